@@ -1,0 +1,37 @@
+"""Time: where nanoseconds come from, and the order in which events of disagreeing clocks are read.
+
+A process reads the wall clock once and from then on adds monotonic time to it, so its own stamps never go
+back, whatever NTP does meanwhile. Between machines nobody is trusted: see `ordered` and docs/time.md.
+"""
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What tells the time: nanoseconds since the Unix epoch, never going back."""
+
+    def now_ns(self) -> int: ...
+
+
+class SystemClock:
+    """The wall clock as it was at construction, carried on by the monotonic clock."""
+
+    def __init__(self) -> None:
+        self._offset_ns = time.time_ns() - time.monotonic_ns()
+
+    def now_ns(self) -> int:
+        return self._offset_ns + time.monotonic_ns()
+
+
+class ManualClock:
+    """A clock that moves only when told to: for simulations and tests."""
+
+    def __init__(self, start_ns: int = 0) -> None:
+        self._now_ns = start_ns
+
+    def now_ns(self) -> int:
+        return self._now_ns
+
+    def advance_ns(self, duration_ns: int) -> None:
+        self._now_ns += max(0, duration_ns)

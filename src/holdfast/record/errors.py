@@ -1,0 +1,22 @@
+"""The one tree of errors a user may see: a clear sentence, and a hint on what to do about it.
+
+Everything a person can get wrong ends as a `HoldfastError`; the command line prints it in two lines and
+exits with code 2. Anything else that escapes is a defect of ours and keeps its traceback.
+"""
+
+
+class HoldfastError(Exception):
+    """A user's mistake or a broken input, told in one sentence and one hint."""
+
+    def __init__(self, sentence: str, *, hint: str = "") -> None:
+        super().__init__(sentence)
+        self.sentence = sentence
+        self.hint = hint
+
+
+class InputError(HoldfastError):
+    """A file, flag or value that cannot be used as it was given."""
+
+
+class StoreError(HoldfastError):
+    """A store that cannot be opened, read or written."""

@@ -1,0 +1,309 @@
+"""The typed events of the record: what can happen to a run, and the one encoding of it.
+
+An event is a fact that somebody saw: it is never changed, and a mistake is mended by a `Correction`. Every kind
+is tagged and versioned. What this version does not know (a newer kind, or a newer schema of a known kind) is kept
+byte for byte as `Unknown` and passed over by whoever computes from the record. Nothing here does I/O.
+"""
+
+from typing import Annotated, Any, Literal, get_args
+
+import msgspec
+
+SCHEMA = 1
+"""The newest schema this version writes; an event with a higher one is `Unknown`."""
+
+# Bounds keep every sum below exact and every column below 64 bits: 2**62 ns is the year 2116.
+Nanoseconds = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+GpuCount = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
+StepNumber = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Amount = Annotated[float, msgspec.Meta(ge=0)]
+
+Outcome = Literal["completed", "failed", "stopped", "preempted"]
+Phase = Literal["launch", "init", "load", "step", "data", "eval", "check", "stop"]
+Severity = Literal["fatal", "degraded"]
+Role = Literal["active", "spare"]
+Collective = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast"]
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """What every event carries.
+
+    id           unique and the same wherever the event is copied: `<source token>-<10 hex digits>` from a recorder
+    occurred_ns  when it happened, by the clock of whoever saw it
+    recorded_ns  when it was written down
+    source       who says so: `host/pid`, or the importer and the file's own name for the run
+    run          the run it belongs to; empty for the cluster as a whole
+    subject      the member, node or GPU it is about; empty for the run itself
+    causes       ids of the events that led to it; an effect is never placed before its cause
+    """
+
+    id: str
+    occurred_ns: Nanoseconds
+    recorded_ns: Nanoseconds = 0
+    source: str = ""
+    run: str = ""
+    subject: str = ""
+    causes: tuple[str, ...] = ()
+    schema: int = SCHEMA
+
+
+class RunSubmitted(Event, frozen=True, kw_only=True, tag_field="kind", tag="run.submitted"):
+    """Somebody asked for a run."""
+
+    gpus: GpuCount = 0
+    name: str = ""
+    team: str = ""
+
+
+class RunStarted(Event, frozen=True, kw_only=True, tag_field="kind", tag="run.started"):
+    """An attempt at the run was launched. A second start supersedes the first: attempts share the allocation.
+
+    gpus: how many GPUs the attempt is meant to have; 0 when only the members tell.
+    """
+
+    gpus: GpuCount = 0
+    name: str = ""
+    team: str = ""
+
+
+class RunEnded(Event, frozen=True, kw_only=True, tag_field="kind", tag="run.ended"):
+    """The attempt is over and its GPUs were given back (unless a `CostRate` says they are held)."""
+
+    outcome: Outcome
+    reason: str = ""
+
+
+class GenerationOpened(Event, frozen=True, kw_only=True, tag_field="kind", tag="generation.opened"):
+    """From here the run has these members. Empty `members`: everyone who joined and is not a spare.
+
+    gpus: how many GPUs the run is meant to have from now on, where that changes.
+    step: the step the new generation goes on from, where it is known.
+    """
+
+    generation: int = 0
+    members: tuple[str, ...] = ()
+    gpus: GpuCount | None = None
+    step: StepNumber | None = None
+
+
+class MemberJoined(Event, frozen=True, kw_only=True, tag_field="kind", tag="member.joined"):
+    """The worker process `subject` is there with its GPUs."""
+
+    gpus: GpuCount = 1
+    role: Role = "active"
+    node: str = ""
+
+
+class MemberLost(Event, frozen=True, kw_only=True, tag_field="kind", tag="member.lost"):
+    """The worker process `subject` is gone. onset_ns: when it went, if that was before it was noticed."""
+
+    reason: str = ""
+    onset_ns: Nanoseconds | None = None
+
+
+class StepBegun(Event, frozen=True, kw_only=True, tag_field="kind", tag="step.begun"):
+    """Work on this step began: its data are there."""
+
+    step: StepNumber
+
+
+class StepCommitted(Event, frozen=True, kw_only=True, tag_field="kind", tag="step.committed"):
+    """The result of this step, and of every step before it, is kept."""
+
+    step: StepNumber
+
+
+class CheckpointBegun(Event, frozen=True, kw_only=True, tag_field="kind", tag="checkpoint.begun"):
+    """A checkpoint of this step is being written; `blocking` while training waits for it."""
+
+    step: StepNumber
+    blocking: bool = True
+    place: str = ""
+
+
+class CheckpointSaved(Event, frozen=True, kw_only=True, tag_field="kind", tag="checkpoint.saved"):
+    """A checkpoint of this step is durable. stall_ns: how long training stood still for it, where measured."""
+
+    step: StepNumber
+    stall_ns: Nanoseconds | None = None
+    place: str = ""
+
+
+class CheckpointLoaded(Event, frozen=True, kw_only=True, tag_field="kind", tag="checkpoint.loaded"):
+    """The run goes on from this step; what was committed after it is rolled back."""
+
+    step: StepNumber
+    place: str = ""
+
+
+class CheckpointFailed(Event, frozen=True, kw_only=True, tag_field="kind", tag="checkpoint.failed"):
+    """A checkpoint could not be written or read."""
+
+    step: StepNumber
+    reason: str = ""
+    place: str = ""
+
+
+class CheckpointVerified(Event, frozen=True, kw_only=True, tag_field="kind", tag="checkpoint.verified"):
+    """Somebody tried whether a checkpoint can be restarted from."""
+
+    step: StepNumber
+    sound: bool
+    reason: str = ""
+    place: str = ""
+
+
+class PhaseEntered(Event, frozen=True, kw_only=True, tag_field="kind", tag="phase.entered"):
+    """The run (or, with a subject, one member) does this until it says otherwise."""
+
+    phase: Phase
+
+
+class FaultObserved(Event, frozen=True, kw_only=True, tag_field="kind", tag="fault.observed"):
+    """Something is wrong with `subject`: fatal, or degraded and still running.
+
+    occurred_ns is when it was noticed; onset_ns when it began, if that is known.
+    """
+
+    fault: str
+    severity: Severity = "fatal"
+    onset_ns: Nanoseconds | None = None
+    detail: str = ""
+
+
+class ActionTaken(Event, frozen=True, kw_only=True, tag_field="kind", tag="action.taken"):
+    """Somebody decided: restart, replace, shrink, grow, rebalance, drain, restore, stop or what a later part adds.
+
+    gpus: how many GPUs a drain takes out or a restore gives back.
+    """
+
+    action: str
+    gpus: GpuCount = 0
+    reason: str = ""
+
+
+class CostRate(Event, frozen=True, kw_only=True, tag_field="kind", tag="cost.rate"):
+    """What is paid for from now on.
+
+    gpus: this many GPUs are held for the run, used or not, until the next rate says otherwise; None leaves it as it is.
+    """
+
+    gpus: GpuCount | None = None
+    usd_per_gpu_hour: Amount | None = None
+
+
+class ReferenceDeclared(Event, frozen=True, kw_only=True, tag_field="kind", tag="reference.declared"):
+    """What a healthy step of this run is: its time on `gpus` GPUs, and the work in it. None leaves a value as it is."""
+
+    step_ns: Nanoseconds | None = None
+    gpus: GpuCount | None = None
+    tokens_per_step: int | None = None
+    model_flops_per_step: Amount | None = None
+    hardware_flops_per_step: Amount | None = None
+    params: int | None = None
+    chip: str | None = None
+
+
+class CollectiveTimed(Event, frozen=True, kw_only=True, tag_field="kind", tag="collective.timed"):
+    """A collective was measured: `size_bytes` per rank, `ranks` of them, in `duration_ns`."""
+
+    collective: Collective
+    size_bytes: int
+    ranks: int
+    duration_ns: Nanoseconds
+
+
+class Correction(Event, frozen=True, kw_only=True, tag_field="kind", tag="correction"):
+    """The event `target` was wrong and does not count. What should have stood there is an event of its own."""
+
+    target: str
+    reason: str = ""
+
+
+class Unknown(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """An event of a kind or schema newer than this version: its envelope, and every byte of it in `body`."""
+
+    id: str
+    occurred_ns: Nanoseconds
+    recorded_ns: Nanoseconds = 0
+    source: str = ""
+    run: str = ""
+    subject: str = ""
+    causes: tuple[str, ...] = ()
+    schema: int = SCHEMA
+    kind: str = ""
+    body: bytes = b""
+
+
+KnownEvent = (
+    RunSubmitted
+    | RunStarted
+    | RunEnded
+    | GenerationOpened
+    | MemberJoined
+    | MemberLost
+    | StepBegun
+    | StepCommitted
+    | CheckpointBegun
+    | CheckpointSaved
+    | CheckpointLoaded
+    | CheckpointFailed
+    | CheckpointVerified
+    | PhaseEntered
+    | FaultObserved
+    | ActionTaken
+    | CostRate
+    | ReferenceDeclared
+    | CollectiveTimed
+    | Correction
+)
+AnyEvent = KnownEvent | Unknown
+
+
+def _tag(kind: Any) -> str:
+    return str(kind.__struct_config__.tag)
+
+
+KINDS: tuple[str, ...] = tuple(_tag(kind) for kind in get_args(KnownEvent))
+"""Every kind this version knows, in the order in which they are declared."""
+
+_KIND_OF: dict[type, str] = {kind: _tag(kind) for kind in get_args(KnownEvent)}
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[KnownEvent] = msgspec.json.Decoder(KnownEvent)
+_envelope = msgspec.json.Decoder(Unknown)
+
+
+class MalformedEvent(ValueError):
+    """Bytes that are no event at all, in any version."""
+
+
+def kind_of(event: AnyEvent) -> str:
+    return event.kind if isinstance(event, Unknown) else _KIND_OF[type(event)]
+
+
+def encode(event: AnyEvent) -> bytes:
+    """One line of JSON without its newline. An `Unknown` gives back exactly the bytes it came from."""
+    return event.body if isinstance(event, Unknown) else _encoder.encode(event)
+
+
+def decode(data: bytes) -> AnyEvent:
+    """The event in these bytes; `MalformedEvent` where there is none."""
+    try:
+        event = _decoder.decode(data)
+        if event.schema <= SCHEMA:
+            return event
+    except (msgspec.ValidationError, msgspec.DecodeError):
+        pass  # a newer kind, a newer schema, or nothing at all: the envelope tells
+    try:
+        envelope = _envelope.decode(data)
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise MalformedEvent(str(error)) from None
+    if envelope.schema <= SCHEMA and envelope.kind in KINDS:
+        # A kind and schema we know, and yet it did not decode: it is broken, not new.
+        try:
+            _decoder.decode(data)
+        except msgspec.ValidationError as error:
+            raise MalformedEvent(str(error)) from None
+    if not envelope.kind:
+        raise MalformedEvent("an event without a kind")
+    return msgspec.structs.replace(envelope, body=bytes(data))
