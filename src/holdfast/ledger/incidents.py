@@ -1,0 +1,55 @@
+"""An incident: one failure with all that it cost, from its onset until the last step it made necessary
+again.
+"""
+
+from holdfast.ledger.tally import Tally
+from holdfast.record.events import AnyEvent, Severity
+
+EVIDENCE_MAX = 16
+"""How many of an incident's events are named; a node's loss can bring thousands."""
+
+
+class Incident:
+    """What happened, when it began, was noticed and was over, and the GPU-time it cost."""
+
+    __slots__ = (
+        "began_ns",
+        "evidence",
+        "members_lost",
+        "noticed_ns",
+        "recovered_ns",
+        "restarts",
+        "severity",
+        "steps_rolled_back",
+        "subject",
+        "tally",
+        "what",
+    )
+
+    def __init__(self, what: str, *, began_ns: int, noticed_ns: int, severity: Severity = "fatal") -> None:
+        self.what = what
+        self.severity: Severity = severity
+        self.subject = ""
+        self.began_ns = began_ns
+        self.noticed_ns = noticed_ns
+        self.recovered_ns: int | None = None
+        self.restarts = 0
+        self.members_lost = 0
+        self.steps_rolled_back = 0
+        self.evidence: list[str] = []
+        self.tally = Tally()
+
+    def add_evidence(self, event: AnyEvent) -> None:
+        if len(self.evidence) < EVIDENCE_MAX:
+            self.evidence.append(event.id)
+        if not self.subject:
+            self.subject = event.subject
+
+    def copy(self) -> "Incident":
+        twin = Incident(self.what, began_ns=self.began_ns, noticed_ns=self.noticed_ns, severity=self.severity)
+        twin.subject, twin.recovered_ns = self.subject, self.recovered_ns
+        twin.restarts, twin.members_lost = self.restarts, self.members_lost
+        twin.steps_rolled_back = self.steps_rolled_back
+        twin.evidence = self.evidence.copy()
+        twin.tally = self.tally.copy()
+        return twin

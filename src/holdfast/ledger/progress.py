@@ -1,0 +1,101 @@
+"""How far a run has come, what each step took at first, and who owes the steps that are done again.
+
+The *position* is the last step whose result the run has now; the *high* mark the furthest it ever had. A
+rollback lowers the position and keeps the high mark; steps between the two were done and are not there any
+more. The first time a step is done is the one that counts as useful, every later time is recomputation, owed
+by the incident whose rollback made it necessary.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from operator import itemgetter
+from typing import NamedTuple
+
+
+class Lost(NamedTuple):
+    """Steps that were done and are rolled back now."""
+
+    gpu_ns: int
+    entry_gpu_ns: int  # of the entry they are part of
+    entry_steps: int
+    steps: int
+    warm: bool
+
+
+class Progress:
+    """Position, high mark, and debts as (up to which step, number of the incident).
+
+    First executions are kept as one entry a commit, in the order of their steps. Nearly every entry is one
+    step, so only the GPU-ns are kept for each, and where the steps jump is kept apart.
+    """
+
+    __slots__ = ("_jumps", "_length", "_warm", "debts", "entries_gpu_ns", "high", "position")
+
+    def __init__(self) -> None:
+        self.position: int | None = None
+        self.high = -1  # steps may be counted from 0
+        self.debts: list[tuple[int, int]] = []
+        self.entries_gpu_ns: list[int] = []
+        self._jumps: list[tuple[int, int]] = [(-1, -1)]  # (entry, its last step) wherever it is not the next
+        self._warm: list[int] = []  # entries that were the first after a start
+        self._length: int | None = None  # how much of the shared list a copy sees
+
+    def advance(self, step: int, gpu_ns: int, *, warm: bool) -> None:
+        """Steps up to `step`, beyond the high mark, were done for the first time."""
+        if warm:
+            self._warm.append(len(self.entries_gpu_ns))
+        if step != self.high + 1:
+            self._jumps.append((len(self.entries_gpu_ns), step))
+        self.entries_gpu_ns.append(gpu_ns)
+        self.position = self.high = step
+
+    def jump(self, step: int) -> None:
+        """The run is at `step` without having been seen to do the steps between."""
+        if step > self.high:
+            self.advance(step, 0, warm=False)
+        self.position = step
+        self.settle()
+
+    def roll_back(self, step: int, incident: int) -> None:
+        """What was done after `step` is gone; the incident of this number owes doing it again."""
+        assert self.position is not None
+        self.debts.append((self.position, incident))
+        self.position = step
+
+    def settle(self) -> None:
+        """Forget the debts of steps that are done again."""
+        while self.debts and self.position is not None and self.debts[-1][0] <= self.position:
+            self.debts.pop()
+
+    def lost(self) -> Iterator[Lost]:
+        """The steps between position and high mark, latest first."""
+        position = self.high if self.position is None else self.position
+        warm = set(self._warm)
+        entry = self._seen() - 1
+        while entry >= 0 and (last := self._last_step(entry)) > position:
+            steps = last - self._last_step(entry - 1)
+            lost_steps = min(steps, last - position)
+            gpu_ns = self.entries_gpu_ns[entry]
+            if gpu_ns:
+                yield Lost(gpu_ns * lost_steps // steps, gpu_ns, steps, lost_steps, entry in warm)
+            entry -= 1
+
+    def _seen(self) -> int:
+        return len(self.entries_gpu_ns) if self._length is None else self._length
+
+    def _last_step(self, entry: int) -> int:
+        at, step = self._jumps[bisect_right(self._jumps, entry, key=itemgetter(0)) - 1]
+        return step + entry - at
+
+    def copy(self) -> "Progress":
+        """A copy that shares the entries; `adopt` it before going on from it."""
+        twin = Progress()
+        twin.position, twin.high, twin.debts = self.position, self.high, self.debts.copy()
+        twin.entries_gpu_ns, twin._length = self.entries_gpu_ns, self._seen()
+        twin._jumps, twin._warm = self._jumps.copy(), self._warm.copy()
+        return twin
+
+    def adopt(self) -> None:
+        """Drop the entries that were added since this copy was made, and go on."""
+        del self.entries_gpu_ns[self._length :]
+        self._length = None

@@ -1,0 +1,108 @@
+"""Sums of GPU-nanoseconds by category, some of them not yet split.
+
+How much of a step was useful and how much was slowdown depends on the reference, and the reference may be
+learnt or declared after the step. So a step is tallied under a *measured* key: the category of its normal
+part, the category of what exceeds the reference, and a bin of its work (GPU-ns per step, 32 bins an
+octave). `Tally.split` settles them for a given reference. Steps of one bin differ by 3 % at most and are
+averaged, so jitter around the reference is not called a loss. Everything is integer; what goes in comes
+out to the last nanosecond.
+"""
+
+from collections.abc import Iterable
+from fractions import Fraction
+
+from holdfast.ledger.categories import Category
+
+LAUNCH = len(Category)
+"""A key for the launch of a run that may turn out to report nothing else; `Tally.split` says what it was."""
+
+_PLAIN = 32  # keys below are categories (or LAUNCH); keys from here on are measured
+_BIN_SHIFT = 10
+_ESTIMATE_QUANTILE = 4  # the reference is estimated from the fastest 1/4 of the steps
+
+
+def work_bin(work_gpu_ns: int) -> int:
+    """The bin of this much work in one step: exact below 64, then 32 bins an octave. Grows with the work."""
+    excess_bits = work_gpu_ns.bit_length() - 6
+    return (excess_bits << 5) + (work_gpu_ns >> excess_bits) if excess_bits > 0 else work_gpu_ns
+
+
+def measured_key(normal: Category, excess: Category, bin_: int) -> int:
+    return (bin_ + 1) << _BIN_SHIFT | normal << 5 | excess
+
+
+BIN = 1 << _BIN_SHIFT
+"""What a measured key grows by from one bin to the next."""
+
+
+class Tally:
+    """GPU-nanoseconds by key, and for measured keys the number of steps."""
+
+    __slots__ = ("gpu_ns", "steps")
+
+    def __init__(self) -> None:
+        self.gpu_ns: dict[int, int] = {}
+        self.steps: dict[int, int] = {}
+
+    def add(self, key: int, gpu_ns: int, steps: int = 0) -> None:
+        self.gpu_ns[key] = self.gpu_ns.get(key, 0) + gpu_ns
+        if steps:
+            self.steps[key] = self.steps.get(key, 0) + steps
+
+    def move(self, key: int, to: int, gpu_ns: int, steps: int) -> None:
+        self.add(key, -gpu_ns, -steps)
+        self.add(to, gpu_ns, steps)
+
+    def copy(self) -> "Tally":
+        twin = Tally()
+        twin.gpu_ns = self.gpu_ns.copy()
+        twin.steps = self.steps.copy()
+        return twin
+
+    def total(self) -> int:
+        return sum(self.gpu_ns.values())
+
+    def split(self, reference: Fraction | None, launch: Category) -> dict[Category, int]:
+        """GPU-ns by category. Without a reference nothing exceeds it."""
+        parts: dict[Category, int] = {}
+        for key, gpu_ns in self.gpu_ns.items():
+            for category, part in split_key(key, gpu_ns, self.steps.get(key, 0), reference, launch):
+                parts[category] = parts.get(category, 0) + part
+        return parts
+
+
+def split_key(
+    key: int, gpu_ns: int, steps: int, reference: Fraction | None, launch: Category
+) -> Iterable[tuple[Category, int]]:
+    if key < _PLAIN:
+        return ((launch if key == LAUNCH else Category(key), gpu_ns),)
+    normal = gpu_ns if reference is None else min(gpu_ns, int(steps * reference))
+    return ((Category(key >> 5 & 31), normal), (Category(key & 31), gpu_ns - normal))
+
+
+def estimate_reference(tally: Tally) -> Fraction | None:
+    """GPU-ns of a normal step of this run: the mean of the bin in which the fastest quarter of its steps
+    ends.
+
+    Only steps that follow another step count, because the first one after a start is always slow; where a
+    run has no other, they count too. None where no step was measured.
+    """
+    steady = _by_bin(tally, Category.SLOWDOWN) or _by_bin(tally, Category.STARTING)
+    remaining = sum(steps for steps, _ in steady.values()) / _ESTIMATE_QUANTILE
+    for bin_ in sorted(steady):
+        steps, gpu_ns = steady[bin_]
+        remaining -= steps
+        if remaining <= 0:
+            return Fraction(gpu_ns, steps)
+    return None
+
+
+def _by_bin(tally: Tally, excess: Category) -> dict[int, tuple[int, int]]:
+    """(steps, GPU-ns) of committed steps by bin, of those whose excess is of this category."""
+    bins: dict[int, tuple[int, int]] = {}
+    for key, steps in tally.steps.items():
+        if key & 31 == excess and key >> 5 & 31 in (Category.USEFUL, Category.RECOMPUTED) and steps > 0:
+            bin_ = key >> _BIN_SHIFT
+            known_steps, known_gpu_ns = bins.get(bin_, (0, 0))
+            bins[bin_] = (known_steps + steps, known_gpu_ns + tally.gpu_ns[key])
+    return bins
