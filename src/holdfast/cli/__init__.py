@@ -1,6 +1,7 @@
 """The command `holdfast`: one verb a module, loaded only when it is asked for.
 
-Data go to stdout, everything else to stderr. A user's mistake is one sentence and a hint on stderr, exit code 2.
+Data go to stdout, everything else to stderr. A user's mistake is one sentence and a hint on stderr, exit
+code 2.
 """
 
 import importlib
@@ -22,7 +23,9 @@ _VERBS = {
     "report": "Show where every GPU-second of a run went.",
     "runs": "List the runs in the store.",
 }
-"""Verb to summary; the verb `x` lives in `holdfast.cli.x_` as `command`, or in `holdfast.cli.x` where that is no keyword."""
+"""Verb to summary; the verb `x` lives in `holdfast.cli.x_` as `command`, or in `holdfast.cli.x` where that
+is no keyword.
+"""
 
 
 class _Verbs(click.Group):
@@ -50,7 +53,9 @@ def _holdfast() -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Entry point. Exit codes: 0 done, 1 a finding the verb was asked to signal, 2 bad input, 130 interrupted."""
+    """Entry point. Exit codes: 0 done, 1 a finding the verb was asked to signal, 2 bad input, 130
+    interrupted.
+    """
     sys.exit(_run(sys.argv[1:] if arguments is None else arguments))
 
 
@@ -68,7 +73,8 @@ def _run(arguments: list[str]) -> int:
     except (click.exceptions.Abort, KeyboardInterrupt):
         return 130
     except BrokenPipeError:
-        # The reader has seen enough (`holdfast events RUN | head`); keep the interpreter from complaining at exit.
+        # The reader has seen enough (`holdfast events RUN | head`); keep the interpreter from complaining
+        # at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 

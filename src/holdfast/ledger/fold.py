@@ -23,6 +23,7 @@ from holdfast.ledger.timeline import Timeline
 from holdfast.record.events import (
     ActionTaken,
     AnyEvent,
+    Attention,
     CheckpointBegun,
     CheckpointFailed,
     CheckpointLoaded,
@@ -37,6 +38,7 @@ from holdfast.record.events import (
     MemberJoined,
     MemberLost,
     PhaseEntered,
+    Precision,
     ReferenceDeclared,
     RunEnded,
     RunStarted,
@@ -72,6 +74,16 @@ _GUESSES = ("restart", "member lost", "attempt failed")  # names a fault's own n
 _USEFUL_STEP = measured_key(Category.USEFUL, Category.SLOWDOWN, 0)
 _USEFUL_FROM_DISCARDED = _USEFUL_STEP - measured_key(Category.DISCARDED, Category.SLOWDOWN, 0)
 
+_WORK_FIELDS = (
+    "tokens_per_step",
+    "model_flops_per_step",
+    "hardware_flops_per_step",
+    "params",
+    "chip",
+    "precision",
+    "attention",
+)
+
 Piece = tuple[int, int, int]
 """From, until (ns) and how many GPUs: uncommitted work."""
 
@@ -104,6 +116,8 @@ class Declared(msgspec.Struct):
     hardware_flops_per_step: float | None = None
     params: int | None = None
     chip: str | None = None
+    precision: Precision = "bf16"
+    attention: Attention | None = None
 
 
 class Traffic(msgspec.Struct):
@@ -535,7 +549,7 @@ class Fold:
         declared = self.declared
         if event.step_ns is not None:
             declared.step_ns, declared.step_gpus = event.step_ns, event.gpus or declared.step_gpus
-        for name in ("tokens_per_step", "model_flops_per_step", "hardware_flops_per_step", "params", "chip"):
+        for name in _WORK_FIELDS:
             value = getattr(event, name)
             if value is not None:
                 setattr(declared, name, value)

@@ -1,8 +1,9 @@
 """The typed events of the record: what can happen to a run, and the one encoding of it.
 
-An event is a fact that somebody saw: it is never changed, and a mistake is mended by a `Correction`. Every kind
-is tagged and versioned. What this version does not know (a newer kind, or a newer schema of a known kind) is kept
-byte for byte as `Unknown` and passed over by whoever computes from the record. Nothing here does I/O.
+An event is a fact that somebody saw: it is never changed, and a mistake is mended by a `Correction`.
+Every kind is tagged and versioned. What this version does not know (a newer kind, or a newer schema of a
+known kind) is kept byte for byte as `Unknown` and passed over by whoever computes from the record.
+Nothing here does I/O.
 """
 
 from typing import Annotated, Any, Literal, get_args
@@ -22,19 +23,20 @@ Outcome = Literal["completed", "failed", "stopped", "preempted"]
 Phase = Literal["launch", "init", "load", "step", "data", "eval", "check", "stop"]
 Severity = Literal["fatal", "degraded"]
 Role = Literal["active", "spare"]
+Precision = Literal["bf16", "fp8"]
+Attention = Literal["full", "causal"]
 Collective = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast"]
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What every event carries.
 
-    id           unique and the same wherever the event is copied: `<source token>-<10 hex digits>` from a recorder
-    occurred_ns  when it happened, by the clock of whoever saw it
-    recorded_ns  when it was written down
-    source       who says so: `host/pid`, or the importer and the file's own name for the run
-    run          the run it belongs to; empty for the cluster as a whole
-    subject      the member, node or GPU it is about; empty for the run itself
-    causes       ids of the events that led to it; an effect is never placed before its cause
+    id           unique and the same wherever the event is copied: `<source token>-<10 hex digits>` from a
+    recorder occurred_ns  when it happened, by the clock of whoever saw it recorded_ns  when it was
+    written down source       who says so: `host/pid`, or the importer and the file's own name for the run
+    run          the run it belongs to; empty for the cluster as a whole subject      the member, node or
+    GPU it is about; empty for the run itself causes       ids of the events that led to it; an effect is
+    never placed before its cause
     """
 
     id: str
@@ -122,7 +124,9 @@ class CheckpointBegun(Event, frozen=True, kw_only=True, tag_field="kind", tag="c
 
 
 class CheckpointSaved(Event, frozen=True, kw_only=True, tag_field="kind", tag="checkpoint.saved"):
-    """A checkpoint of this step is durable. stall_ns: how long training stood still for it, where measured."""
+    """A checkpoint of this step is durable. stall_ns: how long training stood still for it, where
+    measured.
+    """
 
     step: StepNumber
     stall_ns: Nanoseconds | None = None
@@ -172,7 +176,8 @@ class FaultObserved(Event, frozen=True, kw_only=True, tag_field="kind", tag="fau
 
 
 class ActionTaken(Event, frozen=True, kw_only=True, tag_field="kind", tag="action.taken"):
-    """Somebody decided: restart, replace, shrink, grow, rebalance, drain, restore, stop or what a later part adds.
+    """Somebody decided: restart, replace, shrink, grow, rebalance, drain, restore, stop or what a later
+    part adds.
 
     gpus: how many GPUs a drain takes out or a restore gives back.
     """
@@ -185,7 +190,8 @@ class ActionTaken(Event, frozen=True, kw_only=True, tag_field="kind", tag="actio
 class CostRate(Event, frozen=True, kw_only=True, tag_field="kind", tag="cost.rate"):
     """What is paid for from now on.
 
-    gpus: this many GPUs are held for the run, used or not, until the next rate says otherwise; None leaves it as it is.
+    gpus: this many GPUs are held for the run, used or not, until the next rate says otherwise; None
+    leaves it as it is.
     """
 
     gpus: GpuCount | None = None
@@ -193,7 +199,9 @@ class CostRate(Event, frozen=True, kw_only=True, tag_field="kind", tag="cost.rat
 
 
 class ReferenceDeclared(Event, frozen=True, kw_only=True, tag_field="kind", tag="reference.declared"):
-    """What a healthy step of this run is: its time on `gpus` GPUs, and the work in it. None leaves a value as it is."""
+    """What a healthy step of this run is: its time on `gpus` GPUs, and the work in it. None leaves a value
+    as it is.
+    """
 
     step_ns: Nanoseconds | None = None
     gpus: GpuCount | None = None
@@ -202,6 +210,8 @@ class ReferenceDeclared(Event, frozen=True, kw_only=True, tag_field="kind", tag=
     hardware_flops_per_step: Amount | None = None
     params: int | None = None
     chip: str | None = None
+    precision: Precision | None = None
+    attention: Attention | None = None
 
 
 class CollectiveTimed(Event, frozen=True, kw_only=True, tag_field="kind", tag="collective.timed"):
@@ -214,7 +224,9 @@ class CollectiveTimed(Event, frozen=True, kw_only=True, tag_field="kind", tag="c
 
 
 class Correction(Event, frozen=True, kw_only=True, tag_field="kind", tag="correction"):
-    """The event `target` was wrong and does not count. What should have stood there is an event of its own."""
+    """The event `target` was wrong and does not count. What should have stood there is an event of its
+    own.
+    """
 
     target: str
     reason: str = ""

@@ -1,0 +1,81 @@
+# Everything a developer does, by name. The first use of any target makes .venv; afterwards that costs nothing,
+# until pyproject.toml or constraints.txt changes. Plain `make` lists the targets.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+# Set it to choose the interpreter: make test PYTHON=/usr/local/bin/python3.13
+PYTHON ?=
+
+bin := .venv/bin
+installed := .venv/.installed
+demo_home := build/demo
+demo_log := tests/data/google-70b-112-nodes-events.jsonl
+
+# The same pins for what is installed and, under either of pip's names for it, for what builds it (hatchling).
+pinned := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1
+
+# Sets $python to the first interpreter that is new enough, or says what is wanted.
+find_python = python=; for candidate in $(PYTHON) $(if $(PYTHON),,python3 python3.13 python3.12 python3.11); do \
+	  if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python=$$candidate; break; fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+	  echo 'holdfast needs Python 3.11 or newer, and found none; install one or name it: make PYTHON=/path/to/python3' >&2; exit 1; \
+	fi
+
+.PHONY: help
+help: ## List the targets.
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | while IFS='|' read -r target purpose; do \
+	  printf '  make %-12s %s\n' "$$target" "$$purpose"; \
+	done
+
+.PHONY: demo
+demo: $(installed) ## Account for a published 112-node run, in the terminal and as a web page.
+	@rm -rf $(demo_home)
+	@mkdir -p $(demo_home)
+	HOLDFAST_HOME=$(demo_home) $(bin)/holdfast import $(demo_log) --reference-step-s 8
+	HOLDFAST_HOME=$(demo_home) $(bin)/holdfast report
+	HOLDFAST_HOME=$(demo_home) $(bin)/holdfast report --html $(demo_home)/report.html
+	@echo 'The same as a page: $(demo_home)/report.html'
+
+.PHONY: check
+check: $(installed) ## Check format, lint, strict types, the import table and the documentation.
+	$(bin)/ruff format --check
+	$(bin)/ruff check
+	$(bin)/mypy
+	$(bin)/python -m pytest --quiet tests/test_architecture.py tests/test_docs.py
+
+.PHONY: test
+test: $(installed) ## Run the whole test suite.
+	$(bin)/python -m pytest
+
+.PHONY: bench
+bench: $(installed) ## Measure the ledger and the recorder against their peers.
+	$(bin)/holdfast bench ledger
+	$(bin)/holdfast bench record
+
+.PHONY: format
+format: $(installed) ## Rewrite the code in the house format.
+	$(bin)/ruff format
+	$(bin)/ruff check --fix
+
+.PHONY: constraints
+constraints: ## Resolve the newest versions afresh and pin them in constraints.txt.
+	@$(find_python); rm -rf build/constraints; "$$python" -m venv build/constraints
+	build/constraints/bin/python -m pip install --quiet '.[dev,postgres]' hatchling editables
+	{ sed '/^[^#]/,$$d' constraints.txt; \
+	  build/constraints/bin/python -m pip freeze | grep -v '^holdfast '; \
+	  grep '^torch==' constraints.txt; } > build/constraints/constraints.txt
+	mv build/constraints/constraints.txt constraints.txt
+
+.PHONY: clean
+clean: ## Remove everything that was made here: environment, caches, build.
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(installed): pyproject.toml constraints.txt
+	@$(find_python); echo "Setting up .venv with $$("$$python" --version)"; "$$python" -m venv .venv
+	@$(pinned) $(bin)/python -m pip install --quiet --editable '.[dev,postgres]'
+	@touch $@

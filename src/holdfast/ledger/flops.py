@@ -1,0 +1,171 @@
+"""FLOPs of a transformer per token, and the share of the chips' peak that a throughput amounts to (MFU, HFU).
+
+A token costs 6 N + 12 L H Q T: six for each parameter it is multiplied with (two forward, four backward) and
+in each layer the attention core over its sequence (PaLM, Chowdhery et al. 2022, appendix B). Recomputing the
+part r of the forward pass makes it (6 + 2r) N + (12 + 4r) L H Q T: the hardware's FLOPs, not the model's.
+Two conventions for the attention core are in use and differ by a factor of exactly two, so every figure here
+names its own. Norms, activations, biases and the experts' router are left out, as PaLM and Megatron-LM do.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import msgspec
+
+from holdfast.record.errors import InputError
+
+Attention = Literal["full", "causal"]
+"""full: every token against its whole sequence (PaLM). causal: the half that the mask keeps (Megatron-LM)."""
+
+Chip = Literal["a100", "h100", "h200", "b200", "b300", "gb200", "gb300"]
+Precision = Literal["bf16", "fp8"]
+
+_PEAK_TFLOPS: dict[Precision, dict[Chip, int]] = {
+    "bf16": {"a100": 312, "h100": 989, "h200": 989, "b200": 2250, "b300": 2250, "gb200": 2450, "gb300": 2450},
+    "fp8": {"h100": 1979, "h200": 1979, "b200": 4500, "b300": 4500, "gb200": 4900, "gb300": 4900},
+}
+"""Dense (not sparse) peaks of one GPU. A100 and H200: their NVIDIA data sheets, the H200 equal to the H100.
+The rest: README of github.com/NVIDIA/dgxc-benchmarking, "Peak Theoretical Throughput"."""
+
+_CHIP = re.compile(rf"(?<![a-z0-9])({'|'.join(get_args(Chip))})(?![0-9])")
+_SLOWER_BOARD = re.compile(r"pcie|nvl(?!ink|[0-9])")
+"""H100 and H200 also come as PCIe and NVL boards with lower peaks; NVL72 names a rack and NVLink a link."""
+
+_MATRICES = {True: 3, False: 2}
+"""Matrices of a feed-forward layer: a gated one (SwiGLU) has a third, hence the factor of 1.5."""
+
+
+class Transformer(msgspec.Struct, frozen=True, kw_only=True):
+    """What decides a decoder's FLOPs.
+
+    params           every parameter: what the model is called by
+    active_params    those that one token is multiplied with: of the experts only the chosen ones
+    attention_width  heads x head dimension, PaLM's H Q; usually the hidden size
+    moe              whether it is a mixture of experts
+    """
+
+    params: int
+    active_params: int
+    layers: int
+    attention_width: int
+    moe: bool = False
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """A decoder by its dimensions, from which the parameters follow.
+
+    ffn         inner width of the feed-forward layer, or of one expert
+    gated       whether the feed-forward layer has a gate matrix (SwiGLU)
+    tied        whether the input table and the output head are one matrix
+    shared_ffn  inner width of what every token passes besides the chosen experts
+    """
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    vocab: int
+    gated: bool = True
+    tied: bool = False
+    experts: int = 1
+    active_experts: int = 1
+    shared_ffn: int = 0
+
+    def transformer(self) -> Transformer:
+        attention = 2 * self.hidden * self.head_dim * (self.heads + self.kv_heads)
+        per_width = _MATRICES[self.gated] * self.hidden
+        router = self.hidden * self.experts if self.experts > 1 else 0
+        all_ffn = per_width * (self.experts * self.ffn + self.shared_ffn) + router
+        active_ffn = per_width * (self.active_experts * self.ffn + self.shared_ffn)
+        table = self.vocab * self.hidden
+        return Transformer(
+            params=self.layers * (attention + all_ffn) + table * (1 if self.tied else 2),
+            # Looking a token up in the input table multiplies nothing, so only the output head counts.
+            active_params=self.layers * (attention + active_ffn) + table,
+            layers=self.layers,
+            attention_width=self.heads * self.head_dim,
+            moe=self.experts > 1,
+        )
+
+
+class Throughput(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens a second of all GPUs together, and what they were made of and on.
+
+    recompute  the part of the forward pass that is computed a second time, 0 to 1
+    """
+
+    model: Transformer
+    sequence_tokens: float
+    tokens_per_s: float
+    gpus: int
+    peak_flops_per_s: float
+    recompute: float = 0.0
+
+
+class Utilisation(msgspec.Struct, frozen=True, kw_only=True):
+    """The share of the peak in the model's FLOPs (MFU) and in the hardware's (HFU), under one convention."""
+
+    mfu_percent: float
+    hfu_percent: float
+    model_tflops_per_gpu: float
+
+
+def model_flops_per_token(model: Transformer, sequence_tokens: float, attention: Attention) -> float:
+    """Forward and backward pass over one token of a sequence this long, each thing computed once."""
+    return hardware_flops_per_token(model, sequence_tokens, attention, recompute=0.0)
+
+
+def hardware_flops_per_token(
+    model: Transformer, sequence_tokens: float, attention: Attention, *, recompute: float
+) -> float:
+    """What the chips compute when they do the fraction `recompute` of the forward pass a second time."""
+    kept = 1.0 if attention == "full" else 0.5
+    core = model.layers * model.attention_width * sequence_tokens * kept
+    return (6 + 2 * recompute) * model.active_params + (12 + 4 * recompute) * core
+
+
+def packed_sequence_tokens(lengths: Sequence[int]) -> float:
+    """The one sequence length that costs as much attention per token as these packed documents.
+
+    Attention within a document of L tokens costs L squared: the sum of the squares is shared by all tokens.
+    """
+    return sum(length**2 for length in lengths) / sum(lengths)
+
+
+def utilisation(throughput: Throughput, attention: Attention) -> Utilisation:
+    """MFU and HFU of a throughput, with the attention core counted by the convention named."""
+    model, length = throughput.model, throughput.sequence_tokens
+    flops = model_flops_per_token(model, length, attention)
+    hardware_flops = hardware_flops_per_token(model, length, attention, recompute=throughput.recompute)
+    tokens_per_gpu_s = throughput.tokens_per_s / throughput.gpus
+    return Utilisation(
+        mfu_percent=100 * tokens_per_gpu_s * flops / throughput.peak_flops_per_s,
+        hfu_percent=100 * tokens_per_gpu_s * hardware_flops / throughput.peak_flops_per_s,
+        model_tflops_per_gpu=tokens_per_gpu_s * flops / 1e12,
+    )
+
+
+def peak_flops_per_s(chip: Chip, precision: Precision) -> float:
+    """Dense peak of one GPU."""
+    if peak := _PEAK_TFLOPS[precision].get(chip):
+        return peak * 1e12
+    raise InputError(f"The {chip.upper()} has no {precision} arithmetic.", hint="Use bf16.")
+
+
+def chip_named(name: str) -> Chip:
+    """The chip meant by a name such as `h100_80gb`, `DGX-H100` or `NVIDIA H100 80GB HBM3`."""
+    lower = name.lower()
+    found = _CHIP.search(lower)
+    if found is None:
+        known = ", ".join(get_args(Chip))
+        raise InputError(f"The chip {name!r} is not known.", hint=f"Known are {known}.")
+    chip: Chip = msgspec.convert(found[1], Chip)
+    if chip in ("h100", "h200") and _SLOWER_BOARD.search(lower):
+        raise InputError(
+            f"{name!r} is a PCIe or NVL board, whose peak is below that of the SXM module.",
+            hint="Give its dense peak in TFLOP/s instead, from its data sheet.",
+        )
+    return chip

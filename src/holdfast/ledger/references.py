@@ -1,0 +1,188 @@
+"""Published figures to hold a run against: MFU by model size, GPU count and chip; bus bandwidth by chip.
+
+The rows and their sources are in references.json beside this module. A row says what somebody reached and
+published, not what every cluster must reach; where its source does not say how attention was counted, the row
+says "unknown". Distance is in octaves (log 2): half as many GPUs are as far away as twice as many.
+"""
+
+from functools import cache
+from importlib.resources import files
+from math import hypot, log2
+from typing import Literal
+
+import msgspec
+
+from holdfast.ledger.flops import Attention, Chip, Precision, Shape, peak_flops_per_s
+from holdfast.record.events import Collective
+
+Reach = Literal["nvlink", "network"]
+"""Whether all the GPUs of a collective share one NVLink domain, or the network carries a part of it."""
+
+Basis = Literal["measured", "expected", "floor"]
+"""measured: a benchmark's result. expected: as the source says. floor: any healthy node exceeds it."""
+
+FAR_RATIO = 1.5
+"""A row whose model size or GPU count differs by more than this factor is called different."""
+
+_NVLINK_DOMAIN_GPUS: dict[Chip, int] = {"gb200": 72, "gb300": 72}
+_NVLINK_DOMAIN_GPUS_USUAL = 8
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """Who published a figure, and where in it to look."""
+
+    title: str
+    where: str
+    url: str = ""
+    note: str = ""
+
+    def cite(self) -> str:
+        return f"{self.title}, {self.where}"
+
+
+class KnownModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that can be asked for by name."""
+
+    shape: Shape
+    source: str
+
+
+class MfuReference(msgspec.Struct, frozen=True, kw_only=True):
+    """One published MFU. active_params: of a mixture of experts only. source: key of `Published.sources`."""
+
+    model: str
+    params: int
+    chip: Chip
+    gpus: int
+    precision: Precision
+    mfu_percent: float
+    attention: Attention | Literal["unknown"]
+    source: str
+    active_params: int | None = None
+    sequence_tokens: int | None = None
+    note: str = ""
+
+    @property
+    def moe(self) -> bool:
+        return self.active_params is not None
+
+    @property
+    def compared_as(self) -> Attention:
+        """The convention to count the run in; where the source is silent, PaLM's, who defined MFU."""
+        return "full" if self.attention == "unknown" else self.attention
+
+    def octaves_from(self, *, params: int | None, gpus: int | None) -> float:
+        """Distance in model size and GPU count; what is None does not count."""
+        return hypot(_octaves(params, self.params), _octaves(gpus, self.gpus))
+
+
+class BandwidthReference(msgspec.Struct, frozen=True, kw_only=True):
+    """One published bus bandwidth (GB = 10**9 bytes). gpus, size_bytes: None where the source names none."""
+
+    chip: Chip
+    reach: Reach
+    collective: Collective
+    bus_gb_per_s: float
+    basis: Basis
+    source: str
+    gpus: int | None = None
+    size_bytes: int | None = None
+    how: str = ""
+
+    def octaves_from(self, *, gpus: int | None) -> float:
+        """Distance in GPU count, as far as both are known."""
+        return _octaves(gpus, self.gpus)
+
+
+class Published(msgspec.Struct, frozen=True, kw_only=True):
+    """All of references.json."""
+
+    sources: dict[str, Source]
+    models: dict[str, KnownModel]
+    mfu: tuple[MfuReference, ...]
+    bandwidth: tuple[BandwidthReference, ...]
+
+
+class Setup(msgspec.Struct, frozen=True, kw_only=True):
+    """The run a reference is wanted for. moe: whether its model is a mixture of experts."""
+
+    params: int
+    gpus: int
+    chip: Chip
+    precision: Precision = "bf16"
+    moe: bool = False
+    sequence_tokens: float | None = None
+
+
+@cache
+def published() -> Published:
+    """The table, read once."""
+    return msgspec.json.decode(files(__package__).joinpath("references.json").read_bytes(), type=Published)
+
+
+def reference_mfu(setup: Setup) -> MfuReference:
+    """The published row nearest to the run; `differences` says what it does not share with it.
+
+    Precision and kind of model weigh more than the chip: FP8 against the FP8 peak, or a mixture of experts,
+    is another scale, while the same work on a chip of a similar peak is not.
+    """
+    peak = peak_flops_per_s(setup.chip, setup.precision)
+
+    def rank(row: MfuReference) -> tuple[bool, bool, bool, float, float, float]:
+        return (
+            row.precision != setup.precision,
+            row.moe != setup.moe,
+            row.chip != setup.chip,
+            _octaves(peak_flops_per_s(row.chip, row.precision), peak),
+            row.octaves_from(params=setup.params, gpus=setup.gpus),
+            _octaves(row.sequence_tokens, setup.sequence_tokens),
+        )
+
+    return min(published().mfu, key=rank)
+
+
+def reference_bandwidth(chip: Chip, gpus: int, collective: Collective) -> BandwidthReference | None:
+    """The published bandwidth nearest to such a collective; None where none is known for chip and reach."""
+    domain_gpus = _NVLINK_DOMAIN_GPUS.get(chip, _NVLINK_DOMAIN_GPUS_USUAL)
+    reach: Reach = "nvlink" if gpus <= domain_gpus else "network"
+    rows = [
+        row
+        for row in published().bandwidth
+        if (row.chip, row.reach, row.collective) == (chip, reach, collective) and row.basis != "floor"
+    ]
+    return min(rows, key=lambda row: row.octaves_from(gpus=gpus), default=None)
+
+
+def differences(setup: Setup, row: MfuReference) -> tuple[str, ...]:
+    """In what the row is not like the run, in words; empty where it is near."""
+    found = [
+        f"the {row.chip.upper()} in place of the {setup.chip.upper()}" if row.chip != setup.chip else "",
+        f"{row.precision} in place of {setup.precision}" if row.precision != setup.precision else "",
+        ("a mixture of experts" if row.moe else "a dense model") if row.moe != setup.moe else "",
+        _times(row.params / setup.params, "the parameters"),
+        _times(row.gpus / setup.gpus, "the GPUs"),
+    ]
+    return tuple(difference for difference in found if difference)
+
+
+def mfu_sentence(mfu_percent: float, row: MfuReference) -> str:
+    """What the user reads: the run's MFU where the row's is the reference."""
+    where = f"{row.model}, {row.gpus:,} {row.chip.upper()}; {published().sources[row.source].cite()}"
+    return f"{mfu_percent:.1f} % where {row.mfu_percent:.1f} % is the reference ({where})"
+
+
+def bandwidth_sentence(bus_gb_per_s: float, row: BandwidthReference) -> str:
+    """What the user reads: the run's bus bandwidth where the row's is the reference."""
+    gpus = f"{row.gpus:,} {row.chip.upper()}" if row.gpus else row.chip.upper()
+    where = f"{row.collective}, {gpus}; {published().sources[row.source].cite()}"
+    return f"{bus_gb_per_s:.1f} GB/s where {row.bus_gb_per_s:.1f} GB/s is the reference ({where})"
+
+
+def _octaves(left: float | None, right: float | None) -> float:
+    return abs(log2(left / right)) if left and right else 0.0
+
+
+def _times(ratio: float, what: str) -> str:
+    if 1 / FAR_RATIO <= ratio <= FAR_RATIO:
+        return ""
+    return f"{ratio:.3g} times {what}" if ratio > 1 else f"1/{1 / ratio:.3g} of {what}"

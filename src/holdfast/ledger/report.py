@@ -1,0 +1,491 @@
+"""What a run's ledger says, as data: the partition, the ratios, the incidents, the course over time.
+
+A pure reading of a settled fold. The field names are the keys of `holdfast report --json`; times are
+nanoseconds, GPU-time is GPU-nanoseconds, ratios are between 0 and 1, and None means that nothing recorded
+tells. Rendering is for others.
+"""
+
+from fractions import Fraction
+from typing import Literal
+
+import msgspec
+
+from holdfast.ledger.bandwidth import bus_bytes_per_s
+from holdfast.ledger.categories import OUTSIDE_RUN, Category
+from holdfast.ledger.flops import Chip, chip_named, peak_flops_per_s
+from holdfast.ledger.fold import Declared, Fold
+from holdfast.ledger.incidents import Incident
+from holdfast.ledger.references import (
+    Setup,
+    bandwidth_sentence,
+    mfu_sentence,
+    reference_bandwidth,
+    reference_mfu,
+)
+from holdfast.ledger.tally import Tally, estimate_reference, split_key
+from holdfast.record.errors import InputError
+from holdfast.record.events import Severity
+
+_HOUR_NS = 3_600 * 10**9
+SLIDING_WINDOW_NS = _HOUR_NS
+"""ETTR over the last hour tells what the run does now; ByteRobust (SOSP 2025) uses the same window."""
+SLOW_SHARE_MIN = 0.1
+"""A stretch whose steps lose a tenth to slowdown is worth a line of its own."""
+SLOW_COST_MIN = 0.005
+"""... if it cost at least this share of everything paid for."""
+
+
+class Goodput(msgspec.Struct, frozen=True, kw_only=True):
+    """total = scheduling x runtime: useful over paid for. With program: model FLOPs over the peak paid for.
+
+    checkpoint_span: the definition of Google's resiliency tool: (last step saved - first step loaded) x
+    reference step time / elapsed time. It knows neither GPU counts nor what was lost, or where.
+    """
+
+    total: float | None
+    scheduling: float | None
+    runtime: float | None
+    program: float | None
+    checkpoint_span: float | None
+
+
+class Counted(msgspec.Struct, frozen=True, kw_only=True):
+    """starts: launches with nothing recorded between them count once. restarts: every launch but the first."""
+
+    starts: int
+    launches: int
+    restarts: int
+    loads: int
+    saves: int
+    steps: int
+    members_lost: int
+    incidents: int
+    unknown_events: int
+
+
+class StepReference(msgspec.Struct, frozen=True, kw_only=True):
+    """A normal step: its work, and its time on `gpus` GPUs. estimated: from the fastest quarter of the steps."""
+
+    work_gpu_ns: int
+    step_ns: int
+    gpus: int
+    origin: Literal["declared", "estimated"]
+
+
+class Ettr(msgspec.Struct, frozen=True, kw_only=True):
+    """Effective training time ratio: time in steps that were kept, at whatever speed, over time in the run."""
+
+    cumulative: float | None
+    sliding: float | None
+    sliding_min: float | None
+    sliding_window_ns: int
+
+
+class UsefulWork(msgspec.Struct, frozen=True, kw_only=True):
+    """What an hour of a GPU that was paid for brought."""
+
+    useful_gpu_hours_per_gpu_hour: float | None
+    steps_per_gpu_hour: float | None
+    tokens_per_gpu_hour: float | None
+
+
+class UsefulParts(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the useful GPU-ns: what the FLOPs need at the chip's peak. rest: communication, bubbles, all else."""
+
+    model_flops_gpu_ns: int
+    recompute_flops_gpu_ns: int
+    rest_gpu_ns: int
+
+
+class Figure(msgspec.Struct, frozen=True, kw_only=True):
+    """A measured number against its published reference, and the sentence that says both."""
+
+    measured: float
+    reference: float | None
+    unit: str
+    sentence: str
+
+
+class IncidentReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One incident and what it cost. recovered_ns: the first commit after it; None if there was none."""
+
+    what: str
+    subject: str
+    severity: Severity
+    began_ns: int
+    noticed_ns: int
+    recovered_ns: int | None
+    restarts: int
+    members_lost: int
+    steps_rolled_back: int
+    lost_gpu_ns: int
+    losses: dict[str, int]
+    evidence: tuple[str, ...]
+
+
+class Course(msgspec.Struct, frozen=True, kw_only=True):
+    """The partition over time: GPU-ns by category in buckets of `bucket_ns`, from `start_ns` on."""
+
+    start_ns: int
+    bucket_ns: int
+    buckets: tuple[dict[str, int], ...]
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """The ledger of one run. `partition` sums to `paid_gpu_ns`, to the nanosecond."""
+
+    run: str
+    name: str
+    team: str
+    first_ns: int
+    last_ns: int
+    elapsed_s: float
+    gpus: int
+    paid_gpu_ns: int
+    partition: dict[str, int]
+    goodput: Goodput
+    ettr: Ettr
+    counts: Counted
+    useful_work: UsefulWork
+    useful_parts: UsefulParts | None
+    reference: StepReference | None
+    mfu: Figure | None
+    hfu_percent: float | None
+    bandwidth: Figure | None
+    incidents: tuple[IncidentReport, ...]
+    course: Course
+    remarks: tuple[str, ...]
+
+
+def report(run: str, fold: Fold) -> Report:
+    """Read a fold. The fold is not changed and may go on."""
+    return _Reader(run, fold.settled()).report()
+
+
+class _Reader:
+    """Everything the parts of a report are computed from, computed once."""
+
+    def __init__(self, run: str, fold: Fold) -> None:
+        self.run = run
+        self.fold = fold
+        self.launch = Category.STARTING if fold.instrumented else Category.UNATTRIBUTED
+        self.reference, self.origin = _step_reference(fold)
+        self.parts = fold.tally.split(self.reference, self.launch)
+        self.steps = sum(
+            steps
+            for key, steps in fold.tally.steps.items()
+            if next(iter(split_key(key, 0, 0, None, self.launch)))[0] == Category.USEFUL
+        )
+        self.course = self._course()
+
+    def part(self, *categories: Category) -> int:
+        return sum(self.parts.get(category, 0) for category in categories)
+
+    def report(self) -> Report:
+        fold = self.fold
+        mfu, hfu_percent = self._mfu()
+        incidents = self._incidents()
+        return Report(
+            run=self.run,
+            name=fold.declared.name,
+            team=fold.declared.team,
+            first_ns=fold.first_ns,
+            last_ns=max(0, fold.now_ns),
+            elapsed_s=(max(0, fold.now_ns) - fold.first_ns) / 1e9,
+            gpus=fold.gpus_max,
+            paid_gpu_ns=fold.paid_gpu_ns,
+            partition={category.key: self.part(category) for category in Category},
+            goodput=self._goodput(),
+            ettr=self._ettr(),
+            counts=self._counts(),
+            useful_work=self._useful_work(),
+            useful_parts=self._useful_parts(),
+            reference=self._reference(),
+            mfu=mfu,
+            hfu_percent=hfu_percent,
+            bandwidth=self._bandwidth(),
+            incidents=incidents,
+            course=self.course,
+            remarks=self._remarks(),
+        )
+
+    def _goodput(self) -> Goodput:
+        paid, useful = self.fold.paid_gpu_ns, self.part(Category.USEFUL)
+        in_run = paid - self.part(*OUTSIDE_RUN)
+        parts = self._useful_parts()
+        return Goodput(
+            total=_ratio(useful, paid),
+            scheduling=_ratio(in_run, paid),
+            runtime=_ratio(useful, in_run),
+            program=None if parts is None else _ratio(parts.model_flops_gpu_ns, useful),
+            checkpoint_span=self._checkpoint_span(),
+        )
+
+    def _checkpoint_span(self) -> float | None:
+        fold = self.fold
+        if fold.declared.step_ns is None or fold.loaded_step_min is None or fold.saved_step_max is None:
+            return None
+        steps = fold.saved_step_max - fold.loaded_step_min
+        return _ratio(steps * fold.declared.step_ns, fold.now_ns - fold.first_ns)
+
+    def _ettr(self) -> Ettr:
+        kept = [_kept(bucket) for bucket in self.course.buckets]
+        width = max(1, min(len(kept), round(SLIDING_WINDOW_NS / self.course.bucket_ns)))
+        windows = [
+            _ratio(sum(k for k, _ in kept[end - width : end]), sum(t for _, t in kept[end - width : end]))
+            for end in range(width, len(kept) + 1)
+        ]
+        known = [window for window in windows if window is not None]
+        time_in_run = self.fold.paid_gpu_ns - self.part(Category.IDLE, Category.SPARE, Category.DRAINED)
+        return Ettr(
+            cumulative=_ratio(self.part(Category.USEFUL, Category.SLOWDOWN), time_in_run),
+            sliding=known[-1] if known else None,
+            sliding_min=min(known, default=None),
+            sliding_window_ns=width * self.course.bucket_ns,
+        )
+
+    def _counts(self) -> Counted:
+        counts = self.fold.counts
+        return Counted(
+            starts=counts.starts,
+            launches=counts.launches,
+            restarts=max(0, counts.launches - 1),
+            loads=counts.loads,
+            saves=counts.saves,
+            steps=self.steps,
+            members_lost=counts.members_lost,
+            incidents=len(self.fold.incidents),
+            unknown_events=counts.unknown_events,
+        )
+
+    def _useful_work(self) -> UsefulWork:
+        hours = self.fold.paid_gpu_ns / _HOUR_NS
+        tokens = self.fold.declared.tokens_per_step
+        return UsefulWork(
+            useful_gpu_hours_per_gpu_hour=_ratio(self.part(Category.USEFUL), self.fold.paid_gpu_ns),
+            steps_per_gpu_hour=self.steps / hours if hours else None,
+            tokens_per_gpu_hour=self.steps * tokens / hours if hours and tokens else None,
+        )
+
+    def _useful_parts(self) -> UsefulParts | None:
+        declared, peak = self.fold.declared, _peak_flops_per_s(self.fold.declared)
+        if peak is None or declared.model_flops_per_step is None:
+            return None
+        useful = self.part(Category.USEFUL)
+        model = min(useful, int(declared.model_flops_per_step * self.steps * 1e9 / peak))
+        hardware_flops = declared.hardware_flops_per_step or declared.model_flops_per_step
+        hardware = min(useful, max(model, int(hardware_flops * self.steps * 1e9 / peak)))
+        return UsefulParts(
+            model_flops_gpu_ns=model,
+            recompute_flops_gpu_ns=hardware - model,
+            rest_gpu_ns=useful - hardware,
+        )
+
+    def _reference(self) -> StepReference | None:
+        if self.reference is None or not self.fold.gpus_max:
+            return None
+        gpus = self.fold.declared.step_gpus or self.fold.gpus_max
+        work = int(self.reference)
+        return StepReference(work_gpu_ns=work, step_ns=work // gpus, gpus=gpus, origin=self.origin)
+
+    def _mfu(self) -> tuple[Figure | None, float | None]:
+        """MFU while stepping, and HFU: the model's FLOPs of the kept steps over the peak of their GPU-time."""
+        declared, peak = self.fold.declared, _peak_flops_per_s(self.fold.declared)
+        stepping_s = self.part(Category.USEFUL, Category.SLOWDOWN) / 1e9
+        if peak is None or declared.model_flops_per_step is None or not stepping_s:
+            return None, None
+        per_flop = 100 * self.steps / (stepping_s * peak)
+        measured = per_flop * declared.model_flops_per_step
+        hfu = per_flop * (declared.hardware_flops_per_step or declared.model_flops_per_step)
+        if not declared.params or declared.chip is None:
+            return Figure(
+                measured=measured, reference=None, unit="%", sentence=f"{measured:.1f} % of the peak"
+            ), hfu
+        setup = Setup(
+            params=declared.params,
+            gpus=self.fold.gpus_max,
+            chip=chip_named(declared.chip),
+            precision=declared.precision,
+        )
+        row = reference_mfu(setup)
+        sentence = mfu_sentence(measured, row)
+        return Figure(measured=measured, reference=row.mfu_percent, unit="%", sentence=sentence), hfu
+
+    def _bandwidth(self) -> Figure | None:
+        """Of the collective that moved most: its bus bandwidth over all that was measured."""
+        traffic = self.fold.traffic
+        if not traffic:
+            return None
+        (collective, ranks), most = max(traffic.items(), key=lambda item: item[1].size_bytes)
+        measured = bus_bytes_per_s(collective, most.size_bytes, ranks, most.duration_ns)
+        if measured is None:
+            return None
+        chip = _chip(self.fold.declared)
+        row = None if chip is None else reference_bandwidth(chip, ranks, collective)
+        if row is None:
+            sentence = f"{measured / 1e9:.1f} GB/s ({collective}, {ranks} ranks)"
+            return Figure(measured=measured / 1e9, reference=None, unit="GB/s", sentence=sentence)
+        return Figure(
+            measured=measured / 1e9,
+            reference=row.bus_gb_per_s,
+            unit="GB/s",
+            sentence=bandwidth_sentence(measured / 1e9, row),
+        )
+
+    def _course(self) -> Course:
+        """The timeline with every measured key split as it is in total."""
+        shares: dict[int, list[tuple[Category, Fraction]]] = {}
+        for key, gpu_ns in self.fold.tally.gpu_ns.items():
+            steps = self.fold.tally.steps.get(key, 0)
+            parts = list(split_key(key, gpu_ns, steps, self.reference, self.launch))
+            shares[key] = [(category, Fraction(part, gpu_ns or 1)) for category, part in parts]
+        timeline = self.fold.timeline
+        return Course(
+            start_ns=timeline.origin_ns,
+            bucket_ns=1 << timeline.width_log2,
+            buckets=tuple(_split_bucket(bucket, shares) for bucket in timeline.buckets),
+        )
+
+    def _incidents(self) -> tuple[IncidentReport, ...]:
+        """The costliest first: what was recorded, and stretches of slow steps that no incident accounts for."""
+        recorded = [self._incident(incident) for incident in self.fold.incidents]
+        found = [*recorded, *self._slow_stretches(recorded)]
+        return tuple(sorted(found, key=lambda incident: (-incident.lost_gpu_ns, incident.began_ns)))
+
+    def _incident(self, incident: Incident) -> IncidentReport:
+        losses = _losses(incident.tally, self.reference, self.launch)
+        return IncidentReport(
+            what=incident.what,
+            subject=incident.subject,
+            severity=incident.severity,
+            began_ns=incident.began_ns,
+            noticed_ns=incident.noticed_ns,
+            recovered_ns=incident.recovered_ns,
+            restarts=incident.restarts,
+            members_lost=incident.members_lost,
+            steps_rolled_back=incident.steps_rolled_back,
+            lost_gpu_ns=sum(losses.values()),
+            losses=losses,
+            evidence=tuple(incident.evidence),
+        )
+
+    def _slow_stretches(self, recorded: list[IncidentReport]) -> list[IncidentReport]:
+        course = self.course
+        stretches: list[tuple[int, int, int]] = []
+        for index, bucket in enumerate(course.buckets):
+            slow = bucket.get("slowdown", 0)
+            stepping = slow + bucket.get("useful", 0) + bucket.get("recomputed", 0)
+            if slow < SLOW_SHARE_MIN * stepping or not slow:
+                continue
+            first, last, lost = stretches.pop() if stretches and stretches[-1][1] == index else (index, 0, 0)
+            last = index + 1
+            stretches.append((first, last, lost + slow))
+        found = []
+        for first, last, lost in stretches:
+            began_ns = course.start_ns + first * course.bucket_ns
+            ended_ns = min(course.start_ns + last * course.bucket_ns, self.fold.now_ns)
+            accounted = any(
+                incident.losses.get("slowdown", 0)
+                and incident.began_ns < ended_ns
+                and (incident.recovered_ns or ended_ns) > began_ns
+                for incident in recorded
+            )
+            if lost >= SLOW_COST_MIN * self.fold.paid_gpu_ns and not accounted:
+                found.append(_slow_stretch(began_ns, ended_ns, lost))
+        return found
+
+    def _remarks(self) -> tuple[str, ...]:
+        """What a reader of the numbers must know to read them right."""
+        counts, goodput = self.fold.counts, self._goodput()
+        remarks = []
+        if not self.fold.paid_gpu_ns:
+            remarks.append("No GPUs are recorded for this run, so nothing was paid for (import with --gpus).")
+        if counts.launches > counts.starts:
+            remarks.append(
+                f"{counts.starts} starts hide {counts.launches - counts.starts} more launches that came to "
+                f"nothing: the run was launched {counts.launches} times."
+            )
+        if goodput.checkpoint_span is not None and goodput.total is not None:
+            remarks.append(
+                f"Counting saved steps over elapsed time gives {100 * goodput.checkpoint_span:.2f} %. "
+                f"Counting GPUs, {100 * goodput.total:.2f} % of what was paid for was useful; "
+                "the partition says where the rest went."
+            )
+        if self.origin == "estimated" and self.reference is not None:
+            remarks.append(
+                "No reference step time was declared; the fastest quarter of the steps stands for it."
+            )
+        if counts.unknown_events:
+            remarks.append(f"{counts.unknown_events} events of kinds this version does not know.")
+        return tuple(remarks)
+
+
+def _step_reference(fold: Fold) -> tuple[Fraction | None, Literal["declared", "estimated"]]:
+    declared = fold.declared
+    if declared.step_ns:
+        return Fraction(declared.step_ns * (declared.step_gpus or fold.gpus_max)), "declared"
+    return estimate_reference(fold.tally), "estimated"
+
+
+def _chip(declared: Declared) -> Chip | None:
+    try:
+        return None if declared.chip is None else chip_named(declared.chip)
+    except InputError:
+        return None  # whoever recorded it knows a chip that we do not: then there is no reference
+
+
+def _peak_flops_per_s(declared: Declared) -> float | None:
+    chip = _chip(declared)
+    try:
+        return None if chip is None else peak_flops_per_s(chip, declared.precision)
+    except InputError:
+        return None
+
+
+def _losses(tally: Tally, reference: Fraction | None, launch: Category) -> dict[str, int]:
+    parts = tally.split(reference, launch)
+    return {
+        category.key: part for category, part in sorted(parts.items()) if part and category != Category.USEFUL
+    }
+
+
+def _split_bucket(
+    bucket: dict[int, int], shares: dict[int, list[tuple[Category, Fraction]]]
+) -> dict[str, int]:
+    parts: dict[Category, int] = {}
+    for key, gpu_ns in bucket.items():
+        (normal, share), *excess = shares[key]
+        part = int(gpu_ns * share)
+        parts[normal] = parts.get(normal, 0) + part
+        for category, _ in excess:
+            parts[category] = parts.get(category, 0) + gpu_ns - part
+    return {category.key: part for category, part in sorted(parts.items()) if part}
+
+
+def _kept(bucket: dict[str, int]) -> tuple[int, int]:
+    """GPU-ns in steps that were kept, and in the run."""
+    outside = sum(
+        bucket.get(category.key, 0) for category in (Category.IDLE, Category.SPARE, Category.DRAINED)
+    )
+    return bucket.get("useful", 0) + bucket.get("slowdown", 0), sum(bucket.values()) - outside
+
+
+def _slow_stretch(began_ns: int, ended_ns: int, lost_gpu_ns: int) -> IncidentReport:
+    return IncidentReport(
+        what="slow steps, nothing recorded says why",
+        subject="",
+        severity="degraded",
+        began_ns=began_ns,
+        noticed_ns=began_ns,
+        recovered_ns=ended_ns,
+        restarts=0,
+        members_lost=0,
+        steps_rolled_back=0,
+        lost_gpu_ns=lost_gpu_ns,
+        losses={Category.SLOWDOWN.key: lost_gpu_ns},
+        evidence=(),
+    )
+
+
+def _ratio(part: int, whole: int) -> float | None:
+    return part / whole if whole > 0 else None

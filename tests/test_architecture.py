@@ -1,0 +1,238 @@
+"""Holds the import table of docs/architecture.md against what the code imports.
+
+The table is the one source: of the rooms this module knows by name only the one that may have torch. Imports
+are read from the syntax tree, so one inside a function, under TYPE_CHECKING or spelt
+`importlib.import_module("...")` counts like any other. The checker is itself tried on small trees that break
+each rule, so that its silence means something.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from importlib.util import resolve_name
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+
+ROOT_MODULES: dict[str, frozenset[str]] = {"__init__.py": frozenset(), "__main__.py": frozenset({"cli"})}
+"""The modules outside every room, and the rooms each may import."""
+
+TORCH_ROOM = "train"
+COMPUTED = "?"
+"""Stands in an imported module's name for what is known only at run time."""
+
+TABLE_HEAD = "| room | what lives there | may import |\n|---|---|---|\n"
+
+Rules = dict[str, frozenset[str]]
+"""Room to the rooms it may import besides itself, in the table's order."""
+
+
+def read_table(page: str) -> Rules:
+    """The rules in the page's table of rooms; what cannot be read is an error."""
+    table = page.partition(TABLE_HEAD)[2].partition("\n\n")[0]
+    rows = [re.fullmatch(r"\| `(\w+)` \| [^|]+ \| ([^|]+) \|", line) for line in table.splitlines()]
+    cells = [(row[1], row[2]) for row in rows if row]
+    if not cells or len(cells) < len(rows):
+        raise ValueError("the import table is missing or has a row of another form")
+    rooms = [room for room, _ in cells]
+    return {
+        room: frozenset(rooms) if words == "anything" else _allowed(words, frozenset(rooms[:index]))
+        for index, (room, words) in enumerate(cells)
+    }
+
+
+def _allowed(words: str, above: frozenset[str]) -> frozenset[str]:
+    """What a cell allows. Only rooms further up may be named, so the table can have no cycle."""
+    if words == "-":
+        return frozenset()
+    rest = words.removeprefix("all of the above")
+    named = frozenset(rest.removeprefix(" but ").split(", ")) - {""}
+    if unknown := named - above:
+        raise ValueError(f"the import table names {sorted(unknown)}, which are no rooms above that row")
+    return named if rest == words else above - named
+
+
+def broken_rules(package: Path, rules: Rules) -> Iterator[str]:
+    """One sentence for each file that is in no room and for each import that the rules do not allow."""
+    for path in sorted(package.rglob("*.py")):
+        relative = path.relative_to(package)
+        room = relative.parts[0]
+        allowed = {**ROOT_MODULES, **rules}.get(room)
+        if allowed is None:
+            yield f"{relative}: {room} has no row in the import table"
+            continue
+        home = ".".join(["holdfast", *relative.parent.parts])
+        for line, module in imported(path.read_text(encoding="utf-8"), home):
+            if complaint := _complaint(module, room, allowed, rules):
+                yield f"{relative}:{line}: {complaint}"
+
+
+def imported(source: str, package: str) -> Iterator[tuple[int, str]]:
+    """Line and full name of all that a module in `package` imports, wherever in the file it does so."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import(names=names):
+                yield from ((node.lineno, alias.name) for alias in names)
+            case ast.ImportFrom(module=module, names=names, level=level):
+                origin = resolve_name("." * level + (module or ""), package)
+                yield from ((node.lineno, f"{origin}.{alias.name}") for alias in names)
+            case ast.Call(
+                func=ast.Attribute(attr="import_module") | ast.Name(id="import_module" | "__import__"),
+                args=args,
+                keywords=keywords,
+            ):
+                name = [*args, *(keyword.value for keyword in keywords)][0]
+                yield node.lineno, resolve_name(_text(name), package)
+
+
+def _text(name: ast.expr) -> str:
+    """The constant text of a module's name, as far as it goes."""
+    match name:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=[ast.Constant(value=str(text)), *_]):
+            return text + COMPUTED
+    return COMPUTED
+
+
+def _complaint(module: str, room: str, allowed: frozenset[str], rules: Rules) -> str | None:
+    top, target, *_ = [*module.split("."), ""]
+    if top == "torch" and room != TORCH_ROOM:
+        return f"imports torch, which only {TORCH_ROOM} may"
+    if COMPUTED in top or (top == "holdfast" and COMPUTED in target):
+        return None if allowed >= rules.keys() else "imports a module that is named only at run time"
+    if top == "holdfast" and target in rules and target not in {room, *allowed}:
+        return f"{room} may not import {target}"
+    return None
+
+
+def test_the_code_keeps_to_the_import_table() -> None:
+    assert list(broken_rules(ROOT / "src" / "holdfast", read_table(PAGE))) == []
+
+
+def test_every_room_is_in_the_diagram() -> None:
+    diagram = PAGE.split("```")[1]
+    assert [room for room in read_table(PAGE) if not re.search(rf"\b{room}\b", diagram)] == []
+
+
+TABLE = """
+| room | what lives there | may import |
+|---|---|---|
+| `record` | events | - |
+| `ledger` | accounts | record |
+| `train` | workers | record |
+| `twin` | a simulation | all of the above but train |
+| `drills` | faults | all of the above |
+| `cli` | verbs | anything |
+
+| `another` | table | ledger |
+"""
+RULES: Rules = {
+    "record": frozenset(),
+    "ledger": frozenset({"record"}),
+    "train": frozenset({"record"}),
+    "twin": frozenset({"record", "ledger"}),
+    "drills": frozenset({"record", "ledger", "train", "twin"}),
+    "cli": frozenset({"record", "ledger", "train", "twin", "drills", "cli"}),
+}
+
+
+def test_the_table_is_read() -> None:
+    assert read_table(TABLE) == RULES
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("| record |", "| twin |"),  # further down: a cycle could hide
+        ("but train", "but treadmill"),
+        ("| `train` | workers | record |", "| train | workers | record |"),
+        ("| room |", "| place |"),
+    ],
+)
+def test_a_table_that_cannot_be_read_is_refused(before: str, after: str) -> None:
+    with pytest.raises(ValueError, match="import table"):
+        read_table(TABLE.replace(before, after))
+
+
+@pytest.mark.parametrize(
+    ("file", "source", "complaint"),
+    [
+        ("record/journal.py", "import holdfast.ledger.fold", "1: record may not import ledger"),
+        ("record/journal.py", "\n\nfrom holdfast import ledger", "3: record may not import ledger"),
+        ("record/journal.py", "from holdfast.ledger import fold", "1: record may not import ledger"),
+        ("record/journal.py", "from ..ledger import fold", "1: record may not import ledger"),
+        ("record/importers/slurm.py", "from ... import ledger", "1: record may not import ledger"),
+        ("record/__init__.py", "from .. import ledger", "1: record may not import ledger"),
+        (
+            "record/journal.py",
+            "def f():\n    from holdfast.ledger import fold",
+            "2: record may not import ledger",
+        ),
+        (
+            "record/journal.py",
+            "if TYPE_CHECKING:\n    import holdfast.ledger",
+            "2: record may not import ledger",
+        ),
+        (
+            "record/journal.py",
+            "importlib.import_module('holdfast.ledger')",
+            "1: record may not import ledger",
+        ),
+        (
+            "record/journal.py",
+            "import_module(name='..ledger', package='x')",
+            "1: record may not import ledger",
+        ),
+        ("record/journal.py", "__import__('holdfast.ledger')", "1: record may not import ledger"),
+        ("record/journal.py", "import_module(f'holdfast.ledger.{x}')", "1: record may not import ledger"),
+        (
+            "record/journal.py",
+            "import_module(f'holdfast.{x}')",
+            "1: imports a module that is named only at run time",
+        ),
+        ("record/journal.py", "import_module(x)", "1: imports a module that is named only at run time"),
+        ("twin/clock.py", "import holdfast.train", "1: twin may not import train"),
+        ("drills/kill.py", "import holdfast.cli", "1: drills may not import cli"),
+        ("cli/bench.py", "def f():\n    import torch.cuda", "2: imports torch, which only train may"),
+        ("__init__.py", "from holdfast import record", "1: __init__.py may not import record"),
+        ("__main__.py", "from .ledger import fold", "1: __main__.py may not import ledger"),
+        ("helpers/text.py", "", " helpers has no row in the import table"),
+        ("ledger.py", "", " ledger.py has no row in the import table"),
+    ],
+)
+def test_a_broken_rule_is_found(tmp_path: Path, file: str, source: str, complaint: str) -> None:
+    _write(tmp_path / file, source)
+    assert list(broken_rules(tmp_path, RULES)) == [f"{file}:{complaint}"]
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("__init__.py", "import sys"),
+        ("__main__.py", "from holdfast.cli import main"),
+        ("cli/__init__.py", "import holdfast.train\nimport_module(f'holdfast.{verb}')"),
+        (
+            "ledger/fold.py",
+            "from holdfast import __version__\nfrom ..record import events\nfrom . import tally",
+        ),
+        (
+            "record/importers/__init__.py",
+            "import_module(f'holdfast.record.importers.{kind}')\nfrom .. import events",
+        ),
+        ("record/torchlight.py", "import torchlight"),
+        ("train/lanes.py", "import torch\nfrom torch import nn\nimport_module('torch.distributed')"),
+        ("twin/cluster.py", "from holdfast.ledger import fold"),
+    ],
+)
+def test_an_allowed_import_is_passed(tmp_path: Path, file: str, source: str) -> None:
+    _write(tmp_path / file, source)
+    assert list(broken_rules(tmp_path, RULES)) == []
+
+
+def _write(path: Path, source: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(source, encoding="utf-8")
