@@ -171,12 +171,11 @@ class Fold:
                 self.first_ns = self._since_ns = event.occurred_ns
                 self.timeline = Timeline(event.occurred_ns)
             self.now_ns = event.occurred_ns
-        kind = type(event)
-        if kind is StepCommitted:
+        if type(event) is StepCommitted:
             self._committed(event)
-        elif kind is not StepBegun or not self._calm or event.step != self.progress.high + 1:
+        elif not (type(event) is StepBegun and self._calm and event.step == self.progress.high + 1):
             self._calm = False
-            _HANDLERS[kind](self, event)
+            _HANDLERS[type(event)](self, event)
 
     def settled(self) -> "Fold":
         """A copy in which everything is charged: the step in flight as unattributed, what is rolled back
@@ -624,7 +623,7 @@ class Fold:
 
     def _measure(
         self, pieces: list[Piece], steps: int, normal: Category, excess: Category, incident: int | None
-    ) -> tuple[int, int]:
+    ) -> int:
         """Charge these pieces as that many steps, to be split by the reference later. The key, and the
         GPU-ns.
         """

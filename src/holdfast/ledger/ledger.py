@@ -21,8 +21,10 @@ WINDOW_EVENTS = 65_536
 """Among at least so many of the latest events a late one finds its place."""
 CAUSE_WINDOW_EVENTS = 4_096
 """How many events back a cause is looked for before it is expected still to come."""
-AWAITED_MAX = 1_024
-"""How many causes may be expected at once; the ones expected longest are given up first."""
+EFFECTS_MAX = 4_096
+"""For how many causes the effects are kept, to be moved should it turn out to be later."""
+CHAIN_MAX = 64
+"""How long a chain of causes is followed. No real one is; a circle of them would never end."""
 
 
 class TooLate(Exception):
@@ -40,88 +42,105 @@ class Ledger:
         """retracted: ids that corrections take back, where they are known beforehand."""
         self.fold = Fold()
         self._retracted = set(retracted)
-        self._careful = bool(self._retracted)  # whether every event must be looked at
         self._recent: list[AnyEvent] = []
         self._last_ns = -1
         self._snapshots: list[tuple[int, Fold]] = [(0, self.fold.copy())]
         self._forgetful = False  # whether events older than `_recent` were folded and let go
-        self._awaited: dict[str, list[AnyEvent]] = {}
-        self._late: list[AnyEvent] = []
+        self._effects: dict[str, dict[str, AnyEvent]] = {}  # cause: its effects, as they came
+        self._late: dict[str, AnyEvent] = {}
         self._replay_from: int | None = None
 
     def add(self, events: Iterable[AnyEvent]) -> None:
         """Take these events, whatever their order. Raises `TooLate`, and is then of no further use."""
-        recent, apply, last_ns = self._recent, self.fold.apply, self._last_ns
         for event in events:
-            at_ns = event.occurred_ns
-            in_order = at_ns > last_ns or (at_ns == last_ns and event.id > recent[-1].id)
-            if not in_order or event.causes or self._careful or type(event) is Correction:
+            if event.causes or self._retracted or self._effects or type(event) is Correction:
                 self._place(event)
-                continue
-            last_ns = at_ns
+            else:
+                self._append_or_keep(event)
+        self._put_right()
+        if len(self._recent) >= 2 * WINDOW_EVENTS:
+            self._forget()
+
+    def _append_or_keep(self, event: AnyEvent) -> None:
+        """Fold the event if nothing later was folded before it, or keep it until the others are in."""
+        recent, at_ns = self._recent, event.occurred_ns
+        if at_ns > self._last_ns or (at_ns == self._last_ns and event.id > recent[-1].id):
+            self._last_ns = at_ns
             recent.append(event)
-            apply(event)
+            self.fold.apply(event)
             if not len(recent) % SNAPSHOT_EVENTS:
                 self._snapshots.append((len(recent), self.fold.copy()))
-        self._last_ns = last_ns
-        self._put_right()
-        if len(recent) >= 2 * WINDOW_EVENTS:
-            self._forget()
+        else:
+            self._late[event.id] = event
 
     def _place(self, event: AnyEvent) -> None:
         """The careful way in: what is taken back stays out, causes come first, corrections take effect."""
-        if event.id in self._retracted:
+        known = any(event.id in self._effects.get(cause, ()) for cause in event.causes)
+        if known or event.id in self._retracted:
             return
-        self._late.append(self._after_causes(event))
-        for effect in self._awaited.pop(event.id, ()):
-            if self._remove(effect):
-                self._late.append(_stamped_after(effect, event))
+        placed = self._after_causes(event)
+        self._append_or_keep(placed)
+        self._move_effects(placed)
+        for cause in event.causes:
+            self._effects.setdefault(cause, {})[event.id] = event
+        while len(self._effects) > EFFECTS_MAX:
+            del self._effects[next(iter(self._effects))]
         if type(event) is Correction:
-            self._retracted.add(event.target)
-            self._careful = True
-            self._late = [late for late in self._late if late.id != event.target]
-            targets = [known for known in self._recent if known.id == event.target]
-            if self._forgetful and not targets:
-                raise TooLate(event.target)
-            for target in targets:
-                self._remove(target)
+            self._retract(event.target)
 
     def _after_causes(self, event: AnyEvent) -> AnyEvent:
-        for cause_id in event.causes:
-            for known in (*reversed(self._late), *reversed(self._recent[-CAUSE_WINDOW_EVENTS:])):
-                if known.id == cause_id:
-                    event = _stamped_after(event, known)
-                    break
-            else:
-                self._awaited.setdefault(cause_id, []).append(event)
-                self._careful = True
-                if len(self._awaited) > AWAITED_MAX:
-                    del self._awaited[next(iter(self._awaited))]
-        return event
+        """The event, a nanosecond after the latest of its causes where it does not come after it anyway."""
+        latest_ns = max((self._time_of(cause) for cause in event.causes), default=-1)
+        if event.occurred_ns > latest_ns:
+            return event
+        return msgspec.structs.replace(event, occurred_ns=latest_ns + 1)
 
-    def _remove(self, event: AnyEvent) -> bool:
+    def _time_of(self, event_id: str) -> int:
+        if event_id in self._late:
+            return self._late[event_id].occurred_ns
+        for known in reversed(self._recent[-CAUSE_WINDOW_EVENTS:]):
+            if known.id == event_id:
+                return known.occurred_ns
+        return -1
+
+    def _move_effects(self, cause: AnyEvent, chain: int = 0) -> None:
+        """Put the effects of an event that is new in its place after it, and theirs after them."""
+        for effect in self._effects.get(cause.id, {}).values():
+            placed = self._after_causes(effect)
+            if chain < CHAIN_MAX and self._time_of(effect.id) not in (-1, placed.occurred_ns):
+                self._remove(effect.id)
+                self._late[effect.id] = placed
+                self._move_effects(placed, chain + 1)
+
+    def _retract(self, event_id: str) -> None:
+        self._retracted.add(event_id)
+        if not self._remove(event_id) and self._forgetful:
+            raise TooLate(event_id)
+
+    def _remove(self, event_id: str) -> bool:
         """Take an event out of those that count; whether it was there."""
-        for index, late in enumerate(self._late):
-            if late.id == event.id:
-                del self._late[index]
+        if self._late.pop(event_id, None):
+            return True
+        for index in range(len(self._recent) - 1, -1, -1):
+            if self._recent[index].id == event_id:
+                del self._recent[index]
+                self._redo_from(index)
                 return True
-        index = bisect_left(self._recent, _order(event), key=_order)
-        if index == len(self._recent) or self._recent[index].id != event.id:
-            return False
-        del self._recent[index]
+        return False
+
+    def _redo_from(self, index: int) -> None:
         self._replay_from = index if self._replay_from is None else min(index, self._replay_from)
-        return True
 
     def _put_right(self) -> None:
         """Put the late ones in their places and fold again from the first place that changed."""
         if self._late:
-            late = sorted(self._late, key=_order)
-            self._late = []
+            late = sorted(self._late.values(), key=_order)
+            self._late = {}
             index = bisect_left(self._recent, _order(late[0]), key=_order)
             if self._forgetful and index == 0:
                 raise TooLate(late[0].id)
             self._recent[index:] = _without_repeats(self._recent[index:], late)
-            self._replay_from = index if self._replay_from is None else min(index, self._replay_from)
+            self._redo_from(index)
         if self._replay_from is not None:
             self._replay(self._replay_from)
             self._replay_from = None
@@ -143,12 +162,6 @@ class Ledger:
         del self._recent[:keep_from]
         self._snapshots = [(start - keep_from, fold) for start, fold in self._snapshots if start >= keep_from]
         self._forgetful = True
-
-
-def _stamped_after(effect: AnyEvent, cause: AnyEvent) -> AnyEvent:
-    if effect.occurred_ns > cause.occurred_ns:
-        return effect
-    return msgspec.structs.replace(effect, occurred_ns=cause.occurred_ns + 1)
 
 
 def _without_repeats(known: list[AnyEvent], late: list[AnyEvent]) -> list[AnyEvent]:

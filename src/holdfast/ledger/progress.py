@@ -29,7 +29,7 @@ class Progress:
     step, so only the GPU-ns are kept for each, and where the steps jump is kept apart.
     """
 
-    __slots__ = ("_jumps", "_length", "_warm", "debts", "entries_gpu_ns", "high", "position")
+    __slots__ = ("_jumps", "_length", "_skipped", "_warm", "debts", "entries_gpu_ns", "high", "position")
 
     def __init__(self) -> None:
         self.position: int | None = None
@@ -38,6 +38,7 @@ class Progress:
         self.entries_gpu_ns: list[int] = []
         self._jumps: list[tuple[int, int]] = [(-1, -1)]  # (entry, its last step) wherever it is not the next
         self._warm: list[int] = []  # entries that were the first after a start
+        self._skipped = 0  # steps below the high mark that nobody was seen to do
         self._length: int | None = None  # how much of the shared list a copy sees
 
     def advance(self, step: int, gpu_ns: int, *, warm: bool) -> None:
@@ -52,9 +53,14 @@ class Progress:
     def jump(self, step: int) -> None:
         """The run is at `step` without having been seen to do the steps between."""
         if step > self.high:
+            self._skipped += step - self.high
             self.advance(step, 0, warm=False)
         self.position = step
         self.settle()
+
+    def kept(self) -> int:
+        """How many steps the run was seen to do and has now."""
+        return 0 if self.position is None else max(0, self.position + 1 - self._skipped)
 
     def roll_back(self, step: int, incident: int) -> None:
         """What was done after `step` is gone; the incident of this number owes doing it again."""
@@ -92,7 +98,7 @@ class Progress:
         twin = Progress()
         twin.position, twin.high, twin.debts = self.position, self.high, self.debts.copy()
         twin.entries_gpu_ns, twin._length = self.entries_gpu_ns, self._seen()
-        twin._jumps, twin._warm = self._jumps.copy(), self._warm.copy()
+        twin._jumps, twin._warm, twin._skipped = self._jumps.copy(), self._warm.copy(), self._skipped
         return twin
 
     def adopt(self) -> None:

@@ -50,7 +50,7 @@ class Goodput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counted(msgspec.Struct, frozen=True, kw_only=True):
-    """starts: launches with nothing recorded between them count once. restarts: every launch but the first."""
+    """starts: launches in a row, nothing between them, count once. restarts: all launches but the first."""
 
     starts: int
     launches: int
@@ -64,7 +64,7 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepReference(msgspec.Struct, frozen=True, kw_only=True):
-    """A normal step: its work, and its time on `gpus` GPUs. estimated: from the fastest quarter of the steps."""
+    """A normal step: its work, and its time on `gpus` GPUs. estimated: from the run's fastest quarter."""
 
     work_gpu_ns: int
     step_ns: int
@@ -73,7 +73,7 @@ class StepReference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ettr(msgspec.Struct, frozen=True, kw_only=True):
-    """Effective training time ratio: time in steps that were kept, at whatever speed, over time in the run."""
+    """Effective training time ratio: time in steps that were kept, at any speed, over time in the run."""
 
     cumulative: float | None
     sliding: float | None
@@ -90,7 +90,7 @@ class UsefulWork(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsefulParts(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the useful GPU-ns: what the FLOPs need at the chip's peak. rest: communication, bubbles, all else."""
+    """Of the useful GPU-ns: what the FLOPs need at the peak. rest: communication, bubbles, all else."""
 
     model_flops_gpu_ns: int
     recompute_flops_gpu_ns: int
@@ -171,11 +171,7 @@ class _Reader:
         self.launch = Category.STARTING if fold.instrumented else Category.UNATTRIBUTED
         self.reference, self.origin = _step_reference(fold)
         self.parts = fold.tally.split(self.reference, self.launch)
-        self.steps = sum(
-            steps
-            for key, steps in fold.tally.steps.items()
-            if next(iter(split_key(key, 0, 0, None, self.launch)))[0] == Category.USEFUL
-        )
+        self.timed_steps = fold.tally.steps_of(Category.USEFUL)
         self.course = self._course()
 
     def part(self, *categories: Category) -> int:
@@ -252,7 +248,7 @@ class _Reader:
             restarts=max(0, counts.launches - 1),
             loads=counts.loads,
             saves=counts.saves,
-            steps=self.steps,
+            steps=self.fold.progress.kept(),
             members_lost=counts.members_lost,
             incidents=len(self.fold.incidents),
             unknown_events=counts.unknown_events,
@@ -260,11 +256,11 @@ class _Reader:
 
     def _useful_work(self) -> UsefulWork:
         hours = self.fold.paid_gpu_ns / _HOUR_NS
-        tokens = self.fold.declared.tokens_per_step
+        steps, tokens = self.fold.progress.kept(), self.fold.declared.tokens_per_step
         return UsefulWork(
             useful_gpu_hours_per_gpu_hour=_ratio(self.part(Category.USEFUL), self.fold.paid_gpu_ns),
-            steps_per_gpu_hour=self.steps / hours if hours else None,
-            tokens_per_gpu_hour=self.steps * tokens / hours if hours and tokens else None,
+            steps_per_gpu_hour=steps / hours if hours else None,
+            tokens_per_gpu_hour=steps * tokens / hours if hours and tokens else None,
         )
 
     def _useful_parts(self) -> UsefulParts | None:
@@ -272,9 +268,9 @@ class _Reader:
         if peak is None or declared.model_flops_per_step is None:
             return None
         useful = self.part(Category.USEFUL)
-        model = min(useful, int(declared.model_flops_per_step * self.steps * 1e9 / peak))
+        model = min(useful, int(declared.model_flops_per_step * self.timed_steps * 1e9 / peak))
         hardware_flops = declared.hardware_flops_per_step or declared.model_flops_per_step
-        hardware = min(useful, max(model, int(hardware_flops * self.steps * 1e9 / peak)))
+        hardware = min(useful, max(model, int(hardware_flops * self.timed_steps * 1e9 / peak)))
         return UsefulParts(
             model_flops_gpu_ns=model,
             recompute_flops_gpu_ns=hardware - model,
@@ -289,12 +285,12 @@ class _Reader:
         return StepReference(work_gpu_ns=work, step_ns=work // gpus, gpus=gpus, origin=self.origin)
 
     def _mfu(self) -> tuple[Figure | None, float | None]:
-        """MFU while stepping, and HFU: the model's FLOPs of the kept steps over the peak of their GPU-time."""
+        """MFU while stepping, and HFU: the FLOPs of the kept steps over the peak of their GPU-time."""
         declared, peak = self.fold.declared, _peak_flops_per_s(self.fold.declared)
         stepping_s = self.part(Category.USEFUL, Category.SLOWDOWN) / 1e9
         if peak is None or declared.model_flops_per_step is None or not stepping_s:
             return None, None
-        per_flop = 100 * self.steps / (stepping_s * peak)
+        per_flop = 100 * self.timed_steps / (stepping_s * peak)
         measured = per_flop * declared.model_flops_per_step
         hfu = per_flop * (declared.hardware_flops_per_step or declared.model_flops_per_step)
         if not declared.params or declared.chip is None:
@@ -347,7 +343,7 @@ class _Reader:
         )
 
     def _incidents(self) -> tuple[IncidentReport, ...]:
-        """The costliest first: what was recorded, and stretches of slow steps that no incident accounts for."""
+        """The costliest first: what was recorded, and stretches of slow steps that no incident explains."""
         recorded = [self._incident(incident) for incident in self.fold.incidents]
         found = [*recorded, *self._slow_stretches(recorded)]
         return tuple(sorted(found, key=lambda incident: (-incident.lost_gpu_ns, incident.began_ns)))
@@ -399,7 +395,9 @@ class _Reader:
         counts, goodput = self.fold.counts, self._goodput()
         remarks = []
         if not self.fold.paid_gpu_ns:
-            remarks.append("No GPUs are recorded for this run, so nothing was paid for (import with --gpus).")
+            remarks.append(
+                "No GPUs are recorded for this run, so nothing was paid for; import it with --gpus."
+            )
         if counts.launches > counts.starts:
             remarks.append(
                 f"{counts.starts} starts hide {counts.launches - counts.starts} more launches that came to "

@@ -62,6 +62,10 @@ class Tally:
     def total(self) -> int:
         return sum(self.gpu_ns.values())
 
+    def steps_of(self, normal: Category) -> int:
+        """How many steps were tallied with this category as their normal part."""
+        return sum(steps for key, steps in self.steps.items() if key >> 5 & 31 == normal)
+
     def split(self, reference: Fraction | None, launch: Category) -> dict[Category, int]:
         """GPU-ns by category. Without a reference nothing exceeds it."""
         parts: dict[Category, int] = {}

@@ -1,0 +1,426 @@
+"""`holdfast mfu`: the share of the chips' peak that a throughput amounts to, beside the nearest published."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import click
+import msgspec
+
+from holdfast.ledger.flops import (
+    Chip,
+    Precision,
+    Shape,
+    Throughput,
+    Transformer,
+    Utilisation,
+    chip_named,
+    packed_sequence_tokens,
+    peak_flops_per_s,
+    utilisation,
+)
+from holdfast.ledger.references import (
+    MfuReference,
+    Setup,
+    differences,
+    mfu_sentence,
+    published,
+    reference_mfu,
+)
+from holdfast.record.errors import InputError
+
+COUNT_MAX = 10**18
+RATE_MIN, RATE_MAX = 1e-9, 1e18
+_SCALES = {"m": 1e6, "b": 1e9, "t": 1e12}
+"""No k: for a sequence it would mean 1,024."""
+
+HARDLY_TRAINING_PERCENT = 1.0
+PLAUSIBLE_PERCENT = (5.0, 75.0)
+"""Between these an MFU is believed: the best published row has 64 %."""
+
+GPUS_PER_NODE_USUAL = 8
+
+_ATTENTION = ("layers", "hidden", "heads", "head_dim")
+_DIMENSIONS = (
+    *_ATTENTION,
+    "kv_heads",
+    "ffn",
+    "vocab",
+    "experts",
+    "active_experts",
+    "shared_ffn",
+    "plain_ffn",
+    "tied",
+)
+"""The flags that describe a model by its dimensions; with --params only those that attention needs count."""
+
+
+def count(text: str) -> int:
+    """A whole number as people write it: 512, 8,192, 70e9 or 70b."""
+    digits = text.lower().replace(",", "")
+    scale = _SCALES.get(digits[-1:], 1.0)
+    try:
+        number = float(digits[:-1] if scale > 1 else digits) * scale
+    except ValueError:
+        number = math.nan
+    if not 1 <= number <= COUNT_MAX:
+        raise click.BadParameter(f"{text!r} is no number of things; write 512, 70e9 or 70b.")
+    return round(number)
+
+
+def _number(low: float, high: float) -> Callable[[str], float]:
+    """A converter for numbers between these; unlike click's own it lets no `nan` through."""
+
+    def number(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not low <= value <= high:
+            raise click.BadParameter(f"{text} is no number between {low:g} and {high:g}.")
+        return value
+
+    return number
+
+
+_RATE = _number(RATE_MIN, RATE_MAX)
+
+
+class _Flags(msgspec.Struct, frozen=True, kw_only=True):
+    """The command line, typed; None for what was not given."""
+
+    model: str | None
+    params: int | None
+    active_params: int | None
+    layers: int | None
+    hidden: int | None
+    heads: int | None
+    kv_heads: int | None
+    head_dim: int | None
+    ffn: int | None
+    vocab: int | None
+    experts: int | None
+    active_experts: int | None
+    shared_ffn: int | None
+    plain_ffn: bool
+    tied: bool
+    seq: int | None
+    packed: str | None
+    tokens_per_s: float | None
+    step_s: float | None
+    tokens_per_step: int | None
+    gpus: int
+    chip: str | None
+    precision: Precision
+    peak_tflops: float | None
+    recompute: float
+    as_json: bool
+
+
+class _Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What `--json` prints. Without a known chip there is no reference and no sentence."""
+
+    throughput: Throughput
+    chip: Chip | None
+    precision: Precision
+    full: Utilisation
+    causal: Utilisation
+    reference: MfuReference | None = None
+    differences: tuple[str, ...] = ()
+    sentence: str | None = None
+
+
+@click.command("mfu")
+@click.option(
+    "--model", metavar="NAME", help="A model by name, such as llama3-70b, in place of its dimensions."
+)
+@click.option(
+    "--params", type=count, help="Parameters, such as 70e9 or 70b; else derived from the dimensions."
+)
+@click.option(
+    "--active-params", type=count, help="With experts: the parameters one token is multiplied with."
+)
+@click.option("--layers", type=count, help="Layers.")
+@click.option("--hidden", type=count, help="Hidden size.")
+@click.option("--heads", type=count, help="Attention heads.")
+@click.option("--kv-heads", type=count, help="Key and value heads; as many as heads unless given.")
+@click.option("--head-dim", type=count, help="Width of a head; hidden over heads unless given.")
+@click.option("--ffn", type=count, help="Inner width of the feed-forward layer, or of one expert.")
+@click.option("--vocab", type=count, help="Size of the vocabulary.")
+@click.option("--experts", type=count, help="Experts in each layer.")
+@click.option("--active-experts", type=count, help="Experts chosen for each token (top-k).")
+@click.option("--shared-ffn", type=count, help="Inner width of the experts that every token passes.")
+@click.option("--plain-ffn", is_flag=True, help="The feed-forward layer has no gate (not SwiGLU).")
+@click.option("--tied", is_flag=True, help="Input table and output head are one matrix.")
+@click.option("--seq", type=count, help="Sequence length in tokens.")
+@click.option(
+    "--packed", metavar="L,L,...", help="Lengths of the documents in a packed sequence, in place of --seq."
+)
+@click.option("--tokens-per-s", type=_RATE, help="Tokens a second, of all GPUs together.")
+@click.option("--step-s", type=_RATE, help="Seconds a step, with --tokens-per-step.")
+@click.option("--tokens-per-step", type=count, help="Tokens a step, of all GPUs together.")
+@click.option("--gpus", type=count, required=True, help="How many GPUs made these tokens.")
+@click.option("--chip", help="Such as h100, or what nvidia-smi says: 'NVIDIA H100 80GB HBM3'.")
+@click.option("--precision", type=click.Choice(["bf16", "fp8"]), default="bf16", show_default=True)
+@click.option("--peak-tflops", type=_RATE, help="Dense peak of one GPU, for a chip that is not known here.")
+@click.option(
+    "--recompute",
+    type=_number(0, 1),
+    default=0.0,
+    help="Part of the forward pass computed again, 0 to 1.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(**flags: Any) -> None:
+    """Compute MFU and HFU, and hold them against the nearest published figure.
+
+    Both conventions for attention are shown: full (PaLM) and causal (Megatron-LM), which counts half of it.
+
+    Example: holdfast mfu --model llama3-70b --seq 8192 --tokens-per-s 60000 --gpus 64 --chip h100
+    """
+    given = msgspec.convert(flags, _Flags)
+    answer = _answer(given)
+    if doubt := _doubt(given, answer):
+        click.echo(f"holdfast: {doubt}", err=True)
+    if given.as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode())
+    else:
+        _show(answer)
+
+
+def _answer(flags: _Flags) -> _Answer:
+    chip = chip_named(flags.chip) if flags.chip else None
+    throughput = Throughput(
+        model=_transformer(flags),
+        sequence_tokens=_sequence_tokens(flags),
+        tokens_per_s=_tokens_per_s(flags),
+        gpus=flags.gpus,
+        peak_flops_per_s=_peak_flops_per_s(flags, chip),
+        recompute=flags.recompute,
+    )
+    answer = _Answer(
+        throughput=throughput,
+        chip=chip,
+        precision=flags.precision,
+        full=utilisation(throughput, "full"),
+        causal=utilisation(throughput, "causal"),
+    )
+    return _held_against_reference(answer, chip) if chip else answer
+
+
+def _held_against_reference(answer: _Answer, chip: Chip) -> _Answer:
+    setup = Setup(
+        params=answer.throughput.model.params,
+        gpus=answer.throughput.gpus,
+        chip=chip,
+        precision=answer.precision,
+        moe=answer.throughput.model.moe,
+        sequence_tokens=answer.throughput.sequence_tokens,
+    )
+    row = reference_mfu(setup)
+    counted = answer.full if row.compared_as == "full" else answer.causal
+    return msgspec.structs.replace(
+        answer,
+        reference=row,
+        differences=differences(setup, row),
+        sentence=mfu_sentence(counted.mfu_percent, row),
+    )
+
+
+def _peak_flops_per_s(flags: _Flags, chip: Chip | None) -> float:
+    if flags.peak_tflops is not None:
+        return flags.peak_tflops * 1e12
+    if chip is None:
+        raise InputError(
+            "The chip is missing.", hint="Give --chip, or --peak-tflops for one that is not known."
+        )
+    return peak_flops_per_s(chip, flags.precision)
+
+
+def _transformer(flags: _Flags) -> Transformer:
+    """The model: by name, by its parameters and what attention needs, or by all of its dimensions."""
+    if flags.model is not None:
+        _refuse(flags, "--model", "params", "active_params", *_DIMENSIONS)
+        known = published().models
+        if flags.model.lower() not in known:
+            raise InputError(
+                f"The model {flags.model!r} is not known.", hint=f"Known are {', '.join(known)}."
+            )
+        return known[flags.model.lower()].shape.transformer()
+    if flags.params is None:
+        _refuse(flags, "the dimensions", "active_params")
+        return _shape(flags).transformer()
+    _refuse(flags, "--params", *(name for name in _DIMENSIONS if name not in _ATTENTION))
+    layers, hidden = _require(flags, "layers", "hidden")
+    if (flags.active_params or 0) > flags.params:
+        raise InputError("More parameters are active than there are.", hint="Check --active-params.")
+    return Transformer(
+        params=flags.params,
+        active_params=flags.active_params or flags.params,
+        layers=layers,
+        attention_width=flags.heads * flags.head_dim if flags.heads and flags.head_dim else hidden,
+        moe=flags.active_params is not None,
+    )
+
+
+def _shape(flags: _Flags) -> Shape:
+    layers, hidden, heads, ffn, vocab = _require(flags, "layers", "hidden", "heads", "ffn", "vocab")
+    if flags.head_dim is None and hidden % heads:
+        raise InputError(f"{heads} heads do not divide a hidden size of {hidden}.", hint="Give --head-dim.")
+    if (flags.experts is None) != (flags.active_experts is None):
+        raise InputError("--experts and --active-experts belong together.", hint="Give both or neither.")
+    if (flags.active_experts or 1) > (flags.experts or 1):
+        raise InputError(
+            "More experts are active than there are.", hint="Check --experts and --active-experts."
+        )
+    return Shape(
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=flags.kv_heads or heads,
+        head_dim=flags.head_dim or hidden // heads,
+        ffn=ffn,
+        vocab=vocab,
+        gated=not flags.plain_ffn,
+        tied=flags.tied,
+        experts=flags.experts or 1,
+        active_experts=flags.active_experts or 1,
+        shared_ffn=flags.shared_ffn or 0,
+    )
+
+
+def _sequence_tokens(flags: _Flags) -> float:
+    if (flags.seq is None) == (flags.packed is None):
+        raise InputError(
+            "The sequence length is needed once.", hint="Give --seq, or --packed with the lengths."
+        )
+    if flags.packed is None:
+        return float(flags.seq or 0)
+    try:
+        lengths = [int(length) for length in flags.packed.split(",")]
+    except ValueError:
+        lengths = [0]
+    if min(lengths) < 1:
+        raise InputError(
+            f"--packed {flags.packed!r} is no list of lengths.", hint="Write it as 812,1201,2083."
+        )
+    return packed_sequence_tokens(lengths)
+
+
+def _tokens_per_s(flags: _Flags) -> float:
+    if flags.tokens_per_s is not None:
+        _refuse(flags, "--tokens-per-s", "step_s", "tokens_per_step")
+        return flags.tokens_per_s
+    if flags.step_s is None or flags.tokens_per_step is None:
+        raise InputError(
+            "The throughput is missing.", hint="Give --tokens-per-s, or --step-s and --tokens-per-step."
+        )
+    return flags.tokens_per_step / flags.step_s
+
+
+def _require(flags: _Flags, *names: str) -> list[int]:
+    """The values of these flags; a complaint that names all that are missing."""
+    missing = [_spelt(name) for name in names if getattr(flags, name) is None]
+    if missing:
+        raise InputError(
+            f"The model is not fully described: {', '.join(missing)} missing.",
+            hint="Give --model NAME; or --params, --layers and --hidden; or all dimensions.",
+        )
+    return [getattr(flags, name) for name in names]
+
+
+def _refuse(flags: _Flags, chosen: str, *names: str) -> None:
+    """A complaint if any of these is given too: it would not count."""
+    for name in names:
+        if getattr(flags, name):
+            raise InputError(f"With {chosen}, {_spelt(name)} does not count.", hint="Leave one of them out.")
+
+
+def _spelt(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _doubt(flags: _Flags, answer: _Answer) -> str | None:
+    """One sentence on the input that is likely wrong, where the result cannot be right.
+
+    Judged with causal attention: on long sequences the other half exists only in the full convention's count.
+    """
+    mfu, hfu = answer.causal.mfu_percent, answer.causal.hfu_percent
+    if mfu > 100:
+        return f"An MFU of {mfu:,.0f} % is impossible. {_overcounted(flags, answer)}"
+    if hfu > 100:
+        return f"An HFU of {hfu:,.0f} % is impossible. Is --recompute {flags.recompute:g} right?"
+    if mfu < HARDLY_TRAINING_PERCENT:
+        return f"An MFU of {mfu:.2g} % is hardly training. {_undercounted(flags, mfu)}"
+    return None
+
+
+def _overcounted(flags: _Flags, answer: _Answer) -> str:
+    mfu = answer.causal.mfu_percent
+    has_fp8 = answer.chip not in (None, "a100") and flags.peak_tflops is None
+    if flags.precision == "bf16" and has_fp8 and _plausible(mfu / 2):
+        return f"Is --precision bf16 right? With fp8 it would be about {mfu / 2:.0f} %."
+    if _plausible(mfu / GPUS_PER_NODE_USUAL):
+        guess = f"{mfu / GPUS_PER_NODE_USUAL:.0f} %"
+        return (
+            f"Does --gpus {flags.gpus} count nodes? With {GPUS_PER_NODE_USUAL} GPUs each it would be {guess}."
+        )
+    return f"Check {_throughput_flags(flags)} and the size of the model."
+
+
+def _undercounted(flags: _Flags, mfu: float) -> str:
+    if _plausible(mfu * flags.gpus):
+        together = f"{mfu * flags.gpus:.0f} %"
+        return f"Is {_throughput_flags(flags)} per GPU? For all {flags.gpus} it would be {together}."
+    if flags.step_s is not None and _plausible(mfu * 1000):
+        return f"Is --step-s {flags.step_s:g} in milliseconds? Then it would be {mfu * 1000:.0f} %."
+    return f"Check {_throughput_flags(flags)} and --gpus {flags.gpus}."
+
+
+def _plausible(mfu_percent: float) -> bool:
+    low, high = PLAUSIBLE_PERCENT
+    return low <= mfu_percent <= high
+
+
+def _throughput_flags(flags: _Flags) -> str:
+    if flags.tokens_per_s is not None:
+        return f"--tokens-per-s {flags.tokens_per_s:g}"
+    return f"--tokens-per-step {flags.tokens_per_step}"
+
+
+def _show(answer: _Answer) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, markup=False)
+    for line in _verdict(answer):
+        click.echo(click.wrap_text(line, width=console.width))
+    table = Table("", "full attention", "causal attention", box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    both = answer.full, answer.causal
+    table.add_row("MFU", *(f"{counted.mfu_percent:.1f} %" for counted in both))
+    table.add_row(
+        f"HFU, recompute {answer.throughput.recompute:g}",
+        *(f"{counted.hfu_percent:.1f} %" for counted in both),
+    )
+    table.add_row("model TFLOP/s per GPU", *(f"{counted.model_tflops_per_gpu:.1f}" for counted in both))
+    console.print(table)
+    model, peak_tflops = answer.throughput.model, answer.throughput.peak_flops_per_s / 1e12
+    click.echo(f"\npeak   {peak_tflops:,g} TFLOP/s per GPU, dense {answer.precision}")
+    click.echo(
+        f"model  {model.params / 1e9:.4g}e9 parameters, {model.active_params / 1e9:.4g}e9 used per token"
+    )
+
+
+def _verdict(answer: _Answer) -> list[str]:
+    """The sentences above the table."""
+    if answer.reference is None:
+        return ["There is no reference without --chip.", ""]
+    unlike = [f"That row has {', '.join(answer.differences)}."] if answer.differences else []
+    return [f"MFU {answer.sentence}.", _counting(answer.reference), *unlike, ""]
+
+
+def _counting(row: MfuReference) -> str:
+    if row.attention == "unknown":
+        return "Its source does not say how it counts attention; the run is counted with full attention."
+    return f"Both are counted with {row.attention} attention."

@@ -1,0 +1,42 @@
+import subprocess
+import sys
+
+import msgspec
+
+from holdfast.cli.bench.record import EVENT_US_MAX, RecordBench, measure, table
+from holdfast.record.recorder import SHARED_MEMORY
+
+RESULT = RecordBench(
+    event_us=4.25,
+    event_us_p99=9.5,
+    plain_write_us=0.5,
+    os_write_us=1.25,
+    ratio=8.5,
+    dropped=0,
+    killed_runs=9,
+    acknowledged=1234,
+    lost=0,
+)
+
+
+def test_killed_processes_lose_nothing_and_leave_nothing() -> None:
+    before = set(SHARED_MEMORY.glob("holdfast-*"))
+    result = measure(rounds=3, events=500, kills=6)
+    assert (result.killed_runs, result.lost) == (6, 0)
+    assert result.acknowledged > 600
+    assert 0 < result.plain_write_us < result.event_us < 10 * EVENT_US_MAX  # a busy machine measures badly
+    assert set(SHARED_MEMORY.glob("holdfast-*")) <= before
+
+
+def test_the_table_shows_every_figure() -> None:
+    rows = [line.split() for line in table(RESULT).splitlines()]
+    for figure in ("4.25", "9.50", "0.50", "1.25", "8.5", "1234"):
+        assert any(figure in row for row in rows)
+    assert ["lost", "0", "acknowledged,", "and", "not", "in", "the", "journal"] in rows
+
+
+def test_a_program_reads_json_on_stdout() -> None:
+    bench = [sys.executable, "-c", "from holdfast.cli.bench.record import command; command()", "--json"]
+    done = subprocess.run(bench, capture_output=True, check=True, timeout=120)
+    assert msgspec.json.decode(done.stdout, type=RecordBench).lost == 0
+    assert done.stderr == b""

@@ -1,0 +1,252 @@
+"""The ledger's identity, for any events whatsoever, in any order of arrival."""
+
+import random
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.ledger import ledger as ledger_module
+from holdfast.ledger.ledger import SNAPSHOT_EVENTS, Ledger, TooLate
+from holdfast.ledger.report import Report, report
+from holdfast.record.events import (
+    ActionTaken,
+    AnyEvent,
+    CheckpointBegun,
+    CheckpointFailed,
+    CheckpointLoaded,
+    CheckpointSaved,
+    CollectiveTimed,
+    Correction,
+    CostRate,
+    FaultObserved,
+    GenerationOpened,
+    MemberJoined,
+    MemberLost,
+    PhaseEntered,
+    ReferenceDeclared,
+    RunEnded,
+    RunStarted,
+    RunSubmitted,
+    StepBegun,
+    StepCommitted,
+)
+
+S = 10**9
+EVENTS_MAX = 25
+gpus = st.integers(0, 20)
+steps = st.integers(0, 12)
+names = st.sampled_from(["a", "b", "c"])
+moments = st.one_of(st.none(), st.integers(0, 100 * S))
+
+_FIELDS: dict[Any, dict[str, st.SearchStrategy[Any]]] = {
+    RunSubmitted: {"gpus": gpus},
+    RunStarted: {"gpus": gpus},
+    RunEnded: {"outcome": st.sampled_from(["completed", "failed", "stopped", "preempted"])},
+    GenerationOpened: {
+        "members": st.lists(names, max_size=3).map(tuple),
+        "gpus": st.none() | gpus,
+        "step": st.none() | steps,
+    },
+    MemberJoined: {"subject": names, "gpus": gpus, "role": st.sampled_from(["active", "spare"])},
+    MemberLost: {"subject": names, "onset_ns": moments},
+    StepBegun: {"step": steps, "subject": st.sampled_from(["", "a"])},
+    StepCommitted: {"step": steps, "subject": st.sampled_from(["", "a"])},
+    CheckpointBegun: {"step": steps, "blocking": st.booleans()},
+    CheckpointSaved: {"step": steps, "stall_ns": moments},
+    CheckpointLoaded: {"step": steps},
+    CheckpointFailed: {"step": steps},
+    PhaseEntered: {
+        "phase": st.sampled_from(["launch", "init", "load", "step", "data", "eval", "check", "stop"])
+    },
+    FaultObserved: {
+        "fault": st.just("xid"),
+        "severity": st.sampled_from(["fatal", "degraded"]),
+        "onset_ns": moments,
+    },
+    ActionTaken: {"action": st.sampled_from(["drain", "restore", "restart"]), "gpus": gpus},
+    CostRate: {"gpus": st.none() | gpus},
+    ReferenceDeclared: {"step_ns": st.none() | st.integers(1, 10 * S), "gpus": st.none() | gpus},
+    CollectiveTimed: {
+        "collective": st.just("all-reduce"),
+        "size_bytes": st.just(8),
+        "ranks": st.integers(0, 4),
+        "duration_ns": st.integers(0, S),
+    },
+}
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[AnyEvent]:
+    """Any events at any times: plausible, contradictory or absurd, with some ids as causes of others."""
+    events: list[AnyEvent] = []
+    for number in range(draw(st.integers(1, EVENTS_MAX))):
+        kind = draw(st.sampled_from(list(_FIELDS)))
+        fields = {name: draw(strategy) for name, strategy in _FIELDS[kind].items()}
+        causes = (
+            draw(st.lists(st.integers(0, number - 1).map("e-{:02}".format), max_size=2)) if number else []
+        )
+        at_ns = draw(st.one_of(st.integers(0, 60 * S), st.integers(0, 60).map(lambda second: second * S)))
+        events.append(kind(id=f"e-{number:02}", occurred_ns=at_ns, causes=tuple(causes), **fields))
+    return events
+
+
+def told(events: Iterable[AnyEvent], **retracted: Any) -> Report:
+    ledger = Ledger(**retracted)
+    ledger.add(events)
+    return report("any", ledger.fold)
+
+
+def in_order(events: Iterable[AnyEvent]) -> list[AnyEvent]:
+    return sorted(events, key=lambda event: (event.occurred_ns, event.id))
+
+
+class Meter:
+    """GPUs paid for, worked out on its own: the largest of what is held, meant and there, at any moment."""
+
+    def __init__(self) -> None:
+        self.held = self.size = self.paid_gpu_ns = 0
+        self.members: dict[str, int] = {}
+        self.running = self.launched = False
+
+    def read(self, events: list[AnyEvent]) -> int:
+        for event, following in zip(events, [*events[1:], events[-1]], strict=True):
+            self.turn(event)
+            gpus_now = max(self.held, self.size, sum(self.members.values()))
+            self.paid_gpu_ns += gpus_now * (following.occurred_ns - event.occurred_ns)
+        return self.paid_gpu_ns
+
+    def turn(self, event: AnyEvent) -> None:
+        match event:
+            case CostRate(gpus=int(held)):
+                self.held = held
+            case RunStarted():
+                self.running, self.launched, self.size, self.members = True, True, event.gpus, {}
+            case RunEnded():
+                self.running, self.size, self.members = False, 0, {}
+            case MemberJoined() if self.running or not self.launched:
+                self.running = self.launched = True
+                self.members[event.subject] = event.gpus
+            case MemberLost():
+                self.members.pop(event.subject, None)
+            case GenerationOpened() if self.running or not self.launched:
+                self.running = self.launched = True
+                if event.gpus is not None:
+                    self.size = event.gpus
+            case StepBegun() | StepCommitted() | PhaseEntered() | CheckpointBegun() | CheckpointSaved():
+                self.running, self.launched = self.running or not self.launched, True
+            case CheckpointLoaded() | CheckpointFailed():
+                self.running, self.launched = self.running or not self.launched, True
+
+
+@settings(max_examples=400, deadline=None)
+@given(histories())
+def test_every_gpu_nanosecond_is_in_exactly_one_category(events: list[AnyEvent]) -> None:
+    events = [event for event in events if not event.causes]
+    if not events:
+        return
+    read = told(events)
+    assert sum(read.partition.values()) == read.paid_gpu_ns
+    assert read.paid_gpu_ns == Meter().read(in_order(events))
+    assert all(part >= 0 for part in read.partition.values())
+    assert sum(sum(bucket.values()) for bucket in read.course.buckets) == read.paid_gpu_ns
+    assert all(part >= 0 for bucket in read.course.buckets for part in bucket.values())
+
+
+@settings(max_examples=200, deadline=None)
+@given(histories())
+def test_incidents_never_claim_more_than_was_lost(events: list[AnyEvent]) -> None:
+    read = told(events)
+    recorded = [incident for incident in read.incidents if incident.evidence]
+    assert len(recorded) == read.counts.incidents
+    for category, part in read.partition.items():
+        assert 0 <= sum(incident.losses.get(category, 0) for incident in recorded) <= part
+    for incident in recorded:
+        assert incident.began_ns <= incident.noticed_ns
+        assert incident.recovered_ns is None or incident.noticed_ns <= incident.recovered_ns
+
+
+@settings(max_examples=300, deadline=None)
+@given(histories(), st.randoms(use_true_random=False), st.integers(1, 7))
+def test_the_order_of_arrival_does_not_matter(events: list[AnyEvent], rng: random.Random, batch: int) -> None:
+    """Shuffled, in batches, some twice: the same report as in order and at once."""
+    arriving = [*events, *rng.sample(events, len(events) // 2)]
+    rng.shuffle(arriving)
+    ledger = Ledger()
+    for start in range(0, len(arriving), batch):
+        ledger.add(arriving[start : start + batch])
+    assert report("any", ledger.fold) == told(in_order(events))
+
+
+@settings(max_examples=100, deadline=None)
+@given(histories(), st.randoms(use_true_random=False))
+def test_a_correction_is_as_if_the_event_had_never_been(events: list[AnyEvent], rng: random.Random) -> None:
+    events = [event for event in events if not event.causes]
+    if len(events) < 2:
+        return
+    wrong = rng.choice(events)
+    last_ns = max(event.occurred_ns for event in events)
+    correction = Correction(id="z-correction", occurred_ns=last_ns, target=wrong.id)
+    right = told([*(event for event in events if event is not wrong), correction])
+    assert told([*events, correction]) == right
+    assert told([correction, *events]) == right
+    assert told([*events, correction], retracted={wrong.id}) == right
+
+
+def test_an_effect_is_never_placed_before_its_cause() -> None:
+    """The coordinator's clock is three seconds behind that of the node that failed."""
+    common: list[AnyEvent] = [
+        RunStarted(id="a-0", occurred_ns=0, gpus=1),
+        StepBegun(id="a-1", occurred_ns=0, step=1),
+        StepCommitted(id="a-2", occurred_ns=5 * S, step=1),
+    ]
+    fault = FaultObserved(id="n-0", occurred_ns=10 * S, fault="xid-79", onset_ns=8 * S)
+    action = ActionTaken(id="c-0", occurred_ns=7 * S, action="restart", causes=("n-0",))
+    end = RunEnded(id="n-1", occurred_ns=12 * S, outcome="failed")
+    orders: list[list[AnyEvent]] = [[fault, action, end], [action, fault, end], [end, action, fault]]
+    for arriving in orders:
+        read = told([*common, *arriving])
+        seconds = {key: part / S for key, part in read.partition.items() if part}
+        # The action comes a nanosecond after the fault it answers, not three seconds before.
+        assert seconds == pytest.approx(
+            {"useful": 5, "discarded": 3, "dead_undetected": 2, "localising": 1e-9, "recovering": 2}
+        )
+
+
+def _long_run(events: int) -> list[AnyEvent]:
+    told_events: list[AnyEvent] = [RunStarted(id="r-0000000000", occurred_ns=0, gpus=8)]
+    told_events += [
+        StepCommitted(id=f"r-{number:010x}", occurred_ns=number * S, step=number)
+        for number in range(1, events)
+    ]
+    return told_events
+
+
+def test_a_late_event_far_back_finds_its_place() -> None:
+    events = _long_run(3 * SNAPSHOT_EVENTS)
+    late = CheckpointSaved(id="s-0", occurred_ns=SNAPSHOT_EVENTS * S + S // 2, step=1, stall_ns=S // 4)
+    ledger = Ledger()
+    ledger.add(events)
+    ledger.add([late])
+    assert report("any", ledger.fold) == told(in_order([*events, late]))
+    assert report("any", ledger.fold).partition["checkpoint_stall"] == 8 * S // 4
+
+
+def test_an_event_older_than_all_that_is_remembered_is_refused_and_not_misplaced() -> None:
+    ledger = Ledger()
+    ledger.add(_long_run(2 * ledger_module.WINDOW_EVENTS + 1))
+    with pytest.raises(TooLate):
+        ledger.add([CheckpointSaved(id="s-0", occurred_ns=S // 2, step=1)])
+    with pytest.raises(TooLate):
+        ledger.add([Correction(id="z-0", occurred_ns=10**18, target="r-0000000001")])
+
+
+def test_reading_does_not_change_what_is_read() -> None:
+    ledger = Ledger()
+    events = _long_run(100)
+    for event in events:
+        ledger.add([event])
+        assert report("any", ledger.fold) == report("any", ledger.fold)
+    assert report("any", ledger.fold) == told(events)

@@ -1,0 +1,86 @@
+"""Four histories that an existing goodput library reads wrongly, each with its assumptions (docs/ledger.md).
+
+One GPU throughout, since that library counts none; a healthy step takes 10 s.
+"""
+
+from typing import Any
+
+import pytest
+
+from holdfast.record.events import CheckpointLoaded, RunEnded, RunStarted
+
+
+def test_an_outage_that_resumes_at_the_next_step_is_not_free(story: Any) -> None:
+    """100 steps, an hour of outage with nothing recorded, and 100 more from exactly the next step."""
+    story.tell(RunStarted, gpus=1)
+    story.steps(1, 100, 10).wait(3600)
+    story.steps(101, 200, 10)
+    told = story.report()
+    assert told.goodput.total == pytest.approx(2000 / 5600)
+    assert f"{100 * told.goodput.total:.1f}" == "35.7"
+    assert told.counts.incidents == 0
+    assert [round(incident.lost_gpu_ns / 1e9) for incident in told.incidents] == [3600]
+
+
+def test_a_recorded_outage_belongs_to_one_incident(story: Any) -> None:
+    """The same hour, with the failure and the restart in the record."""
+    story.tell(RunStarted, gpus=1)
+    story.steps(1, 100, 10).tell(RunEnded, outcome="stopped")
+    assert story.gpu_s() == {"useful": 1000}  # given back, so not paid for
+    story.events.pop()
+    story.tell(RunStarted, gpus=1)
+    story.wait(3600)
+    story.steps(101, 200, 10)
+    told = story.report()
+    assert f"{100 * told.goodput.total:.1f}" == "35.7"
+    assert told.counts.restarts == told.counts.incidents == 1
+    assert told.incidents[0].losses == {"starting": 3600 * 10**9}
+
+
+def test_a_rollback_past_an_earlier_restart_counts_every_step_once(story: Any) -> None:
+    """Steps 1-150, back to 100, up to 180, back to 0 (past the restart at 100), up to 200, all at once."""
+    story.tell(RunStarted, gpus=1)
+    story.steps(1, 150, 10)
+    for resume_after, last in ((100, 180), (0, 200)):
+        story.tell(RunStarted, gpus=1)
+        story.tell(CheckpointLoaded, step=resume_after)
+        story.steps(resume_after + 1, last, 10)
+    told = story.report()
+    assert told.goodput.total == pytest.approx(2000 / 4300)
+    assert f"{100 * told.goodput.total:.1f}" == "46.5"
+    assert told.partition["recomputed"] == 2300 * 10**9
+    assert told.counts.restarts == 2
+    by_time = sorted(told.incidents, key=lambda incident: incident.began_ns)
+    assert [incident.steps_rolled_back for incident in by_time] == [50, 180]
+    assert [incident.losses["recomputed"] // 10**10 for incident in by_time] == [50, 180]
+
+
+def test_a_run_that_slows_down_is_not_fully_productive(story: Any) -> None:
+    """100 steps of 10 s, then 100 of 20 s; the reference is what the run itself did at its best."""
+    story.tell(RunStarted, gpus=1)
+    story.steps(1, 100, 10)
+    story.steps(101, 200, 20)
+    told = story.report()
+    assert told.goodput.total == pytest.approx(2000 / 3000)
+    assert f"{100 * told.goodput.total:.1f}" == "66.7"
+    assert told.partition["slowdown"] == 1000 * 10**9
+    (slow,) = told.incidents
+    assert slow.began_ns / 1e9 == pytest.approx(1000, abs=told.course.bucket_ns / 1e9)
+
+
+def test_every_failed_relaunch_is_a_restart(story: Any) -> None:
+    """100 steps, a failure, five relaunches that fail after a minute each, a sixth that works."""
+    story.tell(RunStarted, gpus=1)
+    story.steps(1, 100, 10)
+    for _ in range(5):
+        story.tell(RunEnded, outcome="failed")
+        story.wait(60).tell(RunStarted, gpus=1)
+        story.wait(60)
+    story.tell(RunEnded, outcome="failed")
+    story.wait(60).tell(RunStarted, gpus=1)
+    story.steps(101, 200, 10)
+    told = story.report()
+    assert told.counts.restarts == 6
+    assert told.counts.incidents == 1
+    assert told.incidents[0].restarts == 6
+    assert story.gpu_s() == {"useful": 2000, "starting": 300}  # waiting between attempts was not paid for
