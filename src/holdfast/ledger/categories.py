@@ -40,24 +40,25 @@ class Category(IntEnum):
         return _MEANING[self]
 
 
+# Short enough for a line of a terminal; docs/ledger.md has the rules.
 _MEANING = {
-    Category.IDLE: "paid for and given to no run",
-    Category.SPARE: "kept ready to step in for a lost member",
-    Category.DRAINED: "taken out of service until mended",
-    Category.QUEUED: "held while the run waits for its turn",
-    Category.STARTING: "launch, initialisation, loading, and what the first step takes beyond a normal one",
-    Category.DEAD_UNDETECTED: "nothing moved and nobody had noticed yet",
-    Category.LOCALISING: "the failure was known, its place was not",
-    Category.RECOVERING: "from knowing what failed to working again",
+    Category.IDLE: "paid for, given to no run",
+    Category.SPARE: "ready to step in for a lost member",
+    Category.DRAINED: "out of service until mended",
+    Category.QUEUED: "held while the run waits its turn",
+    Category.STARTING: "launch, init, load, slow first step",
+    Category.DEAD_UNDETECTED: "nothing moved and nobody had noticed",
+    Category.LOCALISING: "failure known, its place not yet",
+    Category.RECOVERING: "place known, not working again yet",
     Category.PLANNED_STOP: "stopped on purpose",
     Category.CHECKS: "evaluation and health checks",
-    Category.USEFUL: "steps that count, at the reference rate",
-    Category.RECOMPUTED: "steps done again after a rollback, at the reference rate",
-    Category.DISCARDED: "work thrown away and not done again yet",
-    Category.CHECKPOINT_STALL: "waiting for a checkpoint to be written",
+    Category.USEFUL: "steps that count, at reference rate",
+    Category.RECOMPUTED: "steps done again after a rollback",
+    Category.DISCARDED: "work lost and not done again yet",
+    Category.CHECKPOINT_STALL: "waiting for a checkpoint",
     Category.DATA_STALL: "waiting for data",
-    Category.SLOWDOWN: "what steps took beyond the reference",
-    Category.MISSING_MEMBERS: "belongs to the run, takes no part in its steps",
+    Category.SLOWDOWN: "what steps took beyond reference",
+    Category.MISSING_MEMBERS: "in the run, not in its steps",
     Category.UNATTRIBUTED: "nothing recorded says where it went",
 }
 

@@ -289,8 +289,10 @@ class Fold:
         if self.members.leave(event.subject):
             self._settle()
             self._alarm = self._alarm or (self._onset(event.onset_ns), self.now_ns)
-            incident = self._fail(event, "member lost", event.onset_ns)
-            self.incidents[incident].members_lost += 1
+            incident = self.incidents[self._fail(event, "member lost", event.onset_ns)]
+            incident.members_lost += 1
+            if incident.members_lost > 1 and incident.what in _GUESSES:
+                incident.subject = ""  # where several go, none of their names says what failed
             self._abandon(Category.DEAD_UNDETECTED)
             self._enter(Category.RECOVERING)
         self._reshape()
@@ -527,7 +529,13 @@ class Fold:
         return self._open
 
     def _new_incident(self, event: AnyEvent, what: str, onset_ns: int | None, severity: Severity) -> int:
-        incident = Incident(what, began_ns=self._onset(onset_ns), noticed_ns=self.now_ns, severity=severity)
+        incident = Incident(
+            what,
+            event.subject,
+            began_ns=self._onset(onset_ns),
+            noticed_ns=self.now_ns,
+            severity=severity,
+        )
         incident.add_evidence(event)
         self.incidents.append(incident)
         return len(self.incidents) - 1

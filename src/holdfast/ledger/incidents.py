@@ -2,6 +2,8 @@
 again.
 """
 
+import copy
+
 from holdfast.ledger.tally import Tally
 from holdfast.record.events import AnyEvent, Severity
 
@@ -26,10 +28,12 @@ class Incident:
         "what",
     )
 
-    def __init__(self, what: str, *, began_ns: int, noticed_ns: int, severity: Severity = "fatal") -> None:
+    def __init__(
+        self, what: str, subject: str, *, began_ns: int, noticed_ns: int, severity: Severity = "fatal"
+    ) -> None:
         self.what = what
+        self.subject = subject
         self.severity: Severity = severity
-        self.subject = ""
         self.began_ns = began_ns
         self.noticed_ns = noticed_ns
         self.recovered_ns: int | None = None
@@ -42,14 +46,9 @@ class Incident:
     def add_evidence(self, event: AnyEvent) -> None:
         if len(self.evidence) < EVIDENCE_MAX:
             self.evidence.append(event.id)
-        if not self.subject:
-            self.subject = event.subject
 
     def copy(self) -> "Incident":
-        twin = Incident(self.what, began_ns=self.began_ns, noticed_ns=self.noticed_ns, severity=self.severity)
-        twin.subject, twin.recovered_ns = self.subject, self.recovered_ns
-        twin.restarts, twin.members_lost = self.restarts, self.members_lost
-        twin.steps_rolled_back = self.steps_rolled_back
+        twin = copy.copy(self)
         twin.evidence = self.evidence.copy()
         twin.tally = self.tally.copy()
         return twin

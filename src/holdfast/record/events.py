@@ -31,12 +31,14 @@ Collective = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all",
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What every event carries.
 
-    id           unique and the same wherever the event is copied: `<source token>-<10 hex digits>` from a
-    recorder occurred_ns  when it happened, by the clock of whoever saw it recorded_ns  when it was
-    written down source       who says so: `host/pid`, or the importer and the file's own name for the run
-    run          the run it belongs to; empty for the cluster as a whole subject      the member, node or
-    GPU it is about; empty for the run itself causes       ids of the events that led to it; an effect is
-    never placed before its cause
+    id           unique, and the same wherever the event is copied; of fixed width within a source, so
+                 that its events sort in the order in which they were recorded
+    occurred_ns  when it happened, by the clock of whoever saw it
+    recorded_ns  when it was written down
+    source       who says so: `host/pid`, or the format it was imported from
+    run          the run it belongs to; empty for the cluster as a whole
+    subject      the member, node or GPU it is about; empty for the run itself
+    causes       ids of the events that led to it; an effect is never placed before its cause
     """
 
     id: str
@@ -215,7 +217,11 @@ class ReferenceDeclared(Event, frozen=True, kw_only=True, tag_field="kind", tag=
 
 
 class CollectiveTimed(Event, frozen=True, kw_only=True, tag_field="kind", tag="collective.timed"):
-    """A collective was measured: `size_bytes` per rank, `ranks` of them, in `duration_ns`."""
+    """A collective of `ranks` ranks took `duration_ns`.
+
+    size_bytes: as nccl-tests counts it, the larger of a rank's two buffers: what an all-gather ends with,
+    what a reduce-scatter starts from, and for the others the buffer itself.
+    """
 
     collective: Collective
     size_bytes: int
@@ -304,18 +310,17 @@ def decode(data: bytes) -> AnyEvent:
         event = _decoder.decode(data)
         if event.schema <= SCHEMA:
             return event
-    except (msgspec.ValidationError, msgspec.DecodeError):
-        pass  # a newer kind, a newer schema, or nothing at all: the envelope tells
+    except (msgspec.MsgspecError, RecursionError) as error:
+        # A newer kind, a newer schema, or no event at all: the envelope tells.
+        problem: Exception | None = error
+    else:
+        problem = None
     try:
         envelope = _envelope.decode(data)
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise MalformedEvent(str(error)) from None
-    if envelope.schema <= SCHEMA and envelope.kind in KINDS:
-        # A kind and schema we know, and yet it did not decode: it is broken, not new.
-        try:
-            _decoder.decode(data)
-        except msgspec.ValidationError as error:
-            raise MalformedEvent(str(error)) from None
+    if problem is not None and envelope.schema <= SCHEMA and envelope.kind in KINDS:
+        raise MalformedEvent(str(problem))  # a kind and schema we know: it is broken, not new
     if not envelope.kind:
         raise MalformedEvent("an event without a kind")
     return msgspec.structs.replace(envelope, body=bytes(data))

@@ -4,7 +4,6 @@ import sys
 import msgspec
 
 from holdfast.cli.bench.record import EVENT_US_MAX, RecordBench, measure, table
-from holdfast.record.recorder import SHARED_MEMORY
 
 RESULT = RecordBench(
     event_us=4.25,
@@ -19,13 +18,11 @@ RESULT = RecordBench(
 )
 
 
-def test_killed_processes_lose_nothing_and_leave_nothing() -> None:
-    before = set(SHARED_MEMORY.glob("holdfast-*"))
+def test_killed_processes_lose_nothing() -> None:
     result = measure(rounds=3, events=500, kills=6)
     assert (result.killed_runs, result.lost) == (6, 0)
     assert result.acknowledged > 600
     assert 0 < result.plain_write_us < result.event_us < 10 * EVENT_US_MAX  # a busy machine measures badly
-    assert set(SHARED_MEMORY.glob("holdfast-*")) <= before
 
 
 def test_the_table_shows_every_figure() -> None:

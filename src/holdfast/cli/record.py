@@ -1,0 +1,109 @@
+"""How the verbs reach the record: the store that was named, with this machine's own journal taken in."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from holdfast.ledger.fold import Fold
+from holdfast.ledger.ledger import Ledger
+from holdfast.record.errors import InputError
+from holdfast.record.events import AnyEvent, Correction
+from holdfast.record.journal import Damage, read_directory
+from holdfast.record.store import Ingested, Selection, Store, open_store
+
+Verb = TypeVar("Verb", bound=Callable[..., Any])
+
+JOURNAL_DIRECTORY = "journal"
+"""Where under `$HOLDFAST_HOME` the processes of this machine record."""
+
+
+def store_option(verb: Verb) -> Verb:
+    return click.option(
+        "--store",
+        "store_url",
+        envvar="HOLDFAST_STORE",
+        metavar="URL",
+        help="The store: an SQLite file or postgresql://…  [default: $HOLDFAST_STORE, or a file in "
+        "$HOLDFAST_HOME, which is ~/.holdfast unless set]",
+    )(verb)
+
+
+def json_option(verb: Verb) -> Verb:
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(verb)
+
+
+def home() -> Path:
+    return Path(os.environ.get("HOLDFAST_HOME") or Path.home() / ".holdfast")
+
+
+@contextmanager
+def open_record(store_url: str | None) -> Iterator[Store]:
+    """The store, up to date with what was recorded on this machine."""
+    with open_store(store_url, home()) as store:
+        journal = home() / JOURNAL_DIRECTORY
+        if journal.is_dir():
+            ingest_directory(store, journal, [])
+        yield store
+
+
+def ingest_directory(store: Store, directory: Path, damages: list[Damage]) -> Ingested:
+    """Take in what is new in a journal directory; what cannot be read is added to `damages`."""
+    prefix = f"journal:{directory.resolve()}/"
+    marks = store.marks()
+    offsets = {name.removeprefix(prefix): mark for name, mark in marks.items() if name.startswith(prefix)}
+    events = events_of(read_directory(directory, offsets), damages)
+    return store.ingest(events, marks=_Marks(prefix, offsets))
+
+
+def events_of(items: Iterable[AnyEvent | Damage], damages: list[Damage]) -> Iterator[AnyEvent]:
+    for item in items:
+        if isinstance(item, Damage):
+            damages.append(item)
+        else:
+            yield item
+
+
+class _Marks(Mapping[str, int]):
+    """A reading's offsets as marks, as they are when the store writes them: after the last event."""
+
+    def __init__(self, prefix: str, offsets: dict[str, int]) -> None:
+        self._prefix = prefix
+        self._offsets = offsets
+
+    def __getitem__(self, name: str) -> int:
+        return self._offsets[name.removeprefix(self._prefix)]
+
+    def __iter__(self) -> Iterator[str]:
+        return (self._prefix + name for name in self._offsets)
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+
+def find_run(store: Store, name: str | None) -> str:
+    """The run of this name; without one, the run with the newest event."""
+    runs = [summary.run for summary in store.runs()]
+    if not runs:
+        raise InputError(
+            "The store holds no runs yet.", hint="Take something in with `holdfast import FILE`."
+        )
+    if name is None:
+        return runs[0]
+    if name not in runs:
+        near = get_close_matches(name, runs, n=1, cutoff=0.4)
+        hint = f"Did you mean {near[0]!r}?" if near else "`holdfast runs` lists them."
+        raise InputError(f"There is no run {name!r} in the store.", hint=hint)
+    return name
+
+
+def fold_run(store: Store, run: str) -> Fold:
+    """The accounts of a run, from all of its events."""
+    corrections = store.select(Selection(run=run, kinds=("correction",)))
+    ledger = Ledger(event.target for event in corrections if isinstance(event, Correction))
+    ledger.add(store.select(Selection(run=run)))
+    return ledger.fold

@@ -1,0 +1,49 @@
+"""`holdfast report`: where every GPU-second of a run went, for a person, a program or a manager."""
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from holdfast.cli.record import find_run, fold_run, json_option, open_record, store_option
+from holdfast.ledger.report import Report, report
+from holdfast.record.errors import InputError
+
+
+@click.command("report")
+@click.argument("run", required=False)
+@click.option(
+    "--html",
+    "html_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="OUT",
+    help="Write the report as one self-contained web page.",
+)
+@store_option
+@json_option
+def command(run: str | None, html_path: Path | None, store_url: str | None, as_json: bool) -> None:
+    """Show where every GPU-second of RUN went (the run with the newest event if left out)."""
+    with open_record(store_url) as store:
+        name = find_run(store, run)
+        told = report(name, fold_run(store, name))
+    if html_path is not None:
+        _write_page(told, html_path)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(told), indent=2).decode())
+    elif html_path is None:
+        from holdfast.cli.report_text import show
+
+        show(told)
+
+
+def _write_page(told: Report, path: Path) -> None:
+    from holdfast.dashboard.page import render
+
+    try:
+        path.write_text(render(told), encoding="utf-8")
+    except OSError as error:
+        raise InputError(
+            f"The page cannot be written to {path}: {error.strerror}.",
+            hint="Name a file in a directory that exists and that you may write to.",
+        ) from None
+    click.echo(f"The page is in {path}", err=True)

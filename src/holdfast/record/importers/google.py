@@ -1,0 +1,231 @@
+"""Events of Google's resiliency tracker (AI-Hypercomputer/resiliency): one JSON object a line, in no order.
+
+Every node reports its own `job_started`, so a launch is a wave of them; checkpoints are reported once. Times
+have no zone and are taken as UTC. The GPUs are held from the first event on: nothing in these logs gives them
+back.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from holdfast.record.events import (
+    AnyEvent,
+    CheckpointLoaded,
+    CheckpointSaved,
+    MemberJoined,
+    MemberLost,
+    Outcome,
+    RunEnded,
+    RunStarted,
+    RunSubmitted,
+)
+from holdfast.record.importers.intake import Ids, Imported, Lines, Options, declarations, reason_of, time_ns
+
+KEYS = frozenset({"event_type", "job_name", "timestamp"})
+"""The keys every line has, by which the format is recognised."""
+
+GPUS_PER_NODE = 8
+"""What a node has unless the user says otherwise: the tracker was published for 8-GPU nodes (A3)."""
+
+_TYPES = (
+    "user_scheduled",
+    "job_started",
+    "checkpoint_loaded",
+    "checkpoint_saved",
+    "user_terminated",
+    "job_terminated",
+)
+_ORDER = {name: order for order, name in enumerate(_TYPES)}
+"""Which comes first of two events at the same moment; the tracker's own calculator orders them so."""
+
+_NUMBER_KEY = {
+    "job_started": "node_rank",
+    "job_terminated": "node_rank",
+    "checkpoint_loaded": "step",
+    "checkpoint_saved": "step",
+}
+_NODE_RANK_MAX = 2**20
+_STEP_MAX = 2**53
+
+
+class _Line(msgspec.Struct, frozen=True, gc=False):
+    event_type: str
+    job_name: str
+    timestamp: str
+    node_rank: float | None = None
+    step: float | None = None
+
+
+class _Fact(NamedTuple):
+    """A line as it sorts. number: the node's rank or the step, whichever the type has."""
+
+    occurred_ns: int
+    order: int
+    number: int
+    job_name: str
+
+
+_line = msgspec.json.Decoder(_Line)
+
+
+def read(lines: Lines, options: Options) -> Imported:
+    """The events of every job in the file, each job a run."""
+    runs: dict[str, set[_Fact]] = {}
+    for number, content in lines:
+        try:
+            fact = _fact(_line.decode(content))
+        except (ValueError, RecursionError) as error:
+            lines.skip(number, reason_of(error))
+            continue
+        # A set, because what is said twice to the same microsecond was delivered twice; it happened once.
+        runs.setdefault(options.run or fact.job_name, set()).add(fact)
+    ids = Ids("google-resiliency")
+    events = [event for run, facts in runs.items() for event in _events(run, sorted(facts), options, ids)]
+    return lines.imported("google-resiliency", events)
+
+
+def _fact(line: _Line) -> _Fact:
+    if line.event_type not in _ORDER:
+        raise ValueError(f"event_type {line.event_type[:40]!r} is not one of {', '.join(_TYPES)}")
+    if not line.job_name:
+        raise ValueError("job_name is empty")
+    key = _NUMBER_KEY.get(line.event_type)
+    number = 0 if key is None else _whole(key, line.step if key == "step" else line.node_rank)
+    return _Fact(time_ns(line.timestamp), _ORDER[line.event_type], number, line.job_name)
+
+
+def _whole(key: str, value: float | None) -> int:
+    """The number under this key. The tracker's path through protobuf turns every number into a float."""
+    limit = _STEP_MAX if key == "step" else _NODE_RANK_MAX
+    if value is None or not value.is_integer() or not 0 <= value <= limit:
+        raise ValueError(f"{key} has to be a whole number from 0 to {limit}, and is {value}")
+    return int(value)
+
+
+def _events(run: str, facts: list[_Fact], options: Options, ids: Ids) -> Iterator[AnyEvent]:
+    node_orders = {_ORDER[name] for name, key in _NUMBER_KEY.items() if key == "node_rank"}
+    gpus_per_node = options.gpus_per_node or GPUS_PER_NODE
+    nodes = {fact.number for fact in facts if fact.order in node_orders}
+    gpus = len(nodes) * gpus_per_node or options.gpus or 0
+    yield from declarations(run, facts[0].occurred_ns, options, ids, gpus=gpus or None, held=True)
+    yield from _Story(run, gpus, gpus_per_node, ids).told(facts)
+
+
+class _Story:
+    """One run, told from its facts in order of time.
+
+    A launch begins with a `job_started` after anything else, or of a node that this launch has started
+    already. It is over when one of its own nodes terminates; a node that was late to terminate says nothing
+    about the next launch.
+    """
+
+    def __init__(self, run: str, gpus: int, gpus_per_node: int, ids: Ids) -> None:
+        self._run = run
+        self._gpus = gpus
+        self._gpus_per_node = gpus_per_node
+        self._ids = ids
+        self._launch = ("", 0)
+        self._launched: set[int] = set()
+        self._launching = False
+        self._ended = True
+
+    def told(self, facts: Iterable[_Fact]) -> Iterator[AnyEvent]:
+        for fact in facts:
+            match _TYPES[fact.order]:
+                case "user_scheduled":
+                    yield self._submitted(fact)
+                case "job_started":
+                    yield from self._node_started(fact)
+                case "checkpoint_loaded":
+                    yield self._loaded(fact)
+                case "checkpoint_saved":
+                    yield self._saved(fact)
+                case "user_terminated":
+                    yield self._over(fact, "stopped")
+                case "job_terminated":
+                    yield from self._node_terminated(fact)
+            if _NUMBER_KEY.get(_TYPES[fact.order]) != "node_rank":
+                self._launching = False
+
+    def _id(self, kind: str, fact: _Fact) -> str:
+        return self._ids.of(self._run, kind, fact.occurred_ns, fact.number, fact.job_name)
+
+    def _submitted(self, fact: _Fact) -> RunSubmitted:
+        return RunSubmitted(
+            id=self._id("run.submitted", fact),
+            occurred_ns=fact.occurred_ns,
+            source=self._ids.source,
+            run=self._run,
+            gpus=self._gpus,
+            name=fact.job_name,
+        )
+
+    def _node_started(self, fact: _Fact) -> Iterator[AnyEvent]:
+        if not self._launching or fact.number in self._launched:
+            self._launch = (self._id("run.started", fact), fact.occurred_ns)
+            self._launched, self._ended = set(), False
+            yield RunStarted(
+                id=self._launch[0],
+                occurred_ns=fact.occurred_ns,
+                source=self._ids.source,
+                run=self._run,
+                gpus=self._gpus,
+                name=fact.job_name,
+            )
+        self._launching = True
+        self._launched.add(fact.number)
+        launch_id, launch_ns = self._launch
+        yield MemberJoined(
+            id=self._id("member.joined", fact),
+            occurred_ns=fact.occurred_ns,
+            source=self._ids.source,
+            run=self._run,
+            subject=f"node-{fact.number}",
+            causes=(launch_id,) if fact.occurred_ns == launch_ns else (),  # else the clock tells the order
+            gpus=self._gpus_per_node,
+        )
+
+    def _loaded(self, fact: _Fact) -> CheckpointLoaded:
+        return CheckpointLoaded(
+            id=self._id("checkpoint.loaded", fact),
+            occurred_ns=fact.occurred_ns,
+            source=self._ids.source,
+            run=self._run,
+            step=fact.number,
+        )
+
+    def _saved(self, fact: _Fact) -> CheckpointSaved:
+        return CheckpointSaved(
+            id=self._id("checkpoint.saved", fact),
+            occurred_ns=fact.occurred_ns,
+            source=self._ids.source,
+            run=self._run,
+            step=fact.number,
+        )
+
+    def _node_terminated(self, fact: _Fact) -> Iterator[AnyEvent]:
+        lost = MemberLost(
+            id=self._id("member.lost", fact),
+            occurred_ns=fact.occurred_ns,
+            source=self._ids.source,
+            run=self._run,
+            subject=f"node-{fact.number}",
+            reason="job_terminated",
+        )
+        yield lost
+        if fact.number in self._launched and not self._ended:
+            yield self._over(fact, "failed", causes=(lost.id,))
+
+    def _over(self, fact: _Fact, outcome: Outcome, causes: tuple[str, ...] = ()) -> RunEnded:
+        self._launching, self._ended = False, True
+        return RunEnded(
+            id=self._id("run.ended", fact),
+            occurred_ns=fact.occurred_ns,
+            source=self._ids.source,
+            run=self._run,
+            causes=causes,
+            outcome=outcome,
+            reason=_TYPES[fact.order],
+        )

@@ -1,0 +1,360 @@
+"""Slurm's accounting as `sacct --parsable2` prints it: a header, then a line for every job, attempt and step.
+
+Each job is a run, and each line that `--duplicates` shows of a requeued job is an attempt at it. Steps belong
+to their job; they stand for it only where its own line is missing. Times are local to the cluster and have no
+zone: they are taken as UTC.
+"""
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from holdfast.record.errors import InputError
+from holdfast.record.events import AnyEvent, FaultObserved, Outcome, RunEnded, RunStarted, RunSubmitted
+from holdfast.record.importers.intake import GPUS_MAX, Ids, Imported, Lines, Options, declarations, time_ns
+
+_COMMAND = (
+    "sacct --allusers --duplicates --parsable2 --delimiter='|#' "
+    "--format=JobID,JobName,Account,State,Submit,Start,End,NNodes,NodeList,AllocTRES,ReqTRES"
+)
+"""What to run for a file with everything that is read here."""
+
+OUTCOMES: dict[str, Outcome | None] = {
+    "COMPLETED": "completed",
+    "FAILED": "failed",
+    "NODE_FAIL": "failed",
+    "BOOT_FAIL": "failed",
+    "LAUNCH_FAILED": "failed",
+    "OUT_OF_MEMORY": "failed",
+    "SPECIAL_EXIT": "failed",
+    # The limit was the user's own: nothing broke, and long runs are often cut into jobs this way.
+    "TIMEOUT": "stopped",
+    "DEADLINE": "stopped",
+    "CANCELLED": "stopped",
+    "REVOKED": "stopped",
+    "PREEMPTED": "preempted",
+    "REQUEUED": "preempted",
+    "REQUEUE_HOLD": None,
+    "REQUEUE_FED": None,
+    "PENDING": None,
+    "CONFIGURING": None,
+    "RUNNING": None,
+    "SUSPENDED": None,
+    "STOPPED": None,
+    "RESIZING": None,
+    "SIGNALING": None,
+    "STAGE_OUT": None,
+    "COMPLETING": None,
+}
+"""Slurm's job states and how an attempt in that state ended; None where it has not."""
+
+_FAULTS = {"NODE_FAIL": "node-fail", "BOOT_FAIL": "boot-fail"}
+"""The states that say that a machine broke, and not the job."""
+
+_JOB = re.compile(r"([0-9]+(?:_(?:[0-9]+|\[[^\]]*\]))?(?:\+[0-9]+)?)(?:\.([A-Za-z0-9_+]+))?")
+"""A job, a task of an array (`7_3`, or `7_[4-9]` while they wait) or a part of a heterogeneous job (`7+1`);
+then its step (`7.batch`)."""
+
+_WAITING = {"PENDING", "REQUEUE_HOLD", "REQUEUE_FED"}
+_NO_TIME = {"", "Unknown", "None", "N/A"}
+_NO_NODES = {"", "None", "None assigned"}
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+_RECORD_LINES_MAX = 16
+"""Names may contain newlines, which sacct prints as they are; no record is put together from more lines."""
+
+
+class _Header(msgspec.Struct, frozen=True, kw_only=True):
+    """Where each field is, and what stands between them. trailing: also after the last (`--parsable`)."""
+
+    fields: dict[str, int]
+    width: int
+    delimiter: str
+    trailing: bool
+
+    def split(self, record: str) -> list[str]:
+        return (record.removesuffix(self.delimiter) if self.trailing else record).split(self.delimiter)
+
+
+class _Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One line, as far as it is of use here. step: empty on a job's own line."""
+
+    job: str
+    step: str
+    state: str
+    submit_ns: int | None
+    start_ns: int | None
+    end_ns: int | None
+    gpus: int
+    name: str
+    team: str
+    node: str
+
+    @property
+    def first_ns(self) -> int:
+        return min(at for at in (self.submit_ns, self.start_ns, self.end_ns) if at is not None)
+
+
+def is_header(line: str) -> bool:
+    """Whether this line names the fields of sacct; also in the form for people, which `read` refuses."""
+    return bool({"JobID", "JobIDRaw"} & _header(line).fields.keys())
+
+
+def read(lines: Lines, options: Options) -> Imported:
+    """The events of every job in the file, each job a run."""
+    header = _usable(_header(lines.header().decode("utf-8", "replace")), lines.name)
+    runs: dict[str, list[_Row]] = {}
+    for job, attempts in _jobs(lines, header, options).items():
+        runs.setdefault(options.run or job, []).extend(attempts)
+    ids = Ids("sacct")
+    events = [event for run, attempts in runs.items() for event in _events(run, attempts, options, ids)]
+    without = sum(not any(row.gpus for row in attempts) for attempts in runs.values())
+    return lines.imported("sacct", events, runs_without_gpus=without)
+
+
+def _jobs(lines: Lines, header: _Header, options: Options) -> dict[str, list[_Row]]:
+    """Every job and the attempts at it: those it has lines for, or the one its steps tell of."""
+    jobs: dict[str, dict[int, _Row]] = {}
+    steps: dict[str, _Row] = {}
+    for number, values in _records(lines, header):
+        try:
+            row = _row(header, values, options)
+        except ValueError as error:
+            lines.skip(number, str(error))
+            continue
+        if "\ufffd" in row.name + row.team + row.node:
+            lines.replaced_count += 1
+        if row.step:
+            steps[row.job] = _joined(steps.get(row.job), row)
+        else:
+            _take(jobs.setdefault(row.job, {}), row)
+    seen_by_steps = {job: [row] for job, row in steps.items()}
+    return seen_by_steps | {job: [*attempts.values()] for job, attempts in jobs.items()}
+
+
+def _header(line: str) -> _Header:
+    """The header tells the delimiter: names of fields are letters only, so it is what follows the first."""
+    found = re.match(r"\s*[A-Za-z]+([^A-Za-z0-9]+)", line)
+    delimiter = found[1] if found else "|"
+    names = line.split() if delimiter.isspace() else line.removesuffix(delimiter).split(delimiter)
+    return _Header(
+        fields={name: index for index, name in enumerate(names)},
+        width=len(names),
+        delimiter=delimiter,
+        trailing=line.endswith(delimiter),
+    )
+
+
+def _usable(header: _Header, name: str) -> _Header:
+    if not header.delimiter.strip(" "):
+        raise InputError(
+            f"{name} is sacct's output for people, in which long values are cut off.",
+            hint=f"Use `{_COMMAND}`.",
+        )
+    if missing := [field for field in ("State", "Start", "End") if field not in header.fields]:
+        raise InputError(f"{name} lacks sacct's {' and '.join(missing)}.", hint=f"Use `{_COMMAND}`.")
+    return header
+
+
+def _records(lines: Lines, header: _Header) -> Iterator[tuple[int, list[str]]]:
+    """The fields of each record and the number of its first line; what newlines broke up is put together."""
+    held: list[tuple[int, str]] = []
+    for number, content in lines:
+        text = content.decode("utf-8", "replace")
+        alone = header.split(text)
+        joined = header.split("\n".join([*(part for _, part in held), text])) if held else alone
+        if held and len(joined) == header.width != len(alone):
+            yield held[0][0], joined
+            held.clear()
+        elif len(alone) < header.width and len(joined) < header.width and len(held) < _RECORD_LINES_MAX:
+            held.append((number, text))
+        else:
+            _give_up(lines, held, header)
+            if len(alone) == header.width:
+                yield number, alone
+            else:
+                _give_up(lines, [(number, text)], header)
+    _give_up(lines, held, header)
+
+
+def _give_up(lines: Lines, held: list[tuple[int, str]], header: _Header) -> None:
+    for number, text in held:
+        found = len(header.split(text))
+        excuse = ": a name may hold the delimiter" if found > header.width else ""
+        lines.skip(number, f"it has {found} fields and the header {header.width}{excuse}")
+    held.clear()
+
+
+def _row(header: _Header, values: list[str], options: Options) -> _Row:
+    """What a record says; `ValueError` with the reason where that is of no use."""
+
+    def field(*names: str) -> str:
+        for name in names:
+            index = header.fields.get(name)
+            if index is not None and (value := values[index].strip()):
+                return value
+        return ""
+
+    job = _JOB.fullmatch(field("JobID", "JobIDRaw"))
+    if not job:
+        raise ValueError(f"JobID {field('JobID', 'JobIDRaw')[:40]!r} is no job")
+    state = field("State").partition(" ")[0]
+    if state not in OUTCOMES:
+        raise ValueError(f"State {state[:40]!r} is unknown")
+    submit_ns, start_ns, end_ns = (_time_ns(name, field(name)) for name in ("Submit", "Start", "End"))
+    nodes = field("NodeList")
+    if state in _WAITING or (start_ns == end_ns and nodes == "None assigned"):
+        start_ns = None  # It never got a node; some versions of Slurm put the time of the cancellation here.
+    if submit_ns is start_ns is end_ns is None:
+        raise ValueError("it has none of Submit, Start and End")
+    return _Row(
+        job=job[1],
+        step=job[2] or "",
+        state=state,
+        submit_ns=submit_ns,
+        start_ns=start_ns,
+        end_ns=end_ns,
+        gpus=_gpus(
+            field("AllocTRES"), field("AllocGRES"), field("ReqTRES"), field("NNodes", "AllocNodes"), options
+        ),
+        name=field("JobName"),
+        team=field("Account", "User"),
+        node=field("FailedNode") or ("" if nodes in _NO_NODES or re.search(r"[\[,]", nodes) else nodes),
+    )
+
+
+def _time_ns(name: str, text: str) -> int | None:
+    try:
+        return None if text in _NO_TIME else time_ns(text)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _gpus(alloc_tres: str, alloc_gres: str, req_tres: str, nodes: str, options: Options) -> int:
+    """What was allocated, else what was asked for, else what the user says: accounting may not know GPUs."""
+    gpus = _tres_gpus(alloc_tres) or _gres_gpus(alloc_gres) or _tres_gpus(req_tres)
+    if not gpus and options.gpus_per_node:
+        gpus = (_count(nodes) or 0) * options.gpus_per_node
+    gpus = gpus or options.gpus or 0
+    if gpus > GPUS_MAX:
+        raise ValueError(f"{gpus} GPUs are more than anybody has")
+    return gpus
+
+
+def _tres_gpus(tres: str) -> int:
+    """`gres/gpu=16` is the total; `gres/gpu:h100=8` is a part of it, and stands alone on some clusters."""
+    items = [item.partition("=") for item in tres.split(",")]
+    total = sum(_count(value) or 0 for name, _, value in items if name == "gres/gpu")
+    return total or sum(_count(value) or 0 for name, _, value in items if name.startswith("gres/gpu:"))
+
+
+def _gres_gpus(gres: str) -> int:
+    """`gpu:8`, `gpu:a100:8(S:0-1)`, or `gpu` for one."""
+    items = (re.sub(r"^gres[:/]", "", item).split(":") for item in re.sub(r"\([^)]*\)", "", gres).split(","))
+    return sum(1 if (count := _count(item[-1])) is None else count for item in items if item[0] == "gpu")
+
+
+def _count(text: str) -> int | None:
+    """A number as Slurm prints it: `1536`, `1.50K`; None where it is none."""
+    found = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)([KMG]?)", text)
+    return round(float(found[1]) * _UNITS[found[2]]) if found else None
+
+
+def _take(attempts: dict[int, _Row], row: _Row) -> None:
+    """Keep what is known last about an attempt.
+
+    Slurm gives each requeue a submit time of its own, so that tells the attempts of a job apart. Several
+    outputs in one file show an attempt more than once: then an end that is known stays known.
+    """
+    key = row.first_ns if row.submit_ns is None else row.submit_ns
+    if key not in attempts or OUTCOMES[attempts[key].state] is None or OUTCOMES[row.state] is not None:
+        attempts[key] = row
+
+
+def _joined(job: _Row | None, step: _Row) -> _Row:
+    """A job seen through its steps: it lasts as long as they do, and ends like the one that ends last.
+
+    When it was submitted is not known: a step's own Submit is when the step began.
+    """
+    step = msgspec.structs.replace(step, submit_ns=None, start_ns=step.start_ns or step.submit_ns)
+    if job is None:
+        return step
+    last = step if _end_order(step) >= _end_order(job) else job
+    starts = [at for at in (job.start_ns, step.start_ns) if at is not None]
+    return msgspec.structs.replace(last, start_ns=min(starts, default=None), gpus=max(job.gpus, step.gpus))
+
+
+def _end_order(row: _Row) -> float:
+    return float("inf") if row.end_ns is None else row.end_ns
+
+
+def _events(run: str, rows: list[_Row], options: Options, ids: Ids) -> Iterator[AnyEvent]:
+    """Every attempt at the run in order of time, each event caused by the one before it.
+
+    Slurm's clock has whole seconds, so one attempt's end and the next one's submission often fall together;
+    the causes keep them in order.
+    """
+    gpus = max(row.gpus for row in rows)
+    yield from declarations(run, min(row.first_ns for row in rows), options, ids, gpus=gpus or None)
+    previous: tuple[str, ...] = ()
+    for row in sorted(rows, key=lambda row: row.first_ns):
+        for event in _attempt(run, row, previous, ids):
+            previous = (event.id,)
+            yield event
+
+
+def _attempt(run: str, row: _Row, causes: tuple[str, ...], ids: Ids) -> Iterator[AnyEvent]:
+    if row.submit_ns is not None:
+        submitted = RunSubmitted(
+            id=ids.of(run, row.job, "run.submitted", row.submit_ns),
+            occurred_ns=row.submit_ns,
+            source=ids.source,
+            run=run,
+            causes=causes,
+            gpus=row.gpus,
+            name=row.name,
+            team=row.team,
+        )
+        yield submitted
+        causes = (submitted.id,)
+    if row.start_ns is not None:
+        started = RunStarted(
+            id=ids.of(run, row.job, "run.started", row.start_ns),
+            occurred_ns=row.start_ns,
+            source=ids.source,
+            run=run,
+            causes=causes,
+            gpus=row.gpus,
+            name=row.name,
+            team=row.team,
+        )
+        yield started
+        causes = (started.id,)
+    yield from _end(run, row, causes, ids)
+
+
+def _end(run: str, row: _Row, causes: tuple[str, ...], ids: Ids) -> Iterator[AnyEvent]:
+    outcome = OUTCOMES[row.state]
+    if outcome is None or row.end_ns is None:
+        return
+    if row.state in _FAULTS:
+        fault = FaultObserved(
+            id=ids.of(run, row.job, "fault.observed", row.end_ns, row.state),
+            occurred_ns=row.end_ns,
+            source=ids.source,
+            run=run,
+            subject=row.node,
+            causes=causes,
+            fault=_FAULTS[row.state],
+        )
+        yield fault
+        causes = (fault.id,)
+    yield RunEnded(
+        id=ids.of(run, row.job, "run.ended", row.end_ns, row.state),
+        occurred_ns=row.end_ns,
+        source=ids.source,
+        run=run,
+        causes=causes,
+        outcome=outcome,
+        reason=row.state,
+    )

@@ -1,0 +1,323 @@
+"""The journal: files that any process adds events to without asking anybody, and the one way to read them.
+
+A journal is a directory. Every process writes files of its own, `<token>-<number>.journal`, and never opens
+an old one. A line is the CRC-32 of an event's JSON in eight hex digits, a space, the JSON and a newline.
+Reading never fails on what is in a file: what is no whole line with the right checksum comes out as `Damage`
+and the rest is read on. docs/journal.md has the format, and what survives what.
+"""
+
+import contextlib
+import io
+import os
+import threading
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from holdfast.record.errors import InputError
+from holdfast.record.events import AnyEvent, FaultObserved, MalformedEvent, decode, encode
+from holdfast.record.spool import Owner, Spool
+
+ROTATE_BYTES = 64 * 2**20
+"""A file that has grown to this is closed and the next one begun."""
+POLL_INTERVAL_S = 0.2
+"""How often `follow` looks for new lines."""
+JOURNAL_SUFFIX = ".journal"
+SPOOL_PATTERN = "holdfast-*.spool"
+EVENT_COUNT_MAX = 16**10 - 1
+_CHECKSUM_BYTES = 9  # eight hex digits and a space
+
+
+class Damage(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of a journal that is no event: where, and why. Line 0 stands for the whole file."""
+
+    file: str
+    line: int
+    reason: str
+    torn: bool = False
+    """An unfinished last line: what a crash leaves behind, or a line that is being written just now."""
+
+
+def event_id(token: str, count: int) -> str:
+    """Of fixed width, so that ids of one source sort in the order in which they were given out."""
+    return f"{token}-{count:010x}"
+
+
+def spool_name(token: str) -> str:
+    return SPOOL_PATTERN.replace("*", token)
+
+
+def line_of(body: bytes) -> bytes:
+    """An encoded event as a line of a journal."""
+    return b"%08x %b\n" % (zlib.crc32(body), body)
+
+
+class JournalWriter:
+    """The files one process writes, one after the other. `write` and `sync` may fail and be tried again."""
+
+    def __init__(self, directory: Path, token: str, rotate_bytes: int = ROTATE_BYTES) -> None:
+        self._directory = directory
+        self._token = token
+        self._rotate_bytes = rotate_bytes
+        self._number = 0
+        self._descriptor = -1
+        self._size_bytes = 0
+        self._synced_bytes = 0
+
+    def write(self, lines: bytes) -> None:
+        """Append whole lines. After an error none of them count as written: give them again."""
+        if self._size_bytes >= self._rotate_bytes:
+            self.sync()
+            self.close()
+        if self._descriptor < 0:
+            self._begin_file()
+        try:
+            rest = memoryview(lines)
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+        except OSError:
+            self._take_back()
+            raise
+        self._size_bytes += len(lines)
+
+    def sync(self) -> None:
+        """Have the kernel bring everything written so far to the disk.
+
+        Should that fail, the kernel may have thrown the lines away and would call the next attempt a success.
+        So the file is given up, for a reader to find what is left of it, and the next write begins another.
+        """
+        if self._descriptor < 0 or self._synced_bytes == self._size_bytes:
+            return
+        try:
+            os.fsync(self._descriptor)
+        except OSError:
+            self.close()
+            raise
+        if self._synced_bytes == 0:
+            _sync_directory(self._directory)
+        self._synced_bytes = self._size_bytes
+        if os.fstat(self._descriptor).st_nlink == 0:
+            # Somebody removed the file. What comes next should be found, so it goes to a new one.
+            self.close()
+
+    def close(self) -> None:
+        """End the present file; a later write begins another."""
+        descriptor, self._descriptor = self._descriptor, -1
+        self._size_bytes = self._synced_bytes = 0
+        if descriptor >= 0:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+    def _begin_file(self) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        path = self._directory / f"{self._token}-{self._number:06d}{JOURNAL_SUFFIX}"
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self._number += 1  # before the file exists, so that a failure here is not repeated for ever
+        self._descriptor = os.open(path, flags, 0o644)
+
+    def _take_back(self) -> None:
+        """Cut off what a failed write left, so that the next begins a line; or else give the file up."""
+        try:
+            os.ftruncate(self._descriptor, self._size_bytes)
+        except OSError:
+            self.close()
+
+
+def read(path: Path) -> Iterator[AnyEvent | Damage]:
+    """Everything in one journal file, in the order in which it was written."""
+    try:
+        with path.open("rb") as stream:
+            for item, _end in _items(path, stream, 0):
+                yield item
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def read_directory(directory: Path, offsets: dict[str, int] | None = None) -> Iterator[AnyEvent | Damage]:
+    """Everything in a journal: its files, and what the processes of this machine have not yet brought there.
+
+    `offsets` says, for each file's name, up to which byte it was read; it is kept up to date, and whenever an
+    item is yielded it covers that item. Pass it again to go on from there. An event recorded (on this
+    machine) before the call is found for certain; one that is on its way to its file may be found twice, with
+    the same id.
+    """
+    spools = sorted(directory.glob(SPOOL_PATTERN))
+    salvage(spools)
+    # Before the files: an event that leaves a spool after this look is in its file before that is read.
+    on_their_way = [(link, _snapshot(link)) for link in spools]
+    yield from _read_files(directory, {} if offsets is None else offsets, settled=True)
+    for link, lines in on_their_way:
+        for item, _end in _items(link, io.BytesIO(lines), 0):
+            # A line that does not read here was caught in motion. It will be in a file, damaged or not.
+            if not isinstance(item, Damage):
+                yield item
+
+
+def follow(
+    directory: Path,
+    stop: threading.Event,
+    offsets: dict[str, int] | None = None,
+    *,
+    poll_interval_s: float = POLL_INTERVAL_S,
+) -> Iterator[AnyEvent | Damage]:
+    """Everything in a journal and, until `stop` is set, what is added to it, by new writers too.
+
+    `offsets` as in `read_directory`. What may still change (an unfinished line, a file that cannot be read at
+    the moment) is waited for and not reported.
+    """
+    taken = {} if offsets is None else offsets
+    while True:
+        last_time = stop.is_set()
+        salvage(directory.glob(SPOOL_PATTERN))
+        yield from _read_files(directory, taken, settled=False)
+        if last_time:
+            return
+        stop.wait(poll_interval_s)
+
+
+def salvage(links: Iterable[Path]) -> None:
+    """Bring what dead processes left in their spools into the journal that links to them.
+
+    A spool that is in use, on another machine, or cannot be written out at the moment is left as it is.
+    """
+    for link in links:
+        try:
+            spool = Spool.adopt(link)
+        except OSError:
+            continue
+        if spool is None:
+            continue
+        with contextlib.closing(spool), contextlib.suppress(OSError, msgspec.MsgspecError):
+            _write_out(spool, link.parent)
+            # The spool before the link: a crash in between leaves a link to nothing, not a spool nobody knows
+            # of. And both while it is ours, so that nobody inherits it a second time.
+            spool.path.unlink(missing_ok=True)
+            link.unlink(missing_ok=True)
+
+
+def dropped_notice(owner: Owner, identity: str, count: int, now_ns: int, reason: str) -> FaultObserved:
+    """The event that tells of events which a recorder could not keep."""
+    return FaultObserved(
+        id=identity,
+        occurred_ns=now_ns,
+        recorded_ns=now_ns,
+        source=owner.source,
+        run=owner.run,
+        subject=owner.source,
+        fault="recorder-dropped",
+        severity="degraded",
+        detail=f"events dropped: {count}, the last one because: {reason}",
+    )
+
+
+def _write_out(spool: Spool, directory: Path) -> None:
+    """Write a dead process's lines as a file of the journal. Done twice, it makes the same file again."""
+    owner, drops = spool.owner, spool.drops
+    lines = spool.pending()
+    if unreported := drops.total - drops.reported:
+        # Greater than any id the process can have given out itself.
+        identity = event_id(owner.token, EVENT_COUNT_MAX)
+        reason = "the process ended before it could say why"
+        lines += line_of(encode(dropped_notice(owner, identity, unreported, drops.last_ns, reason)))
+    if not lines:
+        return
+    # Letters sort after digits, so this is read after what the process wrote itself.
+    path = directory / f"{owner.token}-salvaged{JOURNAL_SUFFIX}"
+    draft = path.with_suffix(".draft")
+    with draft.open("wb") as stream:
+        stream.write(lines)
+        stream.flush()
+        os.fsync(stream.fileno())
+    draft.replace(path)
+    _sync_directory(directory)
+
+
+def _read_files(directory: Path, offsets: dict[str, int], *, settled: bool) -> Iterator[AnyEvent | Damage]:
+    """What the files hold beyond the offsets; if `settled`, nobody waits for what is not finished."""
+    for name in _names(directory):
+        path = directory / name
+        if path.suffix != JOURNAL_SUFFIX:
+            continue
+        try:
+            begin = offsets.get(name, 0)
+            if path.stat().st_size <= begin:
+                continue
+            with path.open("rb") as stream:
+                for item, end in _items(path, stream, begin):
+                    if isinstance(item, Damage) and item.torn and not settled:
+                        break
+                    offsets[name] = end
+                    yield item
+        except FileNotFoundError:
+            continue  # archived since it was listed
+        except OSError as error:
+            if settled:
+                yield Damage(file=str(path), line=0, reason=f"cannot be read: {error.strerror}")
+
+
+def _items(path: Path, stream: BinaryIO, begin: int) -> Iterator[tuple[AnyEvent | Damage, int]]:
+    """Each item from the byte `begin` on, with the byte it ends at; a torn tail ends where it begins."""
+    stream.seek(begin)
+    first_line = 0  # counted only when there is damage to point at
+    end = begin
+    for index, raw in enumerate(stream):
+        torn = not raw.endswith(b"\n")
+        outcome = "the line is not finished" if torn else _event_in(raw)
+        if not torn:
+            end += len(raw)
+        if isinstance(outcome, str):
+            first_line = first_line or 1 + _newlines_before(path, begin)
+            yield Damage(file=str(path), line=first_line + index, reason=outcome, torn=torn), end
+        else:
+            yield outcome, end
+
+
+def _event_in(raw: bytes) -> AnyEvent | str:
+    """The event in a finished line, or the reason why there is none."""
+    body = raw[_CHECKSUM_BYTES:-1]
+    if raw[:_CHECKSUM_BYTES] != b"%08x " % zlib.crc32(body):
+        return "the checksum does not match"
+    try:
+        return decode(body)
+    except (MalformedEvent, RecursionError) as error:
+        return f"no event: {error}"
+
+
+def _newlines_before(path: Path, offset: int) -> int:
+    if offset == 0:
+        return 0
+    with path.open("rb") as stream:
+        return stream.read(offset).count(b"\n")
+
+
+def _snapshot(link: Path) -> bytes:
+    try:
+        return Spool.snapshot(link)
+    except OSError:
+        return b""  # salvaged meanwhile, or on another machine
+
+
+def _names(directory: Path) -> list[str]:
+    try:
+        return sorted(path.name for path in directory.iterdir())
+    except OSError as error:
+        raise _unreadable(directory, error) from None
+
+
+def _unreadable(path: Path, error: OSError) -> InputError:
+    return InputError(
+        f"The journal {path} cannot be read: {error.strerror}.",
+        hint="Give a journal file, or the directory that the recorders were given.",
+    )
+
+
+def _sync_directory(directory: Path) -> None:
+    """A new name in a directory survives a power loss only when the directory itself is synced."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,233 @@
+"""The store in a PostgreSQL database: for more machines than one, in the schema `holdfast` of that database.
+
+Ingest goes through COPY into a temporary table, reading through a cursor on the server. Sentences name the
+server and the database, never the password.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg.adapt import AdaptersMap, Buffer, Dumper, Loader
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import Format
+
+from holdfast.record.errors import InputError, StoreError
+from holdfast.record.sql import COLUMNS, INDEXES, SCHEMA_VERSION, Parameter, Row, SqlStore
+
+CONNECT_WAIT_S = 10
+LOCK_WAIT_S = 30.0
+"""How long to wait for another writer; its transactions are short, so this long means that it hangs."""
+
+FETCH_ROWS = 5_000
+"""Rows a read holds in memory at a time."""
+
+_PREPARE_LOCK = 0x484F4C44
+"""Key of the advisory lock under which the tables are made, so that two processes do not both try."""
+
+# Names compare as bytes (collation C), so that every server orders them as SQLite does.
+_TABLES = (
+    "CREATE SCHEMA IF NOT EXISTS holdfast",
+    """
+    CREATE TABLE events (
+        seq bigint GENERATED ALWAYS AS IDENTITY UNIQUE,
+        id text COLLATE "C" PRIMARY KEY,
+        run text COLLATE "C" NOT NULL,
+        subject text COLLATE "C" NOT NULL,
+        kind text COLLATE "C" NOT NULL,
+        occurred_ns bigint NOT NULL,
+        recorded_ns bigint NOT NULL,
+        source text COLLATE "C" NOT NULL,
+        body bytea NOT NULL
+    )
+    """,
+    """
+    CREATE TABLE runs (
+        run text COLLATE "C" PRIMARY KEY,
+        events bigint NOT NULL,
+        first_ns bigint NOT NULL,
+        last_ns bigint NOT NULL
+    )
+    """,
+    'CREATE TABLE marks (input text COLLATE "C" PRIMARY KEY, position bigint NOT NULL)',
+    f"CREATE TABLE store AS SELECT {SCHEMA_VERSION} AS schema_version",
+)
+
+_STAGE = """
+    CREATE TEMPORARY TABLE IF NOT EXISTS incoming (
+        place bigint GENERATED ALWAYS AS IDENTITY,
+        id text COLLATE "C", run text, subject text, kind text,
+        occurred_ns bigint, recorded_ns bigint, source text, body bytea
+    ) ON COMMIT DELETE ROWS
+"""
+_COLUMN_LIST = ", ".join(COLUMNS)
+_COPY = f"COPY incoming ({_COLUMN_LIST}) FROM STDIN (FORMAT BINARY)"
+_COLUMN_TYPES = ("text", "text", "text", "text", "int8", "int8", "text", "bytea")
+
+# Batches take turns under this lock until they are committed, so a later commit never has a lower `seq` and
+# whoever follows with a cursor misses nothing. Readers do not wait for it.
+_TAKE_TURN = "LOCK TABLE store IN EXCLUSIVE MODE"
+_KEEP = f"""
+    WITH fresh AS (
+        INSERT INTO events ({_COLUMN_LIST})
+        SELECT {_COLUMN_LIST} FROM incoming ORDER BY place
+        ON CONFLICT (id) DO NOTHING
+        RETURNING run, occurred_ns
+    ), counted AS (
+        INSERT INTO runs (run, events, first_ns, last_ns)
+        SELECT run, count(*), min(occurred_ns), max(occurred_ns) FROM fresh GROUP BY run
+        ON CONFLICT (run) DO UPDATE SET
+            events = runs.events + excluded.events,
+            first_ns = least(runs.first_ns, excluded.first_ns),
+            last_ns = greatest(runs.last_ns, excluded.last_ns)
+    )
+    SELECT count(*) FROM fresh
+"""
+# Not a join: without statistics of `incoming` the planner would read all events for it.
+_COUNT_CONFLICTING = """
+    SELECT count(*) FROM incoming WHERE body <> (SELECT body FROM events WHERE events.id = incoming.id)
+"""
+_SET_MARK = """
+    INSERT INTO marks (input, position) VALUES (%s, %s)
+    ON CONFLICT (input) DO UPDATE SET position = excluded.position WHERE marks.position <> excluded.position
+"""
+
+_CONFIGURE = "SELECT set_config('search_path', 'holdfast', false), set_config('lock_timeout', %s, false)"
+
+_URL_HINT = "Write it as postgresql://USER:PASSWORD@HOST:PORT/DATABASE; in a password, @ is %40 and / is %2F."
+_SERVER_HINT = "See whether the server runs, can be reached, and knows this user, password and database."
+_LOCK_HINT = "Wait until it is done, or end it, and try again."
+
+
+class PostgresStore(SqlStore):
+    """Events in the PostgreSQL database at `url`; waits `lock_wait_s` for other writers."""
+
+    def __init__(self, url: str, *, lock_wait_s: float = LOCK_WAIT_S) -> None:
+        self._name = _described(url)
+        self._url = url
+        self._lock_wait_s = lock_wait_s
+        with self._explained():
+            self._writer = self._connect()
+            try:
+                self._prepare()
+            except BaseException:
+                self._writer.close()
+                raise
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        wait_s = conninfo_to_dict(self._url).get("connect_timeout") or CONNECT_WAIT_S
+        connection = psycopg.connect(
+            self._url, connect_timeout=wait_s, client_encoding="utf8", autocommit=True, context=_ADAPTERS
+        )
+        connection.execute(_CONFIGURE, [f"{round(self._lock_wait_s * 1000)}ms"])
+        return connection
+
+    def _prepare(self) -> None:
+        """Make the tables if they are not there; refuse those of a newer version."""
+        with self._writer.transaction():
+            self._writer.execute("SELECT pg_advisory_xact_lock(%s)", [_PREPARE_LOCK])
+            if (
+                self._number(
+                    "SELECT count(*) FROM pg_tables WHERE schemaname = 'holdfast' AND tablename = 'store'"
+                )
+                == 0
+            ):
+                for statement in (*_TABLES, *INDEXES):
+                    self._writer.execute(statement)
+        self._refuse_newer(self._number("SELECT schema_version FROM store"))
+
+    def _number(self, query: str) -> int:
+        ((number,),) = self._writer.execute(query).fetchall()
+        return int(number)
+
+    def _take(self, batch: Sequence[Row], marks: Mapping[str, int]) -> tuple[int, int]:
+        with self._explained(), self._writer.transaction(), self._writer.cursor() as cursor:
+            self._stage(cursor, batch)
+            cursor.execute(_TAKE_TURN)
+            new = self._number(_KEEP)
+            cursor.executemany(_SET_MARK, marks.items())
+            return new, 0 if new == len(batch) else self._number(_COUNT_CONFLICTING)
+
+    def _stage(self, cursor: psycopg.Cursor[Any], batch: Sequence[Row]) -> None:
+        cursor.execute(_STAGE)
+        with cursor.copy(_COPY) as copy:
+            copy.set_types(_COLUMN_TYPES)
+            for row in batch:
+                copy.write_row(row)
+
+    def _read(self, query: str, parameters: Sequence[Parameter]) -> Iterator[Any]:
+        with (
+            self._explained(),
+            self._connect() as connection,
+            connection.transaction(),
+            connection.cursor(name="reading", binary=True) as cursor,
+        ):
+            cursor.itersize = FETCH_ROWS
+            cursor.execute(query.replace("?", "%s"), parameters)
+            yield from cursor
+
+    def _events_via(self, index: str | None) -> str:
+        return "events"  # the server has statistics, and chooses well without being told
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.errors.LockNotAvailable as error:
+            raise StoreError(f"{self._name} is locked by another process.", hint=_LOCK_HINT) from error
+        except psycopg.Error as error:
+            raise StoreError(f"{self._name} cannot be used: {_reason(error)}.", hint=_SERVER_HINT) from error
+
+
+def _described(url: str) -> str:
+    """The store's name in sentences, made of those parts of the URL that are no secret."""
+    try:
+        parts = conninfo_to_dict(url)
+    except psycopg.Error:
+        parts = {"host": "@"}  # what libpq complains about may be the password itself, so nobody is told
+    host, port, database = (str(parts.get(part) or "") for part in ("host", "port", "dbname"))
+    # A password with a bare @ or / in it spills over into the host, the port or the name of the database.
+    has_bad_port = bool(port) and not port.replace(",", "").isdigit()
+    if has_bad_port or "@" in host + database:
+        raise InputError("The URL of the PostgreSQL store cannot be read.", hint=_URL_HINT)
+    return f"The store postgresql://{host}{port and ':'}{port}/{database}"
+
+
+def _reason(error: psycopg.Error) -> str:
+    """The server's own words, or the last and most telling part of what went wrong on the way to it."""
+    if error.diag.message_primary:
+        return error.diag.message_primary
+    return str(error).rpartition("failed: ")[2].partition("\n")[0].removeprefix("FATAL:").strip()
+
+
+def _escaped(name: str) -> str:
+    """A name without NUL, which PostgreSQL's text cannot hold. Names stay as distinct and ordered as ever."""
+    return name.replace("\x01", "\x01\x02").replace("\x00", "\x01\x01")
+
+
+class _NameDumper(Dumper):
+    oid = psycopg.adapters.types["text"].oid
+
+    def dump(self, obj: str) -> Buffer:
+        return _escaped(obj).encode()
+
+
+class _NameBinaryDumper(_NameDumper):
+    format = Format.BINARY
+
+
+class _NameLoader(Loader):
+    format = Format.BINARY
+
+    def load(self, data: Buffer) -> str:
+        return bytes(data).decode().replace("\x01\x01", "\x00").replace("\x01\x02", "\x01")
+
+
+_ADAPTERS = AdaptersMap(psycopg.adapters)
+_ADAPTERS.register_dumper(str, _NameDumper)
+_ADAPTERS.register_dumper(str, _NameBinaryDumper)
+_ADAPTERS.register_loader("text", _NameLoader)

@@ -1,0 +1,201 @@
+"""What the two SQL stores share: batches, the shape of a query, and the way from rows back to events.
+
+A row keeps the event's bytes as they came; the columns beside them are only there to be searched.
+Connections, transactions and errors differ by database and live in `sqlite` and `postgres`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from types import TracebackType
+from typing import Any, Self
+
+from holdfast.record.errors import StoreError
+from holdfast.record.events import AnyEvent, MalformedEvent, decode, encode, kind_of
+from holdfast.record.store import EVERYTHING, NO_MARKS, Ingested, RunSummary, Selection
+
+SCHEMA_VERSION = 1
+"""Of the tables, not of the events. A store with a higher one is refused."""
+
+BATCH_EVENTS = 10_000
+"""Events per transaction: enough to make the commit cheap, few enough that writers take turns often."""
+
+REBUILD_HINT = "Move it away and import the journals again: all that is in a store came from them."
+
+COLUMNS = ("id", "run", "subject", "kind", "occurred_ns", "recorded_ns", "source", "body")
+Row = tuple[str, str, str, str, int, int, str, bytes]
+Parameter = str | int
+Condition = tuple[str, tuple[Parameter, ...]]
+"""A piece of SQL that must hold, and the values for its question marks."""
+
+# These are nearly all of a record and rarely searched for by kind, so the index of kinds leaves them out. The
+# condition is part of the schema: a query finds the index only if it repeats it word for word.
+_FREQUENT_KINDS = ("step.begun", "step.committed", "collective.timed")
+_IS_SPARSE = "kind NOT IN ('step.begun', 'step.committed', 'collective.timed')"
+_HAS_SUBJECT = "subject <> ''"
+
+# Every index begins with the run: a query that names none goes through the table of runs. See docs/store.md.
+INDEXES = (
+    "CREATE INDEX events_by_run ON events (run, occurred_ns, id)",
+    f"CREATE INDEX events_by_kind ON events (run, occurred_ns, id) WHERE {_IS_SPARSE}",
+    f"CREATE INDEX events_by_subject ON events (run, subject, occurred_ns, id) WHERE {_HAS_SUBJECT}",
+)
+
+_INTEGER_MAX = 2**63 - 1
+"""What a column of either database can hold; no event occurs anywhere near it."""
+
+
+class SqlStore(ABC):
+    """A store over SQL. Every read has a connection of its own, so it neither sees nor delays the writer."""
+
+    _name: str
+    """How sentences call this store; never with a password in it."""
+
+    def ingest(self, events: Iterable[AnyEvent], *, marks: Mapping[str, int] = NO_MARKS) -> Ingested:
+        rows = map(_row, events)
+        offered = new = conflicting = 0
+        is_last = False
+        while not is_last:
+            batch = list(islice(rows, BATCH_EVENTS))
+            is_last = len(batch) < BATCH_EVENTS
+            if batch or marks:
+                batch_new, batch_conflicting = self._take(batch, marks if is_last else NO_MARKS)
+                offered += len(batch)
+                new += batch_new
+                conflicting += batch_conflicting
+        return Ingested(new=new, known=offered - new - conflicting, conflicting=conflicting)
+
+    def marks(self) -> dict[str, int]:
+        return dict(self._read("SELECT input, position FROM marks", ()))
+
+    def select(self, selection: Selection = EVERYTHING, *, limit: int | None = None) -> Iterator[AnyEvent]:
+        source = self._events_via(_index_for(selection))
+        conditions = list(_conditions(selection))
+        if selection.run is None:
+            source = f"runs CROSS JOIN {source}"
+            conditions += _runs_conditions(selection)
+        query, parameters = _query(f"SELECT body FROM {source}", conditions, "ORDER BY occurred_ns, id")
+        if limit is not None:
+            query += " LIMIT ?"
+            parameters.append(limit)
+        try:
+            for (body,) in self._read(query, parameters):
+                yield decode(body)
+        except MalformedEvent as error:
+            raise self._unreadable(error) from error
+
+    def since(self, cursor: int, selection: Selection = EVERYTHING) -> Iterator[tuple[int, AnyEvent]]:
+        # Read in order of arrival, only what is new is touched; an index would bring up the whole run again.
+        conditions = [("seq > ?", (cursor,)), *_conditions(selection)]
+        query, parameters = _query(
+            f"SELECT seq, body FROM {self._events_via(None)}", conditions, "ORDER BY seq"
+        )
+        try:
+            for seq, body in self._read(query, parameters):
+                yield seq, decode(body)
+        except MalformedEvent as error:
+            raise self._unreadable(error) from error
+
+    def runs(self) -> list[RunSummary]:
+        query = "SELECT run, events, first_ns, last_ns FROM runs WHERE run <> '' ORDER BY last_ns DESC, run"
+        return [
+            RunSummary(run=run, events=events, first_ns=first_ns, last_ns=last_ns)
+            for run, events, first_ns, last_ns in self._read(query, ())
+        ]
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @abstractmethod
+    def _take(self, batch: Sequence[Row], marks: Mapping[str, int]) -> tuple[int, int]:
+        """One transaction with these rows and marks: how many rows were new, and how many in conflict."""
+
+    @abstractmethod
+    def _read(self, query: str, parameters: Sequence[Parameter]) -> Iterator[Any]:
+        """The rows of a query, streamed over their own connection. Parameters stand as question marks."""
+
+    @abstractmethod
+    def _events_via(self, index: str | None) -> str:
+        """The table of events, to be read through this index (None: as they arrived) if SQL can say so."""
+
+    def _refuse_newer(self, version: int) -> None:
+        if version > SCHEMA_VERSION:
+            raise StoreError(
+                f"{self._name} has schema {version} and was made by a newer Holdfast; known is {SCHEMA_VERSION}.",
+                hint="Upgrade holdfast, or name another store.",
+            )
+
+    def _unreadable(self, error: MalformedEvent) -> StoreError:
+        return StoreError(
+            f"{self._name} is damaged: it holds bytes that are no event ({error}).", hint=REBUILD_HINT
+        )
+
+
+def _row(event: AnyEvent) -> Row:
+    return (
+        event.id,
+        event.run,
+        event.subject,
+        kind_of(event),
+        event.occurred_ns,
+        event.recorded_ns,
+        event.source,
+        encode(event),
+    )
+
+
+def _index_for(selection: Selection) -> str:
+    if selection.subject:
+        return "events_by_subject"
+    return "events_by_kind" if _wants_sparse_kinds(selection) else "events_by_run"
+
+
+def _wants_sparse_kinds(selection: Selection) -> bool:
+    return bool(selection.kinds) and not any(kind in _FREQUENT_KINDS for kind in selection.kinds)
+
+
+def _conditions(selection: Selection) -> Iterator[Condition]:
+    if selection.run is not None:
+        yield "events.run = ?", (selection.run,)
+    if selection.subject is not None:
+        yield "subject = ?", (selection.subject,)
+    if selection.subject:
+        yield _HAS_SUBJECT, ()
+    if selection.kinds:
+        yield f"kind IN ({', '.join('?' * len(selection.kinds))})", selection.kinds
+    if _wants_sparse_kinds(selection):
+        yield _IS_SPARSE, ()
+    if selection.since_ns is not None:
+        yield "occurred_ns >= ?", (_within_column(selection.since_ns),)
+    if selection.until_ns is not None:
+        yield "occurred_ns < ?", (_within_column(selection.until_ns),)
+
+
+def _runs_conditions(selection: Selection) -> Iterator[Condition]:
+    """What a run must fulfil to be looked into, where the selection names none."""
+    yield "events.run = runs.run", ()
+    if selection.since_ns is not None:
+        yield "last_ns >= ?", (_within_column(selection.since_ns),)
+    if selection.until_ns is not None:
+        yield "first_ns < ?", (_within_column(selection.until_ns),)
+
+
+def _query(select: str, conditions: Iterable[Condition], order: str) -> tuple[str, list[Parameter]]:
+    texts: list[str] = []
+    parameters: list[Parameter] = []
+    for text, values in conditions:
+        texts.append(text)
+        parameters.extend(values)
+    return f"{select} WHERE {' AND '.join(texts)} {order}", parameters
+
+
+def _within_column(time_ns: int) -> int:
+    return max(-_INTEGER_MAX, min(time_ns, _INTEGER_MAX))

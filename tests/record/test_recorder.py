@@ -1,0 +1,468 @@
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.record.clock import ManualClock
+from holdfast.record.events import (
+    AnyEvent,
+    CheckpointSaved,
+    FaultObserved,
+    KnownEvent,
+    RunEnded,
+    RunStarted,
+    StepCommitted,
+)
+from holdfast.record.journal import Damage, read_directory
+from holdfast.record.recorder import CLOSE_WAIT_S, Recorder
+
+PATIENCE_S = 30.0
+"""How long a test waits for what should happen at once."""
+
+
+@pytest.fixture
+def spools(tmp_path: Path) -> Path:
+    """A place for spools where what is left behind can be seen."""
+    path = tmp_path / "spools"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    return tmp_path / "journal"
+
+
+def _events(directory: Path) -> list[AnyEvent]:
+    return [item for item in read_directory(directory) if not isinstance(item, Damage)]
+
+
+def _steps(directory: Path) -> set[int]:
+    return {event.step for event in _events(directory) if isinstance(event, StepCommitted)}
+
+
+def _notices(directory: Path) -> list[FaultObserved]:
+    return [event for event in _events(directory) if isinstance(event, FaultObserved)]
+
+
+def _eventually(condition: Callable[[], object]) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline_s, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def _python(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a program in a process of its own, where it may fork, exit and kill itself."""
+    return subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+
+
+def test_events_are_stamped_and_found_in_order(journal: Path, spools: Path) -> None:
+    clock = ManualClock(1_000)
+    with Recorder(journal, run="night", clock=clock, spool_directory=spools) as recorder:
+        started = recorder.record(RunStarted, gpus=8)
+        clock.advance_ns(5)
+        saved = recorder.record(CheckpointSaved, step=3, occurred_ns=700, causes=(started,))
+        ended = recorder.record(RunEnded, outcome="completed", run="another")
+    assert recorder.dropped == 0
+    token, count = started.split("-")
+    assert (len(token), count) == (12, "0000000000")
+    assert started < saved < ended
+    source = f"{os.uname().nodename}/{os.getpid()}"
+    assert _events(journal) == [
+        RunStarted(id=started, occurred_ns=1_000, recorded_ns=1_000, source=source, run="night", gpus=8),
+        CheckpointSaved(
+            id=saved,
+            occurred_ns=700,
+            recorded_ns=1_005,
+            source=source,
+            run="night",
+            step=3,
+            causes=(started,),
+        ),
+        RunEnded(
+            id=ended, occurred_ns=1_005, recorded_ns=1_005, source=source, run="another", outcome="completed"
+        ),
+    ]
+
+
+def test_closing_leaves_the_journal_and_nothing_else(journal: Path, spools: Path) -> None:
+    recorder = Recorder(journal, spool_directory=spools)
+    assert len(list(spools.iterdir())) == 1
+    recorder.record(StepCommitted, step=1)
+    recorder.close()
+    recorder.close()
+    assert list(spools.iterdir()) == []
+    assert [path.suffix for path in journal.iterdir()] == [".journal"]
+
+
+def test_an_event_is_found_as_soon_as_it_is_recorded(journal: Path) -> None:
+    """Between the two there is no time for the thread to do anything."""
+    with Recorder(journal) as recorder:
+        for step in range(50):
+            recorder.record(StepCommitted, step=step)
+            assert step in _steps(journal)
+
+
+class _Indescribable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("not even its message can be had")
+
+
+class _BrokenClock:
+    def now_ns(self) -> int:
+        raise _Indescribable
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        (StepCommitted, {}),
+        (StepCommitted, {"step": "one"}),
+        (StepCommitted, {"step": -1}),
+        (StepCommitted, {"step": object()}),
+        (StepCommitted, {"step": 1, "colour": "red"}),
+        (StepCommitted, {"step": 1, "\ud800": "a name that cannot be encoded"}),
+        (StepCommitted, {"step": 1, "x" * 2**21: "a name that does not fit"}),
+        (StepCommitted, {"step": 1, "id": "mine"}),
+        (StepCommitted, {"step": 1, "subject": "\ud800"}),
+        (StepCommitted, {"step": 1, "subject": "x" * 2**21}),
+        (int, {"step": 1}),
+        (None, {}),
+    ],
+)
+def test_garbage_is_dropped_counted_and_told(
+    journal: Path, spools: Path, kind: type[KnownEvent], fields: dict[str, Any]
+) -> None:
+    with Recorder(journal, run="night", spool_directory=spools) as recorder:
+        recorder.record(kind, **fields)
+        recorder.record(StepCommitted, step=7)
+        assert recorder.dropped == 1
+    assert _steps(journal) == {7}
+    (notice,) = _notices(journal)
+    assert (notice.fault, notice.severity, notice.run) == ("recorder-dropped", "degraded", "night")
+    assert notice.detail.startswith("events dropped: 1, the last one because: ")
+
+
+def test_not_even_a_broken_clock_raises(journal: Path, spools: Path) -> None:
+    with Recorder(journal, clock=_BrokenClock(), spool_directory=spools) as recorder:
+        recorder.record(StepCommitted, step=1)
+        assert recorder.dropped == 1
+    assert _notices(journal)[0].detail == "events dropped: 1, the last one because: _Indescribable"
+    assert list(spools.iterdir()) == []
+
+
+def test_after_closing_events_are_counted_as_dropped(journal: Path, spools: Path) -> None:
+    recorder = Recorder(journal, spool_directory=spools)
+    recorder.close()
+    recorder.record(StepCommitted, step=1)
+    assert recorder.dropped == 1
+    assert list(spools.iterdir()) == []
+
+
+def test_storage_that_refuses_costs_only_what_the_spool_cannot_hold(tmp_path: Path, spools: Path) -> None:
+    """A file lies where the journal's directory should be; then it is taken away."""
+    obstacle = tmp_path / "storage"
+    obstacle.write_bytes(b"")
+    journal = obstacle / "journal"
+    recorder = Recorder(journal, spool_directory=spools, spool_bytes=16_384)
+    kept = set()
+    for step in range(500):
+        dropped = recorder.dropped
+        recorder.record(StepCommitted, step=step)
+        if recorder.dropped == dropped:
+            kept.add(step)
+    assert 0 < len(kept) < 500
+    obstacle.unlink()
+    _eventually(lambda: journal.exists() and _notices(journal))
+    recorder.close()
+    assert _steps(journal) == kept
+    (notice,) = _notices(journal)
+    dropped = 500 - len(kept)
+    assert notice.detail == f"events dropped: {dropped}, the last one because: no room in the spool"
+    assert list(spools.iterdir()) == []
+
+
+class _Hang(logging.Handler):
+    """Holds the thread that writes the journal as storage that hangs would: in the middle of its work."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached, self.go_on = threading.Event(), threading.Event()
+
+    def createLock(self) -> None:  # noqa: N802, the name is the base class's
+        self.lock = None  # the others may log meanwhile
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.threadName == "holdfast-recorder":
+            self.reached.set()
+            self.go_on.wait(PATIENCE_S)
+
+
+@pytest.fixture
+def hang() -> Iterator[_Hang]:
+    handler = _Hang()
+    logger = logging.getLogger("holdfast.record.recorder")
+    logger.addHandler(handler)
+    yield handler
+    handler.go_on.set()
+    logger.removeHandler(handler)
+
+
+def test_a_thread_that_hangs_does_not_stop_the_loop(tmp_path: Path, spools: Path, hang: _Hang) -> None:
+    obstacle = tmp_path / "storage"
+    obstacle.write_bytes(b"")
+    journal = obstacle / "journal"
+    recorder = Recorder(journal, spool_directory=spools, spool_bytes=16_384)
+    assert hang.reached.wait(PATIENCE_S)
+    begin_s = time.monotonic()
+    for step in range(2_000):
+        recorder.record(StepCommitted, step=step)
+    assert time.monotonic() - begin_s < 1
+    assert 0 < recorder.dropped < 2_000
+    begin_s = time.monotonic()
+    recorder.close()
+    assert time.monotonic() - begin_s < CLOSE_WAIT_S + 1
+
+    obstacle.unlink()
+    hang.go_on.set()
+    _eventually(lambda: list(spools.iterdir()) == [])
+    assert len(_steps(journal)) == 2_000 - recorder.dropped
+    assert _notices(journal)[0].detail.startswith(f"events dropped: {recorder.dropped},")
+
+
+def test_threads_share_a_recorder(journal: Path, spools: Path) -> None:
+    ids: dict[int, list[str]] = {worker: [] for worker in range(8)}
+    with Recorder(journal, spool_directory=spools) as recorder:
+
+        def record(worker: int) -> None:
+            ids[worker] += [
+                recorder.record(StepCommitted, step=step, subject=f"{worker}") for step in range(300)
+            ]
+
+        threads = [threading.Thread(target=record, args=(worker,)) for worker in ids]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert recorder.dropped == 0
+    events = _events(journal)
+    assert len({event.id for event in events}) == len(events) == 8 * 300
+    for worker, recorded in ids.items():
+        assert recorded == sorted(recorded)
+        assert [event.id for event in events if event.subject == f"{worker}"] == recorded
+
+
+def test_a_signal_handler_may_record_in_the_middle_of_recording(journal: Path, spools: Path) -> None:
+    handled = 0
+
+    def record(_signal: int, _frame: object) -> None:
+        nonlocal handled
+        handled += 1
+        recorder.record(StepCommitted, step=0, subject="handler")
+
+    before = signal.signal(signal.SIGALRM, record)
+    try:
+        with Recorder(journal, spool_directory=spools) as recorder:
+            signal.setitimer(signal.ITIMER_REAL, 0.0001, 0.0001)
+            for step in range(10_000):
+                recorder.record(StepCommitted, step=step, subject="loop")
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert handled > 50
+    assert recorder.dropped == 0
+    items = list(read_directory(journal))
+    assert [item for item in items if isinstance(item, Damage)] == []
+    assert len(items) == 10_000 + handled
+
+
+def test_a_long_record_is_rotated(journal: Path, spools: Path) -> None:
+    with Recorder(journal, spool_directory=spools, rotate_bytes=1_000) as recorder:
+        for step in range(40):
+            recorder.record(StepCommitted, step=step)
+            time.sleep(0.005)
+    assert len(list(journal.iterdir())) > 2
+    assert [event.id for event in _events(journal)] == sorted(event.id for event in _events(journal))
+    assert _steps(journal) == set(range(40))
+
+
+def test_without_a_place_in_memory_the_spool_is_in_the_journal(journal: Path, tmp_path: Path) -> None:
+    recorder = Recorder(journal, spool_directory=tmp_path / "missing")
+    assert len(list(journal.glob("*.spool"))) == 1
+    recorder.record(StepCommitted, step=1)
+    recorder.close()
+    assert _steps(journal) == {1}
+    assert list(journal.glob("*.spool")) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a filesystem to fill it up")
+def test_a_full_tmpfs_is_no_place_for_a_spool(journal: Path, spools: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", spools], check=True)
+    try:
+        with Recorder(journal, spool_directory=spools) as recorder:
+            assert list(spools.iterdir()) == []
+            for step in range(1_000):
+                recorder.record(StepCommitted, step=step)
+            assert recorder.dropped == 0
+    finally:
+        subprocess.run(["umount", spools], check=True)
+    assert _steps(journal) == set(range(1_000))
+
+
+def test_a_run_name_that_cannot_be_written_is_no_reason_to_raise(journal: Path, spools: Path) -> None:
+    with Recorder(journal, run="\ud800", spool_directory=spools) as recorder:
+        recorder.record(StepCommitted, step=1)
+        assert recorder.dropped == 1
+    assert list(spools.iterdir()) == []
+
+
+def test_with_no_place_for_a_spool_at_all_everything_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with Recorder(tmp_path / "file" / "journal", spool_directory=tmp_path / "missing") as recorder:
+        for step in range(3):
+            recorder.record(StepCommitted, step=step)
+        assert recorder.dropped == 3
+
+
+_KILLED_ON_A_FULL_DISK = """
+import os, resource, signal, sys
+from pathlib import Path
+from holdfast.record.events import StepCommitted
+from holdfast.record.recorder import Recorder
+
+recorder = Recorder(Path(sys.argv[1]), run="night", spool_bytes=16_384)
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+for step in range(500):
+    recorder.record(StepCommitted, step=step)
+os.write(1, str(recorder.dropped).encode())
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_kill_on_a_full_disk_loses_neither_events_nor_the_count_of_the_dropped(journal: Path) -> None:
+    killed = _python(_KILLED_ON_A_FULL_DISK, journal)
+    assert killed.returncode == -signal.SIGKILL
+    dropped = int(killed.stdout)
+    assert 0 < dropped < 500
+    assert len(_steps(journal)) == 500 - dropped
+    (notice,) = _notices(journal)
+    assert notice.detail.startswith(f"events dropped: {dropped},")
+    assert [path.suffix for path in journal.iterdir()] == [".journal"] * len(list(journal.iterdir()))
+
+
+def test_a_new_recorder_saves_what_a_killed_neighbour_left(journal: Path) -> None:
+    """So that on a machine where nobody reads the journal nothing stays behind either."""
+    assert _python(_KILLED_ON_A_FULL_DISK, journal).returncode == -signal.SIGKILL
+    (link,) = journal.glob("*.spool")
+    spool = link.resolve()
+    Recorder(journal).close()
+    assert not spool.exists()
+    assert not link.is_symlink()
+    assert len(_steps(journal)) > 0
+
+
+_FORKS = """
+import os, sys
+from pathlib import Path
+from holdfast.record.events import StepCommitted
+from holdfast.record.recorder import Recorder
+
+recorder = Recorder(Path(sys.argv[1]), run="night")
+recorder.record(StepCommitted, step=0, subject="parent")
+for child in range(3):
+    if os.fork() == 0:
+        for step in range(200):
+            recorder.record(StepCommitted, step=step, subject=f"child-{child}")
+        if os.fork() == 0:
+            recorder.record(StepCommitted, step=0, subject=f"grandchild-{child}")
+            sys.exit(recorder.dropped)
+        os.wait()
+        os._exit(recorder.dropped)
+recorder.record(StepCommitted, step=1, subject="parent")
+for child in range(3):
+    assert os.wait()[1] == 0
+"""
+
+
+def test_forked_children_record_for_themselves(journal: Path) -> None:
+    forked = _python(_FORKS, journal)
+    assert forked.returncode == 0, forked.stderr
+    events = _events(journal)
+    assert len({event.id for event in events}) == len(events) == 2 + 3 * 201
+    tokens = {event.subject: event.id.split("-")[0] for event in events}
+    assert len(set(tokens.values())) == len(tokens) == 7
+    assert len({event.source for event in events}) == 7
+    assert {path.suffix for path in journal.iterdir()} == {".journal"}
+
+
+_FORKS_AND_IS_KILLED = """
+import os, signal, sys, time
+from pathlib import Path
+from holdfast.record.events import StepCommitted
+from holdfast.record.recorder import Recorder
+
+recorder = Recorder(Path(sys.argv[1]), run="night")
+child = os.fork()
+if child == 0:
+    os.close(1), os.close(2)
+    time.sleep(60)
+for step in range(200):
+    recorder.record(StepCommitted, step=step)
+os.write(1, str(child).encode())
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_surviving_child_does_not_keep_its_parents_spool(journal: Path) -> None:
+    killed = _python(_FORKS_AND_IS_KILLED, journal)
+    child = int(killed.stdout)
+    try:
+        os.kill(child, 0)  # it lives
+        assert _steps(journal) == set(range(200))
+        assert {path.suffix for path in journal.iterdir()} == {".journal"}
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+_LEAVES_WITHOUT_CLOSING = """
+import multiprocessing, sys
+from pathlib import Path
+from holdfast.record.events import StepCommitted
+from holdfast.record.recorder import Recorder
+
+def work():
+    recorder.record(StepCommitted, step=2)
+
+recorder = Recorder(Path(sys.argv[1]), spool_directory=Path(sys.argv[2]))
+recorder.record(StepCommitted, step=1)
+worker = multiprocessing.get_context("fork").Process(target=work)
+worker.start()
+worker.join()
+"""
+
+
+def test_a_process_and_its_worker_that_forget_to_close_leave_nothing(journal: Path, spools: Path) -> None:
+    left = _python(_LEAVES_WITHOUT_CLOSING, journal, spools)
+    assert left.returncode == 0, left.stderr
+    assert {path.suffix for path in journal.iterdir()} == {".journal"}
+    assert list(spools.iterdir()) == []
+    assert _steps(journal) == {1, 2}
+
+
+def test_importing_the_recorder_brings_in_nothing_heavy() -> None:
+    listed = _python("import sys, holdfast.record.recorder; print(*sys.modules)").stdout.split()
+    assert not {"torch", "numpy", "click", "rich", "sqlite3", "socket", "multiprocessing"} & set(listed)
