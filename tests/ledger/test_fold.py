@@ -142,6 +142,16 @@ def test_a_hang_is_dead_until_it_is_noticed_then_localised_then_recovered(story:
     assert incident.evidence[0] == fault
 
 
+def test_a_hang_while_waiting_for_data_is_not_waiting_for_data(story: Any) -> None:
+    story.tell(RunStarted, gpus=1)
+    story.steps(1, 50, 5).tell(PhaseEntered, phase="data")
+    story.wait(3)
+    onset_ns = round(story.at * S)
+    story.wait(100).tell(FaultObserved, fault="storage-hang", onset_ns=onset_ns)
+    story.wait(20).tell(RunEnded, outcome="failed")
+    assert story.gpu_s() == {"useful": 250, "data_stall": 3, "dead_undetected": 100, "localising": 20}
+
+
 def test_without_an_onset_a_step_cannot_have_been_worked_on_for_longer_than_a_step(story: Any) -> None:
     story.tell(RunStarted, gpus=1)
     story.steps(1, 50, 5).wait(605).tell(RunEnded, outcome="failed", reason="watchdog")

@@ -243,6 +243,13 @@ def test_an_event_older_than_all_that_is_remembered_is_refused_and_not_misplaced
         ledger.add([Correction(id="z-0", occurred_ns=10**18, target="r-0000000001")])
 
 
+def test_a_correction_known_beforehand_reaches_back_any_distance() -> None:
+    events = _long_run(2 * ledger_module.WINDOW_EVENTS + 1)
+    correction = Correction(id="z-0", occurred_ns=events[-1].occurred_ns, target="r-0000000001")
+    right = told([events[0], *events[2:]])
+    assert told([*events, correction], retracted={"r-0000000001"}) == right
+
+
 def test_reading_does_not_change_what_is_read() -> None:
     ledger = Ledger()
     events = _long_run(100)

@@ -39,8 +39,12 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _run(arguments: list[str]) -> int:
     try:
-        outcome: Any = _HOLDFAST.main(args=arguments, prog_name="holdfast", standalone_mode=False)
+        with _HOLDFAST.make_context("holdfast", arguments) as context:
+            outcome: Any = _HOLDFAST.invoke(context)
+        sys.stdout.flush()
         return outcome if isinstance(outcome, int) else 0
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
     except HoldfastError as error:
         return _complain(error.sentence, error.hint)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -54,8 +58,8 @@ def _run(arguments: list[str]) -> int:
     except (click.exceptions.Abort, KeyboardInterrupt):
         return 130
     except BrokenPipeError:
-        # The reader has seen enough (`holdfast events RUN | head`); keep the interpreter from complaining
-        # about it once more when it closes stdout.
+        # The reader has seen enough, as in `holdfast events | head`: no failure. What is left unwritten must
+        # go somewhere, or the interpreter complains when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 

@@ -7,9 +7,9 @@ import click
 import msgspec
 
 from holdfast.cli.record import events_of, ingest_directory, json_option, open_record, store_option
-from holdfast.record.errors import HoldfastError
+from holdfast.record.errors import HoldfastError, InputError
 from holdfast.record.importers import Imported, Options, import_file
-from holdfast.record.journal import Damage, read
+from holdfast.record.journal import Damage, holds_journal, read
 from holdfast.record.store import Ingested, Store
 
 SKIPPED_SHOWN_MAX = 20
@@ -90,6 +90,8 @@ def _take(store: Store, path: Path, options: Options) -> FileResult:
 def _take_journal(store: Store, path: Path) -> FileResult:
     damages: list[Damage] = []
     if path.is_dir():
+        if not holds_journal(path):
+            raise InputError(f"{path} is a directory and holds no journal.", hint="Name the files in it.")
         ingested = ingest_directory(store, path, damages)
     else:
         ingested = store.ingest(events_of(read(path), damages))

@@ -126,6 +126,12 @@ def _ratios(console: Console, told: Report) -> None:
     console.print()
 
 
+def _mfu(told: Report) -> str:
+    if told.mfu is None:
+        return "unknown; declare the model's FLOPs per step and the chip"
+    return f"{told.mfu.sentence}; HFU {told.hfu_percent:.1f} %"
+
+
 def _incidents(console: Console, told: Report) -> None:
     if not told.incidents:
         return

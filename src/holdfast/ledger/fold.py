@@ -287,8 +287,8 @@ class Fold:
             return
         self._launch_is_last = False
         if self.members.leave(event.subject):
+            self._sound_alarm(event.onset_ns)
             self._settle()
-            self._alarm = self._alarm or (self._onset(event.onset_ns), self.now_ns)
             incident = self.incidents[self._fail(event, "member lost", event.onset_ns)]
             incident.members_lost += 1
             if incident.members_lost > 1 and incident.what in _GUESSES:
@@ -435,7 +435,7 @@ class Fold:
 
     def _checkpoint_begun(self, event: CheckpointBegun) -> None:
         self._heard()
-        if event.blocking and self._state == _STEPPING:
+        if event.blocking and self._is_stepping():
             self._enter(Category.CHECKPOINT_STALL)
 
     def _checkpoint_saved(self, event: CheckpointSaved) -> None:
@@ -496,10 +496,17 @@ class Fold:
         incident = self.incidents[self._fail(event, event.fault, event.onset_ns)]
         if known and incident.what in _GUESSES:
             incident.what, incident.subject = event.fault, event.subject or incident.subject
-        if self._is_stepping() and self._alarm is None:
+        if self._is_stepping():
             # The run may survive it, so nothing is lost yet: the next event tells (see `_abandon`).
-            self._enter(_STEPPING)
-            self._alarm = (self._onset(event.onset_ns), self.now_ns)
+            self._sound_alarm(event.onset_ns)
+
+    def _sound_alarm(self, onset_ns: int | None) -> None:
+        onset = self._onset(onset_ns)
+        if self._state in _STALLS:
+            # What looked like waiting was, from the onset on, being dead.
+            self._settle(onset)
+            self._state = _STEPPING
+        self._alarm = self._alarm or (onset, self.now_ns)
 
     def _action(self, event: ActionTaken) -> None:
         if event.action == "drain":
@@ -592,9 +599,11 @@ class Fold:
             if shape.missing and self._absence is None:
                 self._absence = self._open
 
-    def _settle(self) -> None:
+    def _settle(self, until_ns: int | None = None) -> None:
         """Charge the time since the last settlement, under the state and shape that held during it."""
         from_ns, now_ns, shape, state = self._since_ns, self.now_ns, self.shape, self._state
+        if until_ns is not None:
+            now_ns = max(from_ns, min(now_ns, until_ns))
         if now_ns == from_ns:
             return
         self._since_ns = now_ns

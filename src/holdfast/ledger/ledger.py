@@ -58,8 +58,6 @@ class Ledger:
             else:
                 self._append_or_keep(event)
         self._put_right()
-        if len(self._recent) >= 2 * WINDOW_EVENTS:
-            self._forget()
 
     def _append_or_keep(self, event: AnyEvent) -> None:
         """Fold the event if nothing later was folded before it, or keep it until the others are in."""
@@ -70,6 +68,7 @@ class Ledger:
             self.fold.apply(event)
             if not len(recent) % SNAPSHOT_EVENTS:
                 self._snapshots.append((len(recent), self.fold.copy()))
+                self._forget()
         else:
             self._late[event.id] = event
 
@@ -113,6 +112,8 @@ class Ledger:
                 self._move_effects(placed, chain + 1)
 
     def _retract(self, event_id: str) -> None:
+        if event_id in self._retracted:
+            return
         self._retracted.add(event_id)
         if not self._remove(event_id) and self._forgetful:
             raise TooLate(event_id)
@@ -158,6 +159,9 @@ class Ledger:
         self._last_ns = self._recent[-1].occurred_ns if self._recent else -1
 
     def _forget(self) -> None:
+        """Let go of the oldest events, once there are plenty and none waits to be put among them."""
+        if len(self._recent) < 2 * WINDOW_EVENTS or self._late or self._replay_from is not None:
+            return
         keep_from = (len(self._recent) - WINDOW_EVENTS) // SNAPSHOT_EVENTS * SNAPSHOT_EVENTS
         del self._recent[:keep_from]
         self._snapshots = [(start - keep_from, fold) for start, fold in self._snapshots if start >= keep_from]

@@ -12,6 +12,7 @@ import os
 import threading
 import zlib
 from collections.abc import Iterable, Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import BinaryIO
 
@@ -134,6 +135,11 @@ def read(path: Path) -> Iterator[AnyEvent | Damage]:
                 yield item
     except OSError as error:
         raise _unreadable(path, error) from None
+
+
+def holds_journal(directory: Path) -> bool:
+    """Whether anybody has ever recorded anything there."""
+    return any(name.endswith(JOURNAL_SUFFIX) or fnmatch(name, SPOOL_PATTERN) for name in _names(directory))
 
 
 def read_directory(directory: Path, offsets: dict[str, int] | None = None) -> Iterator[AnyEvent | Damage]:

@@ -123,7 +123,11 @@ class PostgresStore(SqlStore):
         connection = psycopg.connect(
             self._url, connect_timeout=wait_s, client_encoding="utf8", autocommit=True, context=_ADAPTERS
         )
-        connection.execute(_CONFIGURE, [f"{round(self._lock_wait_s * 1000)}ms"])
+        try:
+            connection.execute(_CONFIGURE, [f"{round(self._lock_wait_s * 1000)}ms"])
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def _prepare(self) -> None:

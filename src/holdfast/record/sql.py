@@ -129,7 +129,7 @@ class SqlStore(ABC):
     def _refuse_newer(self, version: int) -> None:
         if version > SCHEMA_VERSION:
             raise StoreError(
-                f"{self._name} has schema {version} and was made by a newer Holdfast; known is {SCHEMA_VERSION}.",
+                f"{self._name} was made by a newer Holdfast: it has schema {version}, not {SCHEMA_VERSION}.",
                 hint="Upgrade holdfast, or name another store.",
             )
 

@@ -69,6 +69,8 @@ _SET_MARK = """
     ON CONFLICT (input) DO UPDATE SET position = excluded.position WHERE position <> excluded.position
 """
 
+_SET_CACHE = f"PRAGMA cache_size = -{CACHE_KIB}"
+
 _OTHER_PATH_HINT = "Give the path of a Holdfast store, or one where there is no file yet."
 
 # By primary result code: what is the matter with the file, and what to do about it.
@@ -77,10 +79,7 @@ _TROUBLES = {
     sqlite3.SQLITE_NOTADB: ("is no SQLite database", _OTHER_PATH_HINT),
     sqlite3.SQLITE_CORRUPT: ("is damaged", REBUILD_HINT),
     sqlite3.SQLITE_READONLY: ("may not be written", "Get the right to write to it and to its directory."),
-    sqlite3.SQLITE_CANTOPEN: (
-        "cannot be opened",
-        "See whether its directory exists and you may write there.",
-    ),
+    sqlite3.SQLITE_CANTOPEN: ("cannot be opened", "It must be a file, in a directory you may write to."),
     sqlite3.SQLITE_FULL: ("has no room to grow", "Make room on its disk and try again; what is in it stays."),
 }
 
@@ -92,8 +91,6 @@ class SqliteStore(SqlStore):
         self._path = path
         self._name = f"The store {path}"
         self._lock_wait_s = lock_wait_s
-        if path.is_dir():
-            raise StoreError(f"{self._name} is a directory.", hint="Give the path of a file in it.")
         with self._explained():
             self._writer = self._connect("rwc")
             try:
@@ -108,14 +105,8 @@ class SqliteStore(SqlStore):
 
     def _connect(self, mode: str) -> sqlite3.Connection:
         # Only the opening may make the file ("rwc"): one removed later must not be replaced by an empty one.
-        connection = sqlite3.connect(
-            f"{self._path.absolute().as_uri()}?mode={mode}",
-            uri=True,
-            timeout=self._lock_wait_s,
-            isolation_level=None,
-        )
-        connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
-        return connection
+        address = f"{self._path.absolute().as_uri()}?mode={mode}"
+        return sqlite3.connect(address, uri=True, timeout=self._lock_wait_s, isolation_level=None)
 
     def _prepare(self) -> None:
         """Recognise the file before a byte of it is changed; give an empty one its tables."""
@@ -137,6 +128,7 @@ class SqliteStore(SqlStore):
         # A power cut may take the last commits, marks and events together; the journals still have them.
         self._writer.execute("PRAGMA synchronous = NORMAL")
         self._writer.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+        self._writer.execute(_SET_CACHE)
 
     def _is_empty(self) -> bool:
         return (
@@ -176,6 +168,7 @@ class SqliteStore(SqlStore):
 
     def _read(self, query: str, parameters: Sequence[Parameter]) -> Iterator[Any]:
         with self._explained(), closing(self._connect("rw")) as connection:
+            connection.execute(_SET_CACHE)
             yield from connection.execute(query, parameters)
 
     def _events_via(self, index: str | None) -> str:

@@ -103,19 +103,23 @@ def open_store(url: str | None, home: Path) -> Store:
     if url is None:
         _make_directory(home)
         return _open_sqlite(home / DEFAULT_FILE)
-    scheme, separator, rest = url.partition("://")
-    if scheme in ("postgresql", "postgres") and separator:
+    scheme, separator, rest = url.partition(":")
+    if not separator or not scheme.isalnum():
+        return _open_path(url)
+    if scheme in ("postgresql", "postgres"):
         return _open_postgres(url)
-    if scheme == "sqlite" and separator:
-        if not rest.startswith("/") or not rest.strip("/"):
-            raise InputError(f"The store {url} names no absolute path.", hint=_URL_HINT)
-        return _open_sqlite(Path(unquote(rest)))
-    if separator:
+    if scheme != "sqlite":
         # Only the scheme is repeated: the rest of a foreign URL may hold a password.
-        raise InputError(f"Stores of the kind {scheme}:// are not known.", hint=_URL_HINT)
-    if not url.endswith(_SQLITE_SUFFIXES):
-        raise InputError(f"The store {url!r} is neither a URL nor a name in .sqlite or .db.", hint=_URL_HINT)
-    return _open_sqlite(Path(url))
+        raise InputError(f"Stores of the kind {scheme}: are not known.", hint=_URL_HINT)
+    if not rest.startswith("///") or rest.endswith("/"):
+        raise InputError(f"The store {url} names no absolute path of a file.", hint=_URL_HINT)
+    return _open_sqlite(Path(unquote(rest.removeprefix("//"))))
+
+
+def _open_path(path: str) -> Store:
+    if not path.endswith(_SQLITE_SUFFIXES):
+        raise InputError(f"The store {path!r} is no URL and does not end in .sqlite or .db.", hint=_URL_HINT)
+    return _open_sqlite(Path(path))
 
 
 def _open_sqlite(path: Path) -> Store:

@@ -1,0 +1,155 @@
+"""Bad input: one clear sentence and a hint on stderr, nothing on stdout, exit code 2, and nothing lost."""
+
+import os
+import socket
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.record.events import RunStarted, encode
+from holdfast.record.journal import line_of
+
+GOOGLE = "google-70b-112-nodes-events.jsonl"
+
+
+def complaint(done: Any) -> str:
+    """The sentence of a refusal, after checking that it is one."""
+    assert done.code == 2, done
+    assert done.out == ""
+    assert "Traceback" not in done.err
+    sentence, *rest = done.err.splitlines()
+    assert sentence.startswith("holdfast: ")
+    assert sentence.endswith((".", "?", "'.")), sentence
+    assert all(line.startswith("  hint: ") for line in rest)
+    return str(sentence.removeprefix("holdfast: "))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["report", "--no-such-flag"],
+        ["reprot"],
+        ["import"],
+        ["import", "x.csv", "--gpus", "many"],
+        ["import", "x.csv", "--reference-step-s", "-8"],
+        ["events", "--since", "yesterday"],
+        ["events", "--limit", "0"],
+        ["events", "--kind", "steps"],
+        ["report"],
+        ["report", "nobody"],
+        ["mfu"],
+        ["bench", "nothing"],
+        ["runs", "--store", "ftp://somewhere/store"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_flags_and_names(holdfast: Any, arguments: list[str]) -> None:
+    assert complaint(holdfast(*arguments))
+
+
+def test_a_file_that_is_not_there(holdfast: Any) -> None:
+    assert "cannot be read: No such file" in complaint(holdfast("import", "nowhere.jsonl"))
+
+
+def test_an_empty_file(holdfast: Any, tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").touch()
+    assert "is empty" in complaint(holdfast("import", tmp_path / "empty.jsonl"))
+
+
+def test_a_directory_without_journals(holdfast: Any, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    assert "holds no journal" in complaint(holdfast("import", tmp_path / "folder"))
+
+
+def test_a_binary_file(holdfast: Any, tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(os.urandom(4096) + b"\0")
+    complaint(holdfast("import", tmp_path / "binary"))
+
+
+def test_one_bad_file_among_good_ones_does_not_keep_the_others_out(
+    holdfast: Any, data: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "empty.jsonl").touch()
+    done = holdfast("import", tmp_path / "empty.jsonl", data / GOOGLE)
+    assert done.code == 2
+    assert "empty.jsonl is empty" in done.err
+    assert "7,871 new" in done.out
+
+
+def test_unreadable_lines_are_counted_and_shown_with_their_numbers(holdfast: Any, tmp_path: Path) -> None:
+    good = encode(RunStarted(id="a-1", occurred_ns=1, run="r", gpus=1)).decode()
+    (tmp_path / "log.jsonl").write_text(f"{good}\nnonsense\n{good[:40]}\n", encoding="utf-8")
+    done = holdfast("import", tmp_path / "log.jsonl")
+    assert done.code == 0
+    assert "2 lines skipped" in done.out
+    assert "line 2" in done.err
+    assert "line 3" in done.err
+
+
+def test_a_truncated_journal_gives_what_is_whole(holdfast: Any, tmp_path: Path) -> None:
+    lines = [line_of(encode(RunStarted(id=f"a-{n}", occurred_ns=n, run="r", gpus=1))) for n in range(3)]
+    (tmp_path / "cut.journal").write_bytes(b"".join(lines)[:-7])
+    done = holdfast("import", tmp_path / "cut.journal")
+    assert done.code == 0
+    assert "events: 2 new; 1 lines skipped" in done.out
+    assert "line 3" in done.err
+
+
+def test_a_database_that_is_none(holdfast: Any, tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "record.sqlite").write_bytes(b"this is no database, " * 100)
+    before = (tmp_path / "home" / "record.sqlite").read_bytes()
+    complaint(holdfast("report"))
+    assert (tmp_path / "home" / "record.sqlite").read_bytes() == before
+
+
+def test_a_database_that_was_cut_off(holdfast: Any, data: Path, tmp_path: Path) -> None:
+    holdfast("import", data / GOOGLE)
+    path = tmp_path / "home" / "record.sqlite"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    complaint(holdfast("report"))
+
+
+def test_a_locked_database(holdfast: Any, data: Path, tmp_path: Path) -> None:
+    holdfast("import", data / GOOGLE)
+    connection = sqlite3.connect(tmp_path / "home" / "record.sqlite", isolation_level=None)
+    connection.execute("BEGIN EXCLUSIVE")
+    try:
+        assert "locked" in complaint(holdfast("import", data / GOOGLE)).lower()
+    finally:
+        connection.rollback()
+        connection.close()
+
+
+def test_an_unreachable_postgresql(holdfast: Any) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    done = holdfast("runs", "--store", f"postgresql://someone:secret@127.0.0.1:{port}/nothing")
+    assert "secret" not in complaint(done)
+
+
+def test_a_home_that_cannot_be_made(holdfast: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    complaint(holdfast("runs", HOLDFAST_HOME=str(tmp_path / "file" / "home")))
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(
+    holdfast: Any, data: Path, environment: dict[str, str]
+) -> None:
+    holdfast("import", data / GOOGLE)
+    command = f"{sys.executable} -m holdfast events --json | head -n 1"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == 1

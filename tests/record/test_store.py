@@ -1,0 +1,681 @@
+"""One suite for both stores, against real databases; then what each does when its database is broken."""
+
+import os
+import random
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from itertools import count, islice
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+import psycopg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from holdfast.record.errors import HoldfastError, InputError, StoreError
+from holdfast.record.events import (
+    AnyEvent,
+    Correction,
+    FaultObserved,
+    MemberJoined,
+    RunStarted,
+    StepCommitted,
+    decode,
+    encode,
+    kind_of,
+)
+from holdfast.record.postgres import PostgresStore
+from holdfast.record.sql import BATCH_EVENTS
+from holdfast.record.sqlite import SqliteStore
+from holdfast.record.store import Ingested, RunSummary, Selection, Store, open_store
+
+PROCESS_WAIT_S = 60
+
+FreshUrl = Callable[[], str]
+
+EVENTS: list[AnyEvent] = [
+    RunStarted(id="a-1", occurred_ns=10, run="night", gpus=8),
+    MemberJoined(id="a-2", occurred_ns=30, run="night", subject="m0", node="n1"),
+    StepCommitted(id="a-4", occurred_ns=20, run="night", step=1),
+    StepCommitted(id="a-3", occurred_ns=20, run="night", step=2),
+    FaultObserved(id="b-1", occurred_ns=25, recorded_ns=26, source="h/1", subject="n1", fault="xid 79"),
+    FaultObserved(id="c-1", occurred_ns=40, run="day", subject="n1", fault="Größe \N{CRESCENT MOON}\x00"),
+    decode(b'{"kind":"moon.phase","id":"d-1","occurred_ns":15,  "run":"day","phase":["new"],"schema":7}'),
+]
+BY_TIME = ["a-1", "d-1", "a-3", "a-4", "b-1", "a-2", "c-1"]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def fresh_url(request: pytest.FixtureRequest, tmp_path: Path) -> FreshUrl:
+    """Makes a place for a new store at each call."""
+    if request.param == "postgres":
+        make: FreshUrl = request.getfixturevalue("postgres_database")
+        return make
+    numbers = count()
+    return lambda: f"sqlite://{tmp_path}/{next(numbers)}.sqlite"
+
+
+@pytest.fixture
+def url(fresh_url: FreshUrl) -> str:
+    return fresh_url()
+
+
+@pytest.fixture
+def store(url: str, tmp_path: Path) -> Iterator[Store]:
+    with open_store(url, tmp_path) as store:
+        yield store
+
+
+def _steps(number: int, *, token: str = "s", run: str = "night") -> Iterator[StepCommitted]:
+    return (
+        StepCommitted(id=f"{token}-{step:010x}", occurred_ns=1_000 + step, run=run, step=step)
+        for step in range(number)
+    )
+
+
+def _ids(events: Iterable[AnyEvent]) -> list[str]:
+    return [event.id for event in events]
+
+
+def _content(store: Store) -> tuple[list[bytes], list[RunSummary], dict[str, int]]:
+    return [encode(event) for event in store.select()], store.runs(), store.marks()
+
+
+# What a store does.
+
+
+def test_a_new_store_is_empty(store: Store) -> None:
+    assert _content(store) == ([], [], {})
+    assert list(store.since(0)) == []
+
+
+def test_events_come_back_by_time_and_id_with_every_byte(store: Store) -> None:
+    assert store.ingest(EVENTS) == Ingested(new=7, known=0, conflicting=0)
+    assert _ids(store.select()) == BY_TIME
+    assert {encode(event) for event in store.select()} == {encode(event) for event in EVENTS}
+    assert list(store.select(Selection(kinds=("moon.phase",)))) == [EVENTS[-1]]
+
+
+def test_the_same_events_again_change_nothing(store: Store) -> None:
+    store.ingest(EVENTS, marks={"journal": 1})
+    before = _content(store), list(store.since(0))
+    assert store.ingest(reversed(EVENTS)) == Ingested(new=0, known=7, conflicting=0)
+    assert store.ingest([*EVENTS[:3], *EVENTS[:3]]) == Ingested(new=0, known=6, conflicting=0)
+    assert (_content(store), list(store.since(0))) == before
+
+
+def test_of_two_events_with_one_id_the_first_is_kept(store: Store) -> None:
+    first = StepCommitted(id="s-1", occurred_ns=5, run="night", step=1)
+    other = StepCommitted(id="s-1", occurred_ns=9, run="day", step=2)
+    assert store.ingest([first, other, first]) == Ingested(new=1, known=1, conflicting=1)
+    assert store.ingest([other, *_steps(1)]) == Ingested(new=1, known=0, conflicting=1)
+    assert next(store.select()) == first
+    assert [summary.run for summary in store.runs()] == ["night"]
+
+
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        (Selection(run="night"), ["a-1", "a-3", "a-4", "a-2"]),
+        (Selection(run=""), ["b-1"]),
+        (Selection(run="dusk"), []),
+        (Selection(subject="n1"), ["b-1", "c-1"]),
+        (Selection(subject=""), ["a-1", "d-1", "a-3", "a-4"]),
+        (Selection(run="day", subject="n1"), ["c-1"]),
+        (Selection(kinds=("step.committed",)), ["a-3", "a-4"]),
+        (Selection(kinds=("fault.observed", "run.started")), ["a-1", "b-1", "c-1"]),
+        (Selection(run="night", kinds=("step.committed", "run.started")), ["a-1", "a-3", "a-4"]),
+        (Selection(subject="n1", kinds=("member.joined",)), []),
+        (Selection(since_ns=20, until_ns=30), ["a-3", "a-4", "b-1"]),
+        (Selection(run="night", since_ns=21), ["a-2"]),
+        (Selection(subject="n1", until_ns=40), ["b-1"]),
+        (Selection(since_ns=-(2**90), until_ns=2**90), BY_TIME),
+        (Selection(since_ns=2**90), []),
+    ],
+)
+def test_a_selection_restricts(store: Store, selection: Selection, expected: list[str]) -> None:
+    store.ingest(EVENTS)
+    assert _ids(store.select(selection)) == expected
+    assert _ids(store.select(selection, limit=2)) == expected[:2]
+    assert sorted(event.id for _, event in store.since(0, selection)) == sorted(expected)
+
+
+def test_since_goes_on_where_it_stopped(store: Store) -> None:
+    store.ingest(EVENTS[:3])
+    arrived = list(store.since(0))
+    assert [event for _, event in arrived] == EVENTS[:3]
+    cursor = arrived[-1][0]
+    assert list(store.since(cursor)) == []
+    store.ingest(EVENTS)
+    assert [event for _, event in store.since(cursor)] == EVENTS[3:]
+    assert _ids(event for _, event in store.since(cursor, Selection(run="night"))) == ["a-3"]
+    assert list(store.since(arrived[0][0]))[:2] == arrived[1:]
+
+
+def test_runs_are_counted_and_the_newest_comes_first(store: Store) -> None:
+    store.ingest(EVENTS[:5])
+    assert store.runs() == [RunSummary(run="night", events=4, first_ns=10, last_ns=30)]
+    store.ingest(EVENTS)
+    store.ingest([StepCommitted(id="e-1", occurred_ns=5, run="night", step=3)])
+    assert store.runs() == [
+        RunSummary(run="day", events=2, first_ns=15, last_ns=40),
+        RunSummary(run="night", events=5, first_ns=5, last_ns=30),
+    ]
+
+
+def test_the_last_mark_counts(store: Store) -> None:
+    store.ingest([], marks={"a": 1, "b": 2**62})
+    store.ingest(EVENTS, marks={"a": 7})
+    store.ingest([], marks={"a": 3})
+    assert store.marks() == {"a": 3, "b": 2**62}
+
+
+def test_marks_may_grow_while_events_are_drawn(store: Store) -> None:
+    marks: dict[str, int] = {}
+
+    def drawing() -> Iterator[AnyEvent]:
+        for event in EVENTS:
+            yield event
+            marks["journal"] = marks.get("journal", 0) + len(encode(event))
+
+    store.ingest(drawing(), marks=marks)
+    assert store.marks() == {"journal": sum(len(encode(event)) for event in EVENTS)}
+
+
+@pytest.mark.parametrize("number", [BATCH_EVENTS, 2 * BATCH_EVENTS + 1])
+def test_batches_do_not_show(store: Store, number: int) -> None:
+    assert store.ingest(_steps(number), marks={"journal": 5}) == Ingested(new=number, known=0, conflicting=0)
+    expected = list(_steps(number))
+    assert list(store.select()) == expected
+    assert [event for _, event in store.since(0)] == expected
+    assert store.runs() == [RunSummary(run="night", events=number, first_ns=1_000, last_ns=999 + number)]
+    assert store.marks() == {"journal": 5}
+
+
+def test_an_input_that_breaks_leaves_whole_batches_and_no_mark(store: Store) -> None:
+    def breaking() -> Iterator[AnyEvent]:
+        yield from _steps(BATCH_EVENTS + 1)
+        raise ConnectionError("the input broke")
+
+    with pytest.raises(ConnectionError):
+        store.ingest(breaking(), marks={"journal": 5})
+    assert len(list(store.select())) == BATCH_EVENTS
+    assert store.marks() == {}
+    assert store.ingest(_steps(BATCH_EVENTS + 1)).new == 1
+
+
+def test_a_read_sees_the_store_as_it_was_and_does_not_stop_writing(store: Store) -> None:
+    store.ingest(_steps(20))
+    for number, event in enumerate(store.select()):
+        assert isinstance(event, StepCommitted)
+        store.ingest([Correction(id=f"x-{number}", occurred_ns=10**9, run="night", target=event.id)])
+    assert store.runs() == [RunSummary(run="night", events=40, first_ns=1_000, last_ns=10**9)]
+
+
+def test_a_read_may_be_given_up(store: Store) -> None:
+    store.ingest(_steps(50))
+    reading = store.select()
+    assert _ids(islice(reading, 3)) == _ids(_steps(3))
+    del reading
+    assert store.ingest(_steps(51)).new == 1
+
+
+def test_a_store_outlives_its_opening(url: str, tmp_path: Path) -> None:
+    with open_store(url, tmp_path) as store:
+        store.ingest(EVENTS, marks={"journal": 9})
+        content = _content(store)
+    with open_store(url, tmp_path) as store:
+        assert _content(store) == content
+
+
+# Any selection from any events is what a plain filter would give.
+
+_NAMES = st.sampled_from(
+    ["", "a", "A", "é", "z", "\x00", "\x01", "\x01\x02", "a\x00", "'; --", "%s ?"]
+) | st.text(st.characters(exclude_categories=["Cs"]), max_size=3)
+_TIMES = st.integers(0, 12) | st.sampled_from([2**62])
+_KINDS = (StepCommitted, RunStarted, FaultObserved)
+
+
+@st.composite
+def _events(draw: st.DrawFn) -> AnyEvent:
+    envelope = {
+        "id": draw(_NAMES),
+        "occurred_ns": draw(_TIMES),
+        "run": draw(_NAMES),
+        "subject": draw(_NAMES),
+        "step": draw(st.integers(0, 3)),
+        "fault": "",
+        "kind": draw(st.sampled_from([*(kind.__struct_config__.tag for kind in _KINDS), "moon.phase"])),
+    }
+    return decode(msgspec.json.encode(envelope))
+
+
+_SELECTIONS = st.builds(
+    Selection,
+    run=st.none() | _NAMES,
+    subject=st.none() | _NAMES,
+    kinds=st.lists(st.sampled_from(["step.committed", "run.started", "moon.phase"]), max_size=2).map(tuple),
+    since_ns=st.none() | _TIMES,
+    until_ns=st.none() | _TIMES,
+)
+
+
+def _holds(selection: Selection, event: AnyEvent) -> bool:
+    return (
+        selection.run in (None, event.run)
+        and selection.subject in (None, event.subject)
+        and (not selection.kinds or kind_of(event) in selection.kinds)
+        and (selection.since_ns is None or event.occurred_ns >= selection.since_ns)
+        and (selection.until_ns is None or event.occurred_ns < selection.until_ns)
+    )
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(events=st.lists(_events(), max_size=30), selections=st.lists(_SELECTIONS, min_size=1, max_size=4))
+def test_a_selection_is_a_filter(
+    fresh_url: FreshUrl, tmp_path: Path, events: list[AnyEvent], selections: list[Selection]
+) -> None:
+    kept: dict[str, AnyEvent] = {}
+    for event in events:
+        kept.setdefault(event.id, event)
+    conflicting = sum(encode(event) != encode(kept[event.id]) for event in events)
+    runs = {event.run for event in kept.values()} - {""}
+    with open_store(fresh_url(), tmp_path) as store:
+        known = len(events) - len(kept) - conflicting
+        assert store.ingest(events) == Ingested(new=len(kept), known=known, conflicting=conflicting)
+        assert {summary.run for summary in store.runs()} == runs
+        for selection in [Selection(), *selections]:
+            expected = [event for event in kept.values() if _holds(selection, event)]
+            assert [event for _, event in store.since(0, selection)] == expected
+            expected.sort(key=lambda event: (event.occurred_ns, event.id))
+            assert list(store.select(selection)) == expected
+
+
+# Several processes, some of which die.
+
+_CHILD = """
+import sys
+from itertools import islice
+from pathlib import Path
+from holdfast.record.events import StepCommitted
+from holdfast.record.store import open_store
+
+url, token, number, chunk, moment = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
+
+def steps():
+    for step in range(number):
+        if step == moment:
+            print("now", flush=True)
+        yield StepCommitted(id=f"{token}-{step:010x}", occurred_ns=1_000 + step, run="night", step=step)
+
+with open_store(url, Path()) as store:
+    events = steps()
+    while batch := islice(events, chunk):
+        if not store.ingest(batch, marks={token: number} if chunk >= number else {}).new:
+            break
+"""
+
+
+def _ingesting(
+    url: str, token: str, number: int, *, chunk: int, moment: int = -1
+) -> "subprocess.Popen[bytes]":
+    """A process that ingests `number` steps, `chunk` at a time, and says so just before the step `moment`."""
+    words = [url, token, str(number), str(chunk), str(moment)]
+    return subprocess.Popen([sys.executable, "-c", _CHILD, *words], stdout=subprocess.PIPE)
+
+
+def _finished(process: "subprocess.Popen[bytes]") -> int:
+    with process:
+        return process.wait(PROCESS_WAIT_S)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_ingest_may_be_killed_at_any_moment(url: str, tmp_path: Path, seed: int) -> None:
+    generator = random.Random(seed)
+    number = 2 * BATCH_EVENTS + 5_000
+    child = _ingesting(url, "s", number, chunk=number, moment=generator.randrange(number))
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"now\n"
+    time.sleep(generator.uniform(0, 0.1))
+    child.send_signal(signal.SIGKILL)
+    assert _finished(child) in (-signal.SIGKILL, 0)
+
+    expected = list(_steps(number))
+    with open_store(url, tmp_path) as store:
+        marks, left = store.marks(), list(store.select())
+        assert left == expected[: len(left)]
+        assert marks == {} or (marks == {"s": number} and left == expected)
+        assert [summary.events for summary in store.runs()] == ([len(left)] if left else [])
+        again = store.ingest(_steps(number), marks={"s": number})
+        assert again == Ingested(new=number - len(left), known=len(left), conflicting=0)
+        assert list(store.select()) == expected
+        assert store.marks() == {"s": number}
+        assert store.runs() == [RunSummary(run="night", events=number, first_ns=1_000, last_ns=999 + number)]
+
+
+def test_a_follower_misses_nothing_of_concurrent_writers(url: str, tmp_path: Path) -> None:
+    number = 300
+    writers = [_ingesting(url, token, number, chunk=3) for token in ("s", "t", "u")]
+    seen: list[AnyEvent] = []
+    with open_store(url, tmp_path) as store:
+        cursor, is_over = 0, False
+        while not is_over:
+            is_over = all(writer.poll() is not None for writer in writers)
+            for arrival, event in store.since(cursor):
+                cursor = arrival
+                seen.append(event)
+        assert [_finished(writer) for writer in writers] == [0, 0, 0]
+        assert [event for _, event in store.since(0)] == seen
+    for token in ("s", "t", "u"):
+        assert [event for event in seen if event.id.startswith(token)] == list(_steps(number, token=token))
+
+
+def test_processes_may_make_a_store_at_once_and_ingest_the_same(url: str, tmp_path: Path) -> None:
+    writers = [_ingesting(url, "s", 3_000, chunk=3_000) for _ in range(4)]
+    assert [_finished(writer) for writer in writers] == [0] * 4
+    with open_store(url, tmp_path) as store:
+        assert list(store.select()) == list(_steps(3_000))
+        assert store.runs() == [RunSummary(run="night", events=3_000, first_ns=1_000, last_ns=3_999)]
+
+
+# What is told when a store cannot be used.
+
+
+def _refusal(attempt: Callable[[], object], kind: type[HoldfastError] = StoreError) -> str:
+    with pytest.raises(kind) as caught:
+        attempt()
+    assert caught.value.hint
+    sentence: str = caught.value.sentence
+    assert sentence.endswith(".")
+    assert "\n" not in sentence
+    return sentence
+
+
+def _locked_for(url: str, wait_s: float) -> Store:
+    if url.startswith("sqlite"):
+        return SqliteStore(Path(urlsplit(url).path), lock_wait_s=wait_s)
+    return PostgresStore(url, lock_wait_s=wait_s)
+
+
+_HOLD_LOCK = {
+    "sqlite": "import sqlite3; c = sqlite3.connect(sys.argv[1][9:]); c.execute('BEGIN EXCLUSIVE')",
+    "postgresql": "import psycopg; c = psycopg.connect(sys.argv[1]); c.execute('LOCK TABLE holdfast.store')",
+}
+
+
+def test_a_locked_store_is_given_up_in_bounded_time(url: str) -> None:
+    with _locked_for(url, 0.2) as store:
+        script = (
+            f"import sys; {_HOLD_LOCK[urlsplit(url).scheme]}; print('held', flush=True); sys.stdin.read()"
+        )
+        holder = subprocess.Popen(
+            [sys.executable, "-c", script, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        with holder:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == b"held\n"
+            began_s = time.monotonic()
+            assert "is locked by another process" in _refusal(lambda: store.ingest(EVENTS))
+            assert time.monotonic() - began_s < 5
+            holder.kill()
+        assert store.ingest(EVENTS).new == len(EVENTS)
+
+
+def _set_schema_version(url: str) -> None:
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(urlsplit(url).path)) as connection:
+            connection.execute("PRAGMA user_version = 2")
+    else:
+        with psycopg.connect(url) as client:
+            client.execute("UPDATE holdfast.store SET schema_version = 2")
+
+
+def test_a_newer_schema_is_refused(url: str, tmp_path: Path) -> None:
+    open_store(url, tmp_path).close()
+    _set_schema_version(url)
+    assert "newer Holdfast: it has schema 2, not 1" in _refusal(lambda: open_store(url, tmp_path))
+
+
+def _damage_a_body(url: str) -> None:
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(urlsplit(url).path)) as connection, connection:
+            connection.execute("UPDATE events SET body = x'7b'")
+    else:
+        with psycopg.connect(url) as client:
+            client.execute(r"UPDATE holdfast.events SET body = '\x7b'")
+
+
+def test_bytes_that_are_no_event_are_told(store: Store, url: str) -> None:
+    store.ingest(EVENTS)
+    _damage_a_body(url)
+    assert "is damaged: it holds bytes that are no event" in _refusal(lambda: list(store.select()))
+    assert "is damaged: it holds bytes that are no event" in _refusal(lambda: list(store.since(0)))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mysql://me:secret@host/db",
+        "record.txt",
+        "record",
+        "",
+        "sqlite://record.db",
+        "sqlite:///",
+        "sqlite:x.db",
+    ],
+)
+def test_what_names_no_store_is_refused(tmp_path: Path, url: str) -> None:
+    assert "secret" not in _refusal(lambda: open_store(url, tmp_path), InputError)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_paths_and_urls_lead_to_the_same_file(tmp_path: Path) -> None:
+    with open_store(None, tmp_path / "deep" / "home") as store:
+        store.ingest(EVENTS)
+    path = tmp_path / "deep" / "home" / "record.sqlite"
+    escaped = str(path).replace("record", "r%65cord")
+    for url in (str(path), f"sqlite://{path}", f"sqlite:///{path}", f"sqlite://{escaped}"):
+        with open_store(url, tmp_path) as store:
+            assert len(list(store.select())) == len(EVENTS)
+
+
+def test_a_home_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "cannot be made" in _refusal(lambda: open_store(None, tmp_path / "file" / "home"))
+
+
+# SQLite.
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "record.sqlite"
+
+
+@pytest.fixture
+def filled(path: Path) -> Path:
+    with SqliteStore(path) as store:
+        store.ingest(_steps(5_000))
+    return path
+
+
+@pytest.mark.parametrize("size_bytes", [2, 99, 100, 5_000, 1_000_000])
+def test_a_file_of_garbage_is_refused_and_left_alone(path: Path, size_bytes: int) -> None:
+    garbage = random.Random(size_bytes).randbytes(size_bytes)
+    path.write_bytes(garbage)
+    assert "is no SQLite database" in _refusal(lambda: SqliteStore(path))
+    assert path.read_bytes() == garbage
+
+
+def test_a_file_cut_in_half_is_refused(filled: Path) -> None:
+    os.truncate(filled, filled.stat().st_size // 2)
+    assert "is damaged" in _refusal(lambda: SqliteStore(filled))
+
+
+def test_a_file_with_a_hole_in_it_is_told_when_it_is_met(filled: Path) -> None:
+    with filled.open("r+b") as stream:
+        stream.seek(filled.stat().st_size // 4)
+        stream.write(b"\xa5" * (filled.stat().st_size // 2))
+    assert "is damaged" in _refusal(lambda: list(SqliteStore(filled).select()))
+
+
+def test_an_empty_file_becomes_a_store(path: Path) -> None:
+    path.touch()  # what a process leaves that is killed while it makes one
+    with SqliteStore(path) as store:
+        assert store.ingest(EVENTS).new == len(EVENTS)
+
+
+def test_a_database_of_another_program_is_refused_and_left_alone(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE events (id TEXT)")
+    before = path.read_bytes()
+    assert "of another program" in _refusal(lambda: SqliteStore(path))
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_directory_is_refused(tmp_path: Path) -> None:
+    assert "cannot be opened" in _refusal(lambda: SqliteStore(tmp_path))
+
+
+def test_a_missing_directory_is_told_and_not_made(tmp_path: Path) -> None:
+    assert "cannot be opened" in _refusal(lambda: SqliteStore(tmp_path / "typo" / "record.sqlite"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_that_is_removed_is_not_replaced_by_an_empty_one(filled: Path) -> None:
+    with SqliteStore(filled) as store:
+        for file in filled.parent.iterdir():
+            file.unlink()
+        assert "cannot be opened" in _refusal(lambda: list(store.select()))
+    assert not filled.exists()
+
+
+_READ_THEN_WRITE = """
+import sys
+from pathlib import Path
+from holdfast.record.errors import StoreError
+from holdfast.record.events import StepCommitted
+from holdfast.record.sqlite import SqliteStore
+
+with SqliteStore(Path(sys.argv[1])) as store:
+    print(len(list(store.select())))
+    try:
+        store.ingest([StepCommitted(id="new", occurred_ns=1, step=1)])
+    except StoreError as error:
+        print(error.sentence)
+"""
+
+
+def test_a_read_only_file_can_be_read_and_says_so_when_written(filled: Path) -> None:
+    filled.chmod(0o444)
+    # Root may write to any file, unless that one privilege is taken away.
+    command = ["setpriv", "--bounding-set=-dac_override"] if os.geteuid() == 0 else []
+    command += [sys.executable, "-c", _READ_THEN_WRITE, str(filled)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PROCESS_WAIT_S)
+    assert done.returncode == 0, done.stderr
+    number, sentence = done.stdout.splitlines()
+    assert number == "5000"
+    assert "may not be written" in sentence
+
+
+# PostgreSQL.
+
+
+def _closed_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def test_an_unreachable_server_is_told(tmp_path: Path) -> None:
+    url = f"postgresql://me:secret@127.0.0.1:{_closed_port()}/record"
+    sentence = _refusal(lambda: open_store(url, tmp_path))
+    assert "Connection refused" in sentence
+    assert "secret" not in sentence
+
+
+def test_a_wrong_password_is_told_without_it(postgres_server: str, tmp_path: Path) -> None:
+    port = urlsplit(postgres_server).port
+    url = f"postgres://holdfast:secret@127.0.0.1:{port}/postgres"
+    sentence = _refusal(lambda: open_store(url, tmp_path))
+    assert 'password authentication failed for user "holdfast"' in sentence
+    assert "secret" not in sentence
+
+
+def test_a_wrong_database_is_told(postgres_server: str, tmp_path: Path) -> None:
+    sentence = _refusal(lambda: open_store(postgres_server + "typo", tmp_path))
+    assert sentence.endswith('cannot be used: database "typo" does not exist.')
+    assert "tide" not in sentence
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:sec@ret@host/db",
+        "postgresql://me:sec/ret@host/db",
+        "postgresql://me:123/ret@host/db",
+        "postgresql://me:sec%zzret@host/db",
+        "postgresql://me:secret@[::1/db",
+        "postgresql://me:secret@host:port/db",
+    ],
+)
+def test_a_password_is_not_told_when_it_breaks_the_url(tmp_path: Path, url: str) -> None:
+    sentence = _refusal(lambda: open_store(url, tmp_path), InputError)
+    assert sentence == "The URL of the PostgreSQL store cannot be read."
+
+
+def test_a_connection_that_breaks_is_told(postgres_database: FreshUrl, tmp_path: Path) -> None:
+    url = postgres_database()
+    with open_store(url, tmp_path) as store, psycopg.connect(url, autocommit=True) as killer:
+        store.ingest(_steps(20_000))
+        reading = store.select()
+        next(reading)
+        killer.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        assert "terminating connection" in _refusal(lambda: list(reading))
+        assert "cannot be used" in _refusal(lambda: store.ingest(EVENTS))
+
+
+def test_without_psycopg_it_says_what_to_install(tmp_path: Path) -> None:
+    # An interpreter that sees Holdfast and msgspec, and no other package.
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    for module in (msgspec, sys.modules["holdfast"]):
+        assert module.__file__ is not None
+        (packages / module.__name__).symlink_to(Path(module.__file__).parent)
+    script = (
+        "from pathlib import Path; from holdfast.record.store import open_store\n"
+        "try: open_store('postgresql://host/db', Path())\n"
+        "except Exception as error: print(type(error).__name__, error.hint)"
+    )
+    done = _run_python("-S", "-c", script, environment={"PYTHONPATH": str(packages)})
+    assert done == "InputError Run `pip install 'holdfast[postgres]'`.\n"
+
+
+def test_importing_the_store_imports_no_driver() -> None:
+    script = "import sys, holdfast.record.store; print({'psycopg', 'sqlite3', 'holdfast.cli'} & sys.modules.keys())"
+    assert _run_python("-c", script) == "set()\n"
+
+
+def _run_python(*words: str, environment: Mapping[str, str] = {}) -> str:
+    return subprocess.run(
+        [sys.executable, *words],
+        env={**os.environ, **environment},
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=PROCESS_WAIT_S,
+    ).stdout
