@@ -1,0 +1,165 @@
+"""The page of one run's report: one HTML file that needs nothing else, neither network nor script.
+
+Written for the person who pays: first how much of it was useful and what the rest was lost to, then ever more
+of the ledger, down to the exact sums. The numbers are the report's; nothing is computed here but sums, shares
+and places on the page. Its content security policy forbids all loading and all scripts but the page's own.
+"""
+
+from base64 import b64encode
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+
+import msgspec
+from jinja2 import Environment, StrictUndefined, Template
+from markupsafe import Markup
+
+from holdfast import __version__
+from holdfast.dashboard import charts, wording
+from holdfast.ledger.categories import Category
+from holdfast.ledger.report import Report
+
+LARGEST_LOSSES = 3
+INCIDENTS_SHOWN_MAX = 20
+"""The rest is counted and summed in one line."""
+
+GROUPS: tuple[tuple[str, tuple[Category, ...]], ...] = (
+    ("Stepping", tuple(c for c in Category if Category.USEFUL <= c < Category.UNATTRIBUTED)),
+    ("In a run, not stepping", tuple(c for c in Category if Category.QUEUED <= c < Category.USEFUL)),
+    ("Not in a run", tuple(c for c in Category if c < Category.QUEUED)),
+    ("Not explained", (Category.UNATTRIBUTED,)),
+)
+"""The ledger's groups, the useful one first; see "The ledger's identity" in docs/architecture.md."""
+
+_MFU_WANTED = (
+    "Not known. Declare the chip and the model's FLOPs per step (a reference.declared event) to get it."
+)
+_BANDWIDTH_WANTED = "Not known. Record how long collectives take (collective.timed events) to get it."
+
+
+class _Headline(msgspec.Struct, frozen=True, kw_only=True):
+    """The one number, and the sentence it belongs to. known: whether it is the useful share."""
+
+    number: str
+    sentence: str
+    more: str = ""
+    known: bool = False
+
+
+class _Fall(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of the waterfall. category: None for what was paid for."""
+
+    category: Category | None
+    label: str
+    gpu_ns: int
+    bar: Markup
+
+
+def render(report: Report) -> str:
+    """The whole page."""
+    amounts = wording.Amounts(report.paid_gpu_ns)
+    shown = report.incidents[:INCIDENTS_SHOWN_MAX]
+    hidden = report.incidents[INCIDENTS_SHOWN_MAX:]
+    return _template().render(
+        version=__version__,
+        report=report,
+        amounts=amounts,
+        headline=_headline(report, amounts),
+        largest=_losses(report)[:LARGEST_LOSSES],
+        numbers=(
+            ("Model FLOPs utilisation (MFU)", report.mfu, _MFU_WANTED),
+            ("Inter-node bandwidth", report.bandwidth, _BANDWIDTH_WANTED),
+        ),
+        falls=_waterfall(report),
+        zeros=[c for c in Category if c != Category.USEFUL and not _part(report, c)],
+        course=charts.course(report, shown) if report.paid_gpu_ns else "",
+        legend=[c for c in charts.STACK if any(c.key in bucket for bucket in report.course.buckets)],
+        shown=shown,
+        hidden=hidden,
+        incidents_gpu_ns=sum(incident.lost_gpu_ns for incident in report.incidents),
+        hidden_gpu_ns=sum(incident.lost_gpu_ns for incident in hidden),
+        groups=GROUPS,
+        sum_gpu_ns=sum(report.partition.values()),
+    )
+
+
+def _part(report: Report, category: Category) -> int:
+    return report.partition.get(category.key, 0)
+
+
+def _losses(report: Report) -> list[Category]:
+    """What was lost, the most first."""
+    lost = [category for category in Category if category != Category.USEFUL and _part(report, category)]
+    return sorted(lost, key=lambda category: -_part(report, category))
+
+
+def _headline(report: Report, amounts: wording.Amounts) -> _Headline:
+    paid, useful = report.paid_gpu_ns, _part(report, Category.USEFUL)
+    unattributed = _part(report, Category.UNATTRIBUTED)
+    if not paid:
+        return _Headline(
+            number=wording.UNKNOWN, sentence="No GPU time was paid for, so there is nothing to share out."
+        )
+    if unattributed == paid:
+        return _Headline(
+            number="Unknown",
+            sentence=f"Nothing recorded says how the {amounts.hours(paid)} GPU-hours paid for were used.",
+            more="The run reported neither steps nor checkpoints, only that it had the GPUs.",
+        )
+    more = f"Nothing recorded says where another {amounts.share(unattributed)} went." if unattributed else ""
+    return _Headline(
+        number=amounts.share(useful),
+        sentence="of the GPU time paid for was useful: "
+        f"{amounts.hours(useful)} of {amounts.hours(paid)} GPU-hours.",
+        more=more,
+        known=True,
+    )
+
+
+def _waterfall(report: Report) -> list[_Fall]:
+    """From what was paid for, loss by loss, the largest first, down to what was useful."""
+    paid = report.paid_gpu_ns
+    if not paid:
+        return []
+    whole = charts.fall("mark paid", 0.0, 100.0, first=True, last=False)
+    falls = [_Fall(category=None, label="Paid for", gpu_ns=paid, bar=whole)]
+    remaining = paid
+    for category in (*_losses(report), Category.USEFUL):
+        part = _part(report, category)
+        remaining -= part
+        bar = charts.fall(
+            charts.mark(category),
+            100 * remaining / paid,
+            100 * part / paid,
+            first=False,
+            last=category == Category.USEFUL,
+        )
+        falls.append(_Fall(category=category, label=wording.opening(category.label), gpu_ns=part, bar=bar))
+    return falls
+
+
+@cache
+def _template() -> Template:
+    package = files(__package__)
+    script = package.joinpath("page.js").read_text(encoding="utf-8")
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(
+        css_class=charts.css_class,
+        duration=wording.duration,
+        exact_seconds=wording.exact_seconds,
+        gauge=charts.gauge,
+        moment=wording.moment,
+        opening=wording.opening,
+        percent=wording.percent,
+        short=wording.short,
+        span=wording.span,
+        strip=charts.strip,
+    )
+    environment.globals.update(
+        style=Markup(package.joinpath("page.css").read_text(encoding="utf-8")),
+        script=Markup(script),
+        script_hash=b64encode(sha256(script.encode()).digest()).decode(),
+    )
+    return environment.from_string(package.joinpath("page.html").read_text(encoding="utf-8"))

@@ -1,0 +1,95 @@
+"""Amounts and moments in words: never zero for what is something, never all for what is less."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.dashboard.wording import HOUR_NS, Amounts, duration, exact_seconds, percent, span, tick
+
+SECOND_NS = 10**9
+DAY_NS = 24 * HOUR_NS
+SPRING_NS = 1_743_574_104 * SECOND_NS
+"""2 April 2025, 06:08:24 UTC."""
+
+
+@pytest.mark.parametrize(
+    ("duration_ns", "words"),
+    [
+        (0, "0 s"),
+        (1_500_000, "0.002 s"),
+        (8 * SECOND_NS, "8 s"),
+        (9_999_700_000, "10 s"),
+        (59_600_000_000, "1 min"),
+        (167 * SECOND_NS, "2 min 47 s"),
+        (3_600 * SECOND_NS, "1 h"),
+        (35_364 * SECOND_NS, "9 h 49 min"),
+        (DAY_NS + 59 * SECOND_NS, "1 d"),
+        (54 * DAY_NS + 5 * HOUR_NS, "54 d 5 h"),
+    ],
+)
+def test_durations(duration_ns: int, words: str) -> None:
+    assert duration(duration_ns) == words
+
+
+@pytest.mark.parametrize(
+    ("ratio", "words"),
+    [
+        (None, "–"),
+        (0.0, "0.0 %"),
+        (0.00001, "< 0.1 %"),
+        (0.41570, "41.6 %"),
+        (0.99999, "> 99.9 %"),
+        (1.0, "100.0 %"),
+        (1.25, "125.0 %"),
+    ],
+)
+def test_percentages(ratio: float | None, words: str) -> None:
+    assert percent(ratio) == words
+
+
+@pytest.mark.parametrize(
+    ("paid_hours", "part_hours", "words"),
+    [
+        (8_801.78, 3_658.93, "3,659"),
+        (8_801.78, 0.2, "< 1"),
+        (30_840_000, 1_234_567.8, "1,234,568"),
+        (893.0, 17.04, "17.0"),
+        (2.2222, 0.0001, "< 0.001"),
+        (0.0167, 0.0167, "0.01670"),
+        (0.0, 0.0, "0"),
+    ],
+)
+def test_hours_have_the_precision_of_the_whole(paid_hours: float, part_hours: float, words: str) -> None:
+    assert Amounts(round(paid_hours * HOUR_NS)).hours(round(part_hours * HOUR_NS)) == words
+
+
+@given(paid=st.integers(1, 2**80), share=st.floats(0, 1))
+def test_only_zero_is_written_as_zero_and_only_all_as_all(paid: int, share: float) -> None:
+    amounts, part = Amounts(paid), min(paid, int(paid * share))
+    assert (amounts.hours(part).strip("0.,") == "") == (part == 0)
+    assert (amounts.share(part) == "0.0 %") == (part == 0)
+    assert (amounts.share(part) == "100.0 %") == (part / paid == 1)
+
+
+@given(st.integers(0, 2**90))
+def test_exact_seconds_lose_nothing(nanoseconds: int) -> None:
+    assert int(exact_seconds(nanoseconds).replace(",", "").replace(".", "")) == nanoseconds
+
+
+def test_spans_say_a_day_once_and_seconds_where_it_takes_them() -> None:
+    assert span(SPRING_NS, SPRING_NS + 90 * SECOND_NS) == "2 Apr 2025, 06:08:24 to 06:09:54 UTC"
+    assert span(SPRING_NS, SPRING_NS + HOUR_NS) == "2 Apr 2025, 06:08 to 07:08 UTC"
+    assert span(SPRING_NS, SPRING_NS + DAY_NS) == "2 Apr 2025, 06:08 to 3 Apr 2025, 06:08 UTC"
+
+
+@pytest.mark.parametrize(
+    ("step_ns", "label"),
+    [
+        (15 * SECOND_NS, "06:08:24"),
+        (HOUR_NS, "06:08"),
+        (7 * DAY_NS, "2 Apr"),
+        (31 * DAY_NS, "Apr 2025"),
+    ],
+)
+def test_labels_on_an_axis(step_ns: int, label: str) -> None:
+    assert tick(SPRING_NS, step_ns) == label
