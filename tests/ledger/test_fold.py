@@ -315,6 +315,8 @@ def test_a_job_that_tells_nothing_is_unattributed(story: Any) -> None:
     story.wait(1000).tell(RunEnded, outcome="failed", reason="NODE_FAIL")
     told = story.report()
     assert story.gpu_s() == {"unattributed": 8000}
+    assert told.goodput.scheduling == 1.0
+    assert told.goodput.runtime is told.goodput.total is told.ettr.cumulative is None
     assert (told.name, told.team) == ("train", "nlp")
 
 
@@ -399,7 +401,17 @@ def test_mfu_and_bandwidth_are_told_against_their_references(story: Any) -> None
     assert told.useful_work.tokens_per_gpu_hour == pytest.approx(16_000_000 * 20 / (16_384 * 200 / 3600))
     assert told.bandwidth is not None
     assert told.bandwidth.measured == pytest.approx(2**34 * 2 * 31 / 32 / 0.1 / 1e9)
+    assert told.bandwidth.reach == "network"
     assert "370.0 GB/s is the reference" in told.bandwidth.sentence
+
+
+def test_the_bandwidth_told_is_the_one_between_nodes(story: Any) -> None:
+    story.tell(ReferenceDeclared, chip="H100")
+    story.tell(CollectiveTimed, collective="all-reduce", size_bytes=2**34, ranks=8, duration_ns=10**8)
+    within = story.report().bandwidth
+    assert (within.reach, within.reference) == ("nvlink", 480.0)
+    story.tell(CollectiveTimed, collective="all-reduce", size_bytes=2**20, ranks=64, duration_ns=10**7)
+    assert story.report().bandwidth.reach == "network"
 
 
 def test_an_unknown_chip_gives_no_reference_and_no_error(story: Any) -> None:

@@ -38,21 +38,21 @@ def test_a_recorded_outage_belongs_to_one_incident(story: Any) -> None:
 
 
 def test_a_rollback_past_an_earlier_restart_counts_every_step_once(story: Any) -> None:
-    """Steps 1-150, back to 100, up to 180, back to 0 (past the restart at 100), up to 200, all at once."""
+    """Steps 0-99; 500 s to restart at 80, up to 149; 500 s to restart at 40, before 80, up to 199."""
     story.tell(RunStarted, gpus=1)
-    story.steps(1, 150, 10)
-    for resume_after, last in ((100, 180), (0, 200)):
+    story.steps(0, 99, 10)
+    for first, last in ((80, 149), (40, 199)):
         story.tell(RunStarted, gpus=1)
-        story.tell(CheckpointLoaded, step=resume_after)
-        story.steps(resume_after + 1, last, 10)
+        story.wait(500).tell(CheckpointLoaded, step=first - 1)
+        story.steps(first, last, 10)
     told = story.report()
     assert told.goodput.total == pytest.approx(2000 / 4300)
     assert f"{100 * told.goodput.total:.1f}" == "46.5"
-    assert told.partition["recomputed"] == 2300 * 10**9
+    assert story.gpu_s() == {"useful": 2000, "recomputed": 1300, "starting": 1000}
     assert told.counts.restarts == 2
     by_time = sorted(told.incidents, key=lambda incident: incident.began_ns)
-    assert [incident.steps_rolled_back for incident in by_time] == [50, 180]
-    assert [incident.losses["recomputed"] // 10**10 for incident in by_time] == [50, 180]
+    assert [incident.steps_rolled_back for incident in by_time] == [20, 110]
+    assert [incident.losses["recomputed"] // 10**10 for incident in by_time] == [20, 110]
 
 
 def test_a_run_that_slows_down_is_not_fully_productive(story: Any) -> None:
@@ -69,18 +69,30 @@ def test_a_run_that_slows_down_is_not_fully_productive(story: Any) -> None:
 
 
 def test_every_failed_relaunch_is_a_restart(story: Any) -> None:
-    """100 steps, a failure, five relaunches that fail after a minute each, a sixth that works."""
+    """Steps 0-99; six launches a minute apart, of which five die without a step; the sixth resumes at 90."""
     story.tell(RunStarted, gpus=1)
-    story.steps(1, 100, 10)
-    for _ in range(5):
-        story.tell(RunEnded, outcome="failed")
-        story.wait(60).tell(RunStarted, gpus=1)
+    story.steps(0, 99, 10)
+    for _ in range(6):
+        story.tell(RunStarted, gpus=1)
         story.wait(60)
-    story.tell(RunEnded, outcome="failed")
-    story.wait(60).tell(RunStarted, gpus=1)
-    story.steps(101, 200, 10)
+    story.tell(CheckpointLoaded, step=89)
+    story.steps(90, 199, 10)
     told = story.report()
     assert told.counts.restarts == 6
     assert told.counts.incidents == 1
     assert told.incidents[0].restarts == 6
-    assert story.gpu_s() == {"useful": 2000, "starting": 300}  # waiting between attempts was not paid for
+    assert story.gpu_s() == {"useful": 2000, "recomputed": 100, "starting": 360}
+
+
+def test_relaunches_that_are_seen_to_fail(story: Any) -> None:
+    """The same with each failure recorded and the GPUs given back in between: that time is not paid for."""
+    story.tell(RunStarted, gpus=1)
+    story.steps(0, 99, 10)
+    for _ in range(6):
+        story.tell(RunEnded, outcome="failed")
+        story.wait(60).tell(RunStarted, gpus=1)
+        story.wait(60)
+    story.steps(100, 199, 10)
+    told = story.report()
+    assert (told.counts.restarts, told.counts.starts, told.counts.incidents) == (6, 7, 1)
+    assert story.gpu_s() == {"useful": 2000, "starting": 360}

@@ -55,8 +55,11 @@ def _head(console: Console, told: Report) -> None:
 
 
 def _partition(console: Console, told: Report) -> None:
-    useful = percent(told.goodput.total)
-    console.print(f"{useful} of {gpu_hours(told.paid_gpu_ns)} GPU-hours paid for were useful.", style="bold")
+    paid = f"{gpu_hours(told.paid_gpu_ns)} GPU-hours paid for"
+    if told.goodput.total is None:
+        console.print(f"Nothing recorded says how the {paid} were used.", style="bold")
+    else:
+        console.print(f"{percent(told.goodput.total)} of {paid} were useful.", style="bold")
     parts = [(category, told.partition[category.key]) for category in _LOOKS]
     console.print(_bar(parts, told.paid_gpu_ns, min(console.width, BAR_CELLS_MAX)), no_wrap=True)
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))

@@ -68,7 +68,7 @@ def render(report: Report) -> str:
         largest=_losses(report)[:LARGEST_LOSSES],
         numbers=(
             ("Model FLOPs utilisation (MFU)", report.mfu, _MFU_WANTED),
-            ("Inter-node bandwidth", report.bandwidth, _BANDWIDTH_WANTED),
+            (_bandwidth_title(report), report.bandwidth, _BANDWIDTH_WANTED),
         ),
         falls=_waterfall(report),
         zeros=[c for c in Category if c != Category.USEFUL and not _part(report, c)],
@@ -81,6 +81,11 @@ def render(report: Report) -> str:
         groups=GROUPS,
         sum_gpu_ns=sum(report.partition.values()),
     )
+
+
+def _bandwidth_title(report: Report) -> str:
+    within = report.bandwidth is not None and report.bandwidth.reach == "nvlink"
+    return "Bandwidth within a node" if within else "Inter-node bandwidth"
 
 
 def _part(report: Report, category: Category) -> int:

@@ -62,5 +62,5 @@ _MEANING = {
     Category.UNATTRIBUTED: "nothing recorded says where it went",
 }
 
-OUTSIDE_RUN = frozenset({Category.IDLE, Category.SPARE, Category.DRAINED, Category.QUEUED})
-"""What scheduling goodput loses: paid for, and no run had it."""
+NOT_SCHEDULED = frozenset({Category.IDLE, Category.SPARE, Category.DRAINED, Category.QUEUED})
+"""What scheduling goodput loses: paid for, and no run had it to work with."""

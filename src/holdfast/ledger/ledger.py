@@ -1,14 +1,17 @@
 """A run's ledger as events arrive: in any order, some late, some twice, some taken back.
 
-Events are folded in the order of (occurred_ns, id). What arrives late is put where it belongs by going back
-to a kept copy of the accounts and folding on from there; how far back that reaches is bounded, and beyond it
-the caller is asked to fold the run again from the store. An event that names causes is never placed before
-them, which keeps clocks that disagree from showing an effect before its cause. See docs/time.md.
+Events are folded in the order of the time they occurred, then of their ids. What arrives late is put where
+it belongs by going back to a kept copy of the accounts and folding on from there; how far back that reaches is
+bounded, and beyond it the caller is asked to fold the run again from the store. An event that names causes is
+never placed before them, which keeps clocks that disagree from showing an effect before its cause. See
+docs/time.md.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterable
 from heapq import merge
+from itertools import groupby
+from operator import attrgetter
 
 import msgspec
 
@@ -27,12 +30,11 @@ CHAIN_MAX = 64
 """How long a chain of causes is followed. No real one is; a circle of them would never end."""
 
 
+_NEVER = (-1, -1)
+
+
 class TooLate(Exception):
     """An event belongs before everything the ledger still remembers: fold the run again."""
-
-
-def _order(event: AnyEvent) -> tuple[int, str]:
-    return event.occurred_ns, event.id
 
 
 class Ledger:
@@ -47,6 +49,7 @@ class Ledger:
         self._snapshots: list[tuple[int, Fold]] = [(0, self.fold.copy())]
         self._forgetful = False  # whether events older than `_recent` were folded and let go
         self._effects: dict[str, dict[str, AnyEvent]] = {}  # cause: its effects, as they came
+        self._ranks: dict[str, int] = {}  # how many causes come before an event at its very nanosecond
         self._late: dict[str, AnyEvent] = {}
         self._replay_from: int | None = None
 
@@ -62,7 +65,7 @@ class Ledger:
     def _append_or_keep(self, event: AnyEvent) -> None:
         """Fold the event if nothing later was folded before it, or keep it until the others are in."""
         recent, at_ns = self._recent, event.occurred_ns
-        if at_ns > self._last_ns or (at_ns == self._last_ns and event.id > recent[-1].id):
+        if at_ns > self._last_ns or (at_ns == self._last_ns and self._order(event) > self._order(recent[-1])):
             self._last_ns = at_ns
             recent.append(event)
             self.fold.apply(event)
@@ -87,26 +90,34 @@ class Ledger:
         if type(event) is Correction:
             self._retract(event.target)
 
+    def _order(self, event: AnyEvent) -> tuple[int, int, str]:
+        return event.occurred_ns, self._ranks.get(event.id, 0), event.id
+
     def _after_causes(self, event: AnyEvent) -> AnyEvent:
-        """The event, a nanosecond after the latest of its causes where it does not come after it anyway."""
-        latest_ns = max((self._time_of(cause) for cause in event.causes), default=-1)
+        """The event, at the moment of the latest of its causes if its own is not later, and after it."""
+        latest_ns, rank = max((self._moment_of(cause) for cause in event.causes), default=_NEVER)
+        self._ranks.pop(event.id, None)
         if event.occurred_ns > latest_ns:
             return event
-        return msgspec.structs.replace(event, occurred_ns=latest_ns + 1)
+        self._ranks[event.id] = rank + 1
+        return msgspec.structs.replace(event, occurred_ns=latest_ns)
 
-    def _time_of(self, event_id: str) -> int:
-        if event_id in self._late:
-            return self._late[event_id].occurred_ns
-        for known in reversed(self._recent[-CAUSE_WINDOW_EVENTS:]):
-            if known.id == event_id:
-                return known.occurred_ns
-        return -1
+    def _moment_of(self, event_id: str) -> tuple[int, int]:
+        """When an event that is known occurred, and how many causes come before it at that nanosecond."""
+        known = self._late.get(event_id)
+        if known is None:
+            recent = reversed(self._recent[-CAUSE_WINDOW_EVENTS:])
+            known = next((event for event in recent if event.id == event_id), None)
+        return _NEVER if known is None else (known.occurred_ns, self._ranks.get(event_id, 0))
 
     def _move_effects(self, cause: AnyEvent, chain: int = 0) -> None:
         """Put the effects of an event that is new in its place after it, and theirs after them."""
         for effect in self._effects.get(cause.id, {}).values():
+            before = self._moment_of(effect.id)
+            if before == _NEVER or chain == CHAIN_MAX:
+                continue
             placed = self._after_causes(effect)
-            if chain < CHAIN_MAX and self._time_of(effect.id) not in (-1, placed.occurred_ns):
+            if before != (placed.occurred_ns, self._ranks.get(effect.id, 0)):
                 self._remove(effect.id)
                 self._late[effect.id] = placed
                 self._move_effects(placed, chain + 1)
@@ -135,12 +146,13 @@ class Ledger:
     def _put_right(self) -> None:
         """Put the late ones in their places and fold again from the first place that changed."""
         if self._late:
-            late = sorted(self._late.values(), key=_order)
+            late = sorted(self._late.values(), key=self._order)
             self._late = {}
-            index = bisect_left(self._recent, _order(late[0]), key=_order)
+            index = bisect_left(self._recent, self._order(late[0]), key=self._order)
             if self._forgetful and index == 0:
                 raise TooLate(late[0].id)
-            self._recent[index:] = _without_repeats(self._recent[index:], late)
+            merged = merge(self._recent[index:], late, key=self._order)
+            self._recent[index:] = [next(repeats) for _, repeats in groupby(merged, key=attrgetter("id"))]
             self._redo_from(index)
         if self._replay_from is not None:
             self._replay(self._replay_from)
@@ -166,11 +178,3 @@ class Ledger:
         del self._recent[:keep_from]
         self._snapshots = [(start - keep_from, fold) for start, fold in self._snapshots if start >= keep_from]
         self._forgetful = True
-
-
-def _without_repeats(known: list[AnyEvent], late: list[AnyEvent]) -> list[AnyEvent]:
-    merged: list[AnyEvent] = []
-    for event in merge(known, late, key=_order):
-        if not merged or merged[-1].id != event.id:
-            merged.append(event)
-    return merged

@@ -24,7 +24,7 @@ Basis = Literal["measured", "expected", "floor"]
 FAR_RATIO = 1.5
 """A row whose model size or GPU count differs by more than this factor is called different."""
 
-_NVLINK_DOMAIN_GPUS: dict[Chip, int] = {"gb200": 72, "gb300": 72}
+_NVLINK_DOMAIN_GPUS: dict[Chip | None, int] = {"gb200": 72, "gb300": 72}
 _NVLINK_DOMAIN_GPUS_USUAL = 8
 
 
@@ -141,14 +141,19 @@ def reference_mfu(setup: Setup) -> MfuReference:
     return min(published().mfu, key=rank)
 
 
+def reach(chip: Chip | None, gpus: int) -> Reach:
+    """How far a collective of this many GPUs reaches, in machines built the usual way."""
+    domain_gpus = _NVLINK_DOMAIN_GPUS.get(chip, _NVLINK_DOMAIN_GPUS_USUAL)
+    return "nvlink" if gpus <= domain_gpus else "network"
+
+
 def reference_bandwidth(chip: Chip, gpus: int, collective: Collective) -> BandwidthReference | None:
     """The published bandwidth nearest to such a collective; None where none is known for chip and reach."""
-    domain_gpus = _NVLINK_DOMAIN_GPUS.get(chip, _NVLINK_DOMAIN_GPUS_USUAL)
-    reach: Reach = "nvlink" if gpus <= domain_gpus else "network"
+    wanted = (chip, reach(chip, gpus), collective)
     rows = [
         row
         for row in published().bandwidth
-        if (row.chip, row.reach, row.collective) == (chip, reach, collective) and row.basis != "floor"
+        if (row.chip, row.reach, row.collective) == wanted and row.basis != "floor"
     ]
     return min(rows, key=lambda row: row.octaves_from(gpus=gpus), default=None)
 

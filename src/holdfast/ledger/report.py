@@ -11,14 +11,16 @@ from typing import Literal
 import msgspec
 
 from holdfast.ledger.bandwidth import bus_bytes_per_s
-from holdfast.ledger.categories import OUTSIDE_RUN, Category
+from holdfast.ledger.categories import NOT_SCHEDULED, Category
 from holdfast.ledger.flops import Chip, chip_named, peak_flops_per_s
 from holdfast.ledger.fold import Declared, Fold
 from holdfast.ledger.incidents import Incident
 from holdfast.ledger.references import (
+    Reach,
     Setup,
     bandwidth_sentence,
     mfu_sentence,
+    reach,
     reference_bandwidth,
     reference_mfu,
 )
@@ -98,12 +100,16 @@ class UsefulParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """A measured number against its published reference, and the sentence that says both."""
+    """A measured number against its published reference, and the sentence that says both.
+
+    reach: of a bandwidth, whether it was measured within one NVLink domain or over the network.
+    """
 
     measured: float
     reference: float | None
     unit: str
     sentence: str
+    reach: Reach | None = None
 
 
 class IncidentReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,12 +213,13 @@ class _Reader:
 
     def _goodput(self) -> Goodput:
         paid, useful = self.fold.paid_gpu_ns, self.part(Category.USEFUL)
-        in_run = paid - self.part(*OUTSIDE_RUN)
+        in_run = paid - self.part(*NOT_SCHEDULED)
         parts = self._useful_parts()
+        told = self.fold.instrumented
         return Goodput(
-            total=_ratio(useful, paid),
+            total=_ratio(useful, paid) if told else None,
             scheduling=_ratio(in_run, paid),
-            runtime=_ratio(useful, in_run),
+            runtime=_ratio(useful, in_run) if told else None,
             program=None if parts is None else _ratio(parts.model_flops_gpu_ns, useful),
             checkpoint_span=self._checkpoint_span(),
         )
@@ -225,6 +232,8 @@ class _Reader:
         return _ratio(steps * fold.declared.step_ns, fold.now_ns - fold.first_ns)
 
     def _ettr(self) -> Ettr:
+        if not self.fold.instrumented:
+            return Ettr(cumulative=None, sliding=None, sliding_min=None, sliding_window_ns=SLIDING_WINDOW_NS)
         kept = [_kept(bucket) for bucket in self.course.buckets]
         width = max(1, min(len(kept), round(SLIDING_WINDOW_NS / self.course.bucket_ns)))
         windows = [
@@ -258,7 +267,7 @@ class _Reader:
         hours = self.fold.paid_gpu_ns / _HOUR_NS
         steps, tokens = self.fold.progress.kept(), self.fold.declared.tokens_per_step
         return UsefulWork(
-            useful_gpu_hours_per_gpu_hour=_ratio(self.part(Category.USEFUL), self.fold.paid_gpu_ns),
+            useful_gpu_hours_per_gpu_hour=self._goodput().total,
             steps_per_gpu_hour=steps / hours if hours else None,
             tokens_per_gpu_hour=steps * tokens / hours if hours and tokens else None,
         )
@@ -308,24 +317,29 @@ class _Reader:
         return Figure(measured=measured, reference=row.mfu_percent, unit="%", sentence=sentence), hfu
 
     def _bandwidth(self) -> Figure | None:
-        """Of the collective that moved most: its bus bandwidth over all that was measured."""
-        traffic = self.fold.traffic
-        if not traffic:
+        """Bus bandwidth of the collectives that moved most, between nodes where there are any such."""
+        chip = _chip(self.fold.declared)
+        by_weight = [
+            (reach(chip, ranks) == "network", traffic.size_bytes, collective, ranks, traffic.duration_ns)
+            for (collective, ranks), traffic in self.fold.traffic.items()
+        ]
+        if not by_weight:
             return None
-        (collective, ranks), most = max(traffic.items(), key=lambda item: item[1].size_bytes)
-        measured = bus_bytes_per_s(collective, most.size_bytes, ranks, most.duration_ns)
+        _, size_bytes, collective, ranks, duration_ns = max(by_weight)
+        measured = bus_bytes_per_s(collective, size_bytes, ranks, duration_ns)
         if measured is None:
             return None
-        chip = _chip(self.fold.declared)
         row = None if chip is None else reference_bandwidth(chip, ranks, collective)
         if row is None:
             sentence = f"{measured / 1e9:.1f} GB/s ({collective}, {ranks} ranks)"
-            return Figure(measured=measured / 1e9, reference=None, unit="GB/s", sentence=sentence)
+        else:
+            sentence = bandwidth_sentence(measured / 1e9, row)
         return Figure(
             measured=measured / 1e9,
-            reference=row.bus_gb_per_s,
+            reference=row.bus_gb_per_s if row else None,
             unit="GB/s",
-            sentence=bandwidth_sentence(measured / 1e9, row),
+            sentence=sentence,
+            reach=reach(chip, ranks),
         )
 
     def _course(self) -> Course:

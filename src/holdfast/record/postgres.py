@@ -184,7 +184,8 @@ class PostgresStore(SqlStore):
         except psycopg.errors.LockNotAvailable as error:
             raise StoreError(f"{self._name} is locked by another process.", hint=_LOCK_HINT) from error
         except psycopg.Error as error:
-            raise StoreError(f"{self._name} cannot be used: {_reason(error)}.", hint=_SERVER_HINT) from error
+            hint = "The server's log tells more." if error.sqlstate else _SERVER_HINT
+            raise StoreError(f"{self._name} cannot be used: {_reason(error)}.", hint=hint) from error
 
 
 def _described(url: str) -> str:

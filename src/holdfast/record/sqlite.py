@@ -5,6 +5,7 @@ is damaged, locked, foreign or newer than this version is refused in one sentenc
 """
 
 import sqlite3
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from itertools import chain
@@ -71,6 +72,7 @@ _SET_MARK = """
 
 _SET_CACHE = f"PRAGMA cache_size = -{CACHE_KIB}"
 
+_WAL_RETRY_S = 0.02
 _OTHER_PATH_HINT = "Give the path of a Holdfast store, or one where there is no file yet."
 
 # By primary result code: what is the matter with the file, and what to do about it.
@@ -119,16 +121,25 @@ class SqliteStore(SqlStore):
                     self._writer.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                     self._writer.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         if self._number("PRAGMA application_id") != APPLICATION_ID:
-            raise StoreError(
-                f"{self._name} is a SQLite database of another program.",
-                hint=_OTHER_PATH_HINT,
-            )
+            raise StoreError(f"{self._name} is a SQLite database of another program.", hint=_OTHER_PATH_HINT)
         self._refuse_newer(self._number("PRAGMA user_version"))
-        self._writer.execute("PRAGMA journal_mode = WAL")
+        self._enter_wal_mode()
         # A power cut may take the last commits, marks and events together; the journals still have them.
         self._writer.execute("PRAGMA synchronous = NORMAL")
         self._writer.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
         self._writer.execute(_SET_CACHE)
+
+    def _enter_wal_mode(self) -> None:
+        """Wait for the others by hand where several processes open a new file at once: SQLite gives up."""
+        deadline_s = time.monotonic() + self._lock_wait_s
+        while True:
+            try:
+                self._writer.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if _primary_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline_s:
+                    raise
+                time.sleep(_WAL_RETRY_S)
 
     def _is_empty(self) -> bool:
         return (
@@ -154,17 +165,17 @@ class SqliteStore(SqlStore):
         new = 0
         for start in range(0, len(batch), ROWS_PER_STATEMENT):
             rows = batch[start : start + ROWS_PER_STATEMENT]
-            new += self._writer.execute(
-                _insert_statement(len(rows)), tuple(chain.from_iterable(rows))
-            ).rowcount
+            values = tuple(chain.from_iterable(rows))
+            new += self._writer.execute(_insert_statement(len(rows)), values).rowcount
         return new
 
     def _conflicting(self, batch: Sequence[Row]) -> int:
         """How many of these rows have the id, but not the bytes, of the row that is kept."""
-        kept = (
-            self._writer.execute("SELECT body FROM events WHERE id = ?", row[:1]).fetchone() for row in batch
-        )
-        return sum(body != row[-1] for row, (body,) in zip(batch, kept, strict=True))
+        conflicting = 0
+        for row in batch:
+            (kept,) = self._writer.execute("SELECT body FROM events WHERE id = ?", row[:1]).fetchone()
+            conflicting += kept != row[-1]
+        return conflicting
 
     def _read(self, query: str, parameters: Sequence[Parameter]) -> Iterator[Any]:
         with self._explained(), closing(self._connect("rw")) as connection:
@@ -182,9 +193,13 @@ class SqliteStore(SqlStore):
         except sqlite3.ProgrammingError:
             raise  # our own mistake, not the file's state
         except sqlite3.Error as error:
-            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-            trouble, hint = _TROUBLES.get(code, ("cannot be used", REBUILD_HINT))
+            trouble, hint = _TROUBLES.get(_primary_code(error), ("cannot be used", REBUILD_HINT))
             raise StoreError(f"{self._name} {trouble} ({error}).", hint=hint) from error
+
+
+def _primary_code(error: sqlite3.Error) -> int:
+    """The kind of error without its details; the sqlite3 module's own errors have none."""
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
 
 
 def _insert_statement(row_count: int) -> str:

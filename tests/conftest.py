@@ -1,0 +1,193 @@
+"""Servers that tests need, installed and started by the tests themselves; and what a skipped test means.
+
+A server is installed with apt-get if it is missing, runs on loopback in a directory of its own for as long as
+the session does, and is ended by its process number. Where it cannot be had, its tests are skipped with the
+reason; with HOLDFAST_NO_SKIP=1 in the environment any skipped test makes the session fail.
+"""
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+INSTALL_WAIT_S = 600
+START_WAIT_S = 60
+STOP_WAIT_S = 30
+POSTGRES_PASSWORD = "tide / turns @ 4"
+
+# Durability is what the server's own tests prove; ours are quicker without it.
+_POSTGRES_SETTINGS = ("fsync=off", "full_page_writes=off", "synchronous_commit=off", "autovacuum=off")
+
+
+class _Unavailable(Exception):
+    """A server cannot be had on this machine, and why."""
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if skipped := _skips_that_fail(terminalreporter.config):
+        terminalreporter.write_line(f"HOLDFAST_NO_SKIP: {skipped} skipped, which is a failure here", red=True)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if session.exitstatus == pytest.ExitCode.OK and _skips_that_fail(session.config):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _skips_that_fail(config: pytest.Config) -> int:
+    if os.environ.get("HOLDFAST_NO_SKIP") != "1":
+        return 0
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    return len(reporter.stats.get("skipped", ()))
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """The URL of a running PostgreSQL server, without a database's name."""
+    try:
+        binaries = _postgres_binaries()
+    except _Unavailable as reason:
+        pytest.skip(f"no PostgreSQL server: {reason}")
+    with _running_postgres(binaries) as url:
+        yield url
+
+
+@pytest.fixture
+def postgres_database(postgres_server: str) -> Iterator[Callable[[], str]]:
+    """Makes an empty database at each call and returns its URL; all are dropped after the test."""
+    psycopg = pytest.importorskip("psycopg")
+    names: list[str] = []
+
+    def make() -> str:
+        names.append(f"store_{next(_database_numbers)}")
+        admin.execute(f"CREATE DATABASE {names[-1]}".encode())
+        return postgres_server + names[-1]
+
+    with psycopg.connect(postgres_server + "postgres", autocommit=True) as admin:
+        yield make
+        for name in names:
+            admin.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+
+
+_database_numbers = count()
+
+
+def _postgres_binaries() -> Path:
+    found = _installed_postgres()
+    if found is None:
+        _apt_install("postgresql")
+        found = _installed_postgres()
+    if found is None:
+        raise _Unavailable("the package postgresql has no initdb in /usr/lib/postgresql")
+    return found
+
+
+def _installed_postgres() -> Path | None:
+    if on_path := shutil.which("initdb"):
+        return Path(on_path).resolve().parent
+    versions = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))
+    return versions[-1].parent if versions else None
+
+
+def _apt_install(package: str) -> None:
+    apt_get = shutil.which("apt-get")
+    if apt_get is None:
+        raise _Unavailable(f"{package} is not installed and there is no apt-get")
+    prefix = [] if os.geteuid() == 0 else ["sudo", "-n"]
+    if prefix and not shutil.which("sudo"):
+        raise _Unavailable(f"{package} is not installed and we are neither root nor have sudo")
+    install = [*prefix, apt_get, "install", "-y", "--no-install-recommends", package]
+    if _run_apt(install).returncode == 0:
+        return
+    _run_apt([*prefix, apt_get, "update"])
+    done = _run_apt(install)
+    if done.returncode != 0:
+        raise _Unavailable(f"`{' '.join(install)}` failed: {done.stdout.strip()[-500:]}")
+
+
+def _run_apt(command: list[str]) -> "subprocess.CompletedProcess[str]":
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    return subprocess.run(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=INSTALL_WAIT_S,
+        check=False,
+    )
+
+
+@contextmanager
+def _running_postgres(binaries: Path) -> Iterator[str]:
+    """A server in a new directory, run by an unprivileged user: PostgreSQL refuses root."""
+    home = Path(tempfile.mkdtemp(prefix="holdfast-postgres-"))
+    as_user: list[str] = []
+    if os.geteuid() == 0:
+        user = pwd.getpwnam("postgres")
+        os.chown(home, user.pw_uid, user.pw_gid)
+        as_user = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+    try:
+        _initialise_postgres([*as_user, str(binaries / "initdb")], home)
+        with _serving_postgres([*as_user, str(binaries / "postgres")], home) as port:
+            yield f"postgresql://holdfast:{quote(POSTGRES_PASSWORD, safe='')}@127.0.0.1:{port}/"
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _initialise_postgres(initdb: list[str], home: Path) -> None:
+    password = home / "password"
+    password.write_text(POSTGRES_PASSWORD, encoding="utf-8")
+    password.chmod(0o644)
+    options = [f"--pgdata={home}/data", "--username=holdfast", "--auth=scram-sha-256", f"--pwfile={password}"]
+    options += ["--encoding=UTF8", "--locale=C", "--no-sync"]
+    done = subprocess.run([*initdb, *options], cwd=home, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@contextmanager
+def _serving_postgres(postgres: list[str], home: Path) -> Iterator[int]:
+    port = _free_port()
+    options = ["-D", f"{home}/data", "-k", str(home), "-h", "127.0.0.1", "-p", str(port)]
+    options += [word for setting in _POSTGRES_SETTINGS for word in ("-c", setting)]
+    log = home / "log"
+    with log.open("wb") as output:
+        server = subprocess.Popen([*postgres, *options], cwd=home, stdout=output, stderr=output)
+    try:
+        _await_port(port, server, log)
+        yield port
+    finally:
+        server.send_signal(signal.SIGINT)  # its "fast shutdown": ends the sessions, then itself
+        try:
+            server.wait(STOP_WAIT_S)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _await_port(port: int, server: "subprocess.Popen[bytes]", log: Path) -> None:
+    deadline = time.monotonic() + START_WAIT_S
+    while time.monotonic() < deadline and server.poll() is None:
+        if b"ready to accept connections" in log.read_bytes():
+            return
+        time.sleep(0.02)
+    pytest.fail(f"PostgreSQL did not start on port {port}:\n{log.read_text(encoding='utf-8')}")
