@@ -1,9 +1,9 @@
 """A run's ledger as events arrive: in any order, some late, some twice, some taken back.
 
 Events are folded in the order of the time they occurred, then of their ids. What arrives late is put where
-it belongs by going back to a kept copy of the accounts and folding on from there; how far back that reaches is
-bounded, and beyond it the caller is asked to fold the run again from the store. An event that names causes is
-never placed before them, which keeps clocks that disagree from showing an effect before its cause. See
+it belongs by going back to a kept copy of the accounts and folding on from there; how far back that reaches
+is bounded, and beyond it the caller is asked to fold the run again from the store. An event that names causes
+is never placed before them, which keeps clocks that disagree from showing an effect before its cause. See
 docs/time.md.
 """
 
