@@ -3,7 +3,7 @@
 In a block marked `console`, each line `$ holdfast ...` is run and what follows it compared with what is
 printed, `...` standing for anything. The blocks of one page share one store and are run in order, from a
 folder in which `tests` is the checkout's. A `holdfast` in another block of shell is not run, but its verb and
-options must exist. The checkers are themselves tried on pages with faults.
+options must exist. Blocks of Python are run. The checkers are themselves tried on pages with faults.
 """
 
 import doctest
@@ -164,6 +164,21 @@ def test_examples_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
     (tmp_path / "tests").symlink_to(ROOT / "tests")
     for example in examples(page.read_text(encoding="utf-8")):
         assert not (wrong := difference(example, run(example.command, tmp_path).stdout)), wrong
+
+
+@every_page
+def test_python_examples_run(page: Path, tmp_path: Path) -> None:
+    blocks = [block for _, language, block in FENCE.findall(page.read_text("utf-8")) if language == "python"]
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", "\n".join(blocks)],
+        cwd=tmp_path,
+        env={**os.environ, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=EXAMPLE_SECONDS_MAX,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("page", DECISIONS, ids=lambda page: page.name)

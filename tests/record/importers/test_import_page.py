@@ -16,7 +16,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "import.md").read_text(encoding="ut
 
 def test_the_example_prints_what_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```pycon\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     assert len(blocks) == 1
     example = doctest.DocTestParser().get_doctest(blocks[0], {}, "import.md", None, None)
     printed: list[str] = []
