@@ -1,4 +1,4 @@
-"""Servers that tests need, installed and started by the tests themselves; and what a skipped test means.
+"""Servers and browsers that tests need, installed by the tests themselves; and what a skipped test means.
 
 A server is installed with apt-get if it is missing, runs on loopback in a directory of its own for as long as
 the session does, and is ended by its process number. Where it cannot be had, its tests are skipped with the
@@ -61,6 +61,17 @@ def postgres_server() -> Iterator[str]:
         pytest.skip(f"no PostgreSQL server: {reason}")
     with _running_postgres(binaries) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def browser() -> str:
+    """The command that starts a Chromium."""
+    try:
+        if not shutil.which("chromium"):
+            _apt_install("chromium")
+    except _Unavailable as reason:
+        pytest.skip(f"no browser: {reason}")
+    return "chromium"
 
 
 @pytest.fixture

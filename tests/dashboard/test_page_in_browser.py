@@ -1,13 +1,11 @@
 """The page in a real browser: it fits a phone, its script is allowed to run, and nothing is cut off.
 
 The page stands in a frame of the wanted width, where the page around it measures it; the browser then prints
-what was measured. Without a browser these tests are skipped, and fail where HOLDFAST_NO_SKIP is set.
+what was measured.
 """
 
 import html
-import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -20,7 +18,6 @@ from holdfast.ledger.report import Report, report
 from holdfast.record.importers import Options, import_file
 
 PUBLISHED = Path(__file__).parents[1] / "data" / "google-70b-112-nodes-events.jsonl"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 BROWSER_S_MAX = 60
 SMALL_PHONE_PX = 320
 PHONE_PX = 390
@@ -56,17 +53,6 @@ class Measured(msgspec.Struct):
     after: str
     text_px_min: float
     text_right_max: float
-
-
-@pytest.fixture(scope="module")
-def browser() -> str:
-    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
-    if found is not None:
-        return found
-    missing = f"none of {', '.join(BROWSERS)} is installed"
-    if os.environ.get("HOLDFAST_NO_SKIP"):
-        pytest.fail(missing)
-    pytest.skip(missing)
 
 
 @pytest.fixture(scope="module")

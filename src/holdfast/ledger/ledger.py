@@ -31,6 +31,7 @@ CHAIN_MAX = 64
 
 
 _NEVER = (-1, -1)
+_END_OF_TIME = 2**63
 
 
 class TooLate(Exception):
@@ -141,6 +142,7 @@ class Ledger:
         return False
 
     def _redo_from(self, index: int) -> None:
+        self._last_ns = _END_OF_TIME  # until that is done, nothing can be added at the end
         self._replay_from = index if self._replay_from is None else min(index, self._replay_from)
 
     def _put_right(self) -> None:

@@ -93,6 +93,7 @@ _SET_MARK = """
     ON CONFLICT (input) DO UPDATE SET position = excluded.position WHERE marks.position <> excluded.position
 """
 
+_COUNT_STORES = "SELECT count(*) FROM pg_tables WHERE schemaname = 'holdfast' AND tablename = 'store'"
 _CONFIGURE = "SELECT set_config('search_path', 'holdfast', false), set_config('lock_timeout', %s, false)"
 
 _URL_HINT = "Write it as postgresql://USER:PASSWORD@HOST:PORT/DATABASE; in a password, @ is %40 and / is %2F."
@@ -134,12 +135,7 @@ class PostgresStore(SqlStore):
         """Make the tables if they are not there; refuse those of a newer version."""
         with self._writer.transaction():
             self._writer.execute("SELECT pg_advisory_xact_lock(%s)", [_PREPARE_LOCK])
-            if (
-                self._number(
-                    "SELECT count(*) FROM pg_tables WHERE schemaname = 'holdfast' AND tablename = 'store'"
-                )
-                == 0
-            ):
+            if self._number(_COUNT_STORES) == 0:
                 for statement in (*_TABLES, *INDEXES):
                     self._writer.execute(statement)
         self._refuse_newer(self._number("SELECT schema_version FROM store"))
