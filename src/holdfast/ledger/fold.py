@@ -10,16 +10,15 @@ time is ever negative and the sum is exact for any input whatsoever.
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
+from holdfast.ledger.accounts import GUESSES, STEPPING, Accounts, Piece, cut
 from holdfast.ledger.categories import Category
-from holdfast.ledger.incidents import Incident
 from holdfast.ledger.membership import Membership
 from holdfast.ledger.progress import Progress
 from holdfast.ledger.tally import BIN, LAUNCH, Tally, measured_key, work_bin
-from holdfast.ledger.timeline import Timeline
 from holdfast.record.events import (
     ActionTaken,
     AnyEvent,
@@ -43,19 +42,16 @@ from holdfast.record.events import (
     RunEnded,
     RunStarted,
     RunSubmitted,
-    Severity,
     StepBegun,
     StepCommitted,
     Unknown,
 )
 
-_STEPPING = 31  # a state and not a category: what it was is known at the commit
-_STALLS = (Category.CHECKPOINT_STALL, Category.DATA_STALL)
 _PHASES: dict[str, int] = {
     "launch": Category.STARTING,
     "init": Category.STARTING,
     "load": Category.STARTING,
-    "step": _STEPPING,
+    "step": STEPPING,
     "data": Category.DATA_STALL,
     "eval": Category.CHECKS,
     "check": Category.CHECKS,
@@ -67,10 +63,6 @@ _AFTER_END: dict[str, int] = {
     "stopped": Category.PLANNED_STOP,
     "preempted": Category.QUEUED,
 }
-_OF_INCIDENT = frozenset(
-    {Category.STARTING, Category.DEAD_UNDETECTED, Category.LOCALISING, Category.RECOVERING, LAUNCH}
-)
-_GUESSES = ("restart", "member lost", "attempt failed")  # names a fault's own name replaces
 _USEFUL_STEP = measured_key(Category.USEFUL, Category.SLOWDOWN, 0)
 _USEFUL_FROM_DISCARDED = _USEFUL_STEP - measured_key(Category.DISCARDED, Category.SLOWDOWN, 0)
 
@@ -83,9 +75,6 @@ _WORK_FIELDS = (
     "precision",
     "attention",
 )
-
-Piece = tuple[int, int, int]
-"""From, until (ns) and how many GPUs: uncommitted work."""
 
 
 class Counts(msgspec.Struct):
@@ -127,57 +116,38 @@ class Traffic(msgspec.Struct):
     duration_ns: int = 0
 
 
-class Fold:
+class Fold(Accounts):
     """One run's accounts up to `now_ns`. `apply` takes the next event, `settled` gives accounts to read."""
 
     def __init__(self) -> None:
-        self.first_ns = 0
-        self.now_ns = -1
-        self.gpus_max = 0
-        self.paid_gpu_ns = 0
+        super().__init__()
         self.counts = Counts()
         self.declared = Declared()
         self.members = Membership()
-        self.shape = self.members.shape()
         self.progress = Progress()
-        self.incidents: list[Incident] = []
-        self.tally = Tally()
-        self.timeline = Timeline(0)
         self.traffic: dict[tuple[Collective, int], Traffic] = {}
         self.instrumented = False  # whether the run ever told what it does, beyond starting and ending
         self.loaded_step_min: int | None = None
         self.saved_step_max: int | None = None
-        self._state: int = Category.IDLE
-        self._since_ns = 0  # up to where everything is charged
-        self._pieces: list[Piece] = []  # uncommitted work before that
         self._calm = False  # see `_is_calm`
         self._running = False
-        self._warm = False  # no step was committed since the start, load or new generation
         self._launch_is_last = False
         self._elastic = False  # generations are reported, so a late joiner waits for the next one
         self._leader: str | None = None  # whose commits move the run on
-        self._segment_steps = 1  # how many steps the last commit brought: 1, or a checkpoint's interval
-        self._open: int | None = None  # the incident the run has not recovered from yet
-        self._degraded: int | None = None  # the incident that makes steps slow
-        self._absence: int | None = None  # the incident that took the members that are missing
-        self._alarm: tuple[int, int] | None = None  # (onset, noticed) of a fault that may be fatal
 
     def apply(self, event: AnyEvent) -> None:
         """Take the next event. Any event is taken; one that makes no sense where it stands changes nothing
         but the time.
         """
         if event.occurred_ns > self.now_ns:
-            if self.now_ns < 0:
-                self.first_ns = self._since_ns = event.occurred_ns
-                self.timeline = Timeline(event.occurred_ns)
-            self.now_ns = event.occurred_ns
+            self._advance(event.occurred_ns)
         if type(event) is StepCommitted:
             self._committed(event)
         elif not (type(event) is StepBegun and self._calm and event.step == self.progress.high + 1):
             self._calm = False
             _HANDLERS[type(event)](self, event)
 
-    def settled(self) -> "Fold":
+    def settled(self) -> Self:
         """A copy in which everything is charged: the step in flight as unattributed, what is rolled back
         as discarded.
         """
@@ -194,17 +164,14 @@ class Fold:
             twin.timeline.move_latest(useful, key, gpu_ns)
         return twin
 
-    def copy(self) -> "Fold":
+    def copy(self) -> Self:
         """A copy to go on from. Of this one and the copy only one may go on, and the copy only after
         `adopt`.
         """
-        twin = copy.copy(self)
+        twin = super().copy()
         twin.counts, twin.declared = copy.copy(self.counts), copy.copy(self.declared)
         twin.members, twin.progress = self.members.copy(), self.progress.copy()
-        twin.incidents = [incident.copy() for incident in self.incidents]
-        twin.tally, twin.timeline = self.tally.copy(), self.timeline.copy()
         twin.traffic = {key: copy.copy(traffic) for key, traffic in self.traffic.items()}
-        twin._pieces = self._pieces.copy()
         return twin
 
     def adopt(self) -> None:
@@ -248,7 +215,7 @@ class Fold:
         self._running = False
         self._alarm = self._degraded = None
         self.members.start(0)
-        self._reshape()
+        self._reshape(self.members.shape())
 
     def _name(self, event: RunSubmitted | RunStarted) -> None:
         self.declared.name = event.name or self.declared.name
@@ -259,7 +226,7 @@ class Fold:
         self._running = self._warm = True
         self._alarm = self._leader = self._degraded = None
         self.members.start(gpus)
-        self._reshape()
+        self._reshape(self.members.shape())
 
     def _heard(self) -> None:
         """The run itself spoke: it is up, and it tells what it does."""
@@ -279,7 +246,7 @@ class Fold:
             self._launch(0)
         late = event.role == "active" and self._elastic and self._is_stepping()
         self.members.join(event.subject, event.gpus, "joining" if late else event.role)
-        self._reshape()
+        self._reshape(self.members.shape())
 
     def _lost(self, event: MemberLost) -> None:
         self.counts.members_lost += 1
@@ -291,11 +258,11 @@ class Fold:
             self._settle()
             incident = self.incidents[self._fail(event, "member lost", event.onset_ns)]
             incident.members_lost += 1
-            if incident.members_lost > 1 and incident.what in _GUESSES:
+            if incident.members_lost > 1 and incident.what in GUESSES:
                 incident.subject = ""  # where several go, none of their names says what failed
             self._abandon(Category.DEAD_UNDETECTED)
             self._enter(Category.RECOVERING)
-        self._reshape()
+        self._reshape(self.members.shape())
 
     def _generation(self, event: GenerationOpened) -> None:
         self._heard()
@@ -307,7 +274,7 @@ class Fold:
             self.members.size_gpus = event.gpus
         self.members.open_generation(event.members)
         self._enter(Category.STARTING if self._open is None else Category.RECOVERING)
-        self._reshape()
+        self._reshape(self.members.shape())
         self._warm = True
         self._leader = None
         if event.step is not None:
@@ -316,11 +283,11 @@ class Fold:
     # -- steps -------------------------------------------------------------------------------------
 
     def _begun(self, event: StepBegun) -> None:
-        if self._state != _STEPPING:
+        if self._state != STEPPING:
             self._heard()
             if not self._running:
                 return
-            self._enter(_STEPPING)
+            self._enter(STEPPING)
         position = self.progress.position
         if position is None:
             self.progress.jump(event.step - 1)
@@ -356,7 +323,7 @@ class Fold:
     def _is_calm(self) -> bool:
         """Whether the next commit, should it be that of the next step, needs no explanation."""
         return (
-            self._state == _STEPPING
+            self._state == STEPPING
             and not self._pieces
             and not self._warm
             and self.progress.position == self.progress.high
@@ -403,24 +370,13 @@ class Fold:
         while progress.position < end:
             upto, incident = progress.debts[-1] if progress.debts else (end, self._open)
             done = min(upto, end) - progress.position
-            part, pieces = _cut(pieces, done, steps)
+            part, pieces = cut(pieces, done, steps)
             excess = Category.STARTING if self._warm else Category.SLOWDOWN
             self._measure(part, done, Category.RECOMPUTED, excess, incident)
             steps -= done
             progress.position += done
             progress.settle()
         return pieces
-
-    def _recover(self) -> None:
-        self._warm = False
-        self._alarm = None
-        if not self.shape.missing:
-            self._absence = None
-        if self._open is not None:
-            self.incidents[self._open].recovered_ns = self.now_ns
-            self._open = None
-        if self._state != _STEPPING:
-            self._enter(_STEPPING)
 
     def _resume_at(self, step: int, event: AnyEvent) -> None:
         position = self.progress.position
@@ -461,7 +417,7 @@ class Fold:
         self._resume_at(event.step, event)
         if self._running:
             self._abandon(Category.STARTING)
-            self._enter(_STEPPING)
+            self._enter(STEPPING)
             self._warm = True
 
     def _phase(self, event: PhaseEntered) -> None:
@@ -478,13 +434,7 @@ class Fold:
 
     def _unstall(self) -> None:
         if self._state == Category.CHECKPOINT_STALL:
-            self._enter(_STEPPING)
-
-    def _stall(self, stall_ns: int) -> None:
-        """The last `stall_ns` of uncommitted work were spent waiting for a checkpoint instead."""
-        self._settle()
-        self._pieces, stalled = _split_all(self._pieces, self.now_ns - stall_ns)
-        self._charge_all(Category.CHECKPOINT_STALL, stalled)
+            self._enter(STEPPING)
 
     # -- faults and what is done about them --------------------------------------------------------
 
@@ -494,19 +444,11 @@ class Fold:
             return
         known = self._open is not None
         incident = self.incidents[self._fail(event, event.fault, event.onset_ns)]
-        if known and incident.what in _GUESSES:
+        if known and incident.what in GUESSES:
             incident.what, incident.subject = event.fault, event.subject or incident.subject
         if self._is_stepping():
             # The run may survive it, so nothing is lost yet: the next event tells (see `_abandon`).
             self._sound_alarm(event.onset_ns)
-
-    def _sound_alarm(self, onset_ns: int | None) -> None:
-        onset = self._onset(onset_ns)
-        if self._state in _STALLS:
-            # What looked like waiting was, from the onset on, being dead.
-            self._settle(onset)
-            self._state = _STEPPING
-        self._alarm = self._alarm or (onset, self.now_ns)
 
     def _action(self, event: ActionTaken) -> None:
         if event.action == "drain":
@@ -525,30 +467,7 @@ class Fold:
 
     def _drain(self, gpus: int) -> None:
         self.members.drained_gpus = max(0, self.members.drained_gpus + gpus)
-        self._reshape()
-
-    def _fail(self, event: AnyEvent, what: str, onset_ns: int | None = None) -> int:
-        """The incident the run is in now: the open one, or a new one."""
-        if self._open is None:
-            self._open = self._new_incident(event, what, onset_ns, "fatal")
-        else:
-            self.incidents[self._open].add_evidence(event)
-        return self._open
-
-    def _new_incident(self, event: AnyEvent, what: str, onset_ns: int | None, severity: Severity) -> int:
-        incident = Incident(
-            what,
-            event.subject,
-            began_ns=self._onset(onset_ns),
-            noticed_ns=self.now_ns,
-            severity=severity,
-        )
-        incident.add_evidence(event)
-        self.incidents.append(incident)
-        return len(self.incidents) - 1
-
-    def _onset(self, onset_ns: int | None) -> int:
-        return self.now_ns if onset_ns is None else max(self.first_ns, min(onset_ns, self.now_ns))
+        self._reshape(self.members.shape())
 
     # -- what is declared, and what says nothing about time ----------------------------------------
 
@@ -557,7 +476,7 @@ class Fold:
             self.declared.usd_per_gpu_hour = event.usd_per_gpu_hour
         if event.gpus is not None:
             self.members.held_gpus = event.gpus
-            self._reshape()
+            self._reshape(self.members.shape())
 
     def _reference(self, event: ReferenceDeclared) -> None:
         declared = self.declared
@@ -580,130 +499,6 @@ class Fold:
         """Kept in the record, and no matter of time: a check of a checkpoint; a correction, which the
         ledger applies.
         """
-
-    # -- charging ----------------------------------------------------------------------------------
-
-    def _is_stepping(self) -> bool:
-        return self._state == _STEPPING or self._state in _STALLS
-
-    def _enter(self, state: int) -> None:
-        self._settle()
-        self._state = state
-
-    def _reshape(self) -> None:
-        shape = self.members.shape()
-        if shape != self.shape:
-            self._settle()
-            self.shape = shape
-            self.gpus_max = max(self.gpus_max, shape.active)
-            if shape.missing and self._absence is None:
-                self._absence = self._open
-
-    def _settle(self, until_ns: int | None = None) -> None:
-        """Charge the time since the last settlement, under the state and shape that held during it."""
-        from_ns, now_ns, shape, state = self._since_ns, self.now_ns, self.shape, self._state
-        if until_ns is not None:
-            now_ns = max(from_ns, min(now_ns, until_ns))
-        if now_ns == from_ns:
-            return
-        self._since_ns = now_ns
-        if not shape.paid:
-            return
-        self.paid_gpu_ns += (now_ns - from_ns) * shape.paid
-        if state == _STEPPING:
-            if shape.active:
-                self._pieces.append((from_ns, now_ns, shape.active))
-        else:
-            self._charge(state, from_ns, now_ns, shape.active)
-        if shape.active != shape.paid:
-            missing = Category.MISSING_MEMBERS if self._is_stepping() else state
-            self._charge(missing, from_ns, now_ns, shape.missing, self._absence)
-            self._charge(Category.STARTING, from_ns, now_ns, shape.joining)
-            self._charge(Category.SPARE, from_ns, now_ns, shape.spare)
-            self._charge(Category.DRAINED, from_ns, now_ns, shape.drained)
-            self._charge(Category.IDLE, from_ns, now_ns, shape.idle)
-
-    def _charge(self, key: int, from_ns: int, to_ns: int, gpus: int, incident: int | None = None) -> None:
-        gpu_ns = (to_ns - from_ns) * gpus
-        if not gpu_ns:
-            return
-        self.tally.add(key, gpu_ns)
-        self.timeline.add(key, from_ns, to_ns, gpus)
-        if incident is None and key in _OF_INCIDENT:
-            incident = self._open
-        if incident is not None:
-            self.incidents[incident].tally.add(key, gpu_ns)
-
-    def _charge_all(self, key: int, pieces: list[Piece], incident: int | None = None) -> None:
-        for from_ns, to_ns, gpus in pieces:
-            self._charge(key, from_ns, to_ns, gpus, incident)
-
-    def _measure(
-        self, pieces: list[Piece], steps: int, normal: Category, excess: Category, incident: int | None
-    ) -> int:
-        """Charge these pieces as that many steps, to be split by the reference later. The key, and the
-        GPU-ns.
-        """
-        gpu_ns = sum((to_ns - from_ns) * gpus for from_ns, to_ns, gpus in pieces)
-        key = measured_key(normal, excess, work_bin(gpu_ns // steps))
-        if gpu_ns:
-            self.tally.add(key, gpu_ns, steps)
-            for from_ns, to_ns, gpus in pieces:
-                self.timeline.add(key, from_ns, to_ns, gpus)
-            if incident is not None:
-                self.incidents[incident].tally.add(key, gpu_ns, steps)
-        return gpu_ns
-
-    def _blamed(self) -> int | None:
-        """The incident that answers for how long a new step took."""
-        return self._open if self._open is not None else self._degraded
-
-    def _waste(self, category: Category) -> None:
-        self._settle()
-        pieces, self._pieces = self._pieces, []
-        self._charge_all(category, pieces)
-
-    def _abandon(self, beyond: Category) -> None:
-        """The uncommitted work will never be committed.
-
-        A run cannot have worked on it for longer than its last commit took, at the reference rate; what
-        lies beyond that is `beyond`. Where a fault's onset is known, that tells instead; and from when it
-        was noticed on, it was being localised.
-        """
-        self._settle()
-        pieces, self._pieces = self._pieces, []
-        if not pieces:
-            self._alarm = None
-            return
-        normal = Category.STARTING if self._warm else Category.DISCARDED
-        if self._alarm is not None:
-            onset_ns, noticed_ns = self._alarm
-            self._alarm = None
-            pieces, after = _split_all(pieces, noticed_ns)
-            self._charge_all(Category.LOCALISING, after, self._open)
-            if onset_ns < noticed_ns:
-                pieces, dead = _split_all(pieces, onset_ns)
-                self._charge_all(Category.DEAD_UNDETECTED, dead, self._open)
-                self._charge_all(normal, pieces, self._open)
-                return
-        self._measure(pieces, self._segment_steps, normal, beyond, self._open)
-
-
-def _split_all(pieces: list[Piece], at_ns: int) -> tuple[list[Piece], list[Piece]]:
-    """What lies before this moment, and what after."""
-    before = [(from_ns, min(to_ns, at_ns), gpus) for from_ns, to_ns, gpus in pieces if from_ns < at_ns]
-    after = [(max(from_ns, at_ns), to_ns, gpus) for from_ns, to_ns, gpus in pieces if to_ns > at_ns]
-    return before, after
-
-
-def _cut(pieces: list[Piece], share: int, whole: int) -> tuple[list[Piece], list[Piece]]:
-    """The first share/whole of the GPU-time in these pieces, and the rest."""
-    wanted = sum((to_ns - from_ns) * gpus for from_ns, to_ns, gpus in pieces) * share // whole
-    for from_ns, to_ns, gpus in pieces:
-        if wanted <= (to_ns - from_ns) * gpus:
-            return _split_all(pieces, from_ns + wanted // gpus)
-        wanted -= (to_ns - from_ns) * gpus
-    return pieces, []
 
 
 _HANDLERS: dict[type, Callable[[Fold, Any], None]] = {
