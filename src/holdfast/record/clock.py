@@ -1,7 +1,7 @@
-"""Time: where nanoseconds come from, and the order in which events of disagreeing clocks are read.
+"""Time: where nanoseconds come from.
 
 A process reads the wall clock once and from then on adds monotonic time to it, so its own stamps never go
-back, whatever NTP does meanwhile. Between machines nobody is trusted: see `ordered` and docs/time.md.
+back, whatever NTP does meanwhile. In what order events of several clocks are read: docs/time.md.
 """
 
 import time

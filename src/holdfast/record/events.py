@@ -13,7 +13,13 @@ import msgspec
 SCHEMA = 1
 """The newest schema this version writes; an event with a higher one is `Unknown`."""
 
-# Bounds keep every sum below exact and every column below 64 bits: 2**62 ns is the year 2116.
+# Bounds keep every column within 64 bits (2**62 ns is the year 2116) and every name, in any alphabet, within
+# what a database can index.
+NAME_CHARS_MAX = 256
+ID_CHARS_MAX = 128
+Identity = Annotated[str, msgspec.Meta(min_length=1, max_length=ID_CHARS_MAX)]
+Name = Annotated[str, msgspec.Meta(max_length=NAME_CHARS_MAX)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Nanoseconds = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 GpuCount = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 StepNumber = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -41,12 +47,12 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     causes       ids of the events that led to it; an effect is never placed before its cause
     """
 
-    id: str
+    id: Identity
     occurred_ns: Nanoseconds
     recorded_ns: Nanoseconds = 0
-    source: str = ""
-    run: str = ""
-    subject: str = ""
+    source: Name = ""
+    run: Name = ""
+    subject: Name = ""
     causes: tuple[str, ...] = ()
     schema: int = SCHEMA
 
@@ -84,7 +90,7 @@ class GenerationOpened(Event, frozen=True, kw_only=True, tag_field="kind", tag="
     step: the step the new generation goes on from, where it is known.
     """
 
-    generation: int = 0
+    generation: Count = 0
     members: tuple[str, ...] = ()
     gpus: GpuCount | None = None
     step: StepNumber | None = None
@@ -207,10 +213,10 @@ class ReferenceDeclared(Event, frozen=True, kw_only=True, tag_field="kind", tag=
 
     step_ns: Nanoseconds | None = None
     gpus: GpuCount | None = None
-    tokens_per_step: int | None = None
+    tokens_per_step: Count | None = None
     model_flops_per_step: Amount | None = None
     hardware_flops_per_step: Amount | None = None
-    params: int | None = None
+    params: Count | None = None
     chip: str | None = None
     precision: Precision | None = None
     attention: Attention | None = None
@@ -224,8 +230,8 @@ class CollectiveTimed(Event, frozen=True, kw_only=True, tag_field="kind", tag="c
     """
 
     collective: Collective
-    size_bytes: int
-    ranks: int
+    size_bytes: Count
+    ranks: Count
     duration_ns: Nanoseconds
 
 
@@ -241,12 +247,12 @@ class Correction(Event, frozen=True, kw_only=True, tag_field="kind", tag="correc
 class Unknown(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An event of a kind or schema newer than this version: its envelope, and every byte of it in `body`."""
 
-    id: str
+    id: Identity
     occurred_ns: Nanoseconds
     recorded_ns: Nanoseconds = 0
-    source: str = ""
-    run: str = ""
-    subject: str = ""
+    source: Name = ""
+    run: Name = ""
+    subject: Name = ""
     causes: tuple[str, ...] = ()
     schema: int = SCHEMA
     kind: str = ""
@@ -289,6 +295,7 @@ _KIND_OF: dict[type, str] = {kind: _tag(kind) for kind in get_args(KnownEvent)}
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[KnownEvent] = msgspec.json.Decoder(KnownEvent)
 _envelope = msgspec.json.Decoder(Unknown)
+_UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class MalformedEvent(ValueError):
@@ -310,14 +317,14 @@ def decode(data: bytes) -> AnyEvent:
         event = _decoder.decode(data)
         if event.schema <= SCHEMA:
             return event
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except _UNDECODABLE as error:
         # A newer kind, a newer schema, or no event at all: the envelope tells.
         problem: Exception | None = error
     else:
         problem = None
     try:
         envelope = _envelope.decode(data)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except _UNDECODABLE as error:
         raise MalformedEvent(str(error)) from None
     if problem is not None and envelope.schema <= SCHEMA and envelope.kind in KINDS:
         raise MalformedEvent(str(problem))  # a kind and schema we know: it is broken, not new
