@@ -142,7 +142,7 @@ class _Table:
         if "occurred_ns" not in fields:
             fields["occurred_ns"] = _time_ns(fields)
         run = self._options.run or fields.get("run", "")
-        event = _converted({"source": self._ids.source} | fields | {"id": "", "schema": SCHEMA, "run": run})
+        event = _converted({"source": self._ids.source} | fields | {"id": "-", "schema": SCHEMA, "run": run})
         if not event.run and kind_of(event) not in _RUNLESS:
             raise ValueError("run: it is missing, and `--run` is not given")
         return msgspec.structs.replace(event, id=self._ids.of(encode(event).decode()))
