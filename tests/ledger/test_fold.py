@@ -291,7 +291,7 @@ def test_an_attempt_without_an_end_ends_where_the_next_begins(story: Any) -> Non
     story.steps(1, 20, 5).wait(65).tell(RunStarted, gpus=2)
     story.steps(21, 40, 5)
     assert story.gpu_s() == {"useful": 400, "discarded": 10, "dead_undetected": 120}
-    assert story.report().incidents[0].what == "restart"
+    assert story.report().incidents[0].what == "unexplained restart"
 
 
 def test_overlapping_attempts_share_their_gpus(story: Any) -> None:

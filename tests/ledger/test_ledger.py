@@ -93,8 +93,8 @@ def histories(draw: st.DrawFn) -> list[AnyEvent]:
     return events
 
 
-def told(events: Iterable[AnyEvent], **retracted: Any) -> Report:
-    ledger = Ledger(**retracted)
+def told(events: Iterable[AnyEvent], corrections: Iterable[Correction] = ()) -> Report:
+    ledger = Ledger(corrections)
     ledger.add(events)
     return report("any", ledger.fold)
 
@@ -107,38 +107,66 @@ class Meter:
     """GPUs paid for, worked out on its own: the largest of what is held, meant and there, at any moment."""
 
     def __init__(self) -> None:
-        self.held = self.size = self.paid_gpu_ns = 0
-        self.members: dict[str, int] = {}
-        self.running = self.launched = False
+        self.held = self.size = self.last_size = 0
+        self.members: dict[str, tuple[int, bool]] = {}  # name: GPUs, and whether it is a spare
+        self.is_up = self.is_implied = self.has_ended = self.has_straggled = False
 
     def read(self, events: list[AnyEvent]) -> int:
+        paid_gpu_ns = 0
         for event, following in zip(events, [*events[1:], events[-1]], strict=True):
             self.turn(event)
-            gpus_now = max(self.held, self.size, sum(self.members.values()))
-            self.paid_gpu_ns += gpus_now * (following.occurred_ns - event.occurred_ns)
-        return self.paid_gpu_ns
+            spare = sum(gpus for gpus, is_spare in self.members.values() if is_spare)
+            present = sum(gpus for gpus, _ in self.members.values())
+            if present == spare:
+                present += self.size or max(0, self.held - spare)
+            gpus_now = max(self.held, self.size + spare, present)
+            paid_gpu_ns += gpus_now * (following.occurred_ns - event.occurred_ns)
+        return paid_gpu_ns
 
     def turn(self, event: AnyEvent) -> None:
         match event:
             case CostRate(gpus=int(held)):
                 self.held = held
+            case RunStarted() if self.is_up and self.is_implied:
+                self.size, self.is_implied = event.gpus, False
             case RunStarted():
-                self.running, self.launched, self.size, self.members = True, True, event.gpus, {}
-            case RunEnded():
-                self.running, self.size, self.members = False, 0, {}
-            case MemberJoined() if self.running or not self.launched:
-                self.running = self.launched = True
-                self.members[event.subject] = event.gpus
-            case MemberLost():
+                self.start(event.gpus, implied=False)
+            case RunEnded() if self.is_up:
+                self.last_size, self.size, self.members = self.size, 0, {}
+                self.is_up, self.has_ended, self.has_straggled = False, True, False
+            case MemberJoined():
+                if not self.is_up:
+                    self.start(0, implied=True)
+                self.members[event.subject] = (event.gpus, event.role == "spare")
+            case MemberLost() if self.is_up:
                 self.members.pop(event.subject, None)
-            case GenerationOpened() if self.running or not self.launched:
-                self.running = self.launched = True
-                if event.gpus is not None:
-                    self.size = event.gpus
-            case StepBegun() | StepCommitted() | PhaseEntered() | CheckpointBegun() | CheckpointSaved():
-                self.running, self.launched = self.running or not self.launched, True
-            case CheckpointLoaded() | CheckpointFailed():
-                self.running, self.launched = self.running or not self.launched, True
+            case StepCommitted() if not self.is_up and self.has_ended and not self.has_straggled:
+                self.has_straggled = True
+            case (
+                StepBegun()
+                | StepCommitted()
+                | PhaseEntered()
+                | CheckpointBegun()
+                | CheckpointSaved()
+                | CheckpointLoaded()
+                | CheckpointFailed()
+                | GenerationOpened()
+            ):
+                if not self.is_up:
+                    self.start(self.last_size, implied=True)
+                if isinstance(event, StepBegun | StepCommitted):
+                    self.is_implied = False
+                if isinstance(event, GenerationOpened):
+                    self.size = self.size if event.gpus is None else event.gpus
+                    self.regroup(event.members)
+
+    def start(self, size: int, *, implied: bool) -> None:
+        self.is_up, self.is_implied, self.size, self.members = True, implied, size, {}
+        self.last_size, self.has_ended = 0, False
+
+    def regroup(self, named: tuple[str, ...]) -> None:
+        if named:
+            self.members = {name: (gpus, name not in named) for name, (gpus, _) in self.members.items()}
 
 
 @settings(max_examples=400, deadline=None)
@@ -189,10 +217,10 @@ def test_a_correction_is_as_if_the_event_had_never_been(events: list[AnyEvent], 
     wrong = rng.choice(events)
     last_ns = max(event.occurred_ns for event in events)
     correction = Correction(id="z-correction", occurred_ns=last_ns, target=wrong.id)
-    right = told([*(event for event in events if event is not wrong), correction])
+    right = told([event for event in events if event is not wrong])
     assert told([*events, correction]) == right
     assert told([correction, *events]) == right
-    assert told([*events, correction], retracted={wrong.id}) == right
+    assert told([*events, correction], [correction]) == right
 
 
 def test_an_effect_is_never_placed_before_its_cause() -> None:
@@ -245,7 +273,7 @@ def test_a_correction_known_beforehand_reaches_back_any_distance() -> None:
     events = _long_run(2 * ledger_module.WINDOW_EVENTS + 1)
     correction = Correction(id="z-0", occurred_ns=events[-1].occurred_ns, target="r-0000000001")
     right = told([events[0], *events[2:]])
-    assert told([*events, correction], retracted={"r-0000000001"}) == right
+    assert told([*events, correction], [correction]) == right
 
 
 def test_reading_does_not_change_what_is_read() -> None:

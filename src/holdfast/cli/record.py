@@ -1,7 +1,7 @@
 """How the verbs reach the record: the store that was named, with this machine's own journal taken in."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
+from holdfast.cli.terminal import printable
+from holdfast.dashboard import wording
 from holdfast.ledger.fold import Fold
 from holdfast.ledger.ledger import Ledger
 from holdfast.record.errors import InputError
@@ -20,6 +22,8 @@ Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 JOURNAL_DIRECTORY = "journal"
 """Where under `$HOLDFAST_HOME` the processes of this machine record."""
+DAMAGES_SHOWN_MAX = 5
+"""How many damaged places of that journal are shown with their reason; all of them are counted."""
 
 
 def store_option(verb: Verb) -> Verb:
@@ -45,10 +49,41 @@ def home() -> Path:
 def open_record(store_url: str | None) -> Iterator[Store]:
     """The store, up to date with what was recorded on this machine."""
     with open_store(store_url, home()) as store:
-        journal = home() / JOURNAL_DIRECTORY
-        if journal.is_dir():
-            ingest_directory(store, journal, [])
+        HomeJournal(store).take_in()
         yield store
+
+
+class HomeJournal:
+    """What the processes of this machine recorded, on its way into the store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._told: set[Damage] = set()
+
+    def take_in(self) -> None:
+        """Take in what is new and tell on stderr what of it is damaged: the next reading begins behind it.
+
+        An unfinished line is no news: its writer is about to finish it, or died over it.
+        """
+        directory = home() / JOURNAL_DIRECTORY
+        if not directory.is_dir():
+            return
+        damages: list[Damage] = []
+        ingest_directory(self._store, directory, damages)
+        news = [damage for damage in damages if not damage.torn and damage not in self._told]
+        self._told.update(news)
+        if news:
+            _tell(news)
+
+
+def _tell(damages: Sequence[Damage]) -> None:
+    places = wording.many(len(damages), "place")
+    click.echo(f"holdfast: This machine's own journal could not be read in {places}:", err=True)
+    for damage in damages[:DAMAGES_SHOWN_MAX]:
+        line = f", line {damage.line}" if damage.line else ""
+        click.echo(printable(f"  {damage.file}{line}: {damage.reason}"), err=True)
+    if len(damages) > DAMAGES_SHOWN_MAX:
+        click.echo(f"  and {len(damages) - DAMAGES_SHOWN_MAX:,} more", err=True)
 
 
 def ingest_directory(store: Store, directory: Path, damages: list[Damage]) -> Ingested:
@@ -104,6 +139,6 @@ def find_run(store: Store, name: str | None) -> str:
 def fold_run(store: Store, run: str) -> Fold:
     """The accounts of a run, from all of its events."""
     corrections = store.select(Selection(run=run, kinds=("correction",)))
-    ledger = Ledger(event.target for event in corrections if isinstance(event, Correction))
+    ledger = Ledger(event for event in corrections if isinstance(event, Correction))
     ledger.add(store.select(Selection(run=run)))
     return ledger.fold

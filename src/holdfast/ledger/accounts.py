@@ -1,12 +1,14 @@
-"""What is charged to what: the state of a run's GPUs over time, turned into sums by category and by incident.
+"""What is charged to what: the state of a run's GPUs over time, turned into sums by category and incident.
 
-`Accounts` knows nothing of events. Somebody tells it the time (`now_ns`), what the GPUs do (`_enter`), how
-many there are (`_reshape`) and what went wrong; it charges every stretch of time once, when it is known what
-it was. Work on steps is held back until a commit (`_measure`) or a failure (`_abandon`) tells.
+`Accounts` knows little of events. Somebody tells it the time, what the GPUs do and how many there are, and
+what went wrong. While an attempt is up, time is held back in pieces, because only what follows tells what it
+was: `take_work` if a step was committed, `abandon` if the attempt turns out to have failed, `dismiss` if it
+just ended. Every nanosecond of every GPU paid for is charged exactly once.
 """
 
 import copy
-from typing import Self
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from holdfast.ledger.categories import Category
 from holdfast.ledger.incidents import Incident
@@ -16,96 +18,205 @@ from holdfast.ledger.timeline import Timeline
 from holdfast.record.events import AnyEvent, Severity
 
 STEPPING = 31
-"""A state and not a category: what the time in it was is known at the commit."""
-STALLS = (Category.CHECKPOINT_STALL, Category.DATA_STALL)
-GUESSES = ("restart", "member lost", "attempt failed")
-"""What incidents are called until a fault's own name says better."""
-_OF_INCIDENT = frozenset(
-    {Category.STARTING, Category.DEAD_UNDETECTED, Category.LOCALISING, Category.RECOVERING, LAUNCH}
-)
+"""A nature of time that is no category yet: work on a step."""
+PIECES_MAX = 1_024
+"""How much uncommitted time is held back; a run that never commits is not worth more memory."""
 
-Piece = tuple[int, int, int]
-"""From, until (ns) and how many GPUs: uncommitted work."""
+_STALLS = (Category.CHECKPOINT_STALL, Category.DATA_STALL)
+_WAITS = (*_STALLS, Category.CHECKS)
+_BEFORE_STEPS = (Category.STARTING, Category.RECOVERING, LAUNCH)
+_GUESSES = ("unexplained restart", "member lost", "attempt failed", "rollback")
+
+
+class Piece(NamedTuple):
+    """A stretch of time that is held back: how many GPUs did what, and how many were missing from it."""
+
+    from_ns: int
+    to_ns: int
+    gpus: int
+    missing: int
+    nature: int
+
+
+class Alarm(NamedTuple):
+    """A fault that may turn out to have been the end: when it began, was noticed, and was acted upon."""
+
+    onset_ns: int
+    noticed_ns: int
+    acted_ns: int | None = None
 
 
 class Accounts:
-    """Sums up to `now_ns`, and what going on takes: the GPUs' state and shape, open work, incidents."""
+    """Sums up to `now_ns`, and what going on takes: the GPUs' nature and shape, held-back time, incidents."""
 
     def __init__(self) -> None:
         self.first_ns = 0
         self.now_ns = -1
-        self.gpus_max = 0
-        self.paid_gpu_ns = 0
+        self.since_ns = 0  # up to where everything is charged or held back
         self.shape = Shape()
-        self.incidents: list[Incident] = []
+        self.gpus_max = 0  # that ever took part in an attempt
+        self.paid_gpu_ns = 0
+        self.prices: list[tuple[int, float]] = []  # (GPU-ns paid for before, USD per GPU-hour since)
         self.tally = Tally()
         self.timeline = Timeline(0)
-        self._state: int = Category.IDLE
-        self._since_ns = 0  # up to where everything is charged
-        self._pieces: list[Piece] = []  # uncommitted work before that
-        self._warm = False  # no step was committed since the start, load or new generation
-        self._segment_steps = 1  # how many steps the last commit brought: 1, or a checkpoint's interval
-        self._open: int | None = None  # the incident the run has not recovered from yet
-        self._degraded: int | None = None  # the incident that makes steps slow
-        self._absence: int | None = None  # the incident that took the members that are missing
-        self._alarm: tuple[int, int] | None = None  # (onset, noticed) of a fault that may be fatal
+        self.incidents: list[Incident] = []
+        self.nature: int = Category.IDLE
+        self.is_up = False  # an attempt is there, so its time is held back
+        self.pieces: list[Piece] = []
+        self.open: int | None = None  # the incident the run has not recovered from yet
+        self.degraded: dict[str, int] = {}  # subject: the incident that makes steps slow
+        self.absence: int | None = None  # the incident that took the members that are missing
+        self.alarm: Alarm | None = None
+        self._owned: set[int] = set()  # incidents that no copy shares
 
-    def copy(self) -> Self:
+    def copy(self) -> "Accounts":
         twin = copy.copy(self)
-        twin.incidents = [incident.copy() for incident in self.incidents]
+        twin.prices, twin.pieces = self.prices.copy(), self.pieces.copy()
         twin.tally, twin.timeline = self.tally.copy(), self.timeline.copy()
-        twin._pieces = self._pieces.copy()
+        twin.incidents, twin.degraded = self.incidents.copy(), self.degraded.copy()
+        # From now on both share the incidents, and whoever changes one makes it its own first.
+        self._owned, twin._owned = set(), set()
         return twin
 
     # -- time --------------------------------------------------------------------------------------
 
-    def _advance(self, now_ns: int) -> None:
+    def advance(self, now_ns: int) -> None:
         """It is later now. The first time that is told is when the accounts begin."""
         if self.now_ns < 0:
-            self.first_ns = self._since_ns = now_ns
+            self.first_ns = self.since_ns = now_ns
             self.timeline = Timeline(now_ns)
         self.now_ns = now_ns
 
-    def _is_stepping(self) -> bool:
-        return self._state == STEPPING or self._state in STALLS
+    @property
+    def is_stepping(self) -> bool:
+        return self.is_up and (self.nature == STEPPING or self.nature in _STALLS)
 
-    def _enter(self, state: int) -> None:
-        self._settle()
-        self._state = state
+    def enter(self, nature: int) -> None:
+        """From now on the GPUs do this."""
+        self.settle()
+        self.nature = nature
 
-    def _reshape(self, shape: Shape) -> None:
-        if shape != self.shape:
-            self._settle()
-            self.shape = shape
+    def reshape(self, shape: Shape) -> None:
+        """From now on there are this many GPUs."""
+        if shape == self.shape:
+            return
+        self.settle()
+        self.shape = shape
+        if self.is_up:
             self.gpus_max = max(self.gpus_max, shape.active)
-            if shape.missing and self._absence is None:
-                self._absence = self._open
+        if shape.missing and self.absence is None:
+            self.absence = self.open
 
-    def _settle(self, until_ns: int | None = None) -> None:
-        """Charge the time since the last settlement, under the state and shape that held during it."""
-        from_ns, now_ns, shape, state = self._since_ns, self.now_ns, self.shape, self._state
-        if until_ns is not None:
-            now_ns = max(from_ns, min(now_ns, until_ns))
+    def settle(self) -> None:
+        """Charge or hold back the time since the last settlement, by what held during it."""
+        from_ns, now_ns, shape = self.since_ns, self.now_ns, self.shape
         if now_ns == from_ns:
             return
-        self._since_ns = now_ns
+        self.since_ns = now_ns
         if not shape.paid:
             return
         self.paid_gpu_ns += (now_ns - from_ns) * shape.paid
-        if state == STEPPING:
-            if shape.active:
-                self._pieces.append((from_ns, now_ns, shape.active))
+        if self.is_up:
+            self._hold_back(Piece(from_ns, now_ns, shape.active, shape.missing, self.nature))
         else:
-            self._charge(state, from_ns, now_ns, shape.active)
-        if shape.active != shape.paid:
-            missing = Category.MISSING_MEMBERS if self._is_stepping() else state
-            self._charge(missing, from_ns, now_ns, shape.missing, self._absence)
+            incident = None if self.nature == Category.IDLE else self.open
+            self._charge(self.nature, from_ns, now_ns, shape.active + shape.missing, incident)
+        if shape.active + shape.missing != shape.paid:
             self._charge(Category.STARTING, from_ns, now_ns, shape.joining)
             self._charge(Category.SPARE, from_ns, now_ns, shape.spare)
             self._charge(Category.DRAINED, from_ns, now_ns, shape.drained)
             self._charge(Category.IDLE, from_ns, now_ns, shape.idle)
 
-    # -- charging ----------------------------------------------------------------------------------
+    def _hold_back(self, piece: Piece) -> None:
+        self.pieces.append(piece)
+        if len(self.pieces) > PIECES_MAX:
+            oldest, self.pieces = self.pieces[: PIECES_MAX // 2], self.pieces[PIECES_MAX // 2 :]
+            self._charge_as_it_was(oldest, Category.UNATTRIBUTED)
+
+    # -- what held-back time was ---------------------------------------------------------------------
+
+    def take_work(self) -> tuple[list[Piece], Category | None]:
+        """A step was committed: charge what was no work on it, and give back what was.
+
+        Where nobody said when the work began, it is part of the start or recovery before it: then that is
+        given back, with the category of whatever exceeds a normal step.
+        """
+        self.settle()
+        pieces, self.pieces = self.pieces, []
+        work = [piece for piece in pieces if piece.nature == STEPPING]
+        others = [piece for piece in pieces if piece.nature != STEPPING]
+        before = None
+        if not work and others and others[-1].nature in _BEFORE_STEPS:
+            work = [others.pop()]
+            before = Category.RECOVERING if work[0].nature == Category.RECOVERING else Category.STARTING
+        self._charge_as_it_was(others, Category.UNATTRIBUTED)
+        for piece in work:
+            self._charge_missing(piece)
+        return work, before
+
+    def measure(
+        self, pieces: list[Piece], steps: int, normal: Category, excess: Category, incident: int | None
+    ) -> int:
+        """Charge this work as that many steps, to be split by the reference later; its GPU-ns."""
+        gpu_ns = sum((piece.to_ns - piece.from_ns) * piece.gpus for piece in pieces)
+        if gpu_ns:
+            key = measured_key(normal, excess, work_bin(gpu_ns // steps))
+            self.tally.add(key, gpu_ns, steps)
+            for piece in pieces:
+                if piece.gpus:
+                    self.timeline.add(key, piece.from_ns, piece.to_ns, piece.gpus)
+            if incident is not None:
+                self.own(incident).tally.add(key, gpu_ns, steps)
+        return gpu_ns
+
+    def dismiss(self, work: Category) -> None:
+        """Nothing more will tell what held-back time was: it is what it looked like, and work is `work`."""
+        self.settle()
+        pieces, self.pieces = self.pieces, []
+        self._charge_as_it_was(pieces, work)
+
+    def abandon(self, *, steps: int, work: Category, beyond: Category) -> None:
+        """The attempt failed: the uncommitted work (`work`) is lost.
+
+        Where a fault sounded the alarm, the time since its onset was dead, since it was noticed localising,
+        and since something was done about it recovering. Without an onset the run cannot have worked, or
+        waited, for longer than its last commit took (so many `steps`, at the reference rate); what lies
+        beyond that is `beyond`.
+        """
+        self.settle()
+        pieces, self.pieces = self.pieces, []
+        alarm, self.alarm = self.alarm, None
+        if alarm is not None:
+            pieces, after = split_at(pieces, alarm.noticed_ns)
+            localising, recovering = split_at(after, alarm.acted_ns or self.now_ns)
+            self._charge_pieces(localising, Category.LOCALISING, self.open)
+            self._charge_pieces(recovering, Category.RECOVERING, self.open)
+            if alarm.onset_ns < alarm.noticed_ns:
+                pieces, dead = split_at(pieces, alarm.onset_ns)
+                self._charge_pieces(dead, Category.DEAD_UNDETECTED, self.open)
+                self._charge_lost(pieces, work)
+                return
+        last = pieces[-1:]
+        if last and last[0].nature in _WAITS:
+            self._charge_missing(last[0])
+            self.measure(last, steps, Category(last[0].nature), beyond, self.open)
+            pieces = pieces[:-1]
+        uncommitted = [piece for piece in pieces if piece.nature == STEPPING]
+        for piece in uncommitted:
+            self._charge_missing(piece)
+        self.measure(uncommitted, steps, work, beyond, self.open)
+        self._charge_lost([piece for piece in pieces if piece.nature != STEPPING], work)
+
+    def stall(self, stall_ns: int) -> None:
+        """The last `stall_ns` of work on the step were spent waiting for a checkpoint instead."""
+        self.settle()
+        before, after = split_at(self.pieces, self.now_ns - stall_ns)
+        self.pieces = before + [
+            piece._replace(nature=Category.CHECKPOINT_STALL) if piece.nature == STEPPING else piece
+            for piece in after
+        ]
+
+    # -- charging ------------------------------------------------------------------------------------
 
     def _charge(self, key: int, from_ns: int, to_ns: int, gpus: int, incident: int | None = None) -> None:
         gpu_ns = (to_ns - from_ns) * gpus
@@ -113,126 +224,116 @@ class Accounts:
             return
         self.tally.add(key, gpu_ns)
         self.timeline.add(key, from_ns, to_ns, gpus)
-        if incident is None and key in _OF_INCIDENT:
-            incident = self._open
         if incident is not None:
-            self.incidents[incident].tally.add(key, gpu_ns)
+            self.own(incident).tally.add(key, gpu_ns)
 
-    def _charge_all(self, key: int, pieces: list[Piece], incident: int | None = None) -> None:
-        for from_ns, to_ns, gpus in pieces:
-            self._charge(key, from_ns, to_ns, gpus, incident)
+    def _charge_missing(self, piece: Piece) -> None:
+        self._charge(Category.MISSING_MEMBERS, piece.from_ns, piece.to_ns, piece.missing, self.absence)
 
-    def _measure(
-        self, pieces: list[Piece], steps: int, normal: Category, excess: Category, incident: int | None
-    ) -> int:
-        """Charge these pieces as that many steps, to be split by the reference later; their GPU-ns."""
-        gpu_ns = sum((to_ns - from_ns) * gpus for from_ns, to_ns, gpus in pieces)
-        key = measured_key(normal, excess, work_bin(gpu_ns // steps))
-        if gpu_ns:
-            self.tally.add(key, gpu_ns, steps)
-            for from_ns, to_ns, gpus in pieces:
-                self.timeline.add(key, from_ns, to_ns, gpus)
-            if incident is not None:
-                self.incidents[incident].tally.add(key, gpu_ns, steps)
-        return gpu_ns
+    def _charge_pieces(self, pieces: Iterable[Piece], key: int, incident: int | None = None) -> None:
+        """Charge pieces under one key; members that are missing then share the run's fate."""
+        for piece in pieces:
+            self._charge(key, piece.from_ns, piece.to_ns, piece.gpus + piece.missing, incident)
 
-    def _waste(self, category: Category) -> None:
-        self._settle()
-        pieces, self._pieces = self._pieces, []
-        self._charge_all(category, pieces)
+    def _charge_as_it_was(self, pieces: Iterable[Piece], work: Category) -> None:
+        """Charge pieces by their nature; starting and recovering to the incident that came before them."""
+        noticed_ns = 0 if self.open is None else self.incidents[self.open].noticed_ns
+        for piece in pieces:
+            if piece.nature == STEPPING or piece.nature in _STALLS:
+                key = work if piece.nature == STEPPING else piece.nature
+                self._charge(key, piece.from_ns, piece.to_ns, piece.gpus)
+                self._charge_missing(piece)
+            else:
+                caused = piece.nature in _BEFORE_STEPS and piece.from_ns >= noticed_ns
+                self._charge_pieces([piece], piece.nature, self.open if caused else None)
 
-    def _abandon(self, beyond: Category) -> None:
-        """The uncommitted work will never be committed.
+    def _charge_lost(self, pieces: Iterable[Piece], work: Category) -> None:
+        """Charge pieces of an attempt that failed: what it did to start was lost with it."""
+        for piece in pieces:
+            if piece.nature == STEPPING:
+                self._charge(work, piece.from_ns, piece.to_ns, piece.gpus, self.open)
+                self._charge_missing(piece)
+            elif piece.nature in _BEFORE_STEPS:
+                self._charge_pieces([piece], piece.nature, self.open)
+            else:
+                self._charge_as_it_was([piece], work)
 
-        A run cannot have worked on it for longer than its last commit took, at the reference rate; what
-        lies beyond that is `beyond`. Where a fault's onset is known, that tells instead; and from when it
-        was noticed on, it was being localised.
-        """
-        self._settle()
-        pieces, self._pieces = self._pieces, []
-        if not pieces:
-            self._alarm = None
-            return
-        normal = Category.STARTING if self._warm else Category.DISCARDED
-        if self._alarm is not None:
-            onset_ns, noticed_ns = self._alarm
-            self._alarm = None
-            pieces, after = split_all(pieces, noticed_ns)
-            self._charge_all(Category.LOCALISING, after, self._open)
-            if onset_ns < noticed_ns:
-                pieces, dead = split_all(pieces, onset_ns)
-                self._charge_all(Category.DEAD_UNDETECTED, dead, self._open)
-                self._charge_all(normal, pieces, self._open)
-                return
-        self._measure(pieces, self._segment_steps, normal, beyond, self._open)
+    # -- incidents -----------------------------------------------------------------------------------
 
-    def _stall(self, stall_ns: int) -> None:
-        """The last `stall_ns` of uncommitted work were spent waiting for a checkpoint instead."""
-        self._settle()
-        self._pieces, stalled = split_all(self._pieces, self.now_ns - stall_ns)
-        self._charge_all(Category.CHECKPOINT_STALL, stalled)
+    def own(self, incident: int) -> Incident:
+        """The incident of this number, to be changed: no copy of these accounts sees it."""
+        if incident not in self._owned:
+            self.incidents[incident] = self.incidents[incident].copy()
+            self._owned.add(incident)
+        return self.incidents[incident]
 
-    # -- incidents ---------------------------------------------------------------------------------
-
-    def _fail(self, event: AnyEvent, what: str, onset_ns: int | None = None) -> int:
-        """The incident the run is in now: the open one, or a new one."""
-        if self._open is None:
-            self._open = self._new_incident(event, what, onset_ns, "fatal")
-        else:
-            self.incidents[self._open].add_evidence(event)
-        return self._open
-
-    def _new_incident(self, event: AnyEvent, what: str, onset_ns: int | None, severity: Severity) -> int:
-        incident = Incident(
-            what,
-            event.subject,
-            began_ns=self._onset(onset_ns),
-            noticed_ns=self.now_ns,
-            severity=severity,
+    def begin_incident(self, event: AnyEvent, what: str, onset_ns: int | None, severity: Severity) -> int:
+        number = len(self.incidents)
+        self.incidents.append(
+            Incident(
+                what,
+                event.subject,
+                began_ns=self.onset(onset_ns),
+                noticed_ns=self.now_ns,
+                severity=severity,
+            )
         )
-        incident.add_evidence(event)
-        self.incidents.append(incident)
-        return len(self.incidents) - 1
+        self._owned.add(number)
+        self.incidents[number].add_evidence(event)
+        return number
 
-    def _onset(self, onset_ns: int | None) -> int:
+    def fail(self, event: AnyEvent, what: str, onset_ns: int | None = None) -> Incident:
+        """Something fatal: part of the incident the run is in, or the beginning of one."""
+        self.settle()
+        if self.open is None:
+            self.open = self.begin_incident(event, what, onset_ns, "fatal")
+        incident = self.own(self.open)
+        incident.add_evidence(event)
+        if incident.what in _GUESSES and what not in _GUESSES:
+            incident.what, incident.subject = what, event.subject or incident.subject
+        return incident
+
+    def sound_alarm(self, onset_ns: int | None) -> None:
+        self.settle()
+        if self.is_up and self.alarm is None:
+            self.alarm = Alarm(self.onset(onset_ns), self.now_ns)
+
+    def recover(self) -> None:
+        """The run works again."""
+        self.alarm = None
+        if not self.shape.missing:
+            self.absence = None
+        if self.open is not None:
+            self.own(self.open).recovered_ns = self.now_ns
+            self.open = None
+
+    def end_degradation(self, subjects: Iterable[str]) -> None:
+        for subject in list(subjects):
+            self.own(self.degraded.pop(subject)).recovered_ns = self.now_ns
+
+    def blamed(self) -> int | None:
+        """The incident that answers for how long a new step took."""
+        if self.open is not None or not self.degraded:
+            return self.open
+        return next(reversed(self.degraded.values()))
+
+    def onset(self, onset_ns: int | None) -> int:
         return self.now_ns if onset_ns is None else max(self.first_ns, min(onset_ns, self.now_ns))
 
-    def _sound_alarm(self, onset_ns: int | None) -> None:
-        onset = self._onset(onset_ns)
-        if self._state in STALLS:
-            # What looked like waiting was, from the onset on, being dead.
-            self._settle(onset)
-            self._state = STEPPING
-        self._alarm = self._alarm or (onset, self.now_ns)
 
-    def _recover(self) -> None:
-        self._warm = False
-        self._alarm = None
-        if not self.shape.missing:
-            self._absence = None
-        if self._open is not None:
-            self.incidents[self._open].recovered_ns = self.now_ns
-            self._open = None
-        if self._state != STEPPING:
-            self._enter(STEPPING)
-
-    def _blamed(self) -> int | None:
-        """The incident that answers for how long a new step took."""
-        return self._open if self._open is not None else self._degraded
-
-
-def split_all(pieces: list[Piece], at_ns: int) -> tuple[list[Piece], list[Piece]]:
+def split_at(pieces: list[Piece], at_ns: int) -> tuple[list[Piece], list[Piece]]:
     """What lies before this moment, and what after."""
-    before = [(from_ns, min(to_ns, at_ns), gpus) for from_ns, to_ns, gpus in pieces if from_ns < at_ns]
-    after = [(max(from_ns, at_ns), to_ns, gpus) for from_ns, to_ns, gpus in pieces if to_ns > at_ns]
+    before = [piece._replace(to_ns=min(piece.to_ns, at_ns)) for piece in pieces if piece.from_ns < at_ns]
+    after = [piece._replace(from_ns=max(piece.from_ns, at_ns)) for piece in pieces if piece.to_ns > at_ns]
     return before, after
 
 
 def cut(pieces: list[Piece], share: int, whole: int) -> tuple[list[Piece], list[Piece]]:
     """The first share/whole of the GPU-time in these pieces, and the rest."""
-    wanted = sum((to_ns - from_ns) * gpus for from_ns, to_ns, gpus in pieces) * share // whole
-    for from_ns, to_ns, gpus in pieces:
-        if wanted <= (to_ns - from_ns) * gpus:
-            return split_all(pieces, from_ns + wanted // gpus)
-        wanted -= (to_ns - from_ns) * gpus
+    wanted = sum((piece.to_ns - piece.from_ns) * piece.gpus for piece in pieces) * share // whole
+    for piece in pieces:
+        gpu_ns = (piece.to_ns - piece.from_ns) * piece.gpus
+        if gpu_ns and wanted <= gpu_ns:
+            return split_at(pieces, piece.from_ns + wanted // piece.gpus)
+        wanted -= gpu_ns
     return pieces, []

@@ -1,24 +1,21 @@
-"""The fold from a run's events to where its GPU-time went. Pure: no clock, no I/O; the same events give
-the same sums.
+"""The fold from a run's events to where its GPU-time went. Pure: the same events give the same sums.
 
-At every moment the GPUs paid for have a shape (see `membership`) and the active ones a state. What lies
-between two events is charged when the second is known, because only that tells what it was: time since
-the last commit belongs to a step if the step is committed, and is lost if the run turns out to have died.
-Events must come in the order of their time; one that does not is taken to happen now, so no stretch of
-time is ever negative and the sum is exact for any input whatsoever.
+`Fold` says what each event means for the run: whether an attempt is there, what it does, how far it has come,
+what went wrong. `Accounts` keeps the sums. Events must come in the order of their time; one that does not is
+taken to happen now, so no stretch of time is ever negative and the sum is exact for any input whatsoever.
 """
 
 import copy
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
-from holdfast.ledger.accounts import GUESSES, STEPPING, Accounts, Piece, cut
+from holdfast.ledger.accounts import STEPPING, Accounts, Piece, cut
 from holdfast.ledger.categories import Category
 from holdfast.ledger.membership import Membership
 from holdfast.ledger.progress import Progress
-from holdfast.ledger.tally import BIN, LAUNCH, Tally, measured_key, work_bin
+from holdfast.ledger.tally import BIN, LAUNCH, measured_key, work_bin
 from holdfast.record.events import (
     ActionTaken,
     AnyEvent,
@@ -64,7 +61,6 @@ _AFTER_END: dict[str, int] = {
     "preempted": Category.QUEUED,
 }
 _USEFUL_STEP = measured_key(Category.USEFUL, Category.SLOWDOWN, 0)
-_USEFUL_FROM_DISCARDED = _USEFUL_STEP - measured_key(Category.DISCARDED, Category.SLOWDOWN, 0)
 
 _WORK_FIELDS = (
     "tokens_per_step",
@@ -97,7 +93,6 @@ class Declared(msgspec.Struct):
 
     name: str = ""
     team: str = ""
-    usd_per_gpu_hour: float | None = None
     step_ns: int | None = None
     step_gpus: int | None = None
     tokens_per_step: int | None = None
@@ -109,6 +104,29 @@ class Declared(msgspec.Struct):
     attention: Attention | None = None
 
 
+class Launch(msgspec.Struct):
+    """What is known of the attempt that is up, or was last.
+
+    is_implied      nobody recorded it; somebody spoke
+    is_last         nothing was recorded since
+    is_warm         no step was committed since the start, the load or the new generation
+    knows_position  somebody said where it goes on from
+    stepped         a step was begun or committed
+    leader          whose commits move the run on
+    loaded          the step of the last load, and who told
+    """
+
+    size_gpus: int = 0
+    is_implied: bool = False
+    is_last: bool = False
+    is_warm: bool = True
+    knows_position: bool = False
+    stepped: bool = False
+    spoke_after_end: bool = False
+    leader: str | None = None
+    loaded: tuple[int, str] | None = None
+
+
 class Traffic(msgspec.Struct):
     """What the collectives of one kind and size of group moved, and how long that took them."""
 
@@ -116,61 +134,63 @@ class Traffic(msgspec.Struct):
     duration_ns: int = 0
 
 
-class Fold(Accounts):
-    """One run's accounts up to `now_ns`. `apply` takes the next event, `settled` gives accounts to read."""
+class Fold:
+    """One run up to the last event. `apply` takes the next one, `settled` gives accounts to read."""
 
     def __init__(self) -> None:
-        super().__init__()
+        self.accounts = Accounts()
         self.counts = Counts()
         self.declared = Declared()
         self.members = Membership()
         self.progress = Progress()
         self.traffic: dict[tuple[Collective, int], Traffic] = {}
         self.instrumented = False  # whether the run ever told what it does, beyond starting and ending
+        self.ended = False
         self.loaded_step_min: int | None = None
         self.saved_step_max: int | None = None
         self._calm = False  # see `_is_calm`
-        self._running = False
-        self._launch_is_last = False
-        self._elastic = False  # generations are reported, so a late joiner waits for the next one
-        self._leader: str | None = None  # whose commits move the run on
+        self._launch = Launch()
+        self._reports_steps = False  # so that a checkpoint says nothing new about progress
+        self._segment_steps = 1  # how many steps the last commit brought: 1, or a checkpoint's interval
 
     def apply(self, event: AnyEvent) -> None:
-        """Take the next event. Any event is taken; one that makes no sense where it stands changes nothing
-        but the time.
-        """
-        if event.occurred_ns > self.now_ns:
-            self._advance(event.occurred_ns)
+        """Take the next event, whatever it is; one that makes no sense here changes nothing but the time."""
+        if event.occurred_ns > self.accounts.now_ns:
+            self.accounts.advance(event.occurred_ns)
         if type(event) is StepCommitted:
             self._committed(event)
         elif not (type(event) is StepBegun and self._calm and event.step == self.progress.high + 1):
             self._calm = False
             _HANDLERS[type(event)](self, event)
 
-    def settled(self) -> Self:
-        """A copy in which everything is charged: the step in flight as unattributed, what is rolled back
-        as discarded.
-        """
+    def settled(self) -> "Fold":
+        """A copy in which all is charged: work in flight as unattributed, rolled back as discarded."""
         twin = self.copy()
-        twin._waste(Category.UNATTRIBUTED)
-        discarded = Tally()
+        accounts, debts = twin.accounts, twin.progress.debts
+        accounts.dismiss(Category.UNATTRIBUTED)
         for lost in twin.progress.lost():
-            excess = Category.STARTING if lost.warm else Category.SLOWDOWN
             bin_ = work_bin(lost.entry_gpu_ns // lost.entry_steps)
-            discarded.add(measured_key(Category.DISCARDED, excess, bin_), lost.gpu_ns, lost.steps)
-        for key, gpu_ns in discarded.gpu_ns.items():
-            useful = key + _USEFUL_FROM_DISCARDED
-            twin.tally.move(useful, key, gpu_ns, discarded.steps[key])
-            twin.timeline.move_latest(useful, key, gpu_ns)
+            useful = measured_key(Category.USEFUL, lost.excess, bin_)
+            discarded = measured_key(Category.DISCARDED, lost.excess, bin_)
+            accounts.tally.move(useful, discarded, lost.gpu_ns, lost.steps)
+            accounts.timeline.move_latest(useful, discarded, lost.gpu_ns)
+            if lost.incident is not None:
+                accounts.own(lost.incident).tally.add(useful, -lost.gpu_ns, -lost.steps)
+            owed = next((incident for upto, incident in reversed(debts) if lost.last_step <= upto), None)
+            if owed is not None:
+                accounts.own(owed).tally.add(discarded, lost.gpu_ns, lost.steps)
         return twin
 
-    def copy(self) -> Self:
-        """A copy to go on from. Of this one and the copy only one may go on, and the copy only after
-        `adopt`.
-        """
-        twin = super().copy()
+    def copy(self) -> "Fold":
+        """A copy to go on from. Of this one and the copy only one may, and the copy only after `adopt`."""
+        twin = copy.copy(self)
+        twin.accounts, twin.members, twin.progress = (
+            self.accounts.copy(),
+            self.members.copy(),
+            self.progress.copy(),
+        )
         twin.counts, twin.declared = copy.copy(self.counts), copy.copy(self.declared)
-        twin.members, twin.progress = self.members.copy(), self.progress.copy()
+        twin._launch = copy.copy(self._launch)
         twin.traffic = {key: copy.copy(traffic) for key, traffic in self.traffic.items()}
         return twin
 
@@ -178,310 +198,368 @@ class Fold(Accounts):
         """Take over from the fold this is a copy of."""
         self.progress.adopt()
 
-    # -- the run as a whole ------------------------------------------------------------------------
+    # -- attempts ------------------------------------------------------------------------------------
 
     def _submitted(self, event: RunSubmitted) -> None:
         self._name(event)
-        if not self._running:
-            self._enter(Category.QUEUED)
+        if not self.accounts.is_up:
+            self.accounts.enter(Category.QUEUED)
 
     def _started(self, event: RunStarted) -> None:
         self._name(event)
-        if self._running:
+        accounts = self.accounts
+        if accounts.is_up and self._launch.is_implied and not self._launch.stepped:
+            # Somebody spoke up a moment before the launch was recorded: it is the same launch.
+            self._launch.is_implied = False
+            self.members.size_gpus = event.gpus
+            self._reshape()
+            return
+        if accounts.is_up:
             # The attempt before died and nobody wrote it down: its last sign of life is all there is.
-            self._settle()
-            self._fail(event, "restart", self._pieces[0][0] if self._pieces else None)
+            accounts.settle()
+            last_sign_ns = accounts.pieces[0].from_ns if accounts.pieces else None
+            accounts.fail(event, "unexplained restart", last_sign_ns)
             self._abandon(Category.DEAD_UNDETECTED)
-        if self._open is not None:
-            self.incidents[self._open].restarts += 1
-        self.counts.launches += 1
-        if not self._launch_is_last:
-            self.counts.starts += 1
-        self._launch_is_last = True
-        self._launch(event.gpus)
+        if accounts.open is not None:
+            incident = accounts.own(accounts.open)
+            incident.restarts += 1
+            incident.restarted_ns = accounts.now_ns
+        self._begin_attempt(event.gpus)
+        self.counts.starts += not self._launch.is_last
+        self._launch.is_last = True
 
     def _ended(self, event: RunEnded) -> None:
-        self._launch_is_last = False
-        if self._running:
-            if event.outcome == "failed":
-                self._settle()
-                self._fail(event, event.reason or "attempt failed")
-                self._abandon(Category.DEAD_UNDETECTED)
-            elif event.outcome == "completed":
-                self._waste(Category.PLANNED_STOP)
-            else:
-                self._abandon(Category.UNATTRIBUTED)
-        self._enter(_AFTER_END[event.outcome])
-        self._running = False
-        self._alarm = self._degraded = None
+        accounts = self.accounts
+        if not accounts.is_up:
+            return
+        if event.outcome == "failed":
+            accounts.fail(event, event.reason or "attempt failed")
+            self._abandon(Category.DEAD_UNDETECTED)
+        elif event.outcome == "completed":
+            accounts.dismiss(Category.PLANNED_STOP)
+            if accounts.open is not None:
+                restarted_ns = accounts.incidents[accounts.open].restarted_ns
+                open_incident = accounts.own(accounts.open)
+                accounts.recover()
+                open_incident.recovered_ns = restarted_ns or open_incident.recovered_ns
+        else:
+            self._abandon(Category.UNATTRIBUTED)
+        accounts.enter(_AFTER_END[event.outcome])
+        accounts.end_degradation(accounts.degraded)
+        accounts.is_up = False
+        accounts.alarm = None
+        self.ended = True
+        self._launch = Launch(size_gpus=self.members.size_gpus)
         self.members.start(0)
-        self._reshape(self.members.shape())
+        self._reshape()
 
     def _name(self, event: RunSubmitted | RunStarted) -> None:
         self.declared.name = event.name or self.declared.name
         self.declared.team = event.team or self.declared.team
 
-    def _launch(self, gpus: int) -> None:
-        self._enter(LAUNCH)
-        self._running = self._warm = True
-        self._alarm = self._leader = self._degraded = None
+    def _begin_attempt(self, gpus: int) -> None:
+        accounts = self.accounts
+        accounts.enter(LAUNCH)
+        accounts.end_degradation(accounts.degraded)
+        accounts.is_up = True
+        accounts.alarm = None
+        self.counts.launches += 1
+        self.ended = False
+        self._launch = Launch(size_gpus=gpus, is_last=self._launch.is_last)
         self.members.start(gpus)
-        self._reshape(self.members.shape())
+        self._reshape()
 
-    def _heard(self) -> None:
-        """The run itself spoke: it is up, and it tells what it does."""
-        self._launch_is_last = False
+    def _hear(self) -> None:
+        """The run itself spoke. So it is up, whether or not anybody wrote down that it was started."""
         self.instrumented = True
-        if not self._running and not self.counts.launches:
-            self.counts.launches = self.counts.starts = 1
-            self._launch(0)
+        if not self.accounts.is_up:
+            size_gpus, was_ended = self._launch.size_gpus, self.ended
+            self._begin_attempt(size_gpus)
+            self._launch.is_implied = True
+            if was_ended:
+                self.counts.launches -= 1  # the end was another attempt's, or came too early
+            else:
+                self.counts.starts += 1
+        self._launch.is_last = False
 
-    # -- members -----------------------------------------------------------------------------------
+    def _abandon(self, beyond: Category) -> None:
+        work = Category.STARTING if self._launch.is_warm else Category.DISCARDED
+        self.accounts.abandon(steps=self._segment_steps, work=work, beyond=beyond)
+
+    def _reshape(self) -> None:
+        self.accounts.reshape(self.members.shape())
+
+    # -- members -------------------------------------------------------------------------------------
 
     def _joined(self, event: MemberJoined) -> None:
-        if not self._running:
-            if self.counts.launches:
-                return  # a straggler of an attempt that is over
-            self.counts.launches = self.counts.starts = 1
-            self._launch(0)
-        late = event.role == "active" and self._elastic and self._is_stepping()
-        self.members.join(event.subject, event.gpus, "joining" if late else event.role)
-        self._reshape(self.members.shape())
+        accounts = self.accounts
+        if not accounts.is_up:
+            # The launch itself is recorded a moment later, by somebody else's clock.
+            self._begin_attempt(0)
+            self._launch.is_implied = True
+            self.counts.starts += not self._launch.is_last
+            self._launch.is_last = True
+        self.members.join(event.subject, event.gpus, event.role, stepping=accounts.is_stepping)
+        self._reshape()
 
     def _lost(self, event: MemberLost) -> None:
         self.counts.members_lost += 1
-        if not self._running:
+        if not self.accounts.is_up:
             return
-        self._launch_is_last = False
+        self._launch.is_last = False
         if self.members.leave(event.subject):
-            self._sound_alarm(event.onset_ns)
-            self._settle()
-            incident = self.incidents[self._fail(event, "member lost", event.onset_ns)]
+            self.accounts.sound_alarm(event.onset_ns)
+            incident = self.accounts.fail(event, "member lost", event.onset_ns)
             incident.members_lost += 1
-            if incident.members_lost > 1 and incident.what in GUESSES:
+            if incident.members_lost > 1 and incident.what == "member lost":
                 incident.subject = ""  # where several go, none of their names says what failed
             self._abandon(Category.DEAD_UNDETECTED)
-            self._enter(Category.RECOVERING)
-        self._reshape(self.members.shape())
+            self.accounts.enter(Category.RECOVERING)
+        self._reshape()
 
     def _generation(self, event: GenerationOpened) -> None:
-        self._heard()
-        if not self._running:
-            return
-        self._elastic = True
+        self._hear()
+        accounts = self.accounts
         self._abandon(Category.UNATTRIBUTED)
         if event.gpus is not None:
             self.members.size_gpus = event.gpus
         self.members.open_generation(event.members)
-        self._enter(Category.STARTING if self._open is None else Category.RECOVERING)
-        self._reshape(self.members.shape())
-        self._warm = True
-        self._leader = None
+        accounts.enter(Category.STARTING if accounts.open is None else Category.RECOVERING)
+        self._reshape()
+        launch = self._launch
+        launch.is_warm, launch.leader, launch.loaded = True, None, None
+        launch.knows_position = event.step is not None
         if event.step is not None:
-            self._resume_at(event.step, event)
+            self._resume_after(event.step, event)
 
-    # -- steps -------------------------------------------------------------------------------------
+    # -- steps ---------------------------------------------------------------------------------------
 
     def _begun(self, event: StepBegun) -> None:
-        if self._state != STEPPING:
-            self._heard()
-            if not self._running:
-                return
-            self._enter(STEPPING)
-        position = self.progress.position
+        self._hear()
+        if self.accounts.nature != STEPPING:
+            self.accounts.enter(STEPPING)
+        launch, position = self._launch, self.progress.position
+        launch.stepped = self._reports_steps = True
         if position is None:
             self.progress.jump(event.step - 1)
-        elif event.step <= position and (self._warm or event.subject == self._leader):
-            self._resume_at(event.step - 1, event)
+        elif event.step <= position and self._may_go_back(event):
+            self._resume_after(event.step - 1, event)
+        launch.knows_position = True
 
     def _committed(self, event: StepCommitted) -> None:
-        step, progress = event.step, self.progress
-        if self._calm and step == progress.high + 1 and self.now_ns > self._since_ns:
+        step, progress, accounts = event.step, self.progress, self.accounts
+        if self._calm and step == progress.high + 1 and accounts.now_ns > accounts.since_ns:
             # What nearly every commit is: the next step, by everyone, with nothing to explain. This is what
             # `_reach` does, without asking.
-            from_ns, now_ns, gpus = self._since_ns, self.now_ns, self.shape.active
+            from_ns, now_ns, gpus = accounts.since_ns, accounts.now_ns, accounts.shape.active
             work = (now_ns - from_ns) * gpus
             key = _USEFUL_STEP + work_bin(work) * BIN
-            self.paid_gpu_ns += work
-            self.tally.add(key, work, 1)
-            self.timeline.add(key, from_ns, now_ns, gpus)
+            accounts.paid_gpu_ns += work
+            accounts.tally.add(key, work, 1)
+            accounts.timeline.add(key, from_ns, now_ns, gpus)
+            accounts.since_ns = now_ns
             progress.entries_gpu_ns.append(work)
             progress.position = progress.high = step
-            self._since_ns = now_ns
-            self._leader = event.subject
+            self._launch.leader = event.subject
             return
-        self._heard()
-        position = progress.position
-        if position is not None and step <= position:
-            if not self._warm and (step == position or event.subject != self._leader):
+        self._calm = False
+        if not accounts.is_up and self.ended and not self._launch.spoke_after_end:
+            # A straggler's last word after the end: progress, and no time to go with it.
+            self._launch.spoke_after_end = True
+            if progress.position is not None and step > progress.position:
+                progress.jump(step)
+            return
+        self._hear()
+        self._reports_steps = True
+        excess: Category | None = None
+        if progress.position is not None and step <= progress.position:
+            if not self._may_go_back(event):
                 return  # another member's word on a commit that is known
-            self._resume_at(step - 1, event)
-        self._leader = event.subject
-        self._reach(step)
+            if not self._launch.is_warm:
+                excess = Category.DEAD_UNDETECTED  # nobody said so, but it went away and came back
+            self._resume_after(step - 1, event)
+        self._launch.leader, self._launch.stepped = event.subject, True
+        self._reach(step, excess)
         self._calm = self._is_calm()
+
+    def _may_go_back(self, event: StepBegun | StepCommitted) -> bool:
+        """Whether a step that the run has already is done again, rather than told by somebody who lags."""
+        launch, position = self._launch, self.progress.position
+        if launch.is_warm and not launch.knows_position:
+            return True
+        is_before = event.step < (position or 0) or isinstance(event, StepBegun)
+        return is_before and event.subject == launch.leader
 
     def _is_calm(self) -> bool:
         """Whether the next commit, should it be that of the next step, needs no explanation."""
+        accounts = self.accounts
         return (
-            self._state == STEPPING
-            and not self._pieces
-            and not self._warm
+            accounts.nature == STEPPING
+            and not accounts.pieces
+            and not accounts.degraded
+            and accounts.open is None
+            and accounts.alarm is None
+            and not self._launch.is_warm
             and self.progress.position == self.progress.high
             and self._segment_steps == 1
-            and self._open is None
-            and self._degraded is None
-            and self._alarm is None
-            and 0 < self.shape.active == self.shape.paid
+            and 0 < accounts.shape.active == accounts.shape.paid
         )
 
-    def _reach(self, step: int) -> None:
-        """The run has this step now; the uncommitted work was for it."""
-        progress = self.progress
+    def _reach(self, step: int, excess: Category | None = None) -> None:
+        """The run has this step now; the uncommitted work was for it, and `excess` what it took too much."""
+        progress, accounts, launch = self.progress, self.accounts, self._launch
         if progress.position is None:
             progress.jump(step - 1)
         assert progress.position is not None
         if step <= progress.position:
             return
-        if not self._running:
-            progress.jump(step)  # said after the end: progress, and no time to go with it
-            return
-        self._settle()
-        pieces, self._pieces = self._pieces, []
+        pieces, before = accounts.take_work()
+        excess = excess or before or (Category.STARTING if launch.is_warm else Category.SLOWDOWN)
         steps = step - progress.position
         again = max(0, min(step, progress.high) - progress.position)
         if again:
-            pieces = self._redo(pieces, again, steps)
+            pieces = self._redo(pieces, again, steps, excess)
         if steps > again:
-            excess = Category.STARTING if self._warm else Category.SLOWDOWN
-            gpu_ns = self._measure(pieces, steps - again, Category.USEFUL, excess, self._blamed())
-            progress.advance(step, gpu_ns, warm=self._warm)
+            blamed = accounts.blamed()
+            gpu_ns = accounts.measure(pieces, steps - again, Category.USEFUL, excess, blamed)
+            progress.advance(step, gpu_ns, excess, blamed)
         progress.position = step
         progress.settle()
+        if self.declared.step_ns is not None and self.declared.step_gpus is None:
+            self.declared.step_gpus = accounts.shape.active or None
         self._segment_steps = steps
-        self._recover()
+        launch.is_warm = False
+        accounts.recover()
+        if accounts.nature != STEPPING:
+            accounts.enter(STEPPING)
 
-    def _redo(self, pieces: list[Piece], again: int, steps: int) -> list[Piece]:
-        """Charge the steps that were done before to the incidents that rolled them back; the pieces of the
-        rest.
-        """
-        progress = self.progress
+    def _redo(self, pieces: list[Piece], again: int, steps: int, excess: Category) -> list[Piece]:
+        """Charge steps that were done before to those who rolled them back; what is left of the work."""
+        progress, accounts = self.progress, self.accounts
         assert progress.position is not None
         end = progress.position + again
         while progress.position < end:
-            upto, incident = progress.debts[-1] if progress.debts else (end, self._open)
+            upto, incident = progress.debts[-1] if progress.debts else (end, accounts.open)
             done = min(upto, end) - progress.position
             part, pieces = cut(pieces, done, steps)
-            excess = Category.STARTING if self._warm else Category.SLOWDOWN
-            self._measure(part, done, Category.RECOMPUTED, excess, incident)
+            accounts.measure(part, done, Category.RECOMPUTED, excess, incident)
             steps -= done
             progress.position += done
             progress.settle()
         return pieces
 
-    def _resume_at(self, step: int, event: AnyEvent) -> None:
-        position = self.progress.position
+    def _resume_after(self, step: int, event: AnyEvent) -> None:
+        """The run goes on from the step after this one."""
+        position, accounts = self.progress.position, self.accounts
         if position is None or step > position:
             self.progress.jump(step)
         elif step < position:
-            incident = self._open if self._open is not None else self._fail(event, "rollback")
-            self.incidents[incident].steps_rolled_back += position - step
-            self.progress.roll_back(step, incident)
+            if accounts.open is None:
+                accounts.settle()
+                accounts.fail(event, "rollback", accounts.pieces[0].from_ns if accounts.pieces else None)
+            assert accounts.open is not None
+            accounts.own(accounts.open).steps_rolled_back += position - step
+            self.progress.roll_back(step, accounts.open)
 
-    # -- checkpoints and phases --------------------------------------------------------------------
+    # -- checkpoints and phases ----------------------------------------------------------------------
 
     def _checkpoint_begun(self, event: CheckpointBegun) -> None:
-        self._heard()
-        if event.blocking and self._is_stepping():
-            self._enter(Category.CHECKPOINT_STALL)
+        self._hear()
+        if event.blocking and self.accounts.is_stepping and event.step > (self.saved_step_max or -1):
+            self.accounts.enter(Category.CHECKPOINT_STALL)
 
     def _checkpoint_saved(self, event: CheckpointSaved) -> None:
-        self._heard()
+        self._hear()
         self.counts.saves += 1
         self.saved_step_max = max(event.step, self.saved_step_max or 0)
         if event.stall_ns:
-            self._stall(event.stall_ns)
-        self._reach(event.step)
-        self._unstall()
+            self.accounts.stall(event.stall_ns)
+        if not self._reports_steps:
+            self._reach(event.step)
+        self._end_stall()
 
     def _checkpoint_failed(self, event: CheckpointFailed) -> None:
-        self._heard()
-        self._unstall()
+        self._hear()
+        self._end_stall()
+
+    def _end_stall(self) -> None:
+        if self.accounts.nature == Category.CHECKPOINT_STALL:
+            self.accounts.enter(STEPPING)
 
     def _checkpoint_loaded(self, event: CheckpointLoaded) -> None:
-        self._heard()
+        self._hear()
+        launch = self._launch
+        loaded = (event.step, event.subject)
+        if launch.loaded is not None and launch.loaded[0] == event.step and launch.loaded != loaded:
+            return  # another member's word on the same load
+        launch.loaded = loaded
         self.counts.loads += 1
-        self.loaded_step_min = (
-            event.step if self.loaded_step_min is None else min(event.step, self.loaded_step_min)
-        )
-        self._settle()
-        self._resume_at(event.step, event)
-        if self._running:
-            self._abandon(Category.STARTING)
-            self._enter(STEPPING)
-            self._warm = True
+        known = self.loaded_step_min
+        self.loaded_step_min = event.step if known is None else min(event.step, known)
+        self._resume_after(event.step, event)
+        self._abandon(Category.STARTING)
+        self.accounts.enter(Category.STARTING if self._reports_steps else STEPPING)
+        launch.is_warm = launch.knows_position = True
 
     def _phase(self, event: PhaseEntered) -> None:
         if event.subject not in ("", event.run):
             return  # one member's own; the run's time is the run's to tell
-        self._heard()
-        if not self._running:
-            return
-        state = _PHASES[event.phase]
-        if state == Category.STARTING and self._is_stepping():
+        self._hear()
+        nature = _PHASES[event.phase]
+        if nature == Category.STARTING and self.accounts.is_stepping:
             self._abandon(Category.UNATTRIBUTED)
-            self._warm = True
-        self._enter(state)
+            self._launch.is_warm = True
+        self.accounts.enter(nature)
 
-    def _unstall(self) -> None:
-        if self._state == Category.CHECKPOINT_STALL:
-            self._enter(STEPPING)
-
-    # -- faults and what is done about them --------------------------------------------------------
+    # -- faults and what is done about them ----------------------------------------------------------
 
     def _fault(self, event: FaultObserved) -> None:
+        accounts = self.accounts
         if event.severity == "degraded":
-            self._degraded = self._new_incident(event, event.fault, event.onset_ns, "degraded")
+            accounts.end_degradation({event.subject} & accounts.degraded.keys())
+            incident = accounts.begin_incident(event, event.fault, event.onset_ns, "degraded")
+            accounts.degraded[event.subject] = incident
             return
-        known = self._open is not None
-        incident = self.incidents[self._fail(event, event.fault, event.onset_ns)]
-        if known and incident.what in GUESSES:
-            incident.what, incident.subject = event.fault, event.subject or incident.subject
-        if self._is_stepping():
-            # The run may survive it, so nothing is lost yet: the next event tells (see `_abandon`).
-            self._sound_alarm(event.onset_ns)
+        accounts.fail(event, event.fault, event.onset_ns)
+        if accounts.nature != Category.RECOVERING:
+            # The run may survive it, so nothing is lost yet: what follows tells.
+            accounts.sound_alarm(event.onset_ns)
 
     def _action(self, event: ActionTaken) -> None:
+        accounts = self.accounts
         if event.action == "drain":
-            self._drain(event.gpus)
+            self.members.drain(event.subject, event.gpus)
         elif event.action == "restore":
-            self._drain(-event.gpus)
-        if self._degraded is not None:
-            self.incidents[self._degraded].recovered_ns = self.now_ns
-            self.incidents[self._degraded].add_evidence(event)
-            self._degraded = None
-        if self._open is not None:
-            self.incidents[self._open].add_evidence(event)
-            if self._alarm is not None and self._running:
-                self._abandon(Category.DEAD_UNDETECTED)
-                self._enter(Category.RECOVERING)
+            self.members.restore(event.subject)
+        self._reshape()
+        meant = [
+            subject
+            for subject, number in accounts.degraded.items()
+            if event.subject in ("", subject) or set(event.causes) & set(accounts.incidents[number].evidence)
+        ]
+        for subject in meant:
+            accounts.own(accounts.degraded[subject]).add_evidence(event)
+        accounts.end_degradation(meant)
+        if accounts.open is not None:
+            accounts.own(accounts.open).add_evidence(event)
+        if accounts.alarm is not None and accounts.alarm.acted_ns is None:
+            accounts.settle()
+            accounts.alarm = accounts.alarm._replace(acted_ns=accounts.now_ns)
 
-    def _drain(self, gpus: int) -> None:
-        self.members.drained_gpus = max(0, self.members.drained_gpus + gpus)
-        self._reshape(self.members.shape())
-
-    # -- what is declared, and what says nothing about time ----------------------------------------
+    # -- what is declared, and what says nothing about time ------------------------------------------
 
     def _cost(self, event: CostRate) -> None:
         if event.usd_per_gpu_hour is not None:
-            self.declared.usd_per_gpu_hour = event.usd_per_gpu_hour
+            self.accounts.settle()
+            self.accounts.prices.append((self.accounts.paid_gpu_ns, event.usd_per_gpu_hour))
         if event.gpus is not None:
             self.members.held_gpus = event.gpus
-            self._reshape(self.members.shape())
+            self._reshape()
 
     def _reference(self, event: ReferenceDeclared) -> None:
         declared = self.declared
         if event.step_ns is not None:
-            declared.step_ns, declared.step_gpus = event.step_ns, event.gpus or declared.step_gpus
+            declared.step_ns, declared.step_gpus = event.step_ns, event.gpus
         for name in _WORK_FIELDS:
             value = getattr(event, name)
             if value is not None:
@@ -496,9 +574,7 @@ class Fold(Accounts):
         self.counts.unknown_events += 1
 
     def _nothing(self, event: AnyEvent) -> None:
-        """Kept in the record, and no matter of time: a check of a checkpoint; a correction, which the
-        ledger applies.
-        """
+        """Kept in the record, and no matter of time: a check of a checkpoint."""
 
 
 _HANDLERS: dict[type, Callable[[Fold, Any], None]] = {

@@ -20,6 +20,7 @@ class Incident:
         "members_lost",
         "noticed_ns",
         "recovered_ns",
+        "restarted_ns",
         "restarts",
         "severity",
         "steps_rolled_back",
@@ -37,6 +38,7 @@ class Incident:
         self.began_ns = began_ns
         self.noticed_ns = noticed_ns
         self.recovered_ns: int | None = None
+        self.restarted_ns: int | None = None
         self.restarts = 0
         self.members_lost = 0
         self.steps_rolled_back = 0

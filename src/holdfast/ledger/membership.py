@@ -1,8 +1,8 @@
 """How many GPUs a run pays for, and which part of them takes part in what it does.
 
-Paid for is whatever is largest of: what a `CostRate` says is held, what the attempt is meant to have,
-what its members bring. Those with a member are active, joining or spare; of the rest, the ones the run is
-meant to have are missing, less those that were drained, and the others are idle.
+Paid for is whatever is largest of: what a `CostRate` says is held, what the attempt is meant to have (and its
+spares on top), what its members bring. Those with a member are active, joining or spare. Of the rest, those
+that were drained are drained, those the run is meant to have are missing, and the others are idle.
 """
 
 from typing import NamedTuple
@@ -25,25 +25,24 @@ class Shape(NamedTuple):
 class Membership:
     """Who is in the run, by name, and the GPUs that follow from it."""
 
-    __slots__ = ("_gpus_by_role", "_members", "drained_gpus", "held_gpus", "size_gpus")
+    __slots__ = ("_drained", "_generation", "_gpus_by_role", "_members", "held_gpus", "size_gpus")
 
     def __init__(self) -> None:
         self.held_gpus = 0
-        self.size_gpus = 0
-        self.drained_gpus = 0
-        self._members: dict[str, tuple[int, str]] = {}
-        self._gpus_by_role = {"active": 0, "joining": 0, "spare": 0}
+        self._drained: dict[str, int] = {}
+        self.start(0)
 
     def start(self, size_gpus: int) -> None:
         """A new attempt: nobody has joined yet."""
         self.size_gpus = size_gpus
-        self._members = {}
+        self._generation: frozenset[str] | None = None
+        self._members: dict[str, tuple[int, str]] = {}
         self._gpus_by_role = {"active": 0, "joining": 0, "spare": 0}
 
-    def join(self, name: str, gpus: int, role: Role | str) -> None:
-        self.leave(name)
-        self._members[name] = (gpus, role)
-        self._gpus_by_role[role] += gpus
+    def join(self, name: str, gpus: int, role: Role, *, stepping: bool) -> None:
+        """Somebody is there. While others step, one whom the generation does not name waits for the next."""
+        named = self._generation is None or name in self._generation
+        self._set(name, gpus, "joining" if role == "active" and stepping and not named else role)
 
     def leave(self, name: str) -> bool:
         """Whether somebody of that name took part in the steps and is gone now."""
@@ -52,30 +51,40 @@ class Membership:
         return role == "active"
 
     def open_generation(self, members: tuple[str, ...]) -> None:
-        """Those named take part and the others are spare; with none named, everyone who was joining takes
-        part.
-        """
-        named = frozenset(members)
+        """Those named take part and the others are spare; with none named, everyone who is no spare does."""
+        self._generation = frozenset(members)
         for name, (gpus, role) in list(self._members.items()):
-            if named:
-                self.join(name, gpus, "active" if name in named else "spare")
+            if members:
+                self._set(name, gpus, "active" if name in self._generation else "spare")
             elif role == "joining":
-                self.join(name, gpus, "active")
+                self._set(name, gpus, "active")
+
+    def drain(self, name: str, gpus: int) -> None:
+        self._drained[name] = gpus
+
+    def restore(self, name: str) -> None:
+        self._drained.pop(name, None)
 
     def shape(self) -> Shape:
         active, joining, spare = self._gpus_by_role.values()
+        if not active and not joining:
+            # No member that works was reported, so the attempt as a whole is what takes part.
+            active = self.size_gpus or max(0, self.held_gpus - spare)
         present = active + joining + spare
-        paid = max(self.held_gpus, self.size_gpus, present)
-        if not self._members:
-            # No member was ever reported, so the attempt as a whole is what takes part.
-            active = present = self.size_gpus or self.held_gpus
-        drained = min(self.drained_gpus, paid - present)
-        missing = max(0, min(self.size_gpus, paid) - present - drained)
+        paid = max(self.held_gpus, self.size_gpus + spare, present)
+        drained = min(sum(self._drained.values()), paid - present)
+        missing = min(paid - present - drained, max(0, self.size_gpus - active - joining))
         return Shape(paid, active, missing, joining, spare, drained, paid - present - drained - missing)
 
     def copy(self) -> "Membership":
         twin = Membership()
-        twin.held_gpus, twin.size_gpus, twin.drained_gpus = self.held_gpus, self.size_gpus, self.drained_gpus
+        twin.held_gpus, twin.size_gpus, twin._generation = self.held_gpus, self.size_gpus, self._generation
+        twin._drained = self._drained.copy()
         twin._members = self._members.copy()
         twin._gpus_by_role = self._gpus_by_role.copy()
         return twin
+
+    def _set(self, name: str, gpus: int, role: str) -> None:
+        self.leave(name)
+        self._members[name] = (gpus, role)
+        self._gpus_by_role[role] += gpus

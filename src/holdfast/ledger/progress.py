@@ -11,15 +11,19 @@ from collections.abc import Iterator
 from operator import itemgetter
 from typing import NamedTuple
 
+from holdfast.ledger.categories import Category
+
 
 class Lost(NamedTuple):
     """Steps that were done and are rolled back now."""
 
+    last_step: int
     gpu_ns: int
     entry_gpu_ns: int  # of the entry they are part of
     entry_steps: int
     steps: int
-    warm: bool
+    excess: Category  # what they took beyond a normal step
+    incident: int | None  # who answered for that
 
 
 class Progress:
@@ -29,7 +33,7 @@ class Progress:
     step, so only the GPU-ns are kept for each, and where the steps jump is kept apart.
     """
 
-    __slots__ = ("_jumps", "_length", "_skipped", "_warm", "debts", "entries_gpu_ns", "high", "position")
+    __slots__ = ("_gaps", "_jumps", "_length", "_special", "debts", "entries_gpu_ns", "high", "position")
 
     def __init__(self) -> None:
         self.position: int | None = None
@@ -37,14 +41,16 @@ class Progress:
         self.debts: list[tuple[int, int]] = []
         self.entries_gpu_ns: list[int] = []
         self._jumps: list[tuple[int, int]] = [(-1, -1)]  # (entry, its last step) wherever it is not the next
-        self._warm: list[int] = []  # entries that were the first after a start
-        self._skipped = 0  # steps below the high mark that nobody was seen to do
+        self._special: dict[int, tuple[Category, int | None]] = {}  # excess and incident, where not plain
+        self._gaps: list[tuple[int, int]] = []  # (after, up to) steps that nobody was seen to do
         self._length: int | None = None  # how much of the shared list a copy sees
 
-    def advance(self, step: int, gpu_ns: int, *, warm: bool) -> None:
+    def advance(
+        self, step: int, gpu_ns: int, excess: Category = Category.SLOWDOWN, incident: int | None = None
+    ) -> None:
         """Steps up to `step`, beyond the high mark, were done for the first time."""
-        if warm:
-            self._warm.append(len(self.entries_gpu_ns))
+        if excess != Category.SLOWDOWN or incident is not None:
+            self._special[len(self.entries_gpu_ns)] = (excess, incident)
         if step != self.high + 1:
             self._jumps.append((len(self.entries_gpu_ns), step))
         self.entries_gpu_ns.append(gpu_ns)
@@ -53,14 +59,17 @@ class Progress:
     def jump(self, step: int) -> None:
         """The run is at `step` without having been seen to do the steps between."""
         if step > self.high:
-            self._skipped += step - self.high
-            self.advance(step, 0, warm=False)
+            self._gaps.append((self.high, step))
+            self.advance(step, 0)
         self.position = step
         self.settle()
 
     def kept(self) -> int:
         """How many steps the run was seen to do and has now."""
-        return 0 if self.position is None else max(0, self.position + 1 - self._skipped)
+        if self.position is None:
+            return 0
+        skipped = sum(max(0, min(upto, self.position) - after) for after, upto in self._gaps)
+        return self.position + 1 - skipped
 
     def roll_back(self, step: int, incident: int) -> None:
         """What was done after `step` is gone; the incident of this number owes doing it again."""
@@ -76,14 +85,20 @@ class Progress:
     def lost(self) -> Iterator[Lost]:
         """The steps between position and high mark, latest first."""
         position = self.high if self.position is None else self.position
-        warm = set(self._warm)
         entry = self._seen() - 1
         while entry >= 0 and (last := self._last_step(entry)) > position:
             steps = last - self._last_step(entry - 1)
             lost_steps = min(steps, last - position)
             gpu_ns = self.entries_gpu_ns[entry]
             if gpu_ns:
-                yield Lost(gpu_ns * lost_steps // steps, gpu_ns, steps, lost_steps, entry in warm)
+                yield Lost(
+                    last,
+                    gpu_ns * lost_steps // steps,
+                    gpu_ns,
+                    steps,
+                    lost_steps,
+                    *self._special.get(entry, (Category.SLOWDOWN, None)),
+                )
             entry -= 1
 
     def _seen(self) -> int:
@@ -98,7 +113,7 @@ class Progress:
         twin = Progress()
         twin.position, twin.high, twin.debts = self.position, self.high, self.debts.copy()
         twin.entries_gpu_ns, twin._length = self.entries_gpu_ns, self._seen()
-        twin._jumps, twin._warm, twin._skipped = self._jumps.copy(), self._warm.copy(), self._skipped
+        twin._jumps, twin._special, twin._gaps = self._jumps.copy(), self._special.copy(), self._gaps.copy()
         return twin
 
     def adopt(self) -> None:

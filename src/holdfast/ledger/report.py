@@ -5,6 +5,7 @@ nanoseconds, GPU-time is GPU-nanoseconds, ratios are between 0 and 1, and None m
 tells. Rendering is for others.
 """
 
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import Literal
 
@@ -29,6 +30,7 @@ from holdfast.record.errors import InputError
 from holdfast.record.events import Severity
 
 _HOUR_NS = 3_600 * 10**9
+_OUTSIDE = (Category.IDLE, Category.SPARE, Category.DRAINED)
 SLIDING_WINDOW_NS = _HOUR_NS
 """ETTR over the last hour tells what the run does now; ByteRobust (SOSP 2025) uses the same window."""
 SLOW_SHARE_MIN = 0.1
@@ -148,6 +150,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     elapsed_s: float
     gpus: int
     paid_gpu_ns: int
+    paid_usd: float | None
     partition: dict[str, int]
     goodput: Goodput
     ettr: Ettr
@@ -174,10 +177,16 @@ class _Reader:
     def __init__(self, run: str, fold: Fold) -> None:
         self.run = run
         self.fold = fold
+        self.accounts = fold.accounts
+        self.elapsed_ns = max(0, fold.accounts.now_ns) - fold.accounts.first_ns
         self.launch = Category.STARTING if fold.instrumented else Category.UNATTRIBUTED
         self.reference, self.origin = _step_reference(fold)
-        self.parts = fold.tally.split(self.reference, self.launch)
-        self.timed_steps = fold.tally.steps_of(Category.USEFUL)
+        self.splits = {
+            key: split_key(key, gpu_ns, self.accounts.tally.steps.get(key, 0), self.reference, self.launch)
+            for key, gpu_ns in self.accounts.tally.gpu_ns.items()
+        }
+        self.parts = _summed(part for split in self.splits.values() for part in split)
+        self.timed_steps = self.accounts.tally.steps_of(Category.USEFUL)
         self.course = self._course()
 
     def part(self, *categories: Category) -> int:
@@ -191,11 +200,12 @@ class _Reader:
             run=self.run,
             name=fold.declared.name,
             team=fold.declared.team,
-            first_ns=fold.first_ns,
-            last_ns=max(0, fold.now_ns),
-            elapsed_s=(max(0, fold.now_ns) - fold.first_ns) / 1e9,
-            gpus=fold.gpus_max,
-            paid_gpu_ns=fold.paid_gpu_ns,
+            first_ns=self.accounts.first_ns,
+            last_ns=max(0, self.accounts.now_ns),
+            elapsed_s=self.elapsed_ns / 1e9,
+            gpus=self.accounts.gpus_max,
+            paid_gpu_ns=self.accounts.paid_gpu_ns,
+            paid_usd=self._paid_usd(),
             partition={category.key: self.part(category) for category in Category},
             goodput=self._goodput(),
             ettr=self._ettr(),
@@ -212,7 +222,7 @@ class _Reader:
         )
 
     def _goodput(self) -> Goodput:
-        paid, useful = self.fold.paid_gpu_ns, self.part(Category.USEFUL)
+        paid, useful = self.accounts.paid_gpu_ns, self.part(Category.USEFUL)
         in_run = paid - self.part(*NOT_SCHEDULED)
         parts = self._useful_parts()
         told = self.fold.instrumented
@@ -229,25 +239,54 @@ class _Reader:
         if fold.declared.step_ns is None or fold.loaded_step_min is None or fold.saved_step_max is None:
             return None
         steps = fold.saved_step_max - fold.loaded_step_min
-        return _ratio(steps * fold.declared.step_ns, fold.now_ns - fold.first_ns)
+        return _ratio(steps * fold.declared.step_ns, self.elapsed_ns) if steps > 0 else None
 
     def _ettr(self) -> Ettr:
         if not self.fold.instrumented:
             return Ettr(cumulative=None, sliding=None, sliding_min=None, sliding_window_ns=SLIDING_WINDOW_NS)
-        kept = [_kept(bucket) for bucket in self.course.buckets]
+        buckets = self.accounts.timeline.buckets
+        kept = [
+            (self._kept(bucket), _in_run(told))
+            for bucket, told in zip(buckets, self.course.buckets, strict=True)
+        ]
         width = max(1, min(len(kept), round(SLIDING_WINDOW_NS / self.course.bucket_ns)))
         windows = [
             _ratio(sum(k for k, _ in kept[end - width : end]), sum(t for _, t in kept[end - width : end]))
             for end in range(width, len(kept) + 1)
         ]
         known = [window for window in windows if window is not None]
-        time_in_run = self.fold.paid_gpu_ns - self.part(Category.IDLE, Category.SPARE, Category.DRAINED)
+        in_run = self.accounts.paid_gpu_ns - self.part(*_OUTSIDE)
         return Ettr(
-            cumulative=_ratio(self.part(Category.USEFUL, Category.SLOWDOWN), time_in_run),
+            cumulative=_ratio(self._kept(self.accounts.tally.gpu_ns), in_run),
             sliding=known[-1] if known else None,
             sliding_min=min(known, default=None),
             sliding_window_ns=width * self.course.bucket_ns,
         )
+
+    def _kept(self, gpu_ns_by_key: dict[int, int]) -> int:
+        """GPU-ns in steps that the run has, at whatever speed: what they should have taken, and slowdown."""
+        kept = 0
+        for key, gpu_ns in gpu_ns_by_key.items():
+            (normal, *excess) = self._divided(key, gpu_ns)
+            if normal[0] == Category.USEFUL:
+                kept += normal[1] + sum(part for category, part in excess if category == Category.SLOWDOWN)
+        return kept
+
+    def _divided(self, key: int, gpu_ns: int) -> list[tuple[Category, int]]:
+        """A part of what was tallied under a key, split as the whole of it is, without loss."""
+        (normal, whole_normal), *excess = self.splits[key]
+        if not excess:
+            return [(normal, gpu_ns)]
+        part = gpu_ns * whole_normal // (self.accounts.tally.gpu_ns[key] or 1)
+        return [(normal, part), (excess[0][0], gpu_ns - part)]
+
+    def _paid_usd(self) -> float | None:
+        """What was paid since a price was first known."""
+        prices = self.accounts.prices
+        if not prices:
+            return None
+        ends = [*(before for before, _ in prices[1:]), self.accounts.paid_gpu_ns]
+        return sum((end - begin) / _HOUR_NS * usd for (begin, usd), end in zip(prices, ends, strict=True))
 
     def _counts(self) -> Counted:
         counts = self.fold.counts
@@ -259,12 +298,12 @@ class _Reader:
             saves=counts.saves,
             steps=self.fold.progress.kept(),
             members_lost=counts.members_lost,
-            incidents=len(self.fold.incidents),
+            incidents=len(self.accounts.incidents),
             unknown_events=counts.unknown_events,
         )
 
     def _useful_work(self) -> UsefulWork:
-        hours = self.fold.paid_gpu_ns / _HOUR_NS
+        hours = self.accounts.paid_gpu_ns / _HOUR_NS
         steps, tokens = self.fold.progress.kept(), self.fold.declared.tokens_per_step
         return UsefulWork(
             useful_gpu_hours_per_gpu_hour=self._goodput().total,
@@ -277,9 +316,9 @@ class _Reader:
         if peak is None or declared.model_flops_per_step is None:
             return None
         useful = self.part(Category.USEFUL)
-        model = min(useful, int(declared.model_flops_per_step * self.timed_steps * 1e9 / peak))
+        model = int(declared.model_flops_per_step * self.timed_steps * 1e9 / peak)
         hardware_flops = declared.hardware_flops_per_step or declared.model_flops_per_step
-        hardware = min(useful, max(model, int(hardware_flops * self.timed_steps * 1e9 / peak)))
+        hardware = int(hardware_flops * self.timed_steps * 1e9 / peak)
         return UsefulParts(
             model_flops_gpu_ns=model,
             recompute_flops_gpu_ns=hardware - model,
@@ -287,16 +326,16 @@ class _Reader:
         )
 
     def _reference(self) -> StepReference | None:
-        if self.reference is None or not self.fold.gpus_max:
+        if self.reference is None or not self.accounts.gpus_max:
             return None
-        gpus = self.fold.declared.step_gpus or self.fold.gpus_max
+        gpus = self.fold.declared.step_gpus or self.accounts.gpus_max
         work = int(self.reference)
         return StepReference(work_gpu_ns=work, step_ns=work // gpus, gpus=gpus, origin=self.origin)
 
     def _mfu(self) -> tuple[Figure | None, float | None]:
         """MFU while stepping, and HFU: the FLOPs of the kept steps over the peak of their GPU-time."""
         declared, peak = self.fold.declared, _peak_flops_per_s(self.fold.declared)
-        stepping_s = self.part(Category.USEFUL, Category.SLOWDOWN) / 1e9
+        stepping_s = self._kept(self.accounts.tally.gpu_ns) / 1e9
         if peak is None or declared.model_flops_per_step is None or not stepping_s:
             return None, None
         per_flop = 100 * self.timed_steps / (stepping_s * peak)
@@ -308,7 +347,7 @@ class _Reader:
             ), hfu
         setup = Setup(
             params=declared.params,
-            gpus=self.fold.gpus_max,
+            gpus=self.accounts.gpus_max,
             chip=chip_named(declared.chip),
             precision=declared.precision,
         )
@@ -319,23 +358,22 @@ class _Reader:
     def _bandwidth(self) -> Figure | None:
         """Bus bandwidth of the collectives that moved most, between nodes where there are any such."""
         chip = _chip(self.fold.declared)
-        by_weight = [
-            (reach(chip, ranks) == "network", traffic.size_bytes, collective, ranks, traffic.duration_ns)
+        measured = [
+            (reach(chip, ranks) == "network", traffic.size_bytes, collective, ranks, bus)
             for (collective, ranks), traffic in self.fold.traffic.items()
+            if (bus := bus_bytes_per_s(collective, traffic.size_bytes, ranks, traffic.duration_ns))
+            is not None
         ]
-        if not by_weight:
+        if not measured:
             return None
-        _, size_bytes, collective, ranks, duration_ns = max(by_weight)
-        measured = bus_bytes_per_s(collective, size_bytes, ranks, duration_ns)
-        if measured is None:
-            return None
+        _, _, collective, ranks, bus = max(measured)
         row = None if chip is None else reference_bandwidth(chip, ranks, collective)
         if row is None:
-            sentence = f"{measured / 1e9:.1f} GB/s ({collective}, {ranks} ranks)"
+            sentence = f"{bus / 1e9:.1f} GB/s ({collective}, {ranks} ranks)"
         else:
-            sentence = bandwidth_sentence(measured / 1e9, row)
+            sentence = bandwidth_sentence(bus / 1e9, row)
         return Figure(
-            measured=measured / 1e9,
+            measured=bus / 1e9,
             reference=row.bus_gb_per_s if row else None,
             unit="GB/s",
             sentence=sentence,
@@ -343,27 +381,25 @@ class _Reader:
         )
 
     def _course(self) -> Course:
-        """The timeline with every measured key split as it is in total."""
-        shares: dict[int, list[tuple[Category, Fraction]]] = {}
-        for key, gpu_ns in self.fold.tally.gpu_ns.items():
-            steps = self.fold.tally.steps.get(key, 0)
-            parts = list(split_key(key, gpu_ns, steps, self.reference, self.launch))
-            shares[key] = [(category, Fraction(part, gpu_ns or 1)) for category, part in parts]
-        timeline = self.fold.timeline
+        timeline = self.accounts.timeline
+        buckets = [
+            _summed(part for key, gpu_ns in bucket.items() for part in self._divided(key, gpu_ns))
+            for bucket in timeline.buckets
+        ]
         return Course(
             start_ns=timeline.origin_ns,
             bucket_ns=1 << timeline.width_log2,
-            buckets=tuple(_split_bucket(bucket, shares) for bucket in timeline.buckets),
+            buckets=tuple(_keyed(bucket) for bucket in buckets),
         )
 
     def _incidents(self) -> tuple[IncidentReport, ...]:
         """The costliest first: what was recorded, and stretches of slow steps that no incident explains."""
-        recorded = [self._incident(incident) for incident in self.fold.incidents]
+        recorded = [self._incident(incident) for incident in self.accounts.incidents]
         found = [*recorded, *self._slow_stretches(recorded)]
         return tuple(sorted(found, key=lambda incident: (-incident.lost_gpu_ns, incident.began_ns)))
 
     def _incident(self, incident: Incident) -> IncidentReport:
-        losses = _losses(incident.tally, self.reference, self.launch)
+        losses = self._losses(incident.tally)
         return IncidentReport(
             what=incident.what,
             subject=incident.subject,
@@ -379,39 +415,48 @@ class _Reader:
             evidence=tuple(incident.evidence),
         )
 
+    def _losses(self, tally: Tally) -> dict[str, int]:
+        """An incident's share of every category, rounded down: together they never exceed the whole."""
+        parts: list[tuple[Category, int]] = []
+        for key, gpu_ns in tally.gpu_ns.items():
+            whole = self.accounts.tally.gpu_ns[key] or 1
+            parts += [(category, gpu_ns * part // whole) for category, part in self.splits[key]]
+        lost = _summed(part for part in parts if part[0] not in (Category.USEFUL, Category.UNATTRIBUTED))
+        return _keyed(lost)
+
     def _slow_stretches(self, recorded: list[IncidentReport]) -> list[IncidentReport]:
+        """Consecutive buckets whose steps were slow, as far as recorded incidents do not answer for it."""
         course = self.course
+        explained = sum(incident.losses.get("slowdown", 0) for incident in recorded)
+        unexplained = self.part(Category.SLOWDOWN) - explained
         stretches: list[tuple[int, int, int]] = []
         for index, bucket in enumerate(course.buckets):
             slow = bucket.get("slowdown", 0)
             stepping = slow + bucket.get("useful", 0) + bucket.get("recomputed", 0)
-            if slow < SLOW_SHARE_MIN * stepping or not slow:
-                continue
-            first, last, lost = stretches.pop() if stretches and stretches[-1][1] == index else (index, 0, 0)
-            last = index + 1
-            stretches.append((first, last, lost + slow))
+            if slow and slow >= SLOW_SHARE_MIN * stepping:
+                goes_on = stretches and stretches[-1][1] == index
+                first, _, lost = stretches.pop() if goes_on else (index, index, 0)
+                stretches.append((first, index + 1, lost + slow))
         found = []
-        for first, last, lost in stretches:
-            began_ns = course.start_ns + first * course.bucket_ns
-            ended_ns = min(course.start_ns + last * course.bucket_ns, self.fold.now_ns)
-            accounted = any(
-                incident.losses.get("slowdown", 0)
-                and incident.began_ns < ended_ns
-                and (incident.recovered_ns or ended_ns) > began_ns
-                for incident in recorded
-            )
-            if lost >= SLOW_COST_MIN * self.fold.paid_gpu_ns and not accounted:
-                found.append(_slow_stretch(began_ns, ended_ns, lost))
+        for first, end, lost in sorted(stretches, key=lambda stretch: -stretch[2]):
+            charged = min(lost, unexplained)
+            if charged >= SLOW_COST_MIN * self.accounts.paid_gpu_ns:
+                unexplained -= charged
+                began_ns = course.start_ns + first * course.bucket_ns
+                ended_ns = min(course.start_ns + end * course.bucket_ns, self.accounts.now_ns)
+                found.append(_slow_stretch(began_ns, ended_ns, charged))
         return found
 
     def _remarks(self) -> tuple[str, ...]:
         """What a reader of the numbers must know to read them right."""
         counts, goodput = self.fold.counts, self._goodput()
         remarks = []
-        if not self.fold.paid_gpu_ns:
-            remarks.append(
-                "No GPUs are recorded for this run, so nothing was paid for; import it with --gpus."
-            )
+        if not self.accounts.gpus_max:
+            remarks.append("No GPUs are recorded for this run; import it with --gpus.")
+        elif not self.accounts.paid_gpu_ns:
+            remarks.append("The record ends where the run begins, so there is nothing to account for yet.")
+        if self.accounts.is_up:
+            remarks.append("The run has not ended; it is told up to its last event.")
         if counts.launches > counts.starts:
             remarks.append(
                 f"{counts.starts} starts hide {counts.launches - counts.starts} more launches that came to "
@@ -427,6 +472,8 @@ class _Reader:
             remarks.append(
                 "No reference step time was declared; the fastest quarter of the steps stands for it."
             )
+        if (parts := self._useful_parts()) is not None and parts.rest_gpu_ns < 0:
+            remarks.append("More FLOPs are declared than the chips' peak allows; check model and chip.")
         if counts.unknown_events:
             remarks.append(f"{counts.unknown_events} events of kinds this version does not know.")
         return tuple(remarks)
@@ -435,8 +482,9 @@ class _Reader:
 def _step_reference(fold: Fold) -> tuple[Fraction | None, Literal["declared", "estimated"]]:
     declared = fold.declared
     if declared.step_ns:
-        return Fraction(declared.step_ns * (declared.step_gpus or fold.gpus_max)), "declared"
-    return estimate_reference(fold.tally), "estimated"
+        gpus = declared.step_gpus or fold.accounts.gpus_max
+        return Fraction(declared.step_ns * gpus), "declared"
+    return estimate_reference(fold.accounts.tally), "estimated"
 
 
 def _chip(declared: Declared) -> Chip | None:
@@ -454,32 +502,20 @@ def _peak_flops_per_s(declared: Declared) -> float | None:
         return None
 
 
-def _losses(tally: Tally, reference: Fraction | None, launch: Category) -> dict[str, int]:
-    parts = tally.split(reference, launch)
-    return {
-        category.key: part for category, part in sorted(parts.items()) if part and category != Category.USEFUL
-    }
+def _in_run(bucket: dict[str, int]) -> int:
+    return sum(bucket.values()) - sum(bucket.get(category.key, 0) for category in _OUTSIDE)
 
 
-def _split_bucket(
-    bucket: dict[int, int], shares: dict[int, list[tuple[Category, Fraction]]]
-) -> dict[str, int]:
-    parts: dict[Category, int] = {}
-    for key, gpu_ns in bucket.items():
-        (normal, share), *excess = shares[key]
-        part = int(gpu_ns * share)
-        parts[normal] = parts.get(normal, 0) + part
-        for category, _ in excess:
-            parts[category] = parts.get(category, 0) + gpu_ns - part
+def _summed(parts: Iterable[tuple[Category, int]]) -> dict[Category, int]:
+    sums: dict[Category, int] = {}
+    for category, part in parts:
+        sums[category] = sums.get(category, 0) + part
+    return sums
+
+
+def _keyed(parts: dict[Category, int]) -> dict[str, int]:
+    """By name and in the order of the categories, without what is zero."""
     return {category.key: part for category, part in sorted(parts.items()) if part}
-
-
-def _kept(bucket: dict[str, int]) -> tuple[int, int]:
-    """GPU-ns in steps that were kept, and in the run."""
-    outside = sum(
-        bucket.get(category.key, 0) for category in (Category.IDLE, Category.SPARE, Category.DRAINED)
-    )
-    return bucket.get("useful", 0) + bucket.get("slowdown", 0), sum(bucket.values()) - outside
 
 
 def _slow_stretch(began_ns: int, ended_ns: int, lost_gpu_ns: int) -> IncidentReport:

@@ -8,7 +8,6 @@ averaged, so jitter around the reference is not called a loss. Everything is int
 out to the last nanosecond.
 """
 
-from collections.abc import Iterable
 from fractions import Fraction
 
 from holdfast.ledger.categories import Category
@@ -66,18 +65,11 @@ class Tally:
         """How many steps were tallied with this category as their normal part."""
         return sum(steps for key, steps in self.steps.items() if key >> 5 & 31 == normal)
 
-    def split(self, reference: Fraction | None, launch: Category) -> dict[Category, int]:
-        """GPU-ns by category. Without a reference nothing exceeds it."""
-        parts: dict[Category, int] = {}
-        for key, gpu_ns in self.gpu_ns.items():
-            for category, part in split_key(key, gpu_ns, self.steps.get(key, 0), reference, launch):
-                parts[category] = parts.get(category, 0) + part
-        return parts
-
 
 def split_key(
     key: int, gpu_ns: int, steps: int, reference: Fraction | None, launch: Category
-) -> Iterable[tuple[Category, int]]:
+) -> tuple[tuple[Category, int], ...]:
+    """What was tallied under a key by category. Without a reference nothing exceeds it."""
     if key < _PLAIN:
         return ((launch if key == LAUNCH else Category(key), gpu_ns),)
     normal = gpu_ns if reference is None else min(gpu_ns, int(steps * reference))
