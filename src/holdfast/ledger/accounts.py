@@ -98,12 +98,12 @@ class Accounts:
 
     def reshape(self, shape: Shape) -> None:
         """From now on there are this many GPUs."""
+        if self.is_up:
+            self.gpus_max = max(self.gpus_max, shape.active)
         if shape == self.shape:
             return
         self.settle()
         self.shape = shape
-        if self.is_up:
-            self.gpus_max = max(self.gpus_max, shape.active)
         if shape.missing and self.absence is None:
             self.absence = self.open
 

@@ -171,8 +171,9 @@ class Ledger:
         known = self._index.pop(event_id, None)
         if known is None:
             return None
-        if self._late.pop(event_id, None) is None:
-            index = bisect_left(self._recent, self._order(known), key=self._order)
+        self._late.pop(event_id, None)  # it may wait there, or its double may
+        index = bisect_left(self._recent, self._order(known), key=self._order)
+        if index < len(self._recent) and self._recent[index].id == event_id:
             del self._recent[index]
             self._redo_from(index)
         self._ranks.pop(event_id, None)

@@ -23,7 +23,8 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Nanoseconds = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 GpuCount = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 StepNumber = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-Amount = Annotated[float, msgspec.Meta(ge=0)]
+Amount = Annotated[float, msgspec.Meta(ge=0, le=1e30)]
+Positive = Annotated[int, msgspec.Meta(ge=1, le=2**62)]
 
 Outcome = Literal["completed", "failed", "stopped", "preempted"]
 Phase = Literal["launch", "init", "load", "step", "data", "eval", "check", "stop"]
@@ -68,7 +69,7 @@ class RunSubmitted(Event, frozen=True, kw_only=True, tag_field="kind", tag="run.
 class RunStarted(Event, frozen=True, kw_only=True, tag_field="kind", tag="run.started"):
     """An attempt at the run was launched. A second start supersedes the first: attempts share the allocation.
 
-    gpus: how many GPUs the attempt is meant to have; 0 when only the members tell.
+    gpus: how many GPUs are meant to take part in its steps (spares come on top); 0 when only members tell.
     """
 
     gpus: GpuCount = 0
@@ -211,12 +212,12 @@ class ReferenceDeclared(Event, frozen=True, kw_only=True, tag_field="kind", tag=
     as it is.
     """
 
-    step_ns: Nanoseconds | None = None
+    step_ns: Positive | None = None
     gpus: GpuCount | None = None
     tokens_per_step: Count | None = None
     model_flops_per_step: Amount | None = None
     hardware_flops_per_step: Amount | None = None
-    params: Count | None = None
+    params: Positive | None = None
     chip: str | None = None
     precision: Precision | None = None
     attention: Attention | None = None
