@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.ledger import ledger as ledger_module
+from holdfast.ledger.fold import Fold
 from holdfast.ledger.ledger import SNAPSHOT_EVENTS, Ledger, TooLate
 from holdfast.ledger.report import Report, report
 from holdfast.record.events import (
@@ -221,6 +222,26 @@ def test_the_order_of_arrival_does_not_matter(events: list[AnyEvent], rng: rando
     assert report("any", ledger.fold) == told(in_order(events))
 
 
+@settings(max_examples=150, deadline=None)
+@given(histories(), st.randoms(use_true_random=False), st.integers(1, 7))
+def test_corrections_and_doubles_in_any_order(events: list[AnyEvent], rng: random.Random, batch: int) -> None:
+    last_ns = max(event.occurred_ns for event in events)
+    wrong = rng.sample(events, min(3, len(events)))
+    corrections = [
+        Correction(id=f"x-{number}", occurred_ns=last_ns + number, target=event.id)
+        for number, event in enumerate(wrong)
+    ]
+    corrections.append(Correction(id="x-9", occurred_ns=last_ns + 9, target="x-0"))
+    right = told([event for event in in_order(events) if event not in wrong[1:]])
+    arriving = [*events, *rng.sample(events, len(events) // 2), *corrections]
+    rng.shuffle(arriving)
+    ledger = Ledger()
+    for start in range(0, len(arriving), batch):
+        ledger.add(arriving[start : start + batch])
+    assert report("any", ledger.fold) == right
+    assert told(arriving, corrections) == right
+
+
 @settings(max_examples=100, deadline=None)
 @given(histories(), st.randoms(use_true_random=False))
 def test_a_correction_is_as_if_the_event_had_never_been(events: list[AnyEvent], rng: random.Random) -> None:
@@ -234,6 +255,28 @@ def test_a_correction_is_as_if_the_event_had_never_been(events: list[AnyEvent], 
     assert told([*events, correction]) == right
     assert told([correction, *events]) == right
     assert told([*events, correction], [correction]) == right
+
+
+class _Asking(Fold):
+    """A fold that never takes the short way for a commit that needs no explanation."""
+
+    def _is_calm(self) -> bool:
+        return False
+
+
+@settings(max_examples=200, deadline=None)
+@given(histories(), st.integers(1, 30))
+def test_the_short_way_for_plain_commits_is_the_long_way(events: list[AnyEvent], steps_more: int) -> None:
+    last_ns = max(event.occurred_ns for event in events)
+    more: list[AnyEvent] = [
+        StepCommitted(id=f"f-{step:02}", occurred_ns=last_ns + step * S, step=20 + step)
+        for step in range(steps_more)
+    ]
+    short, long = Fold(), _Asking()
+    for event in [*in_order(events), *more]:
+        short.apply(event)
+        long.apply(event)
+    assert report("any", short) == report("any", long)
 
 
 def test_an_effect_is_never_placed_before_its_cause() -> None:
