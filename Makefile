@@ -12,6 +12,8 @@ PYTHON ?=
 bin := .venv/bin
 installed := .venv/.installed
 demo_home := build/demo
+# Both are set: a store that the caller has exported is not the demo's.
+demo := HOLDFAST_HOME=$(demo_home) HOLDFAST_STORE=$(demo_home)/record.sqlite $(bin)/holdfast
 demo_log := tests/data/google-70b-112-nodes-events.jsonl
 
 # The same pins for what is installed and, under either of pip's names for it, for what builds it (hatchling).
@@ -35,10 +37,9 @@ help: ## List the targets.
 demo: $(installed) ## Account for a published 112-node run, in the terminal and as a web page.
 	@rm -rf $(demo_home)
 	@mkdir -p $(demo_home)
-	HOLDFAST_HOME=$(demo_home) $(bin)/holdfast import $(demo_log) --reference-step-s 8
-	HOLDFAST_HOME=$(demo_home) $(bin)/holdfast report
-	HOLDFAST_HOME=$(demo_home) $(bin)/holdfast report --html $(demo_home)/report.html
-	@echo 'The same as a page: $(demo_home)/report.html'
+	$(demo) import $(demo_log) --reference-step-s 8
+	$(demo) report
+	$(demo) report --html $(demo_home)/report.html
 
 .PHONY: check
 check: $(installed) ## Check format, lint, strict types, the import table and the documentation.

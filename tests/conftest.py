@@ -5,6 +5,7 @@ the session does, and is ended by its process number. Where it cannot be had, it
 reason; with HOLDFAST_NO_SKIP=1 in the environment any skipped test makes the session fail.
 """
 
+import contextlib
 import os
 import pwd
 import shutil
@@ -14,7 +15,6 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,14 @@ from urllib.parse import quote
 import pytest
 
 INSTALL_WAIT_S = 600
+KILL_WAIT_S = 10
+TIMED_OUT = (124, 137)
+"""How `timeout` exits when it had to end its command, by asking or by force."""
 START_WAIT_S = 60
 STOP_WAIT_S = 30
 POSTGRES_PASSWORD = "tide / turns @ 4"
+POSTGRES_USERS = ("postgres", "nobody")
+"""Who runs the server where the tests are run by root. Only a package of the system makes the first one."""
 
 # Durability is what the server's own tests prove; ours are quicker without it.
 _POSTGRES_SETTINGS = ("fsync=off", "full_page_writes=off", "synchronous_commit=off", "autovacuum=off")
@@ -57,9 +62,10 @@ def postgres_server() -> Iterator[str]:
     """The URL of a running PostgreSQL server, without a database's name."""
     try:
         binaries = _postgres_binaries()
+        user = _unprivileged_user() if os.geteuid() == 0 else None
     except _Unavailable as reason:
         pytest.skip(f"no PostgreSQL server: {reason}")
-    with _running_postgres(binaries) as url:
+    with _running_postgres(binaries, user) as url:
         yield url
 
 
@@ -112,42 +118,50 @@ def _installed_postgres() -> Path | None:
 
 
 def _apt_install(package: str) -> None:
-    apt_get = shutil.which("apt-get")
-    if apt_get is None:
+    if not shutil.which("apt-get"):
         raise _Unavailable(f"{package} is not installed and there is no apt-get")
-    prefix = [] if os.geteuid() == 0 else ["sudo", "-n"]
-    if prefix and not shutil.which("sudo"):
+    if os.geteuid() != 0 and not shutil.which("sudo"):
         raise _Unavailable(f"{package} is not installed and we are neither root nor have sudo")
-    install = [*prefix, apt_get, "install", "-y", "--no-install-recommends", package]
+    install = ["install", "-y", "--no-install-recommends", package]
     if _run_apt(install).returncode == 0:
         return
-    _run_apt([*prefix, apt_get, "update"])
+    _run_apt(["update"])
     done = _run_apt(install)
     if done.returncode != 0:
-        raise _Unavailable(f"`{' '.join(install)}` failed: {done.stdout.strip()[-500:]}")
+        raise _Unavailable(f"`apt-get {' '.join(install)}` failed: {done.stdout.strip()[-500:]}")
 
 
-def _run_apt(command: list[str]) -> "subprocess.CompletedProcess[str]":
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    return subprocess.run(
-        command,
-        env=environment,
+def _run_apt(words: list[str]) -> "subprocess.CompletedProcess[str]":
+    # A process that sudo has started is not ours to end, but `timeout` may, and what that has started too.
+    as_root = [] if os.geteuid() == 0 else ["sudo", "-n"]
+    bounded = ["timeout", f"--kill-after={KILL_WAIT_S}", str(INSTALL_WAIT_S)]
+    done = subprocess.run(
+        [*as_root, *bounded, "apt-get", *words],
+        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=INSTALL_WAIT_S,
         check=False,
     )
+    if done.returncode in TIMED_OUT:
+        raise _Unavailable(f"`apt-get {' '.join(words)}` took longer than {INSTALL_WAIT_S} s")
+    return done
 
 
-@contextmanager
-def _running_postgres(binaries: Path) -> Iterator[str]:
-    """A server in a new directory, run by an unprivileged user: PostgreSQL refuses root."""
+def _unprivileged_user() -> pwd.struct_passwd:
+    for name in POSTGRES_USERS:
+        with contextlib.suppress(KeyError):
+            return pwd.getpwnam(name)
+    raise _Unavailable(f"it refuses root, and there is no user {' or '.join(POSTGRES_USERS)}")
+
+
+@contextlib.contextmanager
+def _running_postgres(binaries: Path, user: pwd.struct_passwd | None) -> Iterator[str]:
+    """A server in a new directory, run by `user` or by whoever runs the tests."""
     home = Path(tempfile.mkdtemp(prefix="holdfast-postgres-"))
     as_user: list[str] = []
-    if os.geteuid() == 0:
-        user = pwd.getpwnam("postgres")
+    if user is not None:
         os.chown(home, user.pw_uid, user.pw_gid)
         as_user = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
     try:
@@ -168,7 +182,7 @@ def _initialise_postgres(initdb: list[str], home: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@contextmanager
+@contextlib.contextmanager
 def _serving_postgres(postgres: list[str], home: Path) -> Iterator[int]:
     port = _free_port()
     options = ["-D", f"{home}/data", "-k", str(home), "-h", "127.0.0.1", "-p", str(port)]

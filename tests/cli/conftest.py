@@ -1,6 +1,7 @@
 """The command as a user runs it: a process of its own, with a home of its own."""
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -41,6 +42,27 @@ def holdfast(environment: dict[str, str], tmp_path: Path) -> Callable[..., Outco
     def run(*arguments: str | Path, **variables: str) -> Outcome:
         done = subprocess.run(
             [sys.executable, "-m", "holdfast", *map(str, arguments)],
+            env={**environment, **variables},
+            cwd=tmp_path,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",  # some test has it print in another encoding
+            timeout=RUN_WAIT_S,
+            check=False,
+        )
+        return Outcome(code=done.returncode, out=done.stdout, err=done.stderr)
+
+    return run
+
+
+@pytest.fixture
+def shell(environment: dict[str, str], tmp_path: Path) -> Callable[..., Outcome]:
+    """The command in a line of bash, for what only a shell can do to it."""
+
+    def run(line: str, **variables: str) -> Outcome:
+        function = f'holdfast() {{ {shlex.quote(sys.executable)} -m holdfast "$@"; }}'
+        done = subprocess.run(
+            ["bash", "-o", "pipefail", "-c", f"{function}; {line}"],
             env={**environment, **variables},
             cwd=tmp_path,
             capture_output=True,

@@ -3,8 +3,6 @@
 import os
 import socket
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -138,18 +136,9 @@ def test_a_home_that_cannot_be_made(holdfast: Any, tmp_path: Path) -> None:
     complaint(holdfast("runs", HOLDFAST_HOME=str(tmp_path / "file" / "home")))
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(
-    holdfast: Any, data: Path, environment: dict[str, str]
-) -> None:
-    holdfast("import", data / GOOGLE)
-    command = f"{sys.executable} -m holdfast events --json | head -n 1"
-    done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", command],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert len(done.stdout.splitlines()) == 1
+def test_a_page_and_json_at_once_on_stdout(holdfast: Any) -> None:
+    assert "both print to stdout" in complaint(holdfast("report", "--html", "-", "--json"))
+
+
+def test_a_complaint_stays_one_line(holdfast: Any) -> None:
+    assert "no\\x1b[2Jwhere\\n.jsonl" in complaint(holdfast("import", "no\x1b[2Jwhere\n.jsonl"))

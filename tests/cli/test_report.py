@@ -36,12 +36,14 @@ def test_their_figures_and_ours(imported: Any) -> None:
 def test_the_terminal_shows_the_partition_the_ratios_and_the_incidents(imported: Any) -> None:
     shown = imported("report").out
     for expected in (
-        "41.6 % of 8,802 GPU-hours paid for were useful.",
+        "2 Apr 2025, 06:08 to 15:57 UTC, 9 h 49 min, 896 GPUs\n",
+        "41.6 % of 8,802 GPU-hours paid for were useful.\n",
         "starting",
         "Goodput    41.6 % = scheduling 100.0 % × runtime 41.6 %",
         "ETTR",
         "8 s a step on 896 GPUs, declared",
         "67 restarts",
+        "8 unexplained restarts",
         "Costliest incidents (8 of 22)",
         "48 starts hide 20 more launches",
     ):
@@ -54,6 +56,14 @@ def test_the_page_is_written_where_it_is_wanted(imported: Any, tmp_path: Path) -
     assert done.out == ""
     assert "page.html" in done.err
     assert "test-040104-goodput-n112-70b-a3m" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_the_page_goes_to_stdout_where_that_is_wanted(imported: Any, tmp_path: Path) -> None:
+    imported("report", "--html", tmp_path / "page.html")
+    done = imported("report", "--html", "-", PYTHONIOENCODING="ascii")
+    assert (done.code, done.err) == (0, "")
+    assert done.out == (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert not (tmp_path / "-").exists()
 
 
 def test_a_page_that_cannot_be_written(imported: Any, tmp_path: Path) -> None:
@@ -120,4 +130,4 @@ def test_slurm_accounting(holdfast: Any, data: Path) -> None:
     done = holdfast("import", data / "slurm" / "sacct.txt")
     assert done.code == 0
     assert "68 lines, 1 run, no GPUs" in done.out
-    assert "nothing was paid for" in holdfast("report").out
+    assert "No GPUs are recorded for this run" in holdfast("report").out

@@ -202,9 +202,9 @@ def incident(number: int, **changes: Any) -> IncidentReport:
 @pytest.fixture(scope="module")
 def published() -> Report:
     """The run of 112 nodes that Google published."""
-    imported = import_file(PUBLISHED, Options(reference_step_s=8))
     ledger = Ledger()
-    ledger.add(sorted(imported.events, key=lambda event: (event.occurred_ns, event.id)))
+    with import_file(PUBLISHED, Options(reference_step_s=8)) as reading:
+        ledger.add(sorted(reading, key=lambda event: (event.occurred_ns, event.id)))
     return report("google", ledger.fold)
 
 
@@ -299,9 +299,9 @@ def test_the_worst_incidents_have_rows_and_the_rest_a_sum(published: Report) -> 
 @pytest.mark.parametrize(
     ("changes", "row"),
     [
-        ({}, "2 Apr 2025, 12:01 Link down leaf-60 20 s 1 min 30 s 1 3 1.000"),
-        ({"recovered_ns": None}, "Link down leaf-60 20 s not recovered 1 3 1.000"),
-        ({"subject": "", "members_lost": 8}, "Link down 8 members lost 20 s 1 min 30 s 1 3 1.000"),
+        ({}, "2 Apr 2025, 12:01 Link down leaf-60 20 s 1 min 30 s 1 3 1.00"),
+        ({"recovered_ns": None}, "Link down leaf-60 20 s not recovered 1 3 1.00"),
+        ({"subject": "", "members_lost": 8}, "Link down 8 members lost 20 s 1 min 30 s 1 3 1.00"),
         ({"severity": "degraded", "members_lost": 1}, "leaf-60 slowed the run 1 member lost 20 s"),
         ({"noticed_ns": NOON_NS + 60 * 10**9}, "Link down leaf-60 at once 1 min 30 s"),
         ({"noticed_ns": NOON_NS + 60 * 10**9, "evidence": ()}, "Link down leaf-60 never reported 1 min 30 s"),
@@ -352,7 +352,7 @@ def test_a_run_of_no_length() -> None:
 
 def test_no_incidents_and_nothing_lost() -> None:
     page = Page(render(quiet()))
-    assert "100.0 % of the GPU time paid for was useful: 2.222 of 2.222 GPU-hours." in page.text
+    assert "100.0 % of the GPU time paid for was useful: 2.22 of 2.22 GPU-hours." in page.text
     assert "Nothing was lost." in page.text
     assert "No incidents are recorded." in page.text
     assert page.attributes("a", "href") == []
@@ -371,6 +371,11 @@ def test_what_is_unattributed_is_said_beside_the_headline() -> None:
     told = quiet(partition={"useful": useful, "unattributed": unattributed})
     assert "75.0 % of the GPU time paid for was useful" in Page(render(told)).text
     assert "Nothing recorded says where another 25.0 % went." in Page(render(told)).text
+
+
+def test_what_was_paid_in_money_is_in_the_head() -> None:
+    assert "2.22 GPU-hours paid for (5.56 USD)" in Page(render(quiet(paid_usd=5.5555))).text
+    assert "USD" not in Page(render(quiet(paid_usd=None))).text
 
 
 def test_a_number_without_a_reference() -> None:

@@ -57,9 +57,9 @@ class Measured(msgspec.Struct):
 
 @pytest.fixture(scope="module")
 def published() -> Report:
-    imported = import_file(PUBLISHED, Options(reference_step_s=8))
     ledger = Ledger()
-    ledger.add(sorted(imported.events, key=lambda event: (event.occurred_ns, event.id)))
+    with import_file(PUBLISHED, Options(reference_step_s=8)) as reading:
+        ledger.add(sorted(reading, key=lambda event: (event.occurred_ns, event.id)))
     return report("google", ledger.fold)
 
 
@@ -70,6 +70,7 @@ def measure(browser: str, folder: Path, told: Report, width_px: int) -> Measured
         "--headless",
         "--no-sandbox",
         "--disable-gpu",
+        "--disable-dev-shm-usage",
         "--no-first-run",
         "--disable-background-networking",
     ]

@@ -4,7 +4,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.dashboard.wording import HOUR_NS, Amounts, duration, exact_seconds, percent, span, tick
+from holdfast.dashboard.wording import (
+    HOUR_NS,
+    Amounts,
+    duration,
+    exact_seconds,
+    many,
+    moment_of_year,
+    percent,
+    short,
+    span,
+    stamp,
+    tick,
+    usd,
+)
 
 SECOND_NS = 10**9
 DAY_NS = 24 * HOUR_NS
@@ -16,6 +29,8 @@ SPRING_NS = 1_743_574_104 * SECOND_NS
     ("duration_ns", "words"),
     [
         (0, "0 s"),
+        (1, "< 0.001 s"),
+        (499_999, "< 0.001 s"),
         (1_500_000, "0.002 s"),
         (8 * SECOND_NS, "8 s"),
         (9_999_700_000, "10 s"),
@@ -24,6 +39,7 @@ SPRING_NS = 1_743_574_104 * SECOND_NS
         (3_600 * SECOND_NS, "1 h"),
         (35_364 * SECOND_NS, "9 h 49 min"),
         (DAY_NS + 59 * SECOND_NS, "1 d"),
+        (25 * HOUR_NS, "1 d 1 h"),
         (54 * DAY_NS + 5 * HOUR_NS, "54 d 5 h"),
     ],
 )
@@ -54,13 +70,35 @@ def test_percentages(ratio: float | None, words: str) -> None:
         (8_801.78, 0.2, "< 1"),
         (30_840_000, 1_234_567.8, "1,234,568"),
         (893.0, 17.04, "17.0"),
-        (2.2222, 0.0001, "< 0.001"),
-        (0.0167, 0.0167, "0.01670"),
+        (2.2222, 2.2222, "2.22"),
+        (2.2222, 0.0001, "< 0.01"),
+        (0.0167, 0.0167, "0.02"),
+        (2.22e-06, 2.22e-06, "< 0.01"),
         (0.0, 0.0, "0"),
     ],
 )
 def test_hours_have_the_precision_of_the_whole(paid_hours: float, part_hours: float, words: str) -> None:
     assert Amounts(round(paid_hours * HOUR_NS)).hours(round(part_hours * HOUR_NS)) == words
+
+
+@pytest.mark.parametrize(
+    ("amount", "words"),
+    [(0.0, "0.00 USD"), (0.001, "< 0.01 USD"), (7.5, "7.50 USD"), (22_004.6, "22,005 USD")],
+)
+def test_money(amount: float, words: str) -> None:
+    assert usd(amount) == words
+
+
+@pytest.mark.parametrize(("count", "words"), [(0, "0 loads"), (1, "1 load"), (1_920, "1,920 loads")])
+def test_one_is_not_many(count: int, words: str) -> None:
+    assert many(count, "load") == words
+
+
+@given(st.text(max_size=20), st.integers(1, 12))
+def test_a_short_name_has_room(name: str, chars_max: int) -> None:
+    cut = short(name, chars_max)
+    assert len(cut) <= chars_max
+    assert cut == name if len(name) <= chars_max else name.startswith(cut.removesuffix("…"))
 
 
 @given(paid=st.integers(1, 2**80), share=st.floats(0, 1))
@@ -74,6 +112,11 @@ def test_only_zero_is_written_as_zero_and_only_all_as_all(paid: int, share: floa
 @given(st.integers(0, 2**90))
 def test_exact_seconds_lose_nothing(nanoseconds: int) -> None:
     assert int(exact_seconds(nanoseconds).replace(",", "").replace(".", "")) == nanoseconds
+
+
+def test_moments_have_as_much_as_is_not_said_elsewhere() -> None:
+    assert stamp(SPRING_NS) == "2025-04-02 06:08:24Z"
+    assert moment_of_year(SPRING_NS) == "2 Apr, 06:08"
 
 
 def test_spans_say_a_day_once_and_seconds_where_it_takes_them() -> None:

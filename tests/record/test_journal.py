@@ -1,4 +1,7 @@
+import os
 import resource
+import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -6,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,15 +30,17 @@ from holdfast.record.journal import (
     Damage,
     JournalWriter,
     follow,
+    holds_journal,
     line_of,
     read,
     read_directory,
     salvage,
-    spool_name,
 )
-from holdfast.record.spool import Drops, Owner, Spool
+from holdfast.record.spool import Drops, Owner, Spool, SpoolName, journal_digest
 
-OWNER = Owner(token="abcdefghijkl", source="host/1", run="night")
+OWNER = Owner.here(token="abcdefghijkl", run="night")
+ANOTHER_UID = 65_534
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
 UNKNOWN = decode(b'{"kind":"moon.phase","id":"f-1","occurred_ns":9,  "phase":["new"],"schema":7}')
 EVENTS: list[AnyEvent] = [
     RunStarted(id="a-0000000000", occurred_ns=1, run="night", name="Größe \N{CRESCENT MOON}", gpus=8),
@@ -61,19 +67,31 @@ def _write(path: Path, *numbers: int) -> None:
         stream.writelines(line_of(encode(_step(number))) for number in numbers)
 
 
-def _leave_spool(directory: Path, *numbers: int, drops: Drops | None = None) -> Path:
-    """What a killed process leaves: its spool, and the journal's link to it."""
-    spools = directory.parent / "shared-memory"
-    spools.mkdir(exist_ok=True)
-    spool = Spool.create(spools / spool_name(OWNER.token), OWNER, 10_000)
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    path = tmp_path / "journal"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def spools(tmp_path: Path) -> Path:
+    """A place for spools that no other test looks at."""
+    path = tmp_path / "shared-memory"
+    path.mkdir()
+    return path
+
+
+def _leave_spool(journal: Path, spools: Path, *numbers: int, drops: Drops | None = None) -> Path:
+    """What a killed process leaves."""
+    name = SpoolName(journal_digest(journal), OWNER.token)
+    spool = Spool.create(spools / str(name), OWNER, 10_000)
     for number in numbers:
         assert spool.put(line_of(encode(_step(number))))
     if drops is not None:
         spool.note(drops)
     spool.close()
-    link = directory / spool.path.name
-    link.symlink_to(spool.path)
-    return link
+    return spool.path
 
 
 @contextmanager
@@ -96,6 +114,16 @@ def test_a_journal_cut_at_any_byte_gives_back_its_whole_lines(tmp_path: Path) ->
         items = list(read(path))
         assert items[:whole_lines] == EVENTS[:whole_lines]
         assert [isinstance(item, Damage) and item.torn for item in items[whole_lines:]] == [True] * torn
+
+
+def _almost_events() -> st.SearchStrategy[bytes]:
+    """An encoded event with a few bytes of it changed."""
+    patches = st.tuples(st.sampled_from(EVENTS), st.integers(0, 150), st.binary(min_size=1, max_size=3))
+    return patches.map(lambda patch: _patched(encode(patch[0]), patch[1], patch[2]))
+
+
+def _patched(body: bytes, position: int, patch: bytes) -> bytes:
+    return body[:position] + patch + body[position + len(patch) :]
 
 
 @given(st.integers(0, len(WHOLE) - 1), st.integers(1, 255))
@@ -123,9 +151,19 @@ def test_bytes_of_any_kind_are_read_without_an_exception(
     assert all(isinstance(item, Damage) for item in items[: -len(EVENTS)])
 
 
+@given(st.one_of(st.binary(max_size=200), _almost_events()))
+def test_a_right_checksum_around_bytes_of_any_kind_is_read_without_an_exception(
+    tmp_path_factory: pytest.TempPathFactory, body: bytes
+) -> None:
+    path = tmp_path_factory.mktemp("wrapped") / "wrapped.journal"
+    path.write_bytes(line_of(body) + WHOLE)
+    assert list(read(path))[-len(EVENTS) :] == EVENTS
+
+
 @pytest.mark.parametrize(
     "body",
     [
+        b'{"kind":"step.committed","id":"a","occurred_ns":1,"step":1,"subject":"\xff"}',
         b'{"kind":"step.committed","id":"a","occurred_ns":1,"step":"one"}',
         b"[1, 2]",
         b'{"kind":"later","id":"a","occurred_ns":1,"deep":' + b"[" * 50_000 + b"]" * 50_000 + b"}",
@@ -176,17 +214,38 @@ def test_a_write_that_fails_half_way_leaves_no_half_line(tmp_path: Path) -> None
     assert list(read_directory(tmp_path)) == EVENTS[:3]
 
 
-def test_a_writer_whose_directory_was_removed_begins_a_new_file(tmp_path: Path) -> None:
-    journal = tmp_path / "journal"
+@pytest.mark.parametrize("is_remade", [False, True])
+@pytest.mark.parametrize("is_synced", [False, True])
+def test_a_writer_whose_directory_was_removed_begins_a_new_file(
+    journal: Path, is_synced: bool, is_remade: bool
+) -> None:
     writer = JournalWriter(journal, "aaaa")
     writer.write(LINES[0])
-    (journal / "aaaa-000000.journal").rename(tmp_path / "elsewhere")
-    (tmp_path / "elsewhere").unlink()
-    journal.rmdir()
-    journal.mkdir()
+    if is_synced:
+        writer.sync()
+    shutil.rmtree(journal)
+    if is_remade:
+        journal.mkdir()
     writer.sync()
     writer.write(LINES[1])
+    writer.sync()
+    shutil.rmtree(journal)
+    writer.write(LINES[2])  # nor does it need a sync to notice
     writer.close()
+    assert list(read_directory(journal)) == [EVENTS[2]]
+
+
+@pytest.mark.parametrize("is_synced", [False, True])
+def test_a_writer_whose_directory_was_moved_goes_on_in_a_new_one(journal: Path, is_synced: bool) -> None:
+    writer = JournalWriter(journal, "aaaa")
+    writer.write(LINES[0])
+    if is_synced:
+        writer.sync()
+    moved = journal.rename(journal.with_name("journal.old"))
+    writer.write(LINES[1])
+    writer.sync()
+    writer.close()
+    assert list(read_directory(moved)) == [EVENTS[0]]
     assert list(read_directory(journal)) == [EVENTS[1]]
 
 
@@ -223,6 +282,9 @@ def test_what_cannot_be_read_at_all(tmp_path: Path) -> None:
         list(read(tmp_path / "missing.journal"))
     with pytest.raises(InputError, match="cannot be read: No such file"):
         list(follow(tmp_path / "missing", threading.Event()))
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    with pytest.raises(InputError, match="cannot be read: Too many levels"):
+        list(read_directory(tmp_path / "circle"))
     (tmp_path / "folder.journal").mkdir()
     _write(tmp_path / "sound.journal", 1)
     assert list(read_directory(tmp_path)) == [
@@ -231,105 +293,227 @@ def test_what_cannot_be_read_at_all(tmp_path: Path) -> None:
     ]
 
 
-def test_follow_sees_rotation_new_writers_and_lines_in_pieces(tmp_path: Path) -> None:
+def test_a_relative_journal_in_a_directory_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(InputError, match="The journal journal cannot be read: No such file"):
+        list(read_directory(Path("journal")))
+
+
+def test_a_file_whose_name_is_no_text_is_not_read_and_told_of(tmp_path: Path) -> None:
+    """No store could keep its offset; and what is told must be fit to be told, as JSON too."""
+    _write(Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff-000000.journal")), 1)
+    _write(tmp_path / "größe.journal", 2)
+    offsets: dict[str, int] = {}
+    step, damage = read_directory(tmp_path, offsets)
+    assert step == _step(2)
+    assert isinstance(damage, Damage)
+    assert msgspec.json.decode(msgspec.json.encode(damage), type=Damage) == damage
+    assert (damage.file, damage.line) == (f"{tmp_path}/\\xff-000000.journal", 0)
+    assert list(offsets) == ["größe.journal"]
+
+
+def test_follow_sees_rotation_new_writers_and_lines_in_pieces(journal: Path, spools: Path) -> None:
     stop = threading.Event()
     seen: list[AnyEvent | Damage] = []
 
     def keep_following() -> None:
-        seen.extend(follow(tmp_path, stop, poll_interval_s=0.005))
+        seen.extend(follow(journal, stop, poll_interval_s=0.005, spool_directory=spools))
 
     def wait_for(count: int) -> None:
         deadline_s = time.monotonic() + 20
         while len(seen) < count and time.monotonic() < deadline_s:
             time.sleep(0.005)
 
-    _write(tmp_path / "aaaa-000000.journal", 0)
+    _write(journal / "aaaa-000000.journal", 0)
     follower = threading.Thread(target=keep_following)
     follower.start()
-    writer = JournalWriter(tmp_path, "bbbb", rotate_bytes=1)
+    writer = JournalWriter(journal, "bbbb", rotate_bytes=1)
     for number in range(1, 6):
         writer.write(line_of(encode(_step(number))))
     writer.close()
     piecewise = line_of(encode(_step(6)))
-    with (tmp_path / "cccc-000000.journal").open("wb", buffering=0) as stream:
+    with (journal / "cccc-000000.journal").open("wb", buffering=0) as stream:
         stream.write(piecewise[:30])
         wait_for(6)
         stream.write(piecewise[30:])
-    _leave_spool(tmp_path, 7)
+    _leave_spool(journal, spools, 7)
     stop.set()
     follower.join(20)
     assert sorted(_steps(seen)) == list(range(8))
     assert len(seen) == 8
 
 
-def test_a_dead_spool_becomes_a_journal_file(tmp_path: Path) -> None:
-    journal = tmp_path / "journal"
-    journal.mkdir()
+def test_a_dead_spool_becomes_a_journal_file(journal: Path, spools: Path) -> None:
     _write(journal / f"{OWNER.token}-000000.journal", 1)
-    link = _leave_spool(journal, 2, 3)
-    spool = link.resolve()
-    assert _steps(read_directory(journal)) == [1, 2, 3]
-    assert not spool.exists()
+    _leave_spool(journal, spools, 2, 3)
+    assert _steps(read_directory(journal, spool_directory=spools)) == [1, 2, 3]
+    assert list(spools.iterdir()) == []
     assert sorted(path.name for path in journal.iterdir()) == [
         f"{OWNER.token}-000000.journal",
         f"{OWNER.token}-salvaged.journal",
     ]
 
 
-def test_an_empty_dead_spool_leaves_nothing(tmp_path: Path) -> None:
-    (tmp_path / "journal").mkdir()
-    link = _leave_spool(tmp_path / "journal")
-    spool = link.resolve()
-    salvage([link])
-    assert not spool.exists()
-    assert list((tmp_path / "journal").iterdir()) == []
+def test_an_empty_dead_spool_leaves_nothing(journal: Path, spools: Path) -> None:
+    _leave_spool(journal, spools)
+    assert salvage(journal, spools) == 1
+    assert list(spools.iterdir()) == list(journal.iterdir()) == []
 
 
-def test_drops_that_a_dead_process_could_not_tell_of_are_told(tmp_path: Path) -> None:
-    (tmp_path / "journal").mkdir()
-    _leave_spool(tmp_path / "journal", 1, drops=Drops(total=5, reported=2, last_ns=77))
-    step, notice = read_directory(tmp_path / "journal")
+def test_a_spool_is_found_though_its_journal_was_never_made_or_is_gone(tmp_path: Path, spools: Path) -> None:
+    journal = tmp_path / "no" / "journal"
+    _leave_spool(journal, spools, 1)
+    assert _steps(read_directory(journal, spool_directory=spools)) == [1]
+    assert [path.name for path in journal.iterdir()] == [f"{OWNER.token}-salvaged.journal"]
+
+
+def test_a_living_spool_is_read_though_its_journal_is_not_made_yet(tmp_path: Path, spools: Path) -> None:
+    journal = tmp_path / "journal"
+    living = Spool.adopt(_leave_spool(journal, spools, 1), {os.geteuid()})
+    assert living is not None
+    assert _steps(read_directory(journal, spool_directory=spools)) == [1]
+    stop = threading.Event()
+    stop.set()
+    assert list(follow(journal, stop, spool_directory=spools)) == []
+    assert not journal.exists()
+    living.close()
+
+
+def test_a_spool_is_found_over_a_link_to_its_journal(journal: Path, spools: Path, tmp_path: Path) -> None:
+    _leave_spool(journal, spools, 1)
+    (tmp_path / "link").symlink_to(journal)
+    assert _steps(read_directory(tmp_path / "link", spool_directory=spools)) == [1]
+
+
+def test_a_spool_is_found_by_its_process_when_the_journal_has_moved(journal: Path, spools: Path) -> None:
+    _write(journal / f"{OWNER.token}-000000.journal", 1)
+    _leave_spool(journal, spools, 2)
+    moved = journal.rename(journal.with_name("journal.old"))
+    assert _steps(read_directory(moved, spool_directory=spools)) == [1, 2]
+
+
+def test_a_spool_of_another_journal_is_left_alone(journal: Path, spools: Path, tmp_path: Path) -> None:
+    spool = _leave_spool(tmp_path / "another", spools, 1)
+    _write(journal / "bbbbbbbbbbbb-000000.journal", 2)
+    assert _steps(read_directory(journal, spool_directory=spools)) == [2]
+    assert spool.exists()
+
+
+def test_a_spool_in_the_journal_itself_is_found(journal: Path, spools: Path, tmp_path: Path) -> None:
+    """By whatever path it was known: there was no room for it in shared memory."""
+    _leave_spool(tmp_path / "as-the-container-knew-it", journal, 1)
+    assert holds_journal(journal)
+    assert _steps(read_directory(journal, spool_directory=spools)) == [1]
+    assert [path.suffix for path in journal.iterdir()] == [".journal"]
+
+
+def test_drops_that_a_dead_process_could_not_tell_of_are_told(journal: Path, spools: Path) -> None:
+    _leave_spool(journal, spools, 1, drops=Drops(total=5, reported=2, last_ns=77))
+    step, notice = read_directory(journal, spool_directory=spools)
     assert step == _step(1)
     assert isinstance(notice, FaultObserved)
     assert (notice.fault, notice.severity) == ("recorder-dropped", "degraded")
-    assert (notice.run, notice.subject, notice.occurred_ns) == ("night", "host/1", 77)
+    assert (notice.run, notice.subject, notice.occurred_ns) == ("night", OWNER.source, 77)
     assert notice.detail.startswith("events dropped: 3,")
 
 
 def test_many_readers_at_once_salvage_once_and_each_sees_everything(tmp_path: Path) -> None:
     for attempt in range(20):
         journal = tmp_path / str(attempt) / "journal"
+        spools = tmp_path / str(attempt) / "spools"
         journal.mkdir(parents=True)
-        _leave_spool(journal, 1, 2, 3)
+        spools.mkdir()
+        _leave_spool(journal, spools, 1, 2, 3)
         start = threading.Barrier(4)
 
-        def read_steps(journal: Path = journal, start: threading.Barrier = start) -> set[int]:
+        def read_steps(
+            journal: Path = journal, spools: Path = spools, start: threading.Barrier = start
+        ) -> set[int]:
             start.wait(20)
-            return set(_steps(read_directory(journal)))
+            return set(_steps(read_directory(journal, spool_directory=spools)))
 
         with ThreadPoolExecutor(4) as pool:
             results = [future.result() for future in [pool.submit(read_steps) for _ in range(4)]]
         assert results == [{1, 2, 3}] * 4
         assert [path.name for path in journal.iterdir()] == [f"{OWNER.token}-salvaged.journal"]
-        assert _steps(read_directory(journal)) == [1, 2, 3]
+        assert _steps(read_directory(journal, spool_directory=spools)) == [1, 2, 3]
 
 
-def test_a_spool_that_cannot_be_written_out_is_read_where_it_is(tmp_path: Path) -> None:
-    (tmp_path / "journal").mkdir()
-    link = _leave_spool(tmp_path / "journal", 1, 2)
+def test_a_spool_that_cannot_be_written_out_is_read_where_it_is(journal: Path, spools: Path) -> None:
+    spool = _leave_spool(journal, spools, 1, 2)
     with _files_no_longer_than(10):
-        assert _steps(read_directory(tmp_path / "journal")) == [1, 2]
-    assert link.exists()
-    assert _steps(read_directory(tmp_path / "journal")) == [1, 2]
-    assert not link.exists()
+        assert _steps(read_directory(journal, spool_directory=spools)) == [1, 2]
+    assert spool.exists()
+    assert _steps(read_directory(journal, spool_directory=spools)) == [1, 2]
+    assert not spool.exists()
 
 
-def test_a_spool_out_of_reach_and_a_foreign_file_are_left_alone(tmp_path: Path) -> None:
-    elsewhere = tmp_path / spool_name("elsewhere")
-    elsewhere.symlink_to("/nowhere/on/this/machine")
-    foreign = tmp_path / spool_name("foreign")
-    foreign.write_bytes(b"not ours")
-    _write(tmp_path / "a.journal", 1)
-    assert list(read_directory(tmp_path)) == [_step(1)]
-    assert elsewhere.is_symlink()
-    assert foreign.read_bytes() == b"not ours"
+def test_what_only_looks_like_a_spool_is_told_of_and_left_alone(journal: Path, spools: Path) -> None:
+    names = [str(SpoolName(journal_digest(journal), token * 12)) for token in "abc"]
+    (spools / names[0]).symlink_to(spools / names[0])
+    (spools / names[1]).write_bytes(b"not ours")
+    (spools / names[2]).symlink_to(journal / "target")
+    (spools / "holdfast-a.spool").symlink_to("holdfast-a.spool")
+    _write(journal / "a.journal", 1)
+    step, *damages = read_directory(journal, spool_directory=spools)
+    assert step == _step(1)
+    assert [(damage.file, damage.line) for damage in damages if isinstance(damage, Damage)] == [
+        (str(spools / name), 0) for name in names
+    ]
+    assert len(list(spools.iterdir())) == 4
+    assert [path.name for path in journal.iterdir()] == ["a.journal"]
+
+
+@as_root
+def test_a_spool_that_somebody_else_made_is_neither_believed_nor_removed(journal: Path, spools: Path) -> None:
+    """Shared memory is anybody's to write to, and names of spools are no secret."""
+    spool = _leave_spool(journal, spools, 1)
+    spool.chmod(0o666)
+    os.chown(spool, ANOTHER_UID, ANOTHER_UID)
+    (damage,) = read_directory(journal, spool_directory=spools)
+    assert isinstance(damage, Damage)
+    assert damage.file == str(spool)
+    assert damage.reason == "a process's last events: not a file of a trusted user"
+    assert spool.exists()
+    assert list(journal.iterdir()) == []
+
+
+@as_root
+def test_root_salvages_for_whoever_the_journal_belongs_to(journal: Path, spools: Path) -> None:
+    spool = _leave_spool(journal, spools, 1)
+    for path in (spool, journal):
+        os.chown(path, ANOTHER_UID, ANOTHER_UID)
+    assert _steps(read_directory(journal, spool_directory=spools)) == [1]
+    assert not spool.exists()
+
+
+@as_root
+def test_a_reader_who_may_not_look_into_a_spool_says_so() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        journal, spools = Path(name) / "journal", Path(name) / "spools"
+        journal.mkdir()
+        spools.mkdir()
+        _leave_spool(journal, spools, 1)
+        os.seteuid(ANOTHER_UID)
+        try:
+            (damage,) = read_directory(journal, spool_directory=spools)
+        finally:
+            os.seteuid(0)
+        assert isinstance(damage, Damage)
+        assert damage.reason == "a process's last events: Permission denied"
+        assert _steps(read_directory(journal, spool_directory=spools)) == [1]
+
+
+def test_salvaging_writes_through_no_link_that_lies_in_wait(journal: Path, spools: Path) -> None:
+    precious = journal.with_name("precious")
+    precious.write_text("keep")
+    for suffix in ("draft", "journal"):
+        (journal / f"{OWNER.token}-salvaged.{suffix}").symlink_to(precious)
+    _leave_spool(journal, spools, 1)
+    assert _steps(read_directory(journal, spool_directory=spools)) == [1]
+    assert precious.read_text() == "keep"

@@ -23,6 +23,7 @@ from holdfast.record.events import (
 )
 from holdfast.record.journal import Damage, read_directory
 from holdfast.record.recorder import CLOSE_WAIT_S, Recorder
+from holdfast.record.spool import SHARED_MEMORY
 
 PATIENCE_S = 30.0
 """How long a test waits for what should happen at once."""
@@ -41,12 +42,13 @@ def journal(tmp_path: Path) -> Path:
     return tmp_path / "journal"
 
 
-def _events(directory: Path) -> list[AnyEvent]:
-    return [item for item in read_directory(directory) if not isinstance(item, Damage)]
+def _events(directory: Path, spools: Path = SHARED_MEMORY) -> list[AnyEvent]:
+    items = read_directory(directory, spool_directory=spools)
+    return [item for item in items if not isinstance(item, Damage)]
 
 
-def _steps(directory: Path) -> set[int]:
-    return {event.step for event in _events(directory) if isinstance(event, StepCommitted)}
+def _steps(directory: Path, spools: Path = SHARED_MEMORY) -> set[int]:
+    return {event.step for event in _events(directory, spools) if isinstance(event, StepCommitted)}
 
 
 def _notices(directory: Path) -> list[FaultObserved]:
@@ -117,12 +119,34 @@ def test_an_event_is_found_as_soon_as_it_is_recorded(journal: Path) -> None:
             assert step in _steps(journal)
 
 
-class _Indescribable(Exception):
+def test_a_clock_that_was_set_shows_in_the_distance_of_the_two_times(journal: Path, spools: Path) -> None:
+    class SetClock(ManualClock):
+        def wall_ns(self) -> int:
+            return self.now_ns() - 300
+
+    with Recorder(journal, clock=SetClock(1_000), spool_directory=spools) as recorder:
+        recorder.record(StepCommitted, step=1)
+    (event,) = _events(journal)
+    assert (event.occurred_ns, event.recorded_ns) == (1_000, 700)
+
+
+def test_both_times_are_the_time_of_day(journal: Path, spools: Path) -> None:
+    before_ns = time.time_ns()
+    with Recorder(journal, spool_directory=spools) as recorder:
+        recorder.record(StepCommitted, step=1, occurred_ns=5)
+        recorder.record(StepCommitted, step=2)
+    told, stamped = _events(journal)
+    assert told.occurred_ns == 5
+    assert before_ns <= told.recorded_ns <= stamped.recorded_ns <= time.time_ns()
+    assert abs(stamped.recorded_ns - stamped.occurred_ns) < 1e9
+
+
+class _Indescribable(ValueError):
     def __str__(self) -> str:
         raise ValueError("not even its message can be had")
 
 
-class _BrokenClock:
+class _BrokenClock(ManualClock):
     def now_ns(self) -> int:
         raise _Indescribable
 
@@ -162,6 +186,132 @@ def test_not_even_a_broken_clock_raises(journal: Path, spools: Path) -> None:
         recorder.record(StepCommitted, step=1)
         assert recorder.dropped == 1
     assert _notices(journal)[0].detail == "events dropped: 1, the last one because: _Indescribable"
+    assert list(spools.iterdir()) == []
+
+
+class _Interrupted(Exception):
+    """What a handler of the caller's raises, as elastic launchers' do on SIGTERM."""
+
+
+class _InterruptingClock(ManualClock):
+    """Brings a signal into the middle of recording, at its n-th reading."""
+
+    readings_left = -1
+
+    def now_ns(self) -> int:
+        self.readings_left -= 1
+        if self.readings_left == 0:
+            signal.raise_signal(signal.SIGTERM)
+        return super().now_ns()
+
+
+def _interrupt(_signal: int, _frame: object) -> None:
+    raise _Interrupted
+
+
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """SIGTERM and SIGALRM raise in whatever the main thread is doing."""
+    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGALRM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("interrupts")
+@pytest.mark.parametrize(("fields", "reading"), [({"step": 2}, 1), ({"step": "in a drop"}, 2)])
+def test_what_a_signal_handler_raises_reaches_the_caller(
+    journal: Path, spools: Path, fields: dict[str, Any], reading: int
+) -> None:
+    clock = _InterruptingClock(1_000)
+    with Recorder(journal, clock=clock, spool_directory=spools) as recorder:
+        recorder.record(StepCommitted, step=1)
+        clock.readings_left = reading
+        with pytest.raises(_Interrupted):
+            recorder.record(StepCommitted, **fields)
+        assert recorder.dropped == 0
+        other = threading.Thread(target=recorder.record, args=(StepCommitted,), kwargs={"step": 3})
+        other.start()
+        other.join(PATIENCE_S)
+        assert not other.is_alive()  # no lock is held
+    assert _steps(journal) == {1, 3}
+
+
+@pytest.mark.usefixtures("interrupts")
+def test_signals_at_any_moment_of_recording_all_arrive_and_break_nothing(journal: Path, spools: Path) -> None:
+    vouched, arrived = set(), 0
+    with Recorder(journal, spool_directory=spools) as recorder:
+        for attempt in range(300):
+            step = attempt * 1_000_000
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.0002 + attempt * 1e-6)
+                while step < (attempt + 1) * 1_000_000 - 1:
+                    step += 1
+                    recorder.record(StepCommitted, step=step)
+                    vouched.add(step)
+            except _Interrupted:
+                arrived += 1
+        assert recorder.dropped == 0
+    assert arrived == 300
+    items = list(read_directory(journal))
+    assert [item for item in items if isinstance(item, Damage)] == []
+    assert vouched <= _steps(journal)
+
+
+_INTERRUPTED_WHILE_OPENING = """
+import os, signal, sys
+from pathlib import Path
+from holdfast.record.events import StepCommitted
+from holdfast.record.recorder import Recorder
+
+class Interrupted(Exception): ...
+
+def interrupt(number, frame):
+    raise Interrupted
+
+def count_down(frame, event, argument):
+    global calls_left
+    calls_left -= event == "call"
+    if calls_left == 0:
+        sys.setprofile(None)
+        signal.raise_signal(signal.SIGTERM)
+
+def first_event(attempt):
+    try:
+        sys.setprofile(count_down)
+        recorder.record(StepCommitted, step=0)
+        sys.setprofile(None)
+        return False
+    except Interrupted:
+        recorder.record(StepCommitted, step=attempt)
+        return True
+    finally:
+        recorder.close()
+
+signal.signal(signal.SIGTERM, interrupt)
+recorder = Recorder(Path(sys.argv[1]), spool_directory=Path(sys.argv[2]))
+for attempt in range(1, 1_000):
+    calls_left = attempt
+    child = os.fork()
+    if child == 0:
+        interrupted = first_event(attempt)
+        os._exit(2 if recorder.dropped else interrupted)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status != 1:
+        break
+print(attempt, status)
+"""
+
+
+def test_a_signal_at_any_call_while_a_spool_is_opened_arrives_and_costs_no_event(
+    journal: Path, spools: Path
+) -> None:
+    """In a process that was forked, because opening belongs to its first event."""
+    interrupted = _python(_INTERRUPTED_WHILE_OPENING, journal, spools)
+    attempts, status = map(int, interrupted.stdout.split())
+    assert status == 0, interrupted.stderr  # the last attempt came to an end before its signal
+    assert attempts > 40
+    assert _steps(journal, spools) >= set(range(1, attempts))
     assert list(spools.iterdir()) == []
 
 
@@ -227,9 +377,10 @@ def test_a_thread_that_hangs_does_not_stop_the_loop(tmp_path: Path, spools: Path
     obstacle.write_bytes(b"")
     journal = obstacle / "journal"
     recorder = Recorder(journal, spool_directory=spools, spool_bytes=16_384)
+    recorder.record(StepCommitted, step=0)
     assert hang.reached.wait(PATIENCE_S)
     begin_s = time.monotonic()
-    for step in range(2_000):
+    for step in range(1, 2_000):
         recorder.record(StepCommitted, step=step)
     assert time.monotonic() - begin_s < 1
     assert 0 < recorder.dropped < 2_000

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
+from functools import partial
 from itertools import count, islice
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -22,19 +23,22 @@ from hypothesis import strategies as st
 
 from holdfast.record.errors import HoldfastError, InputError, StoreError
 from holdfast.record.events import (
+    ID_CHARS_MAX,
+    NAME_CHARS_MAX,
     AnyEvent,
     Correction,
     FaultObserved,
     MemberJoined,
     RunStarted,
     StepCommitted,
+    Unknown,
     decode,
     encode,
     kind_of,
 )
 from holdfast.record.postgres import PostgresStore
 from holdfast.record.sql import BATCH_EVENTS
-from holdfast.record.sqlite import SqliteStore
+from holdfast.record.sqlite import SqliteStore, is_on_network
 from holdfast.record.store import Ingested, RunSummary, Selection, Store, open_store
 
 PROCESS_WAIT_S = 60
@@ -95,6 +99,7 @@ def _content(store: Store) -> tuple[list[bytes], list[RunSummary], dict[str, int
 def test_a_new_store_is_empty(store: Store) -> None:
     assert _content(store) == ([], [], {})
     assert list(store.since(0)) == []
+    assert store.end() == 0
 
 
 def test_events_come_back_by_time_and_id_with_every_byte(store: Store) -> None:
@@ -158,6 +163,52 @@ def test_since_goes_on_where_it_stopped(store: Store) -> None:
     assert [event for _, event in store.since(cursor)] == EVENTS[3:]
     assert _ids(event for _, event in store.since(cursor, Selection(run="night"))) == ["a-3"]
     assert list(store.since(arrived[0][0]))[:2] == arrived[1:]
+
+
+def test_the_end_is_where_the_next_one_arrives(store: Store) -> None:
+    store.ingest(EVENTS)
+    end = store.end()
+    assert end == list(store.since(0))[-1][0]
+    store.ingest(reversed(EVENTS))  # takes numbers in PostgreSQL, and adds nothing
+    assert store.end() == end
+    store.ingest(_steps(1))
+    assert [event for _, event in store.since(end)] == list(_steps(1))
+    assert store.end() == list(store.since(end))[-1][0]
+
+
+def test_the_longest_names_are_kept(store: Store) -> None:
+    # Four bytes a character, and nothing that a database could compress.
+    generator = random.Random(1)
+
+    def name(chars: int) -> str:
+        return "".join(chr(generator.randrange(0x10000, 0x110000)) for _ in range(chars))
+
+    run, subject, source = (name(NAME_CHARS_MAX) for _ in range(3))
+    event = FaultObserved(
+        id=name(ID_CHARS_MAX), occurred_ns=2**62, run=run, subject=subject, source=source, fault="xid 79"
+    )
+    store.ingest([event])
+    assert list(store.select(Selection(run=run, subject=subject))) == [event]
+    assert list(store.select(Selection(subject=subject, kinds=("fault.observed",)))) == [event]
+
+
+def test_what_no_read_could_give_back_is_refused(store: Store) -> None:
+    unreadable: list[AnyEvent] = [
+        StepCommitted(id="i" * (ID_CHARS_MAX + 1), occurred_ns=1, step=1),
+        StepCommitted(id="", occurred_ns=1, step=1),
+        StepCommitted(id="x", occurred_ns=1, run="r" * (NAME_CHARS_MAX + 1), step=1),
+        StepCommitted(id="x", occurred_ns=1, subject="s" * (NAME_CHARS_MAX + 1), step=1),
+        StepCommitted(id="x", occurred_ns=1, source="h" * 100_000, step=1),
+        StepCommitted(id="x", occurred_ns=2**63, step=1),
+        StepCommitted(id="x", occurred_ns=1, step=-1),
+        Unknown(id="x", occurred_ns=1, kind="moon.phase"),
+    ]
+    for event in unreadable:
+        told = _refusal(partial(store.ingest, [EVENTS[0], event], marks={"journal": 5}), InputError)
+        assert told.startswith(f"The event {event.id[:ID_CHARS_MAX]!r} cannot be kept: ")
+    assert _content(store) == ([], [], {})
+    assert store.ingest(EVENTS).new == len(EVENTS)
+    assert _ids(store.select()) == BY_TIME
 
 
 def test_runs_are_counted_and_the_newest_comes_first(store: Store) -> None:
@@ -248,7 +299,7 @@ _KINDS = (StepCommitted, RunStarted, FaultObserved)
 @st.composite
 def _events(draw: st.DrawFn) -> AnyEvent:
     envelope = {
-        "id": draw(_NAMES),
+        "id": draw(_NAMES.filter(bool)),
         "occurred_ns": draw(_TIMES),
         "run": draw(_NAMES),
         "subject": draw(_NAMES),
@@ -370,9 +421,11 @@ def test_a_follower_misses_nothing_of_concurrent_writers(url: str, tmp_path: Pat
         cursor, is_over = 0, False
         while not is_over:
             is_over = all(writer.poll() is not None for writer in writers)
+            end = store.end()
             for arrival, event in store.since(cursor):
                 cursor = arrival
                 seen.append(event)
+            cursor = max(cursor, end)
         assert [_finished(writer) for writer in writers] == [0, 0, 0]
         assert [event for _, event in store.since(0)] == seen
     for token in ("s", "t", "u"):
@@ -407,27 +460,41 @@ def _locked_for(url: str, wait_s: float) -> Store:
 
 
 _HOLD_LOCK = {
-    "sqlite": "import sqlite3; c = sqlite3.connect(sys.argv[1][9:]); c.execute('BEGIN EXCLUSIVE')",
-    "postgresql": "import psycopg; c = psycopg.connect(sys.argv[1]); c.execute('LOCK TABLE holdfast.store')",
+    "sqlite": "import sqlite3; c = sqlite3.connect(sys.argv[1][9:]); c.execute('BEGIN IMMEDIATE')",
+    "postgresql": "import psycopg; c = psycopg.connect(sys.argv[1]);"
+    " c.execute('LOCK TABLE holdfast.store IN EXCLUSIVE MODE')",
 }
+
+
+@contextmanager
+def _writer_that_hangs(url: str) -> Iterator[None]:
+    """Another process with the lock that every writer takes."""
+    script = f"import sys; {_HOLD_LOCK[urlsplit(url).scheme]}; print('held', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", script, url]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        yield
+        holder.kill()
 
 
 def test_a_locked_store_is_given_up_in_bounded_time(url: str) -> None:
     with _locked_for(url, 0.2) as store:
-        script = (
-            f"import sys; {_HOLD_LOCK[urlsplit(url).scheme]}; print('held', flush=True); sys.stdin.read()"
-        )
-        holder = subprocess.Popen(
-            [sys.executable, "-c", script, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        with holder:
-            assert holder.stdout is not None
-            assert holder.stdout.readline() == b"held\n"
+        with _writer_that_hangs(url):
             began_s = time.monotonic()
             assert "is locked by another process" in _refusal(lambda: store.ingest(EVENTS))
             assert time.monotonic() - began_s < 5
-            holder.kill()
         assert store.ingest(EVENTS).new == len(EVENTS)
+
+
+def test_a_locked_store_can_be_read_and_take_in_nothing_new(url: str, tmp_path: Path) -> None:
+    with open_store(url, tmp_path) as store:
+        store.ingest(EVENTS, marks={"a": 1, "b": 2})
+        content = _content(store)
+    with _writer_that_hangs(url), _locked_for(url, 0.2) as store:
+        assert store.ingest([], marks={"a": 1, "b": 2}) == Ingested(new=0, known=0, conflicting=0)
+        assert _content(store) == content
+        assert "is locked by another process" in _refusal(lambda: store.ingest([], marks={"a": 1, "b": 3}))
 
 
 def _set_schema_version(url: str) -> None:
@@ -470,12 +537,32 @@ def test_bytes_that_are_no_event_are_told(store: Store, url: str) -> None:
         "",
         "sqlite://record.db",
         "sqlite:///",
+        "sqlite:///%2F",
+        "sqlite:///record%00.db",
         "sqlite:x.db",
+        "sqlite://me:secret@host/record.db",
+        "sqlite+pysqlite:///record.db",
+        "postgresql+psycopg://me:secret@host/db",
+        "my-sql://me:secret@host/record.db",
+        "host=127.0.0.1 password=secret dbname=x",
+        "host=127.0.0.1 password = secret dbname=record.db",
+        "my.name:secret@host/db",
+        "secret@host/db",
     ],
 )
-def test_what_names_no_store_is_refused(tmp_path: Path, url: str) -> None:
+def test_what_names_no_store_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.chdir(tmp_path)
     assert "secret" not in _refusal(lambda: open_store(url, tmp_path), InputError)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_url_with_a_driver_is_told_how_to_be_written(tmp_path: Path) -> None:
+    url = "postgresql+psycopg://me:secret@host/db"
+    assert "plain postgresql:// is wanted" in _refusal(lambda: open_store(url, tmp_path), InputError)
+
+
+def test_a_name_that_holds_no_secret_is_repeated(tmp_path: Path) -> None:
+    assert "'runs/record.txt'" in _refusal(lambda: open_store("runs/record.txt", tmp_path), InputError)
 
 
 def test_paths_and_urls_lead_to_the_same_file(tmp_path: Path) -> None:
@@ -558,6 +645,91 @@ def test_a_store_that_is_removed_is_not_replaced_by_an_empty_one(filled: Path) -
             file.unlink()
         assert "cannot be opened" in _refusal(lambda: list(store.select()))
     assert not filled.exists()
+
+
+# As the kernel writes it in /proc/self/mountinfo, see proc_pid_mountinfo(5).
+MOUNTS = r"""22 1 259:2 / / rw,relatime shared:1 - xfs /dev/nvme0n1p2 rw,attr2,inode64,logbufs=8
+23 22 0:21 / /proc rw,nosuid,nodev,noexec,relatime shared:12 - proc proc rw
+31 22 0:27 / /dev/shm rw,nosuid,nodev shared:4 - tmpfs tmpfs rw,inode64
+88 22 0:44 / /home rw,relatime shared:60 - autofs /etc/auto.home rw,fd=7,timeout=300,indirect
+91 88 0:52 / /home/ada rw,relatime shared:63 - nfs4 filer:/home/ada rw,vers=4.2,hard,proto=tcp
+92 88 0:53 /local /home/ada/local rw,relatime shared:64 master:2 - ext4 /dev/nvme1n1 rw
+93 22 0:54 / /scratch rw,noatime shared:65 - lustre 10.1.0.1@o2ib:/scratch rw,flock,lazystatfs
+94 22 0:55 / /mnt/big\040disk rw,relatime shared:66 - fuse.sshfs ada@far:/disk rw,user_id=1000
+95 22 259:5 / /mnt/windows rw,relatime shared:67 - fuseblk /dev/nvme2n1p1 rw,user_id=0
+96 22 259:6 / /data rw,relatime shared:68 - ext4 /dev/nvme3n1 rw
+97 96 0:56 / /data rw,relatime shared:69 - gpfs data rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        ("/var/lib/record.sqlite", False),
+        ("/dev/shm/record.sqlite", False),
+        ("/home/ada/.holdfast/record.sqlite", True),
+        ("/home/ada/local/record.sqlite", False),
+        ("/home/adam/record.sqlite", False),
+        ("/scratch/record.sqlite", True),
+        ("/mnt/big disk/record.sqlite", True),
+        ("/mnt/windows/record.sqlite", False),
+        ("/data/record.sqlite", True),
+    ],
+)
+def test_a_network_filesystem_is_known_by_its_mount(place: str, expected: bool) -> None:
+    assert is_on_network(Path(place), MOUNTS) is expected
+    assert is_on_network(Path(place), "") is False
+
+
+def _journal_mode(path: Path) -> str:
+    with closing(sqlite3.connect(path)) as connection:
+        ((mode,),) = connection.execute("PRAGMA journal_mode")
+        return str(mode)
+
+
+def test_on_a_network_nothing_is_shared_but_the_file(path: Path) -> None:
+    with SqliteStore(path, on_network=True) as store, SqliteStore(path, on_network=True) as other:
+        assert store.ingest(EVENTS[:3]).new == 3
+        assert other.ingest(EVENTS, marks={"journal": 1}).new == len(EVENTS) - 3
+        assert _content(store) == _content(other)
+        assert [file.name for file in path.parent.iterdir()] == [path.name]
+        assert _journal_mode(path) == "delete"
+
+
+@pytest.mark.parametrize(("on_network", "mode"), [(True, "delete"), (False, "wal")])
+def test_a_file_that_was_moved_gets_the_mode_of_its_new_place(
+    path: Path, on_network: bool, mode: str
+) -> None:
+    with SqliteStore(path, on_network=not on_network) as store:
+        store.ingest(EVENTS)
+        content = _content(store)
+    with SqliteStore(path, on_network=on_network) as store:
+        assert _journal_mode(path) == mode
+        assert _content(store) == content
+
+
+def test_a_store_on_this_machine_has_a_log_beside_it(path: Path) -> None:
+    with open_store(str(path), path.parent):
+        assert _journal_mode(path) == "wal"
+
+
+def test_the_tables_need_no_newer_library_than_is_asked_for(filled: Path) -> None:
+    with closing(sqlite3.connect(filled)) as connection:
+        schema = [text for (text,) in connection.execute("SELECT sql FROM sqlite_schema")]
+    assert len(schema) > 3
+    assert not any("STRICT" in (text or "") for text in schema)  # since 3.37
+
+
+def test_an_older_library_is_refused(path: Path) -> None:
+    script = (
+        "import sqlite3, sys; from pathlib import Path; from holdfast.record.sqlite import SqliteStore\n"
+        "sqlite3.sqlite_version_info, sqlite3.sqlite_version = (3, 33, 0), '3.33.0'\n"
+        "try: SqliteStore(Path(sys.argv[1]))\n"
+        "except Exception as error: print(type(error).__name__, error)"
+    )
+    told = _run_python("-c", script, str(path))
+    assert told == "StoreError SQLite 3.33.0 is too old for a store: 3.34 or newer is needed.\n"
+    assert not path.exists()
 
 
 _READ_THEN_WRITE = """

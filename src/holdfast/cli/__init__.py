@@ -4,14 +4,15 @@ Data go to stdout, everything else to stderr. A user's mistake is one sentence a
 code 2. Exit codes: 0 done, 1 a finding the verb was asked to signal, 2 bad input, 130 interrupted.
 """
 
-import os
 import sys
+from contextlib import suppress
 from typing import Any
 
 import click
 
 from holdfast import __version__
 from holdfast.cli.lazy import LazyGroup
+from holdfast.cli.terminal import NO_ROOM, discard_output, open_streams, printable
 from holdfast.record.errors import HoldfastError
 
 _HOLDFAST = LazyGroup(
@@ -34,6 +35,7 @@ click.version_option(__version__, "--version", prog_name="holdfast")(_HOLDFAST)
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of the command."""
+    open_streams()
     sys.exit(_run(sys.argv[1:] if arguments is None else arguments))
 
 
@@ -58,14 +60,30 @@ def _run(arguments: list[str]) -> int:
     except (click.exceptions.Abort, KeyboardInterrupt):
         return 130
     except BrokenPipeError:
-        # The reader has seen enough, as in `holdfast events | head`: no failure. What is left unwritten must
-        # go somewhere, or the interpreter complains when it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return _left_by_reader()
+    except SystemExit as stop:
+        # rich makes an exit with code 1 of a broken pipe.
+        if isinstance(stop.__context__, BrokenPipeError):
+            return _left_by_reader()
+        raise
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        discard_output()
+        sentence = f"There is no room for what was to be printed: {error.strerror}."
+        return _complain(sentence, "Print it to a terminal, or to a disk with room.")
+
+
+def _left_by_reader() -> int:
+    """The reader has seen enough, as in `holdfast events | head`: no failure."""
+    discard_output()
+    return 0
 
 
 def _complain(sentence: str, hint: str) -> int:
-    click.echo(f"holdfast: {sentence}", err=True)
-    if hint:
-        click.echo(f"  hint: {hint}", err=True)
+    # Where nobody can be told, the exit code still tells.
+    with suppress(OSError):
+        click.echo(f"holdfast: {printable(sentence)}", err=True)
+        if hint:
+            click.echo(f"  hint: {printable(hint)}", err=True)
     return 2

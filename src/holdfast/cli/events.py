@@ -1,20 +1,38 @@
 """`holdfast events`: what was recorded, as it was recorded."""
 
+import re
 import time
 from collections.abc import Iterator
+from itertools import chain, islice
+from typing import Any
 
 import click
 import msgspec
 
-from holdfast.cli.record import JOURNAL_DIRECTORY, find_run, home, ingest_directory, open_record, store_option
-from holdfast.cli.words import moment
+from holdfast.cli.record import HomeJournal, find_run, home, store_option
+from holdfast.cli.terminal import printable
+from holdfast.dashboard.wording import stamp
 from holdfast.record.errors import InputError
 from holdfast.record.events import KINDS, AnyEvent, Event, Unknown, encode, kind_of
 from holdfast.record.importers.intake import time_ns
-from holdfast.record.store import Selection, Store
+from holdfast.record.store import Selection, Store, open_store
 
 POLL_INTERVAL_S = 0.5
 _ENVELOPE = frozenset(Event.__struct_fields__)
+
+
+class _Flags(msgspec.Struct, frozen=True, kw_only=True):
+    """The command line, typed; None for what was not given."""
+
+    run: str | None
+    kinds: tuple[str, ...]
+    subject: str | None
+    since_ns: int | None
+    until_ns: int | None
+    limit: int | None
+    follow: bool
+    as_json: bool
+    store_url: str | None
 
 
 def _time(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
@@ -28,33 +46,33 @@ def _time(context: click.Context, parameter: click.Parameter, text: str | None) 
 @click.argument("run", required=False)
 @click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only this kind; may be given again.")
 @click.option("--subject", help="Only events about this member, node or GPU.")
-@click.option("--since", callback=_time, metavar="TIME", help="Only from this time on (ISO 8601, or epoch).")
-@click.option("--until", callback=_time, metavar="TIME", help="Only before this time.")
-@click.option("--limit", type=click.IntRange(min=1), help="At most this many.")
+@click.option(
+    "--since", "since_ns", callback=_time, metavar="TIME", help="Only from this time on (ISO 8601, or epoch)."
+)
+@click.option("--until", "until_ns", callback=_time, metavar="TIME", help="Only before this time.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most this many.")
 @click.option("--follow", "-f", is_flag=True, help="Go on with new ones as they come, until interrupted.")
 @click.option("--json", "as_json", is_flag=True, help="Print each event as a line of JSON, byte for byte.")
 @store_option
-def command(
-    run: str | None,
-    kinds: tuple[str, ...],
-    subject: str | None,
-    since: int | None,
-    until: int | None,
-    limit: int | None,
-    follow: bool,
-    as_json: bool,
-    store_url: str | None,
-) -> None:
+def command(**flags: Any) -> None:
     """Show the events of RUN (the one with the newest event if left out), by the time they occurred."""
-    with open_record(store_url) as store:
+    given = msgspec.convert(flags, _Flags)
+    with open_store(given.store_url, home()) as store:
+        journal = HomeJournal(store)
+        journal.take_in()
         selection = Selection(
-            run=find_run(store, run), subject=subject, kinds=_known(kinds), since_ns=since, until_ns=until
+            run=find_run(store, given.run),
+            subject=given.subject,
+            kinds=_known(given.kinds),
+            since_ns=given.since_ns,
+            until_ns=given.until_ns,
         )
-        events = _following(store, selection) if follow else store.select(selection, limit=limit)
-        for number, event in enumerate(events, start=1):
-            click.echo(encode(event) if as_json else _line(event))
-            if number == limit:
-                return
+        if given.follow:
+            events = following(store, journal, selection)
+        else:
+            events = store.select(selection, limit=given.limit)
+        for event in islice(events, given.limit):
+            click.echo(encode(event) if given.as_json else _line(event))
 
 
 def _known(kinds: tuple[str, ...]) -> tuple[str, ...]:
@@ -65,33 +83,52 @@ def _known(kinds: tuple[str, ...]) -> tuple[str, ...]:
     return kinds
 
 
-def _following(store: Store, selection: Selection) -> Iterator[AnyEvent]:
+def following(store: Store, journal: HomeJournal, selection: Selection) -> Iterator[AnyEvent]:
     """What is there, by time, and then what arrives, as it arrives. Ends with an interrupt."""
-    arrived = list(store.since(0, selection))
-    cursor = arrived[-1][0] if arrived else 0
-    yield from sorted((event for _, event in arrived), key=lambda event: (event.occurred_ns, event.id))
-    journal = home() / JOURNAL_DIRECTORY
+    cursor = store.end()
+    present = store.select(selection)
+    first = list(islice(present, 1))  # now the reading has begun, and will see nothing newer
+    # What arrived between the two looks is behind the cursor, and may be among what is present as well.
+    began = store.end()
+    unsure = {event.id for arrival, event in store.since(cursor, selection) if arrival <= began}
+    shown = set()
+    for event in chain(first, present):
+        if event.id in unsure:
+            shown.add(event.id)
+        yield event
     while True:
-        if journal.is_dir():
-            ingest_directory(store, journal, [])
+        journal.take_in()
+        end = store.end()
         for arrival, event in store.since(cursor, selection):
             cursor = arrival
-            yield event
+            if event.id not in shown:
+                yield event
+        cursor = max(cursor, end)
         time.sleep(POLL_INTERVAL_S)
 
 
 def _line(event: AnyEvent) -> str:
     if isinstance(event, Unknown):
-        details = "(of a newer version)"
+        details = "(not known to this version; --json shows it whole)"
     else:
         fields = msgspec.structs.asdict(event).items()
         details = " ".join(f"{name}={_value(name, value)}" for name, value in fields if _is_told(name, value))
-    return f"{moment(event.occurred_ns)}  {kind_of(event):20}  {event.subject or '-':12}  {details}".rstrip()
+    kind, subject = kind_of(event), event.subject or "-"
+    return printable(f"{stamp(event.occurred_ns)}  {kind:20}  {subject:12}  {details}".rstrip())
 
 
 def _is_told(name: str, value: object) -> bool:
     return name not in _ENVELOPE and value not in (None, "", ())
 
 
-def _value(name: str, value: object) -> object:
-    return moment(value) if name == "onset_ns" and isinstance(value, int) else value
+def _value(name: str, value: object) -> str:
+    if name == "onset_ns" and isinstance(value, int):
+        return stamp(value)
+    if isinstance(value, tuple):
+        return ",".join(map(_word, value))
+    return _word(str(value))
+
+
+def _word(text: str) -> str:
+    """As it is, unless it could be taken for more than one word or for a field: then in quotes."""
+    return repr(text) if re.search(r"[\s,='\"]", text) else text

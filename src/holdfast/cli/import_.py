@@ -1,19 +1,20 @@
 """`holdfast import`: other programs' logs, and Holdfast's own journals, into the store."""
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import click
 import msgspec
 
-from holdfast.cli.record import events_of, ingest_directory, json_option, open_record, store_option
+from holdfast.cli.record import ingest_directory, json_option, open_record, store_option
+from holdfast.cli.terminal import print_json, printable
 from holdfast.record.errors import HoldfastError, InputError
-from holdfast.record.importers import Imported, Options, import_file
-from holdfast.record.journal import Damage, holds_journal, read
-from holdfast.record.store import Ingested, Store
-
-SKIPPED_SHOWN_MAX = 20
-"""How many unreadable lines are shown with their reason; all of them are counted."""
+from holdfast.record.importers import Options, Watch, import_file
+from holdfast.record.importers.intake import SKIPPED_SHOWN_MAX
+from holdfast.record.journal import Damage, holds_journal
+from holdfast.record.store import Store
 
 
 class FileResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +27,7 @@ class FileResult(msgspec.Struct, frozen=True, kw_only=True):
     new: int
     known: int
     conflicting: int
+    replaced: int
     skipped: int
     skipped_lines: tuple[str, ...]
     summary: str
@@ -33,9 +35,17 @@ class FileResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.command("import")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--run", metavar="NAME", help="The run that everything in the files belongs to.")
+@click.option(
+    "--run",
+    metavar="NAME",
+    help="The run that everything in the files belongs to; events of Holdfast's own keep theirs.",
+)
 @click.option("--gpus", type=int, help="How many GPUs the run has, where the file does not say.")
-@click.option("--gpus-per-node", type=int, help="GPUs of a node, where the file counts nodes.  [default: 8]")
+@click.option(
+    "--gpus-per-node",
+    type=int,
+    help="GPUs of a node, where the file counts nodes.  [default: 8 for Google's logs, else unknown]",
+)
 @click.option("--reference-step-s", type=float, help="How long a healthy step takes, in seconds.")
 @click.option("--usd-per-gpu-hour", type=float, help="What a GPU-hour costs.")
 @store_option
@@ -74,59 +84,94 @@ def command(
     if len(problems) == len(files) == 1:
         raise problems[0]
     for problem in problems:
-        click.echo(f"holdfast: {problem.sentence}", err=True)
+        click.echo(f"holdfast: {printable(problem.sentence)}", err=True)
     return 2 if problems else 0
 
 
 def _take(store: Store, path: Path, options: Options) -> FileResult:
-    imported = import_file(path, options)
-    if imported.format == "journal":
-        return _take_journal(store, path)
-    skipped = [f"line {skip.line}: {skip.reason}" for skip in imported.skipped]
-    ingested = store.ingest(imported.events)
-    return _result(path, imported, ingested, skipped, imported.skipped_count)
-
-
-def _take_journal(store: Store, path: Path) -> FileResult:
-    damages: list[Damage] = []
     if path.is_dir():
-        if not holds_journal(path):
-            raise InputError(f"{path} is a directory and holds no journal.", hint="Name the files in it.")
-        ingested = ingest_directory(store, path, damages)
-    else:
-        ingested = store.ingest(events_of(read(path), damages))
-    skipped = [f"{damage.file}, line {damage.line}: {damage.reason}" for damage in damages]
-    return _result(path, Imported(format="journal"), ingested, skipped, len(skipped))
-
-
-def _result(
-    path: Path, imported: Imported, ingested: Ingested, skipped: Iterable[str], skipped_count: int
-) -> FileResult:
-    journal = imported.format == "journal"
+        return _take_directory(store, path)
+    with _watched(path) as watch, import_file(path, options, watch) as reading:
+        ingested = store.ingest(reading)
+    imported = reading.imported()
     return FileResult(
-        file=str(path),
+        file=printable(str(path)),
         format=imported.format,
-        lines=None if journal else imported.lines,
-        runs=None if journal else imported.runs,
+        lines=imported.lines,
+        runs=imported.runs,
         new=ingested.new,
         known=ingested.known,
         conflicting=ingested.conflicting,
-        skipped=skipped_count,
-        skipped_lines=tuple(skipped)[:SKIPPED_SHOWN_MAX],
-        summary="" if journal else imported.summary(),
+        replaced=imported.replaced_count,
+        skipped=imported.skipped_count,
+        skipped_lines=tuple(f"line {skip.line}: {skip.reason}" for skip in imported.skipped),
+        summary=imported.summary(),
     )
+
+
+def _take_directory(store: Store, path: Path) -> FileResult:
+    damages: list[Damage] = []
+    if not holds_journal(path):
+        raise InputError(f"{path} is a directory and holds no journal.", hint="Name the files in it.")
+    ingested = ingest_directory(store, path, damages)
+    shown = damages[:SKIPPED_SHOWN_MAX]
+    return FileResult(
+        file=printable(str(path)),
+        format="journal",
+        lines=None,
+        runs=None,
+        new=ingested.new,
+        known=ingested.known,
+        conflicting=ingested.conflicting,
+        replaced=0,
+        skipped=len(damages),
+        skipped_lines=tuple(
+            printable(f"{damage.file}, line {damage.line}: {damage.reason}") for damage in shown
+        ),
+        summary="",
+    )
+
+
+@contextmanager
+def _watched(path: Path) -> Iterator[Watch | None]:
+    """What shows on a terminal how far a file was read; nothing appears before that turns out to be far."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with ExitStack() as stack:
+        bar: Watch | None = None
+
+        def watch(read_bytes: int) -> None:
+            nonlocal bar
+            bar = bar or stack.enter_context(_bar(path))
+            bar(read_bytes)
+
+        yield watch
+
+
+@contextmanager
+def _bar(path: Path) -> Iterator[Watch]:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as progress:
+        # How much there is of a pipe is not known; then the bar only moves.
+        total_bytes = path.stat().st_size if path.is_file() else None
+        task = progress.add_task(printable(path.name), total=total_bytes)
+        yield lambda read_bytes: progress.update(task, completed=read_bytes)
 
 
 def _show(results: list[FileResult], *, as_json: bool) -> None:
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(results), indent=2).decode())
+        print_json(results)
         return
     for result in results:
-        click.echo(_sentence(result))
+        click.echo(printable(_sentence(result)))
         for line in result.skipped_lines:
-            click.echo(f"  skipped {line}", err=True)
+            click.echo(printable(f"  skipped {line}"), err=True)
         if result.skipped > len(result.skipped_lines):
-            click.echo(f"  and {result.skipped - len(result.skipped_lines)} more", err=True)
+            click.echo(f"  and {result.skipped - len(result.skipped_lines):,} more", err=True)
 
 
 def _sentence(result: FileResult) -> str:
@@ -136,5 +181,6 @@ def _sentence(result: FileResult) -> str:
     if result.conflicting:
         counts.append(f"{result.conflicting:,} conflicting with what is known and left out")
     told = f" ({result.summary})" if result.summary else ""
+    replaced = f"; {result.replaced:,} lines with bytes that are no text" if result.replaced else ""
     skipped = f"; {result.skipped:,} lines skipped" if result.skipped else ""
-    return f"{result.file}: {result.format}{told}, events: {', '.join(counts)}{skipped}"
+    return f"{result.file}: {result.format}{told}, events: {', '.join(counts)}{replaced}{skipped}"

@@ -66,10 +66,13 @@ class HomeJournal:
         An unfinished line is no news: its writer is about to finish it, or died over it.
         """
         directory = home() / JOURNAL_DIRECTORY
-        if not directory.is_dir():
-            return
         damages: list[Damage] = []
-        ingest_directory(self._store, directory, damages)
+        try:
+            ingest_directory(self._store, directory, damages)
+        except InputError:
+            if directory.exists():
+                raise
+            return  # nobody has recorded here yet, not even what is still on its way to this directory
         news = [damage for damage in damages if not damage.torn and damage not in self._told]
         self._told.update(news)
         if news:
@@ -91,11 +94,11 @@ def ingest_directory(store: Store, directory: Path, damages: list[Damage]) -> In
     prefix = f"journal:{directory.resolve()}/"
     marks = store.marks()
     offsets = {name.removeprefix(prefix): mark for name, mark in marks.items() if name.startswith(prefix)}
-    events = events_of(read_directory(directory, offsets), damages)
+    events = _events_of(read_directory(directory, offsets), damages)
     return store.ingest(events, marks=_Marks(prefix, offsets))
 
 
-def events_of(items: Iterable[AnyEvent | Damage], damages: list[Damage]) -> Iterator[AnyEvent]:
+def _events_of(items: Iterable[AnyEvent | Damage], damages: list[Damage]) -> Iterator[AnyEvent]:
     for item in items:
         if isinstance(item, Damage):
             damages.append(item)

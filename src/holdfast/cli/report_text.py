@@ -1,17 +1,29 @@
 """A report in the terminal: the partition as a bar and a table, the ratios, the costliest incidents."""
 
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.words import duration, gpu_hours, moment, percent
+from holdfast.cli.terminal import printable
+from holdfast.dashboard import wording
 from holdfast.ledger.categories import Category
 from holdfast.ledger.report import IncidentReport, Report
 
 INCIDENTS_SHOWN_MAX = 8
 BAR_CELLS_MAX = 100
+GAP_CHARS = 2
+MEANINGS_COLUMNS_MIN = 80
+"""On a narrower terminal what the categories mean would be broken into several lines, and is left out."""
+WHAT_CHARS_MIN = 14
+"""What happened is not squeezed by the rest of its row: where there is too little room, that gives way."""
+UNEXPLAINED_RESTART = "unexplained restart"
+"""What the ledger calls restarts that nothing recorded gives a reason for."""
 
-# One colour and one mark a category, so that the bar can be read without colours as well.
+# One colour and one mark a category, so that the bar can be read without colours as well. No mark is `?`,
+# which is what becomes of █ where the encoding does not know it.
 _LOOKS: dict[Category, tuple[str, str]] = {
     Category.USEFUL: ("green", "█"),
     Category.RECOMPUTED: ("blue", "r"),
@@ -22,7 +34,7 @@ _LOOKS: dict[Category, tuple[str, str]] = {
     Category.MISSING_MEMBERS: ("bright_magenta", "m"),
     Category.STARTING: ("yellow", "s"),
     Category.DEAD_UNDETECTED: ("red", "!"),
-    Category.LOCALISING: ("bright_red", "?"),
+    Category.LOCALISING: ("bright_red", "l"),
     Category.RECOVERING: ("bright_yellow", "+"),
     Category.QUEUED: ("white", "q"),
     Category.PLANNED_STOP: ("white", "p"),
@@ -42,41 +54,56 @@ def show(told: Report) -> None:
         _partition(console, told)
         _ratios(console, told)
     _incidents(console, told)
+    remarks = _table(gap=1)
     for remark in told.remarks:
-        console.print(f"• {remark}")
+        remarks.add_row("•", printable(remark))
+    console.print(remarks)
+
+
+def _table(gap: int = GAP_CHARS) -> Table:
+    return Table(box=None, show_header=False, pad_edge=False, padding=(0, gap, 0, 0))
 
 
 def _head(console: Console, told: Report) -> None:
     title = told.run if told.name in ("", told.run) else f"{told.run} ({told.name})"
-    console.print(Text("Run ", style="bold").append(title))
-    span = duration(told.last_ns - told.first_ns)
-    console.print(f"{moment(told.first_ns)} to {moment(told.last_ns)}, {span}, {told.gpus:,} GPUs")
+    console.print(Text("Run ", style="bold").append(_named(title)))
+    length = wording.duration(told.last_ns - told.first_ns)
+    gpus = wording.many(told.gpus, "GPU")
+    console.print(f"{wording.span(told.first_ns, told.last_ns)}, {length}, {gpus}")
     console.print()
 
 
 def _partition(console: Console, told: Report) -> None:
-    paid = f"{gpu_hours(told.paid_gpu_ns)} GPU-hours paid for"
-    if told.goodput.total is None:
-        console.print(f"Nothing recorded says how the {paid} were used.", style="bold")
-    else:
-        console.print(f"{percent(told.goodput.total)} of {paid} were useful.", style="bold")
+    amounts = wording.Amounts(told.paid_gpu_ns)
+    console.print(_headline(told, amounts), style="bold")
     parts = [(category, told.partition[category.key]) for category in _LOOKS]
     console.print(_bar(parts, told.paid_gpu_ns, min(console.width, BAR_CELLS_MAX)), no_wrap=True)
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table = _table()
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
-    table.add_column(style="dim")
-    for category, gpu_ns in parts:
-        if gpu_ns:
-            colour, mark = _LOOKS[category]
-            share = percent(gpu_ns / told.paid_gpu_ns)
-            hours = gpu_hours(gpu_ns) + " GPU-h"
-            table.add_row(Text(mark, style=colour), category.label, share, hours, category.meaning)
-    table.add_row("", "sum", "100.0 %", gpu_hours(told.paid_gpu_ns) + " GPU-h", "to the nanosecond")
+    if console.width >= MEANINGS_COLUMNS_MIN:
+        table.add_column(style="dim")
+    rows = [
+        (Text(_LOOKS[category][1], style=_LOOKS[category][0]), category.label, gpu_ns, category.meaning)
+        for category, gpu_ns in parts
+        if gpu_ns
+    ]
+    for mark, label, gpu_ns, meaning in (*rows, (Text(), "sum", told.paid_gpu_ns, "to the nanosecond")):
+        cells = (mark, label, amounts.share(gpu_ns), amounts.hours(gpu_ns) + " GPU-h", meaning)
+        table.add_row(*cells[: len(table.columns)])
     console.print(table)
     console.print()
+
+
+def _headline(told: Report, amounts: wording.Amounts) -> str:
+    paid = f"{amounts.hours(told.paid_gpu_ns)} GPU-hours paid for"
+    if told.paid_usd is not None:
+        paid += f" ({wording.usd(told.paid_usd)})"
+    if told.goodput.total is None:
+        return f"Nothing recorded says how the {paid} were used."
+    return f"{wording.percent(told.goodput.total)} of {paid} were useful."
 
 
 def _bar(parts: list[tuple[Category, int]], whole: int, cells: int) -> Text:
@@ -92,81 +119,109 @@ def _bar(parts: list[tuple[Category, int]], whole: int, cells: int) -> Text:
 
 
 def _ratios(console: Console, told: Report) -> None:
-    goodput, ettr, counts = told.goodput, told.ettr, told.counts
-    product = f"scheduling {percent(goodput.scheduling)} × runtime {percent(goodput.runtime)}"
-    rows = [
-        ("Goodput", f"{percent(goodput.total)} = {product}; program {percent(goodput.program)}"),
-        (
-            "ETTR",
-            f"{percent(ettr.cumulative)}; over {duration(ettr.sliding_window_ns)}: "
-            f"last {percent(ettr.sliding)}, worst {percent(ettr.sliding_min)}",
-        ),
-        (
-            "Counts",
-            f"{counts.steps:,} steps kept, {counts.restarts:,} restarts, {counts.loads:,} loads, "
-            f"{counts.saves:,} saves, {counts.members_lost:,} members lost",
-        ),
-        (
-            "MFU",
-            told.mfu.sentence if told.mfu else "unknown; declare the model's FLOPs per step and the chip",
-        ),
-        (
-            "Bandwidth",
-            told.bandwidth.sentence if told.bandwidth else "unknown; record collective.timed events",
-        ),
-    ]
-    if told.reference is not None:
-        step = duration(told.reference.step_ns)
-        rows.insert(
-            2, ("Reference", f"{step} a step on {told.reference.gpus:,} GPUs, {told.reference.origin}")
-        )
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table = _table()
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
-    for row in rows:
-        table.add_row(*row)
+    table.add_row("Goodput", _goodput(told))
+    table.add_row("ETTR", _ettr(told))
+    if told.reference is not None:
+        step, gpus = wording.duration(told.reference.step_ns), wording.many(told.reference.gpus, "GPU")
+        table.add_row("Reference", f"{step} a step on {gpus}, {told.reference.origin}")
+    table.add_row("Counts", _counts(told))
+    table.add_row("MFU", _mfu(told))
+    bandwidth = told.bandwidth.sentence if told.bandwidth else "unknown; record collective.timed events"
+    table.add_row("Bandwidth", printable(bandwidth))
     console.print(table)
     console.print()
+
+
+def _goodput(told: Report) -> str:
+    goodput = told.goodput
+    product = f"scheduling {_ratio(goodput.scheduling)} × runtime {_ratio(goodput.runtime)}"
+    return f"{_ratio(goodput.total)} = {product}; program {_ratio(goodput.program)}"
+
+
+def _ettr(told: Report) -> str:
+    ettr = told.ettr
+    window = f"over {wording.duration(ettr.sliding_window_ns)}"
+    return (
+        f"{_ratio(ettr.cumulative)}; {window}: last {_ratio(ettr.sliding)}, worst {_ratio(ettr.sliding_min)}"
+    )
+
+
+def _counts(told: Report) -> str:
+    counts = told.counts
+    return ", ".join(
+        (
+            f"{wording.many(counts.steps, 'step')} kept",
+            wording.many(counts.restarts, "restart"),
+            wording.many(counts.loads, "load"),
+            wording.many(counts.saves, "save"),
+            f"{wording.many(counts.members_lost, 'member')} lost",
+        )
+    )
 
 
 def _mfu(told: Report) -> str:
     if told.mfu is None:
         return "unknown; declare the model's FLOPs per step and the chip"
-    return f"{told.mfu.sentence}; HFU {told.hfu_percent:.1f} %"
+    hfu = "" if told.hfu_percent is None else f"; HFU {told.hfu_percent:.1f} %"
+    return printable(told.mfu.sentence) + hfu
+
+
+def _ratio(ratio: float | None) -> str:
+    """In a sentence what is not known has a word; a dash is for cells."""
+    return "unknown" if ratio is None else wording.percent(ratio)
 
 
 def _incidents(console: Console, told: Report) -> None:
     if not told.incidents:
         return
     shown = told.incidents[:INCIDENTS_SHOWN_MAX]
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("began (UTC)", no_wrap=True)
-    table.add_column("what")
-    table.add_column("lasted", justify="right", no_wrap=True)
-    table.add_column("GPU-h lost", justify="right", no_wrap=True)
-    table.add_column("mostly", no_wrap=True)
-    for incident in shown:
-        table.add_row(*_incident_cells(incident))
+    amounts = wording.Amounts(told.paid_gpu_ns)
+    cells = zip(*(_incident_cells(incident, amounts) for incident in shown), strict=True)
+    columns = dict(zip(("began (UTC)", "what", "lasted", "GPU-h lost", "mostly"), cells, strict=True))
+    for heading in ("mostly", "lasted", "began (UTC)"):
+        if _room_for_what(columns, console.width) < WHAT_CHARS_MIN:
+            del columns[heading]
+    table = Table(box=None, pad_edge=False, padding=(0, GAP_CHARS, 0, 0), header_style="bold")
+    for heading in columns:
+        flush: Literal["left", "right"] = "left" if heading in ("what", "mostly") else "right"
+        table.add_column(heading, justify=flush, no_wrap=heading != "what")
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*row)
     count = f"{len(shown)} of {len(told.incidents)}" if len(told.incidents) > len(shown) else f"{len(shown)}"
     console.print(f"Costliest incidents ({count})", style="bold")
     console.print(table)
     console.print()
 
 
-def _incident_cells(incident: IncidentReport) -> tuple[str, ...]:
-    lasted = duration(incident.recovered_ns - incident.began_ns) if incident.recovered_ns else "not over"
+def _room_for_what(columns: Mapping[str, Sequence[str]], width: int) -> int:
+    others = [max(map(len, (heading, *cells))) for heading, cells in columns.items() if heading != "what"]
+    return width - sum(others) - GAP_CHARS * len(others)
+
+
+def _incident_cells(incident: IncidentReport, amounts: wording.Amounts) -> tuple[str, ...]:
+    began, over_ns = wording.moment_of_year(incident.began_ns), incident.recovered_ns
+    lasted = "not over" if over_ns is None else wording.duration(over_ns - incident.began_ns)
     key, most = max(incident.losses.items(), key=lambda item: item[1], default=("", 0))
-    mostly = f"{percent(most / incident.lost_gpu_ns)} {key.replace('_', ' ')}" if most else "-"
-    began = moment(incident.began_ns)[len("2026-") : -len(":00Z")]
-    return began, _what(incident), lasted, gpu_hours(incident.lost_gpu_ns), mostly
+    mostly = f"{wording.percent(most / incident.lost_gpu_ns)} {key.replace('_', ' ')}" if most else "-"
+    return began, _what(incident), lasted, amounts.hours(incident.lost_gpu_ns), mostly
 
 
 def _what(incident: IncidentReport) -> str:
-    parts = [f"{incident.what} ({incident.subject})" if incident.subject else incident.what]
+    what, restarts = _named(incident.what), incident.restarts
+    if incident.what == UNEXPLAINED_RESTART and restarts > 1:
+        what = wording.many(restarts, what)
+    parts = [f"{what} ({_named(incident.subject)})" if incident.subject else what]
     if incident.members_lost > 1:
-        parts.append(f"{incident.members_lost:,} members lost")
+        parts.append(f"{wording.many(incident.members_lost, 'member')} lost")
+    if restarts and incident.what != UNEXPLAINED_RESTART:
+        parts.append(wording.many(restarts, "restart"))
     if incident.steps_rolled_back:
-        parts.append(f"{incident.steps_rolled_back:,} steps rolled back")
-    if incident.restarts:
-        parts.append(f"{incident.restarts:,} restart{'s' * (incident.restarts > 1)}")
+        parts.append(f"{wording.many(incident.steps_rolled_back, 'step')} rolled back")
     return ", ".join(parts)
+
+
+def _named(name: str) -> str:
+    return printable(wording.short(name))

@@ -1,10 +1,13 @@
 """`holdfast runs`: what is in the store."""
 
 import click
-import msgspec
 
 from holdfast.cli.record import json_option, open_record, store_option
-from holdfast.cli.words import duration, moment
+from holdfast.cli.terminal import print_json, printable
+from holdfast.dashboard.wording import duration, short, stamp
+
+RUN_CHARS_MAX = 40
+"""A longer name is cut, so that the rest of every row still fits beside it; `--json` has the whole."""
 
 
 @click.command("runs")
@@ -15,14 +18,14 @@ def command(store_url: str | None, as_json: bool) -> None:
     with open_record(store_url) as store:
         runs = store.runs()
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(runs), indent=2).decode())
+        print_json(runs)
         return
     if not runs:
         click.echo("The store holds no runs yet; take something in with `holdfast import FILE`.", err=True)
         return
-    width = max(len("run"), *(len(summary.run) for summary in runs))
-    click.echo(f"{'run':{width}}  {'events':>11}  {'first event':20}  {'last event':20}  span")
-    for summary in runs:
+    names = [short(printable(summary.run), RUN_CHARS_MAX) for summary in runs]
+    width = max(len("run"), *map(len, names))
+    click.echo(f"{'run':{width}}  {'events':>11}  {'last event':20}  span")
+    for name, summary in zip(names, runs, strict=True):
         span = duration(summary.last_ns - summary.first_ns)
-        first, last = moment(summary.first_ns), moment(summary.last_ns)
-        click.echo(f"{summary.run:{width}}  {summary.events:>11,}  {first:20}  {last:20}  {span}")
+        click.echo(f"{name:{width}}  {summary.events:>11,}  {stamp(summary.last_ns):20}  {span}")

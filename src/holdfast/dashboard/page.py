@@ -161,8 +161,10 @@ def _template() -> Template:
         short=wording.short,
         span=wording.span,
         strip=charts.strip,
+        usd=wording.usd,
     )
     environment.globals.update(
+        many=wording.many,
         style=Markup(package.joinpath("page.css").read_text(encoding="utf-8")),
         script=Markup(script),
         script_hash=b64encode(sha256(script.encode()).digest()).decode(),

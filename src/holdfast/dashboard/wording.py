@@ -1,7 +1,7 @@
-"""Amounts, shares, durations and moments as people write them.
+"""Amounts, shares, durations and moments as people write them, on a page and in the terminal alike.
 
 What is not zero is never written as zero, and what is not all is never written as all. Times are UTC and the
-months are spelt here, so a page does not depend on the locale of whoever makes it.
+months are spelt here, so nothing depends on the locale of whoever makes a report.
 """
 
 from datetime import UTC, datetime
@@ -9,8 +9,10 @@ from math import floor, log10
 
 HOUR_NS = 3_600 * 10**9
 SIGNIFICANT_DIGITS = 4
-"""How many digits of the largest amount of a page are shown; the others have as many decimals."""
-DECIMALS_MAX = 6
+"""How many digits of the largest amount of a report are shown; the others have as many decimals."""
+DECIMALS_MAX = 2
+"""A hundredth of a GPU-hour is half a minute of one GPU. Of less it is enough to know that it is there."""
+USD_WITH_CENTS_MAX = 1_000
 NAME_CHARS_MAX = 120
 """Names come from others and may be whole lines of a log; the record has the rest."""
 SPAN_WITH_SECONDS_NS_MAX = 600 * 10**9
@@ -21,7 +23,7 @@ _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
 class Amounts:
-    """GPU-time as GPU-hours and as shares of what was paid for, with one precision for a whole page."""
+    """GPU-time as GPU-hours and as shares of what was paid for, with one precision for a whole report."""
 
     def __init__(self, paid_gpu_ns: int) -> None:
         self.paid_gpu_ns = paid_gpu_ns
@@ -29,12 +31,19 @@ class Amounts:
         self.decimals = max(0, min(DECIMALS_MAX, SIGNIFICANT_DIGITS - digits_before_point))
 
     def hours(self, gpu_ns: int) -> str:
-        written = f"{gpu_ns / HOUR_NS:,.{self.decimals}f}"
-        smallest = f"{10**-self.decimals:.{self.decimals}f}"
-        return f"< {smallest}" if gpu_ns and not written.strip("0.") else written
+        return _amount(gpu_ns / HOUR_NS, self.decimals)
 
     def share(self, gpu_ns: int) -> str:
         return percent(gpu_ns / self.paid_gpu_ns if self.paid_gpu_ns else None)
+
+
+def usd(amount: float) -> str:
+    return f"{_amount(amount, 2 if amount < USD_WITH_CENTS_MAX else 0)} USD"
+
+
+def many(count: int, noun: str) -> str:
+    """`1 restart`, `1,920 steps`: a noun whose plural is regular."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def percent(ratio: float | None) -> str:
@@ -50,7 +59,8 @@ def percent(ratio: float | None) -> str:
 def duration(duration_ns: int) -> str:
     """The two largest units: `9 h 49 min`, `2 min 47 s`, `8 s`; below ten seconds with milliseconds."""
     if duration_ns < 10 * 10**9:
-        return f"{round(duration_ns / 1e9, 3):g} s"
+        written = f"{round(duration_ns / 1e9, 3):g} s"
+        return "< 0.001 s" if duration_ns and written == "0 s" else written
     parts: list[str] = []
     remaining_s = round(duration_ns / 1e9)
     for unit, unit_s in _UNITS:
@@ -65,9 +75,9 @@ def opening(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def short(name: str) -> str:
-    """A name as far as a page has room for it."""
-    return name if len(name) <= NAME_CHARS_MAX else name[: NAME_CHARS_MAX - 1] + "…"
+def short(name: str, chars_max: int = NAME_CHARS_MAX) -> str:
+    """A name as far as there is room for it."""
+    return name if len(name) <= chars_max else name[: chars_max - 1] + "…"
 
 
 def exact_seconds(nanoseconds: int) -> str:
@@ -82,6 +92,17 @@ def day(moment_ns: int) -> str:
 
 def moment(moment_ns: int) -> str:
     return f"{day(moment_ns)}, {_utc(moment_ns):%H:%M}"
+
+
+def moment_of_year(moment_ns: int) -> str:
+    """Where the year is said elsewhere and there is little room."""
+    at = _utc(moment_ns)
+    return f"{at.day} {_MONTHS[at.month - 1]}, {at:%H:%M}"
+
+
+def stamp(moment_ns: int) -> str:
+    """For lines of a log: to the second, sorts as text, and `--since` takes it back."""
+    return f"{_utc(moment_ns):%Y-%m-%d %H:%M:%SZ}"
 
 
 def span(from_ns: int, to_ns: int) -> str:
@@ -102,6 +123,11 @@ def tick(moment_ns: int, step_ns: int) -> str:
     if step_ns >= 24 * HOUR_NS:
         return f"{at.day} {month}"
     return f"{at:%H:%M:%S}" if step_ns % (60 * 10**9) else f"{at:%H:%M}"
+
+
+def _amount(value: float, decimals: int) -> str:
+    written = f"{value:,.{decimals}f}"
+    return f"< {10**-decimals:.{decimals}f}" if value and not written.strip("0.") else written
 
 
 def _utc(moment_ns: int) -> datetime:

@@ -9,9 +9,13 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What tells the time: nanoseconds since the Unix epoch, never going back."""
+    """What tells the time, in nanoseconds since the Unix epoch."""
 
-    def now_ns(self) -> int: ...
+    def now_ns(self) -> int:
+        """The time that stamps what happens. Never goes back."""
+
+    def wall_ns(self) -> int:
+        """What the machine's clock shows. Its distance to `now_ns` tells whether that was set meanwhile."""
 
 
 class SystemClock:
@@ -23,6 +27,8 @@ class SystemClock:
     def now_ns(self) -> int:
         return self._offset_ns + time.monotonic_ns()
 
+    wall_ns = staticmethod(time.time_ns)  # as it is: it is read for every event
+
 
 class ManualClock:
     """A clock that moves only when told to: for simulations and tests."""
@@ -31,6 +37,9 @@ class ManualClock:
         self._now_ns = start_ns
 
     def now_ns(self) -> int:
+        return self._now_ns
+
+    def wall_ns(self) -> int:
         return self._now_ns
 
     def advance_ns(self, duration_ns: int) -> None:

@@ -11,8 +11,7 @@ import io
 import os
 import threading
 import zlib
-from collections.abc import Iterable, Iterator
-from fnmatch import fnmatch
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -20,14 +19,13 @@ import msgspec
 
 from holdfast.record.errors import InputError
 from holdfast.record.events import AnyEvent, FaultObserved, MalformedEvent, decode, encode
-from holdfast.record.spool import Owner, Spool
+from holdfast.record.spool import SHARED_MEMORY, Owner, Spool, SpoolName, journal_digest
 
 ROTATE_BYTES = 64 * 2**20
 """A file that has grown to this is closed and the next one begun."""
 POLL_INTERVAL_S = 0.2
 """How often `follow` looks for new lines."""
 JOURNAL_SUFFIX = ".journal"
-SPOOL_PATTERN = "holdfast-*.spool"
 EVENT_COUNT_MAX = 16**10 - 1
 _CHECKSUM_BYTES = 9  # eight hex digits and a space
 
@@ -47,10 +45,6 @@ def event_id(token: str, count: int) -> str:
     return f"{token}-{count:010x}"
 
 
-def spool_name(token: str) -> str:
-    return SPOOL_PATTERN.replace("*", token)
-
-
 def line_of(body: bytes) -> bytes:
     """An encoded event as a line of a journal."""
     return b"%08x %b\n" % (zlib.crc32(body), body)
@@ -64,12 +58,14 @@ class JournalWriter:
         self._token = token
         self._rotate_bytes = rotate_bytes
         self._number = 0
+        self._path = directory
         self._descriptor = -1
         self._size_bytes = 0
         self._synced_bytes = 0
 
     def write(self, lines: bytes) -> None:
         """Append whole lines. After an error none of them count as written: give them again."""
+        self._leave_if_gone()
         if self._size_bytes >= self._rotate_bytes:
             self.sync()
             self.close()
@@ -90,19 +86,17 @@ class JournalWriter:
         Should that fail, the kernel may have thrown the lines away and would call the next attempt a success.
         So the file is given up, for a reader to find what is left of it, and the next write begins another.
         """
+        self._leave_if_gone()
         if self._descriptor < 0 or self._synced_bytes == self._size_bytes:
             return
         try:
             os.fsync(self._descriptor)
+            if self._synced_bytes == 0:
+                _sync_directory(self._directory)
         except OSError:
             self.close()
             raise
-        if self._synced_bytes == 0:
-            _sync_directory(self._directory)
         self._synced_bytes = self._size_bytes
-        if os.fstat(self._descriptor).st_nlink == 0:
-            # Somebody removed the file. What comes next should be found, so it goes to a new one.
-            self.close()
 
     def close(self) -> None:
         """End the present file; a later write begins another."""
@@ -114,10 +108,23 @@ class JournalWriter:
 
     def _begin_file(self) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
-        path = self._directory / f"{self._token}-{self._number:06d}{JOURNAL_SUFFIX}"
+        self._path = self._directory / f"{self._token}-{self._number:06d}{JOURNAL_SUFFIX}"
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self._number += 1  # before the file exists, so that a failure here is not repeated for ever
-        self._descriptor = os.open(path, flags, 0o644)
+        self._descriptor = os.open(self._path, flags, 0o644)
+
+    def _leave_if_gone(self) -> None:
+        """Close a file that was removed, or moved away: what comes next should be found where it belongs."""
+        if self._descriptor < 0:
+            return
+        try:
+            in_place = os.path.samestat(self._path.stat(), os.fstat(self._descriptor))
+        except (FileNotFoundError, NotADirectoryError):
+            in_place = False
+        except OSError:
+            return  # nobody can tell at the moment, and the descriptor may still do
+        if not in_place:
+            self.close()
 
     def _take_back(self) -> None:
         """Cut off what a failed write left, so that the next begins a line; or else give the file up."""
@@ -139,24 +146,28 @@ def read(path: Path) -> Iterator[AnyEvent | Damage]:
 
 def holds_journal(directory: Path) -> bool:
     """Whether anybody has ever recorded anything there."""
-    return any(name.endswith(JOURNAL_SUFFIX) or fnmatch(name, SPOOL_PATTERN) for name in _names(directory))
+    return any(name.endswith(JOURNAL_SUFFIX) for name in _names(directory)) or bool(_spools(directory))
 
 
-def read_directory(directory: Path, offsets: dict[str, int] | None = None) -> Iterator[AnyEvent | Damage]:
+def read_directory(
+    directory: Path, offsets: dict[str, int] | None = None, *, spool_directory: Path = SHARED_MEMORY
+) -> Iterator[AnyEvent | Damage]:
     """Everything in a journal: its files, and what the processes of this machine have not yet brought there.
 
     `offsets` says, for each file's name, up to which byte it was read; it is kept up to date, and whenever an
     item is yielded it covers that item. Pass it again to go on from there. An event recorded (on this
     machine) before the call is found for certain; one that is on its way to its file may be found twice, with
-    the same id.
+    the same id. `spool_directory` is where the recorders were told to have their spools.
     """
-    spools = sorted(directory.glob(SPOOL_PATTERN))
-    salvage(spools)
     # Before the files: an event that leaves a spool after this look is in its file before that is read.
-    on_their_way = [(link, _snapshot(link)) for link in spools]
-    yield from _read_files(directory, {} if offsets is None else offsets, settled=True)
-    for link, lines in on_their_way:
-        for item, _end in _items(link, io.BytesIO(lines), 0):
+    spools = [(path, _look_into(path, directory)) for path in _spools(directory, spool_directory)]
+    taken = {} if offsets is None else offsets
+    yield from _read_files(directory, taken, settled=True, missing_ok=bool(spools))
+    for path, found in spools:
+        if isinstance(found, Damage):
+            yield found
+            continue
+        for item, _end in _items(path, io.BytesIO(found), 0):
             # A line that does not read here was caught in motion. It will be in a file, damaged or not.
             if not isinstance(item, Damage):
                 yield item
@@ -168,40 +179,34 @@ def follow(
     offsets: dict[str, int] | None = None,
     *,
     poll_interval_s: float = POLL_INTERVAL_S,
+    spool_directory: Path = SHARED_MEMORY,
 ) -> Iterator[AnyEvent | Damage]:
     """Everything in a journal and, until `stop` is set, what is added to it, by new writers too.
 
-    `offsets` as in `read_directory`. What may still change (an unfinished line, a file that cannot be read at
-    the moment) is waited for and not reported.
+    `offsets` and `spool_directory` as in `read_directory`. What may still change (an unfinished line, a file
+    that cannot be read at the moment) is waited for and not reported.
     """
     taken = {} if offsets is None else offsets
     while True:
         last_time = stop.is_set()
-        salvage(directory.glob(SPOOL_PATTERN))
-        yield from _read_files(directory, taken, settled=False)
+        spools = salvage(directory, spool_directory)
+        yield from _read_files(directory, taken, settled=False, missing_ok=spools > 0)
         if last_time:
             return
         stop.wait(poll_interval_s)
 
 
-def salvage(links: Iterable[Path]) -> None:
-    """Bring what dead processes left in their spools into the journal that links to them.
+def salvage(directory: Path, spool_directory: Path = SHARED_MEMORY) -> int:
+    """Bring what dead processes of this machine left in their spools into the journal they recorded in.
 
-    A spool that is in use, on another machine, or cannot be written out at the moment is left as it is.
+    A spool that is in use, not to be believed, or cannot be written out at the moment is left as it is.
+    Returns how many spools of the journal there were, of the living and the dead.
     """
-    for link in links:
-        try:
-            spool = Spool.adopt(link)
-        except OSError:
-            continue
-        if spool is None:
-            continue
-        with contextlib.closing(spool), contextlib.suppress(OSError, msgspec.MsgspecError):
-            _write_out(spool, link.parent)
-            # The spool before the link: a crash in between leaves a link to nothing, not a spool nobody knows
-            # of. And both while it is ours, so that nobody inherits it a second time.
-            spool.path.unlink(missing_ok=True)
-            link.unlink(missing_ok=True)
+    spools = _spools(directory, spool_directory)
+    for path in spools:
+        with contextlib.suppress(OSError):
+            _inherit(path, directory)
+    return len(spools)
 
 
 def dropped_notice(owner: Owner, identity: str, count: int, now_ns: int, reason: str) -> FaultObserved:
@@ -219,6 +224,61 @@ def dropped_notice(owner: Owner, identity: str, count: int, now_ns: int, reason:
     )
 
 
+def _spools(directory: Path, spool_directory: Path = SHARED_MEMORY) -> list[Path]:
+    """The spools that belong to a journal, by their names alone.
+
+    The name has the journal's path as its recorder knew it. But a journal may be moved, or have another path
+    in a container or over a link; so a spool also belongs to it if a file of the same process is there.
+    """
+    names = _names(directory, missing_ok=True)
+    try:
+        paths = directory.absolute(), Path(os.path.realpath(directory))
+    except FileNotFoundError as error:  # it is relative, and the working directory is gone
+        raise _unreadable(directory, error) from None
+    digests = {journal_digest(path) for path in paths}
+    tokens = {name.partition("-")[0] for name in names if name.endswith(JOURNAL_SUFFIX)}
+    found = {directory / name for name in names if SpoolName.parse(name)}
+    for name in _names(spool_directory, missing_ok=True):
+        spool = SpoolName.parse(name)
+        if spool and (spool.journal in digests or spool.token in tokens):
+            found.add(spool_directory / name)
+    return sorted(found)
+
+
+def _look_into(path: Path, directory: Path) -> bytes | Damage:
+    """The lines in a spool that are on their way to a file, once those of a dead process have got there."""
+    try:
+        return b"" if _inherit(path, directory) else Spool.snapshot(path, _trusted_uids(directory))
+    except FileNotFoundError:
+        return b""  # written out meanwhile
+    except OSError as error:
+        return Damage(file=_text(path), line=0, reason=f"a process's last events: {_reason(error)}")
+
+
+def _inherit(path: Path, directory: Path) -> bool:
+    """Write a dead process's spool out and remove it. False if it is in use or that cannot be done now."""
+    spool = Spool.adopt(path, _trusted_uids(directory))
+    if spool is None:
+        return False
+    with contextlib.closing(spool), contextlib.suppress(OSError):
+        _write_out(spool, directory)
+        path.unlink()  # while it is ours, so that nobody inherits it a second time
+        return True
+    return False
+
+
+def _trusted_uids(directory: Path) -> Collection[int]:
+    """Whose spools are believed: our own and, where we are root, those of whoever the journal belongs to.
+
+    Anybody may make a file in shared memory, of any name and with any lines in it.
+    """
+    uid = os.geteuid()
+    if uid == 0:
+        with contextlib.suppress(FileNotFoundError):
+            return {uid, directory.stat().st_uid}
+    return {uid}
+
+
 def _write_out(spool: Spool, directory: Path) -> None:
     """Write a dead process's lines as a file of the journal. Done twice, it makes the same file again."""
     owner, drops = spool.owner, spool.drops
@@ -230,10 +290,13 @@ def _write_out(spool: Spool, directory: Path) -> None:
         lines += line_of(encode(dropped_notice(owner, identity, unreported, drops.last_ns, reason)))
     if not lines:
         return
+    directory.mkdir(parents=True, exist_ok=True)
     # Letters sort after digits, so this is read after what the process wrote itself.
     path = directory / f"{owner.token}-salvaged{JOURNAL_SUFFIX}"
     draft = path.with_suffix(".draft")
-    with draft.open("wb") as stream:
+    # Never through a name that is there already: it may be a link to a file that is none of ours.
+    draft.unlink(missing_ok=True)
+    with draft.open("xb") as stream:
         stream.write(lines)
         stream.flush()
         os.fsync(stream.fileno())
@@ -241,11 +304,18 @@ def _write_out(spool: Spool, directory: Path) -> None:
     _sync_directory(directory)
 
 
-def _read_files(directory: Path, offsets: dict[str, int], *, settled: bool) -> Iterator[AnyEvent | Damage]:
+def _read_files(
+    directory: Path, offsets: dict[str, int], *, settled: bool, missing_ok: bool
+) -> Iterator[AnyEvent | Damage]:
     """What the files hold beyond the offsets; if `settled`, nobody waits for what is not finished."""
-    for name in _names(directory):
+    for name in _names(directory, missing_ok=missing_ok):
         path = directory / name
         if path.suffix != JOURNAL_SUFFIX:
+            continue
+        if not name.isprintable():
+            # No recorder gives such names, and a store could not keep the file's offset under it.
+            if settled:
+                yield Damage(file=_text(path), line=0, reason="not read: its name is no readable text")
             continue
         try:
             begin = offsets.get(name, 0)
@@ -261,7 +331,7 @@ def _read_files(directory: Path, offsets: dict[str, int], *, settled: bool) -> I
             continue  # archived since it was listed
         except OSError as error:
             if settled:
-                yield Damage(file=str(path), line=0, reason=f"cannot be read: {error.strerror}")
+                yield Damage(file=_text(path), line=0, reason=f"cannot be read: {_reason(error)}")
 
 
 def _items(path: Path, stream: BinaryIO, begin: int) -> Iterator[tuple[AnyEvent | Damage, int]]:
@@ -276,7 +346,7 @@ def _items(path: Path, stream: BinaryIO, begin: int) -> Iterator[tuple[AnyEvent 
             end += len(raw)
         if isinstance(outcome, str):
             first_line = first_line or 1 + _newlines_before(path, begin)
-            yield Damage(file=str(path), line=first_line + index, reason=outcome, torn=torn), end
+            yield Damage(file=_text(path), line=first_line + index, reason=outcome, torn=torn), end
         else:
             yield outcome, end
 
@@ -299,25 +369,29 @@ def _newlines_before(path: Path, offset: int) -> int:
         return stream.read(offset).count(b"\n")
 
 
-def _snapshot(link: Path) -> bytes:
-    try:
-        return Spool.snapshot(link)
-    except OSError:
-        return b""  # salvaged meanwhile, or on another machine
-
-
-def _names(directory: Path) -> list[str]:
+def _names(directory: Path, *, missing_ok: bool = False) -> list[str]:
     try:
         return sorted(path.name for path in directory.iterdir())
     except OSError as error:
+        if missing_ok and isinstance(error, FileNotFoundError | NotADirectoryError):
+            return []
         raise _unreadable(directory, error) from None
 
 
 def _unreadable(path: Path, error: OSError) -> InputError:
     return InputError(
-        f"The journal {path} cannot be read: {error.strerror}.",
+        f"The journal {_text(path)} cannot be read: {_reason(error)}.",
         hint="Give a journal file, or the directory that the recorders were given.",
     )
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)
+
+
+def _text(path: Path) -> str:
+    """A path fit for any output: a name may be bytes that are no text."""
+    return os.fsencode(path).decode(errors="backslashreplace")
 
 
 def _sync_directory(directory: Path) -> None:

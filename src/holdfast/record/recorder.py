@@ -2,8 +2,8 @@
 
 `Recorder.record` copies one line into the process's spool (a ring in shared memory, see spool.py) and
 returns. A thread brings the spool into the journal and does all the waiting. Nothing here raises into the
-caller: what cannot be kept is dropped, counted in `Recorder.dropped`, and told in the log and in the journal
-once there is room for it.
+caller, but what the caller's own signal handlers raise passes through: what cannot be kept is dropped,
+counted in `Recorder.dropped`, and told in the log and in the journal once there is room for it.
 """
 
 import atexit
@@ -22,21 +22,30 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import msgspec
+
 from holdfast.record.clock import Clock, SystemClock
 from holdfast.record.events import KnownEvent, decode, encode
 from holdfast.record.journal import (
     ROTATE_BYTES,
-    SPOOL_PATTERN,
     JournalWriter,
     dropped_notice,
     event_id,
     line_of,
     salvage,
-    spool_name,
 )
-from holdfast.record.spool import LINE_BYTES_MAX, SPOOL_BYTES, Drops, Owner, Spool
+from holdfast.record.spool import (
+    LINE_BYTES_MAX,
+    SHARED_MEMORY,
+    SPOOL_BYTES,
+    Drops,
+    Owner,
+    Spool,
+    SpoolName,
+    affordable_bytes,
+    journal_digest,
+)
 
-SHARED_MEMORY = Path("/dev/shm")
 DRAIN_INTERVAL_S = 0.02
 """Recording at full speed fills about a third of the default spool in this time."""
 SYNC_INTERVAL_S = 1.0
@@ -45,11 +54,16 @@ RETRY_INTERVAL_S = 1.0
 """How long the thread leaves storage alone that has just refused something."""
 REPORT_INTERVAL_S = 10.0
 """How often the journal is told of drops that go on and on."""
+COMPLAINT_INTERVAL_S = 60.0
+"""How often the log is told of storage that goes on refusing."""
 REASON_CHARS_MAX = 300
 OPEN_WAIT_S = 1.0
-"""How long opening waits for the journal's directory to take the link to the spool."""
+"""How long opening waits for the spool. It is only not there at once if it has to be made on storage."""
 CLOSE_WAIT_S = 5.0
 """How long closing waits for storage. What is still in the spool then is left for a reader to salvage."""
+
+_BAD_INPUT = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
+"""What an event that is none can raise. To catch more would swallow what a signal handler raises."""
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +73,8 @@ class Recorder:
 
     A forked child never writes into its parent's spool: it opens one of its own, with a token of its own,
     when it first records. `spool_bytes` bounds the memory. Where `spool_directory` has no room for it, the
-    spool goes into the journal's directory, and recording may then have to wait for storage.
+    spool goes into the journal's directory, and recording may then have to wait for storage. The journal's
+    readers look for spools in shared memory unless told otherwise.
     """
 
     _put: Callable[[bytes], bool]
@@ -74,12 +89,16 @@ class Recorder:
         spool_bytes: int = SPOOL_BYTES,
         rotate_bytes: int = ROTATE_BYTES,
     ) -> None:
-        self._directory = directory.absolute()  # where it is now, wherever the process changes to
+        with contextlib.suppress(FileNotFoundError):  # the working directory is gone; opening will say so
+            directory = directory.absolute()  # where it is now, wherever the process changes to
+        self._place = _Place(
+            directory=directory,
+            spool_directory=spool_directory,
+            spool_bytes=spool_bytes,
+            rotate_bytes=rotate_bytes,
+        )
         self._run = run
         self._clock = clock or SystemClock()
-        self._spool_directory = spool_directory
-        self._spool_bytes = spool_bytes
-        self._rotate_bytes = rotate_bytes
         self._closed = False
         self._begin()
         _recorders.add(self)
@@ -92,16 +111,16 @@ class Recorder:
         """
         identity = event_id(self._owner.token, next(self._counter))
         try:
-            now_ns = self._clock.now_ns()
-            fields.setdefault("occurred_ns", now_ns)
+            clock = self._clock
+            fields.setdefault("occurred_ns", clock.now_ns())
             fields.setdefault("run", self._run)
-            body = encode(kind(id=identity, recorded_ns=now_ns, source=self._owner.source, **fields))
+            body = encode(kind(id=identity, recorded_ns=clock.wall_ns(), source=self._owner.source, **fields))
             # A field of the wrong type would make a line that no reader accepts: better to know it now.
             decode(body)
             if not self._put(line_of(body)):
                 self._drop("the recorder is closed" if self._closed else "no room in the spool")
-        except Exception as error:
-            self._drop(error)
+        except _BAD_INPUT as error:
+            self._drop(_described(error))
         return identity
 
     @property
@@ -116,8 +135,8 @@ class Recorder:
                 return
             self._closed = True
             self._put = _refuse
-        if self._drain is not None:
-            self._drain.finish()
+        if self._thread is not None:
+            self._thread.finish()
 
     def __enter__(self) -> Self:
         return self
@@ -128,46 +147,46 @@ class Recorder:
         self.close()
 
     def _begin(self) -> None:
-        """Start from nothing, in the name of this process. Touches no file."""
-        token = base64.b32encode(os.urandom(8)).decode().lower()[:12]
-        self._owner = Owner(token=token, source=f"{os.uname().nodename}/{os.getpid()}", run=self._run)
-        self._counter = itertools.count()
+        """Start from nothing, in the name of this process. Touches no storage."""
         self._dropped = self._reported = self._dropped_ns = 0
         self._drop_reason = ""
-        self._spool: Spool | None = None
-        self._put = self._open_and_put
-        self._drain: _Drain | None = None
-        self._opened = False
         # Reentrant, because a signal handler may record while its own thread is in here.
         self._lock = threading.RLock()
+        self._take_name()
+
+    def _take_name(self) -> None:
+        """Be somebody new, with a spool yet to be opened."""
+        token = base64.b32encode(os.urandom(8)).decode().lower()[:12]
+        self._owner = Owner.here(token=token, run=self._run)
+        self._counter = itertools.count()
+        self._spool: Spool | None = None
+        self._put = self._open_and_put
+        self._thread: _Thread | None = None
 
     def _open(self) -> None:
-        """Make the spool and start its thread, once. If that fails every event is dropped, and counted."""
+        """Have the spool made, once. Until it is there, if it ever is, events are dropped, and counted."""
         with self._lock:
-            if self._opened:
-                return
-            self._opened = True
-            _watch_process(os.getpid())
-            spool = None
-            try:
-                spool = self._create_spool()
-                journal = JournalWriter(self._directory, self._owner.token, self._rotate_bytes)
-                self._drain = _Drain(spool, journal, self._directory / spool.path.name, self._report_drops)
-                self._spool, self._put = spool, spool.put
-            except Exception as error:
-                _log.error("no event of this process will be recorded: %s", error)
-                if spool is not None:
-                    spool.path.unlink(missing_ok=True)
-                    spool.close()
+            if self._thread is None:
+                _watch_process(os.getpid())
+                self._thread = _Thread(self._place, self._owner, self._take_spool, self._report_drops)
+                try:
+                    self._thread.start()
+                except BaseException:
+                    # A signal handler raised. Whether or not the thread runs, the next event begins anew.
+                    self._thread.stop()
+                    self._take_name()
+                    raise
+            thread = self._thread
+        thread.await_spool()
 
-    def _create_spool(self) -> Spool:
-        name = spool_name(self._owner.token)
-        try:
-            return Spool.create(self._spool_directory / name, self._owner, self._spool_bytes)
-        except OSError as error:
-            _log.warning("no spool in %s, so recording may wait: %s", self._spool_directory, error)
-        self._directory.mkdir(parents=True, exist_ok=True)
-        return Spool.create(self._directory / name, self._owner, self._spool_bytes)
+    def _take_spool(self, spool: Spool) -> None:
+        """From the thread that made it."""
+        with self._lock:
+            if spool.owner == self._owner:
+                self._spool = spool
+                self._note_drops()
+                if not self._closed:
+                    self._put = spool.put
 
     def _open_and_put(self, line: bytes) -> bool:
         """What `_put` is while there is no spool: in a forked child's first event, or when opening failed."""
@@ -175,13 +194,13 @@ class Recorder:
             self._open()
         return self._spool is not None and self._spool.put(line)
 
-    def _drop(self, reason: str | Exception) -> None:
+    def _drop(self, reason: str) -> None:
         """Count an event that was not kept: here, and where the count survives this process."""
         with self._lock:
-            self._dropped += 1
-            self._drop_reason = reason if isinstance(reason, str) else _described(reason)
-            with contextlib.suppress(Exception):  # the clock may be what failed
+            with contextlib.suppress(*_BAD_INPUT):  # the clock may be what failed
                 self._dropped_ns = self._clock.now_ns()
+            self._dropped += 1
+            self._drop_reason = reason
             with contextlib.suppress(ValueError):  # the spool may be closed
                 self._note_drops()
 
@@ -207,55 +226,142 @@ class Recorder:
 
     def _forked(self) -> None:
         """In a forked child: spool, lock and thread are the parent's. Let go of them and start anew."""
-        if self._drain is not None:
-            self._drain.abandon()
+        if self._thread is not None:
+            self._thread.abandon()
         self._begin()
 
 
-class _Drain:
-    """The thread that brings one spool into the journal, and waits for storage in the caller's stead."""
+class _Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a recorder's lines go, and in what portions."""
+
+    directory: Path
+    spool_directory: Path
+    spool_bytes: int
+    rotate_bytes: int
+
+
+class _Thread:
+    """The thread that waits for storage in the caller's stead: it makes the spool, and then drains it.
+
+    No signal handler runs in it, so whatever is caught there is an error of its own.
+    """
 
     def __init__(
-        self, spool: Spool, journal: JournalWriter, link: Path, report_drops: Callable[[], bool]
+        self,
+        place: _Place,
+        owner: Owner,
+        hand_over: Callable[[Spool], None],
+        report_drops: Callable[[], bool],
     ) -> None:
-        self._spool = spool
-        self._journal = journal
-        self._link = link
+        self._place = place
+        self._owner = owner
+        self._hand_over = hand_over
         self._report_drops = report_drops
-        self._linked = spool.path == link
-        self._complained = False
-        self._sync_due_s = self._report_due_s = 0.0
-        self._ready, self._stop = threading.Event(), threading.Event()
+        self._drain: _Drain | None = None
+        self._opened, self._stop = threading.Event(), threading.Event()
+        self._open_due_s = time.monotonic() + OPEN_WAIT_S
         self._thread = threading.Thread(target=self._work, name="holdfast-recorder", daemon=True)
-        self._thread.start()
-        self._ready.wait(OPEN_WAIT_S)
+
+    def start(self) -> None:
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # as many threads as there may be, or a process that is about to end
+            self._give_up(error)
+
+    def await_spool(self) -> None:
+        self._opened.wait(max(0.0, self._open_due_s - time.monotonic()))
+
+    def stop(self) -> None:
+        """Have the thread write out the rest and remove the spool."""
+        self._stop.set()
 
     def finish(self) -> None:
-        """Have the thread write out the rest and remove the spool; wait for that, unless storage hangs."""
-        self._stop.set()
-        self._thread.join(CLOSE_WAIT_S)
+        """Stop the thread and wait until it is done, unless storage hangs."""
+        self.stop()
         if self._thread.is_alive():
-            _log.warning("storage does not answer, so the last events stay in %s", self._spool.path)
+            self._thread.join(CLOSE_WAIT_S)
+        if self._thread.is_alive():
+            _log.warning("storage does not answer, so the last events stay in the spool")
 
     def abandon(self) -> None:
         """In a forked child, where the thread is not: leave the spool and its lock to the parent alone."""
-        self._spool.close()
-        self._journal.close()
+        if self._drain is not None:
+            self._drain.let_go()
 
     def _work(self) -> None:
-        healthy = self._attempt(self._link_spool)
-        self._ready.set()
-        self._attempt(self._salvage_neighbours)
-        while not self._stop.wait(DRAIN_INTERVAL_S if healthy else RETRY_INTERVAL_S):
+        try:
+            # Absolute for certain, or else not at all: nobody would find the spool of a path like "journal".
+            directory = self._place.directory.absolute()
+            spool = self._create_spool(directory)
+            journal = JournalWriter(directory, self._owner.token, self._place.rotate_bytes)
+            self._drain = _Drain(spool, journal, self._report_drops)
+            self._hand_over(spool)
+        except Exception as error:
+            self._give_up(error)
+            return
+        self._opened.set()
+        neighbours = functools.partial(salvage, directory, self._place.spool_directory)
+        self._drain.attempt(neighbours, "what members that died here left in their spools stays there")
+        self._drain.run(self._stop)
+
+    def _give_up(self, error: Exception) -> None:
+        _log.error("no event of this process will be recorded: %s", error)
+        self._opened.set()
+
+    def _create_spool(self, directory: Path) -> Spool:
+        place = self._place
+        name = str(SpoolName(journal_digest(directory), self._owner.token))
+        try:
+            size_bytes = affordable_bytes(place.spool_directory, place.spool_bytes)
+            return Spool.create(place.spool_directory / name, self._owner, size_bytes)
+        except OSError as error:
+            _log.warning("no spool in %s, so recording may wait: %s", place.spool_directory, error)
+        directory.mkdir(parents=True, exist_ok=True)
+        return Spool.create(directory / name, self._owner, place.spool_bytes)
+
+
+class _Drain:
+    """Brings one spool into the journal, as far as storage lets it."""
+
+    def __init__(self, spool: Spool, journal: JournalWriter, report_drops: Callable[[], bool]) -> None:
+        self._spool = spool
+        self._journal = journal
+        self._report_drops = report_drops
+        self._sync_due_s = self._report_due_s = self._complaint_due_s = 0.0
+
+    def run(self, stop: threading.Event) -> None:
+        """Until `stop` is set, and then to the end: what is in the spool by then is brought over too."""
+        healthy = True
+        while not stop.wait(DRAIN_INTERVAL_S if healthy else RETRY_INTERVAL_S):
             healthy = self._round()
         self._end()
 
+    def attempt(self, action: Callable[[], object], trouble: str) -> bool:
+        """Whether the action succeeded; if not, the log is told now and then."""
+        try:
+            action()
+        except Exception as error:
+            if (now_s := time.monotonic()) >= self._complaint_due_s:
+                self._complaint_due_s = now_s + COMPLAINT_INTERVAL_S
+                _log.warning("%s: %s", trouble, error)
+            return False
+        return True
+
+    def let_go(self) -> None:
+        self._spool.close()
+        self._journal.close()
+
     def _round(self) -> bool:
-        """Link, write, sync and report, as far as each is due; False if storage refused any of it."""
-        actions = (self._link_spool, self._write_lines, self._sync, self._report)
-        failed = [action for action in actions if not self._attempt(action)]
-        self._complained = bool(failed)
-        return not failed
+        """Write, sync and report, as far as each is due; False if storage took no lines.
+
+        A sync that fails is no reason to wait: its file was given up, and the next write begins another.
+        """
+        healthy = self.attempt(
+            self._write_lines, "the journal cannot be written, so events wait in the spool"
+        )
+        self.attempt(self._sync, "the journal cannot be synced, so a new file is begun")
+        self.attempt(self._report, "drops cannot be told of")
+        return healthy
 
     def _end(self) -> None:
         """The last rounds. The spool is removed only when all that was in it is on the disk."""
@@ -263,35 +369,12 @@ class _Drain:
         self._round()
         self._spool.seal()
         self._round()
-        if self._attempt(self._journal.sync) and self._spool.pending_bytes == 0:
-            self._attempt(self._remove_spool)
+        synced = self.attempt(self._journal.sync, "the journal's end cannot be synced")
+        if synced and self._spool.pending_bytes == 0:
+            self.attempt(self._remove_spool, "the empty spool stays")
         else:
             _log.warning("%d bytes of events stay in %s", self._spool.pending_bytes, self._spool.path)
-        self._journal.close()
-        self._spool.close()
-
-    def _attempt(self, action: Callable[[], None]) -> bool:
-        """Whether the action succeeded. Of a series of failures the first is logged."""
-        try:
-            action()
-        except Exception as error:
-            if not self._complained:
-                _log.warning("the journal cannot be written, so events wait in the spool: %s", error)
-            self._complained = True
-            return False
-        return True
-
-    def _link_spool(self) -> None:
-        """Make the spool known to the journal's readers, without which they could not salvage it."""
-        if not self._linked:
-            self._link.parent.mkdir(parents=True, exist_ok=True)
-            self._link.symlink_to(self._spool.path)
-            self._linked = True
-
-    def _salvage_neighbours(self) -> None:
-        """Save what members that died on this machine left: the journal's readers may all be elsewhere."""
-        spools = self._spool.path.parent.glob(SPOOL_PATTERN)
-        salvage(self._link.parent / spool.name for spool in spools)
+        self.let_go()
 
     def _write_lines(self) -> None:
         # As much as there is now: a busy process could otherwise keep the round from ever ending.
@@ -312,7 +395,6 @@ class _Drain:
 
     def _remove_spool(self) -> None:
         self._spool.path.unlink(missing_ok=True)
-        self._link.unlink(missing_ok=True)
 
 
 def _refuse(_line: bytes) -> bool:
@@ -325,7 +407,7 @@ def _described(error: Exception) -> str:
     name = type(error).__name__
     try:
         return f"{name}: {error}"[:REASON_CHARS_MAX].encode(errors="replace").decode()
-    except Exception:  # some exceptions cannot even describe themselves
+    except _BAD_INPUT:  # some exceptions cannot even describe themselves
         return name
 
 

@@ -3,36 +3,95 @@
 To put a line in is a copy in memory: no system call, so no waiting for storage. The file lives on tmpfs and
 its blocks are reserved when it is made, so a full tmpfs is an error then and not a SIGBUS later. One process
 puts, one thread of it takes. Who holds the file's lock owns the spool: the kernel frees the lock when the
-owner dies, however it dies, and whoever gets it next inherits what is left.
+owner dies, however it dies, and whoever gets it next inherits what is left. A spool's name says whose it is
+and which journal its lines belong into; anybody may make a file of that name, so whoever opens one looks
+first whether it can be believed.
 """
 
 import contextlib
+import errno
 import fcntl
+import functools
+import hashlib
 import mmap
 import os
+import re
+import stat
 import threading
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import msgspec
 
-SPOOL_BYTES = 4 * 2**20
-"""Some 20,000 events: what a process can record while storage hangs before it drops any."""
+SHARED_MEMORY = Path("/dev/shm")
 LINE_BYTES_MAX = 2**20
 """The longest line that is accepted: a generation of tens of thousands of members fits in it."""
+SPOOL_BYTES = 4 * 2**20
+"""Some 20,000 events: what a process can record while storage hangs before it drops any."""
+SPOOL_BYTES_MIN = LINE_BYTES_MAX
+"""Where there is not even room for this, the spool has to go elsewhere."""
+FREE_SHARE_MAX = 1 / 16
+"""A spool takes no more of the free shared memory: collectives and data loaders live there too, and they die
+of a SIGBUS where it runs out. With the minimum above, 15 MiB are always left to them."""
 
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MAGIC = b"holdfast spool 1"
 _WORDS_AT, _OWNER_AT, _RING_AT = 16, 64, 4096
 # The words of the header. Head and tail count all bytes since the beginning; only their places wrap.
 _HEAD, _TAIL, _DROPPED, _REPORTED, _DROPPED_NS = range(5)
+_NAME = re.compile(r"holdfast-(?P<journal>[0-9a-f]{16})-(?P<token>[a-z2-7]{12})\.spool")
+
+
+class SpoolName(NamedTuple):
+    """What the name of a spool's file says: the digest of its journal's path, and its process's token."""
+
+    journal: str
+    token: str
+
+    def __str__(self) -> str:
+        return f"holdfast-{self.journal}-{self.token}.spool"
+
+    @classmethod
+    def parse(cls, name: str) -> Self | None:
+        """None for whatever is not exactly such a name: tokens become parts of paths."""
+        found = _NAME.fullmatch(name)
+        return cls(found["journal"], found["token"]) if found else None
+
+
+def journal_digest(path: Path) -> str:
+    """What the names of spools call the journal at this absolute path."""
+    return hashlib.sha256(os.path.normpath(os.fsencode(path))).hexdigest()[:16]
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose lines these are, for whoever inherits them."""
+    """Whose lines these are, for whoever inherits them, and on which machine the lock on them counts."""
 
     token: str
     source: str
     run: str
+    host: str
+    boot_id: str
+
+    @classmethod
+    def here(cls, *, token: str, run: str) -> Self:
+        """This process."""
+        host = os.uname().nodename
+        return cls(token=token, source=f"{host}/{os.getpid()}", run=run, host=host, boot_id=_boot_id())
+
+    @property
+    def is_of_this_machine(self) -> bool:
+        """As it runs now, or as it ran before it was started anew."""
+        return self.boot_id == _boot_id() or self.host == os.uname().nodename
+
+
+@functools.cache
+def _boot_id() -> str:
+    """What tells this run of this kernel from every other one, the same in all its containers."""
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
 
 
 class Drops(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,13 +102,23 @@ class Drops(msgspec.Struct, frozen=True, kw_only=True):
     last_ns: int
 
 
+def affordable_bytes(directory: Path, wanted_bytes: int) -> int:
+    """How large a spool may be here: as large as wanted, or smaller. OSError if that would be too small."""
+    room = os.statvfs(directory)
+    size = min(wanted_bytes, int(room.f_bavail * room.f_frsize * FREE_SHARE_MAX))
+    if size < min(wanted_bytes, SPOOL_BYTES_MIN):
+        raise OSError(errno.ENOSPC, "too little room for a spool", str(directory))
+    return size
+
+
 class Spool:
     """One mapped ring. Made by `create`, or opened by `adopt` (for good) and `snapshot` (for a look)."""
 
-    def __init__(self, path: Path, descriptor: int) -> None:
+    def __init__(self, path: Path, descriptor: int, owner: Owner, flags: int = mmap.MAP_SHARED) -> None:
         self.path = path
-        self._descriptor = descriptor
-        self._map = mmap.mmap(descriptor, 0, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        self.owner = owner
+        # The map keeps a duplicate of the descriptor, and with it the lock.
+        self._map = mmap.mmap(descriptor, 0, flags=flags)
         # A store to this view is one aligned machine word, which a kill finds either done or not done.
         self._words = memoryview(self._map)[_WORDS_AT:_OWNER_AT].cast("Q")
         self._ring = memoryview(self._map)[_RING_AT:]
@@ -70,49 +139,42 @@ class Spool:
                 raise OSError(f"the names of run and source take {len(written)} bytes in the spool's header")
             os.pwrite(descriptor, written, _OWNER_AT)
             os.pwrite(descriptor, _MAGIC, 0)
-            return cls(path, descriptor)
+            return cls(path, descriptor, owner, mmap.MAP_SHARED | mmap.MAP_POPULATE)
         except BaseException:
-            os.close(descriptor)
             path.unlink(missing_ok=True)
             raise
-
-    @classmethod
-    def adopt(cls, path: Path) -> Self | None:
-        """The spool of a dead process, now ours; None if its owner lives or somebody else was quicker."""
-        spool = cls._open(path)
-        try:
-            fcntl.flock(spool._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            spool.close()
-            if isinstance(error, BlockingIOError):
-                return None
-            raise
-        if os.fstat(spool._descriptor).st_nlink == 0:
-            # Somebody inherited and removed it between our opening and our locking it.
-            spool.close()
-            return None
-        return spool
-
-    @classmethod
-    def snapshot(cls, path: Path) -> bytes:
-        """The lines in the spool at `path` now, without touching it, whoever owns it."""
-        spool = cls._open(path)
-        try:
-            return spool.pending()
         finally:
-            spool.close()
+            os.close(descriptor)
 
     @classmethod
-    def _open(cls, path: Path) -> Self:
-        real = path.resolve()
-        descriptor = os.open(real, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            if os.fstat(descriptor).st_size <= _RING_AT or os.pread(descriptor, len(_MAGIC), 0) != _MAGIC:
-                raise OSError(f"{path} is not a spool")
-            return cls(real, descriptor)
-        except BaseException:
-            os.close(descriptor)
-            raise
+    def adopt(cls, path: Path, trusted_uids: Collection[int]) -> Self | None:
+        """The spool of a dead process, now ours; None if its owner lives or somebody else was quicker.
+
+        None also for one of another machine, from where the lock may not be seen. One that its process did
+        not live to finish holds nothing, and is removed.
+        """
+        with _opened(path, trusted_uids) as descriptor:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return None
+            if os.fstat(descriptor).st_nlink != 1:
+                # Somebody inherited and removed it between our opening and our locking it.
+                return None
+            if _is_unfinished(descriptor):
+                path.unlink()
+                return None
+            owner = _read_owner(path, descriptor)
+            return cls(path, descriptor, owner) if owner.is_of_this_machine else None
+
+    @classmethod
+    def snapshot(cls, path: Path, trusted_uids: Collection[int]) -> bytes:
+        """The lines in the spool at `path` now, without touching it, whoever owns it."""
+        with _opened(path, trusted_uids) as descriptor:
+            if _is_unfinished(descriptor):
+                return b""
+            with contextlib.closing(cls(path, descriptor, _read_owner(path, descriptor))) as spool:
+                return spool.pending()
 
     def put(self, line: bytes) -> bool:
         """Append a line; False where it does not fit. Once this has returned True, no SIGKILL loses it."""
@@ -121,7 +183,8 @@ class Spool:
             return False
         with self._lock:
             # From reading the head to storing it there is no call and no loop, and only at those does the
-            # interpreter run signal handlers: a handler that records comes before or after, never in between.
+            # interpreter run signal handlers: a handler that records, or raises, comes before or after, never
+            # in between.
             words, capacity = self._words, self._capacity_bytes
             head = words[_HEAD]
             if self._sealed or size > capacity - (head - words[_TAIL]):
@@ -165,10 +228,6 @@ class Spool:
             self._sealed = True
 
     @property
-    def owner(self) -> Owner:
-        return msgspec.json.decode(self._map[_OWNER_AT:_RING_AT].rstrip(b"\0"), type=Owner)
-
-    @property
     def drops(self) -> Drops:
         return Drops(
             total=self._words[_DROPPED], reported=self._words[_REPORTED], last_ns=self._words[_DROPPED_NS]
@@ -185,5 +244,31 @@ class Spool:
         self._words.release()
         self._ring.release()
         self._map.close()
-        with contextlib.suppress(OSError):
-            os.close(self._descriptor)
+
+
+@contextlib.contextmanager
+def _opened(path: Path, trusted_uids: Collection[int]) -> Iterator[int]:
+    """The file's descriptor, if it is a plain file of somebody trusted and not a link to anything else."""
+    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid not in trusted_uids:
+            raise PermissionError(errno.EPERM, "not a file of a trusted user", str(path))
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _is_unfinished(descriptor: int) -> bool:
+    return not os.pread(descriptor, len(_MAGIC), 0).strip(b"\0")
+
+
+def _read_owner(path: Path, descriptor: int) -> Owner:
+    """The owner in the header, if this is a spool and of the very process that the file's name tells of."""
+    header, size_bytes = os.pread(descriptor, _RING_AT, 0), os.fstat(descriptor).st_size
+    name = SpoolName.parse(path.name)
+    with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        owner = msgspec.json.decode(header[_OWNER_AT:].rstrip(b"\0"), type=Owner)
+        if header.startswith(_MAGIC) and size_bytes > _RING_AT and name and name.token == owner.token:
+            return owner
+    raise OSError(errno.EINVAL, "not a spool", str(path))

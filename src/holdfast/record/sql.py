@@ -10,8 +10,16 @@ from itertools import islice
 from types import TracebackType
 from typing import Any, Self
 
-from holdfast.record.errors import StoreError
-from holdfast.record.events import AnyEvent, MalformedEvent, decode, encode, kind_of
+from holdfast.record.errors import InputError, StoreError
+from holdfast.record.events import (
+    ID_CHARS_MAX,
+    NAME_CHARS_MAX,
+    AnyEvent,
+    MalformedEvent,
+    decode,
+    encode,
+    kind_of,
+)
 from holdfast.record.store import EVERYTHING, NO_MARKS, Ingested, RunSummary, Selection
 
 SCHEMA_VERSION = 1
@@ -44,6 +52,10 @@ INDEXES = (
 _INTEGER_MAX = 2**63 - 1
 """What a column of either database can hold; no event occurs anywhere near it."""
 
+_BOUNDS_HINT = (
+    f"An id has at most {ID_CHARS_MAX} characters, another name {NAME_CHARS_MAX}; no number is negative."
+)
+
 
 class SqlStore(ABC):
     """A store over SQL. Every read has a connection of its own, so it neither sees nor delays the writer."""
@@ -58,8 +70,9 @@ class SqlStore(ABC):
         while not is_last:
             batch = list(islice(rows, BATCH_EVENTS))
             is_last = len(batch) < BATCH_EVENTS
-            if batch or marks:
-                batch_new, batch_conflicting = self._take(batch, marks if is_last else NO_MARKS)
+            moved = self._moved(marks) if is_last else NO_MARKS
+            if batch or moved:
+                batch_new, batch_conflicting = self._take(batch, moved)
                 offered += len(batch)
                 new += batch_new
                 conflicting += batch_conflicting
@@ -96,6 +109,10 @@ class SqlStore(ABC):
         except MalformedEvent as error:
             raise self._unreadable(error) from error
 
+    def end(self) -> int:
+        ((seq,),) = self._read("SELECT coalesce(max(seq), 0) FROM events", ())
+        return int(seq)
+
     def runs(self) -> list[RunSummary]:
         query = "SELECT run, events, first_ns, last_ns FROM runs WHERE run <> '' ORDER BY last_ns DESC, run"
         return [
@@ -113,6 +130,11 @@ class SqlStore(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def _moved(self, marks: Mapping[str, int]) -> Mapping[str, int]:
+        """The marks that are not in the store as they are here. To look takes no lock; to write takes one."""
+        known = self.marks() if marks else NO_MARKS
+        return {name: position for name, position in marks.items() if known.get(name) != position}
 
     @abstractmethod
     def _take(self, batch: Sequence[Row], marks: Mapping[str, int]) -> tuple[int, int]:
@@ -140,6 +162,14 @@ class SqlStore(ABC):
 
 
 def _row(event: AnyEvent) -> Row:
+    body = encode(event)
+    try:
+        # What is built in Python was never checked, and one event that cannot be read would end every read.
+        decode(body)
+    except MalformedEvent as error:
+        raise InputError(
+            f"The event {event.id[:ID_CHARS_MAX]!r} cannot be kept: {error}.", hint=_BOUNDS_HINT
+        ) from error
     return (
         event.id,
         event.run,
@@ -148,7 +178,7 @@ def _row(event: AnyEvent) -> Row:
         event.occurred_ns,
         event.recorded_ns,
         event.source,
-        encode(event),
+        body,
     )
 
 

@@ -1,9 +1,12 @@
 """The store in one SQLite file: the default, for one machine and any number of processes on it.
 
-The file is in WAL mode, so readers and the one writer of the moment do not wait for each other. A file that
-is damaged, locked, foreign or newer than this version is refused in one sentence and left as it is.
+The file is in WAL mode, so readers and the one writer of the moment do not wait for each other; but not on a
+network filesystem, because the log's index is memory that only the processes of one machine share. A file
+that is damaged, locked, foreign or newer than this version is refused in one sentence and left as it is.
 """
 
+import os
+import re
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +17,9 @@ from typing import Any
 
 from holdfast.record.errors import StoreError
 from holdfast.record.sql import COLUMNS, INDEXES, REBUILD_HINT, SCHEMA_VERSION, Parameter, Row, SqlStore
+
+LIBRARY_MIN = (3, 34, 0)
+"""The SQLite of Red Hat Enterprise Linux 9, and the oldest that was tried."""
 
 LOCK_WAIT_S = 10.0
 """How long to wait for another writer; its transactions are short, so this long means that it hangs."""
@@ -42,7 +48,7 @@ _TABLES = (
         recorded_ns INTEGER NOT NULL,
         source TEXT NOT NULL,
         body BLOB NOT NULL
-    ) STRICT
+    )
     """,
     """
     CREATE TABLE runs (
@@ -50,9 +56,9 @@ _TABLES = (
         events INTEGER NOT NULL,
         first_ns INTEGER NOT NULL,
         last_ns INTEGER NOT NULL
-    ) STRICT, WITHOUT ROWID
+    ) WITHOUT ROWID
     """,
-    "CREATE TABLE marks (input TEXT PRIMARY KEY, position INTEGER NOT NULL) STRICT, WITHOUT ROWID",
+    "CREATE TABLE marks (input TEXT PRIMARY KEY, position INTEGER NOT NULL) WITHOUT ROWID",
 )
 
 # Without NOT INDEXED the planner reads all of an index, for its order, to group the few rows that are new.
@@ -72,7 +78,16 @@ _SET_MARK = """
 
 _SET_CACHE = f"PRAGMA cache_size = -{CACHE_KIB}"
 
-_WAL_RETRY_S = 0.02
+# Filesystems whose files other machines may have open, by their names in /proc/self/mountinfo. What runs in a
+# process of its own (FUSE) is taken for one of them: most are, and for the rest it is only slower.
+_NETWORK_FILESYSTEM = re.compile(
+    r"9p|afs|beegfs|ceph|cifs|dvs|fuse(\..*)?|gfs2|gpfs|lustre|nfs4?|ocfs2|orangefs|panfs|smb3|virtiofs|wekafs"
+)
+_MOUNTS = Path("/proc/self/mountinfo")
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+"""How it writes what would end a field, a space for one."""
+
+_MODE_RETRY_S = 0.02
 _OTHER_PATH_HINT = "Give the path of a Holdfast store, or one where there is no file yet."
 
 # By primary result code: what is the matter with the file, and what to do about it.
@@ -87,12 +102,18 @@ _TROUBLES = {
 
 
 class SqliteStore(SqlStore):
-    """Events in the SQLite file at `path`, made if there is none; waits `lock_wait_s` for other writers."""
+    """Events in the SQLite file at `path`, made if there is none; waits `lock_wait_s` for other writers.
 
-    def __init__(self, path: Path, *, lock_wait_s: float = LOCK_WAIT_S) -> None:
+    With `on_network` it relies on locks alone, so that processes of several machines may have it open: it is
+    slower, and a write waits until those who read are done.
+    """
+
+    def __init__(self, path: Path, *, lock_wait_s: float = LOCK_WAIT_S, on_network: bool = False) -> None:
+        _refuse_older_library()
         self._path = path
         self._name = f"The store {path}"
         self._lock_wait_s = lock_wait_s
+        self._on_network = on_network
         with self._explained():
             self._writer = self._connect("rwc")
             try:
@@ -123,23 +144,26 @@ class SqliteStore(SqlStore):
         if self._number("PRAGMA application_id") != APPLICATION_ID:
             raise StoreError(f"{self._name} is a SQLite database of another program.", hint=_OTHER_PATH_HINT)
         self._refuse_newer(self._number("PRAGMA user_version"))
-        self._enter_wal_mode()
-        # A power cut may take the last commits, marks and events together; the journals still have them.
-        self._writer.execute("PRAGMA synchronous = NORMAL")
-        self._writer.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+        if self._on_network:
+            self._enter_mode("DELETE")
+        else:
+            self._enter_mode("WAL")
+            # A power cut may take the last commits, marks and events together; the journals still have them.
+            self._writer.execute("PRAGMA synchronous = NORMAL")
+            self._writer.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
         self._writer.execute(_SET_CACHE)
 
-    def _enter_wal_mode(self) -> None:
-        """Wait for the others by hand where several processes open a new file at once: SQLite gives up."""
+    def _enter_mode(self, mode: str) -> None:
+        """Wait for the others by hand where several processes open the file at once: SQLite gives up."""
         deadline_s = time.monotonic() + self._lock_wait_s
         while True:
             try:
-                self._writer.execute("PRAGMA journal_mode = WAL")
+                self._writer.execute(f"PRAGMA journal_mode = {mode}")
                 return
             except sqlite3.OperationalError as error:
                 if _primary_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline_s:
                     raise
-                time.sleep(_WAL_RETRY_S)
+                time.sleep(_MODE_RETRY_S)
 
     def _is_empty(self) -> bool:
         return (
@@ -195,6 +219,35 @@ class SqliteStore(SqlStore):
         except sqlite3.Error as error:
             trouble, hint = _TROUBLES.get(_primary_code(error), ("cannot be used", REBUILD_HINT))
             raise StoreError(f"{self._name} {trouble} ({error}).", hint=hint) from error
+
+
+def mounted() -> str:
+    """What is mounted where, in the kernel's own words; nothing where there is no Linux to ask."""
+    try:
+        return os.fsdecode(_MOUNTS.read_bytes())
+    except OSError:
+        return ""
+
+
+def is_on_network(path: Path, mounts: str) -> bool:
+    """Whether other machines may have this path open too. It is absolute and leads through no link."""
+    depth, filesystem = 0, ""
+    for line in filter(None, mounts.split("\n")):
+        place, _, kind = line.partition(" - ")
+        point = Path(_ESCAPED.sub(lambda match: chr(int(match[1], 8)), place.split(" ")[4]))
+        # The innermost mount counts; of several in one place, the last lies on top.
+        if path.is_relative_to(point) and len(point.parts) >= depth:
+            depth, filesystem = len(point.parts), kind.split(" ")[0]
+    return _NETWORK_FILESYSTEM.fullmatch(filesystem) is not None
+
+
+def _refuse_older_library() -> None:
+    if sqlite3.sqlite_version_info < LIBRARY_MIN:
+        wanted = ".".join(map(str, LIBRARY_MIN[:2]))
+        raise StoreError(
+            f"SQLite {sqlite3.sqlite_version} is too old for a store: {wanted} or newer is needed.",
+            hint="Use a Python with a newer SQLite library, or a PostgreSQL store.",
+        )
 
 
 def _primary_code(error: sqlite3.Error) -> int:

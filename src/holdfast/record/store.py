@@ -4,6 +4,8 @@
 database driver is imported before a store of its kind is opened. What is kept and how: docs/store.md.
 """
 
+import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -19,6 +21,9 @@ DEFAULT_FILE = "record.sqlite"
 NO_MARKS: Mapping[str, int] = MappingProxyType({})
 
 _SQLITE_SUFFIXES = (".sqlite", ".db")
+_CONNECTION = re.compile(r"://|(^|\s)(dbname|host|hostaddr|password|service|user)\s*=")
+"""A way to a server that is spelled as libpq or another program wants it."""
+_SEEN_WITH_PASSWORDS = re.compile("[:=@]")
 _URL_HINT = "Give a file ending in .sqlite or .db, sqlite:///PATH, or postgresql://USER@HOST/DATABASE."
 
 
@@ -71,7 +76,11 @@ class Store(Protocol):
 
         Marks say how far each input was read: a journal's file name and a byte offset, say. They are looked
         at when the last event has been drawn, and written with it or after it: a process killed on the way
-        leaves a mark behind its events, never ahead of them.
+        leaves a mark behind its events, never ahead of them. Where there is no event and no mark has moved,
+        nothing is written and no other writer waited for.
+
+        An event that no read could give back (its name is too long, say) is an `InputError`; it and those
+        drawn after it are not kept.
         """
 
     def marks(self) -> dict[str, int]:
@@ -84,6 +93,13 @@ class Store(Protocol):
         """What arrived after `cursor` (0: everything), in that order, each with the cursor to go on from.
 
         Nothing ever arrives behind a cursor that was handed out, whoever else is writing.
+        """
+
+    def end(self) -> int:
+        """The newest cursor there is: all that has arrived is at or before it (0: nothing has).
+
+        Whoever follows rare events takes it before `since` and then goes on from it, or from the last event
+        that was given if that came later; so what was looked at in vain is not looked at again.
         """
 
     def runs(self) -> list[RunSummary]:
@@ -104,28 +120,35 @@ def open_store(url: str | None, home: Path) -> Store:
         _make_directory(home)
         return _open_sqlite(home / DEFAULT_FILE)
     scheme, separator, rest = url.partition(":")
-    if not separator or not scheme.isalnum():
+    kind, plus, _ = scheme.partition("+")
+    if not separator or not kind.isalnum():
         return _open_path(url)
-    if scheme in ("postgresql", "postgres"):
+    if kind not in ("sqlite", "postgresql", "postgres"):
+        raise InputError(f"Stores of the kind {kind}: are not known.", hint=_URL_HINT)
+    if plus:
+        raise InputError(f"A store's URL names no driver: plain {kind}:// is wanted.", hint=_URL_HINT)
+    if kind != "sqlite":
         return _open_postgres(url)
-    if scheme != "sqlite":
-        # Only the scheme is repeated: the rest of a foreign URL may hold a password.
-        raise InputError(f"Stores of the kind {scheme}: are not known.", hint=_URL_HINT)
-    if not rest.startswith("///") or rest.endswith("/"):
-        raise InputError(f"The store {url} names no absolute path of a file.", hint=_URL_HINT)
-    return _open_sqlite(Path(unquote(rest.removeprefix("//"))))
+    path = unquote(rest.removeprefix("//"))
+    if not rest.startswith("///") or path.endswith("/") or "\x00" in path:
+        raise InputError("The URL of the SQLite store names no absolute path of a file.", hint=_URL_HINT)
+    return _open_sqlite(Path(path))
 
 
 def _open_path(path: str) -> Store:
+    # What may hold a password is not repeated, whether or not it was meant as a URL.
+    if _CONNECTION.search(path):
+        raise InputError("The store is named neither by a path nor by a URL known here.", hint=_URL_HINT)
     if not path.endswith(_SQLITE_SUFFIXES):
-        raise InputError(f"The store {path!r} is no URL and does not end in .sqlite or .db.", hint=_URL_HINT)
+        name = "The store's name" if _SEEN_WITH_PASSWORDS.search(path) else f"The store {path!r}"
+        raise InputError(f"{name} is no URL and does not end in .sqlite or .db.", hint=_URL_HINT)
     return _open_sqlite(Path(path))
 
 
 def _open_sqlite(path: Path) -> Store:
-    from holdfast.record.sqlite import SqliteStore
+    from holdfast.record.sqlite import SqliteStore, is_on_network, mounted
 
-    return SqliteStore(path)
+    return SqliteStore(path, on_network=is_on_network(Path(os.path.realpath(path)), mounted()))
 
 
 def _open_postgres(url: str) -> Store:

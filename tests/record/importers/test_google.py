@@ -7,9 +7,11 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from holdfast.record.events import (
+    NAME_CHARS_MAX,
     AnyEvent,
     CheckpointLoaded,
     CheckpointSaved,
@@ -24,7 +26,7 @@ from holdfast.record.events import (
     encode,
     kind_of,
 )
-from holdfast.record.importers import Imported, Options, import_file
+from holdfast.record.importers import Imported, Options, Reading, import_file
 from holdfast.record.importers.google import read
 from holdfast.record.importers.intake import Lines
 
@@ -33,8 +35,24 @@ RUN = "test-040104-goodput-n112-70b-a3m"
 DAY = "2025-04-02T00:00:"
 
 
-def told(*lines: str, options: Options | None = None) -> Imported:
-    return read(Lines(io.BytesIO("\n".join(lines).encode()), "log"), options or Options())
+class Told(Imported, frozen=True, kw_only=True):
+    """A reading that was drawn to its end."""
+
+    events: tuple[AnyEvent, ...]
+
+
+def drawn(reading: Reading) -> Told:
+    events = tuple(reading)
+    return Told(events=events, **msgspec.structs.asdict(reading.imported()))
+
+
+def told(*lines: str, options: Options | None = None) -> Told:
+    return drawn(read(Lines(io.BytesIO("\n".join(lines).encode()), "log"), options or Options()))
+
+
+def imported_from(path: Path) -> Told:
+    with import_file(path, Options(reference_step_s=8, usd_per_gpu_hour=4)) as reading:
+        return drawn(reading)
 
 
 def line(event_type: str, second: float, number: float | None = None, job_name: str = "job") -> str:
@@ -44,21 +62,21 @@ def line(event_type: str, second: float, number: float | None = None, job_name: 
     return json.dumps({"event_type": event_type, "job_name": job_name, "timestamp": stamp} | detail)
 
 
-def kinds(imported: Imported) -> list[str]:
+def kinds(imported: Told) -> list[str]:
     return [kind_of(event) for event in sorted(imported.events, key=lambda event: event.occurred_ns)]
 
 
 @pytest.fixture(scope="module")
-def published() -> Imported:
-    return import_file(PUBLISHED, Options(reference_step_s=8, usd_per_gpu_hour=4))
+def published() -> Told:
+    return imported_from(PUBLISHED)
 
 
-def test_every_line_of_the_published_run_is_told(published: Imported) -> None:
+def test_every_line_of_the_published_run_is_told(published: Told) -> None:
     assert (published.format, published.lines, published.skipped_count) == ("google-resiliency", 7_798, 0)
     assert published.summary() == "7798 lines, 1 run"
     assert {event.run for event in published.events} == {RUN}
     assert Counter(kind_of(event) for event in published.events) == {
-        "cost.rate": 1,
+        "cost.rate": 2,
         "reference.declared": 1,
         "run.started": 68,
         "member.joined": 7_340,
@@ -69,7 +87,7 @@ def test_every_line_of_the_published_run_is_told(published: Imported) -> None:
     }
 
 
-def test_the_published_goodput_follows_from_the_events(published: Imported) -> None:
+def test_the_published_goodput_follows_from_the_events(published: Told) -> None:
     """The tracker's own calculator, applied to our events, gives its published figures."""
     events = sorted(published.events, key=lambda event: event.occurred_ns)
     total_ns = events[-1].occurred_ns - events[0].occurred_ns
@@ -83,7 +101,7 @@ def test_the_published_goodput_follows_from_the_events(published: Imported) -> N
     assert goodput == pytest.approx(0.4343365, abs=5e-8)
 
 
-def test_the_published_number_of_starts_follows_from_the_events(published: Imported) -> None:
+def test_the_published_number_of_starts_follows_from_the_events(published: Told) -> None:
     """Starts of nodes with nothing else in between count once there; declarations are ours, not the log's."""
     events = sorted(published.events, key=lambda event: event.occurred_ns)
     reported = [
@@ -94,7 +112,7 @@ def test_the_published_number_of_starts_follows_from_the_events(published: Impor
     assert sum(now is MemberJoined and then is not MemberJoined for then, now in pairs) == 48
 
 
-def test_a_launch_has_each_node_once_and_is_caused_by_nothing_before_it(published: Imported) -> None:
+def test_a_launch_has_each_node_once_and_is_caused_by_nothing_before_it(published: Told) -> None:
     launches: list[list[AnyEvent]] = []
     for event in published.events:
         if isinstance(event, RunStarted):
@@ -109,37 +127,35 @@ def test_a_launch_has_each_node_once_and_is_caused_by_nothing_before_it(publishe
         assert all(event.occurred_ns >= start.occurred_ns for event in rest)
 
 
-def test_the_gpus_are_held_throughout(published: Imported) -> None:
+def test_the_gpus_are_held_throughout(published: Told) -> None:
     rates = [event for event in published.events if isinstance(event, CostRate)]
-    assert [(rate.gpus, rate.usd_per_gpu_hour) for rate in rates] == [(896, 4.0)]
+    assert [(rate.gpus, rate.usd_per_gpu_hour) for rate in rates] == [(896, None), (None, 4.0)]
     assert rates[0].occurred_ns == min(event.occurred_ns for event in published.events)
     assert {event.gpus for event in published.events if isinstance(event, RunStarted)} == {896}
     assert {event.gpus for event in published.events if isinstance(event, MemberJoined)} == {8}
 
 
-def test_every_event_can_be_kept_and_is_unique(published: Imported) -> None:
+def test_every_event_can_be_kept_and_is_unique(published: Told) -> None:
     assert all(decode(encode(event)) == event for event in published.events)
     assert len({event.id for event in published.events}) == len(published.events)
 
 
-def test_ids_depend_neither_on_the_place_nor_on_the_order_of_lines(
-    published: Imported, tmp_path: Path
-) -> None:
+def test_ids_depend_neither_on_the_place_nor_on_the_order_of_lines(published: Told, tmp_path: Path) -> None:
     lines = PUBLISHED.read_text(encoding="utf-8").splitlines(keepends=True)
     random.Random(7).shuffle(lines)
     elsewhere = tmp_path / "another-name.log"
     elsewhere.write_text("".join(lines), encoding="utf-8")
-    again = import_file(elsewhere, Options(reference_step_s=8, usd_per_gpu_hour=4))
+    again = imported_from(elsewhere)
     assert set(again.events) == set(published.events)
 
 
-def test_a_file_that_has_grown_keeps_its_events(published: Imported, tmp_path: Path) -> None:
+def test_a_file_that_has_grown_keeps_its_events(published: Told, tmp_path: Path) -> None:
     lines = sorted(
         PUBLISHED.read_text(encoding="utf-8").splitlines(), key=lambda line: json.loads(line)["timestamp"]
     )
     earlier = tmp_path / "earlier.jsonl"
     earlier.write_text("\n".join(lines[:2_000]), encoding="utf-8")
-    before = import_file(earlier, Options(reference_step_s=8, usd_per_gpu_hour=4))
+    before = imported_from(earlier)
     assert len(before.events) > 2_000
     assert set(before.events) < set(published.events)
 
@@ -231,6 +247,19 @@ def test_gpus_come_from_the_nodes_or_else_from_the_user() -> None:
     assert kinds(told(line("checkpoint_saved", 1, 5))) == ["checkpoint.saved"]
 
 
+def test_a_name_as_long_as_can_be_is_kept() -> None:
+    imported = told(line("job_started", 1, 0, "j" * NAME_CHARS_MAX))
+    assert imported.runs == 1
+    assert all(decode(encode(event)) == event for event in imported.events)
+
+
+def test_what_is_said_differently_about_a_run_has_the_same_id_so_that_it_shows() -> None:
+    logged = line("job_started", 1, 0)
+    cheap, dear = (told(logged, options=Options(usd_per_gpu_hour=usd)) for usd in (2, 3))
+    differing = [(a, b) for a, b in zip(cheap.events, dear.events, strict=True) if a != b]
+    assert [(a.id == b.id, kind_of(a)) for a, b in differing] == [(True, "cost.rate")]
+
+
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
@@ -240,6 +269,7 @@ def test_gpus_come_from_the_nodes_or_else_from_the_user() -> None:
         (line("checkpoint_saved", 1, 1e300), "step has to be a whole number"),
         (line("job_exploded", 1), "event_type 'job_exploded' is not one of"),
         (line("job_started", 1, 0, ""), "job_name is empty"),
+        (line("job_started", 1, 0, "j" * 257), "job_name has 257 characters, and a name at most 256"),
         (line("job_started", 1, 0).replace(DAY, "soon "), "is no time"),
         (line("job_started", 1, 0)[:-5], "Input data was truncated"),
         ('{"event_type": "job_started", "timestamp": 5, "job_name": "a"}', "timestamp: Expected `str`"),

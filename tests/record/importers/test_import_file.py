@@ -3,23 +3,52 @@
 import json
 import os
 import time
+import tracemalloc
 from pathlib import Path
 from threading import Thread
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.record.errors import InputError
-from holdfast.record.events import decode, encode
+from holdfast.record.events import AnyEvent, StepCommitted, decode, encode
 from holdfast.record.importers import Imported, Options, detect, import_file
 from holdfast.record.importers.intake import SKIPPED_SHOWN_MAX
+from holdfast.record.journal import line_of
 
 DATA = Path(__file__).parents[2] / "data"
 GOOGLE = DATA / "google-70b-112-nodes-events.jsonl"
 SACCT = DATA / "slurm" / "sacct.txt"
 OWN = b'{"kind":"step.committed","id":"h-1","occurred_ns":5,"run":"llm","step":3}'
 TABLE = b"time,kind,run,step\n2025-04-02T06:08:24Z,step.committed,llm,3\n"
+JOURNAL = [
+    line_of(encode(StepCommitted(id=f"h-{step}", occurred_ns=step, run="llm", step=step)))
+    for step in range(50)
+]
+
+
+class Told(Imported, frozen=True, kw_only=True):
+    """A reading that was drawn to its end."""
+
+    events: tuple[AnyEvent, ...]
+
+
+def told(path: Path, options: Options | None = None) -> Told:
+    with import_file(path, options or Options()) as reading:
+        events = tuple(reading)
+    return Told(events=events, **msgspec.structs.asdict(reading.imported()))
+
+
+def told_through_a_pipe(folder: Path, content: bytes) -> Told:
+    pipe = folder / "pipe"
+    os.mkfifo(pipe)
+    writer = Thread(target=pipe.write_bytes, args=[content])
+    writer.start()
+    imported = told(pipe)
+    writer.join()
+    return imported
 
 
 @pytest.mark.parametrize(
@@ -27,6 +56,8 @@ TABLE = b"time,kind,run,step\n2025-04-02T06:08:24Z,step.committed,llm,3\n"
     [
         (b'0a1b2c3d {"kind":"step.committed"}', "journal"),
         (b'\n\n{"timestamp": "x", "job_name": "j", "event_type": "e", "step": 5}', "google-resiliency"),
+        (b'ut":5}\n\x00\xff\n0a1b2c3d {"kind":"step.committed"}\n', "journal"),
+        (b'{"ut":5}\n0a1b2c3d {"kind":"step.committed"}\n', "journal"),
         (b'cut": 5}\n', None),
         (b'{"cut": \n' + OWN, "jsonl"),
         (b'{"step": 1, "time": 5}\n{"event_type": 1}', "jsonl"),
@@ -62,15 +93,37 @@ def test_the_published_files_are_recognised() -> None:
 def test_a_file_is_read_in_its_format(tmp_path: Path, content: bytes, form: str, events: int) -> None:
     path = tmp_path / "log"
     path.write_bytes(content)
-    imported = import_file(path, Options())
+    imported = told(path)
     assert (imported.format, len(imported.events), imported.skipped_count) == (form, events, 0)
 
 
-def test_a_journal_and_a_directory_are_left_to_the_reader_of_journals(tmp_path: Path) -> None:
-    journal = tmp_path / "segment"
-    journal.write_bytes(b'0a1b2c3d {"kind":"step.committed"}\n')
-    assert import_file(journal, Options()) == Imported(format="journal")
-    assert import_file(tmp_path, Options()) == Imported(format="journal")
+def test_a_journal_is_read_with_an_account_of_its_lines(tmp_path: Path) -> None:
+    path = tmp_path / "segment"
+    path.write_bytes(b"".join([*JOURNAL[:3], b"\n", *JOURNAL[3:]])[:-7])
+    imported = told(path)
+    assert [event.occurred_ns for event in imported.events] == list(range(49))
+    assert (imported.format, imported.summary()) == ("journal", "51 lines, 1 run")
+    assert [skipped.line for skipped in imported.skipped] == [4, 51]
+
+
+@pytest.mark.parametrize(
+    "damage", [JOURNAL[0][5:], JOURNAL[0].replace(b"0", b"1"), b"\0" * 4096 + b"\n", b"\xff\n", b"\n"]
+)
+def test_a_journal_whose_first_line_is_damaged_is_one_all_the_same(tmp_path: Path, damage: bytes) -> None:
+    path = tmp_path / "segment"
+    path.write_bytes(b"".join([damage, *JOURNAL[1:]]))
+    imported = told(path)
+    assert [event.occurred_ns for event in imported.events] == list(range(1, 50))
+    assert [skipped.line for skipped in imported.skipped] == [1]
+
+
+def test_a_journal_may_come_through_a_pipe(tmp_path: Path) -> None:
+    content = b"".join([JOURNAL[0][5:], b"\n", *JOURNAL[1:]])
+    path = tmp_path / "segment"
+    path.write_bytes(content)
+    imported = told_through_a_pipe(tmp_path, content)
+    assert imported == told(path)
+    assert (len(imported.events), imported.skipped_count) == (49, 2)
 
 
 @pytest.mark.parametrize(
@@ -94,39 +147,47 @@ def test_what_cannot_be_read_at_all_is_refused_in_a_sentence(
     path = tmp_path / "log"
     path.write_bytes(content)
     with pytest.raises(InputError) as caught:
-        import_file(path, Options())
+        told(path)
     assert caught.value.sentence == f"{path} {sentence}"
     assert caught.value.hint
 
 
 def test_a_file_that_is_not_there_or_not_ours_is_refused_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
-        import_file(tmp_path / "gone", Options())
+        told(tmp_path / "gone")
     assert caught.value.sentence == f"{tmp_path / 'gone'} cannot be read: No such file or directory."
     with pytest.raises(InputError, match="cannot be read"):
-        import_file(Path("/proc/self/mem"), Options())  # opens for anybody, and then cannot be read
+        told(Path("/proc/self/mem"))  # opens for anybody, and then cannot be read
 
 
 def test_a_pipe_is_read_like_a_file(tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    writer = Thread(target=pipe.write_bytes, args=[SACCT.read_bytes()])
-    writer.start()
-    imported = import_file(pipe, Options())
-    writer.join()
-    assert imported == import_file(SACCT, Options())
+    assert told_through_a_pipe(tmp_path, SACCT.read_bytes()) == told(SACCT)
 
 
 def test_the_published_run_takes_well_under_a_second() -> None:
     began_s = time.process_time()
-    import_file(GOOGLE, Options())
+    told(GOOGLE)
     assert time.process_time() - began_s < 1
 
 
-def _check(imported: Imported) -> None:
+def test_a_large_table_takes_no_more_memory_than_a_small_one(tmp_path: Path) -> None:
+    peaks_bytes = []
+    for rows in (2_000, 20_000):
+        path = tmp_path / "steps.csv"
+        path.write_text("step,time\n" + "".join(f"{n},{10**9 + n}\n" for n in range(rows)), encoding="utf-8")
+        with import_file(path, Options(run="a", gpus=8)) as reading:
+            tracemalloc.start()
+            assert sum(1 for _ in reading) == rows + 1
+            peaks_bytes.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+    assert peaks_bytes[1] < 1.2 * peaks_bytes[0] < 2**20
+
+
+def _check(imported: Told) -> None:
     """What holds for every import of anything."""
     assert all(decode(encode(event)) == event for event in imported.events)
-    assert len({event.id for event in imported.events}) == len(imported.events)
+    if imported.format != "journal":
+        assert len({event.id for event in imported.events}) == len(set(imported.events))
     assert len(imported.skipped) == min(imported.skipped_count, SKIPPED_SHOWN_MAX)
     assert imported.skipped_count <= imported.lines
     assert all(skipped.line > 0 and skipped.reason for skipped in imported.skipped)
@@ -137,7 +198,7 @@ def _import(folder: Path, content: bytes, options: Options) -> None:
     path.write_bytes(content)
     refusal = None
     try:
-        _check(import_file(path, options))
+        _check(told(path, options))
     except InputError as error:
         refusal = error
     assert refusal is None or (refusal.sentence.startswith(str(path)) and refusal.hint)
@@ -149,6 +210,7 @@ SEEDS = [
     b"JobID|#State|#Submit|#Start|#End|#AllocTRES|#\n7|#NODE_FAIL|#2025-01-01T00:00:00|#2025-01-01T00:01:00|#"
     b"2025-01-01T00:02:00|#gres/gpu=8|#\n7|#RUNNING|#2025-01-01T00:02:00|#2025-01-01T00:03:00|#Unknown|#gpu:8|#",
     TABLE + b"1743574104.5,run.ended,llm,\n,,,\n",
+    b"".join(JOURNAL[:3]),
     OWN + b'\n{"time": 1743574104, "run": "a", "step": 5, "loss": [1, {"x": null}]}\n',
 ]
 HOSTILE = [

@@ -3,19 +3,22 @@
 import io
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from holdfast.record.errors import InputError
 from holdfast.record.events import (
+    AnyEvent,
     CostRate,
     FaultObserved,
+    GenerationOpened,
     ReferenceDeclared,
     RunEnded,
     RunStarted,
     RunSubmitted,
     kind_of,
 )
-from holdfast.record.importers import Imported, Options, import_file
+from holdfast.record.importers import Imported, Options, Reading, import_file
 from holdfast.record.importers.intake import Lines, time_ns
 from holdfast.record.importers.slurm import read
 
@@ -35,23 +38,44 @@ def job(
     return f"{job_id}|pretrain|research|{state}|{submit}|{start}|{end}|2|node[01-02]|{GPUS}"
 
 
-def told(*rows: str, header: str = FIELDS, options: Options | None = None) -> Imported:
+class Told(Imported, frozen=True, kw_only=True):
+    """A reading that was drawn to its end."""
+
+    events: tuple[AnyEvent, ...]
+
+
+def drawn(reading: Reading) -> Told:
+    events = tuple(reading)
+    return Told(events=events, **msgspec.structs.asdict(reading.imported()))
+
+
+def told(*rows: str, header: str = FIELDS, options: Options | None = None) -> Told:
     return told_bytes("\n".join([header, *rows]).encode(), options)
 
 
-def told_bytes(data: bytes, options: Options | None = None) -> Imported:
-    return read(Lines(io.BytesIO(data), "log"), options or Options())
+def told_bytes(data: bytes, options: Options | None = None) -> Told:
+    return drawn(read(Lines(io.BytesIO(data), "log"), options or Options()))
 
 
-def life(imported: Imported) -> list[tuple[str, int]]:
+def captured() -> Told:
+    with import_file(CAPTURED, Options()) as reading:
+        return drawn(reading)
+
+
+def life(imported: Told) -> list[tuple[str, int]]:
     """Kind and minute of every event."""
     return [
         (kind_of(event), (event.occurred_ns - time_ns(at(0))) // 60_000_000_000) for event in imported.events
     ]
 
 
+def by_time_and_id(imported: Told) -> list[AnyEvent]:
+    """The events as the ledger orders them."""
+    return sorted(imported.events, key=lambda event: (event.occurred_ns, event.id))
+
+
 def test_the_captured_output_is_one_job_without_gpus() -> None:
-    imported = import_file(CAPTURED, Options())
+    imported = captured()
     assert (imported.format, imported.summary()) == ("sacct", "68 lines, 1 run, no GPUs")
     assert imported.skipped_count == 0
     started, ended = imported.events
@@ -68,7 +92,7 @@ def test_the_captured_output_is_one_job_without_gpus() -> None:
 
 
 def test_the_captured_output_reads_the_same_with_another_delimiter_and_bytes_that_are_no_text() -> None:
-    expected = import_file(CAPTURED, Options())
+    expected = captured()
     damaged = CAPTURED.read_bytes().replace(b"|", b"|#").replace(b"01:07.875", b"\xff\xfe caf\xe9")
     imported = told_bytes(damaged)
     assert imported.events == expected.events
@@ -127,7 +151,7 @@ def test_a_node_that_fails_is_a_fault_of_that_node() -> None:
     fault, ended = imported.events[-2:]
     assert isinstance(fault, FaultObserved)
     assert (fault.fault, fault.severity, fault.subject) == ("node-fail", "fatal", "node02")
-    assert ended.causes == (fault.id,)
+    assert (kind_of(ended), ended.occurred_ns, ended.id > fault.id) == ("run.ended", fault.occurred_ns, True)
 
 
 @pytest.mark.parametrize(
@@ -194,8 +218,72 @@ def test_requeued_attempts_are_one_run_in_order_even_within_a_second() -> None:
         ("run.started", 9),
         ("run.ended", 20),
     ]
-    ids = [event.id for event in imported.events]
-    assert [event.causes for event in imported.events] == [(), *((cause,) for cause in ids[:-1])]
+    assert by_time_and_id(imported) == list(imported.events)
+
+
+def test_an_attempt_reads_the_same_whatever_stands_around_it() -> None:
+    rows = [
+        job(state="NODE_FAIL", times=(at(0), at(0), at(4))),
+        job(state="PREEMPTED", times=(at(4), at(4), at(9))),
+        job(state="COMPLETED", times=(at(9), at(11), at(20))),
+    ]
+    together = told(*rows).events
+    assert {event for row in rows for event in told(row).events} == set(together)
+    assert all(event.causes == () for event in together)
+
+
+def test_an_attempt_that_ended_in_the_second_it_began_in_began_first() -> None:
+    for state in ("FAILED", "NODE_FAIL"):
+        imported = told(job(state=state, times=(at(0), at(0), at(0))))
+        assert by_time_and_id(imported) == list(imported.events)
+    queued = told(job(state="CANCELLED", times=(at(0), "None", at(0))))
+    assert [kind_of(event) for event in by_time_and_id(queued)] == ["run.submitted", "run.ended"]
+
+
+def test_what_an_attempt_was_while_it_waited_says_nothing_else() -> None:
+    """The same job in two outputs: first in the queue, with what was asked for, then running, with more."""
+    header = f"{FIELDS}|ReqTRES"
+    asked = "gres/gpu=8"
+    waiting = job(state="PENDING", times=(at(0), at(30), "Unknown")).replace(GPUS, "") + f"|{asked}"
+    running = job(state="RUNNING", times=(at(0), at(5), "Unknown")) + f"|{asked}"
+    before, after = told(waiting, header=header), told(running, header=header)
+    assert [event.gpus for event in after.events if isinstance(event, RunSubmitted | RunStarted)] == [8, 16]
+    assert set(before.events) < set(after.events)
+    assert told(waiting, running, header=header).events == told(running, waiting, header=header).events
+    assert told(waiting, running, header=header).events == after.events
+
+
+@pytest.mark.parametrize("submits", [(at(0), at(7), at(9)), (at(0), at(0), at(0))], ids=["slurmdbd", "same"])
+def test_a_job_that_was_resized_goes_on_with_another_size(submits: tuple[str, str, str]) -> None:
+    imported = told(
+        job(state="COMPLETED", times=(submits[2], at(9), at(20))).replace("gpu=16", "gpu=24"),
+        job(state="RESIZING", times=(submits[0], at(5), at(7))),
+        job(state="RESIZING", times=(submits[1], at(7), at(9))).replace("gpu=16", "gpu=32"),
+    )
+    assert life(imported) == [
+        ("run.submitted", 0),
+        ("run.started", 5),
+        ("generation.opened", 7),
+        ("generation.opened", 9),
+        ("run.ended", 20),
+    ]
+    sizes = [event.gpus for event in imported.events if isinstance(event, RunStarted | GenerationOpened)]
+    assert sizes == [16, 32, 24]
+    assert by_time_and_id(imported) == list(imported.events)
+
+
+def test_a_job_resized_in_the_second_it_started_in_started_first() -> None:
+    imported = told(job(state="RESIZING", times=(at(0), at(5), at(5))), job(times=(at(5), at(5), at(9))))
+    kinds = [kind_of(event) for event in by_time_and_id(imported)]
+    assert kinds == ["run.submitted", "run.started", "generation.opened", "run.ended"]
+
+
+def test_a_job_that_starts_anew_after_a_resize_is_a_new_attempt() -> None:
+    imported = told(
+        job(state="RESIZING", times=(at(0), at(5), at(7))),
+        job(state="COMPLETED", times=(at(8), at(8), at(9))),
+    )
+    assert [kind for kind, _ in life(imported)] == ["run.submitted", "run.started"] * 2 + ["run.ended"]
 
 
 def test_outputs_put_into_one_file_tell_each_attempt_once_and_keep_its_end() -> None:
@@ -291,6 +379,11 @@ def test_a_broken_line_costs_no_other_line() -> None:
     [
         (job("total"), "JobID 'total' is no job"),
         (job(""), "JobID '' is no job"),
+        (job(f"7_[{'1,' * 200}]"), "JobID has 404 characters, and a name at most 256"),
+        (
+            job(state="NODE_FAIL").replace("node[01-02]", "n" * 257),
+            "the node has 257 characters, and a name at most 256",
+        ),
         (job(state="EXPLODED"), "State 'EXPLODED' is unknown"),
         (job(state=""), "State '' is unknown"),
         (job(times=(at(0), "yesterday", at(9))), "Start: 'yesterday' is no time"),

@@ -1,23 +1,35 @@
-"""Foreign logs to Holdfast events: what a file is, and what it says.
+"""Logs to events: what a file is, and what it says.
 
-`import_file` is the way in. It takes Google's resiliency tracker, Slurm's accounting and plain tables;
-Holdfast's own journals are recognised and left to their reader. docs/import.md tells what each format
-becomes.
+`import_file` is the way in. It takes Google's resiliency tracker, Slurm's accounting and plain tables, and
+Holdfast's own journals. docs/import.md tells what each format becomes.
 """
 
 import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
 
 from holdfast.record.errors import InputError
+from holdfast.record.events import AnyEvent
 from holdfast.record.importers import google, slurm, table
-from holdfast.record.importers.intake import Format, Imported, Lines, Options, Skipped
+from holdfast.record.importers.intake import (
+    Format,
+    Imported,
+    Lines,
+    Options,
+    Reading,
+    Skipped,
+    Watch,
+    readable,
+)
+from holdfast.record.journal import JOURNAL_SUFFIX, Damage, read
 
-__all__ = ["Format", "Imported", "Options", "Skipped", "detect", "import_file"]
+__all__ = ["Format", "Imported", "Options", "Reading", "Skipped", "Watch", "detect", "import_file"]
 
-_JOURNAL = re.compile(rb"[0-9a-f]{8} \{")
+_JOURNAL = re.compile(rb"^[0-9a-f]{8} \{", re.MULTILINE)
 _SACCT_WITHOUT_HEADER = re.compile(rb"[0-9]+[0-9_+.a-z\[\]-]*\|")
 _COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ", b"BZh", b"PK\x03\x04")
 """How files of gzip, zstd, xz, bzip2 and zip begin."""
@@ -33,13 +45,14 @@ _READERS = {
 def detect(head: bytes) -> Format | None:
     """The format of a file that begins with these lines; None where it is none that is known.
 
-    Lines of JSON that cannot be read are passed over: a log that was cut at the front begins with one.
+    A log may have been cut or damaged at the front, so one line that belongs to no other format makes a file
+    a journal, and lines of JSON that cannot be read are passed over.
     """
+    if _JOURNAL.search(head):
+        return "journal"
     for line in head.split(b"\n"):
         if not line.strip():
             continue
-        if _JOURNAL.match(line):
-            return "journal"
         if not line.lstrip().startswith(b"{"):
             return _detect_header(line.decode("utf-8", "replace"))
         if (keys := _keys(line)) is not None:
@@ -60,31 +73,47 @@ def _keys(line: bytes) -> set[str] | None:
         return None
 
 
-def import_file(path: Path, options: Options) -> Imported:
-    """Everything that can be read in this file, and an account of the rest; `InputError` where nothing can.
+@contextmanager
+def import_file(path: Path, options: Options, watch: Watch | None = None) -> Iterator[Reading]:
+    """The events in this file, which is open meanwhile; `InputError` where nothing in it can be used.
 
-    A journal, or a directory of them, gives its format and no events.
+    watch: called with the number of bytes that were read, every now and then.
     """
-    if path.is_dir():
-        return Imported(format="journal")
-    try:
-        with path.open("rb") as stream:
-            return _import_stream(stream, str(path), options)
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be read: {error.strerror}.", hint="Check the name and the permissions."
-        ) from None
+    with readable(str(path)):
+        stream = path.open("rb")
+    with stream:
+        lines = Lines(stream, str(path), watch)
+        head = lines.head()
+        form = detect(head)
+        if form == "journal":
+            with _on_disk(path, lines) as journal:
+                yield Reading(form, lines, _journal_events(journal, lines))
+        elif form is None or b"\0" in head:
+            raise _refusal(head, lines.name)
+        else:
+            yield _READERS[form](lines, options)
 
 
-def _import_stream(stream: BinaryIO, name: str, options: Options) -> Imported:
-    lines = Lines(stream, name)
-    head = lines.head()
-    form = detect(head)
-    if form == "journal":
-        return Imported(format="journal")
-    if form is None or b"\0" in head:
-        raise _refusal(head, name)
-    return _READERS[form](lines, options)
+@contextmanager
+def _on_disk(path: Path, lines: Lines) -> Iterator[Path]:
+    """A file with everything in it: a pipe cannot be opened a second time, so that is copied to one."""
+    if path.is_file():
+        yield path
+        return
+    with tempfile.NamedTemporaryFile(suffix=JOURNAL_SUFFIX) as copy:
+        with readable(lines.name):  # or there is no room for the copy
+            copy.writelines(lines.blocks())
+            copy.flush()
+        yield Path(copy.name)
+
+
+def _journal_events(path: Path, lines: Lines) -> Iterator[AnyEvent]:
+    for item in read(path):
+        lines.count += 1
+        if isinstance(item, Damage):
+            lines.skip(item.line, item.reason)
+        else:
+            yield item
 
 
 def _refusal(head: bytes, name: str) -> InputError:

@@ -21,7 +21,17 @@ from holdfast.record.events import (
     RunStarted,
     RunSubmitted,
 )
-from holdfast.record.importers.intake import Ids, Imported, Lines, Options, declarations, reason_of, time_ns
+from holdfast.record.importers.intake import (
+    Lines,
+    Options,
+    Reading,
+    declarations,
+    event_id,
+    reason_of,
+    require_name,
+    said,
+    time_ns,
+)
 
 KEYS = frozenset({"event_type", "job_name", "timestamp"})
 """The keys every line has, by which the format is recognised."""
@@ -29,6 +39,7 @@ KEYS = frozenset({"event_type", "job_name", "timestamp"})
 GPUS_PER_NODE = 8
 """What a node has unless the user says otherwise: the tracker was published for 8-GPU nodes (A3)."""
 
+_SOURCE = "google-resiliency"
 _TYPES = (
     "user_scheduled",
     "job_started",
@@ -70,7 +81,7 @@ class _Fact(NamedTuple):
 _line = msgspec.json.Decoder(_Line)
 
 
-def read(lines: Lines, options: Options) -> Imported:
+def read(lines: Lines, options: Options) -> Reading:
     """The events of every job in the file, each job a run."""
     runs: dict[str, set[_Fact]] = {}
     for number, content in lines:
@@ -81,9 +92,8 @@ def read(lines: Lines, options: Options) -> Imported:
             continue
         # A set, because what is said twice to the same microsecond was delivered twice; it happened once.
         runs.setdefault(options.run or fact.job_name, set()).add(fact)
-    ids = Ids("google-resiliency")
-    events = [event for run, facts in runs.items() for event in _events(run, sorted(facts), options, ids)]
-    return lines.imported("google-resiliency", events)
+    events = (event for run, facts in runs.items() for event in _events(run, sorted(facts), options))
+    return Reading("google-resiliency", lines, events)
 
 
 def _fact(line: _Line) -> _Fact:
@@ -91,6 +101,7 @@ def _fact(line: _Line) -> _Fact:
         raise ValueError(f"event_type {line.event_type[:40]!r} is not one of {', '.join(_TYPES)}")
     if not line.job_name:
         raise ValueError("job_name is empty")
+    require_name("job_name", line.job_name)
     key = _NUMBER_KEY.get(line.event_type)
     number = 0 if key is None else _whole(key, line.step if key == "step" else line.node_rank)
     return _Fact(time_ns(line.timestamp), _ORDER[line.event_type], number, line.job_name)
@@ -104,13 +115,13 @@ def _whole(key: str, value: float | None) -> int:
     return int(value)
 
 
-def _events(run: str, facts: list[_Fact], options: Options, ids: Ids) -> Iterator[AnyEvent]:
+def _events(run: str, facts: list[_Fact], options: Options) -> Iterator[AnyEvent]:
     node_orders = {_ORDER[name] for name, key in _NUMBER_KEY.items() if key == "node_rank"}
     gpus_per_node = options.gpus_per_node or GPUS_PER_NODE
     nodes = {fact.number for fact in facts if fact.order in node_orders}
     gpus = len(nodes) * gpus_per_node or options.gpus or 0
-    yield from declarations(run, facts[0].occurred_ns, options, ids, gpus=gpus or None, held=True)
-    yield from _Story(run, gpus, gpus_per_node, ids).told(facts)
+    yield from declarations(run, facts[0].occurred_ns, options, _SOURCE, gpus=gpus, held=True)
+    yield from _Story(run, gpus, gpus_per_node).told(facts)
 
 
 class _Story:
@@ -121,11 +132,10 @@ class _Story:
     about the next launch.
     """
 
-    def __init__(self, run: str, gpus: int, gpus_per_node: int, ids: Ids) -> None:
+    def __init__(self, run: str, gpus: int, gpus_per_node: int) -> None:
         self._run = run
         self._gpus = gpus
         self._gpus_per_node = gpus_per_node
-        self._ids = ids
         self._launch = ("", 0)
         self._launched: set[int] = set()
         self._launching = False
@@ -150,13 +160,13 @@ class _Story:
                 self._launching = False
 
     def _id(self, kind: str, fact: _Fact) -> str:
-        return self._ids.of(self._run, kind, fact.occurred_ns, fact.number, fact.job_name)
+        return event_id(_SOURCE, fact.occurred_ns, said(self._run, kind, fact.number, fact.job_name))
 
     def _submitted(self, fact: _Fact) -> RunSubmitted:
         return RunSubmitted(
             id=self._id("run.submitted", fact),
             occurred_ns=fact.occurred_ns,
-            source=self._ids.source,
+            source=_SOURCE,
             run=self._run,
             gpus=self._gpus,
             name=fact.job_name,
@@ -169,7 +179,7 @@ class _Story:
             yield RunStarted(
                 id=self._launch[0],
                 occurred_ns=fact.occurred_ns,
-                source=self._ids.source,
+                source=_SOURCE,
                 run=self._run,
                 gpus=self._gpus,
                 name=fact.job_name,
@@ -180,7 +190,7 @@ class _Story:
         yield MemberJoined(
             id=self._id("member.joined", fact),
             occurred_ns=fact.occurred_ns,
-            source=self._ids.source,
+            source=_SOURCE,
             run=self._run,
             subject=f"node-{fact.number}",
             causes=(launch_id,) if fact.occurred_ns == launch_ns else (),  # else the clock tells the order
@@ -191,7 +201,7 @@ class _Story:
         return CheckpointLoaded(
             id=self._id("checkpoint.loaded", fact),
             occurred_ns=fact.occurred_ns,
-            source=self._ids.source,
+            source=_SOURCE,
             run=self._run,
             step=fact.number,
         )
@@ -200,7 +210,7 @@ class _Story:
         return CheckpointSaved(
             id=self._id("checkpoint.saved", fact),
             occurred_ns=fact.occurred_ns,
-            source=self._ids.source,
+            source=_SOURCE,
             run=self._run,
             step=fact.number,
         )
@@ -209,7 +219,7 @@ class _Story:
         lost = MemberLost(
             id=self._id("member.lost", fact),
             occurred_ns=fact.occurred_ns,
-            source=self._ids.source,
+            source=_SOURCE,
             run=self._run,
             subject=f"node-{fact.number}",
             reason="job_terminated",
@@ -223,7 +233,7 @@ class _Story:
         return RunEnded(
             id=self._id("run.ended", fact),
             occurred_ns=fact.occurred_ns,
-            source=self._ids.source,
+            source=_SOURCE,
             run=self._run,
             causes=causes,
             outcome=outcome,

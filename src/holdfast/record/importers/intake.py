@@ -1,29 +1,36 @@
-"""What every importer shares: lines and options in; events, ids and the account of what was skipped out.
+"""What every importer shares: lines and options in; events, their ids and an account of the lines out.
 
-An importer is a function from `Lines` and `Options` to `Imported`. It never fails on a line: one that it
-cannot use is skipped with a reason. Only a file that cannot be used at all raises an `InputError`.
+An importer is a function from `Lines` and `Options` to a `Reading`: events to be drawn once, and after the
+last one what became of the lines. It never fails on a line: one that it cannot use is skipped with a reason.
+Only a file that cannot be used at all raises an `InputError`.
 """
 
 import hashlib
 import re
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime, timedelta
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
 from decimal import Decimal
 from typing import BinaryIO, Literal
 
 import msgspec
 
 from holdfast.record.errors import InputError
-from holdfast.record.events import AnyEvent, CostRate, ReferenceDeclared
+from holdfast.record.events import NAME_CHARS_MAX, AnyEvent, CostRate, ReferenceDeclared
 
 Format = Literal["journal", "google-resiliency", "sacct", "csv", "jsonl"]
+Watch = Callable[[int], None]
+"""Told now and then how many bytes of a file were read."""
 
 LINE_BYTES_MAX = 1 << 20
 """A longer line is skipped: no known log has one, and a file without newlines must not fill the memory."""
 
 HEAD_LINES_MAX = 20
 """How many lines detection may look at: a log that was cut at the front has one broken line, not twenty."""
+
+BLOCK_BYTES = 1 << 20
+"""What is read between two words to whoever watches, and at once where no lines are needed."""
 
 SKIPPED_SHOWN_MAX = 20
 """How many skipped lines are kept with their reason; all of them are counted."""
@@ -46,7 +53,8 @@ class Skipped(msgspec.Struct, frozen=True, kw_only=True):
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """What the user knows and the file does not say.
 
-    run               the run that everything in the file belongs to, instead of what the file says
+    run               the run that everything in the file belongs to, instead of what the file says; only
+                      events of Holdfast's own keep theirs, which their ids stand for
     gpus              how many GPUs a run has, where the file does not say
     gpus_per_node     how many GPUs a node has, where the file counts nodes only
     reference_step_s  how long a healthy step takes
@@ -62,6 +70,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.run is not None and not (self.run.strip() and self.run.isprintable()):
             raise InputError(f"`--run` cannot be {self.run!r}.", hint="Give a name, or leave it out.")
+        if self.run is not None and len(self.run) > NAME_CHARS_MAX:
+            raise InputError(
+                f"`--run` cannot have {len(self.run):,} characters.",
+                hint=f"Give a name of at most {NAME_CHARS_MAX}.",
+            )
         _require_between("gpus", self.gpus, 0, GPUS_MAX)
         _require_between("gpus-per-node", self.gpus_per_node, 1, GPUS_PER_NODE_MAX)
         _require_between("reference-step-s", self.reference_step_s, 1e-9, REFERENCE_STEP_S_MAX)
@@ -74,7 +87,7 @@ def _require_between(name: str, value: float | None, low: float, high: float) ->
 
 
 class Imported(msgspec.Struct, frozen=True, kw_only=True):
-    """What came out of one file. A journal is recognised and not read: it has a reader of its own.
+    """What became of the lines of one file.
 
     lines              lines that held something, headers not counted
     skipped            the first `SKIPPED_SHOWN_MAX` lines that could not be used; `skipped_count` has all
@@ -84,7 +97,6 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     format: Format
-    events: tuple[AnyEvent, ...] = ()
     lines: int = 0
     skipped: tuple[Skipped, ...] = ()
     skipped_count: int = 0
@@ -105,6 +117,17 @@ def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
+@contextmanager
+def readable(name: str) -> Iterator[None]:
+    """Where reading what has this name may fail, which is told in a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"{name} cannot be read: {error.strerror or error}.", hint="Check the name and the permissions."
+        ) from None
+
+
 class Lines:
     """The lines of one file, read one at a time and numbered from 1, and what became of them.
 
@@ -112,33 +135,35 @@ class Lines:
     are put into one file.
     """
 
-    def __init__(self, stream: BinaryIO, name: str) -> None:
+    def __init__(self, stream: BinaryIO, name: str, watch: Watch | None = None) -> None:
         self.name = name
+        self.count = 0
         self.replaced_count = 0
-        self._numbered = self._read(stream)
+        self.skipped: list[Skipped] = []
+        self.skipped_count = 0
+        self._stream = stream
+        self._numbered = self._read(watch)
         self._ahead: deque[tuple[int, bytes]] = deque()
         self._header: bytes | None = None
-        self._read_count = 0
-        self._skipped: list[Skipped] = []
-        self._skipped_count = 0
 
     def head(self) -> bytes:
         """The first lines, for detection; they are read again afterwards."""
         while len(self._ahead) < HEAD_LINES_MAX and (line := next(self._numbered, None)):
             self._ahead.append(line)
-        return b"\n".join(content for _, content in self._ahead)
+        return b"".join(raw for _, raw in self._ahead)
 
     def header(self) -> bytes:
         """The first line, taken out of the file: it names the columns of the others."""
-        self.head()
-        self._header = self._ahead.popleft()[1] if self._ahead else b""
+        _, raw = next(self._raw(), (0, b""))
+        self._header = raw.rstrip(b"\r\n")
         return self._header
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
-        for number, content in self._rest():
+        for number, raw in self._raw():
+            content = raw.rstrip(b"\r\n")
             if content == self._header:
                 continue
-            self._read_count += 1
+            self.count += 1
             if len(content) > LINE_BYTES_MAX:
                 self.skip(number, f"it is longer than {LINE_BYTES_MAX:,} bytes")
             elif b"\0" in content or b"\\u0000" in content:
@@ -146,42 +171,75 @@ class Lines:
             else:
                 yield number, content
 
+    def blocks(self) -> Iterator[bytes]:
+        """Every byte of the file, for a reader that has lines of its own; instead of the lines, not after."""
+        yield from (raw for _, raw in self._ahead)
+        with readable(self.name):
+            while block := self._stream.read(BLOCK_BYTES):
+                yield block
+
     def skip(self, line: int, reason: str) -> None:
-        self._skipped_count += 1
-        if len(self._skipped) < SKIPPED_SHOWN_MAX:
-            self._skipped.append(Skipped(line=line, reason=reason[:REASON_CHARS_MAX]))
+        self.skipped_count += 1
+        if len(self.skipped) < SKIPPED_SHOWN_MAX:
+            self.skipped.append(Skipped(line=line, reason=reason[:REASON_CHARS_MAX]))
 
-    def imported(self, form: Format, events: Iterable[AnyEvent], *, runs_without_gpus: int = 0) -> Imported:
-        """Everything that is known once the last line has been read."""
-        taken = tuple(events)
-        return Imported(
-            format=form,
-            events=taken,
-            lines=self._read_count,
-            skipped=tuple(self._skipped),
-            skipped_count=self._skipped_count,
-            replaced_count=self.replaced_count,
-            runs=len({event.run for event in taken if event.run}),
-            runs_without_gpus=runs_without_gpus,
-        )
-
-    def _rest(self) -> Iterator[tuple[int, bytes]]:
+    def _raw(self) -> Iterator[tuple[int, bytes]]:
+        """What is not blank."""
         while self._ahead:
-            yield self._ahead.popleft()
-        yield from self._numbered
-
-    def _read(self, stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
-        """What is not blank; of a line that is too long, only enough to show that."""
-        number = 0
-        while raw := stream.readline(LINE_BYTES_MAX + 1):
-            number += 1
-            if len(raw) > LINE_BYTES_MAX and not raw.endswith(b"\n"):
-                while (more := stream.readline(LINE_BYTES_MAX)) and not more.endswith(b"\n"):
-                    pass
-            if number == 1:
-                raw = raw.removeprefix(b"\xef\xbb\xbf")  # the mark that some editors put before UTF-8
+            number, raw = self._ahead.popleft()
             if raw.strip():
-                yield number, raw.rstrip(b"\r\n")
+                yield number, raw
+        for number, raw in self._numbered:
+            if raw.strip():
+                yield number, raw
+
+    def _read(self, watch: Watch | None) -> Iterator[tuple[int, bytes]]:
+        """Every line as it stands; of one that is too long, only enough to show that."""
+        number = read_bytes = told_bytes = 0
+        with readable(self.name):
+            while raw := self._stream.readline(LINE_BYTES_MAX + 1):
+                number += 1
+                read_bytes += len(raw)
+                if number == 1:
+                    raw = raw.removeprefix(b"\xef\xbb\xbf")  # the mark that some editors put before UTF-8
+                yield number, raw
+                while len(raw) > LINE_BYTES_MAX and not raw.endswith(b"\n"):
+                    raw = self._stream.readline(LINE_BYTES_MAX + 1)
+                    read_bytes += len(raw)
+                if watch is not None and read_bytes - told_bytes >= BLOCK_BYTES:
+                    told_bytes = read_bytes
+                    watch(read_bytes)
+
+
+class Reading:
+    """The events in a file, to be drawn once, and then what became of its lines."""
+
+    def __init__(
+        self, form: Format, lines: Lines, events: Iterable[AnyEvent], *, runs_without_gpus: int = 0
+    ) -> None:
+        self.format = form
+        self._lines = lines
+        self._events = events
+        self._runs: set[str] = set()
+        self._runs_without_gpus = runs_without_gpus
+
+    def __iter__(self) -> Iterator[AnyEvent]:
+        for event in self._events:
+            if event.run:
+                self._runs.add(event.run)
+            yield event
+
+    def imported(self) -> Imported:
+        """Everything that is known once the last event has been drawn."""
+        return Imported(
+            format=self.format,
+            lines=self._lines.count,
+            skipped=tuple(self._lines.skipped),
+            skipped_count=self._lines.skipped_count,
+            replaced_count=self._lines.replaced_count,
+            runs=len(self._runs),
+            runs_without_gpus=self._runs_without_gpus,
+        )
 
 
 def reason_of(error: Exception) -> str:
@@ -192,50 +250,59 @@ def reason_of(error: Exception) -> str:
     return f"{path.removesuffix('`')}: {said}" if path else said
 
 
-class Ids:
-    """Event ids that are the same whenever and wherever the same facts are imported.
+def require_name(field: str, name: str) -> None:
+    """Refuse what is too long to be a run's or a subject's name: such an event could not be kept."""
+    if len(name) > NAME_CHARS_MAX:
+        raise ValueError(f"{field} has {len(name):,} characters, and a name at most {NAME_CHARS_MAX}")
 
-    An id depends on what is said, and on how often the file said it before; not on the file's name, nor on
-    what follows. So a file may be imported again after it has grown.
+
+def event_id(source: str, at_ns: int, said: bytes, *, rank: int = 0) -> str:
+    """An id that is the same whenever and wherever an event is imported.
+
+    It depends on what is said, not on the file's name nor on what else is in it: a file may be imported again
+    after it has grown, or in parts. rank: which comes first of two events at the same moment. The time leads,
+    because a store appends ids that grow to its index, and that is twice as fast as to put them all over it.
     """
+    return f"{source}-{at_ns:016x}-{rank}{hashlib.blake2b(said, digest_size=8).hexdigest()}"
 
-    def __init__(self, source: str) -> None:
-        self.source = source
-        self._seen: Counter[bytes] = Counter()
 
-    def of(self, *facts: str | float | None) -> str:
-        said = hashlib.blake2b("\0".join(map(str, facts)).encode(), digest_size=10)
-        key = said.digest()
-        if earlier := self._seen[key]:
-            said.update(b"\0after %d" % earlier)
-        self._seen[key] += 1
-        return f"{self.source}-{said.hexdigest()}"
+def said(*facts: str | int) -> bytes:
+    """What an event says, for its id, where that is told by a few facts."""
+    return "\0".join(map(str, facts)).encode()
 
 
 def declarations(
-    run: str, at_ns: int, options: Options, ids: Ids, *, gpus: int | None, held: bool = False
+    run: str, at_ns: int, options: Options, source: str, *, gpus: int | None, held: bool = False
 ) -> Iterator[CostRate | ReferenceDeclared]:
-    """What the options say about a run, at its first event. held: its GPUs stay paid for between attempts."""
-    rate = None if options.usd_per_gpu_hour is None else float(options.usd_per_gpu_hour)
-    held_gpus = gpus if held else None
-    if rate is not None or held_gpus is not None:
+    """What the options say about a run, at its first event. held: its GPUs are paid for until its last.
+
+    The ids leave out the values: what is said differently the next time shows as a conflict, where two rates
+    at the same moment would leave it to chance which of them counts.
+    """
+    if held and gpus:
         yield CostRate(
-            id=ids.of(run, "cost.rate", at_ns, held_gpus, rate),
+            id=event_id(source, at_ns, said(run, "cost.rate", "gpus")),
             occurred_ns=at_ns,
-            source=ids.source,
+            source=source,
             run=run,
-            gpus=held_gpus,
-            usd_per_gpu_hour=rate,
+            gpus=gpus,
+        )
+    if options.usd_per_gpu_hour is not None:
+        yield CostRate(
+            id=event_id(source, at_ns, said(run, "cost.rate", "usd")),
+            occurred_ns=at_ns,
+            source=source,
+            run=run,
+            usd_per_gpu_hour=float(options.usd_per_gpu_hour),
         )
     if options.reference_step_s is not None:
-        step_ns = round(options.reference_step_s * 1e9)
         yield ReferenceDeclared(
-            id=ids.of(run, "reference.declared", at_ns, step_ns, gpus),
+            id=event_id(source, at_ns, said(run, "reference.declared")),
             occurred_ns=at_ns,
-            source=ids.source,
+            source=source,
             run=run,
-            step_ns=step_ns,
-            gpus=gpus,
+            step_ns=round(options.reference_step_s * 1e9),
+            gpus=gpus or None,
         )
 
 
@@ -243,12 +310,11 @@ _ISO = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2})"
     r"(?:[.,]([0-9]{1,9})[0-9]*)? ?(Z|z|[+-][0-9]{2}:?[0-9]{2})?"
 )
-_NUMBER = re.compile(r"[0-9]{1,20}(?:\.[0-9]{0,20})?(?:[eE][+-]?[0-9]{1,2})?")
-_UNITS_NS = ((10**11, 10**9), (10**14, 10**6), (10**17, 10**3))
-"""A number below the border is in that unit: s, ms, us; above the last border in ns. 10**11 s is in the year
-5138 and 10**11 ms in March 1973, so every time from then on is told apart."""
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NUMBER = re.compile(r"([0-9]{1,20})(?:\.([0-9]{0,20}))?([eE][+-]?[0-9]{1,2})?")
+_UNITS = ((10**11, 9), (10**14, 6), (10**17, 3))
+"""A number below the border is in s, ms or us, which are so many powers of ten above a ns; above the last
+border it is in ns. 10**11 s is in the year 5138 and 10**11 ms in March 1973, so every time from then on is
+told apart."""
 
 
 def time_ns(text: str) -> int:
@@ -259,10 +325,8 @@ def time_ns(text: str) -> int:
     """
     if written := _ISO.fullmatch(text):
         when_ns = _iso_ns(written, text)
-    elif _NUMBER.fullmatch(text):
-        number = Decimal(text)
-        unit_ns = next((unit for border, unit in _UNITS_NS if number < border), 1)
-        when_ns = int(min(number * unit_ns, Decimal(TIME_NS_MAX + 1)).to_integral_value())
+    elif written := _NUMBER.fullmatch(text):
+        when_ns = _number_ns(written, text)
     else:
         raise ValueError(f"{text[:40]!r} is no time")
     if not 0 <= when_ns <= TIME_NS_MAX:
@@ -276,4 +340,17 @@ def _iso_ns(written: re.Match[str], text: str) -> int:
         moment = datetime.fromisoformat(second.upper() + (zone or "Z").upper())
     except ValueError:
         raise ValueError(f"{text[:40]!r} is no time") from None
-    return (moment - _EPOCH) // timedelta(seconds=1) * 10**9 + int((fraction or "").ljust(9, "0"))
+    # A whole second is exact in a float; a fraction would not be.
+    return int(moment.timestamp()) * 10**9 + int((fraction or "").ljust(9, "0"))
+
+
+def _number_ns(written: re.Match[str], text: str) -> int:
+    whole, fraction, exponent = written.groups()
+    if exponent:
+        whole, _, fraction = f"{Decimal(text):f}".partition(".")
+    number = int(whole)
+    for border, digits in _UNITS:
+        if number < border:
+            # What lies below a nanosecond is cut off, as in ISO 8601.
+            return int(whole + (fraction or "")[:digits].ljust(digits, "0"))
+    return number

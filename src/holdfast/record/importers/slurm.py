@@ -1,19 +1,39 @@
 """Slurm's accounting as `sacct --parsable2` prints it: a header, then a line for every job, attempt and step.
 
-Each job is a run, and each line that `--duplicates` shows of a requeued job is an attempt at it. Steps belong
-to their job; they stand for it only where its own line is missing. Times are local to the cluster and have no
-zone: they are taken as UTC.
+Each job is a run, and each line that `--duplicates` shows of a requeued job is an attempt at it; of a job
+that was resized, a piece of one. Steps belong to their job; they stand for it only where its own line is
+missing. Times are local to the cluster and have no zone: they are taken as UTC.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
 
 import msgspec
 
 from holdfast.record.errors import InputError
-from holdfast.record.events import AnyEvent, FaultObserved, Outcome, RunEnded, RunStarted, RunSubmitted
-from holdfast.record.importers.intake import GPUS_MAX, Ids, Imported, Lines, Options, declarations, time_ns
+from holdfast.record.events import (
+    AnyEvent,
+    FaultObserved,
+    GenerationOpened,
+    Outcome,
+    RunEnded,
+    RunStarted,
+    RunSubmitted,
+)
+from holdfast.record.importers.intake import (
+    GPUS_MAX,
+    Lines,
+    Options,
+    Reading,
+    declarations,
+    event_id,
+    require_name,
+    said,
+    time_ns,
+)
 
+_SOURCE = "sacct"
 _COMMAND = (
     "sacct --allusers --duplicates --parsable2 --delimiter='|#' "
     "--format=JobID,JobName,Account,State,Submit,Start,End,NNodes,NodeList,AllocTRES,ReqTRES"
@@ -56,6 +76,24 @@ _JOB = re.compile(r"([0-9]+(?:_(?:[0-9]+|\[[^\]]*\]))?(?:\+[0-9]+)?)(?:\.([A-Za-
 """A job, a task of an array (`7_3`, or `7_[4-9]` while they wait) or a part of a heterogeneous job (`7+1`);
 then its step (`7.batch`)."""
 
+
+class _Rank(IntEnum):
+    """Which comes first of the events of one second, which is all that Slurm's clock tells.
+
+    An end is followed by the next submission; only what began in the same second ended after that. This is
+    told by the ids and not by causes, because an attempt must read the same whatever stands around it in the
+    file, and because the ledger puts an effect behind everything that has no cause at that moment.
+    """
+
+    FAULT = 0
+    END = 1
+    SUBMISSION = 2
+    START = 3
+    RESIZE = 4
+    FAULT_AT_ONCE = 5
+    END_AT_ONCE = 6
+
+
 _WAITING = {"PENDING", "REQUEUE_HOLD", "REQUEUE_FED"}
 _NO_TIME = {"", "Unknown", "None", "N/A"}
 _NO_NODES = {"", "None", "None assigned"}
@@ -77,7 +115,12 @@ class _Header(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One line, as far as it is of use here. step: empty on a job's own line."""
+    """One line, as far as it is of use here.
+
+    step        empty on a job's own line
+    asked_gpus  what was asked for, which is known before anything is allocated
+    resized     it goes on with an attempt that had another size until then
+    """
 
     job: str
     step: str
@@ -86,9 +129,11 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True):
     start_ns: int | None
     end_ns: int | None
     gpus: int
+    asked_gpus: int
     name: str
     team: str
     node: str
+    resized: bool = False
 
     @property
     def first_ns(self) -> int:
@@ -100,21 +145,20 @@ def is_header(line: str) -> bool:
     return bool({"JobID", "JobIDRaw"} & _header(line).fields.keys())
 
 
-def read(lines: Lines, options: Options) -> Imported:
+def read(lines: Lines, options: Options) -> Reading:
     """The events of every job in the file, each job a run."""
     header = _usable(_header(lines.header().decode("utf-8", "replace")), lines.name)
     runs: dict[str, list[_Row]] = {}
     for job, attempts in _jobs(lines, header, options).items():
         runs.setdefault(options.run or job, []).extend(attempts)
-    ids = Ids("sacct")
-    events = [event for run, attempts in runs.items() for event in _events(run, attempts, options, ids)]
+    events = (event for run, attempts in runs.items() for event in _events(run, attempts, options))
     without = sum(not any(row.gpus for row in attempts) for attempts in runs.values())
-    return lines.imported("sacct", events, runs_without_gpus=without)
+    return Reading("sacct", lines, events, runs_without_gpus=without)
 
 
 def _jobs(lines: Lines, header: _Header, options: Options) -> dict[str, list[_Row]]:
     """Every job and the attempts at it: those it has lines for, or the one its steps tell of."""
-    jobs: dict[str, dict[int, _Row]] = {}
+    jobs: dict[str, dict[_Key, _Row]] = {}
     steps: dict[str, _Row] = {}
     for number, values in _records(lines, header):
         try:
@@ -129,7 +173,7 @@ def _jobs(lines: Lines, header: _Header, options: Options) -> dict[str, list[_Ro
         else:
             _take(jobs.setdefault(row.job, {}), row)
     seen_by_steps = {job: [row] for job, row in steps.items()}
-    return seen_by_steps | {job: [*attempts.values()] for job, attempts in jobs.items()}
+    return seen_by_steps | {job: [*_in_order(attempts.values())] for job, attempts in jobs.items()}
 
 
 def _header(line: str) -> _Header:
@@ -203,10 +247,15 @@ def _row(header: _Header, values: list[str], options: Options) -> _Row:
         raise ValueError(f"State {state[:40]!r} is unknown")
     submit_ns, start_ns, end_ns = (_time_ns(name, field(name)) for name in ("Submit", "Start", "End"))
     nodes = field("NodeList")
+    node = field("FailedNode") or ("" if nodes in _NO_NODES or re.search(r"[\[,]", nodes) else nodes)
+    require_name("JobID", job[1])
+    require_name("the node", node)
     if state in _WAITING or (start_ns == end_ns and nodes == "None assigned"):
         start_ns = None  # It never got a node; some versions of Slurm put the time of the cancellation here.
     if submit_ns is start_ns is end_ns is None:
         raise ValueError("it has none of Submit, Start and End")
+    requested = field("ReqTRES")
+    gpus = _gpus(field("AllocTRES"), field("AllocGRES"), requested, field("NNodes", "AllocNodes"), options)
     return _Row(
         job=job[1],
         step=job[2] or "",
@@ -214,12 +263,11 @@ def _row(header: _Header, values: list[str], options: Options) -> _Row:
         submit_ns=submit_ns,
         start_ns=start_ns,
         end_ns=end_ns,
-        gpus=_gpus(
-            field("AllocTRES"), field("AllocGRES"), field("ReqTRES"), field("NNodes", "AllocNodes"), options
-        ),
+        gpus=gpus,
+        asked_gpus=min(_tres_gpus(requested), GPUS_MAX) or gpus,
         name=field("JobName"),
         team=field("Account", "User"),
-        node=field("FailedNode") or ("" if nodes in _NO_NODES or re.search(r"[\[,]", nodes) else nodes),
+        node=node,
     )
 
 
@@ -260,15 +308,38 @@ def _count(text: str) -> int | None:
     return round(float(found[1]) * _UNITS[found[2]]) if found else None
 
 
-def _take(attempts: dict[int, _Row], row: _Row) -> None:
+_Key = tuple[int, int | None]
+"""When it was submitted and started: a requeue has the first of its own, a resize at least the second."""
+
+
+def _take(attempts: dict[_Key, _Row], row: _Row) -> None:
     """Keep what is known last about an attempt.
 
-    Slurm gives each requeue a submit time of its own, so that tells the attempts of a job apart. Several
-    outputs in one file show an attempt more than once: then an end that is known stays known.
+    Several outputs in one file show an attempt more than once: then an end that is known stays known.
     """
-    key = row.first_ns if row.submit_ns is None else row.submit_ns
+    key = (row.first_ns if row.submit_ns is None else row.submit_ns, row.start_ns)
     if key not in attempts or OUTCOMES[attempts[key].state] is None or OUTCOMES[row.state] is not None:
         attempts[key] = row
+
+
+def _in_order(rows: Iterable[_Row]) -> Iterator[_Row]:
+    """The attempts at a job by time, without what they were while they waited; resizes are marked as such."""
+    rows = sorted(rows, key=lambda row: (row.first_ns, row.start_ns or 0))
+    started = {row.submit_ns for row in rows if row.start_ns is not None}
+    previous: _Row | None = None
+    for row in rows:
+        if row.start_ns is None and row.submit_ns in started:
+            continue
+        resized = previous is not None and _goes_on(previous, row)
+        told = resized or (previous is not None and previous.submit_ns == row.submit_ns)
+        previous = row
+        yield msgspec.structs.replace(row, submit_ns=None if told else row.submit_ns, resized=resized)
+
+
+def _goes_on(previous: _Row, row: _Row) -> bool:
+    """Whether a job that was being resized goes on in this line, which begins where the other ends."""
+    began_ns = row.start_ns
+    return began_ns is not None and previous.state == "RESIZING" and previous.end_ns in (None, began_ns)
 
 
 def _joined(job: _Row | None, step: _Row) -> _Row:
@@ -288,73 +359,70 @@ def _end_order(row: _Row) -> float:
     return float("inf") if row.end_ns is None else row.end_ns
 
 
-def _events(run: str, rows: list[_Row], options: Options, ids: Ids) -> Iterator[AnyEvent]:
-    """Every attempt at the run in order of time, each event caused by the one before it.
-
-    Slurm's clock has whole seconds, so one attempt's end and the next one's submission often fall together;
-    the causes keep them in order.
-    """
-    gpus = max(row.gpus for row in rows)
-    yield from declarations(run, min(row.first_ns for row in rows), options, ids, gpus=gpus or None)
-    previous: tuple[str, ...] = ()
-    for row in sorted(rows, key=lambda row: row.first_ns):
-        for event in _attempt(run, row, previous, ids):
-            previous = (event.id,)
-            yield event
-
-
-def _attempt(run: str, row: _Row, causes: tuple[str, ...], ids: Ids) -> Iterator[AnyEvent]:
-    if row.submit_ns is not None:
-        submitted = RunSubmitted(
-            id=ids.of(run, row.job, "run.submitted", row.submit_ns),
-            occurred_ns=row.submit_ns,
-            source=ids.source,
-            run=run,
-            causes=causes,
-            gpus=row.gpus,
-            name=row.name,
-            team=row.team,
-        )
-        yield submitted
-        causes = (submitted.id,)
-    if row.start_ns is not None:
-        started = RunStarted(
-            id=ids.of(run, row.job, "run.started", row.start_ns),
-            occurred_ns=row.start_ns,
-            source=ids.source,
-            run=run,
-            causes=causes,
-            gpus=row.gpus,
-            name=row.name,
-            team=row.team,
-        )
-        yield started
-        causes = (started.id,)
-    yield from _end(run, row, causes, ids)
+def _events(run: str, rows: list[_Row], options: Options) -> Iterator[AnyEvent]:
+    """Every attempt at the run in order of time."""
+    rows = sorted(rows, key=lambda row: row.first_ns)
+    yield from declarations(run, rows[0].first_ns, options, _SOURCE, gpus=rows[0].gpus)
+    for row in rows:
+        if row.submit_ns is not None:
+            yield _submitted(run, row, row.submit_ns)
+        if row.start_ns is not None:
+            yield _resized(run, row, row.start_ns) if row.resized else _started(run, row, row.start_ns)
+        outcome = OUTCOMES[row.state]
+        if outcome is not None and row.end_ns is not None:
+            yield from _ended(run, row, outcome, row.end_ns)
 
 
-def _end(run: str, row: _Row, causes: tuple[str, ...], ids: Ids) -> Iterator[AnyEvent]:
-    outcome = OUTCOMES[row.state]
-    if outcome is None or row.end_ns is None:
-        return
+def _id(run: str, row: _Row, rank: _Rank, at_ns: int) -> str:
+    return event_id(_SOURCE, at_ns, said(run, row.job, rank.name), rank=rank)
+
+
+def _submitted(run: str, row: _Row, at_ns: int) -> RunSubmitted:
+    return RunSubmitted(
+        id=_id(run, row, _Rank.SUBMISSION, at_ns),
+        occurred_ns=at_ns,
+        source=_SOURCE,
+        run=run,
+        gpus=row.asked_gpus,
+        name=row.name,
+        team=row.team,
+    )
+
+
+def _started(run: str, row: _Row, at_ns: int) -> RunStarted:
+    return RunStarted(
+        id=_id(run, row, _Rank.START, at_ns),
+        occurred_ns=at_ns,
+        source=_SOURCE,
+        run=run,
+        gpus=row.gpus,
+        name=row.name,
+        team=row.team,
+    )
+
+
+def _resized(run: str, row: _Row, at_ns: int) -> GenerationOpened:
+    return GenerationOpened(
+        id=_id(run, row, _Rank.RESIZE, at_ns), occurred_ns=at_ns, source=_SOURCE, run=run, gpus=row.gpus
+    )
+
+
+def _ended(run: str, row: _Row, outcome: Outcome, at_ns: int) -> Iterator[AnyEvent]:
+    at_once = at_ns in (row.submit_ns, row.start_ns)
     if row.state in _FAULTS:
-        fault = FaultObserved(
-            id=ids.of(run, row.job, "fault.observed", row.end_ns, row.state),
-            occurred_ns=row.end_ns,
-            source=ids.source,
+        yield FaultObserved(
+            id=_id(run, row, _Rank.FAULT_AT_ONCE if at_once else _Rank.FAULT, at_ns),
+            occurred_ns=at_ns,
+            source=_SOURCE,
             run=run,
             subject=row.node,
-            causes=causes,
             fault=_FAULTS[row.state],
         )
-        yield fault
-        causes = (fault.id,)
     yield RunEnded(
-        id=ids.of(run, row.job, "run.ended", row.end_ns, row.state),
-        occurred_ns=row.end_ns,
-        source=ids.source,
+        id=_id(run, row, _Rank.END_AT_ONCE if at_once else _Rank.END, at_ns),
+        occurred_ns=at_ns,
+        source=_SOURCE,
         run=run,
-        causes=causes,
         outcome=outcome,
         reason=row.state,
     )

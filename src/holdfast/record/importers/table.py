@@ -2,20 +2,40 @@
 
 The columns are the fields of events under their own names; what is no field is passed over, so a trainer's
 log of `step,time,loss` is a table already. Lines that are events as Holdfast prints them are taken as they
-are.
+are. Tables may be large, so each event is given out as its line is read.
 """
 
 import csv
-import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, get_args
 
 import msgspec
 
 from holdfast.record.errors import InputError
-from holdfast.record.events import KINDS, SCHEMA, AnyEvent, KnownEvent, RunStarted, decode, encode, kind_of
-from holdfast.record.importers.intake import Ids, Imported, Lines, Options, declarations, reason_of, time_ns
+from holdfast.record.events import (
+    KINDS,
+    SCHEMA,
+    AnyEvent,
+    CostRate,
+    GenerationOpened,
+    KnownEvent,
+    MemberJoined,
+    RunStarted,
+    decode,
+    encode,
+    kind_of,
+)
+from holdfast.record.importers.intake import (
+    Lines,
+    Options,
+    Reading,
+    declarations,
+    event_id,
+    reason_of,
+    time_ns,
+)
 
+_SOURCE = "table"
 _DELIMITERS = ",;\t"
 _LISTS = ("causes", "members")
 """The fields that hold several values: separated by spaces in a cell of CSV."""
@@ -25,6 +45,12 @@ _RUNLESS = frozenset({"fault.observed", "action.taken", "cost.rate", "collective
 
 _TYPES: dict[str, type[KnownEvent]] = dict(zip(KINDS, get_args(KnownEvent), strict=True))
 """Each kind's own type: converting to it is many times faster than to the union of all."""
+
+_SIZING = (RunStarted, GenerationOpened, MemberJoined, CostRate)
+"""The kinds that tell how many GPUs a run has; a submission only asks for some."""
+
+_COLUMNS = frozenset({"time", "kind"}.union(*(kind.__struct_fields__ for kind in _TYPES.values())))
+"""Every column that means something; reading the others would only take time."""
 
 _Row = dict[str, Any]
 """The fields of one line by their names. It does not leave this module: what leaves is an event."""
@@ -45,38 +71,39 @@ def is_header(line: str) -> bool:
     return not {"time", "occurred_ns", "kind"}.isdisjoint(columns(line))
 
 
-def read_csv(lines: Lines, options: Options) -> Imported:
+def read_csv(lines: Lines, options: Options) -> Reading:
     header = lines.header().decode("utf-8", "replace")
     names, delimiter = columns(header), _delimiter(header)
     _require_usable(names, lines.name, options)
     table = _Table(options)
-    for number, content in lines:
+    used = [(index, name) for index, name in enumerate(names) if name in _COLUMNS]
+
+    def event_in(content: bytes) -> AnyEvent:
         text = content.decode("utf-8", "replace")
-        try:
-            cells = _cells(text, delimiter)
-            if len(cells) != len(names):
-                raise ValueError(f"it has {len(cells)} cells and the header {len(names)}")
-            row: _Row = {name: cell.strip() for name, cell in zip(names, cells, strict=True) if cell.strip()}
-            table.take(row | {name: row[name].split() for name in _LISTS if name in row})
-        except ValueError as error:
-            lines.skip(number, str(error))
-        else:
-            lines.replaced_count += "\ufffd" in text
-    return lines.imported("csv", table.told())
+        cells = _cells(text, delimiter)
+        if len(cells) != len(names):
+            raise ValueError(f"it has {len(cells)} cells and the header {len(names)}")
+        row: _Row = {name: cell for index, name in used if (cell := cells[index].strip())}
+        for name in _LISTS:
+            if name in row:
+                row[name] = row[name].split()
+        event = table.event(row)
+        lines.replaced_count += "\ufffd" in text
+        return event
+
+    return Reading("csv", lines, table.told(lines, event_in))
 
 
-def read_jsonl(lines: Lines, options: Options) -> Imported:
+def read_jsonl(lines: Lines, options: Options) -> Reading:
     table = _Table(options)
-    for number, content in lines:
-        try:
-            row = _json_row.decode(content)
-            if _is_own(row):
-                table.keep(decode(content))
-            else:
-                table.take(row)
-        except (ValueError, RecursionError) as error:
-            lines.skip(number, reason_of(error))
-    return lines.imported("jsonl", table.told())
+
+    def event_in(content: bytes) -> AnyEvent:
+        row = _json_row.decode(content)
+        if _is_own(row):
+            return decode(content)
+        return table.event({name: value for name, value in row.items() if value is not None})
+
+    return Reading("jsonl", lines, table.told(lines, event_in))
 
 
 def _delimiter(header: str) -> str:
@@ -85,6 +112,8 @@ def _delimiter(header: str) -> str:
 
 def _cells(line: str, delimiter: str) -> list[str]:
     """The cells of one line. A record is one line, so an open quote cannot swallow the lines that follow."""
+    if '"' not in line:
+        return line.split(delimiter)
     try:
         return next(csv.reader([line], delimiter=delimiter, strict=True))
     except csv.Error as error:
@@ -107,99 +136,76 @@ def _require_usable(names: list[str], name: str, options: Options) -> None:
 
 def _is_own(row: _Row) -> bool:
     """Whether this is an event as Holdfast prints it: only then is its id taken for an event's id."""
-    return all(row.get(name) not in (None, "") for name in ("id", "kind", "occurred_ns"))
+    return bool(row.get("id") and row.get("kind")) and row.get("occurred_ns") not in (None, "")
 
 
 class _Table:
-    """The events of a table; when each run in it begins, and whether the table says that it started."""
+    """The events of a table; when each run in it begins, and for which of them it tells the GPUs."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._ids = Ids("table")
-        self._kept: dict[str, AnyEvent] = {}
-        self._made: list[KnownEvent] = []
         self._first_ns: dict[str, int] = {}
-        self._started: set[str] = set()
+        self._sized: set[str] = set()
 
-    def keep(self, event: AnyEvent) -> None:
-        """Take an event of Holdfast's own as it is; once, however often its line was copied."""
-        self._kept.setdefault(event.id, event)
-        self._note(event)
+    def told(self, lines: Lines, event_in: Callable[[bytes], AnyEvent]) -> Iterator[AnyEvent]:
+        """The events in the lines, then what the options say about their runs."""
+        for number, content in lines:
+            try:
+                event = event_in(content)
+            except (ValueError, RecursionError) as error:
+                lines.skip(number, reason_of(error))
+            else:
+                self._note(event)
+                yield event
+        for run, first_ns in self._first_ns.items():
+            held = run not in self._sized
+            yield from declarations(run, first_ns, self._options, _SOURCE, gpus=self._options.gpus, held=held)
 
-    def take(self, row: _Row) -> None:
-        """Take the event in these fields; `ValueError` names the field that cannot be used."""
+    def event(self, row: _Row) -> KnownEvent:
+        """The event in these fields; `ValueError` names the field that cannot be used."""
         if _is_own(row):
-            self.keep(_converted(row))
-        else:
-            event = self._event(row)
-            self._made.append(event)
-            self._note(event)
-
-    def _event(self, row: _Row) -> KnownEvent:
-        fields = {name: value for name, value in row.items() if value is not None}
-        if "kind" not in fields and "step" in fields:
-            fields["kind"] = "step.committed"
-        if "occurred_ns" not in fields:
-            fields["occurred_ns"] = _time_ns(fields)
-        run = self._options.run or fields.get("run", "")
-        event = _converted({"source": self._ids.source} | fields | {"id": "-", "schema": SCHEMA, "run": run})
+            return _converted(row)
+        if "kind" not in row and "step" in row:
+            row["kind"] = "step.committed"
+        if "occurred_ns" not in row:
+            row["occurred_ns"] = _time_ns(row)
+        row["run"] = self._options.run or row.get("run", "")
+        row["id"] = "-"
+        row["schema"] = SCHEMA
+        row.setdefault("source", _SOURCE)
+        event = _converted(row)
         if not event.run and kind_of(event) not in _RUNLESS:
             raise ValueError("run: it is missing, and `--run` is not given")
-        return msgspec.structs.replace(event, id=self._ids.of(encode(event).decode()))
+        # What two lines say in the same words is one event, so that parts of a log may overlap.
+        return msgspec.structs.replace(event, id=event_id(_SOURCE, event.occurred_ns, encode(event)))
 
     def _note(self, event: AnyEvent) -> None:
-        if event.run:
-            self._first_ns[event.run] = min(
-                event.occurred_ns, self._first_ns.get(event.run, event.occurred_ns)
-            )
-            if isinstance(event, RunStarted):
-                self._started.add(event.run)
-
-    def told(self) -> Iterator[AnyEvent]:
-        """What the options say about each run, then the table."""
-        starts: dict[tuple[str, int], str] = {}
-        for run, first_ns in self._first_ns.items():
-            yield from declarations(run, first_ns, self._options, self._ids, gpus=self._options.gpus)
-            if self._options.gpus is not None and run not in self._started:
-                start = self._start(run, first_ns, self._options.gpus)
-                starts[run, first_ns] = start.id
-                yield start
-        yield from self._kept.values()
-        for event in self._made:
-            cause = starts.get((event.run, event.occurred_ns))
-            # The clock does not tell that the start came first, so the cause has to.
-            yield event if cause is None else msgspec.structs.replace(event, causes=(*event.causes, cause))
-
-    def _start(self, run: str, at_ns: int, gpus: int) -> RunStarted:
-        return RunStarted(
-            id=self._ids.of(run, "run.started", at_ns),
-            occurred_ns=at_ns,
-            source=self._ids.source,
-            run=run,
-            gpus=gpus,
-        )
+        run = event.run
+        if not run:
+            return
+        first_ns = self._first_ns.get(run)
+        if first_ns is None or event.occurred_ns < first_ns:
+            self._first_ns[run] = event.occurred_ns
+        if isinstance(event, _SIZING) and event.gpus:
+            self._sized.add(run)
 
 
-def _time_ns(fields: _Row) -> int:
-    if "time" not in fields:
+def _time_ns(row: _Row) -> int:
+    if "time" not in row:
         raise ValueError("time: it is missing")
     try:
-        return time_ns(str(fields["time"]))
+        return time_ns(str(row["time"]))
     except ValueError as error:
         raise ValueError(f"time: {error}") from None
 
 
-def _converted(fields: _Row) -> KnownEvent:
-    if (kind := fields.get("kind")) not in KINDS:
+def _converted(row: _Row) -> KnownEvent:
+    if (kind := row.get("kind")) not in KINDS:
         raise ValueError("kind: it is missing" if kind is None else f"kind: {kind!r} is unknown")
     try:
-        event = msgspec.convert(fields, _TYPES[kind], strict=False)
+        event = msgspec.convert(row, _TYPES[kind], strict=False)
     except msgspec.ValidationError as error:
         raise ValueError(reason_of(error)) from None
     if event.schema > SCHEMA:
         raise ValueError(f"schema: {event.schema} is newer than this version")
-    for name, value in msgspec.structs.asdict(event).items():
-        # JSON has no word for these, so such an event could be kept in no journal.
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"{name}: {value} is no amount")
     return event

@@ -1,0 +1,130 @@
+"""`holdfast import` as its user runs it: parts, pipes, what it prints, and the bar on a terminal."""
+
+import os
+import pty
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.record.events import StepCommitted, encode
+from holdfast.record.journal import line_of
+
+BEGAN_S = 1_760_000_000
+
+
+def write_steps(path: Path, first: int, last: int) -> Path:
+    rows = ["step,time", *(f"{step},{BEGAN_S + 10 * step}" for step in range(first, last + 1))]
+    path.write_text("\n".join(rows), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    steps = [StepCommitted(id=f"a-{n}", occurred_ns=n, run="r", step=n) for n in range(40)]
+    path = tmp_path / "some.journal"
+    path.write_bytes(b"".join(line_of(encode(step)) for step in steps))
+    return path
+
+
+def test_a_log_in_two_parts_is_no_restart(holdfast: Any, tmp_path: Path) -> None:
+    parts = [write_steps(tmp_path / "p1.csv", 1, 50), write_steps(tmp_path / "p2.csv", 51, 100)]
+    done = holdfast("import", *parts, "--run", "parts", "--gpus", "8")
+    assert (done.code, done.err) == (0, "")
+    told = holdfast("report", "parts", "--json").json
+    assert (told["counts"]["starts"], told["counts"]["restarts"], told["incidents"]) == (1, 0, [])
+    assert told["paid_gpu_ns"] == told["partition"]["useful"] == 8 * 990 * 10**9
+
+
+def test_a_journal_may_be_piped(journal: Path, environment: dict[str, str], tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f"cat {journal} | {sys.executable} -m holdfast import /dev/stdin"],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "/dev/stdin: journal (40 lines, 1 run), events: 40 new\n"
+
+
+def test_a_journal_damaged_at_the_front_gives_the_rest(holdfast: Any, journal: Path) -> None:
+    journal.write_bytes(journal.read_bytes()[5:])
+    done = holdfast("import", journal)
+    assert done.code == 0
+    assert "journal (40 lines, 1 run), events: 39 new; 1 lines skipped" in done.out
+    assert "line 1" in done.err
+
+
+def test_lines_with_bytes_that_are_no_text_are_told(holdfast: Any, tmp_path: Path) -> None:
+    path = tmp_path / "steps.csv"
+    path.write_bytes(b"step,time,note\n1,1760000000,caf\xe9\n2,1760000010,tea\n")
+    done = holdfast("import", path, "--run", "a")
+    assert done.out.endswith("events: 2 new; 1 lines with bytes that are no text\n")
+    (result,) = holdfast("import", path, "--run", "a", "--json").json
+    assert (result["replaced"], result["skipped"], result["known"]) == (1, 0, 2)
+
+
+def test_a_name_that_is_too_long(holdfast: Any, tmp_path: Path) -> None:
+    done = holdfast("import", write_steps(tmp_path / "steps.csv", 1, 2), "--run", "r" * 257)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("holdfast: `--run` cannot have 257 characters.")
+
+
+def test_a_line_with_a_long_name_does_not_keep_the_others_out(holdfast: Any, tmp_path: Path) -> None:
+    path = tmp_path / "steps.csv"
+    path.write_text(f"step,time,run\n1,1,{'r' * 257}\n2,2,short\n", encoding="utf-8")
+    done = holdfast("import", path)
+    assert "events: 1 new; 1 lines skipped" in done.out
+
+
+def test_the_help_says_for_which_logs_a_default_holds_and_what_keeps_its_run(holdfast: Any) -> None:
+    text = " ".join(holdfast("import", "--help").out.split())
+    assert "[default: 8 for Google's logs, else unknown]" in text
+    assert "events of Holdfast's own keep theirs" in text
+
+
+def test_what_a_file_says_cannot_steer_the_terminal(holdfast: Any, tmp_path: Path) -> None:
+    path = tmp_path / "steps.csv"
+    path.write_text("step,time,kind\n1,1,\x1b]0;owned\n", encoding="utf-8")
+    done = holdfast("import", path, "--run", "a")
+    assert "1 lines skipped" in done.out
+    assert "\x1b" not in done.err
+
+
+def test_a_file_whose_name_is_no_text(holdfast: Any, tmp_path: Path) -> None:
+    path = write_steps(tmp_path / "steps-\udcff.csv", 1, 2)
+    (result,) = holdfast("import", path, "--run", "a", "--json").json
+    assert result["file"].endswith("steps-\\udcff.csv")
+    assert "2 known" in holdfast("import", path, "--run", "a").out
+
+
+def shown_on_a_terminal(command: list[str], environment: dict[str, str]) -> bytes:
+    """What the command prints on stderr where that is a terminal."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=theirs) as process:
+        os.close(theirs)
+        shown = b""
+        with suppress(OSError):  # which is how the end of a terminal shows
+            while more := os.read(ours, 4096):
+                shown += more
+    os.close(ours)
+    assert process.returncode == 0, shown
+    return shown
+
+
+@pytest.mark.parametrize(("rows", "is_shown"), [(2_000, True), (20, False)])
+def test_a_terminal_shows_how_far_a_long_file_is(
+    environment: dict[str, str], tmp_path: Path, rows: int, is_shown: bool
+) -> None:
+    path = tmp_path / "steps.csv"
+    note = "n" * 1_000
+    path.write_text("step,time,note\n" + "".join(f"{n},{n},{note}\n" for n in range(rows)), encoding="utf-8")
+    command = [sys.executable, "-m", "holdfast", "import", str(path), "--run", "a"]
+    shown = shown_on_a_terminal(command, {**environment, "TERM": "xterm"})
+    assert (b"steps.csv" in shown) == is_shown
