@@ -95,6 +95,7 @@ _TROUBLES = {
     sqlite3.SQLITE_BUSY: ("is locked by another process", "Wait until it is done, or end it, and try again."),
     sqlite3.SQLITE_NOTADB: ("is no SQLite database", _OTHER_PATH_HINT),
     sqlite3.SQLITE_CORRUPT: ("is damaged", REBUILD_HINT),
+    sqlite3.SQLITE_IOERR: ("cannot be read or written", "Look at the disk it is on: is it full or failing?"),
     sqlite3.SQLITE_READONLY: ("may not be written", "Get the right to write to it and to its directory."),
     sqlite3.SQLITE_CANTOPEN: ("cannot be opened", "It must be a file, in a directory you may write to."),
     sqlite3.SQLITE_FULL: ("has no room to grow", "Make room on its disk and try again; what is in it stays."),
@@ -217,7 +218,7 @@ class SqliteStore(SqlStore):
         except sqlite3.ProgrammingError:
             raise  # our own mistake, not the file's state
         except sqlite3.Error as error:
-            trouble, hint = _TROUBLES.get(_primary_code(error), ("cannot be used", REBUILD_HINT))
+            trouble, hint = _TROUBLES.get(_primary_code(error), ("cannot be used", _OTHER_PATH_HINT))
             raise StoreError(f"{self._name} {trouble} ({error}).", hint=hint) from error
 
 
