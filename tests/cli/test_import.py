@@ -91,7 +91,7 @@ def test_the_help_says_for_which_logs_a_default_holds_and_what_keeps_its_run(hol
 
 def test_what_a_file_says_cannot_steer_the_terminal(holdfast: Any, tmp_path: Path) -> None:
     path = tmp_path / "steps.csv"
-    path.write_text("step,time,kind\n1,1,\x1b]0;owned\n", encoding="utf-8")
+    path.write_text("step,time,kind\n1,1,\n2,2,\x1b]0;owned\n", encoding="utf-8")
     done = holdfast("import", path, "--run", "a")
     assert "1 lines skipped" in done.out
     assert "\x1b" not in done.err

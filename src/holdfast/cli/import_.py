@@ -94,6 +94,13 @@ def _take(store: Store, path: Path, options: Options) -> FileResult:
     with _watched(path) as watch, import_file(path, options, watch) as reading:
         ingested = store.ingest(reading)
     imported = reading.imported()
+    if not ingested.new + ingested.known + ingested.conflicting:
+        first = (
+            f", as line {skip.line}: {skip.reason}" if (skip := next(iter(imported.skipped), None)) else ""
+        )
+        raise InputError(
+            f"Nothing in {path} can be used{first}.", hint="docs/import.md has the formats and their fields."
+        )
     return FileResult(
         file=printable(str(path)),
         format=imported.format,

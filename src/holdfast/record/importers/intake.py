@@ -141,6 +141,7 @@ class Lines:
         self.replaced_count = 0
         self.skipped: list[Skipped] = []
         self.skipped_count = 0
+        self.is_unfinished = False  # whether the line just read has no end: the file may be growing
         self._stream = stream
         self._numbered = self._read(watch)
         self._ahead: deque[tuple[int, bytes]] = deque()
@@ -161,6 +162,7 @@ class Lines:
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
         for number, raw in self._raw():
             content = raw.rstrip(b"\r\n")
+            self.is_unfinished = content == raw
             if content == self._header:
                 continue
             self.count += 1
@@ -256,14 +258,15 @@ def require_name(field: str, name: str) -> None:
         raise ValueError(f"{field} has {len(name):,} characters, and a name at most {NAME_CHARS_MAX}")
 
 
-def event_id(source: str, at_ns: int, said: bytes, *, rank: int = 0) -> str:
+def event_id(source: str, at_ns: int, said: bytes, *, rank: int = 0, step: int = 0) -> str:
     """An id that is the same whenever and wherever an event is imported.
 
     It depends on what is said, not on the file's name nor on what else is in it: a file may be imported again
-    after it has grown, or in parts. rank: which comes first of two events at the same moment. The time leads,
-    because a store appends ids that grow to its index, and that is twice as fast as to put them all over it.
+    after it has grown, or in parts. Of two events at the same moment the one with the lower rank (0 to 15),
+    and then the lower step, comes first. The time leads, because a store appends ids that grow to its index,
+    and that is twice as fast as to put them all over it.
     """
-    return f"{source}-{at_ns:016x}-{rank}{hashlib.blake2b(said, digest_size=8).hexdigest()}"
+    return f"{source}-{at_ns:016x}-{rank:x}{step:014x}-{hashlib.blake2b(said, digest_size=8).hexdigest()}"
 
 
 def said(*facts: str | int) -> bytes:

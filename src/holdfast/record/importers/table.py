@@ -139,6 +139,31 @@ def _is_own(row: _Row) -> bool:
     return bool(row.get("id") and row.get("kind")) and row.get("occurred_ns") not in (None, "")
 
 
+# Logs have stamps of whole seconds, so what ended and what began then often share one: ends come first.
+_TIE_ORDER: tuple[tuple[str, ...], ...] = (
+    ("cost.rate", "reference.declared"),
+    ("step.committed",),
+    ("checkpoint.saved",),
+    ("checkpoint.failed", "checkpoint.verified", "collective.timed"),
+    ("fault.observed",),
+    ("action.taken",),
+    ("member.lost",),
+    ("run.ended",),
+    ("run.submitted",),
+    ("run.started",),
+    ("member.joined",),
+    ("generation.opened",),
+    ("checkpoint.loaded",),
+    ("phase.entered",),
+    ("step.begun",),
+    ("checkpoint.begun", "correction"),
+)
+_TIE_RANKS = {kind: rank for rank, kinds in enumerate(_TIE_ORDER) for kind in kinds}
+
+UNFINISHED_NS_MAX = 30 * 86_400 * 10**9
+"""A last line without an end may be half a line; its time is doubted if it is further from the one before."""
+
+
 class _Table:
     """The events of a table; when each run in it begins, and for which of them it tells the GPUs."""
 
@@ -149,12 +174,16 @@ class _Table:
 
     def told(self, lines: Lines, event_in: Callable[[bytes], AnyEvent]) -> Iterator[AnyEvent]:
         """The events in the lines, then what the options say about their runs."""
+        last_ns: int | None = None
         for number, content in lines:
             try:
                 event = event_in(content)
+                if lines.is_unfinished and last_ns is not None:
+                    _require_near(event.occurred_ns, last_ns)
             except (ValueError, RecursionError) as error:
                 lines.skip(number, reason_of(error))
             else:
+                last_ns = event.occurred_ns
                 self._note(event)
                 yield event
         for run, first_ns in self._first_ns.items():
@@ -177,7 +206,9 @@ class _Table:
         if not event.run and kind_of(event) not in _RUNLESS:
             raise ValueError("run: it is missing, and `--run` is not given")
         # What two lines say in the same words is one event, so that parts of a log may overlap.
-        return msgspec.structs.replace(event, id=event_id(_SOURCE, event.occurred_ns, encode(event)))
+        rank, step = _TIE_RANKS[kind_of(event)], getattr(event, "step", None) or 0
+        own_id = event_id(_SOURCE, event.occurred_ns, encode(event), rank=rank, step=step)
+        return msgspec.structs.replace(event, id=own_id)
 
     def _note(self, event: AnyEvent) -> None:
         run = event.run
@@ -188,6 +219,11 @@ class _Table:
             self._first_ns[run] = event.occurred_ns
         if isinstance(event, _SIZING) and event.gpus:
             self._sized.add(run)
+
+
+def _require_near(at_ns: int, last_ns: int) -> None:
+    if abs(at_ns - last_ns) > UNFINISHED_NS_MAX:
+        raise ValueError("time: it is far from the others, and the line has no end; it may be half a line")
 
 
 def _time_ns(row: _Row) -> int:
