@@ -320,6 +320,13 @@ def test_a_job_that_tells_nothing_is_unattributed(story: Any) -> None:
     assert (told.name, told.team) == ("train", "nlp")
 
 
+def test_a_job_that_tells_nothing_is_unattributed_when_it_is_resized_too(story: Any) -> None:
+    story.tell(RunStarted, gpus=8)
+    story.wait(100).tell(GenerationOpened, gpus=16)
+    story.wait(100).tell(RunEnded, outcome="completed")
+    assert story.gpu_s() == {"unattributed": 800 + 1600}
+
+
 def test_several_members_words_on_one_commit_are_one_commit(story: Any) -> None:
     story.tell(RunStarted, gpus=2)
     for step in range(1, 11):

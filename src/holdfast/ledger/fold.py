@@ -270,8 +270,12 @@ class Fold:
         self._reshape()
 
     def _hear(self) -> None:
-        """The run itself spoke. So it is up, whether or not anybody wrote down that it was started."""
+        """The run itself told what it does."""
         self.instrumented = True
+        self._be_up()
+
+    def _be_up(self) -> None:
+        """The run is up, whether or not anybody wrote down that it was started."""
         if not self.accounts.is_up:
             size_gpus, was_ended = self._launch.size_gpus, self.ended
             self._begin_attempt(size_gpus)
@@ -318,13 +322,14 @@ class Fold:
         self._reshape()
 
     def _generation(self, event: GenerationOpened) -> None:
-        self._hear()
+        self._be_up()
         accounts = self.accounts
         self._abandon(Category.UNATTRIBUTED)
         if event.gpus is not None:
             self.members.size_gpus = event.gpus
         self.members.open_generation(event.members)
-        accounts.enter(Category.STARTING if accounts.open is None else Category.RECOVERING)
+        # A scheduler may resize a run that itself tells nothing: then it is not known to be starting.
+        accounts.enter(LAUNCH if accounts.open is None else Category.RECOVERING)
         self._reshape()
         launch = self._launch
         launch.is_warm, launch.leader, launch.loaded = True, None, None
