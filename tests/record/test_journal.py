@@ -249,6 +249,28 @@ def test_a_writer_whose_directory_was_moved_goes_on_in_a_new_one(journal: Path, 
     assert list(read_directory(journal)) == [EVENTS[1]]
 
 
+@as_root
+def test_a_writer_that_cannot_sync_its_directory_begins_a_new_file() -> None:
+    """As after any sync that fails: nobody knows what of the file would survive a loss of power."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chown(name, ANOTHER_UID, ANOTHER_UID)
+        Path(name).chmod(0o300)  # to be written to, but not to be opened itself
+        os.seteuid(ANOTHER_UID)
+        try:
+            writer = JournalWriter(Path(name), "aaaa")
+            writer.write(LINES[0])
+            with pytest.raises(PermissionError):
+                writer.sync()
+            writer.write(LINES[1])
+            writer.close()
+        finally:
+            os.seteuid(0)
+        assert sorted(path.name for path in Path(name).iterdir()) == [
+            "aaaa-000000.journal",
+            "aaaa-000001.journal",
+        ]
+
+
 def test_offsets_lead_on_from_where_reading_stopped(tmp_path: Path) -> None:
     path = tmp_path / "a.journal"
     _write(path, 1, 2)

@@ -189,6 +189,7 @@ def test_a_spool_of_a_user_who_is_not_trusted_is_not_opened(tmp_path: Path) -> N
         ("elsewhere", OWNER.boot_id, True),  # a container of this machine
         (OWNER.host, "another boot", True),  # this machine, started anew since
     ],
+    ids=["elsewhere", "container", "reboot"],
 )
 def test_a_spool_is_inherited_on_its_own_machine_and_read_anywhere(
     tmp_path: Path, host: str, boot_id: str, is_adopted: bool

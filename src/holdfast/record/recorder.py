@@ -59,6 +59,7 @@ COMPLAINT_INTERVAL_S = 60.0
 REASON_CHARS_MAX = 300
 OPEN_WAIT_S = 1.0
 """How long opening waits for the spool. It is only not there at once if it has to be made on storage."""
+OPEN_POLL_INTERVAL_S = 0.0005
 CLOSE_WAIT_S = 5.0
 """How long closing waits for storage. What is still in the spool then is left for a reader to salvage."""
 
@@ -107,7 +108,8 @@ class Recorder:
     def record(self, kind: type[KnownEvent], **fields: Any) -> str:
         """Write down that something happened. Returns the event's id, for effects to name as their cause.
 
-        Id, source and time of recording are filled in, run and `occurred_ns` unless given. Never raises.
+        Id, source and time of recording are filled in, run and `occurred_ns` unless given. Never raises by
+        itself.
         """
         identity = event_id(self._owner.token, next(self._counter))
         try:
@@ -167,26 +169,31 @@ class Recorder:
         """Have the spool made, once. Until it is there, if it ever is, events are dropped, and counted."""
         with self._lock:
             if self._thread is None:
-                _watch_process(os.getpid())
-                self._thread = _Thread(self._place, self._owner, self._take_spool, self._report_drops)
-                try:
-                    self._thread.start()
-                except BaseException:
-                    # A signal handler raised. Whether or not the thread runs, the next event begins anew.
-                    self._thread.stop()
-                    self._take_name()
-                    raise
+                self._start_thread()
             thread = self._thread
-        thread.await_spool()
+        if thread is not None:
+            thread.await_spool()
+
+    def _start_thread(self) -> None:
+        _watch_process(os.getpid())
+        thread = _Thread(self._place, self._owner, self._take_spool, self._report_drops)
+        if self._thread is not None:
+            return  # a signal handler has recorded meanwhile, and started one
+        self._thread = thread
+        try:
+            thread.start()
+        except BaseException:
+            # A signal handler raised. Whether or not the thread runs, the next event begins anew.
+            thread.stop()
+            self._take_name()
+            raise
 
     def _take_spool(self, spool: Spool) -> None:
-        """From the thread that made it."""
-        with self._lock:
-            if spool.owner == self._owner:
-                self._spool = spool
-                self._note_drops()
-                if not self._closed:
-                    self._put = spool.put
+        """From the thread that made it. Without the lock, which a signal handler that waits may hold."""
+        if spool.owner == self._owner:
+            self._spool = spool
+            if not self._closed:
+                self._put = spool.put
 
     def _open_and_put(self, line: bytes) -> bool:
         """What `_put` is while there is no spool: in a forked child's first event, or when opening failed."""
@@ -258,18 +265,27 @@ class _Thread:
         self._hand_over = hand_over
         self._report_drops = report_drops
         self._drain: _Drain | None = None
-        self._opened, self._stop = threading.Event(), threading.Event()
+        self._stop = threading.Event()
+        self._is_opening = True
         self._open_due_s = time.monotonic() + OPEN_WAIT_S
         self._thread = threading.Thread(target=self._work, name="holdfast-recorder", daemon=True)
 
     def start(self) -> None:
         try:
             self._thread.start()
-        except RuntimeError as error:  # as many threads as there may be, or a process that is about to end
-            self._give_up(error)
+        except RuntimeError as error:
+            if self._thread.ident is not None:
+                raise  # it runs, so something interrupted us
+            self._give_up(error)  # there may be no more threads, or the process is about to end
 
     def await_spool(self) -> None:
-        self._opened.wait(max(0.0, self._open_due_s - time.monotonic()))
+        """Wait while the thread is making the spool; not while it is being started.
+
+        By looking again and again: a signal handler that waits for an event which the code that it
+        interrupted waits for too would wait for ever.
+        """
+        while self._thread.is_alive() and self._is_opening and time.monotonic() < self._open_due_s:
+            time.sleep(OPEN_POLL_INTERVAL_S)
 
     def stop(self) -> None:
         """Have the thread write out the rest and remove the spool."""
@@ -299,14 +315,14 @@ class _Thread:
         except Exception as error:
             self._give_up(error)
             return
-        self._opened.set()
+        self._is_opening = False
         neighbours = functools.partial(salvage, directory, self._place.spool_directory)
         self._drain.attempt(neighbours, "what members that died here left in their spools stays there")
         self._drain.run(self._stop)
 
     def _give_up(self, error: Exception) -> None:
         _log.error("no event of this process will be recorded: %s", error)
-        self._opened.set()
+        self._is_opening = False
 
     def _create_spool(self, directory: Path) -> Spool:
         place = self._place

@@ -249,7 +249,7 @@ class Spool:
 @contextlib.contextmanager
 def _opened(path: Path, trusted_uids: Collection[int]) -> Iterator[int]:
     """The file's descriptor, if it is a plain file of somebody trusted and not a link to anything else."""
-    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_uid not in trusted_uids:
