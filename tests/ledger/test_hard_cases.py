@@ -391,3 +391,14 @@ def test_the_effect_of_an_event_that_is_taken_back_returns_to_its_own_time(story
     expected = Ledger()
     expected.add([*story.events[:-1], effect])
     assert report("story", ledger.fold) == report("story", expected.fold)
+
+
+def test_an_effect_that_is_taken_back_and_given_back_has_its_own_time() -> None:
+    cause = RunStarted(id="a", occurred_ns=9 * S, gpus=1)
+    effect = CostRate(id="b", occurred_ns=5 * S, gpus=1, causes=("a",))
+    end = CostRate(id="c", occurred_ns=20 * S, gpus=0)
+    ledger = Ledger()
+    ledger.add([cause, effect, end])
+    for number, target in enumerate(("b", "a", "x-0")):
+        ledger.add([Correction(id=f"x-{number}", occurred_ns=(30 + number) * S, target=target)])
+    assert report("any", ledger.fold).paid_gpu_ns == 15 * S

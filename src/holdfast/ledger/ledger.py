@@ -125,13 +125,20 @@ class Ledger:
         for event_id in self._retracted - before:
             known = self._remove(event_id)
             if known is not None:
-                self._taken_back[event_id] = known
+                self._taken_back[event_id] = self._as_it_came(known)
                 self._move_effects(event_id)
             elif self._forgetful:
                 raise TooLate(event_id)
         for event_id in before - self._retracted:
             if event_id in self._taken_back:
                 self._place(self._taken_back.pop(event_id))
+
+    def _as_it_came(self, event: AnyEvent) -> AnyEvent:
+        """The event with its own time, wherever its causes have moved it."""
+        for cause in event.causes:
+            if event.id in self._effects.get(cause, {}):
+                return self._effects[cause][event.id]
+        return event
 
     def _order(self, event: AnyEvent) -> tuple[int, int, str]:
         return event.occurred_ns, self._ranks.get(event.id, 0), event.id
