@@ -58,9 +58,6 @@ class Tally:
         twin.steps = self.steps.copy()
         return twin
 
-    def total(self) -> int:
-        return sum(self.gpu_ns.values())
-
     def steps_of(self, normal: Category) -> int:
         """How many steps were tallied with this category as their normal part."""
         return sum(steps for key, steps in self.steps.items() if key >> 5 & 31 == normal)
