@@ -1,6 +1,11 @@
+import contextlib
+import fcntl
 import os
 import re
 import subprocess
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -11,6 +16,7 @@ from hypothesis import strategies as st
 from holdfast.record.spool import (
     LINE_BYTES_MAX,
     SPOOL_BYTES,
+    UNFINISHED_S_MAX,
     Drops,
     Owner,
     Spool,
@@ -110,10 +116,39 @@ def test_what_is_no_spool_is_not_adopted(tmp_path: Path, content: bytes) -> None
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 10_000])
 def test_a_spool_whose_maker_did_not_live_to_finish_it_is_removed(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / NAME).write_bytes(content)
-    assert Spool.snapshot(tmp_path / NAME, US) == b""
-    assert Spool.adopt(tmp_path / NAME, US) is None
-    assert list(tmp_path.iterdir()) == []
+    path = tmp_path / NAME
+    path.write_bytes(content)
+    assert Spool.snapshot(path, US) == b""
+    assert Spool.adopt(path, US) is None
+    assert path.exists()  # its maker may be at it just now
+
+    long_ago_s = time.time() - UNFINISHED_S_MAX
+    os.utime(path, (long_ago_s, long_ago_s))
+    with path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # its maker is at it still
+        assert Spool.adopt(path, US) is None
+        assert path.exists()
+    assert Spool.adopt(path, US) is None
+    assert not path.exists()
+
+
+def test_a_spool_that_is_being_made_is_not_locked_by_those_who_look(tmp_path: Path) -> None:
+    """Its maker would take the lock for somebody else's file, and go elsewhere with its events."""
+    path, enough = tmp_path / NAME, threading.Event()
+
+    def look() -> None:
+        while not enough.is_set():
+            with contextlib.suppress(FileNotFoundError):
+                assert Spool.adopt(path, US) is None
+
+    with ThreadPoolExecutor(1) as pool:
+        looker = pool.submit(look)
+        for _ in range(500):
+            spool = Spool.create(path, OWNER, capacity_bytes=64)
+            path.unlink()
+            spool.close()
+        enough.set()
+        looker.result()
 
 
 @given(st.binary(max_size=300))

@@ -18,6 +18,7 @@ import os
 import re
 import stat
 import threading
+import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -34,6 +35,8 @@ SPOOL_BYTES_MIN = LINE_BYTES_MAX
 FREE_SHARE_MAX = 1 / 16
 """A spool takes no more of the free shared memory: collectives and data loaders live there too, and they die
 of a SIGBUS where it runs out. With the minimum above, 15 MiB are always left to them."""
+UNFINISHED_S_MAX = 60.0
+"""A spool that has had no header for so long was left behind by a process that died while making it."""
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MAGIC = b"holdfast spool 1"
@@ -154,6 +157,10 @@ class Spool:
         not live to finish holds nothing, and is removed.
         """
         with _opened(path, trusted_uids) as descriptor:
+            unfinished = _is_unfinished(descriptor)
+            if unfinished and time.time() - os.fstat(descriptor).st_mtime < UNFINISHED_S_MAX:
+                # Its process is about to lock it, and must not find it locked.
+                return None
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -161,7 +168,7 @@ class Spool:
             if os.fstat(descriptor).st_nlink != 1:
                 # Somebody inherited and removed it between our opening and our locking it.
                 return None
-            if _is_unfinished(descriptor):
+            if unfinished:
                 path.unlink()
                 return None
             owner = _read_owner(path, descriptor)
