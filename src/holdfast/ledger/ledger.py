@@ -85,7 +85,7 @@ class Ledger:
     def _append_or_keep(self, event: AnyEvent) -> None:
         """Fold the event if nothing later was folded before it, or keep it until the others are in."""
         recent, at_ns = self._recent, event.occurred_ns
-        if at_ns > self._last_ns or (at_ns == self._last_ns and self._order(event) > self._order(recent[-1])):
+        if at_ns > self._last_ns or (at_ns == self._last_ns and self._follows(event, recent[-1])):
             self._last_ns = at_ns
             recent.append(event)
             self.fold.apply(event)
@@ -139,6 +139,10 @@ class Ledger:
             if event.id in self._effects.get(cause, {}):
                 return self._effects[cause][event.id]
         return event
+
+    def _follows(self, event: AnyEvent, other: AnyEvent) -> bool:
+        """Whether it comes after another one of the same moment."""
+        return self._order(event) > self._order(other) if self._ranks else event.id > other.id
 
     def _order(self, event: AnyEvent) -> tuple[int, int, str]:
         return event.occurred_ns, self._ranks.get(event.id, 0), event.id
