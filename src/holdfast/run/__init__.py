@@ -1,0 +1,1 @@
+"""One run's control plane, without torch: membership, coordinator, agents, launcher."""

@@ -1,0 +1,402 @@
+"""What the processes of a run say to each other: typed messages, their framing, and the proof of the token.
+
+The coordinator is the hub: every agent, every worker and every operator (`holdfast chaos`) holds one TCP
+connection to it and speaks to nobody else about the run. Tensors never pass here. A message is a frame: its
+length in four bytes, then MessagePack. Nothing here opens a socket.
+"""
+
+import hashlib
+import hmac
+import secrets
+from typing import Annotated, Literal
+
+import msgspec
+
+PROTOCOL = 1
+"""Both ends must speak the same one; a run does not mix versions of Holdfast."""
+FRAME_BYTES_MAX = 8 << 20
+"""Larger than any message: what exceeds it does not come from Holdfast."""
+LENGTH_BYTES = 4
+NONCE_BYTES = 32
+
+Role = Literal["agent", "worker", "operator"]
+Stage = Literal["starting", "lanes", "reduce", "commit", "regroup", "state", "waiting", "finished"]
+"""What a member is doing, as its heartbeats tell it. `waiting`: for the coordinator to say how it goes on."""
+FaultKind = Literal["kill", "node", "pause"]
+Moment = Literal["lane", "reduce", "commit", "regroup", "state", "join"]
+"""Where inside a member's step a planned fault strikes; `join`: after admission, before it is ready."""
+Outcome = Literal["completed", "failed", "stopped"]
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
+    """What every message is: immutable, tagged with its own name."""
+
+
+# ---- the handshake: the coordinator asks, the client proves that it has the token -----------------------
+
+
+class Challenge(Message, frozen=True, kw_only=True, tag=True):
+    """The coordinator's first frame on every connection."""
+
+    nonce: bytes
+    protocol: int = PROTOCOL
+
+
+class Proof(Message, frozen=True, kw_only=True, tag=True):
+    """The client's answer. proof: `prove(token, nonce)`. name: the node, the member, or empty."""
+
+    role: Role
+    name: str
+    proof: bytes
+    protocol: int = PROTOCOL
+
+
+class Accepted(Message, frozen=True, kw_only=True, tag=True):
+    """From here on both sides send what they have to say."""
+
+    run: str
+
+
+class Refused(Message, frozen=True, kw_only=True, tag=True):
+    """The connection is closed after this. `sentence` and `hint` are meant for the user."""
+
+    sentence: str
+    hint: str = ""
+
+
+# ---- from an agent ---------------------------------------------------------------------------------------
+
+
+class AgentJoined(Message, frozen=True, kw_only=True, tag=True):
+    """This node is there.
+
+    slots: how many members it can hold at once, numbered from 0; address: where its workers can be reached
+    by others; port: one that was free a moment ago, for a script that makes its own process group.
+    """
+
+    node: str
+    slots: int
+    address: str
+    port: int
+    host: str = ""
+
+
+class WorkerStarted(Message, frozen=True, kw_only=True, tag=True):
+    """The process of `member` exists."""
+
+    member: str
+    pid: int
+
+
+class WorkerExited(Message, frozen=True, kw_only=True, tag=True):
+    """The process of `member` is gone, as its parent saw it.
+
+    code: its exit code, or None where `signal` ended it. occurred_ns: when, by the node's clock.
+    tail: its last lines. complaint: the traceback, or the `holdfast:` sentence, that ended its stderr and
+    was held back; whoever reports the end of the run prints it, once. port: a fresh free one.
+    """
+
+    member: str
+    code: int | None = None
+    signal: int | None = None
+    occurred_ns: int = 0
+    tail: tuple[str, ...] = ()
+    complaint: str = ""
+    port: int = 0
+
+
+class NodeBeat(Message, frozen=True, kw_only=True, tag=True):
+    """The node lives."""
+
+    node: str
+
+
+# ---- to an agent -----------------------------------------------------------------------------------------
+
+
+class StartWorker(Message, frozen=True, kw_only=True, tag=True):
+    """Start the script as `member` in `slot`. environment: what it must have beside the agent's own."""
+
+    member: str
+    slot: int
+    environment: dict[str, str]
+
+
+class StopWorker(Message, frozen=True, kw_only=True, tag=True):
+    """End the process of `member`: SIGTERM and, after `grace_s`, SIGKILL. 0: SIGKILL at once."""
+
+    member: str
+    grace_s: float = 0.0
+
+
+class StrikeWorker(Message, frozen=True, kw_only=True, tag=True):
+    """Chaos. kill: SIGKILL. pause: SIGSTOP, and SIGCONT after `for_s`."""
+
+    member: str
+    fault: FaultKind
+    for_s: float = 0.0
+
+
+class StrikeNode(Message, frozen=True, kw_only=True, tag=True):
+    """Chaos: the agent and all its workers die at once, as in a power cut."""
+
+
+class EndNode(Message, frozen=True, kw_only=True, tag=True):
+    """The run is over: end what is left, and exit with `code`."""
+
+    outcome: Outcome
+    code: int
+    reason: str = ""
+
+
+# ---- from a worker -----------------------------------------------------------------------------------
+
+
+class Setup(msgspec.Struct, frozen=True, kw_only=True):
+    """What must be the same on all members for their bits to be: compared field by field.
+
+    model: a digest of names, shapes, types and values of everything protected as it was built; parts: the
+    digest of each part of it by name, so that a difference can be named. threads: intra-op threads.
+    """
+
+    lanes: int
+    seed: int
+    threads: int
+    torch: str
+    device: str
+    deterministic: bool
+    model: str
+    parts: dict[str, str]
+
+
+class WorkerJoined(Message, frozen=True, kw_only=True, tag=True):
+    """The script reached `join()`: its imports are done. The member waits to be admitted."""
+
+    member: str
+    pid: int
+
+
+class WorkerReady(Message, frozen=True, kw_only=True, tag=True):
+    """The script reached `protect()`: the model is built. version: the last step it has (from a
+    checkpoint; 0 for none). took_s: from admission to here.
+    """
+
+    member: str
+    setup: Setup
+    version: int
+    took_s: float
+
+
+class Published(Message, frozen=True, kw_only=True, tag=True):
+    """One key of a generation's rendezvous, from the member that sets it and on to all the others."""
+
+    generation: int
+    key: str
+    value: bytes
+
+
+class Regrouped(Message, frozen=True, kw_only=True, tag=True):
+    """The member is in the group of this generation, has its state, and goes on from `version`.
+
+    lanes: the lanes it was dealt. parts_s: how long each part took (abort, group, state).
+    """
+
+    member: str
+    generation: int
+    version: int
+    lanes: tuple[int, ...]
+    steps_total: int
+    parts_s: dict[str, float]
+
+
+class Broken(Message, frozen=True, kw_only=True, tag=True):
+    """A collective of this generation failed; the member waits for the next one."""
+
+    member: str
+    generation: int
+    reason: str
+
+
+class Committed(Message, frozen=True, kw_only=True, tag=True):
+    """The member holds version `step` now. loss: the step's, where the script's losses are numbers."""
+
+    member: str
+    generation: int
+    step: int
+    loss: float | None
+    lanes: int
+    occurred_ns: int
+
+
+class MemberBeat(Message, frozen=True, kw_only=True, tag=True):
+    """The member lives. step: the one it works on."""
+
+    member: str
+    step: int
+    stage: Stage
+
+
+class Finished(Message, frozen=True, kw_only=True, tag=True):
+    """The script is through its `with join()` block; the member waits to be released.
+
+    digest: of the weights and everything else protected.
+    """
+
+    member: str
+    step: int
+    digest: str
+
+
+class Checkpointed(Message, frozen=True, kw_only=True, tag=True):
+    """What happened to a durable checkpoint, for the record."""
+
+    member: str
+    happened: Literal["begun", "saved", "loaded", "failed", "verified"]
+    step: int
+    place: str
+    reason: str = ""
+    stall_ns: int | None = None
+    occurred_ns: int = 0
+
+
+class Struck(Message, frozen=True, kw_only=True, tag=True):
+    """A planned fault is about to strike the member that sends this: its last words. `fault` is its id."""
+
+    member: str
+    fault: int
+
+
+# ---- to a worker ---------------------------------------------------------------------------------------
+
+
+class PlannedFault(msgspec.Struct, frozen=True, kw_only=True):
+    """A fault at an exact place: when member `rank` of the generation is at `moment` of `step`.
+
+    kill: SIGKILL to itself. node: SIGKILL to its agent, with which the whole node dies. pause: SIGSTOP.
+    for_s: how long a node stays away, or a pause lasts.
+    """
+
+    id: int
+    step: int
+    moment: Moment
+    rank: int
+    fault: FaultKind = "kill"
+    for_s: float = 3.0
+
+
+class Admitted(Message, frozen=True, kw_only=True, tag=True):
+    """Leave `join()` and build the model. slot: which device of the node is yours."""
+
+    slot: int
+    slots: int
+
+
+class Generation(Message, frozen=True, kw_only=True, tag=True):
+    """From now on these are the members, in rank order.
+
+    at_boundary: the present generation still works; change over at the first step boundary at which every
+    present member knows of this (members that are new wait for them). Otherwise: abandon what you are in.
+    faults: planned faults that have not struck yet.
+    """
+
+    number: int
+    members: tuple[str, ...]
+    at_boundary: bool = False
+    faults: tuple[PlannedFault, ...] = ()
+
+
+class Released(Message, frozen=True, kw_only=True, tag=True):
+    """The run is over; leave."""
+
+    outcome: Outcome
+
+
+class Dismissed(Message, frozen=True, kw_only=True, tag=True):
+    """The member cannot take part: print the sentence as the user's mistake and exit with code 2."""
+
+    sentence: str
+    hint: str = ""
+
+
+# ---- an operator ---------------------------------------------------------------------------------------
+
+
+class Strike(Message, frozen=True, kw_only=True, tag=True):
+    """`holdfast chaos`: a fault now. target: a member or node; empty: one at random, from `seed`."""
+
+    fault: FaultKind
+    target: str = ""
+    seed: int = 0
+    for_s: float = 3.0
+
+
+class Answer(Message, frozen=True, kw_only=True, tag=True):
+    """The coordinator's answer to an operator: what was done, or why not (`ok` false)."""
+
+    ok: bool
+    sentence: str
+
+
+Handshake = Challenge | Proof | Accepted | Refused
+FromAgent = AgentJoined | WorkerStarted | WorkerExited | NodeBeat
+ToAgent = StartWorker | StopWorker | StrikeWorker | StrikeNode | EndNode
+FromWorker = (
+    WorkerJoined
+    | WorkerReady
+    | Published
+    | Regrouped
+    | Broken
+    | Committed
+    | MemberBeat
+    | Finished
+    | Checkpointed
+    | Struck
+)
+ToWorker = Admitted | Generation | Published | Released | Dismissed
+AnyMessage = Handshake | FromAgent | ToAgent | FromWorker | ToWorker | Strike | Answer
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
+
+Token = Annotated[str, msgspec.Meta(min_length=8)]
+
+
+class MalformedFrame(ValueError):
+    """Bytes that no Holdfast process sends."""
+
+
+def frame(message: AnyMessage) -> bytes:
+    body = _encoder.encode(message)
+    return len(body).to_bytes(LENGTH_BYTES, "big") + body
+
+
+def frame_length(prefix: bytes) -> int:
+    """How many bytes follow this prefix of `LENGTH_BYTES`."""
+    length = int.from_bytes(prefix, "big")
+    if not 0 < length <= FRAME_BYTES_MAX:
+        raise MalformedFrame(f"a frame of {length} bytes")
+    return length
+
+
+def unframe(body: bytes) -> AnyMessage:
+    try:
+        return _decoder.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise MalformedFrame(str(error)) from None
+
+
+def fresh_token() -> str:
+    return secrets.token_hex(16)
+
+
+def fresh_nonce() -> bytes:
+    return secrets.token_bytes(NONCE_BYTES)
+
+
+def prove(token: str, nonce: bytes) -> bytes:
+    """The token itself never travels."""
+    return hmac.new(token.encode(), nonce, hashlib.sha256).digest()
+
+
+def proven(token: str, nonce: bytes, proof: bytes) -> bool:
+    return hmac.compare_digest(prove(token, nonce), proof)
