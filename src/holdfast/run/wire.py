@@ -270,7 +270,8 @@ class Struck(Message, frozen=True, kw_only=True, tag=True):
 
 
 class PlannedFault(msgspec.Struct, frozen=True, kw_only=True):
-    """A fault at an exact place: when member `rank` of the generation is at `moment` of `step`.
+    """A fault at an exact place: when member `rank` (modulo their number) is at `moment` of `step`, or of the
+    first step after it that has such a moment.
 
     kill: SIGKILL to itself. node: SIGKILL to its agent, with which the whole node dies. pause: SIGSTOP.
     for_s: how long a node stays away, or a pause lasts.
@@ -285,10 +286,14 @@ class PlannedFault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Admitted(Message, frozen=True, kw_only=True, tag=True):
-    """Leave `join()` and build the model. slot: which device of the node is yours."""
+    """Leave `join()` and build the model. slot: which device of the node is yours.
+
+    faults: planned faults with the moment `join` that are due: the run has reached their step.
+    """
 
     slot: int
     slots: int
+    faults: tuple[PlannedFault, ...] = ()
 
 
 class Generation(Message, frozen=True, kw_only=True, tag=True):

@@ -1,0 +1,254 @@
+"""The agent of a node: starts the script's processes, watches them and ends them as the coordinator says.
+
+It decides nothing. An exit is told the moment the kernel knows of it. Its workers die with it, and it dies
+with the launcher that started it, so a node is lost as a whole. `python -m holdfast.run.agent` is private to
+the launcher, which writes an `Assignment` to its stdin.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from holdfast.record.clock import SystemClock
+from holdfast.record.errors import HoldfastError
+from holdfast.run.dial import Connection, Rejected, Unreachable, dial
+from holdfast.run.kin import die_with
+from holdfast.run.output import LastWords, Printer
+from holdfast.run.wire import (
+    AgentJoined,
+    EndNode,
+    NodeBeat,
+    StartWorker,
+    StopWorker,
+    StrikeNode,
+    StrikeWorker,
+    WorkerExited,
+    WorkerStarted,
+)
+from holdfast.run.worker import Program, Worker
+
+BEAT_INTERVAL_S = 0.25
+END_WAIT_S = 5.0
+"""How long killed processes may take to be gone; one that the kernel cannot end is left to it."""
+LEAVE_GRACE_S = 10.0
+"""What workers have between SIGTERM and SIGKILL when their node leaves a run that goes on."""
+NAMES_MAX = 64
+"""So many nodes may be on one host: each tries one name after the other."""
+
+EXIT_MISTAKE = 2
+EXIT_DISCONNECTED = 75
+"""The coordinator is gone; sysexits.h calls this a temporary failure."""
+
+
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+    """What a launcher tells its agent. Not by arguments: anybody can read those, and with them the token.
+
+    launcher: its process. node: its name; empty: the agent takes the host's. command: the script, ready to
+    be started. checkpoints: the directory. role: what torchrun calls so. address: where others reach this
+    node; empty: as the way to the coordinator tells. log_directory: where to write the members' lines, too.
+    """
+
+    launcher: int
+    host: str
+    port: int
+    token: str
+    node: str
+    slots: int
+    command: tuple[str, ...]
+    checkpoints: str
+    role: str = "default"
+    address: str = ""
+    log_directory: str = ""
+
+
+class Agent:
+    """One node of the run, for as long as its connection to the coordinator lasts."""
+
+    def __init__(self, assignment: Assignment, node: str, connection: Connection) -> None:
+        self._assignment = assignment
+        self._node = node
+        self._connection = connection
+        self._address = assignment.address or connection.own_address
+        self._clock = SystemClock()
+        self._workers: dict[str, Worker] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._printer = Printer(on_room=self._resume_soon)
+
+    async def serve(self) -> int:
+        """Do what the coordinator says until it ends the node. Returns the exit code."""
+        self._connection.send(
+            AgentJoined(
+                node=self._node,
+                slots=self._assignment.slots,
+                address=self._address,
+                port=free_port(self._address),
+                host=socket.gethostname(),
+            )
+        )
+        beating = asyncio.create_task(self._beat())
+        obeying = asyncio.create_task(self._obey())
+        self._loop.add_signal_handler(signal.SIGTERM, obeying.cancel)
+        try:
+            await asyncio.wait([obeying])
+            if not obeying.cancelled():
+                return obeying.result()
+            await self._connection.close()  # the others go on without this node, from now on
+            await self._end_workers(LEAVE_GRACE_S)
+            return 128 + signal.SIGTERM
+        finally:
+            beating.cancel()
+            await self._end_workers(0)
+            await self._connection.close()
+            self._printer.close()
+
+    async def _beat(self) -> None:
+        while True:
+            self._connection.send(NodeBeat(node=self._node))
+            await asyncio.sleep(BEAT_INTERVAL_S)
+
+    async def _obey(self) -> int:
+        while (message := await self._connection.receive()) is not None:
+            match message:
+                case StartWorker():
+                    self._start(message)
+                case StopWorker(member=member, grace_s=grace_s):
+                    if worker := self._workers.get(member):
+                        worker.stop(grace_s)
+                case StrikeWorker(member=member, fault=fault, for_s=for_s):
+                    if worker := self._workers.get(member):
+                        worker.strike(fault, for_s)
+                case StrikeNode():
+                    self._die()
+                case EndNode(code=code):
+                    return code
+        return EXIT_DISCONNECTED
+
+    def _start(self, order: StartWorker) -> None:
+        directory = self._assignment.log_directory
+        program = Program(
+            command=self._assignment.command,
+            environment=self._environment(order),
+            log_directory=Path(directory) if directory else None,
+        )
+        try:
+            worker = Worker(order.member, program, self._printer, partial(self._exited, order.member))
+        except OSError as error:
+            what = error.filename or program.command[0]
+            complaint = f"holdfast: {what} cannot be used: {error.strerror}."
+            self._exited(order.member, EXIT_MISTAKE, LastWords(tail=(), complaint=complaint))
+            return
+        self._workers[order.member] = worker
+        self._connection.send(WorkerStarted(member=order.member, pid=worker.pid))
+
+    def _environment(self, order: StartWorker) -> dict[str, str]:
+        assignment = self._assignment
+        return {
+            "OMP_NUM_THREADS": "1",  # as with torchrun: members would take each other's cores
+            **os.environ,
+            **order.environment,
+            "ROLE_NAME": assignment.role,
+            "HOLDFAST_COORDINATOR": f"{assignment.host}:{assignment.port}",
+            "HOLDFAST_TOKEN": assignment.token,
+            "HOLDFAST_CHECKPOINTS": assignment.checkpoints,
+        }
+
+    def _exited(self, member: str, returncode: int, words: LastWords) -> None:
+        self._connection.send(
+            WorkerExited(
+                member=member,
+                code=returncode if returncode >= 0 else None,
+                signal=-returncode if returncode < 0 else None,
+                occurred_ns=self._clock.now_ns(),
+                tail=words.tail,
+                complaint=words.complaint,
+                port=free_port(self._address),
+            )
+        )
+        if worker := self._workers.get(member):
+            task = asyncio.create_task(self._forget(member, worker))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    async def _forget(self, member: str, worker: Worker) -> None:
+        await worker.gone()
+        self._workers.pop(member, None)
+
+    def _resume_soon(self) -> None:
+        """Called from the printer's thread."""
+        self._loop.call_soon_threadsafe(self._resume)
+
+    def _resume(self) -> None:
+        for worker in self._workers.values():
+            worker.resume()
+
+    def _die(self) -> None:
+        """Chaos: as in a power cut. The kernel kills the workers with us; this is only quicker."""
+        for worker in self._workers.values():
+            worker.stop(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    async def _end_workers(self, grace_s: float) -> None:
+        workers = tuple(self._workers.values())
+        for worker in workers:
+            worker.stop(grace_s)
+        if workers:
+            waits = [asyncio.create_task(worker.gone()) for worker in workers]
+            await asyncio.wait(waits, timeout=grace_s + END_WAIT_S)
+
+
+def free_port(address: str) -> int:
+    """One that nobody has at the moment, for a script that makes its own process group."""
+    with socket.create_server((address, 0), family=_family(address)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def _family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+async def _join(assignment: Assignment) -> tuple[str, Connection]:
+    """The node's name and its connection to the coordinator."""
+    host = socket.gethostname().partition(".")[0]
+    others = () if assignment.node else tuple(f"{host}-{number}" for number in range(2, NAMES_MAX))
+    for name in (assignment.node or host, *others):
+        try:
+            return name, await _dial(assignment, name)
+        except Rejected as error:
+            rejection = error
+    raise rejection
+
+
+async def _dial(assignment: Assignment, name: str) -> Connection:
+    return await dial(assignment.host, assignment.port, assignment.token, role="agent", name=name)
+
+
+async def _serve(assignment: Assignment) -> int:
+    node, connection = await _join(assignment)
+    return await Agent(assignment, node, connection).serve()
+
+
+def main() -> int:
+    """What the launcher starts as a process of its own."""
+    assignment = msgspec.json.decode(sys.stdin.buffer.read(), type=Assignment)
+    die_with(assignment.launcher)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher hears it and says what to do
+    try:
+        return asyncio.run(_serve(assignment))
+    except Unreachable:
+        return EXIT_DISCONNECTED
+    except HoldfastError as error:
+        hint = f"\n  hint: {error.hint}" if error.hint else ""
+        print(f"holdfast: {error.sentence}{hint}", file=sys.stderr)
+        return EXIT_MISTAKE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

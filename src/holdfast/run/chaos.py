@@ -1,0 +1,119 @@
+"""Faults on purpose: planned ones, for an exact place in a run, and storms, that strike now and then.
+
+Nothing here strikes. Both are the same for the same seed, so that what a fault brought to light can be seen
+again.
+"""
+
+import random
+import re
+import tomllib
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from holdfast.record.errors import InputError
+from holdfast.run.wire import FaultKind, Moment, PlannedFault, Strike
+
+FAULTS_MAX = 10_000
+STEP_MOMENTS: tuple[Moment, ...] = ("lane", "reduce", "commit")
+"""Moments that every step has."""
+RECOVERY_MOMENTS: tuple[Moment, ...] = ("regroup", "state", "join")
+"""Moments that only come after another fault, so a fault in one is planned together with its cause."""
+STORM_FOR_S = 3.0
+STORM_WEIGHTS: dict[FaultKind, int] = {"kill": 6, "pause": 2, "node": 1}
+"""How often a storm chooses each: workers die more often than machines."""
+
+_HINT = (
+    'A fault reads: [[fault]] step = 7, moment = "reduce", rank = 2, fault = "kill", for_s = 3.0; '
+    "only step is needed."
+)
+
+
+class _FaultTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One `[[fault]]` of a plan."""
+
+    step: Annotated[int, msgspec.Meta(ge=1)]
+    moment: Moment = "lane"
+    rank: Annotated[int, msgspec.Meta(ge=0)] = 0
+    fault: FaultKind = "kill"
+    for_s: Annotated[float, msgspec.Meta(ge=0)] = 3.0
+
+
+class _Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    fault: Annotated[list[object], msgspec.Meta(min_length=1, max_length=FAULTS_MAX)]
+
+
+def read_plan(path: Path) -> tuple[PlannedFault, ...]:
+    """The faults in a TOML file, numbered from 1 in the order in which they stand there."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        tables = msgspec.convert(tomllib.loads(text), _Plan).fault
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}.", hint=_HINT) from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise InputError(f"{path} is no plan of faults: {error}.", hint=_HINT) from None
+    return tuple(_fault(path, text, number, table) for number, table in enumerate(tables, start=1))
+
+
+def _fault(path: Path, text: str, number: int, table: object) -> PlannedFault:
+    try:
+        fault = msgspec.convert(table, _FaultTable)
+    except msgspec.ValidationError as error:
+        sentence = f"{path}, line {_line_of(text, number)}: {error}."
+        raise InputError(sentence, hint=_HINT) from None
+    return PlannedFault(id=number, **msgspec.structs.asdict(fault))
+
+
+def _line_of(text: str, number: int) -> int:
+    """Where the table of this number begins; where tables are not written as usual, the first line."""
+    begins = [match.start() for match in re.finditer(r"^[ \t]*\[\[\s*fault\s*\]\]", text, re.MULTILINE)]
+    return text.count("\n", 0, begins[number - 1]) + 1 if number <= len(begins) else 1
+
+
+def random_plan(
+    seed: int,
+    *,
+    steps: int,
+    count: int,
+    ranks: int,
+    kinds: tuple[FaultKind, ...] = ("kill",),
+    for_s: float = STORM_FOR_S,
+) -> tuple[PlannedFault, ...]:
+    """`count` faults spread over a run of `steps` steps and `ranks` members; from six on, in every moment.
+
+    Every other one strikes in the recovery from the one before it, at the same step.
+    """
+    generator = random.Random(seed)
+    strikes = (count + 1) // 2
+    at = sorted(step % steps + 1 for step in generator.sample(range(max(steps, strikes)), strikes))
+    faults: list[PlannedFault] = []
+    for number in range(count):
+        moments = RECOVERY_MOMENTS if number % 2 else STEP_MOMENTS
+        faults.append(
+            PlannedFault(
+                id=number + 1,
+                step=at[number // 2],
+                moment=moments[number // 2 % len(moments)],
+                rank=generator.randrange(ranks),
+                fault=generator.choice(kinds),
+                for_s=for_s,
+            )
+        )
+    return tuple(faults)
+
+
+class Storm:
+    """Faults at random, on average `rate_per_min` a minute, for as long as somebody asks for the next one."""
+
+    def __init__(self, rate_per_min: float, seed: int, kinds: tuple[FaultKind, ...]) -> None:
+        self._rate_per_s = rate_per_min / 60
+        self._generator = random.Random(seed)
+        self._kinds = kinds
+        self._weights = [STORM_WEIGHTS[kind] for kind in kinds]
+
+    def next(self) -> tuple[float, Strike]:
+        """How many seconds to wait, and what to strike then."""
+        wait_s = self._generator.expovariate(self._rate_per_s)
+        fault = self._generator.choices(self._kinds, self._weights)[0]
+        return wait_s, Strike(fault=fault, seed=self._generator.getrandbits(32), for_s=STORM_FOR_S)

@@ -1,0 +1,407 @@
+"""The hub of a run: every agent, worker and operator holds one connection to it.
+
+It does what membership.py decides: it feeds the state machine with what comes over the connections and
+carries out what that wants. Nothing here decides anything about the run. All of it happens in one thread,
+message by message, without polling: a message is answered in the turn of the loop in which it arrives.
+"""
+
+import asyncio
+import contextlib
+import signal
+from collections import deque
+from collections.abc import Callable
+from typing import Literal, get_args
+
+import msgspec
+
+from holdfast.record.clock import Clock
+from holdfast.record.errors import HoldfastError
+from holdfast.record.events import KnownEvent, StepCommitted
+from holdfast.record.recorder import Recorder
+from holdfast.run import membership
+from holdfast.run.frames import FrameBuffer
+from holdfast.run.state import (
+    Begun,
+    Close,
+    Disconnected,
+    Effect,
+    Ending,
+    FromMember,
+    FromNode,
+    Happening,
+    Policy,
+    Record,
+    Reply,
+    Say,
+    StopRequested,
+    StrikeRequested,
+    Tick,
+    ToMembers,
+    ToNode,
+)
+from holdfast.run.status import Happened, MemberStatus, NodeStatus, Status
+from holdfast.run.wire import (
+    PROTOCOL,
+    Accepted,
+    Answer,
+    AnyMessage,
+    Challenge,
+    FromAgent,
+    FromWorker,
+    MalformedFrame,
+    Proof,
+    Published,
+    Refused,
+    Strike,
+    frame,
+    fresh_nonce,
+    proven,
+)
+
+HANDSHAKE_S = 10.0
+"""How long a connection may take to prove that it has the token."""
+SEND_BUFFER_BYTES_MAX = 32 << 20
+"""Whoever leaves more than this unread is given up; the largest messages take a few kilobytes."""
+CLOSE_S = 2.0
+"""How long closing waits for what was said last to be sent."""
+HAPPENED_MAX = 50
+RATE_STEPS = 32
+"""Over how many of the last steps the rate is taken."""
+KEYS_MAX = 4096
+"""How many of the latest events can be named as causes."""
+SIGNAL_CODE = 128
+"""Added to a signal's number, this is what a shell says of a command that it ended."""
+
+_FROM_AGENT = get_args(FromAgent)
+_FROM_WORKER = get_args(FromWorker)
+_FILLED_IN = ("id", "recorded_ns", "source", "run", "schema", "causes")
+
+
+class Coordinator:
+    """One run's hub. Every method but `status` belongs to the thread of the loop in which it was started.
+
+    say: is given each line for the operator.
+    """
+
+    def __init__(
+        self, policy: Policy, token: str, recorder: Recorder, clock: Clock, say: Callable[[str], None]
+    ) -> None:
+        self._token = token
+        self._recorder = recorder
+        self._clock = clock
+        self._say = say
+        self._state = membership.initial(policy, clock.now_ns())
+        self._connections: set[_Connection] = set()
+        self._named: dict[tuple[str, str], _Connection] = {}
+        self._nodes: dict[str, None] = {}
+        self._ids: dict[str, str] = {}
+        self._happened: deque[Happened] = deque(maxlen=HAPPENED_MAX)
+        self._commits: deque[tuple[int, int]] = deque(maxlen=RATE_STEPS)
+        self._due_ns: int | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._server: asyncio.Server | None = None
+        self._ended: asyncio.Future[Ending] | None = None
+        self._answer = Answer(ok=False, sentence="")
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen there; port 0 takes a free one. `HoldfastError` where that cannot be."""
+        loop = asyncio.get_running_loop()
+        self._ended = loop.create_future()
+        try:
+            self._server = await loop.create_server(lambda: _Connection(self), host, port)
+        except OSError as error:
+            raise HoldfastError(
+                f"the coordinator cannot listen on {host}:{port}: {error.strerror or error}",
+                hint="another run may hold that port; give another one, or none to take a free one",
+            ) from None
+        self.happened(Begun())
+
+    @property
+    def endpoint(self) -> tuple[str, int]:
+        """Where it listens."""
+        assert self._server is not None
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return host, port
+
+    async def ended(self) -> Ending:
+        """Wait for the end of the run."""
+        assert self._ended is not None
+        return await asyncio.shield(self._ended)
+
+    def stop(self, reason: str) -> None:
+        """End the run; the second time, at once. reason: the signal's name, or a sentence."""
+        number = signal.Signals.__members__.get(reason)
+        self.happened(StopRequested(reason, 1 if number is None else SIGNAL_CODE + number))
+
+    def strike(self, strike: Strike) -> Answer:
+        """Inject a fault now."""
+        self.happened(StrikeRequested(strike))
+        return self._answer
+
+    async def close(self) -> None:
+        """Let go of everything, once what was said last is sent."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._server is not None:
+            self._server.close()
+        for connection in self._connections:
+            connection.end()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                while self._connections:
+                    await next(iter(self._connections)).closed.wait()
+        for connection in list(self._connections):
+            connection.abort()
+        if self._ended is not None:
+            self._ended.cancel()
+
+    def status(self) -> Status:
+        """How the run stands. Any thread may ask: each collection is copied in one go."""
+        state = self._state
+        members = tuple(
+            MemberStatus(
+                name=member.name,
+                node=member.node,
+                slot=member.slot,
+                role=member.role,
+                stage=member.stage,
+                step=member.step,
+                lanes=member.lanes,
+                alive=not member.is_lost,
+            )
+            for member in list(state.members.values())
+        )
+        closing, losses = state.closing, tuple(state.losses)
+        return Status(
+            run=state.policy.run,
+            started_ns=state.started_ns,
+            generation=0 if state.stepping is None else state.stepping.number,
+            step=state.step,
+            steps_total=state.steps_total,
+            loss=losses[-1][1] if losses else None,
+            losses=losses,
+            rate=self._rate(),
+            members=members,
+            nodes=tuple(NodeStatus(name=name, alive=name in state.nodes) for name in list(self._nodes)),
+            happened=tuple(self._happened),
+            outcome=None if closing is None else closing.end.outcome,
+        )
+
+    # -- what connections tell ---------------------------------------------------------------------------
+
+    def happened(self, event: Happening) -> None:
+        """Let the state machine decide, and do what it wants."""
+        try:
+            effects = membership.advance(self._state, event, self._clock.now_ns())
+            for effect in effects:
+                self._carry_out(effect)
+            self._set_timer()
+        except Exception as error:  # a defect of ours: whoever waits for the end must know
+            if self._ended is None or self._ended.done():
+                raise
+            self._ended.set_exception(error)
+
+    def refusal(self, proof: Proof, nonce: bytes) -> Refused | None:
+        """Why this client may not come in; None: it may."""
+        if proof.protocol != PROTOCOL:
+            return Refused(
+                sentence=f"the coordinator speaks protocol {PROTOCOL}, this process {proof.protocol}",
+                hint="use the same version of Holdfast on all nodes",
+            )
+        if not proven(self._token, nonce, proof.proof):
+            return Refused(
+                sentence=f"the token of {proof.name or 'this client'} is not that of the run",
+                hint="all nodes of a run need the same HOLDFAST_TOKEN",
+            )
+        if (proof.role, proof.name) in self._named:
+            return Refused(
+                sentence=f"{proof.name} is connected already", hint="give every node a name of its own"
+            )
+        if proof.role == "worker" and self._state.living(proof.name) is None:
+            return Refused(sentence=f"the run has no member {proof.name!r}, or has given it up")
+        return None
+
+    def opened(self, connection: "_Connection") -> None:
+        self._connections.add(connection)
+
+    def accepted(self, connection: "_Connection") -> str:
+        """The connection is somebody's now; the run's name."""
+        if connection.role != "operator":
+            self._named[connection.role, connection.name] = connection
+        if connection.role == "agent":
+            self._nodes[connection.name] = None
+        return self._state.policy.run
+
+    def closed(self, connection: "_Connection") -> None:
+        self._connections.discard(connection)
+        role, name = connection.role, connection.name
+        if role != "operator" and self._named.get((role, name)) is connection:
+            del self._named[role, name]
+            self.happened(Disconnected(role, name))
+
+    def heard(self, connection: "_Connection", message: AnyMessage) -> None:
+        """A message from somebody who proved the token. `MalformedFrame` where it is not theirs to send."""
+        role, name = connection.role, connection.name
+        if role == "operator" and isinstance(message, Strike):
+            connection.send(self.strike(message))
+        elif role == "agent" and isinstance(message, _FROM_AGENT):
+            self.happened(FromNode(name, message))
+        elif role == "worker" and isinstance(message, _FROM_WORKER):
+            if isinstance(message, Published):
+                self._pass_on(name, message)
+            self.happened(FromMember(name, message))
+        else:
+            raise MalformedFrame(f"a {role} does not send {type(message).__name__}")
+
+    # -- what the state machine wants --------------------------------------------------------------------
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case ToNode(node, message):
+                self._send(("agent", node), frame(message))
+            case ToMembers(members, message):
+                data = frame(message)
+                for member in members:
+                    self._send(("worker", member), data)
+            case Close(role, name):
+                if (connection := self._named.get((role, name))) is not None:
+                    connection.end()
+            case Record(event):
+                self._record(event)
+            case Say(text, severity):
+                occurred_ns = self._clock.now_ns()
+                self._happened.append(Happened(occurred_ns=occurred_ns, text=text, severity=severity))
+                self._say(text)
+            case Reply(answer):
+                self._answer = answer
+            case Ending():
+                if self._ended is not None and not self._ended.done():
+                    self._ended.set_result(effect)
+
+    def _send(self, name: tuple[str, str], data: bytes) -> None:
+        if (connection := self._named.get(name)) is not None:
+            connection.write(data)
+
+    def _pass_on(self, sender: str, message: Published) -> None:
+        """To the other members of its generation.
+
+        Nothing is kept: a generation is announced to all its members in one turn of the loop, so whoever
+        publishes a key of it does so after everybody has been sent the announcement, and in that order both
+        arrive.
+        """
+        generation = self._state.round
+        if generation is None or message.generation != generation.number or sender not in generation.names:
+            return
+        data = frame(message)
+        for member in generation.members:
+            if member != sender:
+                self._send(("worker", member), data)
+
+    def _record(self, event: KnownEvent) -> None:
+        """Write the event down, with the record's ids in place of the membership's keys."""
+        fields = {key: value for key, value in msgspec.structs.asdict(event).items() if key not in _FILLED_IN}
+        causes = tuple(self._ids[key] for key in event.causes if key in self._ids)
+        identity = self._recorder.record(type(event), causes=causes, **fields)
+        if isinstance(event, StepCommitted):
+            self._commits.append((event.occurred_ns, event.step))
+        if event.id:
+            self._ids[event.id] = identity
+            if len(self._ids) > KEYS_MAX:
+                del self._ids[next(iter(self._ids))]
+
+    def _set_timer(self) -> None:
+        due_ns = membership.deadline(self._state)
+        if due_ns == self._due_ns:
+            return
+        self._due_ns = due_ns
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if due_ns is not None:
+            delay_s = max(0.0, (due_ns - self._clock.now_ns()) / 1e9)
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
+
+    def _tick(self) -> None:
+        self._due_ns = self._timer = None
+        self.happened(Tick())
+
+    def _rate(self) -> float:
+        commits = tuple(self._commits)
+        if len(commits) < 2:
+            return 0.0
+        (first_ns, first), (last_ns, last) = commits[0], commits[-1]
+        return (last - first) * 1e9 / (last_ns - first_ns) if last > first and last_ns > first_ns else 0.0
+
+
+class _Connection(asyncio.Protocol):
+    """One client: first it proves the token, then each of its messages goes to the coordinator."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self.role: Literal["agent", "worker", "operator"] = "operator"
+        self.name = ""
+        self.closed = asyncio.Event()
+        self._coordinator = coordinator
+        self._nonce = fresh_nonce()
+        self._frames = FrameBuffer()
+        self._is_accepted = False
+        self._transport: asyncio.Transport | None = None
+        self._timeout: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._timeout = asyncio.get_running_loop().call_later(HANDSHAKE_S, self.abort)
+        self._coordinator.opened(self)
+        self.send(Challenge(nonce=self._nonce))
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for message in self._frames.feed(data):
+                if self._is_accepted:
+                    self._coordinator.heard(self, message)
+                else:
+                    self._shake_hands(message)
+        except MalformedFrame as error:
+            if not self._is_accepted:
+                self.send(Refused(sentence=f"this is no Holdfast process: {error}"))
+            self.end()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timeout is not None:
+            self._timeout.cancel()
+        self.closed.set()
+        self._coordinator.closed(self)
+
+    def send(self, message: AnyMessage) -> None:
+        self.write(frame(message))
+
+    def write(self, data: bytes) -> None:
+        """Hand over to the kernel, or keep for it; a client that does not read is given up."""
+        assert self._transport is not None
+        if self._transport.get_write_buffer_size() + len(data) > SEND_BUFFER_BYTES_MAX:
+            self.abort()
+        else:
+            self._transport.write(data)
+
+    def end(self) -> None:
+        """Close, once everything is sent."""
+        assert self._transport is not None
+        self._transport.close()
+
+    def abort(self) -> None:
+        assert self._transport is not None
+        self._transport.abort()
+
+    def _shake_hands(self, message: AnyMessage) -> None:
+        if not isinstance(message, Proof):
+            raise MalformedFrame(f"{type(message).__name__} before the proof")
+        refusal = self._coordinator.refusal(message, self._nonce)
+        if refusal is not None:
+            self.send(refusal)
+            self.end()
+            return
+        if self._timeout is not None:
+            self._timeout.cancel()
+        self.role, self.name, self._is_accepted = message.role, message.name, True
+        run = self._coordinator.accepted(self)
+        self.send(Accepted(run=run))

@@ -1,0 +1,89 @@
+"""How a run ends: everybody is told, then waited for, then ended harder, each for a bounded time."""
+
+from holdfast.record.events import ActionTaken, RunEnded
+from holdfast.run import processes
+from holdfast.run.state import Closing, Ending, Member, State, ToMembers, ToNode
+from holdfast.run.waits import EXIT_MARGIN_S, ns
+from holdfast.run.wire import Dismissed, EndNode, Released
+
+CODE_FAILED = 1
+CODE_MISTAKE = 2
+"""What `holdfast` exits with for a user's mistake."""
+
+
+def complete(state: State, reason: str = "") -> None:
+    """Training is through: release everybody. What the script does after it has `wait_s`.
+
+    Warm processes that were never needed have nothing to finish.
+    """
+    state.closing = Closing(
+        end=Ending("completed", 0, reason), due_ns=state.now_ns + state.wait_ns, patience="leave"
+    )
+    state.out.append(ToMembers(_present(state), Released(outcome="completed")))
+    for member in _running(state):
+        if member.reached in ("started", "parked"):
+            processes.stop(state, member, state.policy.grace_s)
+
+
+def fail(state: State, reason: str, *, code: int = CODE_FAILED, complaint: str = "") -> None:
+    """Something the run cannot go on from."""
+    state.say(f"the run fails: {reason}", "failure")
+    _stop_all(state, Ending("failed", code, reason, complaint))
+
+
+def refuse(state: State, sentence: str, hint: str) -> None:
+    """The user's mistake: the members cannot take part, and `holdfast run` says why."""
+    state.out.append(ToMembers(_present(state), Dismissed(sentence=sentence, hint=hint)))
+    complaint = f"holdfast: {sentence}\n  hint: {hint}" if hint else f"holdfast: {sentence}"
+    _stop_all(state, Ending("failed", CODE_MISTAKE, sentence, complaint))
+
+
+def stop(state: State, reason: str, code: int) -> None:
+    """The operator's wish; the second time, without grace."""
+    if state.closing is not None:
+        state.closing.patience, state.closing.due_ns = "term", state.now_ns
+        return
+    state.say(f"stopping: {reason}")
+    state.record(ActionTaken(id="", occurred_ns=state.now_ns, action="stop", reason=reason))
+    _stop_all(state, Ending("stopped", code, reason))
+
+
+def settle(state: State) -> None:
+    """End harder whoever had time enough, and the run once nobody is left or nothing more can be done."""
+    ending = state.closing
+    assert ending is not None
+    is_due = state.now_ns >= ending.due_ns
+    if not state.running or (is_due and ending.patience == "kill"):
+        _finish(state, ending.end)
+        return
+    if is_due:
+        grace_s = state.policy.grace_s if ending.patience == "leave" else 0.0
+        ending.patience = "term" if ending.patience == "leave" else "kill"
+        ending.due_ns = state.now_ns + ns(grace_s + EXIT_MARGIN_S)
+        for member in _running(state):
+            processes.stop(state, member, grace_s)
+    state.wake(ending.due_ns)
+
+
+def _stop_all(state: State, end: Ending) -> None:
+    grace_s = state.policy.grace_s
+    state.closing = Closing(end=end, due_ns=state.now_ns + ns(grace_s + EXIT_MARGIN_S), patience="term")
+    for member in _running(state):
+        processes.stop(state, member, grace_s)
+
+
+def _running(state: State) -> list[Member]:
+    return [member for member in state.members.values() if not member.is_gone]
+
+
+def _present(state: State) -> tuple[str, ...]:
+    """Those that can be spoken to."""
+    return tuple(member.name for member in _running(state) if member.reached != "started")
+
+
+def _finish(state: State, end: Ending) -> None:
+    state.is_over = True
+    state.record(RunEnded(id="", occurred_ns=state.now_ns, outcome=end.outcome, reason=end.reason))
+    last_word = EndNode(outcome=end.outcome, code=end.code, reason=end.reason)
+    state.out.extend(ToNode(node, last_word) for node in state.nodes)
+    state.out.append(end)

@@ -1,0 +1,105 @@
+"""Where the coordinator of a run on this machine is, for its operator: a file that only its owner can read.
+
+The file is locked for as long as the run goes, so one that was left behind by a killed launcher is known as
+such, and no two runs of one name go at the same time.
+"""
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from holdfast.record.errors import InputError
+from holdfast.run.output import write_whole
+
+RUNS_DIRECTORY = "runs"
+FILE = "endpoint.json"
+OPEN_ATTEMPTS_MAX = 10
+"""The file may be removed, by the run that ends, between opening and locking it."""
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """How to reach a coordinator. pid: of the launcher that holds it."""
+
+    host: str
+    port: int
+    token: str
+    pid: int
+
+
+def run_directory(home: Path, run: str) -> Path:
+    return home / RUNS_DIRECTORY / run
+
+
+@contextmanager
+def reserved(home: Path, run: str) -> Iterator[Callable[[Endpoint], None]]:
+    """Have the name for one run while the block lasts, which is given a way to tell its endpoint.
+
+    `InputError` where a run of this name goes on already.
+    """
+    directory = run_directory(home, run)
+    path = directory / FILE
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        descriptor = _open_locked(path)
+    except BlockingIOError:
+        raise InputError(
+            f"A run {run!r} is going on already.", hint="Give this one another name with --run."
+        ) from None
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be written: {error.strerror}.", hint="Set HOLDFAST_HOME to a directory of yours."
+        ) from None
+    try:
+        os.truncate(descriptor, 0)
+        yield lambda endpoint: write_whole(descriptor, msgspec.json.encode(endpoint))
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+        with suppress(OSError):  # there are checkpoints in it
+            directory.rmdir()
+
+
+def _open_locked(path: Path) -> int:
+    for _ in range(OPEN_ATTEMPTS_MAX):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if path.exists() and os.path.samestat(path.stat(), os.fstat(descriptor)):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+    raise BlockingIOError
+
+
+def find_endpoint(home: Path, run: str) -> Endpoint:
+    """Of a run that goes on this machine; `InputError` where none does under this name."""
+    endpoint = _read(run_directory(home, run) / FILE)
+    if endpoint is None:
+        going = [name for name in going_runs(home) if name != run]
+        hint = f"Going on are: {', '.join(going)}." if going else "No run is going on here."
+        raise InputError(f"No run {run!r} is going on on this machine.", hint=hint)
+    return endpoint
+
+
+def going_runs(home: Path) -> list[str]:
+    paths = sorted((home / RUNS_DIRECTORY).glob(f"*/{FILE}"))
+    return [path.parent.name for path in paths if _read(path) is not None]
+
+
+def _read(path: Path) -> Endpoint | None:
+    """None where no launcher holds the file."""
+    try:
+        with path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return msgspec.json.decode(file.read(), type=Endpoint)
+    except (OSError, msgspec.DecodeError):
+        return None
+    return None

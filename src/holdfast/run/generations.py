@@ -1,0 +1,167 @@
+"""A generation from its announcement to its commits, and what of it is written down.
+
+It is announced at once but recorded only when it is formed: then it is known what version it goes on from,
+and the ledger sees the time in between as what it was, recovery.
+"""
+
+from holdfast.record.events import ActionTaken, CheckpointLoaded, GenerationOpened, StepCommitted
+from holdfast.run.state import Round, State, ToMembers
+from holdfast.run.wire import Generation
+
+
+def announce(state: State, survivors: list[str], *, at_boundary: bool) -> None:
+    """The next generation: the survivors, and those who are ready, as far as the lanes allow."""
+    newcomers = list(state.waiting)[: max(0, room(state))]
+    everyone = [state.members[name] for name in (*survivors, *newcomers)]
+    members = tuple(member.name for member in sorted(everyone, key=state.seat_of))
+    for name in newcomers:
+        del state.waiting[name]
+    state.generation += 1
+    changes = _act(state, newcomers)
+    state.round = Round(
+        number=state.generation,
+        members=members,
+        names=frozenset(members),
+        at_boundary=at_boundary,
+        opened_ns=state.now_ns,
+        changes=changes,
+    )
+    state.stalled_ns = None
+    state.vacated.clear()
+    for name in state.departed:
+        del state.members[name]
+    state.departed.clear()
+    announcement = Generation(
+        number=state.generation, members=members, at_boundary=at_boundary, faults=state.faults
+    )
+    state.out.append(ToMembers(members, announcement))
+
+
+def room(state: State) -> int:
+    """How many members more the lanes allow."""
+    if state.setup is None:
+        return 0
+    present = 0 if state.round is None else len(state.round.members) - len(state.round.lost)
+    return state.setup[1].lanes - present
+
+
+def form(state: State, round_: Round) -> None:
+    """Everybody regrouped: the generation goes on from the highest version that one of them had."""
+    version = max(round_.regrouped.values())
+    if version > state.step:
+        _keep_late(state, round_, version)
+    _record_loaded(state, round_, version)
+    state.step = version
+    _record_opened(state, round_, version)
+    _say_formed(state, round_, version)
+    round_.formed_ns = state.now_ns
+    state.stepping = round_
+    state.lost_ns, state.causes = None, ()
+    state.first_ns.clear()
+    for step in sorted(round_.tally):
+        keep(state, round_, step)
+
+
+def keep(state: State, round_: Round, step: int) -> None:
+    """The run has the step, if all of the generation do."""
+    if round_.formed_ns is None or round_.tally.get(step, 0) < len(round_.members):
+        return
+    del round_.tally[step]
+    state.first_ns.pop(step, None)
+    if step <= state.step:
+        return
+    state.observed.note_step(state.now_ns - max(round_.formed_ns, state.committed_ns or 0))
+    state.step, state.committed_ns, state.has_committed = step, state.now_ns, True
+    state.setbacks, state.complaint = 0, ""
+    state.record(StepCommitted(id="", occurred_ns=state.now_ns, step=step))
+
+
+def _keep_late(state: State, round_: Round, version: int) -> None:
+    """Record a step that only some had when others were lost, and that the new generation goes on from.
+
+    It is dated back to when it was first reported, but before the loss: it was done by then. A version that
+    nobody reported comes from a checkpoint.
+    """
+    is_reported = any(state.members[name].reported[1] >= version for name in round_.members)
+    if state.stepping is None and not is_reported:
+        return
+    lost_ns = state.now_ns if state.lost_ns is None else state.lost_ns
+    first_ns = state.first_ns.get(version, lost_ns)
+    state.has_committed = True
+    state.record(StepCommitted(id="", occurred_ns=min(first_ns, lost_ns - 1), step=version))
+
+
+def _record_loaded(state: State, round_: Round, version: int) -> None:
+    """A checkpoint matters to the run only if the generation goes on from it, rather than from a peer."""
+    if state.stepping is not None and version >= state.step:
+        return
+    loaded = (state.members[name].loaded for name in round_.members)
+    place = next((known[1] for known in loaded if known is not None and known[0] == version), None)
+    if place is not None:
+        state.record(CheckpointLoaded(id="", occurred_ns=state.now_ns, step=version, place=place))
+
+
+def _record_opened(state: State, round_: Round, version: int) -> None:
+    opened_ns, began_ns = state.now_ns, round_.opened_ns
+    if round_.at_boundary:
+        # The generation before went on until its last commit; the change began there.
+        opened_ns = began_ns = max(round_.opened_ns, state.committed_ns or 0)
+    state.observed.note_form(state.now_ns - began_ns)
+    gpus = max(state.gpus, state.seats, len(round_.members))
+    state.record(
+        GenerationOpened(
+            id="",
+            occurred_ns=opened_ns,
+            generation=round_.number,
+            members=round_.members,
+            gpus=gpus if gpus != state.gpus else None,
+            step=version,
+            causes=state.causes,
+        )
+    )
+    state.gpus = gpus
+
+
+def _act(state: State, newcomers: list[str]) -> str:
+    """Record what is done about losses and newcomers; the same in words."""
+    round_ = state.round
+    if round_ is None:
+        return ""
+    by = {state.members[name].replaces: name for name in newcomers}
+    replaced = {old: by[old] for old in round_.lost if old in by}
+    missing = [old for old in round_.lost if old not in by]
+    added = [new for new in newcomers if new not in replaced.values()]
+    for old, new in replaced.items():
+        _record_action(state, "replace", old, f"{new} was warm")
+    for old in missing:
+        _record_action(state, "shrink", old, "nobody was warm and ready to take its place")
+    for new in added:
+        _record_action(state, "grow", new, "it is ready")
+    parts = [f"{new} takes the place of {old}" for old, new in replaced.items()]
+    if missing:
+        parts.append(f"without {', '.join(missing)}")
+    if added:
+        parts.append(f"with {', '.join(added)}")
+    return "; ".join(parts) or "the same members again"
+
+
+def _record_action(state: State, action: str, subject: str, reason: str) -> None:
+    causes = () if action == "grow" else (f"lost {subject}",)
+    state.record(
+        ActionTaken(
+            id="", occurred_ns=state.now_ns, subject=subject, action=action, reason=reason, causes=causes
+        )
+    )
+
+
+def _say_formed(state: State, round_: Round, version: int) -> None:
+    count = len(round_.members)
+    members = "1 member" if count == 1 else f"{count} members"
+    if state.stepping is None:
+        nodes = len({state.members[name].node for name in round_.members})
+        where = "1 node" if nodes == 1 else f"{nodes} nodes"
+        state.say(f"generation {round_.number}: {members} on {where}; step {version + 1} is next")
+        return
+    took = "" if state.lost_ns is None else f", {(state.now_ns - state.lost_ns) / 1e9:.2f} s after the loss"
+    goes_on = f"step {version + 1} goes on with {members}{took}"
+    state.say(f"generation {round_.number}: {round_.changes}; {goes_on}")

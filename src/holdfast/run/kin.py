@@ -1,0 +1,65 @@
+"""What Linux is asked for so that no process outlives its run: to die with one's parent, to adopt orphans."""
+
+import ctypes
+import os
+import signal
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+# linux/prctl.h
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+_libc = ctypes.CDLL(None)
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel kill this process as soon as the one that started it, `parent`, is gone.
+
+    System calls and no lock, so that it may be called between fork and exec.
+    """
+    _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:  # it was gone before the kernel knew
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant that loses its own, instead of the machine's first process."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def children() -> frozenset[int]:
+    """Started or adopted, by every thread of this process; none where the kernel does not tell."""
+    found: set[int] = set()
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):
+            found.update(map(int, (task / "children").read_text(encoding="ascii").split()))
+    return frozenset(found)
+
+
+def reap(pids: Iterable[int]) -> None:
+    """Let go of those of these children that have ended."""
+    for pid in pids:
+        with suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+
+
+def signal_process(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a child that is not reaped yet; one that has ended meanwhile does not mind."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def signal_group(group: int, number: int) -> bool:
+    """Send a signal to a process group; 0 only asks. False if nobody is in it.
+
+    The number of a group is not given to anybody else as long as somebody is in it.
+    """
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody is, under another user
+        return True
+    return True

@@ -1,0 +1,235 @@
+"""A worker's line to the coordinator: it beats by itself, never holds the script up, and tells when it ends.
+
+Two threads: one sends what the script has to say and a heartbeat four times a second, the other reads.
+Nothing here knows torch, or what the messages mean.
+"""
+
+import contextlib
+import os
+import select
+import socket
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Self, get_args
+
+from holdfast.record.errors import HoldfastError
+from holdfast.run.frames import FrameBuffer
+from holdfast.run.wire import (
+    Accepted,
+    AnyMessage,
+    Challenge,
+    FromWorker,
+    MalformedFrame,
+    MemberBeat,
+    Proof,
+    Refused,
+    Stage,
+    ToWorker,
+    frame,
+    prove,
+)
+
+BEAT_INTERVAL_S = 0.25
+CONNECT_S = 10.0
+QUEUE_MAX = 16384
+"""Messages that wait to be sent. More than that means that nobody takes them: the link is given up."""
+LAST_WORDS_S = 1.0
+"""How long `send_now` waits for room on the socket."""
+READ_BYTES = 1 << 16
+
+_TO_WORKER = get_args(ToWorker)
+
+Listener = Callable[[ToWorker | None], None]
+"""Is called in the reading thread with every message, and with None when the connection has ended."""
+
+
+class Link:
+    """One worker's connection, made by `connect`. Reading begins with a listener, so nothing is missed."""
+
+    def __init__(self, connection: socket.socket, frames: FrameBuffer, member: str) -> None:
+        self.member = member
+        self._socket = connection
+        self._frames = frames
+        self._listener: Listener | None = None
+        self._queue: deque[bytes] = deque()
+        self._changed = threading.Condition()
+        self._sending = threading.Lock()
+        self._is_open = True
+        self._step = 0
+        self._stage: Stage = "starting"
+        self._sender = threading.Thread(target=self._send_all, name="holdfast-sender", daemon=True)
+        self._reader = threading.Thread(target=self._read_all, name="holdfast-reader", daemon=True)
+        # A forked child (a data loader's, say) would keep the connection open beyond this process's death.
+        forget = weakref.WeakMethod(self._forget)
+        os.register_at_fork(after_in_child=lambda: (method := forget()) and method())
+        self._sender.start()
+
+    @classmethod
+    def connect(cls, environment: Mapping[str, str]) -> Self:
+        """To the coordinator that the environment names; `HoldfastError` where that does not work."""
+        try:
+            endpoint, token = environment["HOLDFAST_COORDINATOR"], environment["HOLDFAST_TOKEN"]
+            member = environment["HOLDFAST_MEMBER"]
+        except KeyError as missing:
+            raise HoldfastError(
+                f"{missing.args[0]} is not set, so this process does not know its run",
+                hint="start the script with `holdfast run`",
+            ) from None
+        connection, frames = _shake_hands(endpoint, token, member)
+        return cls(connection, frames, member)
+
+    @property
+    def on_message(self) -> Listener | None:
+        return self._listener
+
+    @on_message.setter
+    def on_message(self, listener: Listener) -> None:
+        is_first = self._listener is None
+        self._listener = listener
+        if is_first:
+            self._reader.start()
+
+    def beat(self, step: int, stage: Stage) -> None:
+        """What the heartbeats tell from now on."""
+        self._step, self._stage = step, stage
+
+    def send(self, message: FromWorker) -> None:
+        """Have it sent; returns at once. After the connection has ended it goes nowhere."""
+        with self._changed:
+            if len(self._queue) >= QUEUE_MAX:
+                self._is_open = False
+            if self._is_open:
+                self._queue.append(frame(message))
+            self._changed.notify_all()
+
+    def send_now(self, message: FromWorker) -> None:
+        """Send it, after all that is still queued, before returning: for last words. Never raises."""
+        with self._sending, contextlib.suppress(OSError):
+            with self._changed:
+                data = b"".join((*self._queue, frame(message)))
+                self._queue.clear()
+            if select.select([], [self._socket], [], LAST_WORDS_S)[1]:
+                self._socket.sendall(data)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until all is handed to the kernel; False: it was not, in that time."""
+        with self._changed:
+            sent = self._changed.wait_for(lambda: not self._queue or not self._is_open, timeout_s)
+            if not sent or self._queue:
+                return False
+        if self._sending.acquire(timeout=CONNECT_S):  # what was taken from the queue is on its way
+            self._sending.release()
+            return True
+        return False
+
+    def close(self) -> None:
+        """End the connection and both threads."""
+        self._end()
+        current = threading.current_thread()
+        for thread in (self._sender, self._reader):
+            if thread.is_alive() and thread is not current:
+                thread.join()
+        self._socket.close()
+
+    def _send_all(self) -> None:
+        """The sending thread: what is queued at once, and the heartbeat when it is due."""
+        due_s = time.monotonic()
+        while self._is_open:
+            with self._changed:
+                if not self._queue:
+                    self._changed.wait(max(0.0, due_s - time.monotonic()))
+            if time.monotonic() >= due_s:
+                due_s = time.monotonic() + BEAT_INTERVAL_S
+                beat = MemberBeat(member=self.member, step=self._step, stage=self._stage)
+                with self._changed:
+                    self._queue.append(frame(beat))
+            try:
+                self._send_queued()
+            except OSError:
+                self._end()
+
+    def _send_queued(self) -> None:
+        with self._sending:
+            with self._changed:
+                data = b"".join(self._queue)
+                self._queue.clear()
+                self._changed.notify_all()
+            if data:
+                self._socket.sendall(data)
+
+    def _read_all(self) -> None:
+        """The reading thread. Whatever ends it, the listener hears of it, once."""
+        assert self._listener is not None
+        with contextlib.suppress(OSError, MalformedFrame):
+            # The handshake may have read the beginning of what comes next.
+            data = b""
+            while True:
+                for message in self._frames.feed(data):
+                    if isinstance(message, _TO_WORKER):
+                        self._listener(message)
+                data = self._socket.recv(READ_BYTES)
+                if not data:
+                    break
+        self._end()
+        self._listener(None)
+
+    def _end(self) -> None:
+        with self._changed:
+            self._is_open = False
+            self._changed.notify_all()
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _forget(self) -> None:
+        """In a forked child: the connection is the parent's. Closing the child's copy does not end it."""
+        self._is_open = False
+        self._socket.close()
+
+
+def _shake_hands(endpoint: str, token: str, member: str) -> tuple[socket.socket, FrameBuffer]:
+    """A connection that has proved the token, and what was read of the rest already."""
+    host, _, port = endpoint.rpartition(":")
+    try:
+        connection = socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S)
+    except (OSError, ValueError) as error:
+        raise HoldfastError(
+            f"the coordinator at {endpoint} cannot be reached: {error}",
+            hint="is the run still up, and its address right?",
+        ) from None
+    try:
+        frames = FrameBuffer()
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        challenge = _next(connection, frames)
+        if not isinstance(challenge, Challenge):
+            raise MalformedFrame("no challenge")
+        connection.sendall(frame(Proof(role="worker", name=member, proof=prove(token, challenge.nonce))))
+        answer = _next(connection, frames)
+        if isinstance(answer, Refused):
+            raise HoldfastError(answer.sentence, hint=answer.hint)
+        if not isinstance(answer, Accepted):
+            raise MalformedFrame("no answer to the proof")
+        connection.settimeout(None)
+    except (OSError, MalformedFrame) as error:
+        connection.close()
+        raise HoldfastError(
+            f"what listens at {endpoint} does not answer like a coordinator: {error}",
+            hint="check the address, and that both ends have the same version of Holdfast",
+        ) from None
+    except BaseException:
+        connection.close()
+        raise
+    return connection, frames
+
+
+def _next(connection: socket.socket, frames: FrameBuffer) -> AnyMessage:
+    """The next message; nothing may come after it before we have answered."""
+    while True:
+        for message in frames.feed(connection.recv(READ_BYTES) or _ended()):
+            return message
+
+
+def _ended() -> bytes:
+    raise MalformedFrame("the connection ended")

@@ -1,0 +1,189 @@
+"""What it means that a process is gone: whose fault it was, what is written down, and when it is too much.
+
+A loss is acted on at once, whoever tells it first: the agent that saw the exit, the connection that ended or
+the lease that ran out. What the process died of may be known a moment later; only the record waits for it.
+"""
+
+import signal
+
+from holdfast.record.events import FaultObserved, MemberLost
+from holdfast.run import ending, processes
+from holdfast.run.state import Close, Member, Node, State, Unexplained
+from holdfast.run.waits import EXPLAIN_S, ns
+from holdfast.run.wire import WorkerExited
+
+SETBACKS_MAX = 16
+"""Losses without a commit in between before the run is given up; or so many times its members, if more."""
+SETBACKS_PER_MEMBER = 4
+DETAIL_CHARS_MAX = 2000
+COMPLAINT_PREFIX = "holdfast:"
+
+
+def lose(state: State, member: Member, why: str, *, onset_ns: int | None = None, cause: str = "") -> None:
+    """The member does not count any more. cause: the key of the fault, where that is recorded already."""
+    member.is_lost = True
+    state.setbacks += 1
+    if state.round is not None and member.name in state.round.names:
+        state.round.lost[member.name] = state.now_ns
+        state.vacated[state.seat_of(member)] = member.name
+        state.causes += (_key(member.name),)
+        state.lost_ns = state.lost_ns or state.now_ns
+    processes.vacate(state, member)
+    state.record(
+        MemberLost(
+            id=_key(member.name),
+            occurred_ns=state.now_ns,
+            subject=member.name,
+            reason=why,
+            onset_ns=member.struck_ns if onset_ns is None else onset_ns,
+            causes=(cause,) if cause else (),
+        )
+    )
+
+
+def lose_unexplained(state: State, member: Member, guess: str) -> None:
+    """The connection ended. The agent is about to say why; meanwhile the run goes on."""
+    lose(state, member, guess)
+    state.unexplained[member.name] = Unexplained(lost_ns=state.now_ns, onset_ns=member.struck_ns, guess=guess)
+
+
+def fence(state: State, member: Member, why: str, *, onset_ns: int | None) -> None:
+    """Give up a member that may still run: end it first, so that it cannot come back."""
+    processes.stop(state, member, 0)
+    state.out.append(Close("worker", member.name))
+    cause = _record_fault(state, member.name, why, onset_ns=onset_ns)
+    state.say(f"{member.name} lost ({why})", "trouble")
+    lose(state, member, why, onset_ns=onset_ns, cause=cause)
+
+
+def lose_node(state: State, node: Node, why: str, *, onset_ns: int | None) -> None:
+    """The node is gone with everybody on it."""
+    members = [member for member in state.members.values() if member.node == node.name]
+    living = [member for member in members if not member.is_lost]
+    state.say(f"node {node.name} lost ({why}) with {_counted(len(living), 'member')}", "trouble")
+    struck = [member.struck_ns for member in living if member.struck_ns is not None]
+    onset_ns = min(struck) if struck else onset_ns
+    cause = _record_fault(state, node.name, "node lost", onset_ns=onset_ns, detail=why)
+    setbacks = state.setbacks
+    for member in living:
+        lose(state, member, "node lost", onset_ns=onset_ns, cause=cause)
+        state.out.append(Close("worker", member.name))
+    state.setbacks = setbacks + 1
+    for member in members:
+        state.unexplained.pop(member.name, None)
+        processes.gone(state, member)
+    del state.nodes[node.name]
+    state.nodes_active -= not node.is_spare
+    state.short.pop(node.name, None)
+    state.vacant = {seat: None for seat in state.vacant if seat[0] != node.name}
+
+
+def leave(state: State, member: Member) -> None:
+    """The script came to its end on this member, though the run had not: it counts as finished."""
+    member.has_left = True
+    if not member.is_lost:
+        member.is_lost = True
+        state.coming.pop(member.name, None)
+        state.waiting.pop(member.name, None)
+        if state.round is not None and member.name in state.round.names:
+            state.round.lost[member.name] = state.now_ns
+        if state.is_protected:
+            state.say(f"{member.name} left: its script ended")
+    state.unexplained.pop(member.name, None)
+
+
+def explain(state: State, member: Member, message: WorkerExited) -> None:
+    """Write down what it died of; and that it was lost, unless that is known."""
+    why = cause_of_death(message)
+    detail = (message.complaint or "\n".join(message.tail))[-DETAIL_CHARS_MAX:]
+    known = state.unexplained.pop(member.name, None)
+    if known is not None:
+        _explain(state, member.name, known, why, detail)
+    elif not member.is_lost:
+        cause = _record_fault(state, member.name, why, onset_ns=member.struck_ns, detail=detail)
+        state.say(f"{member.name} lost ({why})", "trouble")
+        lose(state, member, why, cause=cause)
+
+
+def give_up_explanations(state: State, *, at_once: bool = False) -> None:
+    """Write down losses that nobody explained in time, with what was guessed."""
+    for name, known in list(state.unexplained.items()):
+        due_ns = known.lost_ns + ns(EXPLAIN_S)
+        if at_once or state.now_ns >= due_ns:
+            del state.unexplained[name]
+            _explain(state, name, known, known.guess, "")
+        else:
+            state.wake(due_ns)
+
+
+def judge_script(state: State, member: Member, message: WorkerExited) -> None:
+    """A script that raised would raise again: at the start, or twice the same, it ends the run."""
+    complaint = message.complaint or f"{cause_of_death(message)} without a complaint"
+    if not state.has_committed:
+        reason = f"the script failed on {member.name} before the first commit ({cause_of_death(message)})"
+        ending.fail(state, reason, complaint=message.complaint)
+    elif complaint == state.complaint:
+        reason = f"the script failed again on {member.name}, as before, and nothing was committed in between"
+        ending.fail(state, reason, complaint=message.complaint)
+    state.complaint = complaint
+
+
+def judge_setbacks(state: State) -> None:
+    """Losses with nothing gained in between cannot go on for ever."""
+    if state.setbacks > SETBACKS_MAX and state.setbacks > SETBACKS_PER_MEMBER * state.seats:
+        ending.fail(state, f"{state.setbacks} losses and not one commit in between")
+
+
+def is_mistake(message: WorkerExited) -> bool:
+    """Whether the process ended with a sentence for the user."""
+    return message.code == ending.CODE_MISTAKE and message.complaint.lstrip().startswith(COMPLAINT_PREFIX)
+
+
+def cause_of_death(message: WorkerExited) -> str:
+    if message.signal is None:
+        return f"exit {message.code}"
+    try:
+        return signal.Signals(message.signal).name
+    except ValueError:
+        return f"signal {message.signal}"
+
+
+def _explain(state: State, name: str, known: Unexplained, why: str, detail: str) -> None:
+    """The fault behind a loss that was recorded before. It is dated back: it was there by then."""
+    state.say(f"{name} lost ({why})", "trouble")
+    state.record(
+        FaultObserved(
+            id="",
+            occurred_ns=known.lost_ns,
+            subject=name,
+            fault=why,
+            onset_ns=known.onset_ns,
+            detail=detail,
+            causes=(_key(name),),
+        )
+    )
+
+
+def _record_fault(state: State, subject: str, fault: str, *, onset_ns: int | None, detail: str = "") -> str:
+    """The key of the fault."""
+    key = f"fault {subject} {state.now_ns}"
+    state.record(
+        FaultObserved(
+            id=key,
+            occurred_ns=state.now_ns,
+            subject=subject,
+            fault=fault,
+            onset_ns=onset_ns,
+            detail=detail,
+        )
+    )
+    return key
+
+
+def _key(member: str) -> str:
+    """By which what follows from a member's loss names it."""
+    return f"lost {member}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

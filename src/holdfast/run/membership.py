@@ -1,0 +1,389 @@
+"""Who is in a run: the state machine that the coordinator drives, and the twin drives in its place.
+
+`advance` takes what happened and says what is to be done; `deadline` says when it wants to be asked again. It
+has no clock, no socket and no randomness: the same events at the same times give the same effects. The state
+is changed in place, because copying thousands of members for every heartbeat would cost more than deciding.
+
+A script that joins is protected: it goes on in generations (protected.py). One that never does is restarted
+as a whole (plain.py). Which of them it is shows when the first worker joins; until then it may be either.
+"""
+
+from holdfast.record.events import (
+    CheckpointBegun,
+    CheckpointFailed,
+    CheckpointSaved,
+    CheckpointVerified,
+    KnownEvent,
+    PhaseEntered,
+    RunStarted,
+)
+from holdfast.run import ending, losses, plain, processes, protected
+from holdfast.run.state import (
+    Begun,
+    Close,
+    Disconnected,
+    Effect,
+    FromMember,
+    FromNode,
+    Happening,
+    Member,
+    Node,
+    Policy,
+    Reply,
+    State,
+    StopRequested,
+    StrikeRequested,
+    Tick,
+    ToNode,
+)
+from holdfast.run.waits import LATE_S, ns
+from holdfast.run.wire import (
+    AgentJoined,
+    Answer,
+    Broken,
+    Checkpointed,
+    Committed,
+    EndNode,
+    Finished,
+    FromAgent,
+    FromWorker,
+    MemberBeat,
+    NodeBeat,
+    Published,
+    Regrouped,
+    Strike,
+    StrikeNode,
+    StrikeWorker,
+    Struck,
+    WorkerExited,
+    WorkerJoined,
+    WorkerReady,
+    WorkerStarted,
+)
+
+__all__ = ["Policy", "State", "advance", "deadline", "initial"]
+
+
+def initial(policy: Policy, now_ns: int) -> State:
+    return State(
+        policy=policy,
+        started_ns=now_ns,
+        now_ns=now_ns,
+        gpus=policy.nodes_min * policy.slots,
+        faults=policy.faults,
+    )
+
+
+def deadline(state: State) -> int | None:
+    """When `advance` wants a `Tick` at the latest; None: only something else that happens can matter."""
+    if state.is_over:
+        return None
+    dues_ns = [due_ns for due_ns in (state.due_ns, state.lease_due_ns) if due_ns is not None]
+    return min(dues_ns, default=None)
+
+
+def advance(state: State, event: Happening, now_ns: int) -> tuple[Effect, ...]:
+    """Take in what happened; what is to be done about it, in this order."""
+    state.now_ns = max(state.now_ns, now_ns)  # a clock that goes back must not undo a deadline
+    if state.is_over:
+        _turn_back(state, event)
+    elif _take_in(state, event):
+        _settle(state)
+    out, state.out = tuple(state.out), []
+    return out
+
+
+def _take_in(state: State, event: Happening) -> bool:
+    """Whether the event may change what is to be done; heartbeats and commits do not."""
+    match event:
+        case FromMember(name, message):
+            member = state.living(name)
+            return member is not None and _heard_member(state, member, message)
+        case FromNode(name, AgentJoined() as message):
+            _node_joined(state, name, message)
+        case FromNode(name, message):
+            node = state.nodes.get(name)
+            return node is not None and _heard_node(state, node, message)
+        case Disconnected("agent", name) if name in state.nodes:
+            _lose_node(state, state.nodes[name], "connection ended")
+        case Disconnected("worker", name):
+            _worker_disconnected(state, name)
+        case StopRequested(reason, code):
+            ending.stop(state, reason, code)
+        case StrikeRequested(strike):
+            state.out.append(Reply(_strike(state, strike)))
+        case Begun():
+            state.record(RunStarted(id="", occurred_ns=state.now_ns, gpus=state.gpus))
+        case Tick():
+            _check_leases(state)
+    return True
+
+
+def _settle(state: State) -> None:
+    """Do whatever can be done as things stand, and work out when to look again."""
+    state.due_ns = None
+    losses.give_up_explanations(state)
+    if state.closing is None:
+        if state.is_protected:
+            protected.settle(state)
+        else:
+            plain.settle(state)
+    if state.closing is not None:
+        losses.give_up_explanations(state, at_once=True)
+        state.due_ns = None
+        ending.settle(state)
+
+
+def _turn_back(state: State, event: Happening) -> None:
+    """The run is over; whoever comes now is told so."""
+    match event:
+        case FromNode(name, AgentJoined()):
+            end = state.closing.end if state.closing is not None else None
+            if end is not None:
+                message = EndNode(outcome=end.outcome, code=end.code, reason=end.reason)
+                state.out.append(ToNode(name, message))
+        case StrikeRequested():
+            state.out.append(Reply(Answer(ok=False, sentence="the run is over")))
+
+
+# ---- nodes -----------------------------------------------------------------------------------------------
+
+
+def _node_joined(state: State, name: str, message: AgentJoined) -> None:
+    if name in state.nodes:
+        _lose_node(state, state.nodes[name], "its agent came back")
+    state.nodes[name] = Node(
+        name=name,
+        address=message.address,
+        port=message.port,
+        slots=max(1, message.slots),
+        joined_ns=state.now_ns,
+        seen_ns=state.now_ns,
+    )
+    state.last_joined_ns = state.now_ns
+    state.short[name] = None
+    _expect(state, state.now_ns)
+    state.say(f"node {name} is there")
+
+
+def _lose_node(state: State, node: Node, why: str, onset_ns: int | None = None) -> None:
+    had_work = any(member.node == node.name and not member.is_gone for member in state.members.values())
+    losses.lose_node(state, node, why, onset_ns=onset_ns)
+    if state.is_launched and not state.is_protected and state.closing is None and had_work:
+        plain.fail(state, f"node {node.name} was lost ({why})")
+
+
+def _heard_node(state: State, node: Node, message: FromAgent) -> bool:
+    state.observed.note_gap(state.now_ns - node.seen_ns)
+    node.seen_ns = state.now_ns
+    match message:
+        case NodeBeat():
+            return False
+        case WorkerStarted():
+            if (member := state.living(message.member)) is not None:
+                processes.record_joined(state, member)
+            return False
+        case WorkerExited():
+            _worker_exited(state, node, message)
+    return True
+
+
+# ---- workers ---------------------------------------------------------------------------------------------
+
+
+def _heard_member(state: State, member: Member, message: FromWorker) -> bool:
+    """Whether what a living member said may change what is to be done."""
+    if member.seen_ns is None:
+        _expect(state, state.now_ns)
+    else:
+        state.observed.note_gap(state.now_ns - member.seen_ns)
+    member.seen_ns = state.now_ns
+    match message:
+        case MemberBeat():
+            member.step, member.stage = message.step, message.stage
+            return False
+        case Committed():
+            protected.committed(state, member, message)
+            return False
+        case Published():
+            return False  # between the members alone: the coordinator passes it on
+        case Checkpointed():
+            _checkpointed(state, member, message)
+            return False
+        case Struck():
+            _struck(state, member, message)
+            return False
+        case WorkerJoined():
+            _worker_joined(state, member)
+        case WorkerReady():
+            protected.ready(state, member, message)
+        case Regrouped():
+            return protected.regrouped(state, member, message)
+        case Broken():
+            protected.broken(state, message)
+        case Finished():
+            protected.finished(state, member, message)
+    return True
+
+
+def _worker_joined(state: State, member: Member) -> None:
+    if not state.is_protected:
+        state.is_protected = True
+        state.record(PhaseEntered(id="", occurred_ns=state.now_ns, phase="init"))
+    protected.joined(state, member)
+
+
+def _worker_disconnected(state: State, name: str) -> None:
+    member = state.living(name)
+    if member is None or not state.is_protected or state.closing is not None:
+        return  # its agent will say that it went
+    losses.lose_unexplained(state, member, "connection ended")
+
+
+def _worker_exited(state: State, node: Node, message: WorkerExited) -> None:
+    """An agent saw a process go. The loss may be known already; what it died of is not."""
+    node.port = message.port or node.port
+    member = state.members.get(message.member)
+    if member is None or member.is_gone:
+        return
+    if state.closing is not None:
+        _exited_at_the_end(state, member, message)
+    elif member.is_stopped:
+        pass  # we ended it, and said why
+    elif message.code == 0 and member.role == "active":
+        losses.leave(state, member)
+    else:
+        losses.explain(state, member, message)
+        _judge(state, member, message)
+    member.is_lost = True
+    processes.gone(state, member)
+
+
+def _judge(state: State, member: Member, message: WorkerExited) -> None:
+    """What a failed process means for the run as a whole."""
+    if losses.is_mistake(message):
+        sentence = message.complaint.strip().removeprefix(losses.COMPLAINT_PREFIX).strip()
+        first_line = sentence.splitlines()[0] if sentence else "a mistake"
+        ending.fail(state, first_line, code=ending.CODE_MISTAKE, complaint=message.complaint)
+    elif not state.is_protected:
+        plain.fail(state, f"{member.name} failed ({losses.cause_of_death(message)})", message.complaint)
+    elif message.code is not None:
+        losses.judge_script(state, member, message)
+
+
+def _exited_at_the_end(state: State, member: Member, message: WorkerExited) -> None:
+    """After the release a script may still fail, in what it does with the result."""
+    assert state.closing is not None
+    if state.closing.end.outcome != "completed" or member.is_stopped or not message.code:
+        return
+    reason = f"{member.name} failed after the training was complete ({losses.cause_of_death(message)})"
+    ending.fail(state, reason, complaint=message.complaint)
+
+
+def _checkpointed(state: State, member: Member, message: Checkpointed) -> None:
+    step, place, now_ns = message.step, message.place, state.now_ns
+    event: KnownEvent
+    match message.happened:
+        case "begun":
+            event = CheckpointBegun(id="", occurred_ns=now_ns, step=step, place=place, blocking=False)
+        case "saved":
+            event = CheckpointSaved(
+                id="", occurred_ns=now_ns, step=step, place=place, stall_ns=message.stall_ns
+            )
+        case "failed":
+            event = CheckpointFailed(id="", occurred_ns=now_ns, step=step, place=place, reason=message.reason)
+            state.say(f"checkpoint of step {step} failed: {message.reason}", "trouble")
+        case "verified":
+            sound = not message.reason
+            event = CheckpointVerified(
+                id="", occurred_ns=now_ns, step=step, place=place, sound=sound, reason=message.reason
+            )
+        case "loaded":
+            member.loaded = (step, place)  # recorded if the generation goes on from it
+            return
+    state.record(event)
+
+
+# ---- chaos -----------------------------------------------------------------------------------------------
+
+
+def _struck(state: State, member: Member, message: Struck) -> None:
+    """A planned fault strikes: it must not strike again, and the loss that follows began here."""
+    member.struck_ns = state.now_ns
+    for fault in state.policy.faults:
+        if fault.id == message.fault:
+            state.say(f"planned {fault.fault} strikes {member.name} at step {fault.step} ({fault.moment})")
+    state.faults = tuple(fault for fault in state.faults if fault.id != message.fault)
+
+
+def _strike(state: State, strike: Strike) -> Answer:
+    """Do as the operator wants, to whom they name or to one that their seed picks."""
+    round_ = state.round
+    living = [member for member in state.members.values() if not member.is_lost]
+    if not strike.target:
+        present = [member for member in living if round_ is None or member.name in round_.names] or living
+        if not present:
+            return Answer(ok=False, sentence="the run has no members right now")
+        struck = [sorted(present, key=lambda member: member.name)[strike.seed % len(present)]]
+    elif strike.target in state.nodes:
+        struck = [member for member in living if member.node == strike.target]
+    else:
+        struck = [member for member in living if member.name == strike.target]
+    if not struck:
+        return Answer(ok=False, sentence=f"the run has no member or node {strike.target!r}")
+    for member in struck:
+        member.struck_ns = state.now_ns
+    if strike.fault == "node":
+        node = struck[0].node
+        state.out.append(ToNode(node, StrikeNode()))
+        sentence = f"node {node} is struck"
+    else:
+        for member in struck:
+            message = StrikeWorker(member=member.name, fault=strike.fault, for_s=strike.for_s)
+            state.out.append(ToNode(member.node, message))
+        sentence = f"{strike.fault} strikes {', '.join(member.name for member in struck)}"
+    state.say(f"chaos: {sentence}")
+    return Answer(ok=True, sentence=sentence)
+
+
+# ---- leases ----------------------------------------------------------------------------------------------
+
+
+def _expect(state: State, seen_ns: int) -> None:
+    """Somebody who was seen then has a lease: look when it may end."""
+    due_ns = seen_ns + state.observed.lease_ns
+    state.lease_due_ns = due_ns if state.lease_due_ns is None else min(state.lease_due_ns, due_ns)
+
+
+def _check_leases(state: State) -> None:
+    """Give up nodes and members that were silent for too long."""
+    due_ns = state.lease_due_ns
+    if due_ns is None or state.now_ns < due_ns:
+        return
+    late_ns = state.now_ns - due_ns
+    if late_ns > ns(LATE_S):
+        _renew_leases(state, late_ns)
+    lease_ns = state.observed.lease_ns
+    for node in [node for node in state.nodes.values() if state.now_ns - node.seen_ns >= lease_ns]:
+        state.out.append(Close("agent", node.name))
+        _lose_node(state, node, "no heartbeat", onset_ns=node.seen_ns)
+    seen_ns = [node.seen_ns for node in state.nodes.values()]
+    for member in list(state.members.values()) if state.closing is None else ():
+        if member.is_lost or member.seen_ns is None:
+            continue
+        if state.now_ns - member.seen_ns >= lease_ns:
+            losses.fence(state, member, "no heartbeat", onset_ns=member.seen_ns)
+        else:
+            seen_ns.append(member.seen_ns)
+    state.lease_due_ns = None
+    if seen_ns:
+        _expect(state, min(seen_ns))
+
+
+def _renew_leases(state: State, late_ns: int) -> None:
+    """This process was held up: what the others said meanwhile is still to be read."""
+    for node in state.nodes.values():
+        node.seen_ns = min(state.now_ns, node.seen_ns + late_ns)
+    for member in state.members.values():
+        if member.seen_ns is not None:
+            member.seen_ns = min(state.now_ns, member.seen_ns + late_ns)

@@ -1,0 +1,103 @@
+"""The agents that a launcher has on its own machine: started, started again when they were lost, ended."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Protocol
+
+import msgspec
+
+from holdfast.run import kin
+from holdfast.run.agent import EXIT_DISCONNECTED, Assignment
+
+SHORT_LIFE_S = 5.0
+SHORT_LIVES_MAX = 20
+"""An agent that is killed so soon, so many times in a row, is not started again."""
+RECONNECT_S = 1.0
+ORPHAN_GRACE_S = 1.0
+"""How long processes may outlive the agent they were started under, to clean up."""
+
+
+class Outlet(Protocol):
+    """Descriptors to which the members' lines go."""
+
+    @property
+    def stdout(self) -> int: ...
+
+    @property
+    def stderr(self) -> int: ...
+
+
+class Node:
+    """The agent of one node, or rather one after the other."""
+
+    def __init__(
+        self, assignment: Assignment, outlet: Outlet, away_s: Callable[[], Awaitable[float]]
+    ) -> None:
+        """away_s: is asked, after the node was lost, how long it stays away."""
+        self._assignment = assignment
+        self._outlet = outlet
+        self._away_s = away_s
+        self._process: asyncio.subprocess.Process | None = None
+        self._is_over = asyncio.Event()
+
+    async def keep(self) -> int:
+        """Run the agent until it exits by itself; returns its exit code, negative for a signal.
+
+        One that was killed is started again, as if the node came back, unless it does not live at all. One
+        that has lost the coordinator tries once to reach it again.
+        """
+        loop = asyncio.get_running_loop()
+        short_lives = 0
+        while True:
+            begun_s = loop.time()
+            code = await self._run()
+            short_lives = short_lives + 1 if loop.time() - begun_s < SHORT_LIFE_S else 0
+            if code == EXIT_DISCONNECTED and not short_lives:
+                await self._stay_away(RECONNECT_S)
+            elif code < 0 and short_lives <= SHORT_LIVES_MAX:
+                await self._stay_away(await self._away_s())
+            else:
+                return code
+            if self._is_over.is_set():
+                return code
+
+    def finish(self) -> None:
+        """The run is over: when the agent exits now, it is not started again."""
+        self._is_over.set()
+
+    def send_signal(self, number: signal.Signals) -> None:
+        if self._process is not None and self._process.returncode is None:
+            kin.signal_process(self._process.pid, number)
+
+    async def _stay_away(self, away_s: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(away_s):
+                await self._is_over.wait()
+
+    async def _run(self) -> int:
+        # -P: a file of the user's that is called like one of ours must not be taken for it.
+        self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "holdfast.run.agent"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=self._outlet.stdout,
+            stderr=self._outlet.stderr,
+            start_new_session=True,
+        )
+        with suppress(ConnectionError):  # it was killed before it could read
+            await self._process.communicate(msgspec.json.encode(self._assignment))
+        return await self._process.wait()
+
+
+async def end_orphans(others: frozenset[int]) -> None:
+    """End what lost agents left behind and this process adopted; `others`: children that it had before.
+
+    Only when all agents are gone, whom others wait for.
+    """
+    kin.reap(kin.children() - others)
+    if kin.children() - others:
+        await asyncio.sleep(ORPHAN_GRACE_S)
+    for orphan in kin.children() - others:
+        kin.signal_process(orphan, signal.SIGKILL)

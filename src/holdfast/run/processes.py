@@ -1,0 +1,163 @@
+"""The processes of a run: what they are called, what they are started with, and who has which seat.
+
+A process is named for the node and the slot it is started in, `n0.1`; the next one there is `n0.1+1`. No name
+is used twice. Warm processes are started in slots beyond the node's seats.
+"""
+
+from holdfast.record.events import MemberJoined, Role
+from holdfast.run.state import Member, Node, State, ToMembers, ToNode
+from holdfast.run.waits import backoff_ns
+from holdfast.run.wire import Admitted, StartWorker, StopWorker
+
+
+def start(state: State, node: Node, slot: int, role: Role) -> None:
+    """Have the script started. As active it has the seat from now on; otherwise it joins the node's pool."""
+    place = f"{node.name}.{slot}"
+    count = state.counts.get(place, 0)
+    state.counts[place] = count + 1
+    member = Member(
+        name=f"{place}+{count}" if count else place,
+        node=node.name,
+        slot=slot,
+        role=role,
+        started_ns=state.now_ns,
+    )
+    state.members[member.name] = member
+    state.running += 1
+    if role == "active":
+        _sit(state, node, member, slot)
+    else:
+        node.pool[slot] = member.name
+    environment = _environment(state, node, member)
+    state.out.append(ToNode(node.name, StartWorker(member=member.name, slot=slot, environment=environment)))
+
+
+def seat_from_pool(state: State, node: Node, slot: int) -> bool:
+    """Give an empty seat to the process of the node's pool that is furthest; False: there is none."""
+    pool = [state.members[name] for name in node.pool.values()]
+    member = min(
+        pool,
+        key=lambda one: (one.reached != "parked", one.slot != slot, one.started_ns, one.name),
+        default=None,
+    )
+    if member is None:
+        return False
+    del node.pool[member.slot]
+    state.short[node.name] = None
+    member.role, member.slot = "active", slot
+    member.replaces = state.vacated.get((node.order, slot), "")
+    _sit(state, node, member, slot)
+    record_joined(state, member)
+    if member.reached == "parked":
+        admit(state, member)
+    return True
+
+
+def admit(state: State, member: Member) -> None:
+    member.reached, member.admitted_ns = "admitted", state.now_ns
+    slots = state.nodes[member.node].slots
+    # A fault planned for a join strikes one newcomer only: whoever comes first once its step is reached.
+    due = [fault for fault in state.faults if fault.moment == "join" and fault.step <= state.step + 1][:1]
+    state.faults = tuple(fault for fault in state.faults if fault not in due)
+    state.out.append(ToMembers((member.name,), Admitted(slot=member.slot, slots=slots, faults=tuple(due))))
+
+
+def record_joined(state: State, member: Member) -> None:
+    """A warm process brings no GPU: it shares those of its node until it takes somebody's place."""
+    brings = member.role == "active" or state.nodes[member.node].is_spare
+    state.record(
+        MemberJoined(
+            id="",
+            occurred_ns=state.now_ns,
+            subject=member.name,
+            gpus=int(brings),
+            role=member.role,
+            node=member.node,
+        )
+    )
+
+
+def activate(state: State, node: Node) -> None:
+    """The node takes part from now on, at the first place that is free among the active ones."""
+    taken = {other.order for other in state.nodes.values() if not other.is_spare}
+    node.order = next(order for order in range(len(taken) + 1) if order not in taken)
+    node.is_spare = False
+    state.nodes_active += 1
+    node.seats = [None] * node.slots
+    state.vacant.update({(node.name, slot): None for slot in range(node.slots)})
+    state.short[node.name] = None
+
+
+def vacate(state: State, member: Member) -> None:
+    """Whatever place it had, in a seat or in the pool, is free."""
+    node = state.nodes.get(member.node)
+    state.coming.pop(member.name, None)
+    state.waiting.pop(member.name, None)
+    if node is None:
+        return
+    if node.pool.get(member.slot) == member.name:
+        del node.pool[member.slot]
+        state.short[node.name] = None
+    elif not node.is_spare and member.slot < node.slots and node.seats[member.slot] == member.name:
+        node.seats[member.slot] = None
+        state.vacant[node.name, member.slot] = None
+    if member.reached != "ready":
+        node.failures += 1
+        node.start_ns = state.now_ns + backoff_ns(node.failures)
+
+
+def stop(state: State, member: Member, grace_s: float) -> None:
+    member.is_stopped = True
+    if member.node in state.nodes:
+        state.out.append(ToNode(member.node, StopWorker(member=member.name, grace_s=grace_s)))
+
+
+def gone(state: State, member: Member) -> None:
+    """Its process exists no more. The name is kept while it matters to the present generation."""
+    if member.is_gone:
+        return
+    member.is_gone = True
+    state.running -= 1
+    if member.has_left or (state.round is not None and member.name in state.round.names):
+        state.departed.append(member.name)
+    else:
+        del state.members[member.name]
+
+
+def _sit(state: State, node: Node, member: Member, slot: int) -> None:
+    node.seats[slot] = member.name
+    state.vacant.pop((node.name, slot), None)
+    state.coming[member.name] = None
+
+
+def _environment(state: State, node: Node, member: Member) -> dict[str, str]:
+    """What torchrun would set, and who the member is.
+
+    The agent adds what is the same for all of its workers: where the coordinator is, the token, and the
+    directory for checkpoints.
+    """
+    active = state.active_nodes()
+    before = sum(other.slots for other in active if other.order < node.order)
+    world = sum(other.slots for other in active)
+    first = active[0]
+    rank = before + member.slot
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(member.slot),
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(node.slots),
+        "GROUP_RANK": str(node.order),
+        "GROUP_WORLD_SIZE": str(len(active)),
+        "ROLE_RANK": str(rank),
+        "ROLE_WORLD_SIZE": str(world),
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": first.address,
+        "MASTER_PORT": str(first.port),
+        "TORCHELASTIC_RUN_ID": state.policy.run,
+        "TORCHELASTIC_RESTART_COUNT": str(state.restarts),
+        "TORCHELASTIC_MAX_RESTARTS": str(state.policy.max_restarts),
+        "HOLDFAST_RUN": state.policy.run,
+        "HOLDFAST_MEMBER": member.name,
+        "HOLDFAST_NODE": node.name,
+        "HOLDFAST_ADDRESS": node.address,
+    }

@@ -1,0 +1,279 @@
+"""The membership of a script that joins: generations that replace, shrink and grow.
+
+`settle` looks at how things stand and does whatever brings the run nearer to full membership; it runs after
+everything that changes them, so nothing depends on the order in which messages arrive. What it cannot do yet
+it looks at again when something happens, or at `State.due_ns`.
+"""
+
+from collections import Counter
+
+from holdfast.run import ending, generations, losses, processes, seats, setups
+from holdfast.run.state import Member, Round, State
+from holdfast.run.waits import IDLE_S_MAX, ns
+from holdfast.run.wire import (
+    Broken,
+    Committed,
+    Finished,
+    Regrouped,
+    Stage,
+    WorkerReady,
+)
+
+HELD_UP: frozenset[Stage] = frozenset({"reduce", "waiting"})
+"""Stages in which a member waits for others: if a step hangs, it is not their fault."""
+REGROUPING: frozenset[Stage] = frozenset({"regroup", "state", "waiting"})
+
+
+# ---- what members say ------------------------------------------------------------------------------------
+
+
+def joined(state: State, member: Member) -> None:
+    """It is at `join()`. An active one goes on at once, a warm one stays until it is needed."""
+    if member.reached != "started":
+        return
+    state.observed.note_start(state.now_ns - member.started_ns)
+    member.reached = "parked"
+    if member.role == "active":
+        processes.admit(state, member)
+    else:
+        state.nodes[member.node].failures = 0
+
+
+def ready(state: State, member: Member, message: WorkerReady) -> None:
+    """It is at `protect()`: from here on it can be in a generation, if it is built like the others."""
+    if member.reached != "admitted" or not setups.fits(state, member, message.setup):
+        return
+    state.observed.note_ready(ns(message.took_s))
+    member.reached, member.ready_ns, member.version = "ready", state.now_ns, message.version
+    state.nodes[member.node].failures = 0
+    del state.coming[member.name]
+    state.waiting[member.name] = None
+
+
+def regrouped(state: State, member: Member, message: Regrouped) -> bool:
+    """It is in the group of the generation and has its state. Whether it was the last, and completes it."""
+    round_ = state.round
+    if round_ is None or message.generation != round_.number or member.name not in round_.names:
+        return False
+    member.version, member.lanes = message.version, message.lanes
+    state.steps_total = message.steps_total
+    round_.regrouped[member.name] = message.version
+    if len(round_.regrouped) < len(round_.members) or round_.lost or round_.formed_ns is not None:
+        return False
+    generations.form(state, round_)
+    return True
+
+
+def broken(state: State, message: Broken) -> None:
+    """A collective failed. Who is to blame shows within moments; if nobody does, all of them try again."""
+    round_ = state.round
+    if round_ is None or round_.broken_ns is not None:
+        return
+    is_pending = round_.at_boundary and round_.formed_ns is None  # then the one before still works
+    if message.generation == round_.number or (is_pending and message.generation == _number(state.stepping)):
+        round_.broken_ns = state.now_ns
+
+
+def committed(state: State, member: Member, message: Committed) -> None:
+    """One member has the step; the run has it when all of the generation do."""
+    if message.loss is not None and (not state.losses or state.losses[-1][0] < message.step):
+        state.losses.append((message.step, message.loss))
+    if (message.generation, message.step) <= member.reported:
+        return
+    member.reported = (message.generation, message.step)
+    member.version = message.step
+    for round_ in (state.stepping, state.round):
+        if round_ is not None and round_.number == message.generation:
+            state.first_ns.setdefault(message.step, state.now_ns)
+            round_.tally[message.step] = round_.tally.get(message.step, 0) + 1
+            generations.keep(state, round_, message.step)
+            return
+
+
+def finished(state: State, member: Member, message: Finished) -> None:
+    member.digest, member.stage = message.digest, "finished"
+
+
+# ---- how things stand ------------------------------------------------------------------------------------
+
+
+def settle(state: State) -> None:
+    """Do what can be done as things stand."""
+    if _is_complete(state):
+        _complete(state)
+        return
+    losses.judge_setbacks(state)
+    if state.closing is not None:
+        return
+    seats.promote_spare_nodes(state)
+    seats.fill_seats(state)
+    if state.round is not None:
+        _watch(state, state.round)
+    if state.round is None or not state.survivors:
+        _gather(state)
+    else:
+        _go_on(state, state.round)
+    if state.closing is None:
+        seats.fill_pools(state)
+
+
+def _gather(state: State) -> None:
+    """Nobody steps: at the start, or when everybody was lost. Wait for all who come, but not too long."""
+    if not _has_nodes(state) or not state.waiting:
+        _stall(state)
+        return
+    if state.coming:
+        first = state.members[next(iter(state.waiting))]
+        due_ns = first.ready_ns + state.observed.start_wait_ns
+        if state.now_ns < due_ns:
+            state.wake(due_ns)
+            return
+    if state.round is not None or setups.has_lanes(state):
+        _announce(state, [], at_boundary=False)
+
+
+def _go_on(state: State, round_: Round) -> None:
+    """There are survivors: without the lost ones as soon as may be, with newcomers when it suits."""
+    survivors = [name for name in round_.members if name not in round_.lost]
+    if round_.lost:
+        if not _has_nodes(state):
+            _stall(state)
+        elif not _awaits_replacement(state):
+            _announce(state, survivors, at_boundary=False)
+    elif round_.broken_ns is not None:
+        due_ns = round_.broken_ns + state.observed.broken_ns
+        if state.now_ns < due_ns:
+            state.wake(due_ns)
+        else:
+            state.setbacks += 1
+            _announce(state, survivors, at_boundary=False)
+    elif _may_grow(state, round_):
+        _announce(state, survivors, at_boundary=True)
+
+
+def _awaits_replacement(state: State) -> bool:
+    """Whether somebody who takes a lost one's place may be ready soon enough to wait for."""
+    wait_ns = state.observed.replace_ns
+    dues_ns = [
+        member.admitted_ns + wait_ns
+        for member in map(state.members.__getitem__, state.coming)
+        if member.replaces and member.reached == "admitted" and state.now_ns < member.admitted_ns + wait_ns
+    ]
+    for due_ns in dues_ns:
+        state.wake(due_ns)
+    return bool(dues_ns)
+
+
+def _may_grow(state: State, round_: Round) -> bool:
+    """Whether newcomers are to come in now. Members that are done never reach a step boundary again."""
+    return (
+        round_.formed_ns is not None
+        and bool(state.waiting)
+        and generations.room(state) > 0
+        and not any(state.members[name].is_done for name in round_.members)
+        and not _awaits_siblings(state)
+    )
+
+
+def _awaits_siblings(state: State) -> bool:
+    """Whether more members of a newcomer's node are about to be ready: better one change than several."""
+    first = state.members[next(iter(state.waiting))]
+    due_ns = first.ready_ns + state.observed.join_ns
+    if state.now_ns >= due_ns:
+        return False
+    nodes = {state.members[name].node for name in state.waiting}
+    if not any(state.members[name].node in nodes for name in state.coming):
+        return False
+    state.wake(due_ns)
+    return True
+
+
+def _announce(state: State, survivors: list[str], *, at_boundary: bool) -> None:
+    generations.announce(state, survivors, at_boundary=at_boundary)
+    assert state.round is not None
+    _watch(state, state.round)  # it must be formed in time
+
+
+def _has_nodes(state: State) -> bool:
+    return state.nodes_active >= state.policy.nodes_min
+
+
+def _stall(state: State) -> None:
+    """The run cannot go on for want of nodes or members: wait for them, at most `wait_s`."""
+    want = "members that are ready"
+    if not _has_nodes(state):
+        want = f"nodes: {state.nodes_active} of at least {state.policy.nodes_min} are there"
+    if state.stalled_ns is None:
+        state.stalled_ns = state.now_ns
+        if state.round is not None:
+            state.say(f"waiting for {want}, for at most {state.policy.wait_s:g} s", "trouble")
+    due_ns = state.stalled_ns + state.wait_ns
+    if state.now_ns >= due_ns:
+        ending.fail(state, f"waited {state.policy.wait_s:g} s in vain for {want}")
+    else:
+        state.wake(due_ns)
+
+
+# ---- who is late -----------------------------------------------------------------------------------------
+
+
+def _watch(state: State, round_: Round) -> None:
+    """Members that hold everybody up are ended: while a generation forms, and in a step that never ends."""
+    if round_.lost:
+        return  # another generation follows in any case
+    if round_.formed_ns is None:
+        due_ns = round_.opened_ns + state.observed.form_wait_ns(at_boundary=round_.at_boundary)
+        late = [name for name in round_.members if name not in round_.regrouped]
+        suspects = [name for name in late if state.members[name].stage not in REGROUPING]
+        why = "did not regroup in time"
+    else:
+        since_ns = max(round_.formed_ns, state.committed_ns or 0)
+        due_ns = since_ns + state.observed.hung_ns
+        unfinished = [name for name in round_.members if not state.members[name].is_done]
+        suspects = [name for name in unfinished if state.members[name].stage not in HELD_UP]
+        if len(suspects) == len(round_.members):
+            due_ns = max(due_ns, since_ns + ns(IDLE_S_MAX))  # nobody waits for anybody
+        why = "no commit for too long"
+    if state.now_ns < due_ns:
+        state.wake(due_ns)
+    elif suspects:
+        for name in suspects:
+            losses.fence(state, state.members[name], why, onset_ns=None)
+        seats.fill_seats(state)
+    elif round_.broken_ns is None:
+        round_.broken_ns = state.now_ns - state.observed.broken_ns  # nobody to blame: all try again
+
+
+# ---- the end ---------------------------------------------------------------------------------------------
+
+
+def _is_complete(state: State) -> bool:
+    """Whether everybody who is left is done. Newcomers need not be, if no boundary came for them."""
+    round_ = state.round
+    if round_ is None:
+        seated = [name for node in state.nodes.values() for name in node.seats] if state.departed else []
+        return bool(seated) and all(name is not None and state.members[name].has_left for name in seated)
+    present = [state.members[name] for name in round_.members if name not in round_.lost]
+    if round_.at_boundary and not round_.regrouped and state.stepping is not None:
+        present = [member for member in present if member.name in state.stepping.names]
+    anybody = any(state.members[name].is_done for name in round_.members)
+    return anybody and all(member.is_done for member in present)
+
+
+def _complete(state: State) -> None:
+    """Release everybody, if they agree on what they have."""
+    names = () if state.round is None else state.round.members
+    digests = {name: digest for name in names if (digest := state.members[name].digest) is not None}
+    if len(set(digests.values())) <= 1:
+        digest = "".join(f", digest {digest}" for digest in set(digests.values()))
+        state.say(f"completed: step {state.step}{digest}")
+        ending.complete(state)
+        return
+    common, _ = Counter(digests.values()).most_common(1)[0]
+    others = ", ".join(name for name, digest in digests.items() if digest != common)
+    agreeing = next(name for name, digest in digests.items() if digest == common)
+    ending.fail(state, f"the members ended with different weights: {others} differs from {agreeing}")
+
+
+def _number(round_: Round | None) -> int:
+    return 0 if round_ is None else round_.number

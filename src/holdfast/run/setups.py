@@ -1,0 +1,57 @@
+"""Whether members fit together: they must be built alike, and there must be a lane for each."""
+
+from holdfast.run import ending, losses
+from holdfast.run.state import Member, State, ToMembers
+from holdfast.run.wire import Dismissed, Setup
+
+_SETTINGS = ("lanes", "seed", "threads", "torch", "device", "deterministic")
+
+
+def fits(state: State, member: Member, setup: Setup) -> bool:
+    """Whether the member is built like the first one.
+
+    At the start nobody can tell which of two is right, so the run ends; later only the newcomer has to go.
+    """
+    if state.setup is None:
+        state.setup = (member.name, setup)
+        return True
+    difference = _difference(state.setup, (member.name, setup))
+    if not difference:
+        return True
+    hint = "every member must build the same model, with the same versions and settings"
+    if state.round is None:
+        ending.refuse(state, difference, hint)
+        return False
+    state.say(f"{member.name} cannot take part: {difference}", "trouble")
+    state.out.append(ToMembers((member.name,), Dismissed(sentence=difference, hint=hint)))
+    member.is_stopped = True
+    losses.lose(state, member, "built differently")
+    return False
+
+
+def has_lanes(state: State) -> bool:
+    """Whether nobody would be without a lane; if somebody would, the run ends here."""
+    assert state.setup is not None
+    lanes = state.setup[1].lanes
+    if state.seats <= lanes:
+        return True
+    ending.refuse(
+        state,
+        f"{state.seats} members cannot share {lanes} lanes",
+        "give protect() at least as many lanes as there are members, or start fewer members",
+    )
+    return False
+
+
+def _difference(first: tuple[str, Setup], second: tuple[str, Setup]) -> str:
+    """The first thing in which two members are not built alike, as a sentence; empty if there is none."""
+    (one, a), (other, b) = first, second
+    if a == b:
+        return ""
+    for setting in _SETTINGS:
+        left, right = getattr(a, setting), getattr(b, setting)
+        if left != right:
+            return f"{one} has {setting}={left} and {other} has {setting}={right}"
+    parts = [part for part in {**a.parts, **b.parts} if a.parts.get(part) != b.parts.get(part)]
+    where = f" in {parts[0]}" if parts else ""
+    return f"the model of {other} differs from that of {one}{where}"

@@ -1,0 +1,361 @@
+"""What the membership of a run is made of: its policy, its state, what happens to it and what it then wants.
+
+Data only, and the few sums that keep them consistent. What follows from an event is decided in membership.py
+(nodes, losses, the end), protected.py (generations) and plain.py (restarts).
+"""
+
+from collections import deque
+from typing import Annotated, Literal
+
+import msgspec
+
+from holdfast.record.events import KnownEvent, Role
+from holdfast.run.waits import Observed, ns
+from holdfast.run.wire import (
+    Answer,
+    FromAgent,
+    FromWorker,
+    Outcome,
+    PlannedFault,
+    Setup,
+    Stage,
+    Strike,
+    ToAgent,
+    ToWorker,
+)
+
+LOSSES_MAX = 512
+"""How many of the last steps' losses are kept for whoever watches."""
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user asked for.
+
+    slots: members a node has. nodes_min: without so many nodes the run waits; nodes beyond `nodes_max` are
+    spares. warm: processes a node keeps ready to step in. max_restarts: of a script that never joins.
+    wait_s: the longest the run waits for nodes or members that it cannot go on without. grace_s: what a
+    worker has between SIGTERM and SIGKILL. faults: strikes that are planned.
+    """
+
+    run: str
+    slots: Positive = 1
+    nodes_min: Positive = 1
+    nodes_max: Positive = 1
+    warm: Count = 1
+    max_restarts: Count = 3
+    wait_s: float = 600.0
+    grace_s: float = 10.0
+    faults: tuple[PlannedFault, ...] = ()
+
+
+# ---- what happens ----------------------------------------------------------------------------------------
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """Agents can reach the coordinator from now on."""
+
+
+class FromNode(msgspec.Struct, frozen=True):
+    """An agent said something."""
+
+    node: str
+    message: FromAgent
+
+
+class FromMember(msgspec.Struct, frozen=True):
+    """A worker said something."""
+
+    member: str
+    message: FromWorker
+
+
+class Disconnected(msgspec.Struct, frozen=True):
+    """The connection of an agent or a worker ended."""
+
+    role: Literal["agent", "worker"]
+    name: str
+
+
+class Tick(msgspec.Struct, frozen=True):
+    """The time that `deadline` named has come."""
+
+
+class StopRequested(msgspec.Struct, frozen=True):
+    """The operator wants the run to end; the second time, at once. code: what `holdfast run` exits with."""
+
+    reason: str
+    code: int
+
+
+class StrikeRequested(msgspec.Struct, frozen=True):
+    """The operator wants a fault, now."""
+
+    strike: Strike
+
+
+Happening = Begun | FromNode | FromMember | Disconnected | Tick | StopRequested | StrikeRequested
+
+# ---- what is to be done about it -------------------------------------------------------------------------
+
+
+class ToNode(msgspec.Struct, frozen=True):
+    """Send this to the node's agent."""
+
+    node: str
+    message: ToAgent
+
+
+class ToMembers(msgspec.Struct, frozen=True):
+    """Send this to each of these workers."""
+
+    members: tuple[str, ...]
+    message: ToWorker
+
+
+class Close(msgspec.Struct, frozen=True):
+    """End this connection: whoever holds it was given up."""
+
+    role: Literal["agent", "worker"]
+    name: str
+
+
+class Record(msgspec.Struct, frozen=True):
+    """Write this down.
+
+    Neither `id` nor `causes` are those of the record: the membership names an event that it will refer to
+    by a key of its own, and whoever records puts the true ids in their place.
+    """
+
+    event: KnownEvent
+
+
+class Say(msgspec.Struct, frozen=True):
+    """One line for the operator."""
+
+    text: str
+    severity: Literal["note", "trouble", "failure"] = "note"
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """The answer to the strike that was requested."""
+
+    answer: Answer
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """The run is over. complaint: what is to be printed for the user, once: a traceback or a sentence."""
+
+    outcome: Outcome
+    code: int
+    reason: str
+    complaint: str = ""
+
+
+Effect = ToNode | ToMembers | Close | Record | Say | Reply | Ending
+
+# ---- what is ----------------------------------------------------------------------------------------------
+
+
+class Member(msgspec.Struct, kw_only=True):
+    """One worker process, from the moment it is wanted until its exit is known.
+
+    slot: the seat it has or is meant for; a warm process is counted beyond the node's seats until it takes
+    one. reached: `started`, at `join()` (`parked`), out of it (`admitted`), at `protect()` (`ready`).
+    replaces: whose place it takes. is_lost: it does not count any more, whether or not its exit is known.
+    has_left: it ended well, though nobody released it. is_stopped: we ended it. reported: generation and
+    step of its last commit. loaded: step and place of the checkpoint it has begun with.
+    """
+
+    name: str
+    node: str
+    slot: int
+    role: Role
+    started_ns: int
+    reached: Literal["started", "parked", "admitted", "ready"] = "started"
+    admitted_ns: int = 0
+    ready_ns: int = 0
+    seen_ns: int | None = None
+    is_lost: bool = False
+    is_gone: bool = False
+    is_stopped: bool = False
+    has_left: bool = False
+    replaces: str = ""
+    struck_ns: int | None = None
+    digest: str | None = None
+    setup: Setup | None = None
+    version: int = 0
+    loaded: tuple[int, str] | None = None
+    reported: tuple[int, int] = (0, 0)
+    stage: Stage = "starting"
+    step: int = 0
+    lanes: tuple[int, ...] = ()
+
+    @property
+    def is_done(self) -> bool:
+        return self.digest is not None or self.has_left
+
+
+class Node(msgspec.Struct, kw_only=True):
+    """A machine with an agent. order: its place among the active ones, from which ranks follow.
+
+    seats: who has each slot. pool: who is kept warm, by the slot number it was started with.
+    failures: processes in a row that came to nothing; start_ns: not before this is another one tried.
+    """
+
+    name: str
+    address: str
+    port: int
+    slots: int
+    joined_ns: int
+    seen_ns: int
+    order: int = 0
+    is_spare: bool = True
+    seats: list[str | None] = []
+    pool: dict[int, str] = {}
+    failures: int = 0
+    start_ns: int = 0
+
+
+class Round(msgspec.Struct, kw_only=True):
+    """A generation: announced (`opened_ns`), and formed once all its members have regrouped.
+
+    changes: how it differs from the one before, in words. regrouped: the version each member goes on from.
+    tally: how many members have reported each step. lost: members that were lost since it was announced.
+    broken_ns: when a member first said that a collective failed.
+    """
+
+    number: int
+    members: tuple[str, ...]
+    names: frozenset[str]
+    at_boundary: bool
+    opened_ns: int
+    changes: str = ""
+    formed_ns: int | None = None
+    regrouped: dict[str, int] = {}
+    lost: dict[str, int] = {}
+    broken_ns: int | None = None
+    tally: dict[int, int] = {}
+
+
+class Unexplained(msgspec.Struct, frozen=True, kw_only=True):
+    """A loss whose reason the agent may still tell."""
+
+    lost_ns: int
+    onset_ns: int | None
+    guess: str
+
+
+class Closing(msgspec.Struct, kw_only=True):
+    """The run is ending like this. due_ns: when those who have not gone by then are ended harder."""
+
+    end: Ending
+    due_ns: int
+    patience: Literal["leave", "term", "kill"]
+
+
+class State(msgspec.Struct, kw_only=True):
+    """Everything the coordinator knows about a run.
+
+    now_ns, out: the time of the event being handled, and what is to be done about it so far.
+    due_ns: when to look again at the latest; lease_due_ns: when the first lease may end.
+    nodes_active: how many nodes are no spares.
+    members: processes that are wanted or whose names are still needed; running: those not seen to go yet.
+    departed: names to forget with the next generation. counts: processes ever started under a name.
+    attempt: who was started at launch, at `launched_ns`. gpus: members the run is meant to have, as recorded.
+    stalled_ns: since when it cannot go on for want of nodes or members.
+    coming: active members that are not ready. waiting: ready ones that the generation does not have.
+    vacant: seats without anybody. short: nodes whose pool may not be full.
+    round: the last generation that was announced; stepping: the last one that was formed.
+    lost_ns, causes: since `stepping` was formed, the first loss, and the keys of all of them.
+    vacated: who was lost from a seat (order, slot) since `round` was announced.
+    first_ns: when a step that the run does not have yet was first reported.
+    setbacks: losses since the last commit; complaint: the last one of a script since then.
+    """
+
+    policy: Policy
+    started_ns: int
+    now_ns: int
+    out: list[Effect] = []
+    due_ns: int | None = None
+    lease_due_ns: int | None = None
+    nodes: dict[str, Node] = {}
+    nodes_active: int = 0
+    members: dict[str, Member] = {}
+    running: int = 0
+    departed: list[str] = []
+    counts: dict[str, int] = {}
+    observed: Observed = msgspec.field(default_factory=Observed)
+    is_launched: bool = False
+    is_protected: bool = False
+    last_joined_ns: int = 0
+    launched_ns: int = 0
+    attempt: tuple[str, ...] = ()
+    gpus: int = 0
+    restarts: int = 0
+    restart_due_ns: int | None = None
+    stalled_ns: int | None = None
+    coming: dict[str, None] = {}
+    waiting: dict[str, None] = {}
+    vacant: dict[tuple[str, int], None] = {}
+    short: dict[str, None] = {}
+    generation: int = 0
+    round: Round | None = None
+    stepping: Round | None = None
+    vacated: dict[tuple[int, int], str] = {}
+    lost_ns: int | None = None
+    causes: tuple[str, ...] = ()
+    setup: tuple[str, Setup] | None = None
+    step: int = 0
+    steps_total: int = 0
+    has_committed: bool = False
+    committed_ns: int | None = None
+    first_ns: dict[int, int] = {}
+    setbacks: int = 0
+    complaint: str = ""
+    losses: deque[tuple[int, float]] = msgspec.field(default_factory=lambda: deque(maxlen=LOSSES_MAX))
+    faults: tuple[PlannedFault, ...] = ()
+    unexplained: dict[str, Unexplained] = {}
+    closing: Closing | None = None
+    is_over: bool = False
+
+    def say(self, text: str, severity: Literal["note", "trouble", "failure"] = "note") -> None:
+        self.out.append(Say(text, severity))
+
+    def record(self, event: KnownEvent) -> None:
+        self.out.append(Record(event))
+
+    def wake(self, at_ns: int) -> None:
+        """Look again at this time at the latest."""
+        self.due_ns = at_ns if self.due_ns is None else min(self.due_ns, at_ns)
+
+    def living(self, name: str) -> Member | None:
+        """The member of this name, unless it is lost or never was."""
+        member = self.members.get(name)
+        return None if member is None or member.is_lost else member
+
+    def active_nodes(self) -> list[Node]:
+        """In the order of their ranks."""
+        return sorted(
+            (node for node in self.nodes.values() if not node.is_spare), key=lambda node: node.order
+        )
+
+    def seat_of(self, member: Member) -> tuple[int, int]:
+        """What ranks are ordered by."""
+        return (self.nodes[member.node].order, member.slot)
+
+    @property
+    def seats(self) -> int:
+        """How many members the active nodes have room for."""
+        return sum(node.slots for node in self.nodes.values() if not node.is_spare)
+
+    @property
+    def survivors(self) -> int:
+        """How many members of the generation are not lost."""
+        return 0 if self.round is None else len(self.round.members) - len(self.round.lost)
+
+    @property
+    def wait_ns(self) -> int:
+        return ns(self.policy.wait_s)

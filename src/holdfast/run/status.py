@@ -1,0 +1,61 @@
+"""How a run stands at one moment, for whoever watches it live."""
+
+from typing import Literal
+
+import msgspec
+
+from holdfast.record.events import Role
+from holdfast.run.wire import Outcome, Stage
+
+Severity = Literal["note", "trouble", "failure"]
+
+
+class MemberStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One process: role, what it does, the step it works on, and the lanes it was dealt."""
+
+    name: str
+    node: str
+    slot: int
+    role: Role
+    stage: Stage
+    step: int
+    lanes: tuple[int, ...]
+    alive: bool
+
+
+class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One node. A lost one stays listed until it comes back under its name."""
+
+    name: str
+    alive: bool
+
+
+class Happened(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that happened, as the operator is told of it."""
+
+    occurred_ns: int
+    text: str
+    severity: Severity
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as the coordinator sees it.
+
+    generation: the last one that was formed; 0 before the first. step: the last one that all members have.
+    loss: that of the last step that reported one; losses: those of the last steps, as (step, loss).
+    rate: steps per second over the last ones, 0 while there are none. happened: the last things that did.
+    outcome: None while it runs.
+    """
+
+    run: str
+    started_ns: int
+    generation: int
+    step: int
+    steps_total: int
+    loss: float | None
+    losses: tuple[tuple[int, float], ...]
+    rate: float
+    members: tuple[MemberStatus, ...]
+    nodes: tuple[NodeStatus, ...]
+    happened: tuple[Happened, ...]
+    outcome: Outcome | None

@@ -1,0 +1,201 @@
+"""One process of the script as its agent holds it: started, read from, struck, stopped, and its exit seen.
+
+Everything happens in the agent's event loop. The process gets a session of its own; what else is in there
+when it ends has a moment to clean up after it and is then ended as well.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from holdfast.run.kin import die_with, signal_group, signal_process
+from holdfast.run.output import STREAMS, LastWords, MemberOutput, Printer, Stream
+from holdfast.run.wire import FaultKind
+
+READ_BYTES = 64 << 10
+DRAIN_BYTES_MAX = 1 << 20
+"""What an ended process left in a pipe is no more: Linux allows a pipe no more (pipe-max-size)."""
+GROUP_GRACE_S = 1.0
+"""How long what a worker started may outlive it: the trackers of shared memory clean up in this time."""
+GROUP_POLL_INTERVAL_S = 0.02
+
+
+class Program(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker runs, and where its lines are written beside being printed."""
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    log_directory: Path | None = None
+
+
+class Worker:
+    """A process from its start until nothing of it is left, which `gone` waits for.
+
+    on_exit is called once, with the return code as subprocess has it (negative: a signal) and the last words.
+    """
+
+    def __init__(
+        self, member: str, program: Program, printer: Printer, on_exit: Callable[[int, LastWords], None]
+    ) -> None:
+        """OSError where it cannot be started."""
+        self._loop = asyncio.get_running_loop()
+        self._printer = printer
+        self._on_exit = on_exit
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._is_stopped = False
+        self._is_gone = asyncio.Event()
+        self._logs = _open_logs(program.log_directory / member) if program.log_directory else {}
+        self._output = MemberOutput(member, self._print, self._log)
+        try:
+            self._process, self._pipes = _started(program)
+        except OSError:
+            self._close_logs()
+            raise
+        self._watched = os.pidfd_open(self._process.pid)
+        self._loop.add_reader(self._watched, self._exited)
+        self.resume()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def resume(self) -> None:
+        """Read on, after there was too much to print."""
+        for stream, pipe in self._pipes.items():
+            self._loop.add_reader(pipe, self._read, stream)
+
+    def stop(self, grace_s: float) -> None:
+        """SIGTERM and, if it is still there after `grace_s`, SIGKILL. 0: SIGKILL at once."""
+        self._is_stopped = True
+        if grace_s <= 0:
+            self._signal(signal.SIGKILL)
+            return
+        self._signal(signal.SIGTERM)
+        self._signal(signal.SIGCONT)  # a paused one would not hear it
+        self._later("kill", grace_s, partial(self._signal, signal.SIGKILL))
+
+    def strike(self, fault: FaultKind, for_s: float) -> None:
+        """Chaos."""
+        if fault != "pause":
+            self._signal(signal.SIGKILL)
+            return
+        self._signal(signal.SIGSTOP)
+        self._later("continue", for_s, partial(self._signal, signal.SIGCONT))
+
+    async def gone(self) -> None:
+        """Wait until the process has ended, and everything in its session."""
+        await self._is_gone.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process.returncode is None:
+            signal_process(self.pid, number)
+
+    def _later(self, what: str, delay_s: float, call: Callable[[], None]) -> None:
+        if timer := self._timers.pop(what, None):
+            timer.cancel()
+        self._timers[what] = self._loop.call_later(delay_s, call)
+
+    def _print(self, stream: Stream, line: bytes) -> None:
+        self._printer.put(STREAMS[stream], line)
+
+    def _log(self, stream: Stream, line: bytes) -> None:
+        if self._logs:
+            self._printer.put(self._logs[stream], line)
+
+    def _close_logs(self) -> None:
+        for log in self._logs.values():
+            self._printer.put_end(log)
+
+    def _read(self, stream: Stream) -> None:
+        if not self._take(stream):
+            self._close_pipe(stream)
+        elif self._printer.is_full():
+            # The pipes fill, and the script waits for whoever reads what it prints.
+            for pipe in self._pipes.values():
+                self._loop.remove_reader(pipe)
+
+    def _take(self, stream: Stream) -> int:
+        """Read once; returns how many bytes. BlockingIOError where nothing is there."""
+        data = os.read(self._pipes[stream], READ_BYTES)
+        self._output.feed(stream, data, self._loop.time())
+        if self._output.due_s is not None:
+            self._later("release", self._output.due_s - self._loop.time(), self._output.release)
+        return len(data)
+
+    def _close_pipe(self, stream: Stream) -> None:
+        pipe = self._pipes.pop(stream)
+        self._loop.remove_reader(pipe)
+        os.close(pipe)
+
+    def _exited(self) -> None:
+        """The kernel says that the process has ended."""
+        self._loop.remove_reader(self._watched)
+        os.close(self._watched)
+        returncode = self._process.wait()
+        for stream in tuple(self._pipes):
+            self._drain(stream)
+            self._close_pipe(stream)
+        for timer in self._timers.values():
+            timer.cancel()
+        # One that is stopped while it fails, because another was quicker to, fails all the same.
+        failed = returncode > 0 or (returncode < 0 and self._is_stopped)
+        words = self._output.end(self._loop.time(), failed=failed)
+        self._close_logs()
+        self._on_exit(returncode, words)
+        self._end_group(self._loop.time() + GROUP_GRACE_S)
+
+    def _drain(self, stream: Stream) -> None:
+        """Read what is still there, but do not wait for the end: others may hold the pipe open."""
+        left_bytes = DRAIN_BYTES_MAX
+        try:
+            while left_bytes > 0 and (size_bytes := self._take(stream)):
+                left_bytes -= size_bytes
+        except BlockingIOError:
+            pass
+
+    def _end_group(self, due_s: float) -> None:
+        if not signal_group(self.pid, 0):
+            self._is_gone.set()
+        elif self._loop.time() < due_s:
+            self._loop.call_later(GROUP_POLL_INTERVAL_S, self._end_group, due_s)
+        else:
+            signal_group(self.pid, signal.SIGKILL)
+            self._is_gone.set()
+
+
+def _started(program: Program) -> tuple[subprocess.Popen[bytes], dict[Stream, int]]:
+    """The process, and where what it prints can be read without waiting."""
+    pipes = {stream: os.pipe() for stream in STREAMS}
+    try:
+        process = subprocess.Popen(
+            program.command,
+            env=program.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=pipes["stdout"][1],
+            stderr=pipes["stderr"][1],
+            start_new_session=True,
+            # Runs after the fork. The printer's thread may have held a lock at that moment; this takes none.
+            preexec_fn=partial(die_with, os.getpid()),
+        )
+    except OSError:
+        for ours, _theirs in pipes.values():
+            os.close(ours)
+        raise
+    finally:
+        for _ours, theirs in pipes.values():
+            os.close(theirs)
+    for ours, _theirs in pipes.values():
+        os.set_blocking(ours, False)
+    return process, {stream: ours for stream, (ours, _theirs) in pipes.items()}
+
+
+def _open_logs(directory: Path) -> dict[Stream, int]:
+    directory.mkdir(parents=True, exist_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    return {stream: os.open(directory / f"{stream}.log", flags, 0o644) for stream in STREAMS}

@@ -1,0 +1,434 @@
+"""An agent as a process of its own, under a coordinator that does only what the test says."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import pytest
+
+from holdfast.run import wire
+from holdfast.run.agent import EXIT_DISCONNECTED, EXIT_MISTAKE, Assignment
+from holdfast.run.wire import (
+    Accepted,
+    AgentJoined,
+    AnyMessage,
+    Challenge,
+    EndNode,
+    NodeBeat,
+    Proof,
+    Refused,
+    StartWorker,
+    StopWorker,
+    StrikeNode,
+    StrikeWorker,
+    WorkerExited,
+    WorkerStarted,
+)
+
+TOKEN = "a token for tests"
+WAIT_S = 30.0
+POLL_INTERVAL_S = 0.01
+EXIT_SEEN_S_MAX = 1.0
+"""Typically a few milliseconds; generous, because machines that test are busy."""
+
+Kind = TypeVar("Kind", bound=AnyMessage)
+
+
+class Desk:
+    """The coordinator's end of one agent's connection, and the agent's process."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.taken: set[str] = set()
+        self.heard: list[AnyMessage] = []
+        self.agent: asyncio.subprocess.Process
+        self._came = asyncio.Condition()
+        self._writer: asyncio.StreamWriter
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        challenge = Challenge(nonce=wire.fresh_nonce())
+        writer.write(wire.frame(challenge))
+        proof = await self._read(reader)
+        assert isinstance(proof, Proof)
+        assert wire.proven(TOKEN, challenge.nonce, proof.proof)
+        if proof.name in self.taken:
+            writer.write(wire.frame(Refused(sentence=f"{proof.name} is there already")))
+            writer.close()
+            return
+        writer.write(wire.frame(Accepted(run="r")))
+        self._writer = writer
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                message = await self._read(reader)
+                async with self._came:
+                    self.heard.append(message)
+                    self._came.notify_all()
+        writer.close()
+
+    async def _read(self, reader: asyncio.StreamReader) -> AnyMessage:
+        length = wire.frame_length(await reader.readexactly(wire.LENGTH_BYTES))
+        return wire.unframe(await reader.readexactly(length))
+
+    def tell(self, message: AnyMessage) -> None:
+        self._writer.write(wire.frame(message))
+
+    def hang_up(self) -> None:
+        self._writer.close()
+
+    def start(self, member: str = "n0.0", **environment: str) -> None:
+        self.tell(StartWorker(member=member, slot=0, environment=environment))
+
+    async def next(self, kind: type[Kind], member: str = "") -> Kind:
+        """The first message of its kind, also if it has come already; of one member, if one is named."""
+
+        def found() -> list[Kind]:
+            messages = [message for message in self.heard if isinstance(message, kind)]
+            return [message for message in messages if not member or getattr(message, "member", "") == member]
+
+        async with asyncio.timeout(WAIT_S), self._came:
+            await self._came.wait_for(lambda: bool(found()))
+            return found()[0]
+
+    async def pid(self, member: str = "n0.0") -> int:
+        return (await self.next(WorkerStarted, member)).pid
+
+    async def exit_code(self) -> int:
+        async with asyncio.timeout(WAIT_S):
+            return await self.agent.wait()
+
+
+@asynccontextmanager
+async def desk(
+    *command: str, taken: tuple[str, ...] = (), node: str = "n0", log_directory: str = ""
+) -> AsyncIterator[Desk]:
+    """With an agent that has joined; workers run the command."""
+    here = Desk()
+    here.taken.update(taken)
+    server = await asyncio.start_server(here.serve, "127.0.0.1", 0)
+    here.port = server.sockets[0].getsockname()[1]
+    assignment = Assignment(
+        launcher=os.getpid(),
+        host="127.0.0.1",
+        port=here.port,
+        token=TOKEN,
+        node=node,
+        slots=2,
+        command=command,
+        checkpoints="/nowhere",
+        log_directory=log_directory,
+    )
+    here.agent = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "holdfast.run.agent"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert here.agent.stdin is not None
+    here.agent.stdin.write(msgspec.json.encode(assignment))
+    here.agent.stdin.close()
+    try:
+        await here.next(AgentJoined)
+        yield here
+    finally:
+        with suppress(ProcessLookupError):
+            here.agent.kill()
+        await here.agent.communicate()
+        server.close()
+        await server.wait_closed()
+
+
+def python(code: str) -> tuple[str, ...]:
+    return (sys.executable, "-u", "-c", code)
+
+
+SLEEP = ("sleep", "600")
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(_bounded(test))
+
+
+async def _bounded(test: Callable[[], Awaitable[None]]) -> None:
+    async with asyncio.timeout(2 * WAIT_S):
+        await test()
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs; one that has ended and was not waited for yet does not."""
+    try:
+        return state_of(pid) not in ("Z", "X")
+    except FileNotFoundError:
+        return False
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not condition():
+            await asyncio.sleep(POLL_INTERVAL_S)
+
+
+def test_it_says_who_it_is_and_goes_on_saying_that_it_lives() -> None:
+    async def test() -> None:
+        async with desk(*SLEEP) as here:
+            joined = await here.next(AgentJoined)
+            assert (joined.node, joined.slots, joined.address) == ("n0", 2, "127.0.0.1")
+            assert joined.port > 0
+            await here.next(NodeBeat)
+            here.heard.clear()
+            await here.next(NodeBeat)
+
+    run(test)
+
+
+def test_it_takes_the_next_name_where_the_hosts_is_taken() -> None:
+    async def test() -> None:
+        name = os.uname().nodename.partition(".")[0]
+        async with desk(*SLEEP, node="", taken=(name, f"{name}-2")) as here:
+            assert (await here.next(AgentJoined)).node == f"{name}-3"
+
+    run(test)
+
+
+def test_a_worker_has_the_environment_it_was_given_and_the_agents() -> None:
+    code = "import os; print(*(os.environ[name] for name in os.environ['NAMES'].split()))"
+    names = "RANK HOLDFAST_TOKEN HOLDFAST_COORDINATOR HOLDFAST_CHECKPOINTS OMP_NUM_THREADS"
+
+    async def test() -> None:
+        async with desk(*python(code)) as here:
+            here.start(NAMES=names, RANK="3")
+            ended = await here.next(WorkerExited)
+            assert (ended.code, ended.signal) == (0, None)
+            assert ended.tail == (f"3 {TOKEN} 127.0.0.1:{here.port} /nowhere 1",)
+            assert ended.port > 0
+
+    run(test)
+
+
+def test_the_death_of_a_worker_is_told_at_once() -> None:
+    async def test() -> None:
+        async with desk(*SLEEP) as here:
+            took_s = []
+            for number in range(5):
+                member = f"n0.0+{number}"
+                here.start(member)
+                os.kill(await here.pid(member), signal.SIGKILL)
+                begun_s = time.monotonic()
+                ended = await here.next(WorkerExited, member)
+                took_s.append(time.monotonic() - begun_s)
+                assert (ended.code, ended.signal) == (None, signal.SIGKILL)
+                assert abs(ended.occurred_ns - time.time_ns()) < WAIT_S * 10**9
+            assert sorted(took_s)[2] < EXIT_SEEN_S_MAX
+
+    run(test)
+
+
+def test_output_goes_to_its_streams_and_what_it_fails_with_is_held_back() -> None:
+    code = "import sys; print('out'); print('err', file=sys.stderr); raise ValueError('too late')"
+
+    async def test() -> None:
+        async with desk(*python(code)) as here:
+            here.start()
+            ended = await here.next(WorkerExited)
+            assert ended.code == 1
+            assert ended.complaint.startswith("Traceback (most recent call last):\n")
+            assert ended.complaint.endswith("\nValueError: too late")
+            here.tell(EndNode(outcome="failed", code=1))
+            out, err = await here.agent.communicate()
+            assert (out, err) == (b"[n0.0] out\n", b"[n0.0] err\n")
+
+    run(test)
+
+
+def test_a_worker_that_is_stopped_while_it_fails_has_failed() -> None:
+    header = "Traceback (most recent call last):"
+    code = f"import sys, time; print({header!r}, file=sys.stderr); print('up'); time.sleep(600)"
+
+    async def test() -> None:
+        async with desk(*python(code)) as here:
+            here.start()
+            assert here.agent.stdout is not None
+            await here.agent.stdout.readline()
+            here.tell(StopWorker(member="n0.0", grace_s=WAIT_S))
+            ended = await here.next(WorkerExited)
+            assert (ended.signal, ended.complaint) == (signal.SIGTERM, header)
+            here.tell(EndNode(outcome="failed", code=1))
+            assert await here.agent.communicate() == (b"", b"")
+
+    run(test)
+
+
+def test_a_traceback_that_is_survived_is_printed() -> None:
+    code = (
+        "import time, traceback\ntry: 1 / 0\nexcept ZeroDivisionError: traceback.print_exc()\ntime.sleep(600)"
+    )
+
+    async def test() -> None:
+        async with desk(*python(code)) as here:
+            here.start()
+            assert here.agent.stderr is not None
+            async with asyncio.timeout(WAIT_S):
+                await here.agent.stderr.readuntil(b"[n0.0] ZeroDivisionError: division by zero\n")
+
+    run(test)
+
+
+def test_output_is_also_written_to_files(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with desk(*python("print('one')"), log_directory=str(tmp_path)) as here:
+            here.start()
+            await here.next(WorkerExited)
+            here.tell(EndNode(outcome="completed", code=0))
+            assert await here.exit_code() == 0
+
+    run(test)
+    assert (tmp_path / "n0.0" / "stdout.log").read_text(encoding="utf-8") == "one\n"
+    assert (tmp_path / "n0.0" / "stderr.log").read_text(encoding="utf-8") == ""
+
+
+def test_a_program_that_cannot_be_started_is_the_users_mistake() -> None:
+    async def test() -> None:
+        async with desk("/no/such/program") as here:
+            here.start()
+            ended = await here.next(WorkerExited)
+            assert ended.code == EXIT_MISTAKE
+            assert ended.complaint == "holdfast: /no/such/program cannot be used: No such file or directory."
+
+    run(test)
+
+
+def test_a_stopped_worker_may_end_by_itself() -> None:
+    code = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(5)); print('up'); time.sleep(600)"
+
+    async def test() -> None:
+        async with desk(*python(code)) as here:
+            here.start()
+            assert here.agent.stdout is not None
+            await here.agent.stdout.readline()
+            here.tell(StopWorker(member="n0.0", grace_s=WAIT_S))
+            assert (await here.next(WorkerExited)).code == 5
+
+    run(test)
+
+
+@pytest.mark.parametrize("grace_s", [0.0, 0.2])
+def test_a_worker_that_does_not_end_is_killed_after_the_grace(grace_s: float) -> None:
+    code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up'); time.sleep(600)"
+
+    async def test() -> None:
+        async with desk(*python(code)) as here:
+            here.start()
+            assert here.agent.stdout is not None
+            await here.agent.stdout.readline()
+            begun_s = time.monotonic()
+            here.tell(StopWorker(member="n0.0", grace_s=grace_s))
+            assert (await here.next(WorkerExited)).signal == signal.SIGKILL
+            assert grace_s <= time.monotonic() - begun_s < grace_s + EXIT_SEEN_S_MAX
+
+    run(test)
+
+
+def test_a_pause_ends_by_itself_and_a_kill_kills() -> None:
+    async def test() -> None:
+        async with desk(*SLEEP) as here:
+            here.start()
+            pid = await here.pid()
+            here.tell(StrikeWorker(member="n0.0", fault="pause", for_s=0.3))
+            await until(lambda: state_of(pid) == "T")
+            await until(lambda: state_of(pid) == "S")
+            here.tell(StrikeWorker(member="n0.0", fault="kill"))
+            assert (await here.next(WorkerExited)).signal == signal.SIGKILL
+
+    run(test)
+
+
+def test_a_paused_worker_can_be_stopped() -> None:
+    async def test() -> None:
+        async with desk(*SLEEP) as here:
+            here.start()
+            here.tell(StrikeWorker(member="n0.0", fault="pause", for_s=600))
+            here.tell(StopWorker(member="n0.0", grace_s=WAIT_S))
+            assert (await here.next(WorkerExited)).signal == signal.SIGTERM
+
+    run(test)
+
+
+@pytest.mark.parametrize("how", ["struck", "killed"])
+def test_workers_die_with_their_agent(how: str) -> None:
+    async def test() -> None:
+        async with desk(*SLEEP) as here:
+            here.start("n0.0")
+            here.start("n0.1")
+            pids = [await here.pid("n0.0"), await here.pid("n0.1")]
+            if how == "struck":
+                here.tell(StrikeNode())
+            else:
+                here.agent.kill()
+            assert await here.exit_code() == -signal.SIGKILL
+            await until(lambda: not any(map(is_alive, pids)))
+
+    run(test)
+
+
+def test_the_end_takes_everything_with_it_and_gives_the_code() -> None:
+    # A child that does not hear SIGTERM, in the session of its parent, which has ended.
+    code = "import subprocess; print(subprocess.Popen(['sleep', '600']).pid)"
+
+    async def test() -> None:
+        async with desk(*python(code)) as here:
+            here.start("n0.0")
+            left_behind = int((await here.next(WorkerExited)).tail[0])
+            here.tell(EndNode(outcome="completed", code=7))
+            assert await here.exit_code() == 7
+            await until(lambda: not is_alive(left_behind))
+
+    run(test)
+
+
+@pytest.mark.parametrize("how", ["hung up", "asked to leave"])
+def test_an_agent_that_leaves_takes_its_workers_with_it(how: str) -> None:
+    async def test() -> None:
+        async with desk(*SLEEP) as here:
+            here.start()
+            pid = await here.pid()
+            if how == "hung up":
+                here.hang_up()
+            else:
+                here.agent.terminate()
+            code = EXIT_DISCONNECTED if how == "hung up" else 128 + signal.SIGTERM
+            assert await here.exit_code() == code
+            assert not is_alive(pid)
+
+    run(test)
+
+
+def test_nobody_reads_what_is_printed_and_the_agent_lives_on() -> None:
+    lines, width = 40_000, 100
+    code = f"for number in range({lines}): print(f'{{number:0{width}}}')"
+
+    async def test() -> None:
+        async with desk(*python(code)) as here:
+            here.start()
+            await here.pid()
+            await asyncio.sleep(1)
+            assert not [message for message in here.heard if isinstance(message, WorkerExited)]
+            here.heard.clear()
+            await here.next(NodeBeat)
+            assert here.agent.stdout is not None
+            for number in range(lines):
+                line = await here.agent.stdout.readline()
+                assert line == b"[n0.0] %0*d\n" % (width, number)
+            assert (await here.next(WorkerExited)).code == 0
+
+    run(test)

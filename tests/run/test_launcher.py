@@ -1,0 +1,467 @@
+"""`holdfast run` as a process: what comes out of it, how it ends, and that nothing is left of it."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from holdfast.record.events import ActionTaken, Event, GenerationOpened, MemberLost, RunEnded
+from holdfast.record.journal import Damage, read_directory
+from holdfast.record.spool import SHARED_MEMORY, journal_digest
+from holdfast.run.launcher import AWAY_S
+
+WAIT_S = 60.0
+STOP_S_MAX = 10.0
+"""How long a signal may take to end a run of scripts that do as they are told."""
+POLL_INTERVAL_S = 0.02
+TOKEN = "a token for tests"
+
+Kind = TypeVar("Kind", bound=Event)
+
+SLEEPS = "import os, time; print('pid', os.getpid(), flush=True); time.sleep(600)"
+DEAF = "import signal; signal.signal(15, signal.SIG_IGN); " + SLEEPS
+JOINS = '''
+"""A script that is protected, without torch: it steps by itself until the file `enough` is there."""
+import os, pathlib, queue, sys, time
+from holdfast.run.link import Link
+from holdfast.run.wire import *
+
+link = Link.connect(os.environ)
+inbox = queue.SimpleQueue()
+link.on_message = inbox.put
+member = link.member
+setup = Setup(lanes=64, seed=1, threads=1, torch="", device="", deterministic=True, model="", parts={})
+link.send(WorkerJoined(member=member, pid=os.getpid()))
+step, generation, is_finished = 0, None, False
+while True:
+    try:
+        match inbox.get(timeout=0.02):
+            case Admitted():
+                link.send(WorkerReady(member=member, setup=setup, version=step, took_s=0.01))
+            case Generation() as generation:
+                print("pid", os.getpid(), "generation", *generation.members, flush=True)
+                link.send(Regrouped(member=member, generation=generation.number, version=step, lanes=(0,),
+                                    steps_total=0, parts_s={}))
+            case Released() | None:
+                link.close()
+                sys.exit()
+    except queue.Empty:
+        if generation is None or is_finished:
+            continue
+        step += 1
+        link.send(Committed(member=member, generation=generation.number, step=step, loss=None, lanes=1,
+                            occurred_ns=0))
+        if is_finished := pathlib.Path("enough").exists():
+            link.send(Finished(member=member, step=0, digest="same"))
+'''
+
+
+class Launched:
+    """A launcher that runs, and what it has printed so far."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self.out: list[str] = []
+        self.err: list[str] = []
+        self._readers = [
+            threading.Thread(target=self._read, args=pair)
+            for pair in ((process.stdout, self.out), (process.stderr, self.err))
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _read(self, stream: Iterator[bytes], lines: list[str]) -> None:
+        lines.extend(line.decode().rstrip("\n") for line in stream)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        due_s = time.monotonic() + WAIT_S
+        while not condition():
+            assert time.monotonic() < due_s, "\n".join((*self.out, *self.err))
+            time.sleep(POLL_INTERVAL_S)
+
+    def until_printed(self, pattern: str, count: int = 1) -> list[str]:
+        """The lines of the members' stdout with it, once there are so many."""
+
+        def found() -> list[str]:
+            return [line for line in tuple(self.out) if re.search(pattern, line)]
+
+        self.until(lambda: len(found()) >= count)
+        return found()
+
+    def until_said(self, text: str) -> None:
+        self.until(lambda: any(text in line for line in tuple(self.err)))
+
+    def pids(self) -> list[int]:
+        """The script's processes, as they said themselves."""
+        return [int(match[1]) for line in tuple(self.out) if (match := re.search(r"pid (\d+)", line))]
+
+    def agents(self) -> list[int]:
+        return children(self.process.pid)
+
+    def wait(self) -> int:
+        """Its exit code, once it has ended and all it printed is here."""
+        code = self.process.wait(WAIT_S)
+        for reader in self._readers:
+            reader.join(WAIT_S)
+        return code
+
+    def close(self) -> None:
+        with suppress(ProcessLookupError):
+            self.process.kill()
+        self.wait()
+        for stream in (self.process.stdout, self.process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+class Start:
+    """Starts `holdfast run` in a directory of its own, with a home of its own; keeps what must be ended."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.home = directory / "home"
+        self.launched: list[Launched] = []
+
+    def __call__(self, *arguments: str, script: str = "", token: str = "") -> Launched:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST")}
+        variables = {"HOLDFAST_HOME": str(self.home), **({"HOLDFAST_TOKEN": token} if token else {})}
+        (self.directory / "script.py").write_text(script, encoding="utf-8")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "holdfast", "run", *arguments, "script.py"],
+            cwd=self.directory,
+            env={**kept, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        self.launched.append(Launched(process))
+        return self.launched[-1]
+
+    def events(self, kind: type[Kind]) -> list[Kind]:
+        read = [item for item in read_directory(self.home / "journal", {}) if not isinstance(item, Damage)]
+        return [event for event in read if isinstance(event, kind)]
+
+    def chaos(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "holdfast", "chaos", *arguments],
+            env={**os.environ, "HOLDFAST_HOME": str(self.home)},
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+            check=False,
+        )
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    starts = Start(tmp_path)
+    yield starts
+    for launched in starts.launched:
+        launched.close()
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def children(pid: int) -> list[int]:
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
+    return [int(child) for child in text.split()]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
+    except FileNotFoundError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
+def port_of(launched: Launched) -> int:
+    launched.until_said("coordinator at")
+    return int(next(line for line in launched.err if "coordinator at" in line).rpartition(":")[2])
+
+
+def is_refused(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) != 0
+
+
+def complaint(launched: Launched) -> str:
+    """The sentence of a refusal, after checking that it is one."""
+    assert launched.wait() == 2
+    assert launched.out == []
+    sentence, *hints = launched.err
+    assert sentence.startswith("holdfast: ")
+    assert sentence.endswith(".")
+    assert len(hints) == 1
+    assert hints[0].startswith("  hint: ")
+    return sentence
+
+
+# ---- output ----------------------------------------------------------------------------------------------
+
+
+def test_the_scripts_streams_are_its_own_and_ours_is_stderr(start: Start) -> None:
+    script = "import sys; print('for stdout'); print('for stderr', file=sys.stderr)"
+    launched = start("--nproc-per-node", "2", script=script)
+    assert launched.wait() == 0
+    assert sorted(launched.out) == ["[n0.0] for stdout", "[n0.1] for stdout"]
+    assert {"[n0.0] for stderr", "[n0.1] for stderr"} <= {*launched.err}
+    rest = [line for line in launched.err if not line.endswith("for stderr")]
+    assert rest
+    assert all(line.startswith("holdfast: ") for line in rest)
+
+
+def test_a_script_that_raises_has_its_traceback_printed_once(start: Start) -> None:
+    flags = ("--nproc-per-node", "2", "--nodes", "2", "--max-restarts", "0")
+    launched = start(*flags, script="raise ValueError('the same on all four')")
+    assert launched.wait() == 1
+    assert launched.err.count("Traceback (most recent call last):") == 1
+    assert launched.err.count("ValueError: the same on all four") == 1
+    assert launched.out == []
+
+
+# ---- the end ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["SIGTERM", "SIGINT"]
+)
+def test_a_signal_ends_everything(start: Start, number: signal.Signals, code: int) -> None:
+    launched = start("--nproc-per-node", "2", "--nodes", "2", "--run", "stopped", script=SLEEPS)
+    launched.until_printed("pid", 4)
+    agents, port = launched.agents(), port_of(launched)
+    assert len(agents) == 2
+    assert [*SHARED_MEMORY.glob(f"*{journal_digest(start.home / 'journal')}*")] != []
+    assert (start.home / "runs" / "stopped" / "endpoint.json").stat().st_mode & 0o777 == 0o600
+    begun_s = time.monotonic()
+    launched.process.send_signal(number)
+    assert launched.wait() == code
+    assert time.monotonic() - begun_s < STOP_S_MAX
+    assert not [pid for pid in (*agents, *launched.pids()) if is_alive(pid)]
+    assert is_refused(port)
+    assert not (start.home / "runs" / "stopped").exists()
+    assert [*SHARED_MEMORY.glob(f"*{journal_digest(start.home / 'journal')}*")] == []
+    assert [event.outcome for event in start.events(RunEnded)] == ["stopped"]
+
+
+def test_a_second_signal_waits_for_nobody(start: Start) -> None:
+    launched = start("--nproc-per-node", "2", script=DEAF)
+    launched.until_printed("pid", 2)
+    launched.process.terminate()
+    launched.until_said("stopping")
+    begun_s = time.monotonic()
+    launched.process.terminate()
+    assert launched.wait() == 143
+    assert time.monotonic() - begun_s < STOP_S_MAX / 2
+    assert not any(map(is_alive, launched.pids()))
+
+
+def test_a_killed_launcher_takes_everything_with_it(start: Start) -> None:
+    launched = start("--nproc-per-node", "2", "--nodes", "2", "--run", "killed", script=DEAF)
+    launched.until_printed("pid", 4)
+    everything = [*launched.agents(), *launched.pids()]
+    launched.process.kill()
+    launched.wait()
+    launched.until(lambda: not any(map(is_alive, everything)))
+    # The file that was left behind neither names a run that goes on nor keeps its name from being used.
+    struck = start.chaos("killed", "kill")
+    assert struck.returncode == 2
+    assert "No run 'killed' is going on" in struck.stderr
+    assert start("--run", "killed", script="print('again')").wait() == 0
+    assert not (start.home / "runs" / "killed").exists()
+
+
+def test_a_child_of_a_killed_node_does_not_outlive_the_run(start: Start) -> None:
+    code = "import subprocess; print('pid', subprocess.Popen(['sleep', '600']).pid, flush=True); " + SLEEPS
+    launched = start(script=code)
+    launched.until_printed("pid", 2)
+    (agent,) = launched.agents()
+    os.kill(agent, signal.SIGKILL)
+    launched.until(lambda: not is_alive(launched.pids()[1]))
+    assert is_alive(launched.pids()[0])
+    launched.process.terminate()
+    assert launched.wait() == 143
+    assert not is_alive(launched.pids()[0])
+
+
+def test_no_two_runs_of_one_name(start: Start) -> None:
+    launched = start("--run", "only", script=SLEEPS)
+    launched.until_printed("pid")
+    assert "A run 'only' is going on already" in complaint(start("--run", "only", script=SLEEPS))
+    assert start.events(RunEnded) == []
+
+
+# ---- restarts and chaos ----------------------------------------------------------------------------------
+
+
+def test_a_plain_script_is_restarted_as_a_whole(start: Start) -> None:
+    script = """
+import os, signal, time
+attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+print("attempt", attempt, os.environ["RANK"], "of", os.environ["WORLD_SIZE"], flush=True)
+if attempt == 0:
+    if os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(600)
+"""
+    launched = start("--nproc-per-node", "2", script=script)
+    assert launched.wait() == 0
+    assert sorted(line.partition(" ")[2] for line in launched.out) == [
+        "attempt 0 0 of 2",
+        "attempt 0 1 of 2",
+        "attempt 1 0 of 2",
+        "attempt 1 1 of 2",
+    ]
+    assert [event.action for event in start.events(ActionTaken)] == ["restart"]
+    assert [event.outcome for event in start.events(RunEnded)] == ["failed", "completed"]
+
+
+def test_a_killed_member_of_a_protected_run_is_replaced(start: Start, tmp_path: Path) -> None:
+    launched = start("--nproc-per-node", "2", "--run", "protected", script=JOINS)
+    launched.until_printed("generation n0.0 n0.1$", 2)
+    struck = start.chaos("protected", "kill", "n0.1")
+    assert struck.returncode == 0, struck.stderr
+    assert "n0.1" in struck.stdout
+    launched.until_printed(r"generation n0.0 \S+$", 4)
+    (tmp_path / "enough").touch()
+    assert launched.wait() == 0
+    assert [event.subject for event in start.events(MemberLost)] == ["n0.1"]
+
+
+def test_a_struck_node_comes_back_under_its_name(start: Start, tmp_path: Path) -> None:
+    flags = ("--nproc-per-node", "1", "--nodes", "2", "--warm", "0", "--run", "struck")
+    launched = start(*flags, script=JOINS)
+    launched.until_printed("generation n0.0 n1.0$", 2)
+    away_s = AWAY_S + 1
+    assert start.chaos("struck", "node", "n1", "--for", str(away_s)).returncode == 0
+    launched.until_printed("generation n0.0$")
+    begun_s = time.monotonic()
+    # The first one to be wanted there may have been asked of the agent that was just dying.
+    launched.until_printed(r"generation n0.0 n1.0\+[12]$", 2)
+    assert time.monotonic() - begun_s > (AWAY_S + away_s) / 2
+    (tmp_path / "enough").touch()
+    assert launched.wait() == 0
+    assert len(start.events(GenerationOpened)[-1].members) == 2
+
+
+def test_a_storm_strikes(start: Start, tmp_path: Path) -> None:
+    launched = start("--nproc-per-node", "2", "--chaos", "120", "--seed", "1", script=JOINS)
+    launched.until_said("chaos: ")
+    (tmp_path / "enough").touch()
+    launched.wait()
+    assert start.events(RunEnded)[-1].outcome == "completed"
+
+
+# ---- several launchers -----------------------------------------------------------------------------------
+
+
+def test_two_launchers_make_one_run(start: Start, free_port: int) -> None:
+    script = "import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])"
+    flags = ("--nnodes", "2", "--nproc-per-node", "2", "--coordinator", f"127.0.0.1:{free_port}")
+    both = [start(*flags, script=script, token=TOKEN) for _ in range(2)]
+    assert [launched.wait() for launched in both] == [0, 0]
+    ranks = sorted(line.partition(" ")[2] for launched in both for line in launched.out)
+    assert ranks == [f"rank {rank} of 4" for rank in range(4)]
+    assert [len(launched.out) for launched in both] == [2, 2]
+
+
+def test_a_second_node_is_taken_in_while_the_first_goes_on(
+    start: Start, free_port: int, tmp_path: Path
+) -> None:
+    flags = ("--nnodes", "1:2", "--warm", "0", "--coordinator", f"127.0.0.1:{free_port}")
+    first = start(*flags, script=JOINS, token=TOKEN)
+    first.until_printed("generation n0.0$")
+    second = start(*flags, script=JOINS, token=TOKEN)
+    first.until_printed(r"generation n0.0 \S+$")
+    (tmp_path / "enough").touch()
+    assert (first.wait(), second.wait()) == (0, 0)
+
+
+def test_a_launcher_that_is_stopped_takes_only_its_own_nodes_out(
+    start: Start, free_port: int, tmp_path: Path
+) -> None:
+    flags = ("--nnodes", "1:2", "--warm", "0", "--coordinator", f"127.0.0.1:{free_port}")
+    first = start(*flags, script=JOINS, token=TOKEN)
+    first.until_printed("generation n0.0$")
+    second = start(*flags, "--node-rank", "1", script=JOINS, token=TOKEN)
+    first.until_printed("generation n0.0 n1.0$")
+    second.process.terminate()
+    assert second.wait() == 143
+    assert not any(map(is_alive, second.pids()))
+    first.until_printed("generation n0.0$", 2)
+    (tmp_path / "enough").touch()
+    assert first.wait() == 0
+
+
+def test_nodes_end_with_their_coordinator(start: Start, free_port: int) -> None:
+    flags = ("--nnodes", "2", "--coordinator", f"127.0.0.1:{free_port}")
+    first = start(*flags, script=SLEEPS, token=TOKEN)
+    first.until_said("coordinator at")
+    second = start(*flags, script=SLEEPS, token=TOKEN)
+    second.until_printed("pid")
+    first.process.kill()
+    assert second.wait() == 1
+    assert f"holdfast: the coordinator at 127.0.0.1:{free_port} is gone" in second.err
+    assert not any(map(is_alive, second.pids()))
+
+
+def test_a_coordinator_of_another_token_lets_nobody_in(start: Start, free_port: int) -> None:
+    flags = ("--coordinator", f"127.0.0.1:{free_port}")
+    first = start(*flags, script=SLEEPS, token=TOKEN)
+    first.until_said("coordinator at")
+    assert "does not let this node in" in complaint(start(*flags, script=SLEEPS, token="some other token"))
+    assert "does not let this node in" in complaint(start(*flags, script=SLEEPS))
+
+
+@pytest.mark.parametrize("says", [b"", b"SSH-2.0-OpenSSH_9.2\r\n"], ids=["silent", "talking"])
+def test_a_port_that_something_else_listens_on(start: Start, says: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            with suppress(OSError):
+                client, _address = server.accept()
+                with client:
+                    client.sendall(says)
+                    client.recv(1)  # until the other side has had enough
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        port = server.getsockname()[1]
+        sentence = complaint(start("--coordinator", f"127.0.0.1:{port}", script=SLEEPS))
+        assert sentence == f"holdfast: What listens at 127.0.0.1:{port} is no coordinator of Holdfast."
+        answering.join()
+
+
+def test_a_coordinator_elsewhere_that_does_not_come(start: Start) -> None:
+    # An address of a documentation network, which no machine has.
+    launched = start("--coordinator", "192.0.2.7:29400", "--wait", "0", script=SLEEPS, token=TOKEN)
+    assert "The coordinator at 192.0.2.7:29400 cannot be reached" in complaint(launched)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [("--coordinator", "192.0.2.7:29400"), ("--nnodes", "2", "--coordinator", "127.0.0.1:29400")],
+    ids=["another machine", "another launcher"],
+)
+def test_nodes_that_have_to_know_each_other_need_a_token(start: Start, flags: tuple[str, ...]) -> None:
+    assert "need a token" in complaint(start(*flags, script=SLEEPS))
+    assert "HOLDFAST_TOKEN" in start.launched[-1].err[1]
+
+
+def test_a_token_that_is_too_short(start: Start) -> None:
+    assert "fewer than 8 characters" in complaint(start(script=SLEEPS, token="short"))

@@ -1,0 +1,271 @@
+"""A worker's line, against a coordinator that the test plays itself on a real socket."""
+
+import contextlib
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from holdfast.record.errors import HoldfastError
+from holdfast.run.frames import FrameBuffer
+from holdfast.run.link import BEAT_INTERVAL_S, Link
+from holdfast.run.wire import (
+    Accepted,
+    Admitted,
+    AnyMessage,
+    Challenge,
+    Committed,
+    Generation,
+    MemberBeat,
+    Proof,
+    Refused,
+    Released,
+    Struck,
+    ToWorker,
+    WorkerJoined,
+    frame,
+    fresh_nonce,
+    proven,
+)
+
+TOKEN = "a-token-for-tests"
+WAIT_S = 10.0
+
+
+class Hub:
+    """The other end: accepts one connection, shakes hands as told, and keeps what it hears."""
+
+    def __init__(self, *, refusal: Refused | None = None, early: tuple[AnyMessage, ...] = ()) -> None:
+        self.heard: queue.Queue[AnyMessage] = queue.Queue()
+        self.connected = threading.Event()
+        self._refusal = refusal
+        self._early = early
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        host, port = self._server.getsockname()
+        return {
+            "HOLDFAST_COORDINATOR": f"{host}:{port}",
+            "HOLDFAST_TOKEN": TOKEN,
+            "HOLDFAST_MEMBER": "n0.0",
+        }
+
+    def next(self, *, beats: bool = False) -> AnyMessage:
+        while True:
+            message = self.heard.get(timeout=WAIT_S)
+            if beats or not isinstance(message, MemberBeat):
+                return message
+
+    def send(self, message: AnyMessage) -> None:
+        assert self.connected.wait(WAIT_S)
+        self._connection.sendall(frame(message))
+
+    def hang_up(self) -> None:
+        assert self.connected.wait(WAIT_S)
+        self._connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._server.close()
+        if self.connected.is_set():
+            self.hang_up_quietly()
+        self._thread.join(WAIT_S)
+        assert not self._thread.is_alive()
+
+    def hang_up_quietly(self) -> None:
+        with contextlib.suppress(OSError):  # the link may have been quicker
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    def _serve(self) -> None:
+        try:
+            self._connection, _ = self._server.accept()
+        except OSError:
+            return  # nobody came
+        frames, nonce = FrameBuffer(), fresh_nonce()
+        with self._connection:
+            self._connection.sendall(frame(Challenge(nonce=nonce)))
+            while data := self._receive():
+                for message in frames.feed(data):
+                    self._hear(message, nonce)
+
+    def _receive(self) -> bytes:
+        try:
+            return self._connection.recv(4096)
+        except OSError:
+            return b""
+
+    def _hear(self, message: AnyMessage, nonce: bytes) -> None:
+        if not isinstance(message, Proof):
+            self.heard.put(message)
+            return
+        assert proven(TOKEN, nonce, message.proof)
+        if self._refusal is not None:
+            self._connection.sendall(frame(self._refusal))
+            self._connection.shutdown(socket.SHUT_WR)
+            return
+        # In one piece, so that the handshake reads the beginning of what follows it.
+        self._connection.sendall(b"".join(map(frame, (Accepted(run="r"), *self._early))))
+        self.connected.set()
+
+
+MakeHub = Callable[..., Hub]
+
+
+@pytest.fixture
+def hub() -> Iterator[MakeHub]:
+    made: list[Hub] = []
+
+    def make(**options: object) -> Hub:
+        made.append(Hub(**options))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+class Listener:
+    """Keeps what a link tells."""
+
+    def __init__(self) -> None:
+        self.messages: queue.Queue[ToWorker | None] = queue.Queue()
+
+    def __call__(self, message: ToWorker | None) -> None:
+        self.messages.put(message)
+
+    def next(self) -> ToWorker | None:
+        return self.messages.get(timeout=WAIT_S)
+
+
+def test_messages_go_both_ways_in_order(hub: MakeHub) -> None:
+    made, listener = hub(), Listener()
+    link = Link.connect(made.environment)
+    link.on_message = listener
+    link.send(WorkerJoined(member="n0.0", pid=1))
+    for step in range(1, 200):
+        committed = Committed(member="n0.0", generation=1, step=step, loss=None, lanes=8, occurred_ns=0)
+        link.send(committed)
+    assert isinstance(made.next(), WorkerJoined)
+    assert [
+        message.step for message in (made.next() for _ in range(1, 200)) if isinstance(message, Committed)
+    ] == [*range(1, 200)]
+    made.send(Admitted(slot=0, slots=1))
+    made.send(Generation(number=1, members=("n0.0",)))
+    assert listener.next() == Admitted(slot=0, slots=1)
+    assert listener.next() == Generation(number=1, members=("n0.0",))
+    link.close()
+    assert listener.next() is None
+
+
+def test_what_comes_with_the_handshake_is_not_missed(hub: MakeHub) -> None:
+    made, listener = hub(early=(Admitted(slot=1, slots=2), Released(outcome="stopped"))), Listener()
+    link = Link.connect(made.environment)
+    time.sleep(0.05)  # longer than it takes to arrive
+    link.on_message = listener
+    assert listener.next() == Admitted(slot=1, slots=2)
+    assert listener.next() == Released(outcome="stopped")
+    link.close()
+
+
+def test_it_beats_by_itself_with_what_it_was_told(hub: MakeHub) -> None:
+    made = hub()
+    link = Link.connect(made.environment)
+    link.on_message = Listener()
+    first = made.next(beats=True)
+    assert first == MemberBeat(member="n0.0", step=0, stage="starting")
+    link.beat(41, "reduce")
+    began_s = time.monotonic()
+    beats = [made.next(beats=True) for _ in range(3)]
+    assert beats[-1] == MemberBeat(member="n0.0", step=41, stage="reduce")
+    assert time.monotonic() - began_s > BEAT_INTERVAL_S  # not a flood
+    link.close()
+
+
+def test_last_words_are_sent_before_the_call_returns(hub: MakeHub) -> None:
+    made = hub()
+    link = Link.connect(made.environment)
+    link.on_message = Listener()
+    link.send(WorkerJoined(member="n0.0", pid=1))
+    link.send_now(Struck(member="n0.0", fault=3))
+    link.close()
+    assert isinstance(made.next(), WorkerJoined)
+    assert made.next() == Struck(member="n0.0", fault=3)
+
+
+def test_flush_waits_for_what_is_queued(hub: MakeHub) -> None:
+    made = hub()
+    link = Link.connect(made.environment)
+    link.on_message = Listener()
+    for step in range(500):
+        link.send(Committed(member="n0.0", generation=1, step=step, loss=0.5, lanes=8, occurred_ns=0))
+    assert link.flush(WAIT_S)
+    link.close()
+    steps = [message.step for message in (made.next() for _ in range(500)) if isinstance(message, Committed)]
+    assert steps == [*range(500)]
+
+
+def test_the_end_of_the_connection_is_told_once_and_nothing_raises_after_it(hub: MakeHub) -> None:
+    made, listener = hub(), Listener()
+    link = Link.connect(made.environment)
+    link.on_message = listener
+    made.hang_up()
+    assert listener.next() is None
+    link.send(WorkerJoined(member="n0.0", pid=1))
+    link.send_now(WorkerJoined(member="n0.0", pid=1))
+    link.beat(1, "lanes")
+    link.flush(0.1)
+    link.close()
+    assert listener.messages.empty()
+
+
+def test_bytes_that_are_no_message_end_the_connection(hub: MakeHub) -> None:
+    made, listener = hub(), Listener()
+    link = Link.connect(made.environment)
+    link.on_message = listener
+    assert made.connected.wait(WAIT_S)
+    made._connection.sendall(b"\xff\xff\xff\xff")
+    assert listener.next() is None
+    link.close()
+
+
+def test_a_refusal_is_the_users_to_read(hub: MakeHub) -> None:
+    made = hub(refusal=Refused(sentence="the token is not that of the run", hint="set it"))
+    with pytest.raises(HoldfastError) as caught:
+        Link.connect(made.environment)
+    assert (caught.value.sentence, caught.value.hint) == ("the token is not that of the run", "set it")
+
+
+def test_nobody_at_the_address_is_the_users_to_read(hub: MakeHub) -> None:
+    made = hub()
+    environment = made.environment
+    made.close()
+    with pytest.raises(HoldfastError, match="cannot be reached"):
+        Link.connect(environment)
+
+
+def test_a_script_that_was_not_started_by_a_run_is_told_so() -> None:
+    with pytest.raises(HoldfastError, match="HOLDFAST_COORDINATOR is not set"):
+        Link.connect({})
+
+
+def test_somebody_else_at_the_address_is_told_from_a_coordinator() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host, port = server.getsockname()
+
+        def greet() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        with pytest.raises(HoldfastError, match="does not answer like a coordinator"):
+            Link.connect(
+                {"HOLDFAST_COORDINATOR": f"{host}:{port}", "HOLDFAST_TOKEN": TOKEN, "HOLDFAST_MEMBER": "n0.0"}
+            )
+        thread.join(WAIT_S)

@@ -1,0 +1,669 @@
+"""The membership, driven by a cluster in memory (conftest.py), which checks its promises at every turn."""
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.record.events import (
+    ActionTaken,
+    CheckpointLoaded,
+    FaultObserved,
+    GenerationOpened,
+    MemberJoined,
+    MemberLost,
+    RunEnded,
+    RunStarted,
+    StepCommitted,
+)
+from holdfast.run.membership import advance, deadline
+from holdfast.run.state import FromMember, FromNode, Record, StopRequested, StrikeRequested, Tick, ToMembers
+from holdfast.run.waits import Observed, backoff_ns, ns
+from holdfast.run.wire import (
+    Admitted,
+    Checkpointed,
+    Committed,
+    Dismissed,
+    EndNode,
+    FromWorker,
+    Generation,
+    NodeBeat,
+    PlannedFault,
+    Regrouped,
+    Released,
+    StartWorker,
+    StopWorker,
+    Strike,
+    Struck,
+    WorkerExited,
+)
+
+if TYPE_CHECKING:
+    from tests.run.conftest import Cluster, Process
+
+    MakeCluster = Callable[..., Cluster]
+
+SECOND = 10**9
+TURNS_MAX = 4000
+EXCUSES = ("losses and not one commit in between", "failed after the training was complete")
+"""What may end a harassed run."""
+
+
+def up(cluster: "MakeCluster", *, nodes: int = 1, **options: object) -> "Cluster":
+    """A cluster whose first generation steps, with its pools full."""
+    made = cluster(nodes_max=nodes, **options)
+    for number in range(nodes):
+        made.join_node(f"n{number}")
+    made.until_step(1)
+    made.run(lambda: not made.state.short and not made.state.coming and pools_are_parked(made))
+    return made
+
+
+def pools_are_parked(made: "Cluster") -> bool:
+    pools = [name for node in made.state.nodes.values() for name in node.pool.values()]
+    return all(made.state.members[name].reached == "parked" for name in pools)
+
+
+# ---- start and end ---------------------------------------------------------------------------------------
+
+
+def test_an_undisturbed_run_is_one_generation_and_completes(cluster: "MakeCluster") -> None:
+    made = up(cluster, nodes=2, slots=2, steps=4)
+    assert made.finish().outcome == "completed"
+    assert [generation.members for generation in made.generations] == [("n0.0", "n0.1", "n1.0", "n1.1")]
+    assert [event.step for event in made.recorded(StepCommitted)] == [1, 2, 3, 4]
+    (started,) = made.recorded(RunStarted)
+    (opened,) = made.recorded(GenerationOpened)
+    assert (started.gpus, opened.gpus, opened.step) == (2, 4, 0)  # one node was enough, two came
+    assert [event.outcome for event in made.recorded(RunEnded)] == ["completed"]
+    assert not made.recorded(MemberLost)
+
+
+def test_ranks_follow_nodes_and_slots_whatever_comes_first(cluster: "MakeCluster") -> None:
+    made = cluster(nodes_min=3, nodes_max=3, slots=2)
+    for name in ("n2", "n10", "n1"):
+        made.join_node(name)
+    made.until_generation(1)
+    assert made.generations[0].members == ("n1.0", "n1.1", "n2.0", "n2.1", "n10.0", "n10.1")
+
+
+def test_workers_start_with_what_torchrun_would_set(cluster: "MakeCluster") -> None:
+    made = up(cluster, nodes=2, slots=2, warm=0)
+    starts = {message.member: message.environment for message in made.sent(StartWorker)}
+    environment = starts["n1.0"]
+    assert environment["RANK"] == "2"
+    assert environment["WORLD_SIZE"] == "4"
+    assert (environment["LOCAL_RANK"], environment["LOCAL_WORLD_SIZE"]) == ("0", "2")
+    assert (environment["GROUP_RANK"], environment["GROUP_WORLD_SIZE"]) == ("1", "2")
+    assert environment["MASTER_PORT"] == "1000"
+    assert environment["HOLDFAST_MEMBER"] == "n1.0"
+
+
+def test_with_too_few_nodes_the_run_waits_and_then_fails(cluster: "MakeCluster") -> None:
+    made = cluster(nodes_min=2, nodes_max=2, wait_s=30.0)
+    made.join_node("n0")
+    ending = made.finish()
+    assert (ending.outcome, ending.code) == ("failed", 1)
+    assert "only 1 of at least 2 nodes" in ending.reason
+    assert not made.sent(StartWorker)
+
+
+def test_a_member_that_never_gets_ready_is_not_waited_for_for_ever(cluster: "MakeCluster") -> None:
+    made = cluster(slots=2)
+
+    made.script = lambda process: setattr(process, "builds", process.member != "n0.1")
+    made.join_node("n0")
+    made.until_generation(1)
+    assert made.generations[0].members == ("n0.0",)
+
+
+def test_exit_0_without_finishing_counts_as_finished(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=2, warm=0, steps=1000)
+    made.leave("n0.0")
+    made.until_generation(2)
+    assert made.generations[1].members == ("n0.1",)
+    assert not made.recorded(FaultObserved)
+    made.leave("n0.1")
+    assert made.finish().outcome == "completed"
+
+
+def test_different_digests_fail_the_run_and_say_whose(cluster: "MakeCluster") -> None:
+    made = cluster(slots=3, steps=2)
+    made.script = lambda process: setattr(process, "digest", "x" if process.member == "n0.1" else "d")
+    made.join_node("n0")
+    ending = made.finish()
+    assert ending.outcome == "failed"
+    assert "n0.1 differs from n0.0" in ending.reason
+
+
+def test_stop_ends_everybody_and_a_second_one_at_once(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=2, steps=1000)
+    made.is_deaf = True
+    made.tell(StopRequested("SIGTERM", 143))
+    assert {message.grace_s for message in made.sent(StopWorker)} == {10.0}
+    made.tell(StopRequested("SIGTERM", 143))
+    assert made.sent(StopWorker)[-1].grace_s == 0
+    ending = made.finish()  # though no agent ever says that a process went
+    assert (ending.outcome, ending.code) == ("stopped", 143)
+    assert made.sent(EndNode)
+
+
+# ---- replace, shrink, grow -------------------------------------------------------------------------------
+
+
+def test_a_killed_member_is_replaced_by_a_warm_one_in_its_place(cluster: "MakeCluster") -> None:
+    made = up(cluster, nodes=2, slots=2, steps=50)
+    made.kill("n0.0")
+    made.until_generation(2)
+    assert made.generations[1].members == ("n0.2", "n0.1", "n1.0", "n1.1")
+    assert not made.generations[1].at_boundary
+    actions = [(event.action, event.subject) for event in made.recorded(ActionTaken)]
+    assert actions == [("replace", "n0.0")]
+    assert any("n0.2 takes the place of n0.0" in text for text in made.said)
+    made.run(lambda: "n0.2+1" in made.state.nodes["n0"].pool.values())  # the pool is filled again
+    assert made.finish().outcome == "completed"
+
+
+def test_the_replacement_is_asked_for_in_the_same_turn(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=2, steps=50)
+    exited = FromNode("n0", WorkerExited(member="n0.0", signal=9))
+    effects = advance(made.state, exited, made.now_ns)
+    assert ToMembers(("n0.2",), Admitted(slot=0, slots=2)) in effects
+
+
+def test_a_replacement_that_takes_too_long_comes_later(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=2, steps=5000)
+    made.processes["n0.2"].builds = False
+    made.kill("n0.0")
+    made.until_generation(2)
+    assert made.generations[1].members == ("n0.1",)
+    took_ns = made.recorded(GenerationOpened)[1].occurred_ns - made.recorded(MemberLost)[0].occurred_ns
+    assert took_ns <= made.state.observed.replace_ns + SECOND // 5
+    made.processes["n0.2"].builds = True
+    made.until_generation(3)
+    assert made.generations[2].members == ("n0.2", "n0.1")
+    assert made.generations[2].at_boundary
+
+
+def test_a_replacement_that_dies_is_not_waited_for(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=2, steps=50)
+    made.processes["n0.2"].builds = False
+    made.kill("n0.0")
+    made.run(lambda: made.state.members["n0.2"].reached == "admitted")
+    made.kill("n0.2")
+    made.until_generation(2)
+    assert made.generations[1].members == ("n0.1",)
+    assert made.finish().outcome == "completed"
+
+
+def test_without_a_pool_the_run_shrinks_at_once_and_grows_again(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=2, warm=0, steps=200)
+    made.kill("n0.0")
+    made.until_generation(3)
+    shrunk, grown = made.generations[1:3]
+    assert (shrunk.members, shrunk.at_boundary) == (("n0.1",), False)
+    assert (grown.members, grown.at_boundary) == (("n0.0+1", "n0.1"), True)
+    assert [event.action for event in made.recorded(ActionTaken)] == ["shrink", "grow"]
+    assert made.finish().outcome == "completed"
+
+
+def test_a_lost_node_shrinks_the_run_and_its_return_is_one_generation(cluster: "MakeCluster") -> None:
+    made = up(cluster, nodes=2, slots=2, steps=400)
+    made.kill_node("n1")
+    made.until_generation(2)
+    assert made.generations[1].members == ("n0.0", "n0.1")
+    made.join_node("n1")
+    made.until_generation(3)
+    assert made.generations[2].members == ("n0.0", "n0.1", "n1.0+1", "n1.1+1")
+    assert [event.gpus for event in made.recorded(GenerationOpened)] == [4, None, None]
+    faults = [(event.subject, event.fault) for event in made.recorded(FaultObserved)]
+    assert faults == [("n1", "node lost")]
+
+
+def test_a_spare_node_takes_the_place_of_a_lost_one(cluster: "MakeCluster") -> None:
+    made = cluster(nodes_min=2, nodes_max=2, slots=1, steps=500)
+    for name in ("n0", "n1"):
+        made.join_node(name)
+    made.until_step(1)
+    made.join_node("n2")
+    made.run(lambda: "n2.0" in made.processes and made.state.members["n2.0"].reached == "parked")
+    assert made.state.members["n2.0"].role == "spare"
+    made.kill_node("n0")
+    made.until_generation(2)
+    assert made.generations[1].members == ("n2.0", "n1.0")
+    assert [event.action for event in made.recorded(ActionTaken)] == ["replace"]
+
+
+def test_below_the_least_nodes_the_run_waits_for_one(cluster: "MakeCluster") -> None:
+    made = cluster(nodes_min=2, nodes_max=2, steps=50, wait_s=60.0)
+    made.join_node("n0")
+    made.join_node("n1")
+    made.until_step(1)
+    made.kill_node("n1")
+    made.run(lambda: any("waiting for nodes: 1 of at least 2" in text for text in made.said))
+    assert len(made.generations) == 1
+    made.join_node("n1")
+    assert made.finish().outcome == "completed"
+    assert made.generations[-1].members == ("n0.0", "n1.0+1")
+
+
+def test_when_everybody_is_lost_the_run_goes_on_from_a_checkpoint(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=2, warm=0, steps=30)
+    made.until_step(9)
+    made.kill("n0.0")
+    made.kill("n0.1")
+
+    def load(process: "Process") -> None:
+        process.version = 4
+        loaded = Checkpointed(member=process.member, happened="loaded", step=4, place="p")
+        made.from_worker(process, loaded)
+
+    made.script = load
+    made.until_generation(made.state.generation + 1)
+    (event,) = made.recorded(CheckpointLoaded)
+    assert (event.step, event.place) == (4, "p")
+    assert made.recorded(GenerationOpened)[-1].step == 4
+    assert made.finish().outcome == "completed"
+
+
+def test_a_step_that_only_some_committed_before_a_loss_is_kept(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=2, warm=0, steps=1000)
+    survivor, victim = made.processes["n0.1"], made.processes["n0.0"]
+    while survivor.version <= victim.version:
+        made.move(survivor)
+    version = survivor.version
+    made.kill("n0.0")
+    made.until_generation(2)
+    steps = [event.step for event in made.recorded(StepCommitted)]
+    assert version in steps
+    assert len(steps) == len(set(steps))
+    committed = next(event for event in made.recorded(StepCommitted) if event.step == version)
+    assert committed.occurred_ns < made.recorded(MemberLost)[0].occurred_ns
+
+
+def test_a_planned_join_fault_strikes_one_newcomer_only(cluster: "MakeCluster") -> None:
+    fault = PlannedFault(id=1, step=2, moment="join", rank=0)
+    made = up(cluster, slots=2, warm=2, steps=200, faults=(fault,))
+    made.until_step(3)
+    made.kill("n0.0")
+    made.kill("n0.1")
+    made.run(lambda: made.state.generation == 2)
+    handed = [message.faults for message in made.sent(Admitted) if message.faults]
+    assert handed == [(fault,)]
+    assert made.generations[-1].faults == ()
+
+
+def test_a_fault_that_struck_is_not_planned_any_more(cluster: "MakeCluster") -> None:
+    fault = PlannedFault(id=7, step=2, moment="reduce", rank=0)
+    made = up(cluster, slots=2, steps=200, faults=(fault,))
+    assert made.generations[0].faults == (fault,)
+    made.tell(FromMember("n0.0", Struck(member="n0.0", fault=7)))
+    struck_ns = made.now_ns
+    made.kill("n0.0")
+    made.until_generation(2)
+    assert made.generations[1].faults == ()
+    assert made.recorded(MemberLost)[0].onset_ns == struck_ns
+
+
+# ---- losses ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("exit_first", [True, False])
+def test_a_loss_counts_once_and_is_recorded_with_its_signal(cluster: "MakeCluster", exit_first: bool) -> None:
+    made = up(cluster, slots=2, steps=200)
+    made.kill("n0.0")
+    made.deliver_all("agent" if exit_first else "worker")
+    made.until_generation(2)
+    made.until_step(made.state.step + 2)
+    (lost,) = made.recorded(MemberLost)
+    (fault,) = made.recorded(FaultObserved)
+    assert (lost.subject, fault.subject, fault.fault) == ("n0.0", "n0.0", "SIGKILL")
+    assert lost.occurred_ns == fault.occurred_ns
+    assert [text for text in made.said if "n0.0 lost" in text] == ["n0.0 lost (SIGKILL)"]
+
+
+def test_a_silent_member_is_fenced_and_given_up(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=2, steps=1000)
+    made.processes["n0.0"].is_paused = True
+    began_ns = made.now_ns
+    made.until_generation(2)
+    assert "n0.0" not in made.generations[1].members
+    assert StopWorker(member="n0.0", grace_s=0) in made.sent(StopWorker)
+    assert 4 * SECOND < made.now_ns - began_ns < 12 * SECOND
+    (fault,) = made.recorded(FaultObserved)
+    assert fault.fault == "no heartbeat"
+    assert fault.onset_ns is not None
+    assert fault.onset_ns <= began_ns + SECOND
+
+
+def test_whoever_hears_nobody_because_it_was_held_up_itself_gives_nobody_up(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=2, steps=10**6)
+    made.now_ns += 60 * SECOND
+    made.tell(Tick())
+    assert not made.recorded(MemberLost)
+    due_ns = deadline(made.state)
+    assert due_ns is not None
+    assert due_ns > made.now_ns
+
+
+def test_a_member_whose_step_never_ends_is_ended(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=2, steps=10**6)
+    made.processes["n0.0"].hangs_in = "lanes"
+    made.processes["n0.1"].hangs_in = "reduce"
+    made.until_generation(2)
+    (fault,) = made.recorded(FaultObserved)
+    assert (fault.subject, fault.fault) == ("n0.0", "no commit for too long")
+
+
+def test_a_generation_that_breaks_with_nobody_lost_is_opened_again(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=2, steps=1000)
+    made.break_group("n0.0")
+    made.until_generation(2)
+    assert made.generations[1].members == made.generations[0].members
+    assert not made.recorded(MemberLost)
+    assert made.finish().outcome == "completed"
+
+
+def test_a_script_that_raises_before_the_first_commit_ends_the_run(cluster: "MakeCluster") -> None:
+    made = cluster(slots=2, steps=10**6)
+    made.join_node("n0")
+    made.run(lambda: made.state.is_protected)
+    made.leave("n0.1", code=1, complaint="Traceback: boom")
+    ending = made.finish()
+    assert (ending.outcome, ending.code, ending.complaint) == ("failed", 1, "Traceback: boom")
+
+
+def test_a_script_that_raises_later_is_replaced_but_not_twice_the_same(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=2, warm=2, steps=10**6)
+    made.leave("n0.0", code=1, complaint="Traceback: boom")
+    made.until_generation(2)
+    made.until_step(made.state.step + 1)
+    made.leave("n0.1", code=1, complaint="Traceback: boom")
+    made.until_generation(3)
+    made.until_step(made.state.step + 1)
+    for name in made.generations[-1].members:
+        made.leave(name, code=1, complaint="Traceback: boom")
+    ending = made.finish()
+    assert ending.outcome == "failed"
+    assert "failed again" in ending.reason
+
+
+def test_a_sentence_for_the_user_ends_the_run_with_code_2(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=2, steps=10**6)
+    made.leave("n0.1", code=2, complaint="holdfast: lanes=3 is not a power of two.\n  hint: take 8")
+    ending = made.finish()
+    assert (ending.outcome, ending.code) == ("failed", 2)
+    assert ending.reason == "lanes=3 is not a power of two."
+
+
+def test_losses_without_a_commit_are_bounded(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=1, steps=10**6)
+    made.stall_steps = True
+    for _ in range(40):
+        if made.ending is not None:
+            break
+        made.run(lambda: bool(made.processes) or made.ending is not None)
+        for name in list(made.processes):
+            made.kill(name)
+    ending = made.finish()
+    assert ending.outcome == "failed"
+    assert "losses and not one commit in between" in ending.reason
+
+
+@pytest.mark.parametrize(
+    ("different", "told"),
+    [
+        ({"lanes": 16}, "n0.0 has lanes=64 and n0.1 has lanes=16"),
+        ({"torch": "2.6"}, "n0.0 has torch=2.13.0 and n0.1 has torch=2.6"),
+        (
+            {"model": "other", "parts": {"weight": "v"}},
+            "the model of n0.1 differs from that of n0.0 in weight",
+        ),
+    ],
+)
+def test_members_that_are_built_differently_are_refused(
+    cluster: "MakeCluster", different: dict[str, object], told: str
+) -> None:
+    made = cluster(slots=2)
+    made.script = lambda process: process.differ(**different) if process.member == "n0.1" else None
+    made.join_node("n0")
+    ending = made.finish()
+    assert (ending.outcome, ending.code) == ("failed", 2)
+    assert ending.reason == told
+    (dismissed,) = made.sent(Dismissed)
+    assert dismissed.sentence == told
+    assert not made.generations
+
+
+def test_more_members_than_lanes_are_refused(cluster: "MakeCluster") -> None:
+    made = cluster(slots=3)
+    made.script = lambda process: process.differ(lanes=2)
+    made.join_node("n0")
+    ending = made.finish()
+    assert (ending.code, ending.reason) == (2, "3 members cannot share 2 lanes")
+
+
+def test_a_newcomer_that_is_built_differently_does_not_stop_the_others(cluster: "MakeCluster") -> None:
+    made = up(cluster, nodes=2, slots=1, warm=0, steps=300)
+    made.kill_node("n1")
+    made.until_generation(2)
+    made.script = lambda process: process.differ(torch="1.0")
+    made.join_node("n1")
+    assert made.finish().outcome == "completed"
+    assert len(made.generations) == 2
+    assert any("n1.0+1 cannot take part" in text for text in made.said)
+
+
+# ---- a script that never joins ---------------------------------------------------------------------------
+
+
+def test_a_script_that_never_joins_is_restarted_as_a_whole(cluster: "MakeCluster") -> None:
+    made = cluster(joins=False, slots=2)
+    made.join_node("n0")
+    made.run(lambda: len(made.processes) == 2)
+    made.leave("n0.1", code=1, complaint="Traceback: boom")
+    made.run(lambda: "n0.1+1" in made.processes)
+    starts = {message.member: message.environment for message in made.sent(StartWorker)}
+    assert starts["n0.0"]["TORCHELASTIC_RESTART_COUNT"] == "0"
+    assert starts["n0.1+1"]["TORCHELASTIC_RESTART_COUNT"] == "1"
+    assert starts["n0.1+1"]["MASTER_PORT"] != starts["n0.1"]["MASTER_PORT"]
+    for name in list(made.processes):
+        made.leave(name)
+    assert made.finish().outcome == "completed"
+    assert [event.members for event in made.recorded(GenerationOpened)] == [
+        ("n0.0", "n0.1"),
+        ("n0.0+1", "n0.1+1"),
+    ]
+    assert len(made.recorded(RunStarted)) == 2
+    assert [event.action for event in made.recorded(ActionTaken)] == ["restart"]
+    assert [event.role for event in made.recorded(MemberJoined)] == ["active"] * 4  # and no warm ones
+
+
+def test_restarts_are_bounded_and_the_last_complaint_is_told_once(cluster: "MakeCluster") -> None:
+    made = cluster(joins=False, slots=2, max_restarts=2)
+    made.join_node("n0")
+    for attempt in range(3):
+        made.run(lambda: len(made.processes) == 2)
+        made.leave(next(iter(made.processes)), code=1, complaint=f"Traceback: {attempt}")
+        made.run(lambda: len(made.processes) < 2)
+    ending = made.finish()
+    assert (ending.outcome, ending.complaint) == ("failed", "Traceback: 2")
+    assert "after 2 restarts" in ending.reason
+
+
+def test_a_lost_node_restarts_a_plain_script_on_the_others(cluster: "MakeCluster") -> None:
+    made = cluster(joins=False, slots=1, nodes_min=1, nodes_max=2)
+    made.join_node("n0")
+    made.join_node("n1")
+    made.run(lambda: len(made.processes) == 2)
+    made.kill_node("n0")
+    made.run(lambda: "n1.0+1" in made.processes)
+    starts = {message.member: message.environment for message in made.sent(StartWorker)}
+    assert (starts["n1.0"]["RANK"], starts["n1.0+1"]["RANK"]) == ("1", "0")
+    assert starts["n1.0+1"]["WORLD_SIZE"] == "1"
+
+
+# ---- strikes ---------------------------------------------------------------------------------------------
+
+
+def test_strikes_reach_whom_they_name_or_one_that_the_seed_picks(cluster: "MakeCluster") -> None:
+    made = up(cluster, nodes=2, slots=2, steps=10**6)
+    made.tell(StrikeRequested(Strike(fault="kill", target="n0.1")))
+    assert made.answer is not None
+    assert made.answer.ok
+    made.until_generation(2)
+    assert made.recorded(MemberLost)[0].subject == "n0.1"
+    made.tell(StrikeRequested(Strike(fault="kill", seed=5)))
+    assert made.answer.ok
+    made.until_generation(3)
+    made.tell(StrikeRequested(Strike(fault="node", target="n1")))
+    made.until_generation(4)
+    assert "n1" not in made.state.nodes
+    made.tell(StrikeRequested(Strike(fault="pause", target="n9.9")))
+    assert not made.answer.ok
+    assert "no member or node 'n9.9'" in made.answer.sentence
+
+
+# ---- time ------------------------------------------------------------------------------------------------
+
+
+def test_waits_follow_what_was_seen_within_their_bounds() -> None:
+    fresh = Observed()
+    assert fresh.lease_ns == ns(5)
+    assert fresh.replace_ns == ns(0.5)
+    seen = Observed(gap_ns_max=ns(2), ready_ns_max=ns(3), form_ns_max=ns(20), step_ns_max=ns(10))
+    assert seen.lease_ns == ns(8)
+    assert seen.replace_ns == ns(6)
+    assert seen.form_wait_ns(at_boundary=False) == ns(100)
+    assert seen.hung_ns == ns(200)
+    slow = Observed(gap_ns_max=ns(100), ready_ns_max=ns(100), form_ns_max=ns(1000))
+    assert slow.lease_ns == ns(30)
+    assert slow.replace_ns == 0  # too slow to be waited for at all
+    assert slow.form_wait_ns(at_boundary=False) == ns(300)
+
+
+def test_backing_off_is_bounded() -> None:
+    waits_ns = [backoff_ns(failures) for failures in range(40)]
+    assert waits_ns == sorted(waits_ns)
+    assert waits_ns[1] == 0
+    assert waits_ns[-1] == ns(60)
+
+
+def test_what_old_generations_say_changes_nothing(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=2, steps=10**6)
+    made.kill("n0.0")
+    made.until_generation(2)
+    step = made.state.step
+    late: list[FromWorker] = [
+        Committed(member="n0.1", generation=1, step=step + 50, loss=None, lanes=1, occurred_ns=0),
+        Regrouped(member="n0.1", generation=1, version=9, lanes=(), steps_total=9, parts_s={}),
+    ]
+    for message in late:
+        made.tell(FromMember("n0.1", message))
+        made.tell(FromMember("n0.1", message))
+    made.tell(FromMember("n9.9", late[0]))
+    made.tell(FromNode("n9", NodeBeat(node="n9")))
+    assert made.state.step == step
+    assert made.state.generation == 2
+
+
+@settings(max_examples=1500, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    slots=st.integers(1, 3),
+    nodes=st.integers(1, 3),
+    spare_nodes=st.integers(0, 1),
+    warm=st.integers(0, 2),
+    steps=st.sampled_from([2, 10, 30]),
+    faults=st.integers(0, 12),
+    at_least_all=st.booleans(),
+)
+def test_whatever_fails_in_whatever_order_the_run_ends(
+    cluster: "MakeCluster",
+    seed: int,
+    slots: int,
+    nodes: int,
+    spare_nodes: int,
+    warm: int,
+    steps: int,
+    faults: int,
+    at_least_all: bool,
+) -> None:
+    """Random interleavings with random faults; the promises are checked at each turn, the end here."""
+    made = cluster(
+        slots=slots, nodes_min=nodes if at_least_all else 1, nodes_max=nodes, warm=warm, steps=steps
+    )
+    for number in range(nodes + spare_nodes):
+        made.join_node(f"n{number}")
+    harass(made, random.Random(seed), faults)
+    ending = made.finish()
+    assert ending.outcome == "completed" or any(reason in ending.reason for reason in EXCUSES)
+    assert made.replay() == made.effects
+    check_steps(made)
+
+
+def harass(made: "Cluster", generator: random.Random, faults: int) -> None:
+    """Let things happen in any order, with faults in between; in the end everybody who is away returns."""
+    away: list[str] = []
+    for turn in range(TURNS_MAX):
+        if made.ending is not None:
+            return
+        possible = made.choices()
+        if faults and made.processes and generator.random() < 0.03:
+            faults -= 1
+            harm(made, generator, turn, away)
+        elif away and generator.random() < 0.03:
+            bring_back(made, away)
+        elif possible and generator.random() < 0.97:
+            generator.choice(possible)()
+        else:
+            made.wait(made.now_ns + generator.choice((SECOND // 100, SECOND, 10 * SECOND)))
+    made.run(lambda: not any(made.queues.values()) or made.ending is not None)
+    bring_back(made, away)
+
+
+def harm(made: "Cluster", generator: random.Random, turn: int, away: list[str]) -> None:
+    victim = generator.choice(sorted(made.processes))
+    kind = generator.choice(("kill", "kill", "pause", "node", "raise"))
+    if kind == "node" and made.agents:
+        node = generator.choice(sorted(made.agents))
+        made.kill_node(node)
+        away.append(node)
+    elif kind == "pause":
+        made.processes[victim].is_paused = True
+    elif kind == "raise" and made.state.has_committed and made.state.closing is None:
+        made.leave(victim, code=1, complaint=f"Traceback: {turn}")
+    else:
+        made.kill(victim)
+
+
+def bring_back(made: "Cluster", away: list[str]) -> None:
+    """As soon as the run has noticed that they went."""
+    for node in list(away):
+        if ("agent", node) not in made.queues and made.ending is None:
+            away.remove(node)
+            made.join_node(node)
+
+
+def check_steps(made: "Cluster") -> None:
+    """Every step that was recorded is one further than what its generation went on from."""
+    reached = 0
+    for event in [effect.event for effect in made.effects if isinstance(effect, Record)]:
+        if isinstance(event, GenerationOpened):
+            assert event.step is not None
+            assert event.step <= reached
+            reached = event.step
+        elif isinstance(event, StepCommitted):
+            assert event.step > reached
+            reached = event.step
+
+
+def test_only_members_that_are_through_are_released(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=2, steps=3)
+    made.run(lambda: any(process.is_finished for process in made.processes.values()))
+    made.run(lambda: bool(made.sent(Released)))
+    assert all(process.is_finished for process in made.processes.values() if process.generation)
+    assert made.sent(Generation)[0].number == 1
