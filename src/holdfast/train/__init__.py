@@ -1,0 +1,20 @@
+"""Inside a worker: the API of a training script.
+
+```python
+import holdfast.train as hf
+
+with hf.join() as run:
+    ...
+    state = run.protect(model, optimizer, scheduler, lanes=8, seed=1)
+    for step in state.steps(1000):
+        for lane in step.lanes:
+            lane.backward(loss_of(step.number, lane.index))
+        step.commit()
+```
+"""
+
+from holdfast.train.data import MapData, StreamData
+from holdfast.train.joining import Run, State, join
+from holdfast.train.steps import Lane, Step
+
+__all__ = ["Lane", "MapData", "Run", "State", "Step", "StreamData", "join"]

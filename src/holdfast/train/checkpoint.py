@@ -1,0 +1,515 @@
+"""Checkpoints: durable copies of a run's state, for when no peer is left to copy it from.
+
+`Checkpoints` is what a store of them can do; `DirectoryCheckpoints` is the simplest one that can be trusted:
+a file per step, whole or not there at all, believed only when its hash agrees. `Writer` keeps the writing
+out of training's way. Which member writes, and what the state is made of, is decided elsewhere.
+"""
+
+import contextlib
+import copy
+import fcntl
+import hashlib
+import io
+import os
+import re
+import secrets
+import stat
+import struct
+import threading
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO, Literal, NamedTuple, Protocol, Self, cast
+
+import msgspec
+import torch
+
+from holdfast.record.clock import Clock, SystemClock
+from holdfast.record.errors import InputError, StoreError
+
+COST_SHARE_MAX = 1 / 50
+"""Of the time from one checkpoint to the next, no more than this goes into making one."""
+INTERVAL_S_MIN = 10.0
+"""Where checkpoints cost next to nothing, they are still no closer together."""
+CLOSE_S_MAX = 60.0
+"""How long a writer that is closed waits for what it has begun: storage that hangs holds up no end."""
+LOOKS_MAX = 8
+"""How often a directory is looked at again because what it showed was gone: a writer removes what is old."""
+
+State = Mapping[str, object]
+"""A tree of dicts, lists and tuples, with tensors, numbers, strings and None at its ends."""
+Happened = Literal["begun", "saved", "failed"]
+"""What the record calls it; `failed`: could not be written, or was found unfit to be read."""
+
+
+class Told(Protocol):
+    """Who hears what happened to checkpoints, from whichever thread it happened in. Must not raise."""
+
+    def __call__(
+        self, happened: Happened, step: int, place: str, reason: str = "", *, stall_ns: int | None = None
+    ) -> None: ...
+
+
+class Saved(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint that is durable and was read back. digest: the SHA-256 of its payload."""
+
+    step: int
+    place: str
+    size_bytes: int
+    digest: str
+
+
+class Loaded(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint whose hash agreed, with all tensors in CPU memory."""
+
+    step: int
+    state: dict[str, object]
+    place: str
+
+
+class Checkpoints(Protocol):
+    """Where a run's checkpoints are kept. Any complete one of a run is as good as when it was written."""
+
+    @property
+    def place(self) -> str:
+        """Where they are, for people."""
+
+    def save(self, step: int, state: State) -> Saved:
+        """Keep the state for good, or raise. The tensors are the caller's again when this returns."""
+
+    def newest(self) -> Loaded | None:
+        """The newest one that is sound; those passed over on the way are told of."""
+
+    def steps(self) -> list[int]:
+        """Which there seem to be, oldest first."""
+
+
+# ---- one file --------------------------------------------------------------------------------------------
+
+_MAGIC = b"holdfast.ckpt\r\n\x1a"  # a transfer that mends line ends breaks it, and shows
+_VERSION = 1
+_HEADER = struct.Struct(">16sIQQ32s")  # magic, version, step, bytes of payload, SHA-256 of payload
+_WHOLE = re.compile(r"step-(\d{12,})\.checkpoint")
+_PART = re.compile(r"\.step-(\d{12,})\.[0-9a-f]{16}\.part")
+
+
+class Unsound(Exception):
+    """What is there is no checkpoint, or not all of one, or not as it was written."""
+
+
+class _Sink:
+    """Where the payload goes: into the file, and by the way into the hash."""
+
+    def __init__(self, file: io.BufferedRandom) -> None:
+        self._file = file
+        self.sha256 = hashlib.sha256()
+        self.size_bytes = 0
+        self.error: OSError | None = None
+
+    def write(self, data: bytes) -> int:
+        self.sha256.update(data)
+        self.size_bytes += len(data)
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self.error = error
+            raise
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+def _write(file: io.BufferedRandom, step: int, state: State) -> str:
+    """Fill the file, see it onto the disk and read it back from there; the digest of its payload."""
+    file.seek(_HEADER.size)
+    sink = _Sink(file)
+    try:
+        torch.save(dict(state), cast(BinaryIO, sink))  # of which it needs no more
+    except Exception as error:
+        # On its way out torch may find something else wrong, and say that instead.
+        raise (sink.error or error) from None
+    # The header comes last: what was torn before has none.
+    file.seek(0)
+    file.write(_HEADER.pack(_MAGIC, _VERSION, step, sink.size_bytes, sink.sha256.digest()))
+    file.flush()
+    os.fsync(file.fileno())
+    # What is read back must come from the disk, and not from the pages just written.
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    _verify(file, step)
+    return sink.sha256.hexdigest()
+
+
+def _verify(file: io.BufferedRandom | io.BufferedReader, step: int) -> None:
+    """Leaves the file at its payload if that is what was written for this step, and can be loaded."""
+    size_bytes = os.fstat(file.fileno()).st_size
+    file.seek(0)
+    header = file.read(_HEADER.size)
+    if len(header) < _HEADER.size:
+        raise Unsound(f"it ends after {size_bytes} bytes, inside its header")
+    magic, version, written_step, payload_bytes, digest = _HEADER.unpack(header)
+    if magic != _MAGIC:
+        raise Unsound("it is not a checkpoint of Holdfast, or was torn before it was complete")
+    if version != _VERSION:
+        raise Unsound(f"it has format {version}, and this Holdfast reads format {_VERSION}")
+    if written_step != step:
+        raise Unsound(f"it says inside that it is of step {written_step}")
+    if size_bytes != _HEADER.size + payload_bytes:
+        raise Unsound(f"it has {size_bytes} bytes instead of {_HEADER.size + payload_bytes}")
+    if hashlib.file_digest(file, "sha256").digest() != digest:
+        raise Unsound("its hash does not agree: it is not what was written")
+    file.seek(_HEADER.size)
+    try:
+        unsafe = torch.serialization.get_unsafe_globals_in_checkpoint(file)
+    except Exception as error:
+        raise Unsound(f"torch cannot read it: {_sentence(error)}") from error
+    if unsafe:
+        raise Unsound(f"it holds what is not safe to load: {', '.join(sorted(unsafe))}")
+    file.seek(_HEADER.size)
+
+
+def _read(path: Path, step: int) -> dict[str, object]:
+    # Nothing that somebody put here under the name of a checkpoint, such as a pipe, may block.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise Unsound("it is not a plain file")
+        _verify(file, step)
+        try:
+            state = torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as error:  # whatever torch makes of a payload from another torch
+            raise Unsound(f"torch cannot read it: {_sentence(error)}") from error
+    if not isinstance(state, dict):
+        raise Unsound(f"it holds a {type(state).__name__} instead of a state")
+    return state
+
+
+def _sentence(error: BaseException) -> str:
+    """The first line: torch's go on for pages."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+# ---- a directory of them ---------------------------------------------------------------------------------
+
+
+class DirectoryCheckpoints:
+    """A file per step in a directory that successive members of a run share.
+
+    A file is written under a name of its own, synced, read back and only then renamed, so neither a kill nor
+    a second writer, a paused member that wakes up, can leave anything but whole files under a checkpoint's
+    name. What a killed writer leaves is known by its lock, which the kernel took back. Files of other names
+    are not looked at.
+    """
+
+    def __init__(self, directory: Path | str, *, told: Told, keep: int = 2) -> None:
+        if keep < 1:
+            raise InputError(f"keep={keep} keeps no checkpoint.", hint="Keep at least 1; 2 is the default.")
+        self._directory = Path(directory)
+        self._keep = keep
+        self._told = told
+        self._refused: set[int] = set()
+
+    @property
+    def place(self) -> str:
+        return str(self._directory)
+
+    def steps(self) -> list[int]:
+        return sorted(self._found(_WHOLE).values())
+
+    def save(self, step: int, state: State) -> Saved:
+        path = self._path(step)
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            with self._part(step) as file:
+                digest = _write(file, step, state)
+                size_bytes = os.fstat(file.fileno()).st_size
+                Path(file.name).replace(path)
+            _sync(self._directory)
+        except (OSError, Unsound) as error:
+            raise StoreError(
+                f"The checkpoint of step {step} could not be written to {self._directory}: {error}.",
+                hint="Look at the directory's free space, permissions and disk.",
+            ) from error
+        self._refused.discard(step)
+        self._remove_old(step)
+        return Saved(step=step, place=str(path), size_bytes=size_bytes, digest=digest)
+
+    def newest(self) -> Loaded | None:
+        try:
+            self._tell_leftovers()
+            for _ in range(LOOKS_MAX):
+                with contextlib.suppress(FileNotFoundError):  # removed as old since we looked: look again
+                    return self._newest_now()
+        except OSError as error:  # the directory itself
+            self._told("failed", 0, self.place, _sentence(error))
+        return None
+
+    def _newest_now(self) -> Loaded | None:
+        for step in reversed(self.steps()):
+            path = self._path(step)
+            try:
+                return Loaded(step=step, state=_read(path, step), place=str(path))
+            except (OSError, Unsound) as error:
+                if isinstance(error, FileNotFoundError) and step not in self.steps():
+                    raise
+                self._refused.add(step)
+                self._told("failed", step, str(path), _sentence(error))
+        return None
+
+    def _path(self, step: int) -> Path:
+        return self._directory / f"step-{step:012d}.checkpoint"
+
+    def _found(self, name: re.Pattern[str]) -> dict[Path, int]:
+        """The files of such a name, and their steps."""
+        try:
+            return {
+                path: int(match[1])
+                for path in self._directory.iterdir()
+                if (match := name.fullmatch(path.name))
+            }
+        except FileNotFoundError:  # nothing was saved yet
+            return {}
+
+    @contextlib.contextmanager
+    def _part(self, step: int) -> Iterator[io.BufferedRandom]:
+        """A new file to write a checkpoint into, locked until it is closed, and gone if that fails."""
+        path = self._directory / f".step-{step:012d}.{secrets.token_hex(8)}.part"
+        with path.open("x+b") as file:
+            try:
+                # Where there are no locks nothing is ever removed as left behind. Who removes ours before it
+                # is locked makes the renaming fail, and with it this checkpoint alone.
+                with contextlib.suppress(OSError):
+                    fcntl.flock(file, fcntl.LOCK_EX)
+                yield file
+            except BaseException:
+                path.unlink(missing_ok=True)
+                raise
+
+    def _tell_leftovers(self) -> None:
+        for path, step in self._found(_PART).items():
+            if _is_left_behind(path):
+                self._told("failed", step, str(path), "its writer died before it was complete")
+
+    def _remove_old(self, step: int) -> None:
+        """Of the checkpoints up to this one, leave the newest that are sound; what is ahead is another's."""
+        found = {path: of for path, of in self._found(_WHOLE).items() if of <= step}
+        kept = sorted(set(found.values()) - self._refused)[-self._keep :]
+        doomed = [path for path, of in found.items() if of not in kept]
+        doomed += [path for path in self._found(_PART) if _is_left_behind(path)]
+        for path in doomed:
+            with contextlib.suppress(OSError):  # somebody else was quicker, or it stays: no harm
+                path.unlink()
+
+
+def _is_left_behind(part: Path) -> bool:
+    """Whether nobody is writing it any more: its lock went with its writer."""
+    try:
+        with part.open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+    except OSError:
+        return False
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# ---- in the background -----------------------------------------------------------------------------------
+
+
+class _Like(NamedTuple):
+    """Tensors alike in these can take each other's place in memory."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    pinned: bool
+
+
+class Snapshot:
+    """A copy of a state in CPU memory that nothing else writes to.
+
+    spare: one that is no longer needed, whose memory is used again. To touch fresh memory for the first time
+    takes several times as long as the copying does, and training waits for it.
+    """
+
+    def __init__(self, state: State, spare: "Snapshot | None" = None) -> None:
+        self._spare: defaultdict[_Like, list[torch.Tensor]] = defaultdict(list)
+        for like, tensor in spare._tensors if spare else ():
+            self._spare[like].append(tensor)
+        self._tensors: list[tuple[_Like, torch.Tensor]] = []
+        self._copies: dict[tuple[object, ...], torch.Tensor] = {}
+        self.state: dict[str, object] = {key: self._copy(value, key) for key, value in state.items()}
+        if any(like.pinned for like, _ in self._tensors):
+            torch.cuda.synchronize()  # copies into pinned memory are only begun
+        self._spare.clear()
+        self._copies.clear()
+
+    def _copy(self, value: object, path: str) -> object:
+        """`path` names the value where it cannot be kept."""
+        kind = type(value)
+        if isinstance(value, torch.Tensor):
+            return self._copy_tensor(value, path)
+        if kind in _PLAIN:
+            return value
+        if isinstance(value, float):  # numpy's is one, and the same bits
+            return float(value)
+        if kind in (dict, OrderedDict, Counter):
+            assert isinstance(value, dict)
+            twin = copy.copy(value)  # with what state_dict() notes on it beside its items
+            for key, item in value.items():
+                if type(key) not in _PLAIN:
+                    raise _unkept(key, f"a key of {path}")
+                twin[key] = self._copy(item, f"{path}.{key}")
+            return twin
+        if kind in (list, tuple):
+            assert isinstance(value, list | tuple)
+            return kind(self._copy(item, f"{path}[{index}]") for index, item in enumerate(value))
+        raise _unkept(value, path)
+
+    def _copy_tensor(self, tensor: torch.Tensor, path: str) -> torch.Tensor:
+        if tensor.layout is not torch.strided or tensor.is_meta:
+            raise _unkept(tensor, path)
+        tensor = tensor.detach()
+        like = _Like(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.is_cuda)
+        # What is tied is copied once, and is tied again when it is loaded.
+        identity = (tensor.device, tensor.data_ptr(), like)
+        if (known := self._copies.get(identity)) is not None:
+            return known
+        spare = self._spare[like]
+        copied = spare.pop() if spare else torch.empty_like(tensor, device="cpu", pin_memory=like.pinned)
+        copied.copy_(tensor, non_blocking=True)
+        self._copies[identity] = copied
+        self._tensors.append((like, copied))
+        return copied
+
+
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
+
+
+def _unkept(value: object, path: str) -> InputError:
+    return InputError(
+        f"A checkpoint cannot keep {path}, a {type(value).__module__}.{type(value).__qualname__}.",
+        hint="A state is made of dicts, lists and tuples of dense tensors, numbers and strings.",
+    )
+
+
+class _Offer(NamedTuple):
+    step: int
+    snapshot: Snapshot
+    began_ns: int
+    stall_ns: int
+
+
+class Writer:
+    """Writes checkpoints from a thread of its own; training waits only while its state is copied.
+
+    One is written at a time and at most one waits, which a newer one replaces; so up to two copies of the
+    state are in memory, and one between checkpoints. One that fails is told of, and training goes on.
+    """
+
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        *,
+        told: Told,
+        clock: Clock | None = None,
+        interval_s: float = INTERVAL_S_MIN,
+        every_steps: int | None = None,
+    ) -> None:
+        if interval_s < 0:
+            raise InputError(f"interval_s={interval_s:g} is no time to wait.", hint="Give 0 or more.")
+        if every_steps is not None and every_steps < 1:
+            raise InputError(f"every_steps={every_steps} is no number of steps.", hint="Give 1 or more.")
+        self._checkpoints = checkpoints
+        self._told = told
+        self._clock = clock or SystemClock()
+        self._interval_ns = int(interval_s * 1e9)
+        self._every_steps = every_steps
+        self._changed = threading.Condition()
+        self._waiting: _Offer | None = None
+        self._writing = False
+        self._closing = False
+        self._spare: Snapshot | None = None
+        self._began_ns = self._clock.now_ns()
+        self._took_ns = 0
+        self._thread = threading.Thread(target=self._run, name="holdfast checkpoints", daemon=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def due(self, step: int) -> bool:
+        """Whether to offer this step: a multiple of `every_steps`, where given, or else by cost.
+
+        By cost: the last checkpoint is done, began at least the interval ago, and so long ago that what it
+        took is at most `COST_SHARE_MAX` of that.
+        """
+        if self._every_steps is not None:
+            return step % self._every_steps == 0
+        with self._changed:
+            if self._writing or self._waiting:
+                return False
+            return self._clock.now_ns() - self._began_ns >= max(
+                self._interval_ns, round(self._took_ns / COST_SHARE_MAX)
+            )
+
+    def offer(self, step: int, state: State) -> int:
+        """Have this step written; how long the copying took, in nanoseconds. InputError for a state that
+        cannot be kept, at which nothing else would help.
+        """
+        began_ns = self._clock.now_ns()
+        with self._changed:
+            if self._closing:
+                raise RuntimeError("offered a checkpoint to a writer that was closed")
+            replaced, self._waiting = self._waiting, None
+            spare = replaced.snapshot if replaced else self._spare
+            self._spare = None
+        snapshot = Snapshot(state, spare)
+        stall_ns = self._clock.now_ns() - began_ns
+        with self._changed:
+            self._waiting = _Offer(step, snapshot, began_ns, stall_ns)
+            self._began_ns = began_ns
+            if self._thread.ident is None:
+                self._thread.start()
+            self._changed.notify_all()
+        return stall_ns
+
+    def close(self, timeout_s: float = CLOSE_S_MAX) -> bool:
+        """Finish what was offered; False where that took too long and is left to its fate."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while offer := self._next():
+            self._told("begun", offer.step, self._checkpoints.place)
+            happened, place, reason = self._save(offer)
+            with self._changed:
+                self._spare = offer.snapshot
+                self._took_ns = self._clock.now_ns() - offer.began_ns
+                self._writing = False
+            self._told(happened, offer.step, place, reason, stall_ns=offer.stall_ns)
+
+    def _next(self) -> _Offer | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._closing)
+            offer, self._waiting = self._waiting, None
+            self._writing = offer is not None
+            return offer
+
+    def _save(self, offer: _Offer) -> tuple[Happened, str, str]:
+        """What happened, where, and why."""
+        try:
+            return "saved", self._checkpoints.save(offer.step, offer.snapshot.state).place, ""
+        except Exception as error:  # whatever it is, training goes on
+            return "failed", self._checkpoints.place, _sentence(error)

@@ -1,0 +1,294 @@
+"""A member's side of the control plane: what the coordinator has told it, and what it tells the coordinator.
+
+`Coordinated` is a member of a run under `holdfast run`; `Alone` is a script started by itself, a run with one
+member. The link's thread writes what it hears here; the training thread reads and waits here and nowhere
+else, so every wait ends when the run goes on differently.
+"""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from holdfast.record import events
+from holdfast.record.clock import SystemClock
+from holdfast.record.errors import HoldfastError
+from holdfast.record.recorder import Recorder
+from holdfast.run import wire
+from holdfast.run.link import Link
+from holdfast.train.group import Superseded
+
+_CHECKPOINT_EVENTS: dict[str, type[events.KnownEvent]] = {
+    "begun": events.CheckpointBegun,
+    "saved": events.CheckpointSaved,
+    "loaded": events.CheckpointLoaded,
+    "failed": events.CheckpointFailed,
+}
+FLUSH_S = 2.0
+ADMISSION_S = 0.2
+"""A member that is not admitted within this time is a warm one."""
+
+
+class Dismissal(HoldfastError):
+    """The coordinator does not let this member take part, or is gone."""
+
+
+class Control(Protocol):
+    """What a member needs to know, and to say, to go on."""
+
+    @property
+    def member(self) -> str: ...
+
+    def admitted(self) -> wire.Admitted:
+        """Wait until this process has a place in the run."""
+
+    def ready(self, setup: wire.Setup, version: int) -> None:
+        """The model is built."""
+
+    def newest(self, after: int) -> wire.Generation | None:
+        """Wait for a generation of a higher number than `after` with this member. None: the run is over."""
+
+    def pending(self, present: int) -> int:
+        """The number of a generation that waits for the next step boundary; 0 if there is none."""
+
+    def superseded(self, number: int, *, forming: bool = False) -> bool:
+        """Whether this generation is to be abandoned now. While it is being formed, any newer one counts."""
+
+    def on_superseded(self, call: Callable[[], None] | None) -> None:
+        """What to do, in another thread, the moment the present generation is to be abandoned."""
+
+    def publish(self, generation: int, key: str, value: bytes) -> None:
+        """Tell the other members of a generation."""
+
+    def lookup(self, generation: int, key: str) -> bytes:
+        """Wait for what a member published. Raises `Superseded`."""
+
+    def say(self, message: wire.FromWorker) -> None:
+        """Tell the coordinator; never waits."""
+
+    def at(self, step: int, stage: wire.Stage) -> None:
+        """What this member is doing now, for its heartbeats."""
+
+    def strike(self, step: int, moment: wire.Moment, rank: int, size: int) -> None:
+        """Here a planned fault may strike member `rank` of `size`."""
+
+    def finished(self, step: int, digest: str, present: int) -> wire.Generation | None:
+        """The script is through. Waits until the run is over (None), or goes on with other members."""
+
+    def close(self) -> None: ...
+
+
+class Coordinated:
+    """A member under a coordinator."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.member = environment["HOLDFAST_MEMBER"]
+        self._changed = threading.Condition()
+        self._admitted: wire.Admitted | None = None
+        self._admitted_at = time.monotonic()
+        self._newest: wire.Generation | None = None
+        self._abandon_below = 0
+        self._published: dict[tuple[int, str], bytes] = {}
+        self._released: wire.Released | None = None
+        self._dismissal: Dismissal | None = None
+        self._interrupt: Callable[[], None] | None = None
+        self._struck: set[int] = set()
+        self._link = Link.connect(environment)
+        self._link.on_message = self._heard
+        self._link.send(wire.WorkerJoined(member=self.member, pid=os.getpid()))
+
+    def _heard(self, message: wire.AnyMessage | None) -> None:
+        """In the link's thread."""
+        interrupt = None
+        with self._changed:
+            if isinstance(message, wire.Admitted):
+                self._admitted = message
+                self._admitted_at = time.monotonic()
+            elif isinstance(message, wire.Generation):
+                interrupt = self._take(message)
+            elif isinstance(message, wire.Published):
+                self._published[message.generation, message.key] = message.value
+            elif isinstance(message, wire.Released):
+                self._released = message
+            elif isinstance(message, wire.Dismissed):
+                self._dismissal = Dismissal(message.sentence, hint=message.hint)
+            elif message is None and self._released is None:
+                self._dismissal = Dismissal(
+                    "The run's coordinator is gone.",
+                    hint="Start the run again; it goes on from its checkpoint.",
+                )
+            if self._dismissal is not None:
+                interrupt = self._interrupt
+            self._changed.notify_all()
+        if interrupt is not None:
+            interrupt()
+
+    def _take(self, generation: wire.Generation) -> Callable[[], None] | None:
+        if self._newest is not None and generation.number <= self._newest.number:
+            return None
+        self._newest = generation
+        self._published = {
+            place: value for place, value in self._published.items() if place[0] >= generation.number
+        }
+        if generation.at_boundary:
+            return None
+        self._abandon_below = generation.number
+        return self._interrupt
+
+    def _wait(self, until: Callable[[], bool]) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._dismissal is not None or until())
+            if self._dismissal is not None:
+                raise self._dismissal
+
+    def admitted_soon(self) -> bool:
+        """Whether this process has its place within a moment, and is no warm one."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._admitted is not None, ADMISSION_S)
+
+    def admitted(self) -> wire.Admitted:
+        self._wait(lambda: self._admitted is not None or self._released is not None)
+        if self._admitted is None:
+            raise SystemExit(0)  # a warm process that was never needed
+        for fault in self._admitted.faults:
+            self._strike(fault)
+        return self._admitted
+
+    def ready(self, setup: wire.Setup, version: int) -> None:
+        took_s = time.monotonic() - self._admitted_at
+        self._link.send(wire.WorkerReady(member=self.member, setup=setup, version=version, took_s=took_s))
+
+    def newest(self, after: int) -> wire.Generation | None:
+        self._wait(lambda: self._has_newer(after) or self._released is not None)
+        return self._newest if self._has_newer(after) else None
+
+    def _has_newer(self, number: int) -> bool:
+        newest = self._newest
+        return newest is not None and newest.number > number and self.member in newest.members
+
+    def pending(self, present: int) -> int:
+        newest = self._newest
+        return newest.number if newest is not None and newest.number > present else 0
+
+    def superseded(self, number: int, *, forming: bool = False) -> bool:
+        if self._dismissal is not None:
+            raise self._dismissal
+        return self._has_newer(number) if forming else self._abandon_below > number
+
+    def on_superseded(self, call: Callable[[], None] | None) -> None:
+        with self._changed:
+            self._interrupt = call
+
+    def publish(self, generation: int, key: str, value: bytes) -> None:
+        with self._changed:
+            self._published[generation, key] = value
+        self._link.send(wire.Published(generation=generation, key=key, value=value))
+
+    def lookup(self, generation: int, key: str) -> bytes:
+        place = generation, key
+        self._wait(lambda: place in self._published or self._has_newer(generation))
+        with self._changed:
+            if place in self._published:
+                return self._published[place]
+        raise Superseded
+
+    def say(self, message: wire.FromWorker) -> None:
+        self._link.send(message)
+
+    def at(self, step: int, stage: wire.Stage) -> None:
+        self._link.beat(step, stage)
+
+    def strike(self, step: int, moment: wire.Moment, rank: int, size: int) -> None:
+        faults = self._newest.faults if self._newest is not None else ()
+        for fault in faults:
+            due = fault.step <= step and fault.moment == moment and fault.rank % size == rank
+            if due and fault.id not in self._struck:
+                self._strike(fault)
+                return
+
+    def _strike(self, fault: wire.PlannedFault) -> None:
+        self._struck.add(fault.id)
+        self._link.send_now(wire.Struck(member=self.member, fault=fault.id))
+        if fault.fault == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif fault.fault == "node":
+            os.kill(os.getppid(), signal.SIGKILL)  # the agent; everything on its node dies with it
+            time.sleep(fault.for_s)
+        else:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    def finished(self, step: int, digest: str, present: int) -> wire.Generation | None:
+        self._link.beat(step, "finished")
+        self._link.send(wire.Finished(member=self.member, step=step, digest=digest))
+        return self.newest(present)
+
+    def close(self) -> None:
+        self._link.flush(FLUSH_S)
+        self._link.close()
+
+
+class Alone:
+    """The only member of a run that nobody coordinates. It writes its own record."""
+
+    member = "alone"
+
+    def __init__(self, recorder: Recorder | None) -> None:
+        self._recorder = recorder
+        self._clock = SystemClock()
+        self._published: dict[str, bytes] = {}
+        self._begun = False
+
+    def admitted(self) -> wire.Admitted:
+        return wire.Admitted(slot=0, slots=1)
+
+    def ready(self, setup: wire.Setup, version: int) -> None:
+        self._record(events.RunStarted, gpus=1)
+        self._record(events.MemberJoined, subject=self.member)
+
+    def newest(self, after: int) -> wire.Generation | None:
+        return wire.Generation(number=1, members=(self.member,)) if after < 1 else None
+
+    def pending(self, present: int) -> int:
+        return 0
+
+    def superseded(self, number: int, *, forming: bool = False) -> bool:
+        return False
+
+    def on_superseded(self, call: Callable[[], None] | None) -> None:
+        """Nothing supersedes the only generation."""
+
+    def publish(self, generation: int, key: str, value: bytes) -> None:
+        self._published[key] = value
+
+    def lookup(self, generation: int, key: str) -> bytes:
+        return self._published[key]
+
+    def say(self, message: wire.FromWorker) -> None:
+        if isinstance(message, wire.Committed):
+            self._record(events.StepCommitted, step=message.step)
+        elif isinstance(message, wire.Regrouped):
+            self._record(
+                events.GenerationOpened, generation=1, members=(self.member,), gpus=1, step=message.version
+            )
+        elif isinstance(message, wire.Checkpointed):
+            self._record(_CHECKPOINT_EVENTS[message.happened], step=message.step, place=message.place)
+
+    def _record(self, kind: type[events.KnownEvent], **fields: object) -> None:
+        if self._recorder is not None:
+            self._recorder.record(kind, **fields)
+
+    def at(self, step: int, stage: wire.Stage) -> None:
+        """Nobody watches."""
+
+    def strike(self, step: int, moment: wire.Moment, rank: int, size: int) -> None:
+        """Nobody plans faults."""
+
+    def finished(self, step: int, digest: str, present: int) -> wire.Generation | None:
+        self._record(events.RunEnded, outcome="completed")
+        return None
+
+    def close(self) -> None:
+        if self._recorder is not None:
+            self._recorder.close()

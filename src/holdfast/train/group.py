@@ -1,0 +1,312 @@
+"""A generation's process group: tensors between members' memories, and a way out of it from another thread.
+
+Groups are made directly, beside torch's global ones, so that a script may still have its own default group.
+gloo's `abort` does not wake an operation that waits for a living peer, and a group that is merely dropped
+waits for its operations. So `GlooGroup.abort` shuts down exactly the group's sockets, upon which every
+operation fails at once, here and at the other end.
+"""
+
+import os
+import socket
+import stat
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+FORM_TIMEOUT_S = 60.0
+"""How long connecting may take. That a member died meanwhile is known much sooner: see `form`."""
+OPERATION_TIMEOUT_S = 6 * 3600.0
+"""Not how failures are found, the coordinator tells of those; a bound all the same."""
+ABANDON_POLL_S = 0.002
+
+Transfer = tuple[torch.Tensor, int]
+"""A tensor and the rank it goes to or comes from."""
+
+
+class GroupBroken(Exception):
+    """An operation failed because a member is gone or the group was aborted."""
+
+
+class Superseded(Exception):
+    """A newer generation was opened while this one was being formed."""
+
+
+class Work(Protocol):
+    """An operation under way."""
+
+    def wait(self) -> None:
+        """Return when its tensors may be used. Raises `GroupBroken`."""
+
+
+class Group(Protocol):
+    """Members of one generation, by rank."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def exchange(self, sends: Sequence[Transfer], receives: Sequence[Transfer], tag: int) -> Work:
+        """Begin sending and receiving. All members call it with the same tags in the same order; between two
+        members, tensors arrive in the order in which they are listed.
+        """
+
+    def settle(self) -> None:
+        """Wait until the results of everything that was waited for are in memory. Raises `GroupBroken`."""
+
+    def abort(self) -> None:
+        """Make every operation fail now. Any thread may call this, more than once."""
+
+    def close(self) -> None:
+        """Give everything back. Nothing writes into anybody's tensors afterwards."""
+
+
+class Rendezvous(dist.Store):  # type: ignore[name-defined, misc]
+    """The store through which a group's members find each other: keys go through the coordinator.
+
+    publish: tells all other members. lookup: waits for a key, raises `Superseded` if it will never come.
+    """
+
+    def __init__(self, publish: Callable[[str, bytes], None], lookup: Callable[[str], bytes]) -> None:
+        super().__init__()
+        self._publish = publish
+        self._lookup = lookup
+
+    def set(self, key: str, value: str | bytes) -> None:
+        self._publish(key, value.encode() if isinstance(value, str) else bytes(value))
+
+    def get(self, key: str) -> bytes:
+        return self._lookup(key)
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        for key in keys:
+            self._lookup(key)
+
+    def has_extended_api(self) -> bool:
+        return False
+
+
+Maker = Callable[[Rendezvous], Group]
+
+
+def form(make: Maker, store: Rendezvous, superseded: Callable[[], bool]) -> Group:
+    """Make a group, or raise `Superseded` as soon as it is no longer wanted.
+
+    A member that dies meanwhile would hold everybody up until the timeout: the attempt is then left to its
+    thread. No tensor of ours is in it yet.
+    """
+    made: list[Group] = []
+    failed: list[BaseException] = []
+    done = threading.Event()
+
+    def attempt() -> None:
+        try:
+            made.append(make(store))
+        except Exception as error:
+            error.__traceback__ = None
+            failed.append(error)
+        finally:
+            done.set()
+
+    threading.Thread(target=attempt, name="holdfast-form", daemon=True).start()
+    while not done.wait(ABANDON_POLL_S):
+        if superseded():
+            raise Superseded
+    if failed:
+        raise Superseded if superseded() else GroupBroken(_reason(failed[0]))
+    return made[0]
+
+
+class GlooGroup:
+    """gloo over TCP, for tensors in main memory."""
+
+    def __init__(self, store: Rendezvous, *, rank: int, size: int, address: str) -> None:
+        self.rank = rank
+        self.size = size
+        before = _listening()
+        device = dist.ProcessGroupGloo.create_device(hostname=address)
+        self._own_ports = _listening() - before
+        store.set(f"listens/{rank}", ",".join(map(str, sorted(self._own_ports))))
+        options: Any = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+        options._devices = [device]
+        options._timeout = timedelta(seconds=FORM_TIMEOUT_S)
+        self._group: Any = dist.ProcessGroupGloo(store, rank, size, options)
+        peers = [store.get(f"listens/{peer}").decode() for peer in range(size) if peer != rank]
+        self._peer_ports = {int(port) for listens in peers for port in listens.split(",") if port}
+        self._aborted = threading.Event()
+
+    def exchange(self, sends: Sequence[Transfer], receives: Sequence[Transfer], tag: int) -> Work:
+        if self._aborted.is_set():
+            raise GroupBroken("the group was aborted")
+        try:
+            # gloo matches by tag and takes no two operations of one pair and tag out of order.
+            works = [self._group.recv([tensor], peer, tag) for tensor, peer in receives]
+            works += [self._group.send([tensor], peer, tag) for tensor, peer in sends]
+        except RuntimeError as error:
+            raise _broken(error) from None
+        return _GlooWork(works)
+
+    def settle(self) -> None:
+        """A wait for gloo is one for the result."""
+
+    def abort(self) -> None:
+        self._aborted.set()
+        for connection in _tcp_sockets():
+            with suppress(OSError):
+                if not _listens(connection) and self._is_ours(connection):
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def _is_ours(self, connection: socket.socket) -> bool:
+        accepted = connection.getsockname()[1] in self._own_ports
+        return accepted or connection.getpeername()[1] in self._peer_ports
+
+    def close(self) -> None:
+        self.abort()
+        self._group = None
+
+
+class _GlooWork:
+    def __init__(self, works: list[Any]) -> None:
+        self._works = works
+
+    def wait(self) -> None:
+        try:
+            for work in self._works:
+                work.wait(timedelta(seconds=OPERATION_TIMEOUT_S))
+        except RuntimeError as error:
+            raise _broken(error) from None
+
+
+class StagedGroup:
+    """Another group's transport for tensors on a GPU, by way of pinned main memory: for members that share a
+    GPU, which NCCL refuses.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self.rank = group.rank
+        self.size = group.size
+
+    def exchange(self, sends: Sequence[Transfer], receives: Sequence[Transfer], tag: int) -> Work:
+        outgoing = [(tensor.to("cpu"), peer) for tensor, peer in sends]
+        incoming = [(torch.empty(tensor.shape, dtype=tensor.dtype), peer) for tensor, peer in receives]
+        work = self._group.exchange(outgoing, incoming, tag)
+        targets = [tensor for tensor, _ in receives]
+        return _StagedWork(work, targets, [tensor for tensor, _ in incoming], outgoing)
+
+    def settle(self) -> None:
+        self._group.settle()
+
+    def abort(self) -> None:
+        self._group.abort()
+
+    def close(self) -> None:
+        self._group.close()
+
+
+class _StagedWork:
+    def __init__(
+        self, work: Work, targets: list[torch.Tensor], arrived: list[torch.Tensor], kept: list[Transfer]
+    ) -> None:
+        self._work = work
+        self._targets = targets
+        self._arrived = arrived
+        self._kept = kept  # alive until they are sent
+
+    def wait(self) -> None:
+        self._work.wait()
+        for target, arrived in zip(self._targets, self._arrived, strict=True):
+            target.copy_(arrived)
+        self._kept = []
+
+
+class NcclGroup:
+    """NCCL, for members with a GPU each."""
+
+    def __init__(self, store: Rendezvous, *, rank: int, size: int, device: torch.device) -> None:
+        self.rank = rank
+        self.size = size
+        self._device = device
+        self._aborted = threading.Event()
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout = timedelta(seconds=OPERATION_TIMEOUT_S)
+        self._backend: Any = dist.ProcessGroupNCCL(store, rank, size, options)
+        self._group: Any = dist.ProcessGroup(store, rank, size)
+        self._group._set_default_backend(dist.ProcessGroup.BackendType.NCCL)
+        self._backend._set_sequence_number_for_group()
+        self._group._register_backend(device, dist.ProcessGroup.BackendType.NCCL, self._backend)
+
+    def exchange(self, sends: Sequence[Transfer], receives: Sequence[Transfer], tag: int) -> Work:
+        try:
+            self._group._start_coalescing(self._device)
+            for tensor, peer in receives:
+                self._group.recv([tensor], peer, tag)
+            for tensor, peer in sends:
+                self._group.send([tensor], peer, tag)
+            work = self._group._end_coalescing(self._device)
+        except RuntimeError as error:
+            raise _broken(error) from None
+        return _NcclWork(work)
+
+    def settle(self) -> None:
+        torch.cuda.current_stream(self._device).synchronize()
+        if self._aborted.is_set():  # the kernels ended, but not with a result
+            raise GroupBroken("the group was aborted")
+
+    def abort(self) -> None:
+        self._aborted.set()
+        self._backend.abort()
+
+    def close(self) -> None:
+        self.abort()
+        self._group = None
+
+
+class _NcclWork:
+    def __init__(self, work: Any) -> None:
+        self._work = work
+
+    def wait(self) -> None:
+        """Orders the current stream behind the operation; the host does not wait."""
+        try:
+            if self._work is not None:
+                self._work.wait()
+        except RuntimeError as error:
+            raise _broken(error) from None
+
+
+def _broken(error: Exception) -> GroupBroken:
+    # The traceback would keep this group's connections open, and the others waiting.
+    error.__traceback__ = None
+    return GroupBroken(_reason(error))
+
+
+def _reason(error: BaseException) -> str:
+    lines = str(error).splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def _tcp_sockets() -> Iterator[socket.socket]:
+    """Every TCP socket of this process, each open only until the next is asked for."""
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 (names only; this is in the way of a recovery)
+        with suppress(OSError):
+            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as copy:
+                if copy.family in (socket.AF_INET, socket.AF_INET6) and copy.type == socket.SOCK_STREAM:
+                    yield copy
+
+
+def _listens(connection: socket.socket) -> bool:
+    return bool(connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+
+
+def _listening() -> set[int]:
+    """The TCP ports on which this process listens."""
+    return {connection.getsockname()[1] for connection in _tcp_sockets() if _listens(connection)}

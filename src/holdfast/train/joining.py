@@ -1,0 +1,277 @@
+"""`join()`: how a script becomes a member of a run, and what it then has in hand."""
+
+import os
+import secrets
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+import torch.utils.deterministic as _deterministic
+
+from holdfast.record.errors import HoldfastError, InputError
+from holdfast.record.recorder import Recorder
+from holdfast.run import wire
+from holdfast.train import randomness, tree
+from holdfast.train.checkpoint import DirectoryCheckpoints, Happened, Writer
+from holdfast.train.control import Alone, Control, Coordinated
+from holdfast.train.gradients import Gradients
+from holdfast.train.group import GlooGroup, Group, NcclGroup, Rendezvous, StagedGroup
+from holdfast.train.protected import Protected, digest
+from holdfast.train.seat import RunOver, Seat
+from holdfast.train.steps import Loop, Settings, Step
+
+JOIN_SEED = 0
+"""What every member's generators begin with, so that every one of them builds the same model."""
+NO_DETERMINISTIC_KERNEL = "does not have a deterministic implementation"
+
+
+def join() -> "Run":
+    """Become a member of the run that started this process, or a run with one member where nobody did.
+
+    A warm process waits here until it is needed. Every generator is seeded with the same number, so that the
+    model is built the same on every member; the number of intra-op threads is fixed: sums depend on it.
+    """
+    sys.excepthook = _complaining(sys.excepthook)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
+    control: Control
+    if "HOLDFAST_COORDINATOR" in os.environ:
+        control = Coordinated(os.environ)
+        if not control.admitted_soon():
+            _warm_up()
+    else:
+        control = Alone(_own_recorder())
+    admitted = control.admitted()
+    randomness.seed_all(JOIN_SEED)
+    return Run(control, admitted)
+
+
+class Run:
+    """A member's place in the run. Use it as a context: what follows it is what follows the run."""
+
+    def __init__(self, control: Control, admitted: wire.Admitted) -> None:
+        self._control = control
+        self._admitted = admitted
+        self._seat: Seat | None = None
+        self._loop: Loop | None = None
+        self.device = _device(admitted)
+
+    @property
+    def member(self) -> str:
+        """The name of this member."""
+        return self._control.member
+
+    @property
+    def rank(self) -> int:
+        """This member's place among the present ones. It may change from step to step; 0 always exists."""
+        return self._seat.rank if self._seat is not None else int(os.environ.get("RANK", "0"))
+
+    def protect(
+        self,
+        *things: object,
+        lanes: int,
+        seed: int,
+        clip_norm: float | None = None,
+        accumulate: int = 1,
+        moving: Sequence[str] = (),
+        on_commit: Callable[[], None] | None = None,
+        deterministic: bool = True,
+    ) -> "State":
+        """Put a model, its optimizer, scheduler and whatever else has a state into the run's care.
+
+        lanes: a power of two, the same for the run's whole life. clip_norm: the norm to which gradients are
+        clipped. accumulate: how often a lane calls `backward`. moving: buffers, beside BatchNorm's, that
+        forward changes; they are averaged over lanes. on_commit: what is done to protected things after the
+        optimizer (an average of weights, say). deterministic: use kernels that always give the same bits
+        where there are any, and say where there are none.
+        """
+        if not tree.is_lane_count(lanes):
+            raise InputError(
+                f"lanes={lanes} is not a power of two between 1 and {tree.LANES_MAX}.",
+                hint="Take 8 or 16: a few times as many as there will be members.",
+            )
+        if accumulate < 1:
+            raise InputError(f"accumulate={accumulate} is no number of calls.", hint="Take 1 or more.")
+        state = Protected(things, moving)
+        _be_deterministic(deterministic, state.device)
+        parts = state.parts()
+        setup = wire.Setup(
+            lanes=lanes,
+            seed=seed,
+            threads=torch.get_num_threads(),
+            torch=str(torch.__version__),
+            device=_kind(state.device),
+            deterministic=deterministic,
+            model=digest(parts),
+            parts=parts,
+        )
+        checkpoints, writer = self._checkpoints()
+        gradients = Gradients(state, lanes, accumulate)
+        make_group = self._maker(state.device)
+        identity = {"lanes": lanes, "seed": seed, "threads": setup.threads}
+        self._seat = Seat(self._control, state, gradients, identity, make_group, checkpoints)
+        settings = Settings(
+            lanes=lanes, seed=seed, clip_norm=clip_norm, accumulate=accumulate, on_commit=on_commit
+        )
+        self._loop = Loop(self._control, state, settings, gradients, self._seat, writer)
+        self._control.ready(setup, 0)
+        return State(state, self._loop, self._seat)
+
+    def _checkpoints(self) -> tuple[DirectoryCheckpoints | None, Writer | None]:
+        directory = os.environ.get("HOLDFAST_CHECKPOINTS")
+        if not directory:
+            return None, None
+        checkpoints = DirectoryCheckpoints(Path(directory), told=self._tell_checkpoint)
+        every = os.environ.get("HOLDFAST_CHECKPOINT_EVERY")
+        return checkpoints, Writer(
+            checkpoints, told=self._tell_checkpoint, every_steps=int(every) if every else None
+        )
+
+    def _tell_checkpoint(
+        self, happened: Happened, step: int, place: str, reason: str = "", *, stall_ns: int | None = None
+    ) -> None:
+        self._control.say(
+            wire.Checkpointed(
+                member=self.member,
+                happened=happened,
+                step=step,
+                place=place,
+                reason=reason,
+                stall_ns=stall_ns,
+                occurred_ns=time.time_ns(),
+            )
+        )
+
+    def _maker(self, device: torch.device) -> Callable[[Rendezvous, int, int], Group]:
+        address = os.environ.get("HOLDFAST_ADDRESS", "127.0.0.1")
+        shared = device.type == "cuda" and torch.cuda.device_count() < self._admitted.slots
+
+        def make(store: Rendezvous, rank: int, size: int) -> Group:
+            if device.type == "cuda" and not shared:
+                return NcclGroup(store, rank=rank, size=size, device=device)
+            gloo = GlooGroup(store, rank=rank, size=size, address=address)
+            return StagedGroup(gloo) if device.type == "cuda" else gloo
+
+        return make
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        over = kind is not None and issubclass(kind, RunOver)
+        try:
+            if kind is None and self._loop is not None:
+                self._loop.finish()
+        finally:
+            if self._loop is not None:
+                self._loop.close()
+            self._control.close()
+        return over
+
+
+class State:
+    """What the run protects, from the training loop's side."""
+
+    def __init__(self, state: Protected, loop: Loop, seat: Seat) -> None:
+        self._state = state
+        self._loop = loop
+        self._seat = seat
+
+    @property
+    def version(self) -> int:
+        """The number of the last committed step."""
+        return self._seat.version
+
+    def digest(self) -> str:
+        """Of every byte of everything protected: equal exactly where two states are."""
+        return self._state.digest()
+
+    def steps(self, total: int) -> Iterator[Step]:
+        """The steps still to be done, from where the run is up to number `total`."""
+        return self._loop.steps(total)
+
+
+def _device(admitted: wire.Admitted) -> torch.device:
+    """This slot's GPU; one that several slots share where there are too few; the CPU where there is none."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    device = torch.device("cuda", admitted.slot % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def _kind(device: torch.device) -> str:
+    """What of a device its arithmetic depends on."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+def _own_recorder() -> Recorder | None:
+    home = Path(os.environ.get("HOLDFAST_HOME") or Path.home() / ".holdfast")
+    name = os.environ.get("HOLDFAST_RUN") or f"{Path(sys.argv[0]).stem or 'python'}-{secrets.token_hex(3)}"
+    return Recorder(home / "journal", run=name)
+
+
+def _warm_up() -> None:
+    """Do once, on nothing, what the first step does, so that all of torch that it needs is loaded.
+
+    Optimizers import the compiler's front end when first used, which alone takes longer than a recovery may.
+    """
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8), torch.nn.GELU())
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.randn(4, 8)).sum().backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    digest(optimizer.state_dict())
+
+
+def _be_deterministic(wanted: bool, device: torch.device) -> None:
+    if not wanted:
+        if device.type == "cuda":
+            _tell(
+                "deterministic=False: the same bits after a failure, or on other members, are not promised."
+            )
+        return
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    _deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # costs time
+    if device.type == "cuda":
+        torch.backends.cudnn.benchmark = False
+        warnings.showwarning = _naming_operations(warnings.showwarning)
+        warnings.filterwarnings("once", message=f".*{NO_DETERMINISTIC_KERNEL}.*")
+
+
+def _naming_operations(show: Callable[..., Any]) -> Callable[..., Any]:
+    def showing(message: Any, *rest: Any, **named: Any) -> None:
+        operation, found, _ = str(message).partition(f" {NO_DETERMINISTIC_KERNEL}")
+        if not found:
+            show(message, *rest, **named)
+            return
+        _tell(
+            f"{operation} has no deterministic kernel on this device: the run goes on, but the same bits "
+            "after a failure, or on other members, are not promised while it is used."
+        )
+
+    return showing
+
+
+def _complaining(previous: Callable[..., Any]) -> Callable[..., Any]:
+    """A user's mistake ends the script with one sentence, not a traceback."""
+
+    def complain(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, HoldfastError):
+            _tell(error.sentence + (f"\n  hint: {error.hint}" if error.hint else ""))
+            sys.stderr.flush()
+            os._exit(2)
+        previous(kind, error, trace)
+
+    return complain
+
+
+def _tell(sentence: str) -> None:
+    print(f"holdfast: {sentence}", file=sys.stderr, flush=True)

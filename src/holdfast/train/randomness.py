@@ -1,0 +1,32 @@
+"""Random numbers that do not depend on who draws them: every lane of every step has its own beginning.
+
+Covers torch (CPU and every CUDA device), Python's `random`, and numpy's global generator where it is loaded.
+"""
+
+import hashlib
+import random
+import sys
+
+import torch
+
+OUTSIDE = -1
+"""The lane number for what a step draws outside its lanes: the same on every member."""
+
+
+def seed_of(seed: int, step: int, lane: int) -> int:
+    """64 bits that share nothing visible with those of the neighbouring step, lane or seed."""
+    text = f"holdfast:{seed}:{step}:{lane}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
+
+
+def begin(seed: int, step: int, lane: int) -> None:
+    """Set every generator to the beginning of this lane of this step."""
+    seed_all(seed_of(seed, step, lane))
+
+
+def seed_all(value: int) -> None:
+    torch.manual_seed(value)  # CUDA generators included, lazily where CUDA is not in use yet
+    random.seed(value)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(value & 0xFFFF_FFFF)

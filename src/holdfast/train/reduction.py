@@ -1,0 +1,127 @@
+"""The sum over all lanes of a step, on every member: the tree reduction.
+
+Every member owns a slice of each bucket. It receives that slice of every subtree that others hold, adds them
+up in tree order, and sends the result to all. With one subtree a member this moves as many bytes as a ring
+all-reduce. Its operations are begun as buckets become ready, in one order on all members, and completed in
+`finish`.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+
+from holdfast.train import tree
+from holdfast.train.group import Group, Transfer, Work
+from holdfast.train.sheets import ALIGNMENT, Layout, Sheet
+
+
+class Reduction:
+    """The reduction of one generation. `nodes`: the subtrees each rank holds when its lanes are done."""
+
+    def __init__(self, group: Group, layout: Layout, nodes: Sequence[Sequence[tree.Node]]) -> None:
+        self._group = group
+        self._layout = layout
+        self._nodes = nodes
+        self._order = _additions(tree.root(layout.lanes), {node for held in nodes for node in held})
+        self._scratch: dict[int, dict[tree.Node, torch.Tensor]] = {}
+        self._arriving: dict[int, Work] = {}
+        self._held: dict[tree.Node, Sheet] = {}
+        self._total: Sheet | None = None
+
+    def begin(self, held: dict[tree.Node, Sheet], total: Sheet) -> None:
+        """A step: what this rank holds (each bucket complete when it is launched), and where the sum goes."""
+        self._held = held
+        self._total = total
+        self._arriving.clear()
+
+    def launch(self, bucket: int) -> None:
+        """The bucket is complete in everything this rank holds: send others their slices of it."""
+        assert self._total is not None
+        own = [self._held[node].flats[bucket] for node in self._nodes[self._group.rank]]
+        slices = self._slices(self._total.flats[bucket].numel())
+        scratch = self._scratch_for(bucket, self._total.flats[bucket], slices[self._group.rank])
+        sends: list[Transfer] = []
+        receives: list[Transfer] = []
+        for peer in self._peers():
+            if slices[self._group.rank]:
+                receives += [(scratch[node], peer) for node in self._nodes[peer]]
+            if slices[peer]:
+                sends += [(_part(flat, slices[peer]), peer) for flat in own]
+        self._arriving[bucket] = self._group.exchange(sends, receives, 2 * bucket)
+
+    def finish(self) -> None:
+        """Every bucket is launched: add up, and share the result. Raises `GroupBroken`."""
+        gathering = [self._gather(bucket) for bucket in range(self._layout.buckets)]
+        for work in gathering:
+            work.wait()
+        self._group.settle()
+
+    def drop(self) -> None:
+        """The group is aborted: let go of what was under way, so that nothing writes into our memory."""
+        self._arriving.clear()
+
+    def _gather(self, bucket: int) -> Work:
+        assert self._total is not None
+        self._arriving.pop(bucket).wait()
+        result = self._total.flats[bucket]
+        slices = self._slices(result.numel())
+        mine = slices[self._group.rank]
+        if mine:
+            self._add(bucket, mine, _part(result, mine))
+        sends = [(_part(result, mine), peer) for peer in self._peers() if mine]
+        receives = [(_part(result, slices[peer]), peer) for peer in self._peers() if slices[peer]]
+        return self._group.exchange(sends, receives, 2 * bucket + 1)
+
+    def _add(self, bucket: int, mine: range, result: torch.Tensor) -> None:
+        """Add up the slice, in place in what was received: what this rank holds itself must stay."""
+        values = dict(self._scratch[bucket])
+        received = set(values)
+        for node in self._nodes[self._group.rank]:
+            values[node] = _part(self._held[node].flats[bucket], mine)
+        if not self._order:  # somebody holds the whole tree
+            result.copy_(values[tree.root(self._layout.lanes)])
+        last = len(self._order) - 1
+        for number, node in enumerate(self._order):
+            left, right = tree.children(node)
+            if number == last:
+                torch.add(values[left], values[right], out=result)
+            else:
+                into, other = (left, right) if left in received else (right, left)
+                values[node] = values[into].add_(values[other])
+                received.add(node)
+
+    def _scratch_for(self, bucket: int, like: torch.Tensor, mine: range) -> dict[tree.Node, torch.Tensor]:
+        if bucket not in self._scratch:
+            remote = [node for peer in self._peers() for node in self._nodes[peer]]
+            memory = torch.empty(len(remote), len(mine), dtype=like.dtype, device=like.device)
+            self._scratch[bucket] = dict(zip(remote, memory, strict=True))
+        return self._scratch[bucket]
+
+    def _peers(self) -> list[int]:
+        """Everybody else, beginning with the next rank, so that no member is everyone's first."""
+        rank, size = self._group.rank, self._group.size
+        return [(rank + distance) % size for distance in range(1, size)]
+
+    def _slices(self, numel: int) -> list[range]:
+        size = -(-numel // self._group.size // ALIGNMENT) * ALIGNMENT
+        starts = [min(numel, rank * size) for rank in range(self._group.size + 1)]
+        return [range(start, stop) for start, stop in pairwise(starts)]
+
+
+def _part(flat: torch.Tensor, part: range) -> torch.Tensor:
+    return flat[part.start : part.stop]
+
+
+def _additions(top: tree.Node, leaves: set[tree.Node]) -> list[tree.Node]:
+    """The inner nodes between the leaves and the top, each after its children."""
+    order: list[tree.Node] = []
+
+    def visit(node: tree.Node) -> None:
+        if node not in leaves:
+            for child in tree.children(node):
+                visit(child)
+            order.append(node)
+
+    visit(top)
+    return order

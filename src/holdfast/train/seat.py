@@ -1,0 +1,243 @@
+"""A member's seat in the present generation: its rank, its group, its lanes, and how it moves to the next.
+
+To regroup is: leave the old group, tell the others where one stands, form the new group, bring everybody to
+the highest version, and deal the lanes that nobody holds. Any of it may be cut short by another generation.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.record.errors import InputError
+from holdfast.run import wire
+from holdfast.train import transfer, tree
+from holdfast.train.checkpoint import Checkpoints
+from holdfast.train.control import Control
+from holdfast.train.gradients import Gradients
+from holdfast.train.group import Group, GroupBroken, Rendezvous, Superseded, form
+from holdfast.train.protected import Protected
+from holdfast.train.reduction import Reduction
+
+MakeGroup = Callable[[Rendezvous, int, int], Group]
+"""A group from its rendezvous, rank and size."""
+
+
+class RunOver(Exception):
+    """The run ended without this member's taking part any further."""
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """What a member brings into a new generation.
+
+    fresh: nothing but what it was built with. held: the lanes of step version + 1 that it has computed.
+    """
+
+    version: int
+    fresh: bool
+    held: tuple[int, ...]
+
+
+class Seat:
+    """This process among the members."""
+
+    def __init__(
+        self,
+        control: Control,
+        state: Protected,
+        gradients: Gradients,
+        identity: dict[str, int],
+        make_group: MakeGroup,
+        checkpoints: Checkpoints | None,
+    ) -> None:
+        """identity: `lanes`, and whatever else the bits depend on."""
+        self.version = 0
+        self.loss: float | None = None
+        self.rank = 0
+        self.size = 1
+        self.todo: tuple[int, ...] = ()
+        self.reduction: Reduction | None = None
+        self.number = 0
+        self.steps_total = 0
+        self._fresh = True
+        self._patched = False
+        self._control = control
+        self._state = state
+        self._gradients = gradients
+        self._identity = identity
+        self._lanes = identity["lanes"]
+        self._make_group = make_group
+        self._checkpoints = checkpoints
+        self._group: Group | None = None
+
+    @property
+    def lost(self) -> bool:
+        """Whether the present generation is to be left at once."""
+        return self._control.superseded(self.number)
+
+    def regroup(self) -> None:
+        """Go on in the newest generation. Raises `RunOver` where there is none."""
+        while True:
+            self._control.at(self.version + 1, "waiting")
+            generation = self._control.newest(self.number)
+            if generation is None:
+                raise RunOver
+            self.number = generation.number
+            try:
+                self._form(generation)
+                return
+            except Superseded:
+                continue
+            except GroupBroken as broken:
+                self.say_broken(str(broken))
+
+    def say_broken(self, reason: str) -> None:
+        if not self.lost:
+            self._control.say(wire.Broken(member=self._control.member, generation=self.number, reason=reason))
+
+    def committed(self, version: int, loss: float) -> None:
+        self.version = version
+        self.loss = loss
+        self._fresh = False
+        self._gradients.forget()
+        if self._patched:
+            self._deal_evenly()
+
+    def leave(self) -> None:
+        """Give the group back; nothing of it writes into our memory any more."""
+        self._control.on_superseded(None)
+        if self._group is not None:
+            self._group.abort()
+            if self.reduction is not None:
+                self.reduction.drop()
+            self._group.close()
+        self._group = self.reduction = None
+
+    def _form(self, generation: wire.Generation) -> None:
+        begun = time.monotonic()
+        self._control.at(self.version + 1, "regroup")
+        self.leave()
+        self.rank, self.size = generation.members.index(self._control.member), len(generation.members)
+        self._control.strike(self.version + 1, "regroup", self.rank, self.size)
+        left = time.monotonic()
+        self._publish_standing("standing")
+        if self.size > 1:
+            self._group = self._make(generation.number)
+        standings = self._standings("standing")
+        formed = time.monotonic()
+        if all(standing.fresh for standing in standings):
+            self._load_checkpoint()
+            self._publish_standing("loaded")
+            standings = self._standings("loaded")
+        self._share_state(standings)
+        self._deal(standings)
+        self._control.say(
+            wire.Regrouped(
+                member=self._control.member,
+                generation=self.number,
+                version=self.version,
+                lanes=tuple(sorted(self._gradients.held.union(self.todo))),
+                steps_total=self.steps_total,
+                parts_s={"abort": left - begun, "group": formed - left, "state": time.monotonic() - formed},
+            )
+        )
+
+    def _make(self, number: int) -> Group:
+        control, rank, size = self._control, self.rank, self.size
+        store = Rendezvous(
+            lambda key, value: control.publish(number, key, value), lambda key: control.lookup(number, key)
+        )
+        group = form(
+            lambda store: self._make_group(store, rank, size),
+            store,
+            lambda: control.superseded(number, forming=True),
+        )
+        control.on_superseded(group.abort)
+        if control.superseded(number, forming=True):  # before the line above
+            group.close()
+            raise Superseded
+        return group
+
+    def _publish_standing(self, key: str) -> None:
+        held = tuple(sorted(self._gradients.held))
+        standing = Standing(version=self.version, fresh=self._fresh, held=held)
+        self._control.publish(self.number, f"{key}/{self.rank}", msgspec.msgpack.encode(standing))
+
+    def _standings(self, key: str) -> list[Standing]:
+        found = [self._control.lookup(self.number, f"{key}/{rank}") for rank in range(self.size)]
+        return [msgspec.msgpack.decode(standing, type=Standing) for standing in found]
+
+    def _load_checkpoint(self) -> None:
+        """Nobody alive has the state: go on from what is durable, if anything is."""
+        found = self._checkpoints.newest() if self._checkpoints is not None else None
+        if found is None:
+            return
+        kept: dict[str, Any] = dict(found.state)
+        for name, value in self._identity.items():
+            if kept[name] != value:
+                raise InputError(
+                    f"The checkpoint {found.place} was made with {name}={kept[name]}, this run has {value}.",
+                    hint="Go on with the same, or begin a run of another name.",
+                )
+        self._state.put_back(kept["state"])
+        self._adopt(kept["version"], kept["loss"])
+        self._control.say(
+            wire.Checkpointed(
+                member=self._control.member, happened="loaded", step=self.version, place=found.place
+            )
+        )
+
+    def durable(self) -> dict[str, object]:
+        """What a checkpoint holds: the state, and what must not change for it to be gone on from."""
+        return {
+            **self._identity,
+            "version": self.version,
+            "loss": self.loss,
+            "state": self._state.tree(),
+        }
+
+    def _share_state(self, standings: Sequence[Standing]) -> None:
+        """Who is behind takes the state of a member that is not; several of them from several."""
+        top = max(standing.version for standing in standings)
+        sources = [rank for rank, standing in enumerate(standings) if standing.version == top]
+        behind = [rank for rank, standing in enumerate(standings) if standing.version < top]
+        pairs = [(sources[number % len(sources)], rank) for number, rank in enumerate(behind)]
+        if any(self.rank in pair for pair in pairs):
+            self._control.at(self.version + 1, "state")
+            self._control.strike(self.version + 1, "state", self.rank, self.size)
+        for source, receiver in pairs:
+            assert self._group is not None
+            if self.rank == source:
+                transfer.send(self._group, receiver, self._state, self.version, self.loss)
+            elif self.rank == receiver:
+                header = transfer.receive(self._group, source, self._state)
+                self._adopt(header.version, header.loss)
+
+    def _adopt(self, version: int, loss: float | None) -> None:
+        self.version = version
+        self.loss = loss
+        self._fresh = False
+        self._gradients.adopt()
+
+    def _deal(self, standings: Sequence[Standing]) -> None:
+        """Lanes that somebody has computed stay his; the others are dealt."""
+        held = [frozenset(each.held if each.version == self.version else ()) for each in standings]
+        if sum(map(len, held)) != len(frozenset[int]().union(*held)):
+            held = [frozenset()] * len(held)  # two claim the same lane: nobody's claim counts
+            self._gradients.forget()
+        dealt = tree.deal_missing(self._lanes, held)
+        self._take_lanes(dealt[self.rank], [own.union(new) for own, new in zip(held, dealt, strict=True)])
+        self._patched = any(held)
+
+    def _deal_evenly(self) -> None:
+        """A step that was finished by others than began it is over: even shares again."""
+        shares = tree.deal(self._lanes, self.size)
+        self._take_lanes(tuple(shares[self.rank]), [frozenset(share) for share in shares])
+        self._patched = False
+
+    def _take_lanes(self, todo: tuple[int, ...], shares: Sequence[frozenset[int]]) -> None:
+        self.todo = todo
+        nodes = [tree.cover(share) for share in shares]
+        layout = self._gradients.layout
+        self.reduction = Reduction(self._group, layout, nodes) if self._group is not None else None

@@ -1,0 +1,237 @@
+"""The training loop's side of a run: steps, their lanes, and how they go on when members come and go.
+
+All of a step's dealings with other members happen inside the iteration over `step.lanes`: when the member's
+own lanes are done, the iterator reduces, and where somebody died it regroups and hands out what has to be
+computed still. So `step.commit()` is a local matter that cannot fail half-way, and a loop body runs exactly
+once for each step that is kept.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from holdfast.record.errors import InputError
+from holdfast.run import wire
+from holdfast.train import randomness
+from holdfast.train.checkpoint import Writer
+from holdfast.train.control import Control
+from holdfast.train.gradients import Gradients, Sum
+from holdfast.train.group import GroupBroken
+from holdfast.train.protected import Protected
+from holdfast.train.seat import RunOver, Seat
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What `protect` was told."""
+
+    lanes: int
+    seed: int
+    clip_norm: float | None
+    accumulate: int
+    on_commit: Callable[[], None] | None
+
+
+class Lane:
+    """One slice of a step's batch: number `index` of `of`, in step `step`."""
+
+    def __init__(self, gradients: Gradients, step: int, index: int, of: int) -> None:
+        self._gradients = gradients
+        self.step = step
+        self.index = index
+        self.of = of
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Compute this lane's gradients. `loss`: the mean over the lane's samples."""
+        self._gradients.backward(loss)
+
+
+class Step:
+    """One step of the run."""
+
+    def __init__(self, loop: "Loop", number: int) -> None:
+        self._loop = loop
+        self._loss: float | None = None
+        self.number = number
+        self.committed = False
+
+    @property
+    def lanes(self) -> Iterator[Lane]:
+        """This member's lanes, one after the other. Reduces after the last one."""
+        return self._loop.lanes(self)
+
+    @property
+    def loss(self) -> float:
+        """The mean of all lanes' losses: the same on every member."""
+        if self._loss is None:
+            raise InputError(
+                f"The loss of step {self.number} was asked for before its lanes were through.",
+                hint="Read step.loss after the loop over step.lanes.",
+            )
+        return self._loss
+
+    @property
+    def reduced(self) -> bool:
+        return self._loss is not None
+
+    def reduced_to(self, loss: float) -> None:
+        self._loss = loss
+
+    def commit(self) -> None:
+        """Clip, optimizer, scheduler: the step's result is kept."""
+        self._loop.commit(self)
+
+
+class Loop:
+    """The steps of a run as one member goes through them."""
+
+    def __init__(
+        self,
+        control: Control,
+        state: Protected,
+        settings: Settings,
+        gradients: Gradients,
+        seat: Seat,
+        writer: Writer | None,
+    ) -> None:
+        self._control = control
+        self._state = state
+        self._settings = settings
+        self._gradients = gradients
+        self._seat = seat
+        self._writer = writer
+        self._changing = False
+
+    def steps(self, total: int) -> Iterator[Step]:
+        """The steps that are still to be done, up to number `total`."""
+        seat = self._seat
+        seat.steps_total = total
+        self._take_seat()
+        while seat.version < total:
+            if self._changing or seat.lost:
+                self._changing = False
+                seat.regroup()
+                continue
+            step = Step(self, seat.version + 1)
+            randomness.begin(self._settings.seed, step.number, randomness.OUTSIDE)
+            yield step
+            if not step.committed:
+                raise InputError(
+                    f"Step {step.number} was left without step.commit().",
+                    hint="Call it once for every step, after the loop over step.lanes.",
+                )
+
+    def lanes(self, step: Step) -> Iterator[Lane]:
+        seat = self._seat
+        while seat.version < step.number:
+            for index in seat.todo:
+                if seat.lost:
+                    break
+                yield from self._compute(step, index)
+            else:
+                if self._reduce(step):
+                    return
+            seat.regroup()
+        # Somebody had committed this step already, and his state was taken over.
+        assert seat.loss is not None
+        step.reduced_to(seat.loss)
+
+    def _compute(self, step: Step, index: int) -> Iterator[Lane]:
+        seat, settings = self._seat, self._settings
+        self._control.at(step.number, "lanes")
+        self._control.strike(step.number, "lane", seat.rank, seat.size)
+        self._gradients.begin(index, seat.reduction, last=index == seat.todo[-1])
+        randomness.begin(settings.seed, step.number, index)
+        yield Lane(self._gradients, step.number, index, settings.lanes)
+        self._gradients.end(self._control.pending(seat.number))
+
+    def _reduce(self, step: Step) -> bool:
+        """Sum over all members. False: somebody is gone, and the step goes on in another generation."""
+        seat = self._seat
+        self._control.at(step.number, "reduce")
+        self._control.strike(step.number, "reduce", seat.rank, seat.size)
+        try:
+            total = self._gradients.reduce(seat.reduction)
+        except GroupBroken as broken:
+            seat.say_broken(str(broken))
+            return False
+        self._changing = self._agreed(total)
+        step.reduced_to(total.loss)
+        return True
+
+    def _agreed(self, total: Sum) -> bool:
+        """Whether every member knows of the same generation that waits for this boundary: all of them see the
+        same sum, so all of them change over here, or none.
+        """
+        return total.pending[0] > self._seat.number and len(set(total.pending)) == 1
+
+    def commit(self, step: Step) -> None:
+        if not step.reduced:
+            raise InputError(
+                f"step.commit() was called before the lanes of step {step.number} were through.",
+                hint="Let the loop over step.lanes run to its end, without break.",
+            )
+        if step.committed:
+            raise InputError(f"Step {step.number} was committed twice.", hint="Call step.commit() once.")
+        step.committed = True
+        if self._seat.version < step.number:
+            self._control.at(step.number, "commit")
+            self._optimize(step.loss)
+            self._keep(step)
+
+    def _optimize(self, loss: float) -> None:
+        state, scaler = self._state, self._state.scaler
+        if scaler is not None:
+            for optimizer in state.optimizers:
+                scaler.unscale_(optimizer)
+        if self._settings.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(state.parameters, self._settings.clip_norm)
+        for optimizer in state.optimizers:
+            optimizer.step() if scaler is None else scaler.step(optimizer)
+        if scaler is not None:
+            scaler.update()
+        self._gradients.move_buffers()
+        for scheduler in state.schedulers:
+            scheduler.step(*((loss,) if isinstance(scheduler, ReduceLROnPlateau) else ()))
+        if self._settings.on_commit is not None:
+            self._settings.on_commit()
+
+    def _keep(self, step: Step) -> None:
+        seat = self._seat
+        seat.committed(step.number, step.loss)
+        self._control.strike(step.number, "commit", seat.rank, seat.size)
+        self._control.say(
+            wire.Committed(
+                member=self._control.member,
+                generation=seat.number,
+                step=step.number,
+                loss=step.loss,
+                lanes=len(seat.todo),
+                occurred_ns=time.time_ns(),
+            )
+        )
+        randomness.begin(self._settings.seed, step.number, randomness.OUTSIDE)
+        if self._writer is not None and seat.rank == 0 and self._writer.due(step.number):
+            self._writer.offer(step.number, seat.durable())
+
+    def finish(self) -> None:
+        """Stay until everybody is through: who dies now is replaced, and gets its state from here."""
+        try:
+            self._take_seat()
+            digest = self._state.digest()
+            while self._control.finished(self._seat.version, digest, self._seat.number) is not None:
+                self._seat.regroup()
+        except RunOver:
+            return
+
+    def _take_seat(self) -> None:
+        if self._seat.number == 0:
+            self._seat.regroup()
+
+    def close(self) -> None:
+        self._seat.leave()
+        if self._writer is not None:
+            self._writer.close()

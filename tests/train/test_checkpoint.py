@@ -1,0 +1,649 @@
+import ctypes
+import fcntl
+import hashlib
+import multiprocessing
+import os
+import random
+import resource
+import stat
+import struct
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.record.clock import ManualClock
+from holdfast.record.errors import InputError, StoreError
+from holdfast.train.checkpoint import (
+    COST_SHARE_MAX,
+    DirectoryCheckpoints,
+    Happened,
+    Loaded,
+    Saved,
+    Snapshot,
+    State,
+    Writer,
+)
+
+# From Python 3.12 on: the children here save, and die, and touch no other thread's business.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+
+KILLS = 60
+KILL_AFTER_SAVES_MAX = 3
+"""In so many times what one takes: some are done before the kill, and every part of one is hit."""
+WAIT_S_MAX = 60.0
+ELEMENTS = 1 << 18
+fork = multiprocessing.get_context("fork")
+
+
+class Heard(NamedTuple):
+    happened: str
+    step: int
+    place: str
+    reason: str
+    stall_ns: int | None
+
+
+class Listener(list[Heard]):
+    """Hears what happens to checkpoints."""
+
+    def __call__(
+        self, happened: Happened, step: int, place: str, reason: str = "", *, stall_ns: int | None = None
+    ) -> None:
+        self.append(Heard(happened, step, place, reason, stall_ns))
+
+    def kinds(self) -> list[tuple[str, int]]:
+        return [(heard.happened, heard.step) for heard in self]
+
+
+@pytest.fixture
+def told() -> Listener:
+    return Listener()
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path, told: Listener) -> DirectoryCheckpoints:
+    return DirectoryCheckpoints(tmp_path / "made" / "when needed", told=told)
+
+
+def state_of(step: int, elements: int = ELEMENTS) -> dict[str, object]:
+    """A state in which every tensor tells its step, so that no two can be mixed up or mixed."""
+    return {"step": step, "tensors": [torch.full((elements,), step), torch.full((7,), -step)]}
+
+
+def assert_whole(loaded: Loaded) -> None:
+    assert loaded.state["step"] == loaded.step
+    tensors = loaded.state["tensors"]
+    assert isinstance(tensors, list)
+    assert torch.equal(tensors[0], torch.full_like(tensors[0], loaded.step))
+    assert torch.equal(tensors[1], torch.full((7,), -loaded.step))
+
+
+# ---- what is kept ----------------------------------------------------------------------------------------
+
+
+def test_what_was_saved_comes_back(checkpoints: DirectoryCheckpoints, told: Listener) -> None:
+    assert checkpoints.newest() is None
+    assert checkpoints.steps() == []
+    saved = checkpoints.save(7, state_of(7))
+    loaded = checkpoints.newest()
+    assert loaded is not None
+    assert (loaded.step, loaded.place) == (7, saved.place)
+    assert_whole(loaded)
+    path = Path(saved.place)
+    assert path.stat().st_size == saved.size_bytes
+    assert path.read_bytes().find(bytes.fromhex(saved.digest)) > 0
+    assert told == []
+
+
+def test_a_training_state_comes_back_with_types_and_ties(checkpoints: DirectoryCheckpoints) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 4))
+    model[2].weight = model[0].weight
+    optimizer = torch.optim.AdamW(model.parameters(), lr=float(np.float64(1e-3)))
+    scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [1, 3, 3])
+    scheduler.base_lrs = [np.float64(1e-3)]  # as when a learning rate was computed with numpy
+    model(torch.randn(8, 4)).sum().backward()
+    optimizer.step()
+    scheduler.step()
+    state = {
+        "model": model.state_dict(),
+        "others": [optimizer.state_dict(), scheduler.state_dict()],
+        "plain": (None, True, 2**70, 0.1, 1j, "text", b"bytes", torch.bfloat16, torch.Size([2, 3])),
+        "half": torch.randn(3, dtype=torch.bfloat16),
+        "channels last": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        "scalar": torch.tensor(3),
+        "empty": torch.empty(0, 3),
+        "slice": torch.randn(100_000)[::50_000],
+    }
+    saved = checkpoints.save(1, Snapshot(state).state)
+    assert saved.size_bytes < 100_000  # a slice does not bring the whole along
+    loaded = checkpoints.newest()
+    assert loaded is not None
+    assert_equal(loaded.state, state)
+    weights = loaded.state["model"]
+    assert type(weights) is OrderedDict
+    assert weights._metadata == model.state_dict()._metadata  # type: ignore[attr-defined]
+    assert weights["0.weight"].data_ptr() == weights["2.weight"].data_ptr()
+    assert type(loaded.state["others"][1]["milestones"]) is Counter  # type: ignore[index]
+    scheduler.load_state_dict(loaded.state["others"][1])  # type: ignore[index]
+
+
+def assert_equal(left: object, right: object) -> None:
+    if isinstance(right, torch.Tensor):
+        assert isinstance(left, torch.Tensor)
+        assert (left.dtype, left.shape) == (right.dtype, right.shape)
+        assert torch.equal(left, right)
+    elif isinstance(right, dict):
+        assert isinstance(left, dict)
+        assert left.keys() == right.keys()
+        for key in right:
+            assert_equal(left[key], right[key])
+    elif isinstance(right, list | tuple):
+        assert type(left) is type(right)
+        assert isinstance(left, list | tuple)
+        assert len(left) == len(right)
+        for one, other in zip(left, right, strict=True):
+            assert_equal(one, other)
+    else:
+        assert left == right
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        (Fraction(1, 2), "inner.x"),
+        ([1, {1, 2}], r"inner.x\[1\]"),
+        ({Fraction(1, 2): 1}, "a key of inner.x"),
+        (torch.eye(2).to_sparse(), "inner.x"),
+        (np.zeros(2), "inner.x"),
+    ],
+)
+def test_what_cannot_be_kept_is_named(value: object, named: str) -> None:
+    with pytest.raises(InputError, match=f"cannot keep {named}, a "):
+        Snapshot({"inner": {"x": value}})
+
+
+def test_nothing_is_kept_that_could_not_be_loaded(checkpoints: DirectoryCheckpoints) -> None:
+    with pytest.raises(StoreError, match=r"fractions\.Fraction"):
+        checkpoints.save(1, {"x": Fraction(1, 2)})
+    assert checkpoints.steps() == []
+
+
+def test_the_newest_few_are_kept(checkpoints: DirectoryCheckpoints) -> None:
+    for step in (1, 2, 3, 10, 5):
+        checkpoints.save(step, state_of(step, 10))
+    # Step 5 is from somebody who is behind: what is ahead of it is not his to remove.
+    assert checkpoints.steps() == [3, 5, 10]
+    checkpoints.save(11, state_of(11, 10))
+    assert checkpoints.steps() == [10, 11]
+    assert sorted(os.listdir(checkpoints.place)) == [  # noqa: PTH208
+        "step-000000000010.checkpoint",
+        "step-000000000011.checkpoint",
+    ]
+
+
+def test_a_directory_keeps_at_least_one(tmp_path: Path, told: Listener) -> None:
+    with pytest.raises(InputError, match="keep=0"):
+        DirectoryCheckpoints(tmp_path, keep=0, told=told)
+    only = DirectoryCheckpoints(tmp_path, keep=1, told=told)
+    for step in (1, 2):
+        only.save(step, state_of(step, 10))
+        assert only.steps() == [step]
+
+
+# ---- what is refused -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def sound_bytes(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    directory = DirectoryCheckpoints(tmp_path_factory.mktemp("sound"), told=Listener())
+    return Path(directory.save(2, state_of(2, 50)).place).read_bytes()
+
+
+damages = st.one_of(
+    st.tuples(st.just("flip"), st.floats(0, 1, exclude_max=True), st.integers(0, 7)),
+    st.tuples(st.just("truncate"), st.floats(0, 1, exclude_max=True), st.just(0)),
+    st.tuples(st.just("append"), st.just(0.0), st.integers(1, 100)),
+    st.tuples(st.just("zero"), st.floats(0, 1, exclude_max=True), st.just(0)),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(damage=damages)
+def test_no_damage_is_loaded_and_the_one_before_is(
+    tmp_path_factory: pytest.TempPathFactory, sound_bytes: bytes, damage: tuple[str, float, int]
+) -> None:
+    told = Listener()
+    checkpoints = DirectoryCheckpoints(tmp_path_factory.mktemp("damaged"), told=told)
+    checkpoints.save(1, state_of(1, 50))
+    path = Path(checkpoints.place) / "step-000000000002.checkpoint"
+    content = damaged(sound_bytes, *damage)
+    path.write_bytes(content)
+    loaded = checkpoints.newest()
+    assert loaded is not None
+    assert_whole(loaded)
+    if content == sound_bytes:  # zeros where there were zeros
+        assert loaded.step == 2
+        return
+    assert loaded.step == 1
+    assert told.kinds() == [("failed", 2)]
+    assert told[0].place == str(path)
+    assert told[0].reason
+
+
+def damaged(content: bytes, how: str, where: float, amount: int) -> bytes:
+    at = int(where * len(content))
+    if how == "flip":
+        return content[:at] + bytes([content[at] ^ 1 << amount]) + content[at + 1 :]
+    if how == "truncate":
+        return content[:at]
+    if how == "append":
+        return content + b"x" * amount
+    return content[:at].ljust(len(content), b"\0")
+
+
+class Bomb:
+    def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
+        return os.mkdir, ("exploded",)
+
+
+def foreign(directory: Path, payload_of: object) -> bytes:
+    """A file that is right in everything but what it holds."""
+    inner = directory / "inner"
+    torch.save(payload_of, inner)
+    payload = inner.read_bytes()
+    inner.unlink()
+    digest = hashlib.sha256(payload).digest()
+    return struct.pack(">16sIQQ32s", b"holdfast.ckpt\r\n\x1a", 1, 9, len(payload), digest) + payload
+
+
+def test_what_only_looks_like_a_checkpoint_is_told_of_and_passed_over(
+    checkpoints: DirectoryCheckpoints, told: Listener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sound = Path(checkpoints.save(1, state_of(1, 10)).place)
+    newer = sound.with_name("step-000000000009.checkpoint")
+    contents = {
+        "inside its header": b"",
+        "not a checkpoint": b"#!/bin/sh\n" * 100,
+        "of step 1": sound.read_bytes(),
+        "mkdir": foreign(tmp_path, {"state": Bomb()}),
+        "holds a list": foreign(tmp_path, [1, 2]),
+        "format 2": sound.read_bytes().replace(b"\x1a\0\0\0\1", b"\x1a\0\0\0\2"),
+    }
+    for content in contents.values():
+        newer.write_bytes(content)
+        loaded = checkpoints.newest()
+        assert loaded is not None
+        assert loaded.step == 1
+    newer.unlink()
+    newer.mkdir()
+    checkpoints.newest()
+    newer.rmdir()
+    os.mkfifo(newer)
+    checkpoints.newest()
+    newer.unlink()
+    newer.symlink_to(tmp_path / "nowhere")
+    loaded = checkpoints.newest()
+    assert loaded is not None
+    assert loaded.step == 1
+    assert told.kinds() == [("failed", 9)] * (len(contents) + 3)
+    for heard, pattern in zip(told, [*contents, "", "plain file", "No such file"], strict=True):
+        assert pattern in heard.reason
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_other_files_and_a_missing_or_impossible_directory_are_no_checkpoints(
+    tmp_path: Path, told: Listener
+) -> None:
+    (tmp_path / "README").write_text("not a checkpoint")
+    (tmp_path / "step-12.checkpoint").write_text("nor this")
+    assert DirectoryCheckpoints(tmp_path, told=told).newest() is None
+    assert DirectoryCheckpoints(tmp_path / "nowhere", told=told).newest() is None
+    assert told == []
+    impossible = DirectoryCheckpoints(tmp_path / "README", told=told)
+    assert impossible.newest() is None
+    assert told.kinds() == [("failed", 0)]
+    with pytest.raises(StoreError, match="could not be written"):
+        impossible.save(1, state_of(1, 10))
+
+
+def test_what_was_refused_does_not_count_as_kept(checkpoints: DirectoryCheckpoints, told: Listener) -> None:
+    for step in (1, 2, 3):
+        checkpoints.save(step, state_of(step, 10))
+    Path(checkpoints.place, "step-000000000003.checkpoint").write_bytes(b"torn")
+    assert checkpoints.newest() is not None
+    checkpoints.save(4, state_of(4, 10))
+    assert checkpoints.steps() == [2, 4]
+    Path(checkpoints.place, "step-000000000004.checkpoint").write_bytes(b"torn")
+    checkpoints.newest()
+    checkpoints.save(4, state_of(4, 10))  # and once saved anew it is as good as any
+    checkpoints.save(5, state_of(5, 10))
+    assert checkpoints.steps() == [4, 5]
+
+
+# ---- writers that die, and several of them ---------------------------------------------------------------
+
+
+def save_on(directory: Path, durable: ctypes.c_longlong, stride: int = 1) -> None:
+    """Save one step after the other for ever, and say which is durable."""
+    torch.set_num_threads(1)
+    checkpoints = DirectoryCheckpoints(directory, told=Listener())
+    step = durable.value
+    while True:
+        step += stride
+        checkpoints.save(step, state_of(step))
+        durable.value = step
+
+
+def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
+    told = Listener()
+    checkpoints = DirectoryCheckpoints(tmp_path, told=told)
+    durable = fork.RawValue(ctypes.c_longlong, 0)  # without a lock, which a kill would leave locked
+    moments = random.Random(1)
+    save_s = 0.0
+    steps_seen = set()
+    for _ in range(KILLS):
+        writer = fork.Process(target=save_on, args=(tmp_path, durable))
+        began_s = time.monotonic()
+        writer.start()
+        if not save_s:
+            wait_for(lambda: durable.value > 0)
+            save_s = time.monotonic() - began_s
+        time.sleep(moments.uniform(0, KILL_AFTER_SAVES_MAX * save_s))
+        writer.kill()
+        writer.join(WAIT_S_MAX)
+        assert writer.exitcode == -9
+        writer.close()
+        loaded = checkpoints.newest()
+        assert loaded is not None
+        assert_whole(loaded)
+        assert loaded.step in (durable.value, durable.value + 1)
+        steps_seen.add(loaded.step)
+    assert len(steps_seen) > KILLS // 10
+    # Nothing but what died half written was ever passed over, and it did happen.
+    assert told
+    assert {heard.reason for heard in told} == {"its writer died before it was complete"}
+    checkpoints.save(durable.value + 2, state_of(durable.value + 2))
+    assert all(name.endswith(".checkpoint") for name in os.listdir(tmp_path))  # noqa: PTH208
+
+
+def test_writers_and_a_reader_at_once_do_each_other_no_harm(tmp_path: Path) -> None:
+    """As when a paused member wakes up and goes on saving while another has taken its place."""
+    told = Listener()
+    checkpoints = DirectoryCheckpoints(tmp_path, told=told)
+    marks = [fork.RawValue(ctypes.c_longlong, start) for start in (0, 0, 1)]
+    writers = [
+        fork.Process(target=save_on, args=(tmp_path, mark, stride))
+        for mark, stride in zip(marks, (1, 3, 2), strict=True)
+    ]
+    for writer in writers:
+        writer.start()
+    try:
+        deadline_s = time.monotonic() + WAIT_S_MAX
+        reads = 0
+        while reads < 30 or min(mark.value for mark in marks) < 12:
+            assert time.monotonic() < deadline_s
+            assert all(writer.is_alive() for writer in writers)
+            durable = max(mark.value for mark in marks)
+            loaded = checkpoints.newest()
+            if loaded is None:
+                assert durable <= 1
+                continue
+            assert_whole(loaded)
+            assert loaded.step >= durable
+            reads += 1
+    finally:
+        for writer in writers:
+            writer.kill()
+            writer.join(WAIT_S_MAX)
+            writer.close()
+    assert told == []
+
+
+def test_what_somebody_is_writing_is_not_removed(checkpoints: DirectoryCheckpoints, told: Listener) -> None:
+    checkpoints.save(1, state_of(1, 10))
+    part = Path(checkpoints.place, ".step-000000000002.0123456789abcdef.part")
+    part.write_bytes(b"half")
+    with part.open("r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        checkpoints.newest()
+        checkpoints.save(3, state_of(3, 10))
+        assert part.exists()
+        assert told == []
+    checkpoints.newest()
+    assert told.kinds() == [("failed", 2)]
+    checkpoints.save(4, state_of(4, 10))
+    assert not part.exists()
+
+
+def run_out_of_room(directory: Path, report: "multiprocessing.connection.Connection[object, object]") -> None:
+    """No file may grow beyond a megabyte here: writing fails as it does on a full disk."""
+    torch.set_num_threads(1)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+    told = Listener()
+    checkpoints = DirectoryCheckpoints(directory, told=told)
+    with Writer(checkpoints, told=told) as writer:
+        for step, elements in ((1, 10), (2, 1 << 20), (3, 1 << 20), (4, 10)):
+            writer.offer(step, state_of(step, elements))
+            while not told or told[-1].step < step or told[-1].happened == "begun":
+                time.sleep(0.001)
+    report.send(list(told))
+    report.close()
+
+
+def test_a_full_disk_is_told_of_and_training_goes_on(
+    checkpoints: DirectoryCheckpoints, told: Listener
+) -> None:
+    here, there = fork.Pipe()
+    process = fork.Process(target=run_out_of_room, args=(Path(checkpoints.place), there))
+    process.start()
+    there.close()
+    assert here.poll(WAIT_S_MAX)
+    heard: list[Heard] = here.recv()
+    process.join(WAIT_S_MAX)
+    assert process.exitcode == 0
+    process.close()
+    here.close()
+    assert [(one.happened, one.step) for one in heard if one.happened != "begun"] == [
+        ("saved", 1),
+        ("failed", 2),
+        ("failed", 3),
+        ("saved", 4),
+    ]
+    assert "File too large" in heard[3].reason
+    assert checkpoints.steps() == [1, 4]
+    assert checkpoints.newest() is not None
+    assert told == []
+    assert len(os.listdir(checkpoints.place)) == 2  # noqa: PTH208
+
+
+# ---- in the background -----------------------------------------------------------------------------------
+
+
+class SlowCheckpoints:
+    """Keeps copies in memory, each when it is let; can fail, and takes time by a clock of its own."""
+
+    place = "memory"
+
+    def __init__(self, clock: ManualClock, took_ns: int = 0) -> None:
+        self._clock = clock
+        self.took_ns = took_ns
+        self.gate = threading.Semaphore(0)
+        self.entered = threading.Semaphore(0)
+        self.kept: dict[int, tuple[float, int]] = {}
+        self.error: Exception | None = None
+
+    def save(self, step: int, state: State) -> Saved:
+        self.entered.release()
+        assert self.gate.acquire(timeout=WAIT_S_MAX)
+        self._clock.advance_ns(self.took_ns)
+        if self.error:
+            raise self.error
+        tensor = state["tensor"]
+        assert isinstance(tensor, torch.Tensor)
+        self.kept[step] = tensor[0].item(), tensor.data_ptr()
+        return Saved(step=step, place=f"memory/{step}", size_bytes=0, digest="")
+
+    def newest(self) -> Loaded | None:
+        raise NotImplementedError
+
+    def steps(self) -> list[int]:
+        return sorted(self.kept)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def slow(clock: ManualClock) -> SlowCheckpoints:
+    return SlowCheckpoints(clock)
+
+
+@pytest.fixture
+def writer(slow: SlowCheckpoints, clock: ManualClock, told: Listener) -> Iterator[Writer]:
+    with Writer(slow, told=told, clock=clock) as made:
+        yield made
+        for _ in range(10):
+            slow.gate.release()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + WAIT_S_MAX
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.001)
+
+
+def wait_for_news(told: Listener, count: int) -> None:
+    wait_for(lambda: len(told) == count)
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(
+    writer: Writer, slow: SlowCheckpoints, told: Listener
+) -> None:
+    tensor = torch.ones(100)
+    writer.offer(1, {"tensor": tensor})
+    assert slow.entered.acquire(timeout=WAIT_S_MAX)
+    for step in (2, 3, 4):  # one is being written; of those that wait the newest is left
+        tensor.fill_(step)
+        writer.offer(step, {"tensor": tensor})
+    tensor.fill_(99)
+    slow.gate.release()
+    slow.gate.release()
+    assert writer.close()
+    assert {step: value for step, (value, _) in slow.kept.items()} == {1: 1.0, 4: 4.0}
+    assert told.kinds() == [("begun", 1), ("saved", 1), ("begun", 4), ("saved", 4)]
+    assert told[1].place == "memory/1"
+    assert told[0].stall_ns is None
+    assert told[1].stall_ns == 0  # by a clock that stood still meanwhile
+    with pytest.raises(RuntimeError, match="closed"):
+        writer.offer(5, {"tensor": tensor})
+
+
+def test_the_memory_of_one_copy_is_used_for_the_next(
+    writer: Writer, slow: SlowCheckpoints, told: Listener
+) -> None:
+    for step in (1, 2, 3):
+        slow.gate.release()
+        writer.offer(step, {"tensor": torch.full((1000,), step)})
+        wait_for_news(told, 2 * step)
+    assert [value for value, _ in slow.kept.values()] == [1, 2, 3]
+    assert len({address for _, address in slow.kept.values()}) == 1
+
+
+@settings(max_examples=50)
+@given(
+    shapes=st.lists(st.lists(st.integers(0, 3), max_size=2).map(tuple), max_size=6),
+    later=st.lists(st.lists(st.integers(0, 3), max_size=2).map(tuple), max_size=6),
+)
+def test_a_copy_in_used_memory_is_as_good_as_in_fresh(
+    shapes: list[tuple[int, ...]], later: list[tuple[int, ...]]
+) -> None:
+    first = Snapshot({"list": [torch.randn(shape) for shape in shapes]})
+    second = Snapshot(first.state)
+    state = {"list": [torch.randn(shape) for shape in later]}
+    assert_equal(Snapshot(state, spare=first).state, state)
+    assert len(second.state["list"]) == len(shapes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left"), RuntimeError("line one\nline two"), MemoryError()]
+)
+def test_a_checkpoint_that_fails_is_told_of_and_the_next_is_written(
+    writer: Writer, slow: SlowCheckpoints, told: Listener, error: Exception
+) -> None:
+    slow.error = error
+    slow.gate.release()
+    writer.offer(1, {"tensor": torch.ones(1)})
+    wait_for_news(told, 2)
+    slow.error = None
+    slow.gate.release()
+    writer.offer(2, {"tensor": torch.ones(1)})
+    assert writer.close()
+    assert told.kinds() == [("begun", 1), ("failed", 1), ("begun", 2), ("saved", 2)]
+    assert told[1].reason
+    assert "\n" not in told[1].reason
+
+
+def test_the_next_is_due_by_what_the_last_has_cost(
+    writer: Writer, slow: SlowCheckpoints, clock: ManualClock, told: Listener
+) -> None:
+    second_ns = 10**9
+    assert not writer.due(1)
+    clock.advance_ns(10 * second_ns - 1)
+    assert not writer.due(2)
+    clock.advance_ns(1)
+    assert writer.due(3)
+    writer.offer(3, {"tensor": torch.ones(1)})
+    clock.advance_ns(100 * second_ns)
+    assert not writer.due(4)  # one is being written
+    slow.gate.release()
+    wait_for_news(told, 2)
+    clock.advance_ns(round(100 * second_ns / COST_SHARE_MAX) - 100 * second_ns - 1)
+    assert not writer.due(5)
+    clock.advance_ns(1)
+    assert writer.due(6)
+
+
+def test_every_so_many_steps_where_that_is_asked_for(slow: SlowCheckpoints, told: Listener) -> None:
+    with Writer(slow, told=told, every_steps=3) as writer:
+        assert [step for step in range(1, 10) if writer.due(step)] == [3, 6, 9]
+    for mistake in ({"every_steps": 0}, {"interval_s": -1.0}):
+        with pytest.raises(InputError, match="is no"):
+            Writer(slow, told=told, **mistake)
+
+
+def test_storage_that_hangs_does_not_hold_up_the_end(writer: Writer, slow: SlowCheckpoints) -> None:
+    writer.offer(1, {"tensor": torch.ones(1)})
+    assert slow.entered.acquire(timeout=WAIT_S_MAX)
+    began_s = time.monotonic()
+    assert not writer.close(timeout_s=0.05)
+    assert time.monotonic() - began_s < WAIT_S_MAX / 2
+    slow.gate.release()
+    assert writer.close()
+
+
+def test_a_state_that_cannot_be_kept_is_the_users_to_mend(writer: Writer) -> None:
+    with pytest.raises(InputError, match="cannot keep x"):
+        writer.offer(1, {"x": Fraction(1, 2)})
+
+
+def test_a_file_has_the_permissions_that_the_user_wants(checkpoints: DirectoryCheckpoints) -> None:
+    before = os.umask(0o027)
+    try:
+        saved = checkpoints.save(1, state_of(1, 10))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(Path(saved.place).stat().st_mode) == 0o640

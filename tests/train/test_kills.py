@@ -1,0 +1,46 @@
+"""Fifty kills in one run, in every moment of a step: the result is the same as if nothing had happened."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.run.chaos import random_plan
+from holdfast.run.wire import PlannedFault
+
+STEPS = 40
+KILLS = 50
+PLANNED = 58
+"""A few of the planned ones find no such moment before the run ends."""
+
+
+def plan_of(seed: int, members: int) -> tuple[PlannedFault, ...]:
+    plan = random_plan(
+        seed, steps=STEPS - 4, count=PLANNED, ranks=members, kinds=("kill", "kill", "kill", "node")
+    )
+    if members > 1:
+        return plan
+    # Nobody sends a lone member its state.
+    return tuple(
+        msgspec.structs.replace(fault, moment="lane") if fault.moment == "state" else fault for fault in plan
+    )
+
+
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize(("nodes", "slots"), [(1, 1), (2, 1), (3, 1), (2, 2)])
+def test_fifty_kills_leave_no_trace(cluster: Any, nodes: int, slots: int, lanes: int) -> None:
+    seed = 1000 * lanes + 10 * nodes + slots
+    undisturbed = cluster.train("plain", steps=STEPS, lanes=lanes)
+    disturbed = cluster.train(
+        "plain",
+        nodes=nodes,
+        members=slots,
+        steps=STEPS,
+        lanes=lanes,
+        faults=plan_of(seed, nodes * slots),
+        checkpoint_every=1,
+    )
+    assert disturbed.ending.outcome == "completed", disturbed.said
+    assert disturbed.struck >= KILLS, f"seed {seed}: {disturbed.said}"
+    assert disturbed.digest == undisturbed.digest
+    assert disturbed.losses.items() <= undisturbed.losses.items()

@@ -1,0 +1,191 @@
+"""Nodes and members that start in milliseconds: a process that has imported torch, and forks.
+
+A line on stdin, `NAMES SLOTS HOST:PORT TOKEN JSON`, makes a node of each of the comma-separated names; an
+empty line ends them. A node is a process that speaks as an agent does, and forks members, which die with it.
+A node that is killed comes back by itself a moment later. A member calls `train` of scripts.py with what the
+JSON says. Everything is single-threaded until a member is its own process.
+"""
+
+import ctypes
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from holdfast.run import wire
+from holdfast.run.frames import FrameBuffer
+
+PR_SET_PDEATHSIG = 1
+RETURN_S = 0.3
+"""How long a killed node stays away."""
+BEAT_S = 0.25
+
+
+class Assignment(NamedTuple):
+    """What the nodes of one run have in common."""
+
+    slots: int
+    endpoint: str
+    token: str
+    arguments: dict[str, Any]
+
+
+def die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def serve() -> None:
+    """The zygote: starts nodes, brings back those that were killed, ends them all when told to."""
+    nodes: dict[int, tuple[str, Assignment]] = {}
+    returning: list[tuple[float, str, Assignment]] = []
+    pending = b""
+    while True:
+        readable, _, _ = select.select([0], [], [], 0.02)
+        if readable:
+            data = os.read(0, 1 << 16)
+            if not data:
+                break
+            *lines, pending = (pending + data).split(b"\n")
+            for line in lines:
+                if not line.strip():
+                    returning.clear()
+                    end(nodes)
+                    continue
+                names, slots, endpoint, token, arguments = line.decode().split(" ", 4)
+                assignment = Assignment(int(slots), endpoint, token, json.loads(arguments))
+                for name in names.split(","):
+                    nodes[fork_node(name, assignment)] = name, assignment
+        for pid in list(nodes):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                name, assignment = nodes.pop(pid)
+                if os.WIFSIGNALED(status):
+                    returning.append((time.monotonic() + RETURN_S, name, assignment))
+        for due in [due for due in returning if due[0] <= time.monotonic()]:
+            returning.remove(due)
+            nodes[fork_node(due[1], due[2])] = due[1], due[2]
+    end(nodes)
+
+
+def end(nodes: dict[int, tuple[str, Assignment]]) -> None:
+    for pid in nodes:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    for pid in nodes:
+        os.waitpid(pid, 0)
+    nodes.clear()
+
+
+def fork_node(name: str, assignment: Assignment) -> int:
+    pid = os.fork()
+    if pid == 0:
+        die_with_parent()
+        with suppress(Exception):
+            node(name, assignment)
+        os._exit(0)
+    return pid
+
+
+def node(name: str, assignment: Assignment) -> None:
+    connection, frames = connect(name, assignment)
+    members: dict[int, str] = {}
+    say(connection, wire.AgentJoined(node=name, slots=assignment.slots, address="127.0.0.1", port=1))
+    beat_at = 0.0
+    while True:
+        if time.monotonic() >= beat_at:
+            say(connection, wire.NodeBeat(node=name))
+            beat_at = time.monotonic() + BEAT_S
+        readable, _, _ = select.select([connection], [], [], 0.005)
+        if readable:
+            data = connection.recv(1 << 16)
+            if not data:
+                return
+            for message in frames.feed(data):
+                if not obey(connection, message, members, assignment):
+                    return
+        for pid in list(members):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                say(connection, exited(members.pop(pid), status))
+
+
+def connect(name: str, assignment: Assignment) -> tuple[socket.socket, FrameBuffer]:
+    host, _, port = assignment.endpoint.rpartition(":")
+    connection = socket.create_connection((host, int(port)))
+    frames = FrameBuffer()
+    challenge = next(iter(frames.feed(connection.recv(1 << 16))))
+    assert isinstance(challenge, wire.Challenge)
+    say(connection, wire.Proof(role="agent", name=name, proof=wire.prove(assignment.token, challenge.nonce)))
+    accepted = next(iter(frames.feed(connection.recv(1 << 16))))
+    assert isinstance(accepted, wire.Accepted), accepted
+    return connection, frames
+
+
+def obey(
+    connection: socket.socket, message: wire.AnyMessage, members: dict[int, str], assignment: Assignment
+) -> bool:
+    """Do what the coordinator says; False: the run is over."""
+    if isinstance(message, wire.StartWorker):
+        pid = fork_member(message, assignment)
+        members[pid] = message.member
+        say(connection, wire.WorkerStarted(member=message.member, pid=pid))
+    elif isinstance(message, wire.StopWorker):
+        for pid in [pid for pid, member in members.items() if member == message.member]:
+            os.kill(pid, signal.SIGKILL)
+    elif isinstance(message, wire.StrikeNode):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return not isinstance(message, wire.EndNode)
+
+
+def fork_member(start: wire.StartWorker, assignment: Assignment) -> int:
+    pid = os.fork()
+    if pid == 0:
+        die_with_parent()
+        code = 1
+        try:
+            os.environ.update(start.environment)
+            os.environ.update(
+                HOLDFAST_COORDINATOR=assignment.endpoint,
+                HOLDFAST_TOKEN=assignment.token,
+                HOLDFAST_MEMBER=start.member,
+                HOLDFAST_ADDRESS="127.0.0.1",
+                OMP_NUM_THREADS="1",
+            )
+            SCRIPTS["train"](**assignment.arguments)
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    return pid
+
+
+def exited(member: str, status: int) -> wire.WorkerExited:
+    if os.WIFSIGNALED(status):
+        return wire.WorkerExited(member=member, signal=os.WTERMSIG(status), occurred_ns=time.time_ns())
+    code = os.WEXITSTATUS(status)
+    return wire.WorkerExited(member=member, code=code, occurred_ns=time.time_ns())
+
+
+def say(connection: socket.socket, message: wire.AnyMessage) -> None:
+    connection.sendall(wire.frame(message))
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    SCRIPTS = runpy.run_path(str(Path(__file__).with_name("scripts.py")))  # imports torch, and all of `train`
+    importlib.import_module("torch._dynamo")  # an optimizer's first step does; here it is done once for all
+    print("ready", flush=True)
+    serve()
