@@ -12,6 +12,7 @@ PYTHON ?=
 bin := .venv/bin
 installed := .venv/.installed
 demo_home := build/demo
+peers := build/peers
 # Both are set: a store that the caller has exported is not the demo's.
 demo := HOLDFAST_HOME=$(demo_home) HOLDFAST_STORE=$(demo_home)/record.sqlite $(bin)/holdfast
 demo_log := tests/data/google-70b-112-nodes-events.jsonl
@@ -29,12 +30,17 @@ find_python = python=; for candidate in $(PYTHON) $(if $(PYTHON),,python3 python
 
 .PHONY: help
 help: ## List the targets.
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | while IFS='|' read -r target purpose; do \
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | while IFS='|' read -r target purpose; do \
 	  printf '  make %-12s %s\n' "$$target" "$$purpose"; \
 	done
 
 .PHONY: demo
-demo: $(installed) ## Account for a published 112-node run, in the terminal and as a web page.
+demo: $(installed) ## Train through a killed worker and a lost node, and show that the weights are the same.
+	@rm -rf $(demo_home)
+	@$(bin)/python examples/char_gpt/demo.py $(demo_home)
+
+.PHONY: demo-ledger
+demo-ledger: $(installed) ## Account for a published 112-node run, in the terminal and as a web page.
 	@rm -rf $(demo_home)
 	@mkdir -p $(demo_home)
 	$(demo) import $(demo_log) --reference-step-s 8
@@ -53,9 +59,11 @@ test: $(installed) ## Run the whole test suite.
 	$(bin)/python -m pytest
 
 .PHONY: bench
-bench: $(installed) ## Measure the ledger and the recorder against their peers.
+bench: $(installed) $(peers)/.installed ## Measure everything that has a peer or a limit against it.
 	$(bin)/holdfast bench ledger
 	$(bin)/holdfast bench record
+	$(bin)/holdfast bench overhead
+	$(bin)/holdfast bench recovery --peers-python $(peers)/bin/python
 
 .PHONY: format
 format: $(installed) ## Rewrite the code in the house format.
@@ -79,4 +87,13 @@ clean: ## Remove everything that was made here: environment, caches, build.
 $(installed): pyproject.toml constraints.txt
 	@$(find_python); echo "Setting up .venv with $$("$$python" --version)"; "$$python" -m venv .venv
 	@$(pinned) $(bin)/python -m pip install --quiet --editable '.[dev,postgres]'
+	@touch $@
+
+# What `bench recovery` compares with, apart from .venv: nothing of ours depends on it. A peer that has no wheel
+# for this machine is left out there, with a sentence.
+$(peers)/.installed: constraints.txt
+	@$(find_python); "$$python" -m venv $(peers)
+	@torch=$$(grep '^torch==' constraints.txt); pip="$(peers)/bin/python -m pip install --quiet --only-binary :all:"; \
+	  $$pip "$$torch" nvidia-resiliency-ext==0.4.1 || $$pip "$$torch"; \
+	  $$pip torchft==0.2.0 || true
 	@touch $@

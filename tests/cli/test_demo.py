@@ -1,4 +1,4 @@
-"""`make demo`, for someone who already has a store of their own."""
+"""`make demo-ledger`, for someone who already has a store of their own."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ WAIT_S = 120
 
 def test_the_demo_keeps_to_its_own_store(tmp_path: Path) -> None:
     # The environment that runs the tests is there: it needs neither to be made nor to be renewed.
-    command = ["make", "demo", "--old-file", ".venv/.installed", f"bin={Path(sys.executable).parent}"]
+    command = ["make", "demo-ledger", "--old-file", ".venv/.installed", f"bin={Path(sys.executable).parent}"]
     done = subprocess.run(
         [*command, f"demo_home={tmp_path / 'demo'}"],
         cwd=ROOT,

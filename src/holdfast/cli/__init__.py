@@ -18,6 +18,8 @@ from holdfast.record.errors import HoldfastError
 _HOLDFAST = LazyGroup(
     "holdfast.cli",
     {
+        "run": "Run a training script on one or more nodes and keep it going.",
+        "chaos": "Inject a fault into a live run, on purpose.",
         "import": "Take in what happened: journals, schedulers' and trackers' logs, tables.",
         "runs": "List the runs in the store.",
         "report": "Show where every GPU-second of a run went.",

@@ -6,7 +6,9 @@ command = LazyGroup(
     "holdfast.cli.bench",
     {
         "ledger": "Fold a million events: events a second, memory, the cost of one more.",
+        "overhead": "Train without faults: a step against plain DDP, the reduction against all_reduce.",
         "record": "Record events: the cost of one against a plain write, and what a SIGKILL loses.",
+        "recovery": "Kill a worker: seconds until all members commit again, beside three peers.",
     },
     name="bench",
     help="Measure Holdfast against a peer or a physical limit.",

@@ -1,0 +1,260 @@
+"""The contestants of `holdfast bench recovery`: which processes each one starts, and how they are ended.
+
+All train the same model with the same number of members and threads. Each peer has the configuration with
+which it recovered fastest and still recovered every time: its script says which and why.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+import holdfast
+
+MEMBERS = 4
+NODES = 2
+UNBOUNDED_STEPS = 1_000_000
+"""Peers are ended by the harness, not by their last step."""
+END_GRACE_S = 5.0
+POLL_INTERVAL_S = 0.05
+SCRIPTS = Path(holdfast.__file__).parent / "train" / "bench"
+_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+    "PYTHONWARNINGS": "ignore",
+    "RUST_LOG": "error",
+}
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """A process to start. supervised: start it again at once whenever it dies. spared: never kill it."""
+
+    arguments: tuple[str, ...]
+    environment: dict[str, str] = {}
+    supervised: bool = False
+    spared: bool = False
+
+
+class Contestant(msgspec.Struct, frozen=True, kw_only=True):
+    """Who takes part.
+
+    needs: the module without which it cannot. launches: from (python, folder, steps) to its processes.
+    committing: how many processes commit each step while nobody is killed, members and spares.
+    """
+
+    name: str
+    needs: str
+    launches: Callable[[str, Path, int], tuple[Launch, ...]]
+    committing: int = MEMBERS
+
+
+def _script(name: str, folder: Path, steps: int = UNBOUNDED_STEPS, *, spares: int = 0) -> tuple[str, ...]:
+    told = {"--steps": steps, "--members": MEMBERS, "--spares": spares, "--folder": folder}
+    return (str(SCRIPTS / name), *(str(word) for pair in told.items() for word in pair))
+
+
+def torchrun(python: str, folder: Path, steps: int) -> tuple[Launch, ...]:
+    """Without the variable the workers of a restart find stale addresses in its store, and gloo fails."""
+    elastic = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(MEMBERS))
+    limits = ("--max-restarts", "5", "--monitor-interval", "0.1")
+    return (
+        Launch(
+            arguments=(python, *elastic, *limits, *_script("torchrun_ddp.py", folder, steps)),
+            environment={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
+        ),
+    )
+
+
+def nvrx(python: str, folder: Path, steps: int) -> tuple[Launch, ...]:
+    """One reserve rank. Rank 0 holds the store, without which nobody recovers: it is spared."""
+    ranks = MEMBERS + 1
+    ports = _free_ports(2)
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": ports[0], "BENCH_STORE_PORT": ports[1]}
+    return tuple(
+        Launch(
+            arguments=(python, *_script("nvrx_inprocess.py", folder, steps, spares=1)),
+            environment={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)},
+            spared=rank == 0,
+        )
+        for rank in range(ranks)
+    )
+
+
+def torchft(python: str, folder: Path, steps: int, *, spares: int = 0) -> tuple[Launch, ...]:
+    """A lighthouse, and a replica group of one process for each member."""
+    (port,) = _free_ports(1)
+    lighthouse = (
+        *(str(Path(python).with_name("torchft_lighthouse")), "--bind", f"127.0.0.1:{port}"),
+        *("--min_replicas", str(MEMBERS if spares else 1), "--quorum_tick_ms", "10"),
+        *("--join_timeout_ms", "1000", "--heartbeat_timeout_ms", "500"),
+    )
+    groups = tuple(
+        Launch(
+            arguments=(python, *_script("torchft_ddp.py", folder, steps, spares=spares)),
+            environment={"TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{port}", "REPLICA_GROUP_ID": str(group)},
+            supervised=True,
+            spared=group >= MEMBERS,
+        )
+        for group in range(MEMBERS + spares)
+    )
+    return (Launch(arguments=lighthouse), *groups)
+
+
+def torchft_spare(python: str, folder: Path, steps: int) -> tuple[Launch, ...]:
+    return torchft(python, folder, steps, spares=1)
+
+
+def protected(python: str, folder: Path, steps: int) -> tuple[Launch, ...]:
+    """Two nodes, so that one can be lost; a warm process on each."""
+    run = ("run", "--nodes", str(NODES), "--nproc-per-node", str(MEMBERS // NODES), "--warm", "1")
+    return (
+        Launch(
+            arguments=(python, "-m", "holdfast", *run, *_script("protected.py", folder, steps)),
+            environment={"HOLDFAST_HOME": str(folder / "home")},
+        ),
+    )
+
+
+HOLDFAST = Contestant(name="holdfast", needs="holdfast.train", launches=protected)
+PEERS = (
+    Contestant(name="torchrun", needs="torch.distributed.run", launches=torchrun),
+    Contestant(name="nvrx", needs="nvidia_resiliency_ext.inprocess", launches=nvrx),
+    Contestant(name="torchft", needs="torchft", launches=torchft),
+    Contestant(name="torchft_spare", needs="torchft", launches=torchft_spare, committing=MEMBERS + 1),
+)
+
+
+def _free_ports(count: int) -> list[str]:
+    """Free a moment ago."""
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [str(each.getsockname()[1]) for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+class Processes:
+    """A contestant's processes, from their start until none of them is left."""
+
+    def __init__(self, launches: tuple[Launch, ...], folder: Path) -> None:
+        self._folder = folder
+        self._starting = threading.Lock()
+        self._ending = False
+        self._log = (folder / "output").open("wb")
+        self._started: list[subprocess.Popen[bytes]] = []
+        self._supervisors = []
+        self.spared: set[int] = set()
+        for launch in launches:
+            process = self._start(launch)
+            if launch.spared:
+                self.spared.add(process.pid)
+            if launch.supervised:
+                supervisor = threading.Thread(target=self._supervise, args=(launch, process))
+                supervisor.start()
+                self._supervisors.append(supervisor)
+
+    def _start(self, launch: Launch) -> "subprocess.Popen[bytes]":
+        environment = {**os.environ, **_ENVIRONMENT, **launch.environment}
+        process = subprocess.Popen(
+            launch.arguments, env=environment, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
+        )
+        self._started.append(process)
+        return process
+
+    def _supervise(self, launch: Launch, process: "subprocess.Popen[bytes]") -> None:
+        while True:
+            process.wait()
+            with self._starting:
+                if self._ending:
+                    return
+                process = self._start(launch)
+
+    def finished(self) -> bool:
+        """Whether everything that was started has ended by itself."""
+        return all(process.poll() is not None for process in self._started)
+
+    def last_words(self) -> str:
+        """The end of what they printed, for a failure's sentence."""
+        lines = (self._folder / "output").read_text(encoding="utf-8", errors="replace").splitlines()
+        return "\n".join(lines[-20:])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._starting:
+            self._ending = True
+        for process in self._started:
+            process.terminate()
+        deadline = time.monotonic() + END_GRACE_S
+        while not self.finished() and time.monotonic() < deadline:
+            time.sleep(POLL_INTERVAL_S)
+        for pid in self._left():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for process in self._started:
+            process.kill()
+            process.wait()
+        for supervisor in self._supervisors:
+            supervisor.join()
+        self._log.close()
+
+    def _left(self) -> list[int]:
+        """Ours are those with the benchmark's own folder in their command line, whoever started them."""
+        own = str(self._folder).encode()
+        return [pid for pid in _processes() if pid != os.getpid() and own in _command_line(pid)]
+
+
+def node_of(worker: int) -> tuple[int, ...]:
+    """A worker's agent and everything the agent started, the agent first."""
+    agent = _parent(worker)
+    return (agent, *(pid for pid in _processes() if _parent(pid) == agent))
+
+
+def _processes() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""  # gone meanwhile
+
+
+def _parent(pid: int) -> int:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return 0
+    return int(status.partition("PPid:")[2].split()[0])
+
+
+def importable(python: str, module: str) -> bool:
+    """Whether that interpreter has the module."""
+    done = subprocess.run(
+        [python, "-c", f"import {module}"],
+        capture_output=True,
+        check=False,
+        env={**os.environ, **_ENVIRONMENT},
+    )
+    return done.returncode == 0
+
+
+def torch_version(python: str) -> str:
+    """That interpreter's torch, as its package names it."""
+    program = "from importlib.metadata import version; print(version('torch'))"
+    return subprocess.run([python, "-c", program], capture_output=True, check=True, text=True).stdout.strip()

@@ -1,0 +1,217 @@
+"""One kill of a recovery benchmark: start a contestant, kill one of its workers, and see when all go on."""
+
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from holdfast.cli.bench.commits import Whole, read_commits, step_s, steps_lost, whole_steps
+from holdfast.cli.bench.contestants import (
+    HOLDFAST,
+    MEMBERS,
+    NODES,
+    POLL_INTERVAL_S,
+    UNBOUNDED_STEPS,
+    Contestant,
+    Processes,
+    node_of,
+)
+from holdfast.record.events import MemberLost
+from holdfast.record.journal import Damage, read_directory
+
+WARM_UP_STEPS = 20
+"""Whole steps before a kill, of which the step time is taken."""
+SETTLE_STEPS = 60
+"""As many once Holdfast's warm processes have started, in which they load what they will need."""
+RUN_STEPS = 300
+"""A Holdfast run's length: enough for its kills, and short enough to be done again undisturbed."""
+START_S_MAX = 180.0
+RECOVERY_S_MAX = 90.0
+PHASES = ("detect", "admit", "build", "regroup", "first_step")
+
+T = TypeVar("T")
+
+
+class Recovery(msgspec.Struct, frozen=True, kw_only=True):
+    """One kill and what came of it. shrunk_s: until the others went on without the lost one, if they did."""
+
+    recovered_s: float
+    step_s: float
+    steps_lost: int
+    shrunk_s: float | None = None
+
+
+class Survival(msgspec.Struct, frozen=True, kw_only=True):
+    """One Holdfast run: a killed worker, then a killed node, then the end.
+
+    phases_s: how long it took until the loss was on record (detect), the warm process had its place (admit),
+    it had built its model (build), it had a group and the state (regroup), all had committed (first_step).
+    """
+
+    worker: Recovery
+    node: Recovery
+    phases_s: dict[str, float]
+    digest: str
+
+
+class Undisturbed(msgspec.Struct, frozen=True, kw_only=True):
+    """A Holdfast run that nobody was killed in."""
+
+    step_s: float
+    digest: str
+
+
+class Failed(Exception):
+    """A contestant did not do in time what was awaited of it."""
+
+
+def peer_recovery(peer: Contestant, python: str, folder: Path, generator: random.Random) -> Recovery:
+    """One kill of a worker of a peer. Raises `Failed`."""
+    with Processes(peer.launches(python, folder, UNBOUNDED_STEPS), folder) as processes:
+        usual = _warm(folder, processes, members=peer.committing)
+        kill = Kill.of_worker(folder, processes, generator, usual)
+        resumed = kill.awaited(MEMBERS)
+    shrunk = whole_steps(read_commits(folder), MEMBERS - 1, after_ns=kill.at_ns)
+    shrunk_s = (shrunk[0].at_ns - kill.at_ns) / 1e9 if shrunk else None
+    return msgspec.structs.replace(kill.recovery(resumed), shrunk_s=shrunk_s)
+
+
+def survival(folder: Path, generator: random.Random) -> Survival:
+    """One run of Holdfast with its kills. Raises `Failed`."""
+    with Processes(HOLDFAST.launches(sys.executable, folder, RUN_STEPS), folder) as processes:
+        _await(processes, lambda: _warm_processes_started(folder), START_S_MAX, "warm processes")
+        usual = _warm(folder, processes, after_ns=time.monotonic_ns(), steps=SETTLE_STEPS)
+        kill = Kill.of_worker(folder, processes, generator, usual)
+        resumed = kill.awaited(MEMBERS)
+        phases_s = _phases_s(folder, kill, resumed)
+        usual = _warm(folder, processes, after_ns=resumed.at_ns)
+        node_kill = Kill.of_node(folder, processes, generator, usual)
+        shrunk = node_kill.awaited(MEMBERS - MEMBERS // NODES)
+        digest = _digest_at_end(folder, processes)
+    return Survival(
+        worker=kill.recovery(resumed), node=node_kill.recovery(shrunk), phases_s=phases_s, digest=digest
+    )
+
+
+def undisturbed(folder: Path) -> Undisturbed:
+    """A run of Holdfast to its end. Raises `Failed`."""
+    with Processes(HOLDFAST.launches(sys.executable, folder, RUN_STEPS), folder) as processes:
+        digest = _digest_at_end(folder, processes)
+    return Undisturbed(step_s=step_s(whole_steps(read_commits(folder), MEMBERS)), digest=digest)
+
+
+class Kill:
+    """What was killed, and when."""
+
+    def __init__(self, folder: Path, processes: Processes, usual: list[Whole], pids: tuple[int, ...]) -> None:
+        self._folder = folder
+        self._processes = processes
+        self._step_s = step_s(usual)
+        self.before = usual[-1].processes
+        self.at_ns = time.monotonic_ns()
+        self.at_wall_ns = time.time_ns()
+        for pid in pids:
+            with suppress(ProcessLookupError):  # a node's workers die with their agent
+                os.kill(pid, signal.SIGKILL)
+
+    @classmethod
+    def of_worker(
+        cls, folder: Path, processes: Processes, generator: random.Random, usual: list[Whole]
+    ) -> "Kill":
+        """One of those that made the last step, at any moment of a step."""
+        victim = generator.choice(sorted(usual[-1].processes - processes.spared))
+        time.sleep(generator.uniform(0, step_s(usual)))
+        return cls(folder, processes, usual, (victim,))
+
+    @classmethod
+    def of_node(
+        cls, folder: Path, processes: Processes, generator: random.Random, usual: list[Whole]
+    ) -> "Kill":
+        """The agent of one of those that made the last step, and everything on its node."""
+        node = node_of(generator.choice(sorted(usual[-1].processes)))
+        time.sleep(generator.uniform(0, step_s(usual)))
+        return cls(folder, processes, usual, node)
+
+    def awaited(self, members: int) -> Whole:
+        """The first step that so many members committed after it."""
+
+        def whole() -> Whole | None:
+            return next(iter(whole_steps(read_commits(self._folder), members, after_ns=self.at_ns)), None)
+
+        return _await(self._processes, whole, RECOVERY_S_MAX, f"a step of {members} members after a kill")
+
+    def recovery(self, resumed: Whole) -> Recovery:
+        return Recovery(
+            recovered_s=(resumed.at_ns - self.at_ns) / 1e9,
+            step_s=self._step_s,
+            steps_lost=steps_lost(read_commits(self._folder), resumed, self.at_ns),
+        )
+
+
+def _await(processes: Processes, found: Callable[[], T | None], limit_s: float, what: str) -> T:
+    deadline = time.monotonic() + limit_s
+    while (result := found()) is None:
+        if processes.finished() or time.monotonic() > deadline:
+            raise Failed(f"waited for {what} in vain; the last words:\n{processes.last_words()}")
+        time.sleep(POLL_INTERVAL_S)
+    return result
+
+
+def _warm(
+    folder: Path,
+    processes: Processes,
+    *,
+    members: int = MEMBERS,
+    after_ns: int = 0,
+    steps: int = WARM_UP_STEPS,
+) -> list[Whole]:
+    """The last whole steps, once so many have been made after that moment."""
+
+    def enough() -> list[Whole] | None:
+        whole = whole_steps(read_commits(folder), members, after_ns=after_ns)
+        return whole[-WARM_UP_STEPS:] if len(whole) >= steps else None
+
+    return _await(processes, enough, START_S_MAX, f"{steps} steps")
+
+
+def _warm_processes_started(folder: Path) -> bool | None:
+    return True if len(list(folder.glob("*.marks"))) >= MEMBERS + NODES else None
+
+
+def _digest_at_end(folder: Path, processes: Processes) -> str:
+    """What all members that were left ended with; they must agree."""
+    _await(processes, lambda: processes.finished() or None, START_S_MAX, "the end")
+    digests = {file.read_text(encoding="ascii") for file in folder.glob("*.digest")}
+    if len(digests) != 1:
+        raise Failed(f"ended with {len(digests)} digests; the last words:\n{processes.last_words()}")
+    return digests.pop()
+
+
+def _phases_s(folder: Path, kill: Kill, resumed: Whole) -> dict[str, float]:
+    """The way of the replacement, on which everybody else waits."""
+    (replacement,) = resumed.processes - kill.before
+    lines = (folder / f"{replacement}.marks").read_text(encoding="ascii").splitlines()
+    marks = {mark: int(at_ns) for mark, at_ns in map(str.split, lines)}
+    lost_ns = kill.at_ns + _loss_on_record_ns(folder, kill) - kill.at_wall_ns
+    moments = (kill.at_ns, lost_ns, marks["joined"], marks["ready"], marks["resumed"], resumed.at_ns)
+    return {
+        phase: (after - before) / 1e9
+        for phase, before, after in zip(PHASES, moments, moments[1:], strict=False)
+    }
+
+
+def _loss_on_record_ns(folder: Path, kill: Kill) -> int:
+    """When the run had it on record that a member is lost, by the wall clock of this machine."""
+    events = (event for event in read_directory(folder / "home" / "journal") if not isinstance(event, Damage))
+    return min(
+        event.recorded_ns
+        for event in events
+        if isinstance(event, MemberLost) and event.recorded_ns >= kill.at_wall_ns
+    )

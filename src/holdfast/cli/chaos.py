@@ -1,0 +1,58 @@
+"""`holdfast chaos`: a fault in a live run, on purpose."""
+
+import asyncio
+import secrets
+
+import click
+
+from holdfast.cli.record import home, json_option
+from holdfast.cli.terminal import print_json, printable
+from holdfast.record.errors import HoldfastError
+from holdfast.run.dial import dial
+from holdfast.run.endpoint import find_endpoint
+from holdfast.run.wire import Answer, FaultKind, Strike
+
+FOR_S = 3.0
+
+
+@click.command("chaos")
+@click.argument("run")
+@click.argument("fault", type=click.Choice(["kill", "node", "pause"]))
+@click.argument("target", default="")
+@click.option(
+    "--for",
+    "for_s",
+    type=click.FloatRange(min=0),
+    default=FOR_S,
+    metavar="S",
+    help=f"How long a pause lasts, or a node stays away.  [default: {FOR_S:g}]",
+)
+@click.option("--seed", type=click.IntRange(min=0), help="Chooses the member where no TARGET is given.")
+@json_option
+def command(run: str, fault: FaultKind, target: str, for_s: float, seed: int | None, as_json: bool) -> None:
+    """Strike RUN, which goes on on this machine: kill a member, lose a node, or pause a member.
+
+    TARGET is a member (n0.1) or a node (n0); without one, a member is chosen at random.
+    """
+    seed = secrets.randbits(32) if seed is None else seed
+    strike = Strike(fault=fault, target=target, seed=seed, for_s=for_s)
+    answer = asyncio.run(_struck(run, strike))
+    if not answer.ok:
+        raise HoldfastError(f"Nothing was struck: {answer.sentence}.")
+    if as_json:
+        print_json(answer)
+    else:
+        click.echo(printable(answer.sentence))
+
+
+async def _struck(run: str, strike: Strike) -> Answer:
+    endpoint = find_endpoint(home(), run)
+    connection = await dial(endpoint.host, endpoint.port, endpoint.token, role="operator")
+    try:
+        connection.send(strike)
+        answer = await connection.receive()
+    finally:
+        await connection.close()
+    if not isinstance(answer, Answer):
+        raise HoldfastError(f"The run {run!r} ended before it could be struck.")
+    return answer

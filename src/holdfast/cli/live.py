@@ -1,0 +1,170 @@
+"""A run while it goes: a board at the foot of the terminal, or plain lines where there is no terminal.
+
+Both are on stderr. This only looks: what it shows it reads from the coordinator's `Status` again and again,
+and the run neither waits for it nor depends on it. What the board looks like is in live_board.py.
+"""
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.cli.terminal import printable
+from holdfast.dashboard import wording
+from holdfast.record.clock import Clock
+from holdfast.run.status import Happened, Status
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+REFRESH_HZ = 8
+LINE_INTERVAL_NS = 5 * 10**9
+"""Without a terminal: how often a line says how far the run is."""
+READ_BYTES = 64 << 10
+DRAIN_WAIT_S = 2.0
+"""How long the members' last lines may take to come after the end."""
+STDOUT, STDERR = 1, 2
+NO_BOARD = ("dumb", "unknown")
+"""Terminals that cannot move their cursor."""
+
+
+class Outlet(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the processes of a run print while it is shown: descriptors for their stdout and stderr."""
+
+    stdout: int = STDOUT
+    stderr: int = STDERR
+
+
+@contextmanager
+def show(status: Callable[[], Status], clock: Clock) -> Iterator[Outlet]:
+    """Show the run until the block is left; `status` is called from a thread of the display."""
+    on_terminal = sys.stderr.isatty() and os.environ.get("TERM") not in NO_BOARD
+    with _board(status, clock) if on_terminal else _lines(status, clock) as outlet:
+        yield outlet
+
+
+@contextmanager
+def _board(status: Callable[[], Status], clock: Clock) -> Iterator[Outlet]:
+    from rich.console import Console
+    from rich.live import Live
+
+    from holdfast.cli.live_board import Board
+
+    console = Console(stderr=True, highlight=False, markup=False)
+    live = Live(
+        Board(status, clock),
+        console=console,
+        refresh_per_second=REFRESH_HZ,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+    with live, _above(console) as outlet:
+        yield outlet
+
+
+@contextmanager
+def _above(console: "Console") -> Iterator[Outlet]:
+    """An outlet whose lines scroll above the board. A stdout that is no terminal gets them as they are."""
+    reading, writing = os.pipe()
+    passing = threading.Thread(target=_pass_on, args=(reading, console), name="holdfast-live", daemon=True)
+    passing.start()
+    try:
+        yield Outlet(stdout=writing if sys.stdout.isatty() else STDOUT, stderr=writing)
+    finally:
+        os.close(writing)
+        passing.join(DRAIN_WAIT_S)
+
+
+def _pass_on(reading: int, console: "Console") -> None:
+    """Print whole lines, as many at once as there are: the board is drawn again below each time."""
+    rest = b""
+    while data := os.read(reading, READ_BYTES):
+        *lines, rest = (rest + data).split(b"\n")
+        if lines:
+            _print_above(lines, console)
+    if rest:
+        _print_above([rest], console)
+    os.close(reading)
+
+
+def _print_above(lines: list[bytes], console: "Console") -> None:
+    from rich.text import Text
+
+    # Of a line that was meant to be overwritten (progress bars) the last state is kept, and of escape
+    # sequences the colours: the board would suffer from the rest.
+    shown = (line.rstrip(b"\r").rpartition(b"\r")[2].decode("utf-8", "replace") for line in lines)
+    console.print(Text("\n").join(map(Text.from_ansi, shown)), soft_wrap=True)
+
+
+@contextmanager
+def _lines(status: Callable[[], Status], clock: Clock) -> Iterator[Outlet]:
+    teller = Teller()
+    over = threading.Event()
+
+    def tell() -> None:
+        for line in teller.tell(status(), clock.now_ns()):
+            print(f"holdfast: {line}", file=sys.stderr, flush=True)
+
+    def keep_telling() -> None:
+        while not over.wait(1 / REFRESH_HZ):
+            tell()
+
+    telling = threading.Thread(target=keep_telling, name="holdfast-live", daemon=True)
+    telling.start()
+    try:
+        yield Outlet()
+    finally:
+        over.set()
+        telling.join()
+        tell()
+
+
+class Teller:
+    """Turns one status after the other into lines: each happening once, and now and then the progress."""
+
+    def __init__(self) -> None:
+        self._last: Happened | None = None
+        self._told_step = 0
+        self._due_ns = 0
+
+    def tell(self, status: Status, now_ns: int) -> Iterator[str]:
+        for happened in self._new(status.happened):
+            yield f"{since(status.started_ns, happened.occurred_ns)} {printable(happened.text)}"
+        if status.outcome is None and status.step > self._told_step and now_ns >= self._due_ns:
+            self._told_step, self._due_ns = status.step, now_ns + LINE_INTERVAL_NS
+            yield f"{since(status.started_ns, now_ns)} {progress(status)}"
+
+    def _new(self, happened: tuple[Happened, ...]) -> tuple[Happened, ...]:
+        """What is behind the last one that was told; all, where that is too long ago to be still there."""
+        places = reversed(range(len(happened)))
+        told = next((place + 1 for place in places if happened[place] == self._last), 0)
+        self._last = happened[-1] if happened else self._last
+        return happened[told:]
+
+
+def progress(status: Status) -> str:
+    """How far the run is, in one line."""
+    parts = [f"step {status.step:,}" + (f" of {status.steps_total:,}" if status.steps_total else "")]
+    if status.loss is not None:
+        parts.append(f"loss {status.loss:.4g}")
+    if status.rate:
+        parts.append(f"{status.rate:.3g} steps/s")
+    return ", ".join((*parts, strength(status), f"generation {status.generation}"))
+
+
+def strength(status: Status) -> str:
+    """How many take part."""
+    members = [member for member in status.members if member.alive and member.lanes]
+    nodes = {member.node for member in members}
+    return f"{wording.many(len(members), 'member')} on {wording.many(len(nodes), 'node')}"
+
+
+def since(start_ns: int, now_ns: int) -> str:
+    """A stretch of time as a stopwatch shows it."""
+    minutes, seconds = divmod(max(0, now_ns - start_ns) // 10**9, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

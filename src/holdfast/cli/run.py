@@ -1,0 +1,359 @@
+"""`holdfast run`: where torchrun stood."""
+
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from holdfast.cli.record import Verb, home
+from holdfast.record.errors import InputError
+from holdfast.run.chaos import read_plan
+from holdfast.run.launcher import Display, Order, launch
+from holdfast.run.state import Policy
+from holdfast.run.wire import PlannedFault
+
+DEFAULT_PORT = 29400
+"""torchrun's, for an endpoint without one."""
+RUN_CHARS_MAX = 100
+SUFFIX_BYTES = 3
+NVIDIA_SMI_WAIT_S = 30
+
+_RUN_NAME = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.\-]{{0,{RUN_CHARS_MAX - 1}}}")
+
+
+class _Flags(msgspec.Struct, frozen=True, kw_only=True):
+    """The command line, typed; None for what was not given."""
+
+    script: str
+    arguments: tuple[str, ...]
+    nproc_per_node: str
+    nnodes: str | None
+    nodes: int
+    coordinator: str | None
+    master_addr: str | None
+    master_port: int | None
+    node_rank: int | None
+    local_addr: str | None
+    run: str | None
+    warm: int
+    max_restarts: int
+    wait_s: float
+    is_module: bool
+    no_python: bool
+    checkpoints: Path | None
+    log_dir: Path | None
+    role: str
+    redirects: str
+    tee: str
+    chaos: str | None
+    seed: int | None
+    live: bool
+
+
+def _without_effect(name: str, why: str, **settings: Any) -> Callable[[Verb], Verb]:
+    """A flag of torchrun's that asks for nothing that is not so anyway."""
+    return click.option(name, expose_value=False, help=f"Accepted, without effect: {why}", **settings)
+
+
+@click.command(
+    "run",
+    context_settings={
+        "allow_interspersed_args": False,
+        "token_normalize_func": lambda name: name.replace("_", "-"),
+    },
+)
+@click.argument("script")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--nproc-per-node",
+    default="1",
+    metavar="N",
+    help="Members of a node: a number, gpu, cpu or auto.  [default: 1]",
+)
+@click.option(
+    "--nnodes",
+    metavar="N|MIN:MAX",
+    help="Nodes of the run; with a range it goes on with as few as MIN.  [default: 1:NODES]",
+)
+@click.option(
+    "--nodes",
+    type=click.IntRange(min=1),
+    default=1,
+    metavar="N",
+    help="Nodes to have on this machine, each with an agent.  [default: 1]",
+)
+@click.option(
+    "--coordinator",
+    "--rdzv-endpoint",
+    metavar="HOST:PORT",
+    help="Where the run's nodes meet; the same on all of them. The node that HOST is holds it.",
+)
+@click.option(
+    "--run",
+    "--rdzv-id",
+    metavar="NAME",
+    help="The run's name in the record.  [default: from the script's name]",
+)
+@click.option(
+    "--warm",
+    type=click.IntRange(min=0),
+    default=1,
+    metavar="N",
+    help="Processes a node keeps ready to step in.  [default: 1]",
+)
+@click.option(
+    "--max-restarts",
+    type=click.IntRange(min=0),
+    default=3,
+    metavar="N",
+    help="Of a script that does not join, as a whole.  [default: 3]",
+)
+@click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(min=0),
+    default=600.0,
+    metavar="S",
+    help="The longest to wait for nodes.  [default: 600]",
+)
+@click.option("-m", "--module", "is_module", is_flag=True, help="SCRIPT is a module, as with python -m.")
+@click.option("--no-python", is_flag=True, help="SCRIPT is a program of its own.")
+@click.option(
+    "--checkpoints",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="For durable checkpoints.  [default: $HOLDFAST_HOME/runs/RUN/checkpoints]",
+)
+@click.option(
+    "--log-dir",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Write each member's output there, too: DIR/RUN/MEMBER/stdout.log.",
+)
+@click.option("--chaos", metavar="PLAN|RATE", help="Inject faults: a plan (TOML), or so many a minute.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), metavar="S", help="Of the faults at random.  [default: a new one]"
+)
+@click.option("--live/--no-live", default=False, help="Show the run while it goes.  [default: --no-live]")
+@click.option("--node-rank", type=click.IntRange(min=0), metavar="R", help="Names this node nR.")
+@click.option("--master-addr", metavar="HOST", help="The coordinator's host, if --coordinator is not given.")
+@click.option("--master-port", type=click.IntRange(0, 65535), metavar="PORT", help="And its port.")
+@click.option(
+    "--local-addr",
+    metavar="ADDRESS",
+    help="Where the other nodes reach this one, if that cannot be told from here.",
+)
+@click.option("--role", default="default", metavar="NAME", help="ROLE_NAME in the members' environment.")
+@click.option("-t", "--tee", default="0", metavar="N", help="All output is shown, and with --log-dir kept.")
+@click.option("-r", "--redirects", default="0", metavar="N", help="Only 0: output is always shown.")
+@click.option(
+    "--rdzv-backend",
+    expose_value=False,
+    type=click.Choice(["c10d", "static"]),
+    default="c10d",
+    help="Either means the same: the nodes meet at the coordinator.",
+)
+@_without_effect("--standalone", "a run without --coordinator stands alone.", is_flag=True)
+@_without_effect("--monitor-interval", "an exit is seen at once.", type=float, metavar="S")
+@_without_effect("--start-method", "every member is a program of its own.", metavar="METHOD")
+def command(**flags: Any) -> int:
+    """Run SCRIPT with its ARGUMENTS on one or more nodes, as torchrun would, and keep it going.
+
+    A script that calls holdfast.train.join() goes on through the loss of members and nodes with the same
+    bits; any other is restarted as a whole. Several machines: the same command on each, with --nnodes,
+    --coordinator and $HOLDFAST_TOKEN.
+    """
+    given = msgspec.convert(flags, _Flags)
+    return launch(_order(given), _display() if given.live else None)
+
+
+def _display() -> Display:
+    from holdfast.cli.live import show
+
+    return show
+
+
+def _order(given: _Flags) -> Order:
+    _refuse_what_cannot_be(given)
+    command = _command(given)
+    nodes_min, nodes_max = _node_range(given)
+    plan, storm_per_min = _chaos(given.chaos)
+    policy = Policy(
+        run=_run_name(given),
+        slots=_slots(given.nproc_per_node),
+        nodes_min=nodes_min,
+        nodes_max=nodes_max,
+        warm=given.warm,
+        max_restarts=given.max_restarts,
+        wait_s=given.wait_s,
+        faults=plan,
+    )
+    return Order(
+        policy=policy,
+        is_named=given.run is not None,
+        command=command,
+        home=home().absolute(),
+        nodes=given.nodes,
+        node_rank=given.node_rank,
+        coordinator=_place(given),
+        token=os.environ.get("HOLDFAST_TOKEN", ""),
+        checkpoints=given.checkpoints,
+        address=given.local_addr or "",
+        role=given.role,
+        log_directory=given.log_dir,
+        storm_per_min=storm_per_min,
+        seed=secrets.randbits(32) if given.seed is None else given.seed,
+    )
+
+
+def _refuse_what_cannot_be(given: _Flags) -> None:
+    if given.redirects != "0":
+        raise InputError(
+            "--redirects would hide what the members print, which is always shown.",
+            hint="With --log-dir DIR it is written to files as well.",
+        )
+    if given.tee != "0" and given.log_dir is None:
+        raise InputError("--tee needs a place for the files.", hint="Give it with --log-dir DIR.")
+    if given.is_module and given.no_python:
+        raise InputError("--module and --no-python exclude each other.", hint="Leave one of them out.")
+
+
+def _command(given: _Flags) -> tuple[str, ...]:
+    python = (sys.executable, "-u")
+    if given.is_module:
+        _check_module(given.script)
+        return (*python, "-m", given.script, *given.arguments)
+    if given.no_python:
+        if shutil.which(given.script) is None:
+            raise InputError(
+                f"There is no program {given.script}.", hint="It must be executable, and named by its path."
+            )
+        return (given.script, *given.arguments)
+    _check_script(Path(given.script))
+    return (*python, given.script, *given.arguments)
+
+
+def _check_script(path: Path) -> None:
+    """Python runs a file, or a directory or archive with a __main__ in it."""
+    try:
+        if path.is_dir():
+            if not (path / "__main__.py").is_file():
+                raise InputError(f"The script {path} is a directory.", hint="Name the file to be run.")
+            return
+        with path.open("rb"):
+            return
+    except OSError as error:
+        hint = "A module is run with --module, a program with --no-python." if not path.exists() else ""
+        raise InputError(f"The script {path} cannot be read: {error.strerror}.", hint=hint) from None
+
+
+def _check_module(name: str) -> None:
+    """Find it as `python -m` will, but import nothing: importing may have effects."""
+    places: Any = ["", *sys.path]
+    parts = name.split(".")
+    for count in range(1, len(parts) + 1):
+        spec = PathFinder.find_spec(".".join(parts[:count]), places)
+        if spec is None:
+            raise InputError(
+                f"There is no module {'.'.join(parts[:count])!r}.",
+                hint="Modules are looked for in the working directory and in this Python's packages.",
+            )
+        places = spec.submodule_search_locations or []
+    if places and PathFinder.find_spec(f"{name}.__main__", places) is None:
+        raise InputError(f"{name!r} is a package without a __main__.", hint="Name the module to be run.")
+
+
+def _run_name(given: _Flags) -> str:
+    if given.run is None:
+        stem = re.sub(r"[^A-Za-z0-9_.\-]", "-", Path(given.script).stem).lstrip(".-") or "run"
+        return f"{stem[: RUN_CHARS_MAX // 2]}-{secrets.token_hex(SUFFIX_BYTES)}"
+    if not _RUN_NAME.fullmatch(given.run):
+        raise InputError(
+            f"{given.run!r} cannot be the name of a run.",
+            hint=f"Use up to {RUN_CHARS_MAX} letters, digits, dots, dashes and underscores.",
+        )
+    return given.run
+
+
+def _node_range(given: _Flags) -> tuple[int, int]:
+    """The fewest and the most nodes of the run."""
+    if given.nnodes is None:
+        return 1, given.nodes
+    numbers = re.fullmatch(r"(\d+)(?::(\d+))?", given.nnodes)
+    least, most = (int(numbers[1]), int(numbers[2] or numbers[1])) if numbers else (0, 0)
+    if not 1 <= least <= most:
+        raise InputError(f"--nnodes {given.nnodes} is no number of nodes.", hint="Write 4, or 2:4.")
+    if given.nodes > most:
+        raise InputError(
+            f"--nodes {given.nodes} brings more nodes than --nnodes {given.nnodes} has.",
+            hint="--nodes counts those on this machine, --nnodes all of them.",
+        )
+    return least, most
+
+
+def _place(given: _Flags) -> tuple[str, int] | None:
+    """Where the coordinator should be; None: on this machine, at a port of its choice."""
+    if given.coordinator is None:
+        if given.master_addr is None and given.master_port is None:
+            return None
+        return (
+            given.master_addr or "127.0.0.1",
+            DEFAULT_PORT if given.master_port is None else given.master_port,
+        )
+    numbers = re.fullmatch(r"\[(.+)\](?::(\d{1,5}))?|([^:]+)(?::(\d{1,5}))?", given.coordinator)
+    port = int(numbers[2] or numbers[4] or DEFAULT_PORT) if numbers else -1
+    if numbers is None or port > 65535:
+        raise InputError(
+            f"--coordinator {given.coordinator} is no HOST:PORT.",
+            hint="Write it as host:29400, or [::1]:29400.",
+        )
+    return numbers[1] or numbers[3], port
+
+
+def _slots(text: str) -> int:
+    """How many members a node has; torchrun's words for it mean the same."""
+    if text.isascii() and text.isdigit() and int(text) > 0:
+        return int(text)
+    if text == "cpu":
+        return len(os.sched_getaffinity(0))
+    if text in ("gpu", "auto"):
+        gpus = _gpus()
+        if text == "gpu" and not gpus:
+            raise InputError("This node has no GPU that nvidia-smi lists.", hint="Give a number.")
+        return gpus or 1
+    raise InputError(f"--nproc-per-node {text} is no number of members.", hint="Write 8, gpu, cpu or auto.")
+
+
+def _gpus() -> int:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([device for device in visible.split(",") if device.strip() not in ("", "-1")])
+    try:
+        listed = subprocess.run(
+            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=NVIDIA_SMI_WAIT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
+
+
+def _chaos(text: str | None) -> tuple[tuple[PlannedFault, ...], float]:
+    """A plan's faults, or how many a minute."""
+    if text is None:
+        return (), 0.0
+    try:
+        rate_per_min = float(text)
+    except ValueError:
+        return read_plan(Path(text)), 0.0
+    if not 0 < rate_per_min < float("inf"):
+        raise InputError(f"--chaos {text} is no rate of faults.", hint="Write 2 for two a minute.")
+    return (), rate_per_min

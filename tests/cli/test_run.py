@@ -1,0 +1,172 @@
+"""`holdfast run` and `holdfast chaos` on the command line: torchrun's flags, mistakes, and what is recorded.
+
+What the processes do is tested in tests/run.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+WAIT_S = 60
+ENVIRONMENT = (
+    "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE "
+    "ROLE_NAME TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS OMP_NUM_THREADS"
+)
+PRINTS = f"""
+import os, sys
+print(*(os.environ[name] for name in {ENVIRONMENT!r}.split()), *sys.argv[1:])
+assert int(os.environ["MASTER_PORT"]) and os.environ["MASTER_ADDR"] == "127.0.0.1"
+"""
+DDP = """
+import os, signal, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+for step in range(6):
+    model(torch.ones(1, 2)).sum().backward()
+    if step == 3 and dist.get_rank() == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        os.kill(os.getpid(), signal.SIGKILL)
+print("rank", dist.get_rank(), "done")
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(PRINTS, encoding="utf-8")
+    return path
+
+
+def complaint(done: Any) -> str:
+    """The sentence of a refusal, after checking that it is one, and that nothing was begun."""
+    assert done.code == 2, done
+    assert done.out == ""
+    sentence, *hints = done.err.splitlines()
+    assert sentence.startswith("holdfast: ")
+    assert sentence.endswith("."), sentence
+    assert [hint.startswith("  hint: ") for hint in hints] == [True], hints
+    return str(sentence.removeprefix("holdfast: "))
+
+
+def test_the_environment_and_the_scripts_own_flags(holdfast: Any, script: Path) -> None:
+    done = holdfast("run", "--nproc-per-node=2", "--run", "here", script, "--lr", "3e-4", "-m", "--help")
+    assert done.code == 0, done.err
+    rest = "default here 0 3 1 --lr 3e-4 -m --help"
+    assert sorted(done.out.splitlines()) == [f"[n0.{r}] {r} {r} 2 2 0 1 {r} 2 {rest}" for r in (0, 1)]
+
+
+def test_torchruns_spellings_and_flags_without_effect(holdfast: Any, script: Path) -> None:
+    flags = (
+        "--nproc_per_node=1 --nnodes=1 --max_restarts=0 --rdzv_backend=c10d --rdzv_id=same --role=trainer "
+        "--rdzv_endpoint=localhost:0 --monitor_interval=5 --start_method=spawn --standalone"
+    )
+    done = holdfast("run", *flags.split(), script)
+    assert done.code == 0, done.err
+    assert done.out == "[n0.0] 0 0 1 1 0 1 0 1 trainer same 0 0 1\n"
+
+
+def test_a_module(holdfast: Any, tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "train.py").write_text("print(__name__, __package__)", encoding="utf-8")
+    done = holdfast("run", "-m", "package.train")
+    assert (done.code, done.out) == (0, "[n0.0] __main__ package\n"), done.err
+
+
+def test_a_program_of_its_own(holdfast: Any) -> None:
+    done = holdfast("run", "--no-python", "echo", "one", "two")
+    assert (done.code, done.out) == (0, "[n0.0] one two\n"), done.err
+
+
+def test_a_users_files_are_not_taken_for_ours(
+    environment: dict[str, str], script: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "socket.py").write_text("raise RuntimeError('not the one that was meant')", encoding="utf-8")
+    installed = Path(sys.executable).with_name("holdfast")
+    subprocess.run([installed, "run", script], env=environment, cwd=tmp_path, timeout=WAIT_S, check=True)
+
+
+def test_output_is_kept_in_files(holdfast: Any, script: Path, tmp_path: Path) -> None:
+    done = holdfast("run", "--run", "kept", "--log-dir", "logs", "--tee", "3", script)
+    assert done.code == 0, done.err
+    kept = (tmp_path / "logs" / "kept" / "n0.0" / "stdout.log").read_text(encoding="utf-8")
+    assert done.out == f"[n0.0] {kept}"
+
+
+def test_a_live_display_leaves_stdout_to_the_script(holdfast: Any, script: Path) -> None:
+    done = holdfast("run", "--live", "--run", "shown", script)
+    assert done.code == 0, done.err
+    assert done.out.startswith("[n0.0] 0 0 1 1 ")
+    assert done.out.count("\n") == 1
+    assert "node n0 is there" in done.err
+
+
+def test_a_ddp_script_goes_on_unchanged_and_its_restart_is_in_the_record(
+    holdfast: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "ddp.py").write_text(DDP, encoding="utf-8")
+    done = holdfast("run", "--nproc-per-node", "2", "--run", "ddp", "ddp.py")
+    assert done.code == 0, done.err
+    assert sorted(line.partition(" ")[2] for line in done.out.splitlines()) == ["rank 0 done", "rank 1 done"]
+    lost = holdfast("events", "ddp", "--kind", "member.lost").out
+    assert "n0.1" in lost
+    assert "SIGKILL" in lost
+    assert "restart" in holdfast("events", "ddp", "--kind", "action.taken").out
+    assert "1 restart" in holdfast("report", "ddp").out
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ("nowhere.py", "nowhere.py cannot be read: No such file or directory."),
+        (".", "is a directory."),
+        ("-m nothing.there", "There is no module 'nothing'."),
+        ("-m json.there", "There is no module 'json.there'."),
+        ("-m json", "a package without a __main__."),
+        ("-m --no-python train.py", "exclude each other."),
+        ("--no-python ./nothing", "There is no program ./nothing."),
+        ("--nproc-per-node 0 train.py", "is no number of members."),
+        ("--nproc-per-node tpu train.py", "is no number of members."),
+        ("--nproc-per-node gpu train.py", "This node has no GPU"),
+        ("--nnodes 3:2 train.py", "is no number of nodes."),
+        ("--nnodes 0 train.py", "is no number of nodes."),
+        ("--nnodes 2 --nodes 3 train.py", "brings more nodes than"),
+        ("--coordinator host:port train.py", "is no HOST:PORT."),
+        ("--coordinator 127.0.0.1:99999 train.py", "is no HOST:PORT."),
+        ("--coordinator no-such-host.invalid:29400 train.py", "is not known here."),
+        ("--rdzv-backend etcd train.py", "'etcd'"),
+        ("--redirects 3 train.py", "is always shown."),
+        ("--tee 3 train.py", "needs a place"),
+        ("--run ../up train.py", "cannot be the name of a run."),
+        ("--chaos nowhere.toml train.py", "cannot be read"),
+        ("--chaos 0 train.py", "is no rate of faults."),
+        ("--chaos nan train.py", "is no rate of faults."),
+        ("", "Missing argument 'SCRIPT'."),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_started(
+    holdfast: Any, script: Path, tmp_path: Path, flags: str, sentence: str
+) -> None:
+    assert sentence in complaint(holdfast("run", *flags.split(), CUDA_VISIBLE_DEVICES=""))
+    assert script.exists()
+    assert not (tmp_path / "home" / "runs").exists()
+
+
+def test_a_home_that_cannot_be_written(holdfast: Any, script: Path, tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("a file", encoding="utf-8")
+    assert "cannot be written" in complaint(holdfast("run", script))
+
+
+def test_chaos_in_a_run_that_does_not_go(holdfast: Any) -> None:
+    assert complaint(holdfast("chaos", "nobody", "kill")) == "No run 'nobody' is going on on this machine."
+
+
+def test_a_fault_that_is_none(holdfast: Any) -> None:
+    assert "'flood'" in complaint(holdfast("chaos", "nobody", "flood"))
+
+
+def test_the_interpreter_of_the_members_is_ours(holdfast: Any, tmp_path: Path) -> None:
+    (tmp_path / "which.py").write_text("import sys; print(sys.executable)", encoding="utf-8")
+    assert holdfast("run", "which.py").out == f"[n0.0] {sys.executable}\n"
