@@ -19,7 +19,9 @@ HERE = Path(__file__).parent
 
 
 def main(home: Path, arguments: list[str]) -> int:
-    home.mkdir(parents=True, exist_ok=True)
+    if home.exists():
+        sys.exit(f"{home} is there already; the demo wants a directory of its own.")
+    home.mkdir(parents=True)
     # Both are set: a store that the caller has exported is not the demo's.
     os.environ |= {"HOLDFAST_HOME": str(home), "HOLDFAST_STORE": str(home / "record.sqlite")}
 

@@ -215,7 +215,7 @@ class Cluster:
         assert not self.given_up & set(members), "a lost member is in a new generation"
         if self.generations:
             before = self.generations[-1]
-            assert generation.number == before.number + 1
+            assert generation.number > before.number
             survivors = set(before.members) - self.given_up - set(self._left())
             assert survivors <= set(members), "a survivor was left out"
         self.generations.append(generation)

@@ -37,8 +37,8 @@ from holdfast.train.checkpoint import (
 # From Python 3.12 on: the children here save, and die, and touch no other thread's business.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
-KILLS = 60
-KILL_AFTER_SAVES_MAX = 3
+KILLS = 40
+KILL_AFTER_SAVES_MAX = 2
 """In so many times what one takes: some are done before the kill, and every part of one is hit."""
 WAIT_S_MAX = 60.0
 ELEMENTS = 1 << 18

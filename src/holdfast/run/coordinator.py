@@ -101,6 +101,7 @@ class Coordinator:
         self._timer: asyncio.TimerHandle | None = None
         self._server: asyncio.Server | None = None
         self._ended: asyncio.Future[Ending] | None = None
+        self._is_closed = False
         self._answer = Answer(ok=False, sentence="")
 
     async def start(self, host: str, port: int) -> None:
@@ -139,7 +140,8 @@ class Coordinator:
         return self._answer
 
     async def close(self) -> None:
-        """Let go of everything, once what was said last is sent."""
+        """Let go of everything, once what was said last is sent. What still happens is not looked at."""
+        self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
         if self._server is not None:
@@ -191,6 +193,8 @@ class Coordinator:
 
     def happened(self, event: Happening) -> None:
         """Let the state machine decide, and do what it wants."""
+        if self._is_closed:
+            return
         try:
             effects = membership.advance(self._state, event, self._clock.now_ns())
             for effect in effects:

@@ -79,11 +79,11 @@ def keep(state: State, round_: Round, step: int) -> None:
 def _keep_late(state: State, round_: Round, version: int) -> None:
     """Record a step that only some had when others were lost, and that the new generation goes on from.
 
-    It is dated back to when it was first reported, but before the loss: it was done by then. A version that
-    nobody reported comes from a checkpoint.
+    It is dated back to when it was first reported, but before the loss: it was done by then. At the start it
+    was not done at all, but comes from a checkpoint.
     """
-    is_reported = any(state.members[name].reported[1] >= version for name in round_.members)
-    if state.stepping is None and not is_reported:
+    loaded = [state.members[name].loaded for name in round_.members]
+    if state.stepping is None and any(known is not None and known[0] == version for known in loaded):
         return
     lost_ns = state.now_ns if state.lost_ns is None else state.lost_ns
     first_ns = state.first_ns.get(version, lost_ns)

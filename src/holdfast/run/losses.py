@@ -26,8 +26,10 @@ def lose(state: State, member: Member, why: str, *, onset_ns: int | None = None,
     if state.round is not None and member.name in state.round.names:
         state.round.lost[member.name] = state.now_ns
         state.vacated[state.seat_of(member)] = member.name
-        state.causes += (_key(member.name),)
         state.lost_ns = state.lost_ns or state.now_ns
+        state.causes += (_key(member.name),)
+    elif not state.is_protected:
+        state.causes += (_key(member.name),)
     processes.vacate(state, member)
     state.record(
         MemberLost(

@@ -75,10 +75,9 @@ def _may_launch(state: State) -> bool:
 
 def _launch(state: State) -> None:
     """Start a worker in every slot of every node that takes part."""
-    state.members.clear()
-    state.coming.clear()
-    state.vacant.clear()
-    nodes = sorted(state.nodes.values(), key=lambda node: (node.is_spare, node.order, *natural(node.name)))
+    for names in (state.members, state.departed, state.coming, state.vacant):
+        names.clear()
+    nodes = sorted(state.nodes.values(), key=lambda node: (node.is_spare, node.order, *_natural(node.name)))
     for node in nodes:
         node.is_spare = True
     state.nodes_active = 0
@@ -94,7 +93,7 @@ def _launch(state: State) -> None:
     state.short = dict.fromkeys(state.nodes)
 
 
-def natural(name: str) -> tuple[int, str]:
+def _natural(name: str) -> tuple[int, str]:
     """Sorts n2 before n10."""
     return (len(name), name)
 
@@ -104,11 +103,12 @@ def _record_generation(state: State) -> None:
 
     Until somebody joined or all of it is over, nobody knows that the script is one that never joins.
     """
+    state.generation += 1
     state.record(
         GenerationOpened(
             id="",
             occurred_ns=state.launched_ns,
-            generation=state.restarts + 1,
+            generation=state.generation,
             members=state.attempt,
             gpus=len(state.attempt) if len(state.attempt) != state.gpus else None,
         )

@@ -126,6 +126,7 @@ def gone(state: State, member: Member) -> None:
 
 def _sit(state: State, node: Node, member: Member, slot: int) -> None:
     node.seats[slot] = member.name
+    member.seated_ns = state.now_ns
     state.vacant.pop((node.name, slot), None)
     state.coming[member.name] = None
 

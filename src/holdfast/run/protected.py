@@ -105,6 +105,7 @@ def settle(state: State) -> None:
     losses.judge_setbacks(state)
     if state.closing is not None:
         return
+    _give_up_late(state)
     seats.promote_spare_nodes(state)
     seats.fill_seats(state)
     if state.round is not None:
@@ -215,6 +216,17 @@ def _stall(state: State) -> None:
 
 
 # ---- who is late -----------------------------------------------------------------------------------------
+
+
+def _give_up_late(state: State) -> None:
+    """Whoever has a seat and does not get ready keeps it from others. The first has had it longest."""
+    while state.coming:
+        member = state.members[next(iter(state.coming))]
+        due_ns = member.seated_ns + state.wait_ns
+        if state.now_ns < due_ns:
+            state.wake(due_ns)
+            return
+        losses.fence(state, member, "not ready in time", onset_ns=None)
 
 
 def _watch(state: State, round_: Round) -> None:

@@ -174,6 +174,7 @@ class Member(msgspec.Struct, kw_only=True):
     slot: int
     role: Role
     started_ns: int
+    seated_ns: int = 0
     reached: Literal["started", "parked", "admitted", "ready"] = "started"
     admitted_ns: int = 0
     ready_ns: int = 0

@@ -27,7 +27,11 @@ from holdfast.train.steps import Loop, Settings, Step
 
 JOIN_SEED = 0
 """What every member's generators begin with, so that every one of them builds the same model."""
-NO_DETERMINISTIC_KERNEL = "does not have a deterministic implementation"
+NO_DETERMINISTIC_KERNEL = (
+    " does not have a deterministic implementation",
+    " defaults to a non-deterministic algorithm",
+)
+"""What torch says behind an operation's name."""
 
 
 def join() -> "Run":
@@ -87,8 +91,8 @@ class Run:
         lanes: a power of two, the same for the run's whole life. clip_norm: the norm to which gradients are
         clipped. accumulate: how often a lane calls `backward`. moving: buffers, beside BatchNorm's, that
         forward changes; they are averaged over lanes. on_commit: what is done to protected things after the
-        optimizer (an average of weights, say). deterministic: use kernels that always give the same bits
-        where there are any, and say where there are none.
+        optimizer (an average of weights, say). deterministic: use only kernels that always give the same
+        bits; False goes on without that, and names the operations that break the promise.
         """
         if not tree.is_lane_count(lanes):
             raise InputError(
@@ -223,50 +227,59 @@ def _warm_up() -> None:
 
     Optimizers import the compiler's front end when first used, which alone takes longer than a recovery may.
     """
-    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8), torch.nn.GELU())
+    device = "cuda" if torch.cuda.is_available() and torch.cuda.device_count() == 1 else "cpu"
+    layers = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8), torch.nn.GELU())
+    model = layers.to(device)  # a GPU's context as well, where it is clear which GPU that will be
     optimizer = torch.optim.AdamW(model.parameters())
-    model(torch.randn(4, 8)).sum().backward()
+    model(torch.randn(4, 8, device=device)).sum().backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     digest(optimizer.state_dict())
 
 
 def _be_deterministic(wanted: bool, device: torch.device) -> None:
-    if not wanted:
-        if device.type == "cuda":
-            _tell(
-                "deterministic=False: the same bits after a failure, or on other members, are not promised."
-            )
-        return
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    """Strictly, or not at all: with torch's `warn_only`, attention's backward pass is not deterministic."""
+    torch.use_deterministic_algorithms(True, warn_only=not wanted)
     _deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # costs time
     if device.type == "cuda":
         torch.backends.cudnn.benchmark = False
+    if not wanted:
+        _tell("deterministic=False: the same bits after a failure, or with other members, are not promised.")
         warnings.showwarning = _naming_operations(warnings.showwarning)
-        warnings.filterwarnings("once", message=f".*{NO_DETERMINISTIC_KERNEL}.*")
 
 
 def _naming_operations(show: Callable[..., Any]) -> Callable[..., Any]:
     def showing(message: Any, *rest: Any, **named: Any) -> None:
-        operation, found, _ = str(message).partition(f" {NO_DETERMINISTIC_KERNEL}")
-        if not found:
+        operation = _undetermined(str(message))
+        if operation:
+            _tell(f"{operation} has no deterministic kernel here: it may give other bits each time.")
+        else:
             show(message, *rest, **named)
-            return
-        _tell(
-            f"{operation} has no deterministic kernel on this device: the run goes on, but the same bits "
-            "after a failure, or on other members, are not promised while it is used."
-        )
 
     return showing
+
+
+def _undetermined(text: str) -> str:
+    """The operation that torch says is not deterministic; empty where it says something else."""
+    for phrase in NO_DETERMINISTIC_KERNEL:
+        operation, found, _ = text.partition(phrase)
+        if found:
+            return operation
+    return ""
 
 
 def _complaining(previous: Callable[..., Any]) -> Callable[..., Any]:
     """A user's mistake ends the script with one sentence, not a traceback."""
 
     def complain(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        operation = _undetermined(str(error)) if isinstance(error, RuntimeError) else ""
+        if operation:
+            error = InputError(
+                f"{operation} has no deterministic kernel on this device: the same bits cannot be promised.",
+                hint="Replace the operation, or go on without the promise: protect(deterministic=False).",
+            )
         if isinstance(error, HoldfastError):
             _tell(error.sentence + (f"\n  hint: {error.hint}" if error.hint else ""))
-            sys.stderr.flush()
             os._exit(2)
         previous(kind, error, trace)
 

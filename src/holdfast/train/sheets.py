@@ -17,7 +17,8 @@ import torch
 
 from holdfast.train import tree
 
-BUCKET_BYTES = 4 << 20
+BUCKET_BYTES = {"cpu": 4 << 20, "cuda": 25 << 20}
+"""Small enough to overlap with backward, large enough not to pay for beginnings."""
 ALIGNMENT = 16
 """Elements; keeps every view on a boundary that vector instructions like."""
 _TAIL_DTYPES = (torch.float32, torch.float64)
@@ -46,13 +47,13 @@ class Layout:
         moving: Sequence[torch.Tensor],
         lanes: int,
         *,
-        bucket_bytes: int = BUCKET_BYTES,
+        bucket_bytes: int | None = None,
     ) -> None:
         self.lanes = lanes
         self.device = parameters[0].device
         self._sizes: list[int] = []
         self._dtypes: list[torch.dtype] = []
-        self._bucket_bytes = bucket_bytes
+        self._bucket_bytes = bucket_bytes or BUCKET_BYTES[self.device.type]
         self.gradients: list[Region] = [Region(0, 0, (), ())] * len(parameters)
         for index in reversed(range(len(parameters))):  # backward goes from the last to the first
             self.gradients[index] = self._place(parameters[index])

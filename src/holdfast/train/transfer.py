@@ -4,18 +4,22 @@ The receiver first takes everything into memory of its own and checks it against
 then is it put in place. A transfer that breaks off leaves the receiver as it was.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Self
 
 import msgspec
 import torch
 
 from holdfast.train import protected
-from holdfast.train.group import Group, GroupBroken
+from holdfast.train.group import Group, GroupBroken, Work
 from holdfast.train.protected import Protected
 
 PACK_BYTES = 16 << 20
 """Small tensors travel together up to this size; a larger one travels alone, from where it lies."""
-HEADER_TAG, SKELETON_TAG, TENSORS_TAG = 1, 3, 5
+PACKS_UNDER_WAY = 2
+TAG = 1
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,26 +39,23 @@ def send(group: Group, peer: int, state: Protected, version: int, loss: float | 
     skeleton, tensors = protected.take_apart(tree)
     header = Header(skeleton_bytes=len(skeleton), digest=protected.digest(tree), version=version, loss=loss)
     device = state.device
-    _send(group, peer, HEADER_TAG, _tensor(msgspec.json.encode(header).ljust(HEADER_BYTES), device))
-    _send(group, peer, SKELETON_TAG, _tensor(skeleton, device))
-    for pack in _packs(tensors):
-        _send(group, peer, TENSORS_TAG, _packed(pack, device))
+    head = _tensor(msgspec.json.encode(header).ljust(HEADER_BYTES), device)
+    with _Pipeline() as pipeline:
+        for packed in (head, _tensor(skeleton, device), *(_packed(pack, device) for pack in _packs(tensors))):
+            pipeline.add(group.exchange([(packed, peer)], [], TAG))
 
 
 def receive(group: Group, peer: int, state: Protected) -> Header:
     """Take over the peer's state. Raises `GroupBroken` and changes nothing where that does not succeed."""
     device = state.device
-    raw = _bytes(_receive(group, peer, HEADER_TAG, HEADER_BYTES, device))
-    header = msgspec.json.decode(raw, type=Header)
-    skeleton = _bytes(_receive(group, peer, SKELETON_TAG, header.skeleton_bytes, device))
+    header = msgspec.json.decode(_bytes(_receive(group, peer, HEADER_BYTES, device)), type=Header)
+    skeleton = _bytes(_receive(group, peer, header.skeleton_bytes, device))
     tensors = protected.empty_like(skeleton, device)
-    for pack in _packs(tensors):
-        size = sum(tensor.nbytes for tensor in pack)
-        arrived = _receive(group, peer, TENSORS_TAG, size, device)
-        start = 0
-        for tensor in pack:
-            protected.bytes_of(tensor).copy_(arrived[start : start + tensor.nbytes])
-            start += tensor.nbytes
+    with _Pipeline() as pipeline:
+        for pack in _packs(tensors):
+            arriving = torch.empty(_size_bytes(pack), dtype=torch.uint8, device=device)
+            work = group.exchange([], [(arriving, peer)], TAG)
+            pipeline.add(work, partial(_unpack, arriving, pack))
     tree = protected.put_together(skeleton, tensors)
     if protected.digest(tree) != header.digest:
         raise GroupBroken("the state that arrived is not the one that was sent")
@@ -62,16 +63,46 @@ def receive(group: Group, peer: int, state: Protected) -> Header:
     return header
 
 
-def _send(group: Group, peer: int, tag: int, tensor: torch.Tensor) -> None:
-    if tensor.numel():
-        group.exchange([(tensor, peer)], [], tag).wait()
+class _Pipeline:
+    """A few packs under way at once: the next one is prepared while the last one travels."""
+
+    def __init__(self) -> None:
+        self._under_way: deque[tuple[Work, Callable[[], None] | None]] = deque()
+
+    def add(self, work: Work, then: Callable[[], None] | None = None) -> None:
+        self._under_way.append((work, then))
+        if len(self._under_way) > PACKS_UNDER_WAY:
+            self._complete()
+
+    def _complete(self) -> None:
+        work, then = self._under_way.popleft()
+        work.wait()
+        if then is not None:
+            then()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        while self._under_way and kind is None:
+            self._complete()
 
 
-def _receive(group: Group, peer: int, tag: int, size_bytes: int, device: torch.device) -> torch.Tensor:
+def _receive(group: Group, peer: int, size_bytes: int, device: torch.device) -> torch.Tensor:
     tensor = torch.empty(size_bytes, dtype=torch.uint8, device=device)
-    if size_bytes:
-        group.exchange([], [(tensor, peer)], tag).wait()
+    group.exchange([], [(tensor, peer)], TAG).wait()
     return tensor
+
+
+def _unpack(arrived: torch.Tensor, pack: Sequence[torch.Tensor]) -> None:
+    start = 0
+    for tensor in pack:
+        protected.bytes_of(tensor).copy_(arrived[start : start + tensor.nbytes])
+        start += tensor.nbytes
+
+
+def _size_bytes(pack: Sequence[torch.Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in pack)
 
 
 def _packs(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
@@ -79,6 +110,8 @@ def _packs(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
     pack: list[torch.Tensor] = []
     size_bytes = 0
     for tensor in tensors:
+        if not tensor.nbytes:
+            continue
         if pack and size_bytes + tensor.nbytes > PACK_BYTES:
             yield pack
             pack, size_bytes = [], 0

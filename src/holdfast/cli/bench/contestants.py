@@ -57,7 +57,7 @@ class Contestant(msgspec.Struct, frozen=True, kw_only=True):
     committing: int = MEMBERS
 
 
-def _script(name: str, folder: Path, steps: int = UNBOUNDED_STEPS, *, spares: int = 0) -> tuple[str, ...]:
+def _script(name: str, folder: Path, steps: int, *, spares: int = 0) -> tuple[str, ...]:
     told = {"--steps": steps, "--members": MEMBERS, "--spares": spares, "--folder": folder}
     return (str(SCRIPTS / name), *(str(word) for pair in told.items() for word in pair))
 

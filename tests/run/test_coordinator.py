@@ -1,0 +1,544 @@
+"""The coordinator with real sockets on loopback: real links, and an agent that the test plays."""
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from holdfast.record.clock import SystemClock
+from holdfast.record.errors import HoldfastError
+from holdfast.record.events import (
+    ActionTaken,
+    FaultObserved,
+    GenerationOpened,
+    MemberLost,
+    RunEnded,
+    StepCommitted,
+)
+from holdfast.record.journal import read_directory
+from holdfast.record.recorder import Recorder
+from holdfast.run.coordinator import SEND_BUFFER_BYTES_MAX, Coordinator
+from holdfast.run.dial import Connection, Rejected, dial
+from holdfast.run.frames import FrameBuffer
+from holdfast.run.link import Link
+from holdfast.run.state import Policy
+from holdfast.run.wire import (
+    Admitted,
+    AgentJoined,
+    Answer,
+    AnyMessage,
+    Challenge,
+    Committed,
+    EndNode,
+    Finished,
+    Generation,
+    NodeBeat,
+    Proof,
+    Published,
+    Refused,
+    Regrouped,
+    Released,
+    Setup,
+    StartWorker,
+    StopWorker,
+    Strike,
+    StrikeWorker,
+    ToWorker,
+    WorkerExited,
+    WorkerJoined,
+    WorkerReady,
+    WorkerStarted,
+    frame,
+    prove,
+)
+
+TOKEN = "a-token-for-tests"
+PATIENCE_S = 20.0
+STEPS = 3
+REACTION_S_MAX = 0.25
+"""What the coordinator adds to a recovery is about a millisecond; a busy machine may hold it up."""
+SETUP = Setup(
+    lanes=8, seed=1, threads=1, torch="2", device="cpu", deterministic=True, model="m", parts={"w": "1"}
+)
+
+Thing = TypeVar("Thing")
+
+
+class Site:
+    """A coordinator that listens, what it said, and where it recorded."""
+
+    def __init__(self, coordinator: Coordinator, journal: Path, said: list[str]) -> None:
+        self.coordinator = coordinator
+        self.said = said
+        self._journal = journal
+
+    @property
+    def endpoint(self) -> str:
+        host, port = self.coordinator.endpoint
+        return f"{host}:{port}"
+
+    async def dial(self, role: str, name: str = "", token: str = TOKEN) -> Connection:
+        host, port = self.coordinator.endpoint
+        return await dial(host, port, token, role=role, name=name)  # type: ignore[arg-type]
+
+    def recorded(self, kind: type[Thing]) -> list[Thing]:
+        return [event for event in read_directory(self._journal) if isinstance(event, kind)]
+
+
+@asynccontextmanager
+async def listening(directory: Path, **policy: object) -> AsyncIterator[Site]:
+    said: list[str] = []
+    clock = SystemClock()
+    journal = directory / "journal"
+    with Recorder(journal, run="r", clock=clock) as recorder:
+        made = Policy(run="r", **policy)  # type: ignore[arg-type]
+        coordinator = Coordinator(made, TOKEN, recorder, clock, said.append)
+        await coordinator.start("127.0.0.1", 0)
+        try:
+            yield Site(coordinator, journal, said)
+        finally:
+            await coordinator.close()
+
+
+class Script:
+    """A worker's process: a link, and a script that builds at once and regroups at once."""
+
+    def __init__(self, node: "PlayedNode", order: StartWorker) -> None:
+        self.member = order.member
+        self.heard: list[ToWorker | None] = []
+        self.version = 0
+        self._node = node
+        environment = {
+            **order.environment,
+            "HOLDFAST_COORDINATOR": node.site.endpoint,
+            "HOLDFAST_TOKEN": TOKEN,
+        }
+        self.link = Link.connect(environment)
+        self.link.on_message = self._hear
+        self.link.send(WorkerJoined(member=self.member, pid=1))
+
+    def of(self, kind: type[Thing]) -> list[Thing]:
+        return [message for message in self.heard if isinstance(message, kind)]
+
+    def commit(self) -> None:
+        self.version += 1
+        generation = self.of(Generation)[-1].number
+        self.link.send(
+            Committed(
+                member=self.member,
+                generation=generation,
+                step=self.version,
+                loss=1.0 / self.version,
+                lanes=4,
+                occurred_ns=0,
+            )
+        )
+
+    def finish(self) -> None:
+        self.link.send(Finished(member=self.member, step=self.version, digest="d"))
+
+    def _hear(self, message: ToWorker | None) -> None:
+        """In the link's thread."""
+        self.heard.append(message)
+        match message:
+            case Admitted():
+                self.link.send(WorkerReady(member=self.member, setup=SETUP, version=0, took_s=0.01))
+            case Generation(number=number):
+                self.link.send(
+                    Regrouped(
+                        member=self.member,
+                        generation=number,
+                        version=self.version,
+                        lanes=(0, 1, 2, 3),
+                        steps_total=STEPS,
+                        parts_s={},
+                    )
+                )
+
+
+class PlayedNode:
+    """An agent that starts scripts in this process."""
+
+    def __init__(self, site: Site, connection: Connection, name: str, slots: int) -> None:
+        self.site = site
+        self.name = name
+        self.scripts: dict[str, Script] = {}
+        self.heard: list[AnyMessage] = []
+        self._connection = connection
+        self._starting: list[asyncio.Task[Script]] = []
+        self._tasks = [asyncio.create_task(self._obey()), asyncio.create_task(self._beat())]
+        connection.send(AgentJoined(node=name, slots=slots, address="127.0.0.1", port=29500, host="h"))
+
+    def say(self, message: AnyMessage) -> None:
+        self._connection.send(message)
+
+    async def leave(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._connection.close()
+        for script in await asyncio.gather(*self._starting, return_exceptions=True):
+            if isinstance(script, Script):
+                await asyncio.to_thread(script.link.close)
+
+    async def exit(self, member: str, *, code: int | None = None, signal: int | None = None) -> None:
+        await asyncio.to_thread(self.scripts[member].link.close)
+        self.say(WorkerExited(member=member, code=code, signal=signal, tail=("last line",)))
+
+    async def _beat(self) -> None:
+        while True:
+            self.say(NodeBeat(node=self.name))
+            await asyncio.sleep(0.25)
+
+    async def _obey(self) -> None:
+        while (message := await self._connection.receive()) is not None:
+            self.heard.append(message)
+            if isinstance(message, StartWorker):
+                self.say(WorkerStarted(member=message.member, pid=1))
+                starting = asyncio.create_task(asyncio.to_thread(Script, self, message))
+                self._starting.append(starting)
+                self.scripts[message.member] = await asyncio.shield(starting)
+            elif isinstance(message, StopWorker) and message.member in self.scripts:
+                await self.exit(message.member, signal=15)
+
+
+@asynccontextmanager
+async def played(site: Site, name: str, slots: int) -> AsyncIterator[PlayedNode]:
+    node = PlayedNode(site, await site.dial("agent", name), name, slots)
+    try:
+        yield node
+    finally:
+        await node.leave()
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not is_so():
+            await asyncio.sleep(0.002)
+
+
+async def until_stepping(node: PlayedNode, generation: int, members: int) -> list[Script]:
+    """Wait for the generation; its members in rank order."""
+
+    def current() -> list[Script]:
+        newest = [script.of(Generation)[-1] for script in node.scripts.values() if script.of(Generation)]
+        found = [message for message in newest if message.number >= generation]
+        return [node.scripts[name] for name in found[0].members] if len(found) >= members else []
+
+    await until(lambda: bool(current()) and node.site.coordinator.status().generation >= generation)
+    return current()
+
+
+def play(directory: Path, story: Callable[[Site, PlayedNode], Awaitable[None]], **policy: object) -> Site:
+    """A run with one node of two slots, in which the story happens."""
+
+    async def whole() -> Site:
+        async with listening(directory, slots=2, **policy) as site, played(site, "n0", 2) as node:
+            await story(site, node)
+        return site
+
+    return asyncio.run(whole())
+
+
+def test_a_run_from_its_first_node_to_its_end(tmp_path: Path) -> None:
+    async def story(site: Site, node: PlayedNode) -> None:
+        scripts = await until_stepping(node, 1, 2)
+        for _ in range(STEPS):
+            for script in scripts:
+                script.commit()
+        await until(lambda: site.coordinator.status().step == STEPS)
+        status = site.coordinator.status()
+        assert (status.generation, status.steps_total, status.outcome) == (1, STEPS, None)
+        assert [loss for _, loss in status.losses] == [1.0, 0.5, 1 / 3]
+        assert status.rate > 0
+        stepping = [member for member in status.members if member.role == "active"]
+        assert [(member.name, member.lanes, member.alive) for member in stepping] == [
+            ("n0.0", (0, 1, 2, 3), True),
+            ("n0.1", (0, 1, 2, 3), True),
+        ]
+        for script in scripts:
+            script.finish()
+        await until(lambda: all(script.of(Released) for script in scripts))
+        for script in scripts:
+            await node.exit(script.member, code=0)
+        ending = await site.coordinator.ended()
+        assert (ending.outcome, ending.code) == ("completed", 0)
+        await until(lambda: any(isinstance(message, EndNode) for message in node.heard))
+        assert site.coordinator.status().outcome == "completed"
+
+    site = play(tmp_path, story)
+    assert [event.step for event in site.recorded(StepCommitted)] == [1, 2, 3]
+    assert [event.members for event in site.recorded(GenerationOpened)] == [("n0.0", "n0.1")]
+    assert [event.outcome for event in site.recorded(RunEnded)] == ["completed"]
+
+
+def test_what_is_published_goes_to_the_others_of_the_generation_in_order(tmp_path: Path) -> None:
+    async def story(site: Site, node: PlayedNode) -> None:
+        first, second = await until_stepping(node, 1, 2)
+        await until(lambda: "n0.2" in node.scripts)
+        sent = [Published(generation=1, key=str(number), value=b"v" * number) for number in range(100)]
+        first.link.send(Published(generation=7, key="of another generation", value=b""))
+        for message in sent:
+            first.link.send(message)
+        await until(lambda: len(second.of(Published)) >= len(sent))
+        assert second.of(Published) == sent
+        assert not first.of(Published)
+        assert not node.scripts["n0.2"].of(Published)  # a warm one is not in the generation
+
+    play(tmp_path, story)
+
+
+def test_a_connection_that_ends_is_a_loss_at_once_and_its_reason_follows(tmp_path: Path) -> None:
+    reaction_s: list[float] = []
+
+    async def story(site: Site, node: PlayedNode) -> None:
+        first, second = await until_stepping(node, 1, 2)
+        for script in (first, second):
+            script.commit()
+        await until(lambda: site.coordinator.status().step == 1)
+        await until(lambda: "n0.2" in node.scripts)
+        spare = node.scripts["n0.2"]
+        began_s = time.monotonic()
+        await asyncio.to_thread(first.link.close)  # the kernel closes a killed process's socket
+        await until(lambda: bool(second.of(Generation)[1:]))
+        reaction_s.append(time.monotonic() - began_s)
+        assert second.of(Generation)[1].members == ("n0.2", "n0.1")
+        assert spare.of(Admitted) == [Admitted(slot=0, slots=2)]
+        node.say(WorkerExited(member="n0.0", signal=9, tail=("oops",)))
+        spare.version = 1
+        await until_stepping(node, 2, 2)
+        await until(lambda: any("n0.0 lost (SIGKILL)" in text for text in site.said))
+
+    site = play(tmp_path, story)
+    (lost,) = [event for event in site.recorded(MemberLost) if event.subject == "n0.0"]
+    (fault,) = [event for event in site.recorded(FaultObserved) if event.subject == "n0.0"]
+    assert (fault.fault, fault.detail, fault.causes) == ("SIGKILL", "oops", (lost.id,))
+    (action,) = [event for event in site.recorded(ActionTaken) if event.subject == "n0.0"]
+    assert (action.action, action.causes) == ("replace", (lost.id,))
+    assert site.recorded(GenerationOpened)[1].causes == (lost.id,)
+    assert reaction_s[0] < REACTION_S_MAX
+
+
+def test_a_node_that_hangs_up_takes_its_members_with_it(tmp_path: Path) -> None:
+    async def whole() -> Site:
+        async with (
+            listening(tmp_path, slots=1, nodes_min=1, nodes_max=2, warm=0) as site,
+            played(site, "n0", 1) as node,
+        ):
+            async with played(site, "n1", 1):
+                await until(lambda: site.coordinator.status().generation == 1)
+            await until(lambda: site.coordinator.status().generation == 2)
+            assert node.scripts["n0.0"].of(Generation)[-1].members == ("n0.0",)
+            alive = {node.name: node.alive for node in site.coordinator.status().nodes}
+            assert alive == {"n0": True, "n1": False}
+        return site
+
+    site = asyncio.run(whole())
+    assert [(event.subject, event.fault) for event in site.recorded(FaultObserved)][:1] == [
+        ("n1", "node lost")
+    ]
+
+
+def test_an_operator_strikes_and_is_answered(tmp_path: Path) -> None:
+    async def story(site: Site, node: PlayedNode) -> None:
+        await until_stepping(node, 1, 2)
+        operator = await site.dial("operator")
+        operator.send(Strike(fault="kill", target="n0.1"))
+        answer = await operator.receive()
+        assert answer == Answer(ok=True, sentence="kill strikes n0.1")
+        await until(lambda: any(isinstance(message, StrikeWorker) for message in node.heard))
+        operator.send(Strike(fault="node", target="n7"))
+        answer = await operator.receive()
+        assert isinstance(answer, Answer)
+        assert not answer.ok
+        await operator.close()
+
+    play(tmp_path, story)
+
+
+def test_stop_ends_everybody_with_the_signals_code(tmp_path: Path) -> None:
+    async def story(site: Site, node: PlayedNode) -> None:
+        await until_stepping(node, 1, 2)
+        site.coordinator.stop("SIGINT")
+        ending = await site.coordinator.ended()
+        assert (ending.outcome, ending.code, ending.reason) == ("stopped", 130, "SIGINT")
+        await until(lambda: any(isinstance(message, EndNode) for message in node.heard))
+
+    site = play(tmp_path, story)
+    assert [event.outcome for event in site.recorded(RunEnded)] == ["stopped"]
+
+
+# ---- who may come in -------------------------------------------------------------------------------------
+
+
+def test_a_wrong_token_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    async def story(site: Site, node: PlayedNode) -> None:
+        with pytest.raises(Rejected, match="token of n1 is not that of the run") as caught:
+            await site.dial("agent", "n1", token="another-token")
+        assert "HOLDFAST_TOKEN" in caught.value.hint
+        environment = {
+            "HOLDFAST_COORDINATOR": site.endpoint,
+            "HOLDFAST_TOKEN": "another-token",
+            "HOLDFAST_MEMBER": "n0.0",
+        }
+        with pytest.raises(HoldfastError, match="is not that of the run"):
+            await asyncio.to_thread(Link.connect, environment)
+
+    play(tmp_path, story)
+
+
+def test_names_that_are_taken_or_unknown_are_refused(tmp_path: Path) -> None:
+    async def story(site: Site, node: PlayedNode) -> None:
+        await until_stepping(node, 1, 2)
+        with pytest.raises(Rejected, match="n0 is connected already"):
+            await site.dial("agent", "n0")
+        with pytest.raises(Rejected, match=r"n0\.1 is connected already"):
+            await site.dial("worker", "n0.1")
+        with pytest.raises(Rejected, match=r"no member 'n0\.9'"):
+            await site.dial("worker", "n0.9")
+
+    play(tmp_path, story)
+
+
+def test_another_protocol_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    async def story(site: Site, node: PlayedNode) -> None:
+        def speak() -> AnyMessage:
+            with Raw(site) as raw:
+                challenge = raw.next()
+                assert isinstance(challenge, Challenge)
+                proof = Proof(role="agent", name="n5", proof=prove(TOKEN, challenge.nonce), protocol=99)
+                raw.send(frame(proof))
+                return raw.next()
+
+        answer = await asyncio.to_thread(speak)
+        assert isinstance(answer, Refused)
+        assert "same version" in answer.hint
+
+    play(tmp_path, story)
+
+
+def test_a_port_in_use_is_told_in_a_sentence(tmp_path: Path) -> None:
+    async def whole() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken, Recorder(tmp_path / "journal") as recorder:
+            port = taken.getsockname()[1]
+            coordinator = Coordinator(Policy(run="r"), TOKEN, recorder, SystemClock(), print)
+            with pytest.raises(HoldfastError, match=f"cannot listen on 127.0.0.1:{port}"):
+                await coordinator.start("127.0.0.1", port)
+            await coordinator.close()
+
+    asyncio.run(whole())
+
+
+# ---- clients that misbehave ------------------------------------------------------------------------------
+
+
+class Raw:
+    """A socket without manners."""
+
+    def __init__(self, site: Site) -> None:
+        self._socket = socket.create_connection(site.coordinator.endpoint, timeout=PATIENCE_S)
+        self._frames = FrameBuffer()
+
+    def __enter__(self) -> "Raw":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def send(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def next(self) -> AnyMessage:
+        while True:
+            for message in self._frames.feed(self._socket.recv(4096)):
+                return message
+
+    def shake_hands(self, role: str, name: str) -> None:
+        challenge = self.next()
+        assert isinstance(challenge, Challenge)
+        self.send(frame(Proof(role=role, name=name, proof=prove(TOKEN, challenge.nonce))))  # type: ignore[arg-type]
+        self.next()
+
+    def await_end(self) -> None:
+        with contextlib.suppress(ConnectionError):
+            while self._socket.recv(1 << 20):
+                pass
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        pytest.param(b"GET / HTTP/1.1\r\n\r\n", id="http"),
+        pytest.param(b"\x00\x00\x00\x00", id="an empty frame"),
+        pytest.param(b"\x00\x00\x00\x03abc", id="no message"),
+        pytest.param(b"\xff" * 64, id="too long"),
+        pytest.param(frame(NodeBeat(node="n0")), id="no proof"),
+    ],
+)
+def test_garbage_before_the_proof_ends_that_connection_alone(tmp_path: Path, garbage: bytes) -> None:
+    async def story(site: Site, node: PlayedNode) -> None:
+        def disturb() -> None:
+            with Raw(site) as raw:
+                raw.send(garbage)
+                raw.await_end()
+
+        await asyncio.to_thread(disturb)
+        await until_stepping(node, 1, 2)
+
+    play(tmp_path, story)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param(b"\x00\x00\x00\x03abc", id="no message"),
+        pytest.param(frame(NodeBeat(node="n0")), id="an agent's"),
+        pytest.param(frame(Released(outcome="failed")), id="the coordinator's"),
+    ],
+)
+def test_what_is_not_a_workers_to_say_loses_it_and_nobody_else(tmp_path: Path, wrong: bytes) -> None:
+    async def story(site: Site, node: PlayedNode) -> None:
+        first, second = await until_stepping(node, 1, 2)
+        first.link._socket.sendall(wrong)
+        await until(lambda: bool(second.of(Generation)[1:]))
+        assert "n0.0" not in second.of(Generation)[1].members
+
+    play(tmp_path, story)
+
+
+def test_a_client_that_does_not_read_is_given_up(tmp_path: Path) -> None:
+    value = b"v" * (4 << 20)
+
+    async def whole() -> None:
+        async with listening(tmp_path, slots=2, warm=0) as site:
+            agent = await site.dial("agent", "n0")
+            agent.send(AgentJoined(node="n0", slots=2, address="127.0.0.1", port=1, host="h"))
+            orders = [await agent.receive() for _ in range(2)]
+            assert all(isinstance(order, StartWorker) for order in orders)
+            with Raw(site) as reader, Raw(site) as sleeper:
+                await asyncio.to_thread(begin, reader, "n0.0")
+                await asyncio.to_thread(begin, sleeper, "n0.1")
+                await until(lambda: site.coordinator.status().generation == 1)
+                for number in range(2 * SEND_BUFFER_BYTES_MAX // len(value)):
+                    message = Published(generation=1, key=str(number), value=value)
+                    await asyncio.to_thread(reader.send, frame(message))
+                await until(lambda: any("n0.1" in text and "lost" in text for text in site.said))
+            await agent.close()
+
+    def begin(raw: Raw, member: str) -> None:
+        raw.shake_hands("worker", member)
+        raw.send(frame(WorkerJoined(member=member, pid=1)))
+        assert isinstance(raw.next(), Admitted)
+        raw.send(frame(WorkerReady(member=member, setup=SETUP, version=0, took_s=0.01)))
+        regrouped = Regrouped(
+            member=member, generation=1, version=0, lanes=(0,), steps_total=STEPS, parts_s={}
+        )
+        raw.send(frame(regrouped))
+
+    asyncio.run(whole())
