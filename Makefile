@@ -73,10 +73,10 @@ format: $(installed) ## Rewrite the code in the house format.
 .PHONY: constraints
 constraints: ## Resolve the newest versions afresh and pin them in constraints.txt.
 	@$(find_python); rm -rf build/constraints; "$$python" -m venv build/constraints
-	build/constraints/bin/python -m pip install --quiet '.[dev,postgres]' hatchling editables
+	torch=$$(grep '^torch==' constraints.txt); \
+	  build/constraints/bin/python -m pip install --quiet '.[dev,postgres,train]' "$$torch" hatchling editables
 	{ sed '/^[^#]/,$$d' constraints.txt; \
-	  build/constraints/bin/python -m pip freeze | grep -v '^holdfast '; \
-	  grep '^torch==' constraints.txt; } > build/constraints/constraints.txt
+	  build/constraints/bin/python -m pip freeze | grep -v '^holdfast ' | sed 's/^\(torch==[0-9.]*\)+.*/\1/'; } > build/constraints/constraints.txt
 	mv build/constraints/constraints.txt constraints.txt
 
 .PHONY: clean
@@ -86,7 +86,7 @@ clean: ## Remove everything that was made here: environment, caches, build.
 
 $(installed): pyproject.toml constraints.txt
 	@$(find_python); echo "Setting up .venv with $$("$$python" --version)"; "$$python" -m venv .venv
-	@$(pinned) $(bin)/python -m pip install --quiet --editable '.[dev,postgres]'
+	@$(pinned) $(bin)/python -m pip install --quiet --editable '.[dev,postgres,train]'
 	@touch $@
 
 # What `bench recovery` compares with, apart from .venv: nothing of ours depends on it. A peer that has no wheel

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.record.errors import HoldfastError
 from holdfast.run.frames import FrameBuffer
-from holdfast.run.link import BEAT_INTERVAL_S, Link
+from holdfast.run.link import BEAT_INTERVAL_S, QUEUE_MAX, Link
 from holdfast.run.wire import (
     Accepted,
     Admitted,
@@ -21,6 +21,7 @@ from holdfast.run.wire import (
     Generation,
     MemberBeat,
     Proof,
+    Published,
     Refused,
     Released,
     Struck,
@@ -231,6 +232,21 @@ def test_bytes_that_are_no_message_end_the_connection(hub: MakeHub) -> None:
     made._connection.sendall(b"\xff\xff\xff\xff")
     assert listener.next() is None
     link.close()
+
+
+def test_a_coordinator_that_takes_nothing_is_given_up_and_nobody_waits_for_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        near = socket.create_connection(server.getsockname())
+        far, _ = server.accept()
+        listener = Listener()
+        link = Link(near, FrameBuffer(), "n0.0")
+        link.on_message = listener
+        large = Published(generation=1, key="k", value=b"v" * (4 << 10))
+        for _ in range(4 * QUEUE_MAX):  # far more than the kernel takes for somebody who does not read
+            link.send(large)
+        assert listener.next() is None
+        link.close()
+        far.close()
 
 
 def test_a_refusal_is_the_users_to_read(hub: MakeHub) -> None:

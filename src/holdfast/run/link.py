@@ -100,7 +100,7 @@ class Link:
         """Have it sent; returns at once. After the connection has ended it goes nowhere."""
         with self._changed:
             if len(self._queue) >= QUEUE_MAX:
-                self._is_open = False
+                self._end()
             if self._is_open:
                 self._queue.append(frame(message))
             self._changed.notify_all()

@@ -48,8 +48,10 @@ def send(group: Group, peer: int, state: Protected, version: int, loss: float | 
 def receive(group: Group, peer: int, state: Protected) -> Header:
     """Take over the peer's state. Raises `GroupBroken` and changes nothing where that does not succeed."""
     device = state.device
-    header = msgspec.json.decode(_bytes(_receive(group, peer, HEADER_BYTES, device)), type=Header)
-    skeleton = _bytes(_receive(group, peer, header.skeleton_bytes, device))
+    header = msgspec.json.decode(
+        protected.memory_of(_receive(group, peer, HEADER_BYTES, device)), type=Header
+    )
+    skeleton = protected.memory_of(_receive(group, peer, header.skeleton_bytes, device))
     tensors = protected.empty_like(skeleton, device)
     with _Pipeline() as pipeline:
         for pack in _packs(tensors):
@@ -128,7 +130,3 @@ def _packed(pack: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
 
 def _tensor(data: bytes, device: torch.device) -> torch.Tensor:
     return torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device)
-
-
-def _bytes(tensor: torch.Tensor) -> bytes:
-    return tensor.cpu().numpy().tobytes()
