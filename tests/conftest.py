@@ -31,9 +31,30 @@ STOP_WAIT_S = 30
 POSTGRES_PASSWORD = "tide / turns @ 4"
 POSTGRES_USERS = ("postgres", "nobody")
 """Who runs the server where the tests are run by root. Only a package of the system makes the first one."""
+SLURM_KEY_BYTES = 128
+SLURM_NODES = ("127.0.0.1", "127.0.0.2")
+"""Named by their addresses, so that a node's name leads to it, as it does in any cluster."""
 
 # Durability is what the server's own tests prove; ours are quicker without it.
 _POSTGRES_SETTINGS = ("fsync=off", "full_page_writes=off", "synchronous_commit=off", "autovacuum=off")
+
+_SLURM_SETTINGS = """\
+ClusterName=holdfast
+SlurmctldHost=localhost
+SlurmctldPort={port}
+SlurmctldPidFile={home}/slurmctld.pid
+SlurmUser={user}
+SlurmdUser={user}
+SlurmdPidFile={home}/slurmd-%n.pid
+SlurmdSpoolDir={home}/spool-%n
+StateSaveLocation={home}
+AuthInfo=socket={home}/munge.socket
+CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+KillWait=1
+PartitionName=all Nodes=ALL Default=YES
+"""
 
 
 class _Unavailable(Exception):
@@ -78,6 +99,30 @@ def browser() -> str:
     except _Unavailable as reason:
         pytest.skip(f"no browser: {reason}")
     return "chromium"
+
+
+@pytest.fixture(scope="session")
+def slurm_cluster() -> Iterator[Path]:
+    """The slurm.conf of a running cluster of two nodes, which Slurm's commands find by $SLURM_CONF."""
+    try:
+        if not all(_find_daemon(name) for name in ("munged", "slurmctld", "slurmd", "srun")):
+            _apt_install("slurm-wlm")
+    except _Unavailable as reason:
+        pytest.skip(f"no Slurm: {reason}")
+    home = Path(tempfile.mkdtemp(prefix="holdfast-slurm-"))
+    home.chmod(0o711)  # munged wants its socket to be within everybody's reach
+    try:
+        with _serving_slurm(home) as settings:
+            yield settings
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture
+def slurm(slurm_cluster: Path) -> Iterator[Path]:
+    """The same, with nobody else's jobs; those of the test are cancelled after it."""
+    yield slurm_cluster
+    _cancel_jobs(slurm_cluster)
 
 
 @pytest.fixture
@@ -200,6 +245,75 @@ def _serving_postgres(postgres: list[str], home: Path) -> Iterator[int]:
         except subprocess.TimeoutExpired:
             server.kill()
             server.wait()
+
+
+def _find_daemon(name: str) -> str | None:
+    """Where it is; a user's $PATH need not lead there."""
+    return shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")
+
+
+@contextlib.contextmanager
+def _serving_slurm(home: Path) -> Iterator[Path]:
+    key, settings = home / "munge.key", home / "slurm.conf"
+    key.write_bytes(os.urandom(SLURM_KEY_BYTES))
+    key.chmod(0o600)
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    text = _SLURM_SETTINGS.format(home=home, port=_free_port(), user=user)
+    for node in SLURM_NODES:
+        text += f"NodeName={node} NodeHostname=localhost Port={_free_port()} CPUs=1\n"
+    settings.write_text(text, encoding="utf-8")
+    munge = ["munged", "--foreground", f"--key-file={key}", f"--socket={home}/munge.socket"]
+    munge += [f"--pid-file={home}/munged.pid", f"--seed-file={home}/munged.seed"]
+    nodes = [["slurmd", "-D", "-f", str(settings), "-N", node] for node in SLURM_NODES]
+    with contextlib.ExitStack() as stack:
+        for command in (munge, ["slurmctld", "-D", "-c", "-f", str(settings)], *nodes):
+            stack.enter_context(_daemon(command, home))
+        _await_nodes(settings)
+        yield settings
+
+
+@contextlib.contextmanager
+def _daemon(command: list[str], home: Path) -> Iterator[None]:
+    """A process that runs in the foreground; it ends when it is told to."""
+    with (home / f"{command[0]}.log").open("ab") as output:
+        process = subprocess.Popen(
+            [_find_daemon(command[0]) or command[0], *command[1:]], stdout=output, stderr=output
+        )
+    try:
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_WAIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _await_nodes(settings: Path) -> None:
+    deadline = time.monotonic() + START_WAIT_S
+    while time.monotonic() < deadline:
+        if _ask_slurm(settings, "sinfo", "--Node", "--noheader", "--format=%t").split() == ["idle", "idle"]:
+            return
+        time.sleep(0.1)
+    logs = [path.read_text(encoding="utf-8") for path in settings.parent.glob("*.log")]
+    pytest.fail("Slurm did not start:\n" + "\n".join(logs))
+
+
+def _cancel_jobs(settings: Path) -> None:
+    """Return when there is none: a job's processes are not its daemons' own, and would outlive them."""
+    deadline = time.monotonic() + STOP_WAIT_S
+    while jobs := _ask_slurm(settings, "squeue", "--noheader"):
+        assert time.monotonic() < deadline, jobs
+        _ask_slurm(settings, "scancel", f"--user={os.geteuid()}")
+        time.sleep(0.1)
+
+
+def _ask_slurm(settings: Path, *command: str) -> str:
+    """What it answers; nothing where it does not, for which its commands would wait for minutes."""
+    bounded = ["timeout", str(KILL_WAIT_S), *command]
+    environment = {**os.environ, "SLURM_CONF": str(settings)}
+    return subprocess.run(bounded, env=environment, capture_output=True, text=True, check=False).stdout
 
 
 def _free_port() -> int:

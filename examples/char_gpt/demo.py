@@ -25,7 +25,7 @@ def main(home: Path, arguments: list[str]) -> int:
     # Both are set: a store that the caller has exported is not the demo's.
     os.environ |= {"HOLDFAST_HOME": str(home), "HOLDFAST_STORE": str(home / "record.sqlite")}
 
-    say("Train on 2 nodes with 2 members each. A member will be killed, and a node lost for 3 seconds.")
+    say("Train on 2 nodes with 2 members each. A member will be killed, and a node lost for 2 seconds.")
     faults = ("--chaos", HERE / "faults.toml")
     disturbed = train(home, "disturbed", ("--nodes", 2, "--nproc-per-node", 2, *faults), arguments)
 

@@ -65,7 +65,7 @@ def sample(model: GPT, text: Text, seed: int, count: int = 280) -> str:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train a small character-level GPT.")
     parser.add_argument("--text", type=Path, default=HERE / "text.txt", help="what it learns from")
-    parser.add_argument("--steps", type=int, default=250)
+    parser.add_argument("--steps", type=int, default=220)
     parser.add_argument("--batch", type=int, default=8, help="stretches of text in each of the 8 lanes")
     parser.add_argument("--context", type=int, default=32, help="characters it sees at once")
     parser.add_argument("--layers", type=int, default=2)

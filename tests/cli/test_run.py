@@ -3,6 +3,7 @@
 What the processes do is tested in tests/run.
 """
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -66,6 +67,18 @@ def test_torchruns_spellings_and_flags_without_effect(holdfast: Any, script: Pat
     done = holdfast("run", *flags.split(), script)
     assert done.code == 0, done.err
     assert done.out == "[n0.0] 0 0 1 1 0 1 0 1 trainer same 0 0 1\n"
+
+
+def test_an_argument_that_is_no_text(holdfast: Any, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import os, sys; print(os.fsencode(sys.argv[1]))", encoding="utf-8")
+    done = holdfast("run", "train.py", os.fsdecode(b"caf\xe9.txt"))
+    assert (done.code, done.out) == (0, "[n0.0] b'caf\\xe9.txt'\n"), done.err
+
+
+def test_an_address_that_is_only_how_others_reach_this_node(holdfast: Any, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import os; print(os.environ['MASTER_ADDR'])", encoding="utf-8")
+    done = holdfast("run", "--local-addr", "192.0.2.7", "train.py")
+    assert (done.code, done.out) == (0, "[n0.0] 192.0.2.7\n"), done.err
 
 
 def test_a_module(holdfast: Any, tmp_path: Path) -> None:

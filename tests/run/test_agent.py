@@ -59,7 +59,7 @@ class Desk:
         assert isinstance(proof, Proof)
         assert wire.proven(TOKEN, challenge.nonce, proof.proof)
         if proof.name in self.taken:
-            writer.write(wire.frame(Refused(sentence=f"{proof.name} is there already")))
+            writer.write(wire.frame(Refused(sentence=f"{proof.name} is there already.")))
             writer.close()
             return
         writer.write(wire.frame(Accepted(run="r")))
@@ -349,6 +349,19 @@ def test_a_pause_ends_by_itself_and_a_kill_kills() -> None:
             await until(lambda: state_of(pid) == "S")
             here.tell(StrikeWorker(member="n0.0", fault="kill"))
             assert (await here.next(WorkerExited)).signal == signal.SIGKILL
+
+    run(test)
+
+
+def test_a_worker_that_stops_itself_is_only_woken() -> None:
+    async def test() -> None:
+        async with desk(*SLEEP) as here:
+            here.start()
+            pid = await here.pid()
+            here.tell(StrikeWorker(member="n0.0", fault="pause", for_s=0.5, stops_itself=True))
+            os.kill(pid, signal.SIGSTOP)
+            await until(lambda: state_of(pid) == "T")
+            await until(lambda: state_of(pid) == "S")
 
     run(test)
 

@@ -1,5 +1,6 @@
 """`holdfast run` as a process: what comes out of it, how it ends, and that nothing is left of it."""
 
+import asyncio
 import os
 import re
 import signal
@@ -18,7 +19,10 @@ import pytest
 from holdfast.record.events import ActionTaken, Event, GenerationOpened, MemberLost, RunEnded
 from holdfast.record.journal import Damage, read_directory
 from holdfast.record.spool import SHARED_MEMORY, journal_digest
+from holdfast.run.agent import Assignment
 from holdfast.run.launcher import AWAY_S
+from holdfast.run.nodes import Node, Outlet
+from holdfast.run.worker import GROUP_GRACE_S
 
 WAIT_S = 60.0
 STOP_S_MAX = 10.0
@@ -297,6 +301,47 @@ def test_a_child_of_a_killed_node_does_not_outlive_the_run(start: Start) -> None
     launched.process.terminate()
     assert launched.wait() == 143
     assert not is_alive(launched.pids()[0])
+
+
+def test_what_a_worker_leaves_behind_is_waited_for_only_as_long_as_it_is_there(start: Start) -> None:
+    code = (
+        "import os, time\n"
+        "if os.fork() == 0:\n"
+        "    os.setsid() if os.environ['LOCAL_RANK'] == '1' else None\n"
+        "    time.sleep(0.2)\n"
+        "    os._exit(0)\n"
+        "print('at', time.monotonic())\n"
+    )
+    launched = start("--nproc-per-node", "2", script=code)
+    assert launched.wait() == 0
+    ended_s = max(float(line.split()[-1]) for line in launched.out)
+    assert time.monotonic() - ended_s < GROUP_GRACE_S
+
+
+def test_children_of_children_of_a_killed_node_do_not_outlive_the_run(start: Start) -> None:
+    code = "import subprocess; subprocess.run(['bash', '-c', 'sleep 600 & echo pid $!; wait'])"
+    launched = start(script=code)
+    launched.until_printed("pid")
+    (agent,) = launched.agents()
+    os.kill(agent, signal.SIGKILL)
+    launched.until_printed("pid", 2)
+    launched.process.terminate()
+    assert launched.wait() == 143
+    launched.until(lambda: not any(map(is_alive, launched.pids())))
+
+
+def test_an_agent_that_is_just_being_started_hears_a_signal_as_well(tmp_path: Path) -> None:
+    async def keep() -> int:
+        assignment = Assignment(
+            launcher=os.getpid(), host="127.0.0.1", port=1, token=TOKEN, node="n0", slots=1,
+            command=("true",), checkpoints=str(tmp_path),
+        )  # fmt: skip
+        node = Node(assignment, Outlet(), lambda: asyncio.sleep(0, 0.0))
+        node.finish()
+        node.send_signal(signal.SIGTERM)
+        return await node.keep()
+
+    assert asyncio.run(keep()) == -signal.SIGTERM
 
 
 def test_no_two_runs_of_one_name(start: Start) -> None:

@@ -1,7 +1,9 @@
 """A worker's line, against a coordinator that the test plays itself on a real socket."""
 
 import contextlib
+import os
 import queue
+import resource
 import socket
 import threading
 import time
@@ -34,6 +36,8 @@ from holdfast.run.wire import (
 
 TOKEN = "a-token-for-tests"
 WAIT_S = 10.0
+FD_SETSIZE = 1024
+"""select() knows no descriptor beyond it."""
 
 
 class Hub:
@@ -250,23 +254,50 @@ def test_a_coordinator_that_takes_nothing_is_given_up_and_nobody_waits_for_it() 
 
 
 def test_a_refusal_is_the_users_to_read(hub: MakeHub) -> None:
-    made = hub(refusal=Refused(sentence="the token is not that of the run", hint="set it"))
+    made = hub(refusal=Refused(sentence="The token is not that of the run.", hint="Set it."))
     with pytest.raises(HoldfastError) as caught:
         Link.connect(made.environment)
-    assert (caught.value.sentence, caught.value.hint) == ("the token is not that of the run", "set it")
+    assert (caught.value.sentence, caught.value.hint) == ("The token is not that of the run.", "Set it.")
 
 
 def test_nobody_at_the_address_is_the_users_to_read(hub: MakeHub) -> None:
     made = hub()
     environment = made.environment
     made.close()
-    with pytest.raises(HoldfastError, match="cannot be reached"):
+    with pytest.raises(
+        HoldfastError, match=r"^The coordinator at .* cannot be reached: nobody listens there\.$"
+    ):
         Link.connect(environment)
 
 
 def test_a_script_that_was_not_started_by_a_run_is_told_so() -> None:
-    with pytest.raises(HoldfastError, match="HOLDFAST_COORDINATOR is not set"):
+    with pytest.raises(HoldfastError, match=r"^HOLDFAST_COORDINATOR is not set, .*\.$"):
         Link.connect({})
+
+
+@pytest.mark.parametrize("place", ["", "host", "host:", "host:port"])
+def test_an_endpoint_that_is_none(place: str) -> None:
+    environment = {"HOLDFAST_COORDINATOR": place, "HOLDFAST_TOKEN": TOKEN, "HOLDFAST_MEMBER": "n0.0"}
+    with pytest.raises(HoldfastError, match=r"which is no HOST:PORT\.$"):
+        Link.connect(environment)
+
+
+def test_last_words_are_sent_where_a_script_has_many_files_open(hub: MakeHub) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limits[1] < 4096:
+        pytest.skip("the system allows too few open files")
+    made = hub()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4096, limits[1]))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(FD_SETSIZE)]
+    try:
+        link = Link.connect(made.environment)
+        link.send_now(Struck(member="n0.0", fault=1))
+        assert made.next() == Struck(member="n0.0", fault=1)
+        link.close()
+    finally:
+        for file in files:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_somebody_else_at_the_address_is_told_from_a_coordinator() -> None:
@@ -280,7 +311,7 @@ def test_somebody_else_at_the_address_is_told_from_a_coordinator() -> None:
 
         thread = threading.Thread(target=greet)
         thread.start()
-        with pytest.raises(HoldfastError, match="does not answer like a coordinator"):
+        with pytest.raises(HoldfastError, match=r"^What listens at .* is no coordinator of Holdfast\.$"):
             Link.connect(
                 {"HOLDFAST_COORDINATOR": f"{host}:{port}", "HOLDFAST_TOKEN": TOKEN, "HOLDFAST_MEMBER": "n0.0"}
             )

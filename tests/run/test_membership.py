@@ -21,8 +21,9 @@ from holdfast.record.events import (
 )
 from holdfast.run.membership import advance, deadline
 from holdfast.run.state import FromMember, FromNode, Record, StopRequested, StrikeRequested, Tick, ToMembers
-from holdfast.run.waits import Observed, backoff_ns, ns
+from holdfast.run.waits import IDLE_S_MAX, Observed, backoff_ns, ns
 from holdfast.run.wire import (
+    COORDINATOR_GONE,
     Admitted,
     Checkpointed,
     Committed,
@@ -37,8 +38,10 @@ from holdfast.run.wire import (
     StartWorker,
     StopWorker,
     Strike,
+    StrikeWorker,
     Struck,
     WorkerExited,
+    WorkerJoined,
 )
 
 if TYPE_CHECKING:
@@ -46,9 +49,10 @@ if TYPE_CHECKING:
 
     MakeCluster = Callable[..., Cluster]
 
+MS = 10**6
 SECOND = 10**9
 TURNS_MAX = 4000
-EXCUSES = ("losses and not one commit in between", "failed after the training was complete")
+EXCUSES = ("losses and not one commit in between", "after the training was complete")
 """What may end a harassed run."""
 
 
@@ -59,6 +63,16 @@ def up(cluster: "MakeCluster", *, nodes: int = 1, **options: object) -> "Cluster
         made.join_node(f"n{number}")
     made.until_step(1)
     made.run(lambda: not made.state.short and not made.state.coming and pools_are_parked(made))
+    return made
+
+
+def lingering(cluster: "MakeCluster") -> "Cluster":
+    """A run whose training is complete and whose scripts have still something to do."""
+    made = up(cluster, nodes=2, slots=1, warm=0, steps=1000)
+    for process in made.processes.values():
+        process.lingers = True
+    made.steps = made.state.step
+    made.run(lambda: bool(made.sent(Released)))
     return made
 
 
@@ -80,6 +94,7 @@ def test_an_undisturbed_run_is_one_generation_and_completes(cluster: "MakeCluste
     assert (started.gpus, opened.gpus, opened.step) == (2, 4, 0)  # one node was enough, two came
     assert [event.outcome for event in made.recorded(RunEnded)] == ["completed"]
     assert not made.recorded(MemberLost)
+    assert made.said[-1].startswith("completed")
 
 
 def test_ranks_follow_nodes_and_slots_whatever_comes_first(cluster: "MakeCluster") -> None:
@@ -100,6 +115,12 @@ def test_workers_start_with_what_torchrun_would_set(cluster: "MakeCluster") -> N
     assert (environment["GROUP_RANK"], environment["GROUP_WORLD_SIZE"]) == ("1", "2")
     assert environment["MASTER_PORT"] == "1000"
     assert environment["HOLDFAST_MEMBER"] == "n1.0"
+
+
+def test_a_warm_process_starts_with_a_rank_that_exists(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=2, warm=1)
+    environment = next(message.environment for message in made.sent(StartWorker) if message.member == "n0.2")
+    assert (environment["LOCAL_RANK"], environment["RANK"], environment["WORLD_SIZE"]) == ("0", "0", "2")
 
 
 def test_with_too_few_nodes_the_run_waits_and_then_fails(cluster: "MakeCluster") -> None:
@@ -139,6 +160,55 @@ def test_exit_0_without_finishing_counts_as_finished(cluster: "MakeCluster") -> 
     assert made.generations[1].members == ("n0.1",)
     assert not made.recorded(FaultObserved)
     made.leave("n0.1")
+    assert made.finish().outcome == "completed"
+
+
+def test_a_script_that_is_stopped_after_the_training_has_its_grace(cluster: "MakeCluster") -> None:
+    made = lingering(cluster)
+    made.tell(StopRequested("SIGTERM", 143))
+    assert {message.grace_s for message in made.sent(StopWorker) if message.member == "n0.0"} == {10.0}
+    ending = made.finish()
+    assert (ending.outcome, ending.code) == ("stopped", 143)
+
+
+@pytest.mark.parametrize("how", ["kill", "node", "never"])
+def test_a_script_that_does_not_end_well_after_the_training_fails_the_run(
+    cluster: "MakeCluster", how: str
+) -> None:
+    made = lingering(cluster)
+    match how:
+        case "kill":
+            made.kill("n0.0")
+        case "node":
+            made.kill_node("n0")
+        case "never":
+            made.wait(made.now_ns + ns(IDLE_S_MAX) + SECOND)
+    ending = made.finish()
+    assert (ending.outcome, ending.code) == ("failed", 1)
+    assert "after the training was complete" in ending.reason
+    assert {"kill": "SIGKILL", "node": "node n0", "never": "1800 s"}[how] in ending.reason
+
+
+def test_a_member_that_was_lost_before_the_end_does_not_spoil_it(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=2, warm=0, steps=1000)
+    made.steps = made.state.step
+    made.processes["n0.0"].hangs_in = "lanes"
+    made.run(lambda: made.processes["n0.1"].is_finished and not any(made.queues.values()))
+    made.kill("n0.0")
+    exited = made.queues["agent", "n0"].popleft()
+    made.run(lambda: made.state.closing is not None)
+    made.tell(exited)
+    assert made.finish().outcome == "completed"
+
+
+def test_whoever_is_busy_while_the_others_are_finished_holds_up_nobody(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=2, warm=0, steps=1000)
+    made.steps = made.state.step
+    made.processes["n0.0"].hangs_in = "lanes"  # it evaluates what the others have finished with
+    made.run(lambda: made.processes["n0.1"].is_finished and not any(made.queues.values()))
+    made.wait(made.now_ns + round(0.9 * IDLE_S_MAX) * SECOND)
+    assert not made.recorded(MemberLost)
+    made.processes["n0.0"].hangs_in = None
     assert made.finish().outcome == "completed"
 
 
@@ -186,6 +256,34 @@ def test_the_replacement_is_asked_for_in_the_same_turn(cluster: "MakeCluster") -
     assert ToMembers(("n0.2",), Admitted(slot=0, slots=2)) in effects
 
 
+def test_the_record_has_how_long_the_slowest_took_for_each_part(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=2, steps=50)
+    made.kill("n0.0")
+    made.until_generation(2)
+    made.run(lambda: len(made.recorded(GenerationOpened)) > 1)
+    made.run(lambda: "n0.2+1" in made.state.members)
+    made.kill("n0.1")
+    made.until_generation(3)
+    for opened in made.recorded(GenerationOpened):
+        slowest = max(map(len, opened.members))
+        parts = (opened.abort_ns, opened.group_ns, opened.state_ns)
+        assert parts == (MS, 10 * MS * (1 + slowest), 100 * MS)
+
+
+def test_a_newcomer_is_missing_until_it_is_in_a_generation(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=2, warm=0, steps=200)
+    made.script = lambda process: setattr(process, "builds", False)
+    made.kill("n0.0")
+    made.run(lambda: "n0.0+1" in made.processes and made.state.generation == 2)
+    made.until_step(made.state.step + 2)
+    assert [event.subject for event in made.recorded(MemberJoined)] == ["n0.0", "n0.1"]
+    made.processes["n0.0+1"].builds = True
+    made.until_generation(3)
+    *_, joined = made.recorded(MemberJoined)
+    assert (joined.subject, joined.role, joined.gpus) == ("n0.0+1", "active", 1)
+    assert joined.occurred_ns <= made.recorded(GenerationOpened)[-1].occurred_ns
+
+
 def test_a_replacement_that_takes_too_long_comes_later(cluster: "MakeCluster") -> None:
     made = up(cluster, slots=2, steps=5000)
     made.processes["n0.2"].builds = False
@@ -198,6 +296,21 @@ def test_a_replacement_that_takes_too_long_comes_later(cluster: "MakeCluster") -
     made.until_generation(3)
     assert made.generations[2].members == ("n0.2", "n0.1")
     assert made.generations[2].at_boundary
+
+
+def test_who_came_too_late_for_one_loss_is_not_waited_for_after_another(cluster: "MakeCluster") -> None:
+    made = up(cluster, nodes=2, slots=2, steps=10**6)
+    made.processes["n1.2"].builds = False
+    late = made.state.members["n1.2"]
+    late.reached = "started"  # it has not come to `join()` yet
+    made.kill("n1.0")
+    made.until_generation(2)
+    made.tell(FromMember("n1.2", WorkerJoined(member="n1.2", pid=1)))
+    assert late.admitted_ns == made.now_ns
+    made.kill_node("n0")
+    made.until_generation(3)
+    took_ns = made.recorded(GenerationOpened)[2].occurred_ns - made.recorded(MemberLost)[-1].occurred_ns
+    assert took_ns < SECOND // 10
 
 
 def test_a_replacement_that_dies_is_not_waited_for(cluster: "MakeCluster") -> None:
@@ -320,6 +433,25 @@ def test_a_fault_that_struck_is_not_planned_any_more(cluster: "MakeCluster") -> 
     assert made.recorded(MemberLost)[0].onset_ns == struck_ns
 
 
+def test_a_planned_pause_ends_by_itself(cluster: "MakeCluster") -> None:
+    fault = PlannedFault(id=7, step=2, moment="lane", rank=0, fault="pause", for_s=2.0)
+    made = up(cluster, slots=2, steps=200, faults=(fault,))
+    made.tell(FromMember("n0.0", Struck(member="n0.0", fault=7)))
+    wakes = StrikeWorker(member="n0.0", fault="pause", for_s=2.0, stops_itself=True)
+    assert made.sent(StrikeWorker) == [wakes]
+
+
+def test_a_fault_that_was_survived_is_not_when_a_later_loss_began(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=2, steps=10**6)
+    made.tell(StrikeRequested(Strike(fault="pause", target="n0.0")))
+    made.processes["n0.0"].is_paused = False
+    made.wait(made.now_ns + 100 * SECOND)
+    heard_ns = made.state.members["n0.0"].seen_ns
+    made.kill("n0.0")
+    made.until_generation(2)
+    assert made.recorded(MemberLost)[0].onset_ns == heard_ns
+
+
 # ---- losses ----------------------------------------------------------------------------------------------
 
 
@@ -403,12 +535,77 @@ def test_a_script_that_raises_later_is_replaced_but_not_twice_the_same(cluster: 
     assert "failed again" in ending.reason
 
 
+@pytest.mark.parametrize("is_over", [False, True], ids=["goes on", "is over"])
+def test_a_script_that_takes_long_to_end_is_still_explained(cluster: "MakeCluster", is_over: bool) -> None:
+    made = up(cluster, slots=2, warm=0, steps=10**6)
+    made.leave("n0.0", code=1, complaint="Traceback (most recent call last):\nValueError: boom")
+    exited = made.queues["agent", "n0"].popleft()
+    made.until_generation(2)
+    if is_over:
+        made.steps = made.state.step
+        made.run(lambda: made.state.closing is not None)
+    else:
+        made.wait(made.now_ns + 5 * SECOND)
+    made.tell(exited)
+    (fault,) = made.recorded(FaultObserved)
+    assert (fault.subject, fault.fault) == ("n0.0", "exit 1")
+    assert "ValueError: boom" in fault.detail
+    assert "n0.0 lost (exit 1): ValueError: boom" in made.said
+
+
+def test_what_a_script_raised_is_said_though_the_run_goes_on(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=2, steps=10**6)
+    made.leave("n0.0", code=1, complaint="Traceback (most recent call last):\n  ...\nValueError: boom\n")
+    made.until_generation(2)
+    assert "n0.0 lost (exit 1): ValueError: boom" in made.said
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_warm_process_that_fails_costs_the_run_nothing(cluster: "MakeCluster", code: int) -> None:
+    made = cluster(slots=2, steps=500)
+    made.stall_steps = True  # nothing is committed yet
+    made.join_node("n0")
+    made.run(lambda: "n0.2" in made.processes and not made.queues["agent", "n0"])
+    for _ in range(3):
+        name = made.state.nodes["n0"].pool[2]
+        made.leave(name, code=code, complaint="Traceback: no such device")
+        made.run(lambda name=name: made.state.nodes["n0"].pool.get(2, name) != name)  # type: ignore[misc]
+    made.stall_steps = False
+    assert made.finish().outcome == "completed"
+    assert len(made.generations) == 1
+
+
 def test_a_sentence_for_the_user_ends_the_run_with_code_2(cluster: "MakeCluster") -> None:
     made = up(cluster, slots=2, steps=10**6)
     made.leave("n0.1", code=2, complaint="holdfast: lanes=3 is not a power of two.\n  hint: take 8")
     ending = made.finish()
     assert (ending.outcome, ending.code) == ("failed", 2)
     assert ending.reason == "lanes=3 is not a power of two."
+
+
+@pytest.mark.parametrize(
+    ("sentence", "why"),
+    [
+        (COORDINATOR_GONE, "n0.0 lost (connection ended)"),
+        ("The disk is full.", "n0.0+1 lost (exit 2): The disk is full."),
+    ],
+    ids=["cut off", "a newcomer"],
+)
+def test_a_sentence_that_is_not_the_runs_ends_only_its_member(
+    cluster: "MakeCluster", sentence: str, why: str
+) -> None:
+    made = up(cluster, slots=2, warm=0, steps=10**6)
+    victim = "n0.0"
+    if sentence != COORDINATOR_GONE:
+        made.script = lambda process: setattr(process, "builds", False)
+        made.kill(victim)
+        made.run(lambda: "n0.0+1" in made.state.members)
+        victim = "n0.0+1"
+        made.script = lambda process: None
+    made.leave(victim, code=2, complaint=f"holdfast: {sentence}\n  hint: None.")
+    made.until_generation(3)
+    assert why in made.said
+    assert made.state.closing is None
 
 
 def test_losses_without_a_commit_are_bounded(cluster: "MakeCluster") -> None:
@@ -428,11 +625,11 @@ def test_losses_without_a_commit_are_bounded(cluster: "MakeCluster") -> None:
 @pytest.mark.parametrize(
     ("different", "told"),
     [
-        ({"lanes": 16}, "n0.0 has lanes=64 and n0.1 has lanes=16"),
-        ({"torch": "2.6"}, "n0.0 has torch=2.13.0 and n0.1 has torch=2.6"),
+        ({"lanes": 16}, "n0.0 has lanes=64 and n0.1 has lanes=16."),
+        ({"torch": "2.6"}, "n0.0 has torch=2.13.0 and n0.1 has torch=2.6."),
         (
             {"model": "other", "parts": {"weight": "v"}},
-            "the model of n0.1 differs from that of n0.0 in weight",
+            "The model of n0.1 differs from that of n0.0 in weight.",
         ),
     ],
 )
@@ -455,7 +652,7 @@ def test_more_members_than_lanes_are_refused(cluster: "MakeCluster") -> None:
     made.script = lambda process: process.differ(lanes=2)
     made.join_node("n0")
     ending = made.finish()
-    assert (ending.code, ending.reason) == (2, "3 members cannot share 2 lanes")
+    assert (ending.code, ending.reason) == (2, "3 members cannot share 2 lanes.")
 
 
 def test_a_newcomer_that_is_built_differently_does_not_stop_the_others(cluster: "MakeCluster") -> None:

@@ -4,6 +4,7 @@
 """
 
 import json
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -87,14 +88,120 @@ def half() -> Built:
     return model, [torch.optim.AdamW(filter(lambda p: p.requires_grad, model.parameters()), lr=0.01)], {}
 
 
+def noisy_milestones() -> Built:
+    """Draws random numbers when it commits, and has a scheduler whose state holds a Counter."""
+    model = nn.Sequential(nn.Linear(WIDTH, 32), nn.GELU(), nn.Dropout(0.1), nn.Linear(32, WIDTH))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [3, 3, 8])
+
+    def shake() -> None:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn_like(parameter), alpha=1e-3)
+
+    return model, [optimizer, scheduler], {"on_commit": shake}
+
+
+class Tracking(nn.Module):
+    """Assigns statistics of its own anew, beside BatchNorm's, and keeps a cache that is no state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(WIDTH, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, WIDTH))
+        self.register_buffer("seen", torch.ones(WIDTH))
+        self.register_buffer("cache", torch.zeros(6), persistent=False)
+        self.seen: torch.Tensor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen = 0.9 * self.seen + 0.1 * x.abs().mean(0)
+        self.cache = torch.zeros(len(x))
+        result: torch.Tensor = self.inner(x) * self.seen
+        return result
+
+
+def averaged_norm() -> Built:
+    """An average of a model whose buffers move; the average's own buffers move at each commit."""
+    model = Tracking()
+    average = torch.optim.swa_utils.AveragedModel(model, use_buffers=True)
+    for parameter in average.parameters():
+        parameter.requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    told = {"moving": ["0.seen"], "on_commit": lambda: average.update_parameters(model)}
+    return model, [optimizer, average], told
+
+
+class Overflowing(nn.Module):
+    """In some lanes of some steps its loss is infinite."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(WIDTH, 32), nn.GELU(), nn.Linear(32, WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.inner(x) * (math.inf if x[0, 0] > 1.5 else 1.0)
+        return result
+
+
+def overflowing() -> Built:
+    model = Overflowing()
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
+    return model, [torch.optim.Adam(model.parameters(), lr=0.01), scaler], {"clip_norm": 1.0}
+
+
+class Odd(nn.Module):
+    """Parameters that are complex, double, empty, a single number, or not laid out row by row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.zeros(WIDTH))
+        self.turn = nn.Parameter(torch.randn(WIDTH, dtype=torch.complex64))
+        self.conv = nn.Conv2d(3, 3, 3, padding=1)
+        self.conv.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.empty = nn.Parameter(torch.empty(0, 4))
+        self.scale = nn.Parameter(torch.tensor(0.5, dtype=torch.float64))
+        self.linear = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.linear.weight = nn.Parameter(torch.randn(WIDTH, WIDTH).t())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.conv(x.view(len(x), 3, 2, 4)).reshape(len(x), WIDTH)
+        x = (self.turn * self.linear(x)).real * self.scale.float()
+        return x + self.shift + self.empty.sum()
+
+
+def odd() -> Built:
+    model = Odd()
+    return model, [torch.optim.AdamW(model.parameters(), lr=0.01)], {"clip_norm": 1.0}
+
+
+def different() -> Built:
+    """A model that every process builds otherwise."""
+    last = nn.Linear(8, WIDTH)
+    with torch.no_grad():
+        last.weight[0, 0] = os.getpid()
+    model = nn.Sequential(nn.Linear(WIDTH, 8), last)
+    return model, [torch.optim.SGD(model.parameters(), lr=0.1)], {}
+
+
 BUILDERS: dict[str, Callable[[], Built]] = {
     builder.__name__: builder
-    for builder in (plain, batch_norm, tied_and_unused, accumulating, double_and_scaled, half)
+    for builder in (
+        plain,
+        batch_norm,
+        tied_and_unused,
+        accumulating,
+        double_and_scaled,
+        half,
+        noisy_milestones,
+        averaged_norm,
+        overflowing,
+        odd,
+        different,
+    )
 }
 
 
-def train(build: str, folder: str, steps: int, lanes: int, checkpoint_every: int) -> None:
-    """Train, and write down what it came to."""
+def train(build: str, folder: str, steps: int, lanes: int, checkpoint_every: int, stop_after: int) -> None:
+    """Train, and write down what it came to. stop_after: the step after which the script has seen enough."""
     if checkpoint_every:
         os.environ["HOLDFAST_CHECKPOINTS"] = f"{folder}/checkpoints"
         os.environ["HOLDFAST_CHECKPOINT_EVERY"] = str(checkpoint_every)
@@ -115,6 +222,8 @@ def train(build: str, folder: str, steps: int, lanes: int, checkpoint_every: int
                         lane.backward(loss)
             step.commit()
             losses[step.number] = step.loss
+            if step.number == stop_after:
+                break
         digest = state.digest()
         text = json.dumps({"digest": digest, "losses": losses})
         path = Path(folder) / f"{os.environ['HOLDFAST_MEMBER']}.json"

@@ -13,6 +13,7 @@ from holdfast.run.endpoint import find_endpoint
 from holdfast.run.wire import Answer, FaultKind, Strike
 
 FOR_S = 3.0
+ANSWER_WAIT_S = 10.0
 
 
 @click.command("chaos")
@@ -50,7 +51,12 @@ async def _struck(run: str, strike: Strike) -> Answer:
     connection = await dial(endpoint.host, endpoint.port, endpoint.token, role="operator")
     try:
         connection.send(strike)
-        answer = await connection.receive()
+        async with asyncio.timeout(ANSWER_WAIT_S):
+            answer = await connection.receive()
+    except TimeoutError:
+        raise HoldfastError(
+            f"The run {run!r} does not answer.", hint="Its `holdfast run` may be suspended."
+        ) from None
     finally:
         await connection.close()
     if not isinstance(answer, Answer):

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from holdfast.cli.terminal import printable
 from holdfast.dashboard import wording
 from holdfast.record.clock import Clock
+from holdfast.run.nodes import Outlet
+from holdfast.run.output import STREAMS
 from holdfast.run.status import Happened, Status
 
 if TYPE_CHECKING:
@@ -27,16 +27,8 @@ LINE_INTERVAL_NS = 5 * 10**9
 READ_BYTES = 64 << 10
 DRAIN_WAIT_S = 2.0
 """How long the members' last lines may take to come after the end."""
-STDOUT, STDERR = 1, 2
 NO_BOARD = ("dumb", "unknown")
 """Terminals that cannot move their cursor."""
-
-
-class Outlet(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the processes of a run print while it is shown: descriptors for their stdout and stderr."""
-
-    stdout: int = STDOUT
-    stderr: int = STDERR
 
 
 @contextmanager
@@ -73,7 +65,7 @@ def _above(console: "Console") -> Iterator[Outlet]:
     passing = threading.Thread(target=_pass_on, args=(reading, console), name="holdfast-live", daemon=True)
     passing.start()
     try:
-        yield Outlet(stdout=writing if sys.stdout.isatty() else STDOUT, stderr=writing)
+        yield Outlet(stdout=writing if sys.stdout.isatty() else STREAMS["stdout"], stderr=writing)
     finally:
         os.close(writing)
         passing.join(DRAIN_WAIT_S)

@@ -89,12 +89,17 @@ class GenerationOpened(Event, frozen=True, kw_only=True, tag_field="kind", tag="
 
     gpus: how many GPUs the run is meant to have from now on, where that changes.
     step: the step the new generation goes on from, where it is known.
+    abort_ns, group_ns, state_ns: how long the slowest member took to leave the old group, to meet the others
+    in the new one, and to get the state; each on its own, so they need not add up.
     """
 
     generation: Count = 0
     members: tuple[str, ...] = ()
     gpus: GpuCount | None = None
     step: StepNumber | None = None
+    abort_ns: Nanoseconds | None = None
+    group_ns: Nanoseconds | None = None
+    state_ns: Nanoseconds | None = None
 
 
 class MemberJoined(Event, frozen=True, kw_only=True, tag_field="kind", tag="member.joined"):

@@ -6,6 +6,7 @@ the launcher, which writes an `Assignment` to its stdin.
 """
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -17,8 +18,9 @@ import msgspec
 
 from holdfast.record.clock import SystemClock
 from holdfast.record.errors import HoldfastError
-from holdfast.run.dial import Connection, Rejected, Unreachable, dial
-from holdfast.run.kin import die_with
+from holdfast.run.dial import Connection, dial
+from holdfast.run.handshake import Rejected, Unreachable
+from holdfast.run.kin import adopt_orphans, children, die_with, reap
 from holdfast.run.output import LastWords, Printer
 from holdfast.run.wire import (
     AgentJoined,
@@ -67,6 +69,11 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     log_directory: str = ""
 
 
+def encoded(assignment: Assignment) -> bytes:
+    """As an agent's `main` reads it. Arguments and paths need not be text, which msgspec's JSON must be."""
+    return json.dumps(msgspec.to_builtins(assignment)).encode()
+
+
 class Agent:
     """One node of the run, for as long as its connection to the coordinator lasts."""
 
@@ -88,13 +95,14 @@ class Agent:
                 node=self._node,
                 slots=self._assignment.slots,
                 address=self._address,
-                port=free_port(self._address),
+                port=free_port(),
                 host=socket.gethostname(),
             )
         )
         beating = asyncio.create_task(self._beat())
         obeying = asyncio.create_task(self._obey())
         self._loop.add_signal_handler(signal.SIGTERM, obeying.cancel)
+        self._loop.add_signal_handler(signal.SIGCHLD, self._reap_orphans)
         try:
             await asyncio.wait([obeying])
             if not obeying.cancelled():
@@ -121,9 +129,9 @@ class Agent:
                 case StopWorker(member=member, grace_s=grace_s):
                     if worker := self._workers.get(member):
                         worker.stop(grace_s)
-                case StrikeWorker(member=member, fault=fault, for_s=for_s):
+                case StrikeWorker(member=member):
                     if worker := self._workers.get(member):
-                        worker.strike(fault, for_s)
+                        worker.strike(message)
                 case StrikeNode():
                     self._die()
                 case EndNode(code=code):
@@ -168,7 +176,7 @@ class Agent:
                 occurred_ns=self._clock.now_ns(),
                 tail=words.tail,
                 complaint=words.complaint,
-                port=free_port(self._address),
+                port=free_port(),
             )
         )
         if worker := self._workers.get(member):
@@ -179,6 +187,10 @@ class Agent:
     async def _forget(self, member: str, worker: Worker) -> None:
         await worker.gone()
         self._workers.pop(member, None)
+
+    def _reap_orphans(self) -> None:
+        """What workers left behind has ended: as long as nobody knows, it would seem to be there still."""
+        reap(children() - {worker.pid for worker in self._workers.values()})
 
     def _resume_soon(self) -> None:
         """Called from the printer's thread."""
@@ -203,15 +215,14 @@ class Agent:
             await asyncio.wait(waits, timeout=grace_s + END_WAIT_S)
 
 
-def free_port(address: str) -> int:
-    """One that nobody has at the moment, for a script that makes its own process group."""
-    with socket.create_server((address, 0), family=_family(address)) as server:
+def free_port() -> int:
+    """One that nobody has at the moment, for a script that makes its own process group.
+
+    On all addresses, as such scripts listen: the one by which others reach this node need not be its own.
+    """
+    with socket.create_server(("", 0)) as server:
         port: int = server.getsockname()[1]
         return port
-
-
-def _family(address: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
 async def _join(assignment: Assignment) -> tuple[str, Connection]:
@@ -237,8 +248,9 @@ async def _serve(assignment: Assignment) -> int:
 
 def main() -> int:
     """What the launcher starts as a process of its own."""
-    assignment = msgspec.json.decode(sys.stdin.buffer.read(), type=Assignment)
+    assignment = msgspec.convert(json.load(sys.stdin.buffer), Assignment)
     die_with(assignment.launcher)
+    adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher hears it and says what to do
     try:
         return asyncio.run(_serve(assignment))

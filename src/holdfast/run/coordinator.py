@@ -112,8 +112,8 @@ class Coordinator:
             self._server = await loop.create_server(lambda: _Connection(self), host, port)
         except OSError as error:
             raise HoldfastError(
-                f"the coordinator cannot listen on {host}:{port}: {error.strerror or error}",
-                hint="another run may hold that port; give another one, or none to take a free one",
+                f"The coordinator cannot listen on {host}:{port}: {(error.strerror or str(error)).lower()}.",
+                hint="Another run may hold that port; give another one, or none to take a free one.",
             ) from None
         self.happened(Begun())
 
@@ -209,20 +209,21 @@ class Coordinator:
         """Why this client may not come in; None: it may."""
         if proof.protocol != PROTOCOL:
             return Refused(
-                sentence=f"the coordinator speaks protocol {PROTOCOL}, this process {proof.protocol}",
-                hint="use the same version of Holdfast on all nodes",
+                sentence=f"The coordinator speaks protocol {PROTOCOL}, this process {proof.protocol}.",
+                hint="Use the same version of Holdfast on all nodes.",
             )
         if not proven(self._token, nonce, proof.proof):
             return Refused(
-                sentence=f"the token of {proof.name or 'this client'} is not that of the run",
-                hint="all nodes of a run need the same HOLDFAST_TOKEN",
+                sentence=f"The token of {proof.name or 'this process'} is not that of the run.",
+                hint="All nodes of a run need the same HOLDFAST_TOKEN.",
             )
         if (proof.role, proof.name) in self._named:
             return Refused(
-                sentence=f"{proof.name} is connected already", hint="give every node a name of its own"
+                sentence=f"The {proof.role} {proof.name!r} is connected already.",
+                hint="Give every node a name of its own.",
             )
         if proof.role == "worker" and self._state.living(proof.name) is None:
-            return Refused(sentence=f"the run has no member {proof.name!r}, or has given it up")
+            return Refused(sentence=f"The run has no member {proof.name!r}, or has given it up.")
         return None
 
     def opened(self, connection: "_Connection") -> None:
@@ -269,7 +270,7 @@ class Coordinator:
                     self._send(("worker", member), data)
             case Close(role, name):
                 if (connection := self._named.get((role, name))) is not None:
-                    connection.end()
+                    connection.abort()  # it may not read, and must not keep its name for as long as that
             case Record(event):
                 self._record(event)
             case Say(text, severity):
@@ -367,7 +368,7 @@ class _Connection(asyncio.Protocol):
                     self._shake_hands(message)
         except MalformedFrame as error:
             if not self._is_accepted:
-                self.send(Refused(sentence=f"this is no Holdfast process: {error}"))
+                self.send(Refused(sentence=f"This is no Holdfast process: {error}."))
             self.end()
 
     def connection_lost(self, exc: Exception | None) -> None:

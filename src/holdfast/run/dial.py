@@ -4,27 +4,11 @@ The same with threads instead of asyncio, for a script's process, is link.py.
 """
 
 import asyncio
-import socket
 from contextlib import suppress
 
-from holdfast.record.errors import HoldfastError
 from holdfast.run import wire
-from holdfast.run.wire import Accepted, AnyMessage, Challenge, MalformedFrame, Proof, Refused, Role
-
-HANDSHAKE_WAIT_S = 5.0
-"""A coordinator answers at once; what is silent for so long is something else."""
-
-
-class Unreachable(HoldfastError):
-    """Nobody listens there, or the way there is blocked."""
-
-
-class Stranger(HoldfastError):
-    """Somebody listens there who is no coordinator of this version of Holdfast."""
-
-
-class Rejected(HoldfastError):
-    """The coordinator does not want us: a wrong token, or a name that is taken."""
+from holdfast.run.handshake import HANDSHAKE_WAIT_S, accepted_by, answer, stranger, unreachable
+from holdfast.run.wire import AnyMessage, MalformedFrame, Role
 
 
 class Connection:
@@ -62,40 +46,20 @@ async def dial(host: str, port: int, token: str, *, role: Role, name: str = "") 
     try:
         async with asyncio.timeout(HANDSHAKE_WAIT_S):
             reader, writer = await asyncio.open_connection(host, port)
-    except (OSError, TimeoutError) as error:
-        reason = _reason(error)
-        raise Unreachable(
-            f"The coordinator at {place} cannot be reached: {reason}.",
-            hint="Start `holdfast run` with the same --coordinator on that host; check port and firewall.",
-        ) from None
+    except OSError as error:  # a timeout is one, too
+        raise unreachable(place, error) from None
     try:
         async with asyncio.timeout(HANDSHAKE_WAIT_S):
-            run = await _prove(reader, writer, token, Proof(role=role, name=name, proof=b""))
-    except (OSError, TimeoutError, asyncio.IncompleteReadError, MalformedFrame):
+            proof = answer(await _read(reader), token, role, name)
+            writer.write(wire.frame(proof))
+            run = accepted_by(await _read(reader))
+    except (OSError, asyncio.IncompleteReadError, MalformedFrame):
         await _close(writer)
-        raise Stranger(
-            f"What listens at {place} is no coordinator of Holdfast.",
-            hint="Choose another port with --coordinator HOST:PORT.",
-        ) from None
+        raise stranger(place) from None
     except BaseException:
         await _close(writer)
         raise
     return Connection(reader, writer, run)
-
-
-async def _prove(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: str, proof: Proof) -> str:
-    """The name of the run whose coordinator has accepted us."""
-    challenge = await _read(reader)
-    if not isinstance(challenge, Challenge):
-        raise MalformedFrame("no challenge")
-    answer = Proof(role=proof.role, name=proof.name, proof=wire.prove(token, challenge.nonce))
-    writer.write(wire.frame(answer))
-    verdict = await _read(reader)
-    if isinstance(verdict, Refused):
-        raise Rejected(verdict.sentence, hint=verdict.hint)
-    if not isinstance(verdict, Accepted):
-        raise MalformedFrame("no verdict")
-    return verdict.run
 
 
 async def _read(reader: asyncio.StreamReader) -> AnyMessage:
@@ -107,11 +71,3 @@ async def _close(writer: asyncio.StreamWriter) -> None:
     writer.close()
     with suppress(OSError):
         await writer.wait_closed()
-
-
-def _reason(error: OSError | TimeoutError) -> str:
-    if isinstance(error, socket.gaierror):
-        return "its name is not known"
-    if isinstance(error, ConnectionRefusedError):
-        return "nobody listens there"
-    return (error.strerror or "no answer").lower()

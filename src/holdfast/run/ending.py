@@ -3,7 +3,7 @@
 from holdfast.record.events import ActionTaken, RunEnded
 from holdfast.run import processes
 from holdfast.run.state import Closing, Ending, Member, State, ToMembers, ToNode
-from holdfast.run.waits import EXIT_MARGIN_S, ns
+from holdfast.run.waits import EXIT_MARGIN_S, IDLE_S_MAX, ns
 from holdfast.run.wire import Dismissed, EndNode, Released
 
 CODE_FAILED = 1
@@ -12,12 +12,12 @@ CODE_MISTAKE = 2
 
 
 def complete(state: State, reason: str = "") -> None:
-    """Training is through: release everybody. What the script does after it has `wait_s`.
+    """Training is through: release everybody. What the script does after it may take `IDLE_S_MAX`.
 
     Warm processes that were never needed have nothing to finish.
     """
     state.closing = Closing(
-        end=Ending("completed", 0, reason), due_ns=state.now_ns + state.wait_ns, patience="leave"
+        end=Ending("completed", 0, reason), due_ns=state.now_ns + ns(IDLE_S_MAX), patience="leave"
     )
     state.out.append(ToMembers(_present(state), Released(outcome="completed")))
     for member in _running(state):
@@ -40,7 +40,7 @@ def refuse(state: State, sentence: str, hint: str) -> None:
 
 def stop(state: State, reason: str, code: int) -> None:
     """The operator's wish; the second time, without grace."""
-    if state.closing is not None:
+    if state.closing is not None and state.closing.patience != "leave":
         state.closing.patience, state.closing.due_ns = "term", state.now_ns
         return
     state.say(f"stopping: {reason}")
@@ -52,17 +52,26 @@ def settle(state: State) -> None:
     """End harder whoever had time enough, and the run once nobody is left or nothing more can be done."""
     ending = state.closing
     assert ending is not None
-    is_due = state.now_ns >= ending.due_ns
-    if not state.running or (is_due and ending.patience == "kill"):
+    if is_due(state):
         _finish(state, ending.end)
         return
-    if is_due:
-        grace_s = state.policy.grace_s if ending.patience == "leave" else 0.0
-        ending.patience = "term" if ending.patience == "leave" else "kill"
-        ending.due_ns = state.now_ns + ns(grace_s + EXIT_MARGIN_S)
+    is_late = state.now_ns >= ending.due_ns
+    if is_late and ending.patience == "leave":
+        names = ", ".join(member.name for member in _running(state))
+        fail(state, f"{names} did not end within {IDLE_S_MAX:g} s after the training was complete")
+    elif is_late:
+        ending.patience, ending.due_ns = "kill", state.now_ns + ns(EXIT_MARGIN_S)
         for member in _running(state):
-            processes.stop(state, member, grace_s)
-    state.wake(ending.due_ns)
+            processes.stop(state, member, 0)
+    assert state.closing is not None
+    state.wake(state.closing.due_ns)
+
+
+def is_due(state: State) -> bool:
+    """Whether the run that is ending is over: nobody is left, or nothing more can be done about them."""
+    assert state.closing is not None
+    is_late = state.now_ns >= state.closing.due_ns
+    return not state.running or (is_late and state.closing.patience == "kill")
 
 
 def _stop_all(state: State, end: Ending) -> None:

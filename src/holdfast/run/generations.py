@@ -5,6 +5,7 @@ and the ledger sees the time in between as what it was, recovery.
 """
 
 from holdfast.record.events import ActionTaken, CheckpointLoaded, GenerationOpened, StepCommitted
+from holdfast.run import processes
 from holdfast.run.state import Round, State, ToMembers
 from holdfast.run.wire import Generation
 
@@ -16,6 +17,7 @@ def announce(state: State, survivors: list[str], *, at_boundary: bool) -> None:
     members = tuple(member.name for member in sorted(everyone, key=state.seat_of))
     for name in newcomers:
         del state.waiting[name]
+        processes.record_active(state, state.members[name])
     state.generation += 1
     changes = _act(state, newcomers)
     state.round = Round(
@@ -116,6 +118,9 @@ def _record_opened(state: State, round_: Round, version: int) -> None:
             members=round_.members,
             gpus=gpus if gpus != state.gpus else None,
             step=version,
+            abort_ns=round_.parts_ns.get("abort"),
+            group_ns=round_.parts_ns.get("group"),
+            state_ns=round_.parts_ns.get("state"),
             causes=state.causes,
         )
     )

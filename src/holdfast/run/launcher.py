@@ -22,8 +22,8 @@ from holdfast.run import kin
 from holdfast.run.agent import EXIT_DISCONNECTED, Assignment
 from holdfast.run.chaos import Storm
 from holdfast.run.coordinator import Coordinator
-from holdfast.run.dial import Unreachable
 from holdfast.run.endpoint import Endpoint, reserved, run_directory
+from holdfast.run.handshake import Unreachable
 from holdfast.run.nodes import Node, Outlet, end_orphans
 from holdfast.run.output import STREAMS, Printer
 from holdfast.run.site import Site, reach, survey
@@ -74,13 +74,6 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     log_directory: Path | None = None
     storm_per_min: float = 0.0
     seed: int = 0
-
-
-class _Streams(msgspec.Struct, frozen=True, kw_only=True):
-    """The launcher's own."""
-
-    stdout: int = STREAMS["stdout"]
-    stderr: int = STREAMS["stderr"]
 
 
 def launch(order: Order, display: Display | None = None) -> int:
@@ -239,7 +232,7 @@ async def _join(order: Order, site: Site, voice: "_Voice") -> int:
             hint="Leave --run out, or choose another port.",
         )
     names = _names(order, is_first=False)
-    nodes = [Node(one, _Streams(), _away_s) for one in _assignments(order, site, run, names)]
+    nodes = [Node(one, Outlet(), _away_s) for one in _assignments(order, site, run, names)]
     received: list[signal.Signals] = []
 
     def leave(number: signal.Signals) -> None:
@@ -318,7 +311,7 @@ def _signals(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
 
 
 def _shown(display: Display | None, coordinator: Coordinator, clock: Clock) -> AbstractContextManager[Outlet]:
-    return nullcontext(_Streams()) if display is None else display(coordinator.status, clock)
+    return nullcontext(Outlet()) if display is None else display(coordinator.status, clock)
 
 
 def _nothing(_text: str) -> None:

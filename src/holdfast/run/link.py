@@ -17,23 +17,10 @@ from typing import Self, get_args
 
 from holdfast.record.errors import HoldfastError
 from holdfast.run.frames import FrameBuffer
-from holdfast.run.wire import (
-    Accepted,
-    AnyMessage,
-    Challenge,
-    FromWorker,
-    MalformedFrame,
-    MemberBeat,
-    Proof,
-    Refused,
-    Stage,
-    ToWorker,
-    frame,
-    prove,
-)
+from holdfast.run.handshake import HANDSHAKE_WAIT_S, accepted_by, answer, stranger, unreachable
+from holdfast.run.wire import AnyMessage, FromWorker, MalformedFrame, MemberBeat, Stage, ToWorker, frame
 
 BEAT_INTERVAL_S = 0.25
-CONNECT_S = 10.0
 QUEUE_MAX = 16384
 """Messages that wait to be sent. More than that means that nobody takes them: the link is given up."""
 LAST_WORDS_S = 1.0
@@ -75,8 +62,8 @@ class Link:
             member = environment["HOLDFAST_MEMBER"]
         except KeyError as missing:
             raise HoldfastError(
-                f"{missing.args[0]} is not set, so this process does not know its run",
-                hint="start the script with `holdfast run`",
+                f"{missing.args[0]} is not set, so this process does not know its run.",
+                hint="Start the script with `holdfast run`.",
             ) from None
         connection, frames = _shake_hands(endpoint, token, member)
         return cls(connection, frames, member)
@@ -111,7 +98,10 @@ class Link:
             with self._changed:
                 data = b"".join((*self._queue, frame(message)))
                 self._queue.clear()
-            if select.select([], [self._socket], [], LAST_WORDS_S)[1]:
+            # Not select(), which fails where a script has a thousand files open.
+            room = select.poll()
+            room.register(self._socket, select.POLLOUT)
+            if room.poll(LAST_WORDS_S * 1000):
                 self._socket.sendall(data)
 
     def flush(self, timeout_s: float) -> bool:
@@ -120,7 +110,7 @@ class Link:
             sent = self._changed.wait_for(lambda: not self._queue or not self._is_open, timeout_s)
             if not sent or self._queue:
                 return False
-        if self._sending.acquire(timeout=CONNECT_S):  # what was taken from the queue is on its way
+        if self._sending.acquire(timeout=HANDSHAKE_WAIT_S):  # what was taken from the queue is on its way
             self._sending.release()
             return True
         return False
@@ -192,32 +182,25 @@ class Link:
 def _shake_hands(endpoint: str, token: str, member: str) -> tuple[socket.socket, FrameBuffer]:
     """A connection that has proved the token, and what was read of the rest already."""
     host, _, port = endpoint.rpartition(":")
-    try:
-        connection = socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S)
-    except (OSError, ValueError) as error:
+    if not port.isdecimal():
         raise HoldfastError(
-            f"the coordinator at {endpoint} cannot be reached: {error}",
-            hint="is the run still up, and its address right?",
-        ) from None
+            f"HOLDFAST_COORDINATOR is {endpoint!r}, which is no HOST:PORT.",
+            hint="Start the script with `holdfast run`, which sets it.",
+        )
+    try:
+        connection = socket.create_connection((host.strip("[]"), int(port)), timeout=HANDSHAKE_WAIT_S)
+    except OSError as error:
+        raise unreachable(endpoint, error) from None
     try:
         frames = FrameBuffer()
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        challenge = _next(connection, frames)
-        if not isinstance(challenge, Challenge):
-            raise MalformedFrame("no challenge")
-        connection.sendall(frame(Proof(role="worker", name=member, proof=prove(token, challenge.nonce))))
-        answer = _next(connection, frames)
-        if isinstance(answer, Refused):
-            raise HoldfastError(answer.sentence, hint=answer.hint)
-        if not isinstance(answer, Accepted):
-            raise MalformedFrame("no answer to the proof")
+        proof = answer(_next(connection, frames), token, "worker", member)
+        connection.sendall(frame(proof))
+        accepted_by(_next(connection, frames))
         connection.settimeout(None)
-    except (OSError, MalformedFrame) as error:
+    except (OSError, MalformedFrame):
         connection.close()
-        raise HoldfastError(
-            f"what listens at {endpoint} does not answer like a coordinator: {error}",
-            hint="check the address, and that both ends have the same version of Holdfast",
-        ) from None
+        raise stranger(endpoint) from None
     except BaseException:
         connection.close()
         raise

@@ -10,12 +10,13 @@ from holdfast.record.events import FaultObserved, MemberLost
 from holdfast.run import ending, processes
 from holdfast.run.state import Close, Member, Node, State, Unexplained
 from holdfast.run.waits import EXPLAIN_S, ns
-from holdfast.run.wire import WorkerExited
+from holdfast.run.wire import COORDINATOR_GONE, WorkerExited
 
 SETBACKS_MAX = 16
 """Losses without a commit in between before the run is given up; or so many times its members, if more."""
 SETBACKS_PER_MEMBER = 4
 DETAIL_CHARS_MAX = 2000
+SAID_CHARS_MAX = 200
 COMPLAINT_PREFIX = "holdfast:"
 
 
@@ -37,7 +38,7 @@ def lose(state: State, member: Member, why: str, *, onset_ns: int | None = None,
             occurred_ns=state.now_ns,
             subject=member.name,
             reason=why,
-            onset_ns=member.struck_ns if onset_ns is None else onset_ns,
+            onset_ns=member.onset_ns if onset_ns is None else onset_ns,
             causes=(cause,) if cause else (),
         )
     )
@@ -46,7 +47,7 @@ def lose(state: State, member: Member, why: str, *, onset_ns: int | None = None,
 def lose_unexplained(state: State, member: Member, guess: str) -> None:
     """The connection ended. The agent is about to say why; meanwhile the run goes on."""
     lose(state, member, guess)
-    state.unexplained[member.name] = Unexplained(lost_ns=state.now_ns, onset_ns=member.struck_ns, guess=guess)
+    state.unexplained[member.name] = Unexplained(lost_ns=state.now_ns, onset_ns=member.onset_ns, guess=guess)
 
 
 def fence(state: State, member: Member, why: str, *, onset_ns: int | None) -> None:
@@ -54,7 +55,7 @@ def fence(state: State, member: Member, why: str, *, onset_ns: int | None) -> No
     processes.stop(state, member, 0)
     state.out.append(Close("worker", member.name))
     cause = _record_fault(state, member.name, why, onset_ns=onset_ns)
-    state.say(f"{member.name} lost ({why})", "trouble")
+    _say_lost(state, member.name, why)
     lose(state, member, why, onset_ns=onset_ns, cause=cause)
 
 
@@ -63,7 +64,7 @@ def lose_node(state: State, node: Node, why: str, *, onset_ns: int | None) -> No
     members = [member for member in state.members.values() if member.node == node.name]
     living = [member for member in members if not member.is_lost]
     state.say(f"node {node.name} lost ({why}) with {_counted(len(living), 'member')}", "trouble")
-    struck = [member.struck_ns for member in living if member.struck_ns is not None]
+    struck = [member.onset_ns for member in living if member.onset_ns is not None]
     onset_ns = min(struck) if struck else onset_ns
     cause = _record_fault(state, node.name, "node lost", onset_ns=onset_ns, detail=why)
     setbacks = state.setbacks
@@ -96,14 +97,18 @@ def leave(state: State, member: Member) -> None:
 
 def explain(state: State, member: Member, message: WorkerExited) -> None:
     """Write down what it died of; and that it was lost, unless that is known."""
-    why = cause_of_death(message)
+    why = "connection ended" if is_cut_off(message) else cause_of_death(message)
+    # A sentence is said when the run fails with it; of a traceback the last line has the exception.
+    said = _sentence(message) or message.complaint.strip().rpartition("\n")[2].strip()
+    said = "" if is_cut_off(message) or is_mistake(state, member, message) else said[:SAID_CHARS_MAX]
     detail = (message.complaint or "\n".join(message.tail))[-DETAIL_CHARS_MAX:]
     known = state.unexplained.pop(member.name, None)
     if known is not None:
         _explain(state, member.name, known, why, detail)
+        _say_lost(state, member.name, why, said)
     elif not member.is_lost:
-        cause = _record_fault(state, member.name, why, onset_ns=member.struck_ns, detail=detail)
-        state.say(f"{member.name} lost ({why})", "trouble")
+        cause = _record_fault(state, member.name, why, onset_ns=member.onset_ns, detail=detail)
+        _say_lost(state, member.name, why, said)
         lose(state, member, why, cause=cause)
 
 
@@ -114,8 +119,13 @@ def give_up_explanations(state: State, *, at_once: bool = False) -> None:
         if at_once or state.now_ns >= due_ns:
             del state.unexplained[name]
             _explain(state, name, known, known.guess, "")
+            _say_lost(state, name, known.guess)
         else:
             state.wake(due_ns)
+
+
+def judge_mistake(state: State, message: WorkerExited) -> None:
+    ending.fail(state, _sentence(message), code=ending.CODE_MISTAKE, complaint=message.complaint)
 
 
 def judge_script(state: State, member: Member, message: WorkerExited) -> None:
@@ -136,9 +146,18 @@ def judge_setbacks(state: State) -> None:
         ending.fail(state, f"{state.setbacks} losses and not one commit in between")
 
 
-def is_mistake(message: WorkerExited) -> bool:
-    """Whether the process ended with a sentence for the user."""
-    return message.code == ending.CODE_MISTAKE and message.complaint.lstrip().startswith(COMPLAINT_PREFIX)
+def is_mistake(state: State, member: Member, message: WorkerExited) -> bool:
+    """Whether the process ended with a sentence for the user, that all of them would end with.
+
+    Not so a newcomer to a run that has come some way: what it cannot do, its machine cannot.
+    """
+    is_present = state.round is not None and member.name in state.round.names
+    return _sentence(message) not in ("", COORDINATOR_GONE) and (is_present or not state.has_committed)
+
+
+def is_cut_off(message: WorkerExited) -> bool:
+    """Whether the process ended because its connection had."""
+    return _sentence(message) == COORDINATOR_GONE
 
 
 def cause_of_death(message: WorkerExited) -> str:
@@ -150,9 +169,16 @@ def cause_of_death(message: WorkerExited) -> str:
         return f"signal {message.signal}"
 
 
+def _sentence(message: WorkerExited) -> str:
+    """What the process said to the user, without the hint; empty where it did not end with a sentence."""
+    complaint = message.complaint.strip()
+    if message.code != ending.CODE_MISTAKE or not complaint.startswith(COMPLAINT_PREFIX):
+        return ""
+    return complaint.removeprefix(COMPLAINT_PREFIX).strip().partition("\n")[0] or "a mistake"
+
+
 def _explain(state: State, name: str, known: Unexplained, why: str, detail: str) -> None:
     """The fault behind a loss that was recorded before. It is dated back: it was there by then."""
-    state.say(f"{name} lost ({why})", "trouble")
     state.record(
         FaultObserved(
             id="",
@@ -164,6 +190,10 @@ def _explain(state: State, name: str, known: Unexplained, why: str, detail: str)
             causes=(_key(name),),
         )
     )
+
+
+def _say_lost(state: State, name: str, why: str, said: str = "") -> None:
+    state.say(f"{name} lost ({why}): {said}" if said else f"{name} lost ({why})", "trouble")
 
 
 def _record_fault(state: State, subject: str, fault: str, *, onset_ns: int | None, detail: str = "") -> str:

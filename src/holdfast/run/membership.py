@@ -129,7 +129,7 @@ def _settle(state: State) -> None:
         else:
             plain.settle(state)
     if state.closing is not None:
-        losses.give_up_explanations(state, at_once=True)
+        losses.give_up_explanations(state, at_once=ending.is_due(state))
         state.due_ns = None
         ending.settle(state)
 
@@ -167,10 +167,16 @@ def _node_joined(state: State, name: str, message: AgentJoined) -> None:
 
 
 def _lose_node(state: State, node: Node, why: str, onset_ns: int | None = None) -> None:
-    had_work = any(member.node == node.name and not member.is_gone for member in state.members.values())
+    had_work = any(
+        member.node == node.name and not (member.is_lost or member.is_stopped)
+        for member in state.members.values()
+    )
     losses.lose_node(state, node, why, onset_ns=onset_ns)
-    if state.is_launched and not state.is_protected and state.closing is None and had_work:
-        plain.fail(state, f"node {node.name} was lost ({why})")
+    reason = f"node {node.name} was lost ({why})"
+    if state.closing is not None and state.closing.end.outcome == "completed" and had_work:
+        ending.fail(state, f"{reason} before its scripts had ended, after the training was complete")
+    elif state.is_launched and not state.is_protected and state.closing is None and had_work:
+        plain.fail(state, reason)
 
 
 def _heard_node(state: State, node: Node, message: FromAgent) -> bool:
@@ -181,7 +187,7 @@ def _heard_node(state: State, node: Node, message: FromAgent) -> bool:
             return False
         case WorkerStarted():
             if (member := state.living(message.member)) is not None:
-                processes.record_joined(state, member)
+                processes.record_started(state, member)
             return False
         case WorkerExited():
             _worker_exited(state, node, message)
@@ -261,20 +267,26 @@ def _worker_exited(state: State, node: Node, message: WorkerExited) -> None:
 
 def _judge(state: State, member: Member, message: WorkerExited) -> None:
     """What a failed process means for the run as a whole."""
-    if losses.is_mistake(message):
-        sentence = message.complaint.strip().removeprefix(losses.COMPLAINT_PREFIX).strip()
-        first_line = sentence.splitlines()[0] if sentence else "a mistake"
-        ending.fail(state, first_line, code=ending.CODE_MISTAKE, complaint=message.complaint)
+    if losses.is_cut_off(message):
+        return
+    if losses.is_mistake(state, member, message):
+        losses.judge_mistake(state, message)
     elif not state.is_protected:
         plain.fail(state, f"{member.name} failed ({losses.cause_of_death(message)})", message.complaint)
-    elif message.code is not None:
+    elif message.code is not None and member.role == "active":
         losses.judge_script(state, member, message)
 
 
 def _exited_at_the_end(state: State, member: Member, message: WorkerExited) -> None:
     """After the release a script may still fail, in what it does with the result."""
     assert state.closing is not None
-    if state.closing.end.outcome != "completed" or member.is_stopped or not message.code:
+    if message.code == 0:
+        state.unexplained.pop(member.name, None)
+        return
+    if member.is_lost:
+        losses.explain(state, member, message)  # it was lost before; the others have gone on without it
+        return
+    if state.closing.end.outcome != "completed" or member.is_stopped:
         return
     reason = f"{member.name} failed after the training was complete ({losses.cause_of_death(message)})"
     ending.fail(state, reason, complaint=message.complaint)
@@ -313,11 +325,16 @@ def _struck(state: State, member: Member, message: Struck) -> None:
     for fault in state.policy.faults:
         if fault.id == message.fault:
             state.say(f"planned {fault.fault} strikes {member.name} at step {fault.step} ({fault.moment})")
+            if fault.fault == "pause":
+                pause = StrikeWorker(member=member.name, fault="pause", for_s=fault.for_s, stops_itself=True)
+                state.out.append(ToNode(member.node, pause))
     state.faults = tuple(fault for fault in state.faults if fault.id != message.fault)
 
 
 def _strike(state: State, strike: Strike) -> Answer:
     """Do as the operator wants, to whom they name or to one that their seed picks."""
+    if state.closing is not None:
+        return Answer(ok=False, sentence="the run is ending")
     round_ = state.round
     living = [member for member in state.members.values() if not member.is_lost]
     if not strike.target:

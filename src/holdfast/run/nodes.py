@@ -5,12 +5,12 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Protocol
 
 import msgspec
 
 from holdfast.run import kin
-from holdfast.run.agent import EXIT_DISCONNECTED, Assignment
+from holdfast.run.agent import EXIT_DISCONNECTED, Assignment, encoded
+from holdfast.run.output import STREAMS
 
 SHORT_LIFE_S = 5.0
 SHORT_LIVES_MAX = 20
@@ -18,16 +18,15 @@ SHORT_LIVES_MAX = 20
 RECONNECT_S = 1.0
 ORPHAN_GRACE_S = 1.0
 """How long processes may outlive the agent they were started under, to clean up."""
+ORPHAN_KILL_S = 1.0
+ORPHAN_POLL_INTERVAL_S = 0.02
 
 
-class Outlet(Protocol):
-    """Descriptors to which the members' lines go."""
+class Outlet(msgspec.Struct, frozen=True, kw_only=True):
+    """Descriptors to which the members' lines go: this process's own, where nobody says otherwise."""
 
-    @property
-    def stdout(self) -> int: ...
-
-    @property
-    def stderr(self) -> int: ...
+    stdout: int = STREAMS["stdout"]
+    stderr: int = STREAMS["stderr"]
 
 
 class Node:
@@ -41,6 +40,7 @@ class Node:
         self._outlet = outlet
         self._away_s = away_s
         self._process: asyncio.subprocess.Process | None = None
+        self._last_signal: signal.Signals | None = None
         self._is_over = asyncio.Event()
 
     async def keep(self) -> int:
@@ -69,6 +69,8 @@ class Node:
         self._is_over.set()
 
     def send_signal(self, number: signal.Signals) -> None:
+        """To the agent, or to the one that is just being started."""
+        self._last_signal = number
         if self._process is not None and self._process.returncode is None:
             kin.signal_process(self._process.pid, number)
 
@@ -86,8 +88,10 @@ class Node:
             stderr=self._outlet.stderr,
             start_new_session=True,
         )
+        if self._last_signal is not None:
+            self.send_signal(self._last_signal)
         with suppress(ConnectionError):  # it was killed before it could read
-            await self._process.communicate(msgspec.json.encode(self._assignment))
+            await self._process.communicate(encoded(self._assignment))
         return await self._process.wait()
 
 
@@ -96,8 +100,13 @@ async def end_orphans(others: frozenset[int]) -> None:
 
     Only when all agents are gone, whom others wait for.
     """
-    kin.reap(kin.children() - others)
-    if kin.children() - others:
-        await asyncio.sleep(ORPHAN_GRACE_S)
-    for orphan in kin.children() - others:
-        kin.signal_process(orphan, signal.SIGKILL)
+    due_s = asyncio.get_running_loop().time() + ORPHAN_GRACE_S
+    while orphans := kin.children() - others:
+        kin.reap(orphans)
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= due_s + ORPHAN_KILL_S:
+            return  # the kernel cannot end them
+        if now_s >= due_s:  # again and again: whoever loses its parent by this is adopted as well
+            for orphan in orphans:
+                kin.signal_process(orphan, signal.SIGKILL)
+        await asyncio.sleep(ORPHAN_POLL_INTERVAL_S)

@@ -256,4 +256,6 @@ def write_whole(descriptor: int, data: bytes) -> None:
         try:
             rest = rest[os.write(descriptor, rest) :]
         except BlockingIOError:
-            select.select([], [descriptor], [])
+            room = select.poll()
+            room.register(descriptor, select.POLLOUT)
+            room.poll()

@@ -47,7 +47,6 @@ def seat_from_pool(state: State, node: Node, slot: int) -> bool:
     member.role, member.slot = "active", slot
     member.replaces = state.vacated.get((node.order, slot), "")
     _sit(state, node, member, slot)
-    record_joined(state, member)
     if member.reached == "parked":
         admit(state, member)
     return True
@@ -62,15 +61,31 @@ def admit(state: State, member: Member) -> None:
     state.out.append(ToMembers((member.name,), Admitted(slot=member.slot, slots=slots, faults=tuple(due))))
 
 
-def record_joined(state: State, member: Member) -> None:
-    """A warm process brings no GPU: it shares those of its node until it takes somebody's place."""
-    brings = member.role == "active" or state.nodes[member.node].is_spare
+def record_started(state: State, member: Member) -> None:
+    """At the start all are there as soon as their processes are.
+
+    Later the others step while a newcomer starts: until it is ready it is missing, and not there to step in.
+    A warm process brings no GPU: it shares those of its node until it takes somebody's place.
+    """
+    if member.role == "spare":
+        _record_joined(state, member, gpus=int(state.nodes[member.node].is_spare))
+    elif state.round is None:
+        record_active(state, member)
+
+
+def record_active(state: State, member: Member) -> None:
+    if member.recorded_as != "active":
+        _record_joined(state, member, gpus=1)
+
+
+def _record_joined(state: State, member: Member, *, gpus: int) -> None:
+    member.recorded_as = member.role
     state.record(
         MemberJoined(
             id="",
             occurred_ns=state.now_ns,
             subject=member.name,
-            gpus=int(brings),
+            gpus=gpus,
             role=member.role,
             node=member.node,
         )
@@ -141,10 +156,11 @@ def _environment(state: State, node: Node, member: Member) -> dict[str, str]:
     before = sum(other.slots for other in active if other.order < node.order)
     world = sum(other.slots for other in active)
     first = active[0]
-    rank = before + member.slot
+    slot = member.slot % node.slots  # a warm one does not know yet whose place it takes: any that exists
+    rank = before + slot
     return {
         "RANK": str(rank),
-        "LOCAL_RANK": str(member.slot),
+        "LOCAL_RANK": str(slot),
         "WORLD_SIZE": str(world),
         "LOCAL_WORLD_SIZE": str(node.slots),
         "GROUP_RANK": str(node.order),

@@ -58,6 +58,8 @@ def regrouped(state: State, member: Member, message: Regrouped) -> bool:
     member.version, member.lanes = message.version, message.lanes
     state.steps_total = message.steps_total
     round_.regrouped[member.name] = message.version
+    for part, took_s in message.parts_s.items():
+        round_.parts_ns[part] = max(round_.parts_ns.get(part, 0), ns(took_s))
     if len(round_.regrouped) < len(round_.members) or round_.lost or round_.formed_ns is not None:
         return False
     generations.form(state, round_)
@@ -139,7 +141,7 @@ def _go_on(state: State, round_: Round) -> None:
     if round_.lost:
         if not _has_nodes(state):
             _stall(state)
-        elif not _awaits_replacement(state):
+        elif not _awaits_replacement(state, round_):
             _announce(state, survivors, at_boundary=False)
     elif round_.broken_ns is not None:
         due_ns = round_.broken_ns + state.observed.broken_ns
@@ -152,13 +154,18 @@ def _go_on(state: State, round_: Round) -> None:
         _announce(state, survivors, at_boundary=True)
 
 
-def _awaits_replacement(state: State) -> bool:
-    """Whether somebody who takes a lost one's place may be ready soon enough to wait for."""
+def _awaits_replacement(state: State, round_: Round) -> bool:
+    """Whether somebody who takes a lost one's place may be ready soon enough to wait for.
+
+    Nobody waits for one whose predecessor was lost earlier: the run has gone on without that one already.
+    """
     wait_ns = state.observed.replace_ns
     dues_ns = [
         member.admitted_ns + wait_ns
         for member in map(state.members.__getitem__, state.coming)
-        if member.replaces and member.reached == "admitted" and state.now_ns < member.admitted_ns + wait_ns
+        if member.replaces in round_.lost
+        and member.reached == "admitted"
+        and state.now_ns < member.admitted_ns + wait_ns
     ]
     for due_ns in dues_ns:
         state.wake(due_ns)
@@ -243,7 +250,7 @@ def _watch(state: State, round_: Round) -> None:
         due_ns = since_ns + state.observed.hung_ns
         unfinished = [name for name in round_.members if not state.members[name].is_done]
         suspects = [name for name in unfinished if state.members[name].stage not in HELD_UP]
-        if len(suspects) == len(round_.members):
+        if len(suspects) == len(unfinished):
             due_ns = max(due_ns, since_ns + ns(IDLE_S_MAX))  # nobody waits for anybody
         why = "no commit for too long"
     if state.now_ns < due_ns:

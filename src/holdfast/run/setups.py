@@ -18,7 +18,7 @@ def fits(state: State, member: Member, setup: Setup) -> bool:
     difference = _difference(state.setup, (member.name, setup))
     if not difference:
         return True
-    hint = "every member must build the same model, with the same versions and settings"
+    hint = "Every member must build the same model, with the same versions and settings."
     if state.round is None:
         ending.refuse(state, difference, hint)
         return False
@@ -37,8 +37,8 @@ def has_lanes(state: State) -> bool:
         return True
     ending.refuse(
         state,
-        f"{state.seats} members cannot share {lanes} lanes",
-        "give protect() at least as many lanes as there are members, or start fewer members",
+        f"{state.seats} members cannot share {lanes} lanes.",
+        "Give protect() at least as many lanes as there are members, or start fewer members.",
     )
     return False
 
@@ -51,7 +51,7 @@ def _difference(first: tuple[str, Setup], second: tuple[str, Setup]) -> str:
     for setting in _SETTINGS:
         left, right = getattr(a, setting), getattr(b, setting)
         if left != right:
-            return f"{one} has {setting}={left} and {other} has {setting}={right}"
+            return f"{one} has {setting}={left} and {other} has {setting}={right}."
     parts = [part for part in {**a.parts, **b.parts} if a.parts.get(part) != b.parts.get(part)]
     where = f" in {parts[0]}" if parts else ""
-    return f"the model of {other} differs from that of {one}{where}"
+    return f"The model of {other} differs from that of {one}{where}."

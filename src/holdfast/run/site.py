@@ -8,7 +8,8 @@ import msgspec
 
 from holdfast.record.errors import InputError
 from holdfast.run import wire
-from holdfast.run.dial import Rejected, Unreachable, dial
+from holdfast.run.dial import dial
+from holdfast.run.handshake import Rejected, Unreachable
 
 LOOPBACK = "127.0.0.1"
 EVERYWHERE = "0.0.0.0"
@@ -76,7 +77,7 @@ async def reach(site: Site, wait_s: float) -> str:
                 raise
         except Rejected as error:
             raise InputError(
-                f"The coordinator at {site} does not let this node in: {error.sentence}.", hint=error.hint
+                f"The coordinator at {site} does not let this node in. {error.sentence}", hint=error.hint
             ) from None
         else:
             await connection.close()

@@ -166,7 +166,8 @@ class Member(msgspec.Struct, kw_only=True):
     one. reached: `started`, at `join()` (`parked`), out of it (`admitted`), at `protect()` (`ready`).
     replaces: whose place it takes. is_lost: it does not count any more, whether or not its exit is known.
     has_left: it ended well, though nobody released it. is_stopped: we ended it. reported: generation and
-    step of its last commit. loaded: step and place of the checkpoint it has begun with.
+    step of its last commit. loaded: step and place of the checkpoint it has begun with. struck_ns: when a
+    fault was last aimed at it. recorded_as: the role it has joined with, as far as the record knows.
     """
 
     name: str
@@ -183,10 +184,10 @@ class Member(msgspec.Struct, kw_only=True):
     is_gone: bool = False
     is_stopped: bool = False
     has_left: bool = False
+    recorded_as: Role | None = None
     replaces: str = ""
     struck_ns: int | None = None
     digest: str | None = None
-    setup: Setup | None = None
     version: int = 0
     loaded: tuple[int, str] | None = None
     reported: tuple[int, int] = (0, 0)
@@ -197,6 +198,11 @@ class Member(msgspec.Struct, kw_only=True):
     @property
     def is_done(self) -> bool:
         return self.digest is not None or self.has_left
+
+    @property
+    def onset_ns(self) -> int | None:
+        """When it went, if it was a fault on purpose: no sooner than it was last heard."""
+        return None if self.struck_ns is None else max(self.struck_ns, self.seen_ns or 0)
 
 
 class Node(msgspec.Struct, kw_only=True):
@@ -224,8 +230,9 @@ class Round(msgspec.Struct, kw_only=True):
     """A generation: announced (`opened_ns`), and formed once all its members have regrouped.
 
     changes: how it differs from the one before, in words. regrouped: the version each member goes on from.
-    tally: how many members have reported each step. lost: members that were lost since it was announced.
-    broken_ns: when a member first said that a collective failed.
+    parts_ns: the longest that a member took for each part of regrouping. tally: how many members have
+    reported each step. lost: members that were lost since it was announced. broken_ns: when a member first
+    said that a collective failed.
     """
 
     number: int
@@ -236,6 +243,7 @@ class Round(msgspec.Struct, kw_only=True):
     changes: str = ""
     formed_ns: int | None = None
     regrouped: dict[str, int] = {}
+    parts_ns: dict[str, int] = {}
     lost: dict[str, int] = {}
     broken_ns: int | None = None
     tally: dict[int, int] = {}

@@ -28,8 +28,9 @@ IDLE_S_MAX = 1800.0
 """Nobody waits for anybody: all are busy outside a step, with an evaluation say, and that long at most."""
 LAST_CALL_S = 1.0
 """Nodes that start together join within this time of each other; more than `nodes_min` is better."""
-EXPLAIN_S = 2.0
-"""How long the record of a loss waits for the agent to say what it died of."""
+EXPLAIN_S = 10.0
+"""How long the record of a loss waits for the agent to say what it died of. Nothing else does. A script that
+raises hangs up first, and then takes seconds to end (see HOLD_S in output.py)."""
 BACKOFF_S_MIN, BACKOFF_S_MAX = 1.0, 60.0
 EXIT_MARGIN_S = 5.0
 """What an agent may need beyond the grace to see a killed process go."""

@@ -8,7 +8,7 @@ length in four bytes, then MessagePack. Nothing here opens a socket.
 import hashlib
 import hmac
 import secrets
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
 
@@ -130,11 +130,16 @@ class StopWorker(Message, frozen=True, kw_only=True, tag=True):
 
 
 class StrikeWorker(Message, frozen=True, kw_only=True, tag=True):
-    """Chaos. kill: SIGKILL. pause: SIGSTOP, and SIGCONT after `for_s`."""
+    """Chaos. kill: SIGKILL. pause: SIGSTOP, and SIGCONT after `for_s`.
+
+    stops_itself: as in a planned pause, where only the SIGCONT is left to do. A second SIGSTOP might be the
+    quicker one, and then its own would come after the SIGCONT.
+    """
 
     member: str
     fault: FaultKind
     for_s: float = 0.0
+    stops_itself: bool = False
 
 
 class StrikeNode(Message, frozen=True, kw_only=True, tag=True):
@@ -323,6 +328,10 @@ class Dismissed(Message, frozen=True, kw_only=True, tag=True):
     hint: str = ""
 
 
+COORDINATOR_GONE = "The run's coordinator is gone."
+"""The sentence with which a member ends whose connection has ended: no mistake of its user's."""
+
+
 # ---- an operator ---------------------------------------------------------------------------------------
 
 
@@ -362,8 +371,6 @@ AnyMessage = Handshake | FromAgent | ToAgent | FromWorker | ToWorker | Strike | 
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
-
-Token = Annotated[str, msgspec.Meta(min_length=8)]
 
 
 class MalformedFrame(ValueError):

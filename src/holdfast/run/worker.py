@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.run.kin import die_with, signal_group, signal_process
 from holdfast.run.output import STREAMS, LastWords, MemberOutput, Printer, Stream
-from holdfast.run.wire import FaultKind
+from holdfast.run.wire import StrikeWorker
 
 READ_BYTES = 64 << 10
 DRAIN_BYTES_MAX = 1 << 20
@@ -80,13 +80,14 @@ class Worker:
         self._signal(signal.SIGCONT)  # a paused one would not hear it
         self._later("kill", grace_s, partial(self._signal, signal.SIGKILL))
 
-    def strike(self, fault: FaultKind, for_s: float) -> None:
+    def strike(self, order: StrikeWorker) -> None:
         """Chaos."""
-        if fault != "pause":
+        if order.fault != "pause":
             self._signal(signal.SIGKILL)
             return
-        self._signal(signal.SIGSTOP)
-        self._later("continue", for_s, partial(self._signal, signal.SIGCONT))
+        if not order.stops_itself:
+            self._signal(signal.SIGSTOP)
+        self._later("continue", order.for_s, partial(self._signal, signal.SIGCONT))
 
     async def gone(self) -> None:
         """Wait until the process has ended, and everything in its session."""

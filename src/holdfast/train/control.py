@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from holdfast.record import events
-from holdfast.record.clock import SystemClock
 from holdfast.record.errors import HoldfastError
 from holdfast.record.recorder import Recorder
 from holdfast.run import wire
@@ -77,7 +76,8 @@ class Control(Protocol):
     def finished(self, step: int, digest: str, present: int) -> wire.Generation | None:
         """The script is through. Waits until the run is over (None), or goes on with other members."""
 
-    def close(self) -> None: ...
+    def close(self, failure: str = "") -> None:
+        """The last thing that is called. failure: why the script did not get through, where it did not."""
 
 
 class Coordinated:
@@ -224,7 +224,7 @@ class Coordinated:
         self._link.send(wire.Finished(member=self.member, step=step, digest=digest))
         return self.newest(present)
 
-    def close(self) -> None:
+    def close(self, failure: str = "") -> None:
         self._link.flush(FLUSH_S)
         self._link.close()
 
@@ -236,14 +236,14 @@ class Alone:
 
     def __init__(self, recorder: Recorder | None) -> None:
         self._recorder = recorder
-        self._clock = SystemClock()
         self._published: dict[str, bytes] = {}
-        self._begun = False
+        self._is_started = False
 
     def admitted(self) -> wire.Admitted:
         return wire.Admitted(slot=0, slots=1)
 
     def ready(self, setup: wire.Setup, version: int) -> None:
+        self._is_started = True
         self._record(events.RunStarted, gpus=1)
         self._record(events.MemberJoined, subject=self.member)
 
@@ -289,6 +289,8 @@ class Alone:
         self._record(events.RunEnded, outcome="completed")
         return None
 
-    def close(self) -> None:
+    def close(self, failure: str = "") -> None:
+        if failure and self._is_started:
+            self._record(events.RunEnded, outcome="failed", reason=failure)
         if self._recorder is not None:
             self._recorder.close()

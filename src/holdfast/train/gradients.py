@@ -6,13 +6,14 @@ last lane, buckets are added up and sent as backward completes them.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 
 from holdfast.record.errors import InputError
 from holdfast.train import tree
 from holdfast.train.group import GroupBroken
-from holdfast.train.protected import Protected
+from holdfast.train.protected import Buffer, Protected, fingerprint
 from holdfast.train.reduction import Reduction
 from holdfast.train.sheets import Fold, Layout, Sheet
 
@@ -39,7 +40,8 @@ class Gradients:
     """What one member holds of a step. `lanes` and `accumulate` as `protect` was told."""
 
     def __init__(self, state: Protected, lanes: int, accumulate: int) -> None:
-        self.layout = Layout(state.parameters, list(state.moving.values()), lanes)
+        self._moving = [(buffer, tensor) for buffer in state.moving if (tensor := buffer.tensor) is not None]
+        self.layout = Layout(state.parameters, [tensor for _, tensor in self._moving], lanes)
         self._state = state
         self._lanes = lanes
         self._accumulate = accumulate
@@ -48,9 +50,15 @@ class Gradients:
         self._reduction: Reduction | None = None
         self._total: Sheet | None = None
         self._failure: GroupBroken | None = None
-        self._still = [tensor.detach().clone() for tensor in state.moving.values()]
-        self._versions: dict[str, int] = {}
-        self._note_buffers()
+        self._last = False
+        self._still = [tensor.detach().clone() for _, tensor in self._moving]
+        self._still_versions: list[int] = []
+        self._keep_buffers()
+        moving = {buffer.name for buffer in state.moving}
+        self._constant = [buffer for buffer in state.buffers if buffer.name not in moving]
+        self._constant_seen: list[_Seen] = []
+        self._contents: list[int] | None = None
+        self._contents_checked = False
         for index, parameter in enumerate(state.parameters):
             hook = self._hook(index, self.layout.gradients[index].bucket)
             parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
@@ -68,6 +76,7 @@ class Gradients:
         sheet.clear()
         for parameter, gradient in zip(self._state.parameters, sheet.gradients, strict=True):
             parameter.grad = gradient
+        self._note_buffers()
         self._lane = _OpenLane(index, sheet, self.layout.waits_for)
         self._reduction = reduction if last else None
         self._last = last
@@ -114,6 +123,12 @@ class Gradients:
                 parameter.grad = lane.sheet.gradients[index]
             lane.used.add(index)
             if lane.armed:
+                if index in lane.arrived:
+                    raise InputError(
+                        "A parameter got its gradient in two parts in one lane.backward(), or after it.",
+                        hint="Checkpoint with use_reentrant=False; call only lane.backward() in a lane.",
+                    )
+                lane.arrived.add(index)
                 lane.waits_for[bucket] -= 1
                 while lane.bucket in self.layout.early and lane.waits_for[lane.bucket] == 0:
                     self._complete(lane.bucket)
@@ -139,7 +154,9 @@ class Gradients:
             )
         lane.sheet.pending[lane.index] = pending
         self._write_used(lane.sheet, lane.used)
-        self._write_buffers(lane.sheet, lane.index)
+        self._check_buffers()
+        with torch.no_grad():
+            self._write_buffers(lane.sheet, lane.index)
         if not lane.armed:
             self._fold.open(lane.index, lane.sheet)
         for bucket in range(lane.bucket, self.layout.buckets):
@@ -157,34 +174,56 @@ class Gradients:
 
     # ---- buffers ---------------------------------------------------------------------------------------
 
+    def _note_buffers(self) -> None:
+        """Before a lane: what its forward passes must leave alone."""
+        self._constant_seen = [_Seen.of(buffer) for buffer in self._constant]
+        if not self._contents_checked:  # once; what is written through `.data` shows in no version
+            self._contents = [_content(seen.tensor) for seen in self._constant_seen]
+
+    def _check_buffers(self) -> None:
+        for seen in self._constant_seen:
+            if seen.has_changed():
+                raise _moved(seen.buffer)
+        if self._contents is not None:
+            for seen, content in zip(self._constant_seen, self._contents, strict=True):
+                if _content(seen.tensor) != content:
+                    raise _moved(seen.buffer)
+            self._contents, self._contents_checked = None, True
+
     def _write_buffers(self, sheet: Sheet, index: int) -> None:
         """Moving buffers go into the sheet, and back to what they were when the step began."""
-        for name, version in self._versions.items():
-            if self._state.buffers[name]._version != version:
-                raise InputError(
-                    f"The buffer {name!r} was changed in a lane: it would depend on the deal of lanes.",
-                    hint=f"Name it in protect(moving=[{name!r}]) to have it averaged over lanes.",
-                )
-        moving = zip(self._state.moving.values(), self._still, sheet.moving, strict=True)
-        for tensor, still, contribution in moving:
-            if tensor.dtype.is_floating_point:
-                contribution.copy_(tensor).mul_(1 / self._lanes)
+        for (buffer, tensor), still, contribution in zip(
+            self._moving, self._still, sheet.moving, strict=True
+        ):
+            moved = buffer.tensor
+            assert moved is not None
+            if contribution.dtype.is_floating_point:
+                contribution.copy_(moved).mul_(1 / self._lanes)
             elif index == 0:
-                contribution.copy_(tensor)  # a count; every lane counts the same
+                contribution.copy_(moved)  # a count; every lane counts the same
+            buffer.put(tensor)
             tensor.copy_(still)
+        self._still_versions = [tensor._version for _, tensor in self._moving]
+
+    def check_buffers_still(self) -> None:
+        """Outside lanes nothing moves them: a member that does not do the same would go its own way."""
+        for (buffer, tensor), version in zip(self._moving, self._still_versions, strict=True):
+            if buffer.tensor is not tensor or tensor._version != version:
+                raise InputError(
+                    f"The buffer {buffer.name!r} was changed outside the lanes of a step.",
+                    hint="Call model.eval() before other forward passes, or change it in on_commit.",
+                )
 
     def move_buffers(self) -> None:
         """The step is kept: the mean over lanes is what the buffers are now."""
         assert self._total is not None
-        with torch.no_grad():
-            moved = zip(self._state.moving.values(), self._still, self._total.moving, strict=True)
-            for tensor, still, value in moved:
-                tensor.copy_(value)
-                still.copy_(value)
+        for (_, tensor), value in zip(self._moving, self._total.moving, strict=True):
+            tensor.copy_(value)
 
-    def _note_buffers(self) -> None:
-        still = (name for name in self._state.buffers if name not in self._state.moving)
-        self._versions = {name: self._state.buffers[name]._version for name in still}
+    def _keep_buffers(self) -> None:
+        for (_, tensor), still in zip(self._moving, self._still, strict=True):
+            still.copy_(tensor)
+        self._still_versions = [tensor._version for _, tensor in self._moving]
 
     # ---- the step --------------------------------------------------------------------------------------
 
@@ -224,19 +263,13 @@ class Gradients:
         self._total = None
 
     def forget(self) -> None:
-        """The step is over, by commit or because another state was taken over."""
+        """The step is over, by commit or because another state was put in place."""
         total, self._total = self._total, None
         self._failure = None
         self._fold.clear(keep=total)
         if total is not None:
             self._fold.give(total)
-        self._note_buffers()
-
-    def adopt(self) -> None:
-        """Another state was put in place."""
-        self.forget()
-        for tensor, still in zip(self._state.moving.values(), self._still, strict=True):
-            still.copy_(tensor)
+        self._keep_buffers()
 
 
 class _OpenLane:
@@ -248,8 +281,40 @@ class _OpenLane:
         self.waits_for = list(waits_for)
         self.backwards = 0
         self.used: set[int] = set()
+        self.arrived: set[int] = set()
         self.armed = False
         self.bucket = 0
 
 
 _NoLane = _OpenLane(-1, None, [])
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A buffer as it was before a lane."""
+
+    buffer: Buffer
+    tensor: torch.Tensor | None
+    version: int
+
+    @classmethod
+    def of(cls, buffer: Buffer) -> Self:
+        tensor = buffer.tensor
+        return cls(buffer, tensor, tensor._version if tensor is not None else 0)
+
+    def has_changed(self) -> bool:
+        """Another tensor in the place of a cache is none of our business: it is no part of the state."""
+        if self.buffer.tensor is not self.tensor:
+            return self.buffer.is_persistent
+        return self.tensor is not None and self.tensor._version != self.version
+
+
+def _content(tensor: torch.Tensor | None) -> int:
+    return 0 if tensor is None else fingerprint(tensor)
+
+
+def _moved(buffer: Buffer) -> InputError:
+    return InputError(
+        f"The buffer {buffer.name!r} was changed in a lane: it would depend on the deal of lanes.",
+        hint=f"Name it in protect(moving=[{buffer.name!r}]) to have it averaged over lanes.",
+    )

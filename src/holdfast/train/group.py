@@ -15,6 +15,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Protocol
 
+import msgspec
 import torch
 import torch.distributed as dist
 
@@ -26,6 +27,8 @@ ABANDON_POLL_S = 0.002
 
 Transfer = tuple[torch.Tensor, int]
 """A tensor and the rank it goes to or comes from."""
+Place = tuple[str, int]
+"""An address and a port."""
 
 
 class GroupBroken(Exception):
@@ -131,14 +134,14 @@ class GlooGroup:
         self.size = size
         before = _listening()
         device = dist.ProcessGroupGloo.create_device(hostname=address)
-        self._own_ports = _listening() - before
-        store.set(f"listens/{rank}", ",".join(map(str, sorted(self._own_ports))))
+        self._own = _listening() - before
+        store.set(f"listens/{rank}", msgspec.msgpack.encode(sorted(self._own)))
         options: Any = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._devices = [device]
         options._timeout = timedelta(seconds=FORM_TIMEOUT_S)
         self._group: Any = dist.ProcessGroupGloo(store, rank, size, options)
-        peers = [store.get(f"listens/{peer}").decode() for peer in range(size) if peer != rank]
-        self._peer_ports = {int(port) for listens in peers for port in listens.split(",") if port}
+        peers = [store.get(f"listens/{peer}") for peer in range(size) if peer != rank]
+        self._peers = {place for listens in peers for place in _decode_places(listens)}
         self._aborted = threading.Event()
 
     def exchange(self, sends: Sequence[Transfer], receives: Sequence[Transfer], tag: int) -> Work:
@@ -150,7 +153,7 @@ class GlooGroup:
             works += [self._group.send([tensor], peer, tag) for tensor, peer in sends]
         except RuntimeError as error:
             raise _broken(error) from None
-        return _GlooWork(works)
+        return _GlooWork(works, [*sends, *receives])
 
     def settle(self) -> None:
         """A wait for gloo is one for the result."""
@@ -163,8 +166,8 @@ class GlooGroup:
                     connection.shutdown(socket.SHUT_RDWR)
 
     def _is_ours(self, connection: socket.socket) -> bool:
-        accepted = connection.getsockname()[1] in self._own_ports
-        return accepted or connection.getpeername()[1] in self._peer_ports
+        is_accepted = _place(connection.getsockname()) in self._own
+        return is_accepted or _place(connection.getpeername()) in self._peers
 
     def close(self) -> None:
         self.abort()
@@ -172,8 +175,16 @@ class GlooGroup:
 
 
 class _GlooWork:
-    def __init__(self, works: list[Any]) -> None:
+    """Keeps the tensors, of which gloo has but the addresses. The works are dropped first: each then waits
+    until nobody touches its memory.
+    """
+
+    def __init__(self, works: list[Any], kept: list[Transfer]) -> None:
         self._works = works
+        self._kept = kept
+
+    def __del__(self) -> None:
+        self._works.clear()
 
     def wait(self) -> None:
         try:
@@ -307,6 +318,13 @@ def _listens(connection: socket.socket) -> bool:
     return bool(connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
 
 
-def _listening() -> set[int]:
-    """The TCP ports on which this process listens."""
-    return {connection.getsockname()[1] for connection in _tcp_sockets() if _listens(connection)}
+def _listening() -> set[Place]:
+    """Where this process listens for TCP connections."""
+    return {_place(connection.getsockname()) for connection in _tcp_sockets() if _listens(connection)}
+
+
+def _place(address: Any) -> Place:
+    return address[0], address[1]
+
+
+_decode_places = msgspec.msgpack.Decoder(list[Place]).decode

@@ -52,6 +52,8 @@ def join() -> "Run":
         control = Alone(_own_recorder())
     admitted = control.admitted()
     randomness.seed_all(JOIN_SEED)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(JOIN_SEED)  # also for when CUDA starts, which is later
     return Run(control, admitted)
 
 
@@ -63,6 +65,7 @@ class Run:
         self._admitted = admitted
         self._seat: Seat | None = None
         self._loop: Loop | None = None
+        self._is_entered = False
         self.device = _device(admitted)
 
     @property
@@ -90,10 +93,20 @@ class Run:
 
         lanes: a power of two, the same for the run's whole life. clip_norm: the norm to which gradients are
         clipped. accumulate: how often a lane calls `backward`. moving: buffers, beside BatchNorm's, that
-        forward changes; they are averaged over lanes. on_commit: what is done to protected things after the
-        optimizer (an average of weights, say). deterministic: use only kernels that always give the same
-        bits; False goes on without that, and names the operations that break the promise.
+        forward changes, in lanes and nowhere else; they are averaged over lanes. on_commit: what is done to
+        protected things after the optimizer (an average of weights, say). deterministic: use
+        only kernels that always give the same bits; False goes on without that, and names the operations that
+        break the promise.
         """
+        if self._loop is not None:
+            raise InputError(
+                "protect() was called twice.", hint="Give it everything in one call: models, optimizers, all."
+            )
+        if not self._is_entered:
+            raise InputError(
+                "protect() was called outside `with hf.join() as run:`.",
+                hint="The end of that block is how the others learn that this member is through.",
+            )
         if not tree.is_lane_count(lanes):
             raise InputError(
                 f"lanes={lanes} is not a power of two between 1 and {tree.LANES_MAX}.",
@@ -164,6 +177,7 @@ class Run:
         return make
 
     def __enter__(self) -> Self:
+        self._is_entered = True
         return self
 
     def __exit__(
@@ -176,7 +190,7 @@ class Run:
         finally:
             if self._loop is not None:
                 self._loop.close()
-            self._control.close()
+            self._control.close("" if error is None or over else str(error) or type(error).__name__)
         return over
 
 
@@ -280,6 +294,7 @@ def _complaining(previous: Callable[..., Any]) -> Callable[..., Any]:
             )
         if isinstance(error, HoldfastError):
             _tell(error.sentence + (f"\n  hint: {error.hint}" if error.hint else ""))
+            sys.stdout.flush()
             os._exit(2)
         previous(kind, error, trace)
 

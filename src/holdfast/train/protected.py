@@ -3,10 +3,12 @@
 It can be compared, taken apart into tensors, sent, verified and put back bit by bit.
 """
 
+import copy
 import ctypes
 import hashlib
 import pickle
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -15,8 +17,10 @@ from torch.optim import Optimizer
 
 from holdfast.record.errors import InputError
 
-FINGERPRINT_WORDS = 1 << 20
-"""How many words are weighed at a time: bounds the memory it takes."""
+FINGERPRINT_WORDS = 1 << 15
+"""How many words are weighed together; their products stay in a core's cache."""
+FINGERPRINT_ROWS = {"cpu": 1, "cuda": 64}
+"""How many times as many are looked at at once: a GPU wants more to do at a time."""
 
 
 @runtime_checkable
@@ -28,6 +32,27 @@ class Stateful(Protocol):
     def load_state_dict(self, state: dict[str, Any], /) -> Any: ...
 
 
+@dataclass(frozen=True)
+class Buffer:
+    """A buffer by its place: forward may put another tensor there."""
+
+    name: str
+    module: nn.Module
+    key: str
+
+    @property
+    def tensor(self) -> torch.Tensor | None:
+        return self.module._buffers[self.key]
+
+    @property
+    def is_persistent(self) -> bool:
+        """Others are caches: no part of the state."""
+        return self.key not in self.module._non_persistent_buffers_set
+
+    def put(self, tensor: torch.Tensor) -> None:
+        self.module._buffers[self.key] = tensor
+
+
 class Protected:
     """The things one run protects, in the order in which they were given."""
 
@@ -35,7 +60,8 @@ class Protected:
         self.models = [thing for thing in things if isinstance(thing, nn.Module)]
         self.optimizers = [thing for thing in things if isinstance(thing, Optimizer)]
         self.schedulers: list[Any] = [thing for thing in things if _is_scheduler(thing)]
-        self.scaler: Any = next((thing for thing in things if isinstance(thing, torch.amp.GradScaler)), None)
+        scalers: list[Any] = [thing for thing in things if isinstance(thing, torch.amp.GradScaler)]
+        self.scaler: Any = scalers[0] if scalers else None
         self._things = [thing for thing in things if isinstance(thing, Stateful)]
         if len(self._things) != len(things):
             stranger = next(thing for thing in things if not isinstance(thing, Stateful))
@@ -43,19 +69,19 @@ class Protected:
                 f"protect() was given a {type(stranger).__name__}, which has no state_dict().",
                 hint="Give it modules, optimizers, schedulers, things with state_dict and load_state_dict.",
             )
-        if not self.models or not self.optimizers:
+        if not self.models or not self.optimizers or len(scalers) > 1:
             raise InputError(
-                "protect() needs a model and an optimizer.",
+                "protect() needs a model and an optimizer, and takes at most one GradScaler.",
                 hint="run.protect(model, optimizer, scheduler, lanes=8, seed=1)",
             )
+        _check_kinds(self.models, self.optimizers)
         self.parameters = [parameter for parameter in self._parameters() if parameter.requires_grad]
-        if not self.parameters:
-            raise InputError(
-                "No parameter of the protected model requires a gradient.",
-                hint="Unfreeze what is to be trained before protect().",
-            )
-        self.buffers = dict(_named(self.models, lambda model: model.named_buffers()))
-        self.moving = {name: self.buffers[name] for name in self._moving_names(moving)}
+        _check_parameters(self.parameters)
+        self._known = set(map(id, self.parameters))
+        self._optimized = self._optimizer_parameters()
+        self._check_optimized()
+        self.buffers = list(_buffers(self.models))
+        self.moving = self._moving(moving)
 
     @property
     def device(self) -> torch.device:
@@ -70,22 +96,58 @@ class Protected:
                     seen.add(id(parameter))
                     yield parameter
 
-    def _moving_names(self, named: Sequence[str]) -> list[str]:
+    def _optimizer_parameters(self) -> list[torch.Tensor]:
+        groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
+        return [parameter for group in groups for parameter in group["params"]]
+
+    def _strangers(self, optimized: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        return [one for one in optimized if one.requires_grad and id(one) not in self._known]
+
+    def _check_optimized(self) -> None:
+        """What is optimized must be reduced, or each member would go its own way."""
+        strangers = self._strangers(self._optimized)
+        if strangers:
+            shape = tuple(strangers[0].shape)
+            raise InputError(
+                f"An optimizer has a parameter, of shape {shape}, that is in no protected model.",
+                hint="Give protect() every module whose parameters are optimized; a parameter by itself "
+                "goes into an nn.ParameterList.",
+            )
+
+    def check_unchanged(self) -> None:
+        """A member that joins later has what protect() was told of, and nothing that was done since."""
+        present = self._optimizer_parameters()
+        if len(present) != len(self._optimized):
+            raise InputError(
+                "An optimizer was given other parameters after protect().",
+                hint="Give it all of them before; a learning rate of 0 lets them wait.",
+            )
+        if self._strangers(present):
+            raise InputError(
+                "A parameter was unfrozen after protect().",
+                hint="Unfreeze it before; a learning rate of 0 lets it wait.",
+            )
+
+    def _moving(self, named: Sequence[str]) -> list[Buffer]:
+        known = {buffer.name for buffer in self.buffers}
         for name in named:
-            if name not in self.buffers:
+            if name not in known:
                 raise InputError(
                     f"protect(moving=...) names {name!r}, which is no buffer of the model.",
-                    hint=f"Its buffers: {', '.join(self.buffers) or 'none'}.",
+                    hint=f"Its buffers: {', '.join(sorted(known)) or 'none'}.",
                 )
-        norms = [
-            f"{prefix}{module_name}{'.' if module_name else ''}{name}"
-            for prefix, model in _prefixed(self.models)
-            for module_name, module in model.named_modules()
-            if isinstance(module, nn.modules.batchnorm._NormBase)
-            for name, buffer in module.named_buffers(recurse=False)
-            if buffer is not None
+        moving = [
+            buffer
+            for buffer in self.buffers
+            if buffer.name in named or isinstance(buffer.module, nn.modules.batchnorm._NormBase)
         ]
-        return list(dict.fromkeys([*norms, *named]))
+        for buffer in moving:
+            if not buffer.is_persistent:
+                raise InputError(
+                    f"The moving buffer {buffer.name!r} is not in the model's state_dict().",
+                    hint="Register it with persistent=True: a member that joins later needs it.",
+                )
+        return moving
 
     def tree(self) -> list[dict[str, Any]]:
         """The live state: tensors in it are the things' own, not copies."""
@@ -111,7 +173,7 @@ class Protected:
 
     def digest(self) -> str:
         """Of every byte that is protected; equal exactly where the state is."""
-        return digest(self.tree(), exact=True)
+        return digest(self.tree())
 
 
 def _is_scheduler(thing: object) -> bool:
@@ -120,23 +182,58 @@ def _is_scheduler(thing: object) -> bool:
     )
 
 
-def _prefixed(models: Sequence[nn.Module]) -> list[tuple[str, nn.Module]]:
-    """One model's names are its own; those of several are told apart by number."""
-    return [("", models[0])] if len(models) == 1 else [(f"{i}.", model) for i, model in enumerate(models)]
+def _check_kinds(models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
+    for model in models:
+        if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+            raise InputError(
+                f"protect() was given a {type(model).__name__}, which reduces gradients itself.",
+                hint="Give it the module inside, and call that in the lanes.",
+            )
+    for optimizer in optimizers:
+        if isinstance(optimizer, torch.optim.LBFGS | torch.optim.SparseAdam):
+            raise InputError(
+                f"{type(optimizer).__name__} cannot be used: gradients are computed once, and dense.",
+                hint="Take another optimizer.",
+            )
 
 
-def _named(
-    models: Sequence[nn.Module], named: Callable[[nn.Module], Iterator[tuple[str, torch.Tensor]]]
-) -> Iterator[tuple[str, torch.Tensor]]:
-    for prefix, model in _prefixed(models):
-        for name, tensor in named(model):
-            yield prefix + name, tensor
+def _check_parameters(parameters: Sequence[nn.Parameter]) -> None:
+    if not parameters:
+        raise InputError(
+            "No parameter of the protected model requires a gradient.",
+            hint="Unfreeze what is to be trained before protect().",
+        )
+    if any(nn.parameter.is_lazy(parameter) or parameter.is_meta for parameter in parameters):
+        raise InputError(
+            "The protected model has parameters without values.",
+            hint="A lazy module gets its values in a first forward pass, one on `meta` by to_empty().",
+        )
+    devices = sorted({str(parameter.device) for parameter in parameters})
+    if len(devices) > 1:
+        raise InputError(
+            f"The protected model is on several devices: {', '.join(devices)}.",
+            hint="Put all of it on run.device before protect().",
+        )
+
+
+def _buffers(models: Sequence[nn.Module]) -> Iterator[Buffer]:
+    """Each one once. One model's names are its own; those of several are told apart by number."""
+    seen: set[int] = set()
+    for number, model in enumerate(models):
+        prefix = f"{number}." if len(models) > 1 else ""
+        for module_name, module in model.named_modules():
+            for key, tensor in module._buffers.items():
+                if tensor is not None and id(tensor) not in seen:
+                    seen.add(id(tensor))
+                    yield Buffer(f"{prefix}{module_name}{'.' if module_name else ''}{key}", module, key)
 
 
 def _restore_exactly(optimizer: Optimizer, part: dict[str, Any]) -> None:
     """load_state_dict casts state to the parameter's type; what was of another type comes back as it was."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for index, saved in part["state"].items():
+        if not isinstance(index, int):  # some optimizers keep what is nobody's own, and that is not cast
+            continue
         present = optimizer.state[parameters[index]]
         for key, value in saved.items():
             if isinstance(value, torch.Tensor) and present[key].dtype != value.dtype:
@@ -165,12 +262,22 @@ def take_apart(tree: Any) -> tuple[bytes, list[torch.Tensor]]:
             tensors.append(value.detach())
             return _Place(len(tensors) - 1, value.dtype, tuple(value.shape), value.device.type)
         if isinstance(value, dict):
-            return type(value)((key, walk(item)) for key, item in value.items())
-        if isinstance(value, list | tuple) and type(value) in (list, tuple):
+            twin = copy.copy(value)  # stays a Counter; keeps what state_dict() notes beside the items
+            for key, item in value.items():
+                twin[key] = walk(item)
+            return twin
+        if type(value) in (list, tuple):
             return type(value)(walk(item) for item in value)
         return value
 
-    return pickle.dumps(walk(tree)), tensors
+    skeleton = walk(tree)
+    try:
+        return pickle.dumps(skeleton), tensors
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise InputError(
+            f"A state_dict() holds what cannot be sent to another member: {error}.",
+            hint="States are made of tensors, numbers, strings and containers of them.",
+        ) from None
 
 
 def empty_like(skeleton: bytes, device: torch.device) -> list[torch.Tensor]:
@@ -189,11 +296,14 @@ def put_together(skeleton: bytes, tensors: Sequence[torch.Tensor]) -> Any:
 
 
 def _walk_places(value: Any, visit: Callable[[_Place], Any]) -> Any:
+    """The tree with something in every place. Dictionaries are changed: they were unpickled a moment ago."""
     if isinstance(value, _Place):
         return visit(value)
     if isinstance(value, dict):
-        return type(value)((key, _walk_places(item, visit)) for key, item in value.items())
-    if isinstance(value, list | tuple) and type(value) in (list, tuple):
+        for key, item in value.items():
+            value[key] = _walk_places(item, visit)
+        return value
+    if type(value) in (list, tuple):
         return type(value)(_walk_places(item, visit) for item in value)
     return value
 
@@ -201,41 +311,70 @@ def _walk_places(value: Any, visit: Callable[[_Place], Any]) -> Any:
 # ---- digests ---------------------------------------------------------------------------------------------
 
 
-def digest(tree: Any, *, exact: bool = False) -> str:
-    """Of structure and contents. exact: over the bytes themselves, on the host; otherwise over fingerprints
-    of the tensors, which are computed where the tensors are.
+def digest(tree: Any) -> str:
+    """Of structure and contents: over fingerprints of the tensors, which are computed where the tensors are,
+    because a cryptographic hash of them would take minutes where this takes a fraction of a second.
     """
     skeleton, tensors = take_apart(tree)
     total = hashlib.sha256(skeleton_text(skeleton))
     for tensor in tensors:
-        total.update(memory_of(tensor) if exact else str(fingerprint(tensor)).encode())
+        total.update(str(fingerprint(tensor)).encode())
     return total.hexdigest()
 
 
 def skeleton_text(skeleton: bytes) -> bytes:
     """The skeleton in a form that is the same for equal trees; pickles need not be."""
-    described = _walk_places(
-        pickle.loads(skeleton), lambda place: (str(place.dtype), place.shape, place.number)
-    )
-    return repr(described).encode()
+    return repr(_described(pickle.loads(skeleton))).encode()
+
+
+def _described(value: Any) -> Any:
+    if isinstance(value, _Place):
+        return str(value.dtype), value.shape, value.number
+    if isinstance(value, dict):
+        return [(_described(key), _described(item)) for key, item in value.items()]
+    if type(value) in (list, tuple):
+        return type(value)(map(_described, value))
+    if isinstance(value, float):  # numpy's is one, and the same bits
+        return float(value)
+    if type(value) in _PLAIN:
+        return value
+    # Its repr() may have an address in it, or an ellipsis.
+    return type(value).__qualname__, pickle.dumps(value)
+
+
+_PLAIN = (type(None), bool, int, complex, str, bytes, torch.dtype, torch.device, torch.Size)
 
 
 def fingerprint(tensor: torch.Tensor) -> int:
-    """64 bits that any change of a byte, or of the place of one, changes.
+    """64 bits that change with any one word of 32 bits and whenever two change places.
 
-    Integer arithmetic: the same on every device and for every number of threads.
+    Integer arithmetic: the same on every device and for every number of threads. Words of 32 bits have
+    weights of 32, so that no bit of a product is lost: a sign counts as much as any other bit.
     """
     raw = bytes_of(tensor)
-    whole = raw.numel() // 8 * 8
-    total = sum((position + 1) * byte for position, byte in enumerate(raw[whole:].tolist()))
-    words = raw[:whole].view(torch.int64)
-    size = min(words.numel(), FINGERPRINT_WORDS)
-    weights = torch.arange(1, 2 * size + 1, 2, dtype=torch.int64, device=tensor.device)
-    for number, start in enumerate(range(0, words.numel(), FINGERPRINT_WORDS)):
-        chunk = words[start : start + FINGERPRINT_WORDS]
-        part = int((chunk * weights[: chunk.numel()]).sum().item())
-        total = (total * 1_000_003 + part + number) % (1 << 64)
+    whole = raw.numel() // 4 * 4
+    total = sum(byte << 8 * position for position, byte in enumerate(raw[whole:].tolist()))
+    if raw.storage_offset() % 4:  # the beginning of no word
+        raw = raw.clone()
+    words = raw[:whole].view(torch.int32)
+    for part in _weighed(words).tolist():
+        total = (total * 1_000_003 + part + 1) % (1 << 64)
     return int(total)
+
+
+def _weighed(words: torch.Tensor) -> torch.Tensor:
+    """The weighed sum of every `FINGERPRINT_WORDS` words."""
+    size = min(words.numel(), FINGERPRINT_WORDS)
+    numbers = torch.arange(1, size + 1, dtype=torch.int64, device=words.device)
+    weights = (numbers * 2_654_435_761) & 0xFFFF_FFFF  # Knuth's multiplier: far apart, and no two alike
+    full = words.numel() // FINGERPRINT_WORDS * FINGERPRINT_WORDS
+    rows = words[:full].view(-1, FINGERPRINT_WORDS)
+    rest = words[full:]
+    sums = [(rest * weights[: rest.numel()]).sum().reshape(1)]
+    at_once = FINGERPRINT_ROWS[words.device.type]
+    starts = range(0, len(rows), at_once)
+    sums += [(rows[start : start + at_once] * weights).sum(dim=1) for start in starts]
+    return torch.cat(sums)
 
 
 def memory_of(tensor: torch.Tensor) -> bytes:

@@ -9,8 +9,12 @@ import sys
 
 import torch
 
-OUTSIDE = -1
-"""The lane number for what a step draws outside its lanes: the same on every member."""
+BEFORE_LANES = -1
+REDUCED = -4
+COMMITTED = -5
+"""Lane numbers that no lane has, nor data (data.py), for what a step draws outside its lanes: the same on
+every member, whichever lanes it computed. The optimizer draws with `REDUCED`.
+"""
 
 
 def seed_of(seed: int, step: int, lane: int) -> int:
@@ -25,7 +29,10 @@ def begin(seed: int, step: int, lane: int) -> None:
 
 
 def seed_all(value: int) -> None:
-    torch.manual_seed(value)  # CUDA generators included, lazily where CUDA is not in use yet
+    # Not `torch.manual_seed`: where there is no GPU that formats a stack trace for each kind of accelerator.
+    torch.default_generator.manual_seed(value)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(value)
     random.seed(value)
     numpy = sys.modules.get("numpy")
     if numpy is not None:

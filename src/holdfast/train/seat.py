@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
+import torch
 
 from holdfast.record.errors import InputError
 from holdfast.run import wire
@@ -32,11 +33,13 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """What a member brings into a new generation.
 
     fresh: nothing but what it was built with. held: the lanes of step version + 1 that it has computed.
+    through: its script has left the steps behind.
     """
 
     version: int
     fresh: bool
     held: tuple[int, ...]
+    through: bool
 
 
 class Seat:
@@ -60,6 +63,7 @@ class Seat:
         self.reduction: Reduction | None = None
         self.number = 0
         self.steps_total = 0
+        self.through = False
         self._fresh = True
         self._patched = False
         self._control = control
@@ -131,6 +135,7 @@ class Seat:
             self._publish_standing("loaded")
             standings = self._standings("loaded")
         self._share_state(standings)
+        self.through = any(standing.through for standing in standings)
         self._deal(standings)
         self._control.say(
             wire.Regrouped(
@@ -161,7 +166,7 @@ class Seat:
 
     def _publish_standing(self, key: str) -> None:
         held = tuple(sorted(self._gradients.held))
-        standing = Standing(version=self.version, fresh=self._fresh, held=held)
+        standing = Standing(version=self.version, fresh=self._fresh, held=held, through=self.through)
         self._control.publish(self.number, f"{key}/{self.rank}", msgspec.msgpack.encode(standing))
 
     def _standings(self, key: str) -> list[Standing]:
@@ -180,7 +185,13 @@ class Seat:
                     f"The checkpoint {found.place} was made with {name}={kept[name]}, this run has {value}.",
                     hint="Go on with the same, or begin a run of another name.",
                 )
-        self._state.put_back(kept["state"])
+        try:
+            self._state.put_back(kept["state"])
+        except (RuntimeError, ValueError, KeyError, TypeError) as error:
+            raise InputError(
+                f"The checkpoint {found.place} does not fit what is protected: {_first_lines(error)}.",
+                hint="Go on with the same model and optimizer, or begin a run of another name.",
+            ) from None
         self._adopt(kept["version"], kept["loss"])
         self._control.say(
             wire.Checkpointed(
@@ -218,7 +229,8 @@ class Seat:
         self.version = version
         self.loss = loss
         self._fresh = False
-        self._gradients.adopt()
+        self._gradients.forget()
+        torch.clear_autocast_cache()  # a script may be inside autocast, which remembers weights
 
     def _deal(self, standings: Sequence[Standing]) -> None:
         """Lanes that somebody has computed stay his; the others are dealt."""
@@ -241,3 +253,8 @@ class Seat:
         nodes = [tree.cover(share) for share in shares]
         layout = self._gradients.layout
         self.reduction = Reduction(self._group, layout, nodes) if self._group is not None else None
+
+
+def _first_lines(error: Exception) -> str:
+    """torch says which kind of trouble in its first line, and the first instance of it in the second."""
+    return " ".join(line.strip() for line in str(error).splitlines()[:2]).rstrip(".") or type(error).__name__

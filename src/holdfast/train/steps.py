@@ -56,6 +56,7 @@ class Step:
         self._loop = loop
         self._loss: float | None = None
         self.number = number
+        self.begun = False
         self.committed = False
 
     @property
@@ -104,27 +105,46 @@ class Loop:
         self._seat = seat
         self._writer = writer
         self._changing = False
+        self._asked = -1
 
     def steps(self, total: int) -> Iterator[Step]:
         """The steps that are still to be done, up to number `total`."""
         seat = self._seat
+        if total <= self._asked and seat.version >= total:
+            raise InputError(
+                f"steps({total}) was called again: steps count from the run's beginning, none is left.",
+                hint="For epochs of n steps: state.steps((epoch + 1) * n).",
+            )
+        self._asked = max(self._asked, total)
         seat.steps_total = total
         self._take_seat()
-        while seat.version < total:
+        while seat.version < total and not seat.through:
             if self._changing or seat.lost:
                 self._changing = False
                 seat.regroup()
                 continue
             step = Step(self, seat.version + 1)
-            randomness.begin(self._settings.seed, step.number, randomness.OUTSIDE)
+            randomness.begin(self._settings.seed, step.number, randomness.BEFORE_LANES)
             yield step
             if not step.committed:
                 raise InputError(
                     f"Step {step.number} was left without step.commit().",
                     hint="Call it once for every step, after the loop over step.lanes.",
                 )
+            self._gradients.check_buffers_still()
 
     def lanes(self, step: Step) -> Iterator[Lane]:
+        if step.begun:
+            raise InputError(
+                f"The lanes of step {step.number} were asked for twice.",
+                hint="A step has one loop over step.lanes; protect(accumulate=N) is for several passes.",
+            )
+        step.begun = True
+        self._gradients.check_buffers_still()
+        yield from self._lanes(step)
+        randomness.begin(self._settings.seed, step.number, randomness.REDUCED)
+
+    def _lanes(self, step: Step) -> Iterator[Lane]:
         seat = self._seat
         while seat.version < step.number:
             for index in seat.todo:
@@ -179,8 +199,10 @@ class Loop:
         step.committed = True
         if self._seat.version < step.number:
             self._control.at(step.number, "commit")
+            self._state.check_unchanged()
             self._optimize(step.loss)
             self._keep(step)
+        randomness.begin(self._settings.seed, step.number, randomness.COMMITTED)
 
     def _optimize(self, loss: float) -> None:
         state, scaler = self._state, self._state.scaler
@@ -193,6 +215,7 @@ class Loop:
             optimizer.step() if scaler is None else scaler.step(optimizer)
         if scaler is not None:
             scaler.update()
+        torch.clear_autocast_cache()  # a script may be inside autocast, which remembers weights
         self._gradients.move_buffers()
         for scheduler in state.schedulers:
             scheduler.step(*((loss,) if isinstance(scheduler, ReduceLROnPlateau) else ()))
@@ -213,7 +236,6 @@ class Loop:
                 occurred_ns=time.time_ns(),
             )
         )
-        randomness.begin(self._settings.seed, step.number, randomness.OUTSIDE)
         if self._writer is not None and seat.rank == 0 and self._writer.due(step.number):
             self._writer.offer(step.number, seat.durable())
 
@@ -221,6 +243,8 @@ class Loop:
         """Stay until everybody is through: who dies now is replaced, and gets its state from here."""
         try:
             self._take_seat()
+            if self._writer is not None and self._seat.rank == 0 and self._seat.version:
+                self._writer.offer(self._seat.version, self._seat.durable())  # to go on from, with more steps
             digest = self._state.digest()
             while self._control.finished(self._seat.version, digest, self._seat.number) is not None:
                 self._seat.regroup()

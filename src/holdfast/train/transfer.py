@@ -4,9 +4,11 @@ The receiver first takes everything into memory of its own and checks it against
 then is it put in place. A transfer that breaks off leaves the receiver as it was.
 """
 
+import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import Self
 
 import msgspec
@@ -22,36 +24,44 @@ PACKS_UNDER_WAY = 2
 TAG = 1
 
 
-class Header(msgspec.Struct, frozen=True, kw_only=True):
+class Header(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """What a receiver must know to take the rest. loss: of the version's step."""
 
     skeleton_bytes: int
+    skeleton_digest: str
     digest: str
     version: int
     loss: float | None
 
 
 HEADER_BYTES = 256
+"""Of which the first two say how many of the others count."""
 
 
 def send(group: Group, peer: int, state: Protected, version: int, loss: float | None) -> None:
     tree = state.tree()
     skeleton, tensors = protected.take_apart(tree)
-    header = Header(skeleton_bytes=len(skeleton), digest=protected.digest(tree), version=version, loss=loss)
+    header = Header(
+        skeleton_bytes=len(skeleton),
+        skeleton_digest=_sha256(skeleton),
+        digest=protected.digest(tree),
+        version=version,
+        loss=loss,
+    )
     device = state.device
-    head = _tensor(msgspec.json.encode(header).ljust(HEADER_BYTES), device)
+    packs = (_packed(pack, device) for pack in _packs(tensors))
     with _Pipeline() as pipeline:
-        for packed in (head, _tensor(skeleton, device), *(_packed(pack, device) for pack in _packs(tensors))):
+        for packed in chain((_tensor(_framed(header), device), _tensor(skeleton, device)), packs):
             pipeline.add(group.exchange([(packed, peer)], [], TAG))
 
 
 def receive(group: Group, peer: int, state: Protected) -> Header:
     """Take over the peer's state. Raises `GroupBroken` and changes nothing where that does not succeed."""
     device = state.device
-    header = msgspec.json.decode(
-        protected.memory_of(_receive(group, peer, HEADER_BYTES, device)), type=Header
-    )
+    header = _unframed(protected.memory_of(_receive(group, peer, HEADER_BYTES, device)))
     skeleton = protected.memory_of(_receive(group, peer, header.skeleton_bytes, device))
+    if _sha256(skeleton) != header.skeleton_digest:  # it is unpickled, which trusts it
+        raise GroupBroken("the outline of the state that arrived is not the one that was sent")
     tensors = protected.empty_like(skeleton, device)
     with _Pipeline() as pipeline:
         for pack in _packs(tensors):
@@ -63,6 +73,19 @@ def receive(group: Group, peer: int, state: Protected) -> Header:
         raise GroupBroken("the state that arrived is not the one that was sent")
     state.put_back(tree)
     return header
+
+
+def _framed(header: Header) -> bytes:
+    """Not as JSON, which has no word for a loss that is infinite or not a number."""
+    encoded = msgspec.msgpack.encode(header)
+    return (len(encoded).to_bytes(2, "big") + encoded).ljust(HEADER_BYTES)
+
+
+def _unframed(data: bytes) -> Header:
+    try:
+        return msgspec.msgpack.decode(data[2 : 2 + int.from_bytes(data[:2], "big")], type=Header)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        raise GroupBroken("what arrived is not the beginning of a state") from None
 
 
 class _Pipeline:
@@ -126,6 +149,10 @@ def _packs(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
 def _packed(pack: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
     parts = [protected.bytes_of(tensor).to(device) for tensor in pack]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def _tensor(data: bytes, device: torch.device) -> torch.Tensor:

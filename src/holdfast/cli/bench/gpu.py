@@ -36,7 +36,7 @@ class Contest(msgspec.Struct, kw_only=True):
 
 
 @click.command()
-@click.option("--steps", default=12, show_default=True, type=click.IntRange(min=WARM_UP_STEPS + 2))
+@click.option("--steps", default=20, show_default=True, type=click.IntRange(min=WARM_UP_STEPS + 2))
 @click.option(
     "--members", default=2, show_default=True, type=click.IntRange(min=2), help="That share the GPU."
 )
@@ -45,7 +45,7 @@ def command(steps: int, members: int, as_json: bool) -> None:
     """Train a GPT of 124M parameters (bf16, AdamW, dropout) alone, shared, killed, and without Holdfast."""
     with tempfile.TemporaryDirectory() as place:
         plan = Path(place) / "kill.toml"
-        plan.write_text(KILL_PLAN.format(step=steps // 2))
+        plan.write_text(KILL_PLAN.format(step=steps - 3))
         contests = [
             _contest("plain loop", steps, ["--plain", "fast"]),
             _contest("plain loop, deterministic kernels", steps, ["--plain", "deterministic"]),

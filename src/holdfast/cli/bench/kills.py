@@ -23,7 +23,8 @@ from holdfast.cli.bench.contestants import (
     Processes,
     node_of,
 )
-from holdfast.record.events import MemberLost
+from holdfast.cli.record import JOURNAL_DIRECTORY
+from holdfast.record.events import GenerationOpened, MemberLost
 from holdfast.record.journal import Damage, read_directory
 
 WARM_UP_STEPS = 20
@@ -34,7 +35,7 @@ RUN_STEPS = 300
 """A Holdfast run's length: enough for its kills, and short enough to be done again undisturbed."""
 START_S_MAX = 180.0
 RECOVERY_S_MAX = 90.0
-PHASES = ("detect", "admit", "build", "regroup", "first_step")
+PHASES = ("detect", "admit", "build", "abort", "group", "state", "first_step")
 
 T = TypeVar("T")
 
@@ -52,7 +53,8 @@ class Survival(msgspec.Struct, frozen=True, kw_only=True):
     """One Holdfast run: a killed worker, then a killed node, then the end.
 
     phases_s: how long it took until the loss was on record (detect), the warm process had its place (admit),
-    it had built its model (build), it had a group and the state (regroup), all had committed (first_step).
+    it had built its model (build), the others had left the old group (abort), all were in the new one (group)
+    and had the same state (state), all had committed (first_step).
     """
 
     worker: Recovery
@@ -147,6 +149,23 @@ class Kill:
 
         return _await(self._processes, whole, RECOVERY_S_MAX, f"a step of {members} members after a kill")
 
+    def on_record(self) -> tuple[int, GenerationOpened]:
+        """When the loss was recorded, by this machine's wall clock, and how all regrouped after it."""
+
+        def found() -> tuple[int, GenerationOpened] | None:
+            items = read_directory(self._folder / "home" / JOURNAL_DIRECTORY)
+            after = [item for item in items if not isinstance(item, Damage)]
+            after = [event for event in after if event.recorded_ns >= self.at_wall_ns]
+            lost_ns = [event.recorded_ns for event in after if isinstance(event, MemberLost)]
+            whole = [
+                event
+                for event in after
+                if isinstance(event, GenerationOpened) and len(event.members) == MEMBERS
+            ]
+            return (min(lost_ns), whole[0]) if lost_ns and whole else None
+
+        return _await(self._processes, found, RECOVERY_S_MAX, "the record of a recovery")
+
     def recovery(self, resumed: Whole) -> Recovery:
         return Recovery(
             recovered_s=(resumed.at_ns - self.at_ns) / 1e9,
@@ -199,19 +218,23 @@ def _phases_s(folder: Path, kill: Kill, resumed: Whole) -> dict[str, float]:
     (replacement,) = resumed.processes - kill.before
     lines = (folder / f"{replacement}.marks").read_text(encoding="ascii").splitlines()
     marks = {mark: int(at_ns) for mark, at_ns in map(str.split, lines)}
-    lost_ns = kill.at_ns + _loss_on_record_ns(folder, kill) - kill.at_wall_ns
-    moments = (kill.at_ns, lost_ns, marks["joined"], marks["ready"], marks["resumed"], resumed.at_ns)
+    lost_wall_ns, opened = kill.on_record()
+    # Regrouping ends with the state and begins with the slowest to leave; who has left waits for it, so that
+    # the time it took to meet is what lies between.
+    regrouped_ns = marks["resumed"]
+    met_ns = max(marks["ready"], regrouped_ns - (opened.state_ns or 0))
+    left_ns = min(met_ns, marks["ready"] + (opened.abort_ns or 0))
+    moments = (
+        kill.at_ns,
+        kill.at_ns + lost_wall_ns - kill.at_wall_ns,
+        marks["joined"],
+        marks["ready"],
+        left_ns,
+        met_ns,
+        regrouped_ns,
+        resumed.at_ns,
+    )
     return {
         phase: (after - before) / 1e9
         for phase, before, after in zip(PHASES, moments, moments[1:], strict=False)
     }
-
-
-def _loss_on_record_ns(folder: Path, kill: Kill) -> int:
-    """When the run had it on record that a member is lost, by the wall clock of this machine."""
-    events = (event for event in read_directory(folder / "home" / "journal") if not isinstance(event, Damage))
-    return min(
-        event.recorded_ns
-        for event in events
-        if isinstance(event, MemberLost) and event.recorded_ns >= kill.at_wall_ns
-    )

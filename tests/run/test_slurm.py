@@ -1,0 +1,201 @@
+"""`srun holdfast run` under a real Slurm with two nodes: it stands where torchrun stood."""
+
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from holdfast.record.events import Event, GenerationOpened, MemberLost, RunEnded
+from holdfast.record.journal import Damage, read_directory
+from holdfast.run.endpoint import find_endpoint
+
+RUN_S_MAX = 120.0
+POLL_INTERVAL_S = 0.02
+LANES = 8
+STEPS = 20
+HOLDFAST = (sys.executable, "-m", "holdfast", "run")
+ON_BOTH_NODES = ("srun", "--nodes=2", "--ntasks-per-node=1", "--kill-on-bad-exit=0")
+
+Kind = TypeVar("Kind", bound=Event)
+
+PLAIN = "import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])"
+PROTECTED = f'''
+"""MEMBERS: train in so many of them, and tell what comes of it in files WHAT-MEMBER."""
+import os, pathlib, sys, time
+import torch
+import holdfast.train as hf
+
+
+def tell(what, text):
+    pathlib.Path(what + "-" + os.environ.get("HOLDFAST_MEMBER", "alone")).write_text(text)
+
+
+def wait_for(pattern, count):
+    while len(list(pathlib.Path().glob(pattern))) < count:
+        time.sleep({POLL_INTERVAL_S})
+
+
+tell("started", "")
+wait_for("started-*", int(sys.argv[1]))
+with hf.join() as run:
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 8))
+    state = run.protect(model, torch.optim.AdamW(model.parameters(), lr=0.01), lanes={LANES}, seed=1)
+    computed = 0
+    for step in state.steps({STEPS}):
+        for lane in step.lanes:
+            x = torch.randn(4, 8, generator=torch.Generator().manual_seed(100 * step.number + lane.index))
+            lane.backward((model(x) - x).square().mean())
+            computed += 1
+        if step.number == {STEPS // 2}:
+            tell("halfway", str(os.getpid()))
+            wait_for("go", 1)
+        step.commit()
+    tell("digest", state.digest())
+    tell("lanes", str(computed))
+'''
+
+
+class Job:
+    """One use of the cluster, in a folder: the script, what it and Slurm say, and Holdfast's home."""
+
+    def __init__(self, folder: Path, settings: Path) -> None:
+        self.folder = folder
+        self.home = folder / "home"
+        others = ("HOLDFAST", "SLURM")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(others)}
+        self.environment = {
+            **kept,
+            "HOLDFAST_HOME": str(self.home),
+            "HOLDFAST_TOKEN": "a token for tests",
+            "SLURM_CONF": str(settings),
+        }
+
+    @contextmanager
+    def started(self, *command: str, script: str) -> Iterator["subprocess.Popen[bytes]"]:
+        (self.folder / "script.py").write_text(script, encoding="utf-8")
+        with (self.folder / "output").open("wb") as output:
+            process = subprocess.Popen(
+                command,
+                cwd=self.folder,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+    def run(self, *command: str, script: str) -> int:
+        with self.started(*command, script=script) as process:
+            return self.wait(process)
+
+    def wait(self, process: "subprocess.Popen[bytes]") -> int:
+        self.until(lambda: process.poll() is not None)
+        return process.wait()
+
+    def let_go(self) -> None:
+        """The script does not wait, or no longer, when it is halfway through."""
+        (self.folder / "go").touch()
+
+    def told(self, what: str) -> dict[str, str]:
+        """By which member."""
+        paths = self.folder.glob(f"{what}-*")
+        return {path.name.removeprefix(f"{what}-"): path.read_text(encoding="utf-8") for path in paths}
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        due_s = time.monotonic() + RUN_S_MAX
+        while not condition():
+            assert time.monotonic() < due_s, self.output
+            time.sleep(POLL_INTERVAL_S)
+
+    @property
+    def output(self) -> str:
+        return (self.folder / "output").read_text(encoding="utf-8")
+
+    def events(self, kind: type[Kind]) -> list[Kind]:
+        read = [item for item in read_directory(self.home / "journal", {}) if not isinstance(item, Damage)]
+        return [event for event in read if isinstance(event, kind)]
+
+
+@pytest.fixture
+def job(tmp_path: Path, slurm: Path) -> Job:
+    return Job(tmp_path, slurm)
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+@pytest.fixture(scope="module")
+def digest(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What the script comes to by itself, with neither Slurm nor `holdfast run`."""
+    alone = Job(tmp_path_factory.mktemp("alone"), Path(os.devnull))
+    alone.let_go()
+    assert alone.run(sys.executable, "script.py", "1", script=PROTECTED) == 0, alone.output
+    return alone.told("digest")["alone"]
+
+
+def parent(pid: int) -> int:
+    stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
+    return int(stat.rpartition(")")[2].split()[1])
+
+
+def test_the_nodes_of_a_job_make_one_run(job: Job, free_port: int, digest: str) -> None:
+    job.let_go()
+    flags = ("--nnodes", "2", "--nproc-per-node", "1", "--coordinator", f"127.0.0.1:{free_port}")
+    code = job.run(*ON_BOTH_NODES, *HOLDFAST, *flags, "script.py", "2", script=PROTECTED)
+    assert code == 0, job.output
+    lanes = [int(computed) for computed in job.told("lanes").values()]
+    assert lanes == [STEPS * LANES // 2] * 2
+    assert [*job.told("digest").values()] == [digest] * 2
+
+
+def test_the_loss_of_a_task_leaves_the_other_going(job: Job, free_port: int, digest: str) -> None:
+    flags = ("--run", "goes-on", "--nnodes", "1:2", "--coordinator", f"127.0.0.1:{free_port}", "--warm", "0")
+    with job.started(*ON_BOTH_NODES, *HOLDFAST, *flags, "script.py", "2", script=PROTECTED) as srun:
+        job.until(lambda: len([pid for pid in job.told("halfway").values() if pid]) == 2)
+        launchers = {member: parent(parent(int(pid))) for member, pid in job.told("halfway").items()}
+        holder = find_endpoint(job.home, "goes-on").pid
+        (lost,) = [member for member, launcher in launchers.items() if launcher != holder]
+        os.kill(launchers[lost], signal.SIGKILL)
+        job.until(lambda: " lost " in job.output)
+        job.let_go()
+        code = job.wait(srun)
+    assert code == 128 + signal.SIGKILL, job.output  # srun tells the worst of its tasks
+    (survivor,) = launchers.keys() - {lost}
+    assert job.told("digest") == {survivor: digest}
+    assert [event.subject for event in job.events(MemberLost)] == [lost]
+    assert [{*event.members} for event in job.events(GenerationOpened)][-2:] == [
+        {survivor, lost},
+        {survivor},
+    ]
+    assert [event.outcome for event in job.events(RunEnded)] == ["completed"]
+
+
+def test_a_batch_script_names_its_first_node(job: Job, free_port: int) -> None:
+    batch = f"""#!/bin/bash
+export HOLDFAST_TOKEN=$(openssl rand -hex 16)
+first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+srun {shlex.join(HOLDFAST)} --nnodes "$SLURM_JOB_NUM_NODES" --coordinator "$first:{free_port}" script.py
+"""
+    (job.folder / "batch.sh").write_text(batch, encoding="utf-8")
+    flags = ("--wait", "--nodes=2", "--ntasks-per-node=1", "--output=output", "--open-mode=append")
+    assert job.run("sbatch", *flags, "batch.sh", script=PLAIN) == 0, job.output
+    ranks = [line.partition("rank ")[2] for line in job.output.splitlines() if "rank " in line]
+    assert sorted(ranks) == ["0 of 2", "1 of 2"]

@@ -1,0 +1,370 @@
+"""A script that nobody coordinates: a run with one member, its record, its checkpoints, and its mistakes."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import holdfast.train as hf
+from holdfast.record.errors import InputError
+from holdfast.record.events import RunEnded
+from holdfast.record.journal import read_directory
+
+WIDTH = 4
+
+
+def build() -> tuple[nn.Module, torch.optim.Optimizer]:
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.1), nn.Linear(WIDTH, WIDTH))
+    return model, torch.optim.Adam(model.parameters(), lr=0.01)
+
+
+def loss_of(model: nn.Module, lane: hf.Lane) -> torch.Tensor:
+    result: torch.Tensor = model(torch.full((2, WIDTH), lane.step + lane.index / lane.of)).square().mean()
+    return result
+
+
+def train(steps: int, *, lanes: int = 4, seed: int = 1) -> str:
+    with hf.join() as run:
+        model, optimizer = build()
+        state = run.protect(model, optimizer, lanes=lanes, seed=seed)
+        for step in state.steps(steps):
+            for lane in step.lanes:
+                lane.backward(loss_of(model, lane))
+            step.commit()
+        assert state.version == steps
+    return state.digest()
+
+
+def events(journal: Path) -> list[str]:
+    return [type(event).__name__ for event in read_directory(journal)]
+
+
+# ---- the record --------------------------------------------------------------------------------------------
+
+
+def test_a_run_by_itself_writes_its_record(alone: Path) -> None:
+    train(3)
+    assert events(alone) == [
+        "RunStarted",
+        "MemberJoined",
+        "GenerationOpened",
+        "StepCommitted",
+        "StepCommitted",
+        "StepCommitted",
+        "RunEnded",
+    ]
+
+
+def test_a_script_that_fails_ends_its_run(alone: Path) -> None:
+    def fail() -> None:
+        with hf.join() as run:
+            for step in run.protect(*build(), lanes=2, seed=1).steps(3):
+                _ = step.number / 0
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    ended = list(read_directory(alone))[-1]
+    assert isinstance(ended, RunEnded)
+    assert (ended.outcome, ended.reason) == ("failed", "division by zero")
+
+
+def test_a_script_that_protects_nothing_or_makes_no_step_is_none_the_worse(alone: Path) -> None:
+    with hf.join() as run:
+        assert run.rank == 0
+    assert not alone.exists()
+    with hf.join() as run:
+        run.protect(*build(), lanes=2, seed=1)
+    assert events(alone)[-1] == "RunEnded"
+
+
+# ---- checkpoints -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def checkpoints(alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOLDFAST_CHECKPOINTS", str(tmp_path / "checkpoints"))
+    monkeypatch.setenv("HOLDFAST_CHECKPOINT_EVERY", "1")
+    return tmp_path / "checkpoints"
+
+
+def test_a_run_goes_on_from_its_checkpoint_with_the_same_bits(
+    checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(2)
+    resumed = train(5)
+    monkeypatch.setenv("HOLDFAST_CHECKPOINTS", str(checkpoints.with_name("others")))
+    assert resumed == train(5)
+
+
+@pytest.mark.parametrize(("setting", "value"), [("lanes", 8), ("seed", 2)])
+def test_a_checkpoint_made_otherwise_is_refused(checkpoints: Path, setting: str, value: int) -> None:
+    train(2)
+    with pytest.raises(InputError, match=f"{setting}=[14], this run has {value}"):
+        train(5, **{setting: value})
+
+
+def test_a_checkpoint_of_another_model_is_refused_with_a_sentence(checkpoints: Path) -> None:
+    train(2)
+    model = nn.Sequential(nn.Linear(WIDTH, 2), nn.Dropout(0.1), nn.Linear(2, WIDTH))
+    sentence = mistake(go, model, lanes=4)
+    assert "does not fit what is protected" in sentence
+    assert "size mismatch" in sentence
+
+
+# ---- mistakes ----------------------------------------------------------------------------------------------
+
+Script = Callable[[hf.State, nn.Module], None]
+
+
+def mistake(script: Script, model: nn.Module | None = None, **told: Any) -> str:
+    """What a script is told that does this."""
+    built = build() if model is None else (model, torch.optim.SGD(model.parameters(), lr=0.1))
+    with pytest.raises(InputError) as refused, hf.join() as run:
+        script(run.protect(*built, **{"lanes": 2, "seed": 1, **told}), built[0])
+    assert refused.value.hint
+    return refused.value.sentence
+
+
+def go(state: hf.State, model: nn.Module) -> None:
+    for step in state.steps(2):
+        for lane in step.lanes:
+            lane.backward(loss_of(model, lane))
+        step.commit()
+
+
+@pytest.mark.parametrize("lanes", [6, 0, -8, 1 << 17])
+def test_lanes_that_are_no_power_of_two(alone: Path, lanes: int) -> None:
+    assert f"lanes={lanes} is not a power of two" in mistake(go, lanes=lanes)
+
+
+def test_accumulating_nothing(alone: Path) -> None:
+    assert "accumulate=0" in mistake(go, accumulate=0)
+
+
+def test_protecting_twice_or_outside_the_run(alone: Path) -> None:
+    with hf.join() as run:
+        run.protect(*build(), lanes=2, seed=1)
+        with pytest.raises(InputError, match="called twice"):
+            run.protect(*build(), lanes=2, seed=1)
+    run = hf.join()
+    with pytest.raises(InputError, match="outside `with"):
+        run.protect(*build(), lanes=2, seed=1)
+
+
+def test_a_lane_without_backward(alone: Path) -> None:
+    def script(state: hf.State, model: nn.Module) -> None:
+        for step in state.steps(1):
+            assert list(step.lanes)
+
+    assert "Lane 0 had 0 calls" in mistake(script)
+
+
+def test_a_lane_with_more_backwards_than_it_was_told_of(alone: Path) -> None:
+    def script(state: hf.State, model: nn.Module) -> None:
+        for step in state.steps(1):
+            for lane in step.lanes:
+                lane.backward(loss_of(model, lane))
+                lane.backward(loss_of(model, lane))
+
+    assert "for the 2. time" in mistake(script)
+    assert "had 1 calls of lane.backward(), not 2" in mistake(go, accumulate=2)
+
+
+def test_a_backward_that_the_lane_knows_nothing_of(alone: Path) -> None:
+    def script(state: hf.State, model: nn.Module) -> None:
+        for step in state.steps(1):
+            for lane in step.lanes:
+                lane.backward(loss_of(model, lane))
+                loss_of(model, lane).backward()  # type: ignore[no-untyped-call]
+
+    assert "its gradient in two parts" in mistake(script)
+
+
+class Reentrant(nn.Module):
+    """One layer, used in two segments whose backward passes are passes of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.clone().requires_grad_()
+        for _ in range(2):
+            x = checkpoint(self.layer, x, use_reentrant=True)
+        return x
+
+
+def test_a_parameter_whose_gradient_comes_in_parts(alone: Path) -> None:
+    """The first part was sent already when the second comes."""
+    assert "its gradient in two parts" in mistake(go, Reentrant())
+
+
+def test_a_loss_that_is_none(alone: Path) -> None:
+    def script(state: hf.State, model: nn.Module) -> None:
+        for step in state.steps(1):
+            for lane in step.lanes:
+                lane.backward(model(torch.ones(2, WIDTH)))
+
+    assert "a loss of one element" in mistake(script)
+
+
+def test_committing_too_early_or_twice_or_never(alone: Path) -> None:
+    def early(state: hf.State, model: nn.Module) -> None:
+        next(iter(state.steps(1))).commit()
+
+    def twice(state: hf.State, model: nn.Module) -> None:
+        for step in state.steps(1):
+            for lane in step.lanes:
+                lane.backward(loss_of(model, lane))
+            step.commit()
+            step.commit()
+
+    def never(state: hf.State, model: nn.Module) -> None:
+        for step in state.steps(2):
+            for lane in step.lanes:
+                lane.backward(loss_of(model, lane))
+
+    def loss_before(state: hf.State, model: nn.Module) -> None:
+        assert next(iter(state.steps(1))).loss
+
+    assert "commit() was called before the lanes" in mistake(early)
+    assert "committed twice" in mistake(twice)
+    assert "left without step.commit()" in mistake(never)
+    assert "loss of step 1 was asked for before" in mistake(loss_before)
+
+
+def test_leaving_the_lanes_early_or_going_through_them_twice(alone: Path) -> None:
+    def leaving(state: hf.State, model: nn.Module) -> None:
+        for step in state.steps(1):
+            for lane in step.lanes:
+                lane.backward(loss_of(model, lane))
+                break
+            step.commit()
+
+    def again(state: hf.State, model: nn.Module) -> None:
+        for step in state.steps(1):
+            for _ in range(2):
+                for lane in step.lanes:
+                    lane.backward(loss_of(model, lane))
+            step.commit()
+
+    assert "before the lanes of step 1 were through" in mistake(leaving)
+    assert "lanes of step 1 were asked for twice" in mistake(again)
+
+
+def test_epochs_whose_steps_are_counted_from_0(alone: Path) -> None:
+    def epochs(state: hf.State, model: nn.Module) -> None:
+        for _ in range(2):
+            go(state, model)
+
+    assert "steps(2) was called again" in mistake(epochs)
+
+
+def test_epochs_whose_steps_are_counted_from_the_beginning(alone: Path) -> None:
+    numbers = []
+    with hf.join() as run:
+        model, optimizer = build()
+        state = run.protect(model, optimizer, lanes=2, seed=1)
+        for epoch in range(3):
+            for step in state.steps((epoch + 1) * 2):
+                for lane in step.lanes:
+                    lane.backward(loss_of(model, lane))
+                step.commit()
+                numbers.append(step.number)
+                if step.number == 3:
+                    break
+    assert numbers == [1, 2, 3, 4, 5, 6]
+
+
+class Keeping(nn.Module):
+    """Changes a buffer in the given way whenever it is called."""
+
+    def __init__(self, keep: Callable[["Keeping"], None]) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("seen", torch.zeros(3))
+        self.seen: torch.Tensor
+        self.keep = keep
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.keep(self)
+        result: torch.Tensor = self.layer(x)
+        return result
+
+
+def in_place(model: Keeping) -> None:
+    model.seen += 1
+
+
+def anew(model: Keeping) -> None:
+    model.seen = model.seen + 1
+
+
+def behind_the_back(model: Keeping) -> None:
+    model.seen.data.add_(1)
+
+
+@pytest.mark.parametrize("keep", [in_place, anew, behind_the_back])
+def test_a_buffer_that_forward_changes(alone: Path, keep: Callable[[Keeping], None]) -> None:
+    assert "'seen' was changed in a lane" in mistake(go, Keeping(keep))
+    with hf.join() as run:
+        model = Keeping(keep)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        go(run.protect(model, optimizer, lanes=2, seed=1, moving=["seen"]), model)
+        assert model.seen.tolist() == [2, 2, 2]
+
+
+def test_a_moving_buffer_that_is_changed_outside_the_lanes(alone: Path) -> None:
+    def script(state: hf.State, model: nn.Module) -> None:
+        for step in state.steps(2):
+            for lane in step.lanes:
+                lane.backward(loss_of(model, lane))
+            step.commit()
+            model(torch.ones(2, WIDTH))  # model.eval() was forgotten
+
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH))
+    assert "'1.num_batches_tracked' was changed outside the lanes" in mistake(script, model)
+
+
+def test_zero_grad_wherever_a_script_is_used_to_call_it(alone: Path) -> None:
+    def digest_of(calls: set[str]) -> str:
+        with hf.join() as run:
+            model, optimizer = build()
+            state = run.protect(model, optimizer, lanes=2, seed=1)
+            for step in state.steps(3):
+                if "step" in calls:
+                    optimizer.zero_grad()
+                for lane in step.lanes:
+                    if "before" in calls:
+                        optimizer.zero_grad()
+                    lane.backward(loss_of(model, lane))
+                    if "after" in calls:
+                        optimizer.zero_grad()
+                step.commit()
+                if "commit" in calls:
+                    optimizer.zero_grad()
+        return state.digest()
+
+    assert len({digest_of(calls) for calls in ({"-"}, {"step", "commit"}, {"before"}, {"after"})}) == 1
+
+
+def test_all_of_it_inside_autocast_uses_the_newest_weights(alone: Path) -> None:
+    """autocast remembers weights until it ends, and would compute with those of the first step."""
+
+    def digest_of(outer: bool) -> str:
+        with hf.join() as run:
+            model, optimizer = build()
+            state = run.protect(model, optimizer, lanes=2, seed=1)
+            with torch.autocast("cpu", torch.bfloat16, enabled=outer):
+                for step in state.steps(3):
+                    for lane in step.lanes:
+                        with torch.autocast("cpu", torch.bfloat16, enabled=True, cache_enabled=outer):
+                            lane.backward(loss_of(model, lane))
+                    step.commit()
+        return state.digest()
+
+    assert digest_of(outer=True) == digest_of(outer=False)

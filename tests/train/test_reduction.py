@@ -1,0 +1,115 @@
+"""The sum over lanes: bit by bit the one along the tree, whoever computed what, when, in which buckets."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.train import tree
+from holdfast.train.reduction import Reduction
+from holdfast.train.sheets import Fold, Layout, Sheet
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float64)
+SHAPES = ((7,), (3, 5), (), (0, 4), (40,), (2, 3, 4))
+Together = Callable[..., list[Any]]
+
+
+def layout_of(lanes: int, bucket_bytes: int) -> Layout:
+    parameters = [
+        torch.nn.Parameter(torch.zeros(shape, dtype=DTYPES[number % 3]))
+        for number, shape in enumerate(SHAPES)
+    ]
+    return Layout(parameters, [torch.zeros(3), torch.tensor(0)], lanes, bucket_bytes=bucket_bytes)
+
+
+def fill(sheet: Sheet, lane: int) -> None:
+    """Numbers of very different sizes, whose sum depends on the order of additions."""
+    generator = torch.Generator().manual_seed(lane)
+    for flat in sheet.flats:
+        numbers = torch.randn(flat.shape, generator=generator, dtype=torch.float64)
+        scales = torch.randint(-8, 9, flat.shape, generator=generator)
+        flat.copy_(torch.ldexp(numbers, scales) * 100)
+
+
+def reference(layout: Layout, node: tree.Node) -> list[torch.Tensor]:
+    if node[0] == 0:
+        sheet = Sheet(layout)
+        fill(sheet, node[1])
+        return sheet.flats
+    left, right = (reference(layout, child) for child in tree.children(node))
+    return [a + b for a, b in zip(left, right, strict=True)]
+
+
+def fold_of(layout: Layout, lanes: Sequence[int]) -> Fold:
+    fold = Fold(layout)
+    for lane in lanes:
+        sheet = fold.take()
+        fill(sheet, lane)
+        fold.open(lane, sheet)
+        for bucket in range(layout.buckets):
+            fold.merge(bucket)
+        fold.close(keep=None)
+    return fold
+
+
+def same(left: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> bool:
+    pairs = zip(left, right, strict=True)
+    return all(torch.equal(a.view(torch.uint8), b.view(torch.uint8)) for a, b in pairs)
+
+
+@given(st.sampled_from([1, 2, 4, 8, 16]), st.data())
+@settings(max_examples=40, deadline=None)
+def test_one_member_adds_along_the_tree_in_whatever_order_lanes_come(lanes: int, data: st.DataObject) -> None:
+    layout = layout_of(lanes, bucket_bytes=64)
+    fold = fold_of(layout, data.draw(st.permutations(range(lanes))))
+    root = tree.root(lanes)
+    assert list(fold.held) == [root]
+    assert same(fold.held[root].flats, reference(layout, root))
+
+
+def test_members_add_along_the_tree_whoever_has_which_lanes(together: Together) -> None:
+    """Twice, with what was held left as it was: a step that breaks off is reduced again by others."""
+
+    @given(st.integers(1, 4), st.sampled_from([1, 2, 8, 16]), st.sampled_from([16, 100, 1 << 20]), st.data())
+    @settings(max_examples=40, deadline=None)
+    def check(size: int, lanes: int, bucket_bytes: int, data: st.DataObject) -> None:
+        layout = layout_of(lanes, bucket_bytes)
+        owners = data.draw(st.lists(st.integers(0, size - 1), min_size=lanes, max_size=lanes))
+        shares = [[lane for lane in range(lanes) if owners[lane] == rank] for rank in range(size)]
+        orders = [data.draw(st.permutations(share)) for share in shares]
+        nodes = [tree.cover(share) for share in shares]
+
+        def reduce(group: Any) -> list[list[torch.Tensor]]:
+            fold = fold_of(layout, orders[group.rank])
+            assert set(fold.held) == set(nodes[group.rank])
+            reduction = Reduction(group, layout, nodes)
+            sums = []
+            for _ in range(2):
+                reduction.begin(fold.held, total := Sheet(layout))
+                for bucket in range(layout.buckets):
+                    reduction.launch(bucket)
+                reduction.finish()
+                sums.append(total.flats)
+            return sums
+
+        expected = reference(layout, tree.root(lanes))
+        for sums in together(size, reduce):
+            assert all(same(flats, expected) for flats in sums)
+
+    check()
+
+
+def test_a_fold_uses_its_sheets_again() -> None:
+    layout = layout_of(16, bucket_bytes=64)
+    fold = Fold(layout)
+    sheets: set[int] = set()
+    for _ in range(3):
+        for lane in range(16):
+            sheet = fold.take()
+            sheets.add(id(sheet))
+            fold.open(lane, sheet)
+            fold.close(keep=None)
+        fold.clear(keep=None)
+    assert len(sheets) == 5  # log2(16) + 1

@@ -1,0 +1,165 @@
+"""Regrouping without a coordinator: members as threads, generations as a test says."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from holdfast.run import wire
+from holdfast.train import randomness
+from holdfast.train.gradients import Gradients
+from holdfast.train.group import Rendezvous, Superseded
+from holdfast.train.protected import Protected
+from holdfast.train.seat import Seat
+from holdfast.train.steps import Loop, Settings
+
+WAIT_S_MAX = 20.0
+Together = Callable[..., list[Any]]
+
+
+class Board:
+    """What the members of all generations have published; which generations there are."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.published: dict[tuple[int, str], bytes] = {}
+        self.generations: list[wire.Generation] = []
+
+    def open(self, *members: str) -> None:
+        with self.changed:
+            number = len(self.generations) + 1
+            self.generations.append(wire.Generation(number=number, members=members, at_boundary=number > 1))
+            self.changed.notify_all()
+
+
+class ScriptedControl:
+    """A member's side of a control plane that consists of a board."""
+
+    def __init__(self, member: str, board: Board) -> None:
+        self.member = member
+        self.said: list[wire.FromWorker] = []
+        self.finishes = 0
+        self._board = board
+
+    def _wait(self, until: Callable[[], bool]) -> None:
+        with self._board.changed:
+            assert self._board.changed.wait_for(until, WAIT_S_MAX), "nothing came"
+
+    def _newer(self, number: int) -> wire.Generation | None:
+        found = [one for one in self._board.generations if one.number > number and self.member in one.members]
+        return found[-1] if found else None
+
+    def admitted(self) -> wire.Admitted:
+        return wire.Admitted(slot=0, slots=1)
+
+    def ready(self, setup: wire.Setup, version: int) -> None:
+        pass
+
+    def newest(self, after: int) -> wire.Generation | None:
+        self._wait(lambda: self._newer(after) is not None)
+        return self._newer(after)
+
+    def pending(self, present: int) -> int:
+        newer = self._newer(present)
+        return newer.number if newer is not None else 0
+
+    def superseded(self, number: int, *, forming: bool = False) -> bool:
+        return forming and self._newer(number) is not None
+
+    def on_superseded(self, call: Callable[[], None] | None) -> None:
+        pass
+
+    def publish(self, generation: int, key: str, value: bytes) -> None:
+        with self._board.changed:
+            self._board.published[generation, key] = value
+            self._board.changed.notify_all()
+
+    def lookup(self, generation: int, key: str) -> bytes:
+        self._wait(lambda: (generation, key) in self._board.published or self._newer(generation) is not None)
+        if (generation, key) not in self._board.published:
+            raise Superseded
+        return self._board.published[generation, key]
+
+    def say(self, message: wire.FromWorker) -> None:
+        self.said.append(message)
+
+    def at(self, step: int, stage: wire.Stage) -> None:
+        pass
+
+    def strike(self, step: int, moment: wire.Moment, rank: int, size: int) -> None:
+        pass
+
+    def finished(self, step: int, digest: str, present: int) -> wire.Generation | None:
+        """The first to be through is joined by another; then both are done."""
+        self.finishes += 1
+        if self.member == "a" and self.finishes == 1:
+            self._board.open("a", "b")
+            return self.newest(present)
+        return None
+
+    def close(self, failure: str = "") -> None:
+        pass
+
+
+class Member:
+    """One member, whose script stops early."""
+
+    def __init__(self, name: str, board: Board, group: Any) -> None:
+        torch.manual_seed(3)
+        self.model = nn.Linear(3, 3)
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
+        self.state = Protected([self.model, optimizer])
+        self.control = ScriptedControl(name, board)
+        gradients = Gradients(self.state, 4, 1)
+
+        def make(store: Rendezvous, rank: int, size: int) -> Any:
+            return group
+
+        self.seat = Seat(self.control, self.state, gradients, {"lanes": 4}, make, None)
+        settings = Settings(lanes=4, seed=1, clip_norm=None, accumulate=1, on_commit=None)
+        self.loop = Loop(self.control, self.state, settings, gradients, self.seat, None)
+
+    def run(self, total: int, stop_after: int) -> list[int]:
+        numbers = []
+        for step in self.loop.steps(total):
+            for lane in step.lanes:
+                lane.backward(self.model(torch.full((2, 3), float(lane.index))).square().mean())
+            step.commit()
+            numbers.append(step.number)
+            if step.number == stop_after:
+                break
+        self.loop.finish()
+        return numbers
+
+
+@pytest.mark.parametrize("stop_after", [3, 10])
+def test_who_joins_when_the_others_are_through_makes_no_steps_of_its_own(
+    together: Together, stop_after: int
+) -> None:
+    """It gets their state; its script would go on to the last step, with nobody to go on with."""
+    board = Board()
+    building = threading.Lock()
+
+    def take_part(group: Any) -> tuple[list[int], str]:
+        with building:
+            member = Member("ab"[group.rank], board, group)
+        if group.rank == 0:
+            board.open("a")
+        return member.run(10, stop_after), member.state.digest()
+
+    (made, digest), (made_later, digest_later) = together(2, take_part)
+    assert made == list(range(1, stop_after + 1))
+    assert made_later == []
+    assert digest_later == digest
+
+
+def test_what_is_drawn_outside_lanes_does_not_depend_on_the_lanes_before() -> None:
+    """And is something else at each of the places where a step may draw."""
+    drawn = set()
+    for place in (randomness.BEFORE_LANES, randomness.REDUCED, randomness.COMMITTED, 0, 1):
+        randomness.begin(1, 5, place)
+        drawn.add(torch.rand(1).item())
+    assert len(drawn) == 5
