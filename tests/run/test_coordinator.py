@@ -533,8 +533,8 @@ def test_a_client_that_does_not_read_is_given_up(tmp_path: Path) -> None:
                     await asyncio.to_thread(reader.send, frame(message))
                 await until(
                     lambda: (
-                        ["n0.0"]
-                        == [member.name for member in site.coordinator.status().members if member.alive]
+                        [member.name for member in site.coordinator.status().members if member.alive]
+                        == ["n0.0"]
                     )
                 )
             await agent.close()

@@ -76,6 +76,8 @@ class Hub:
         self._connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
+        with contextlib.suppress(OSError):  # closing alone would not wake whoever waits in accept()
+            self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
         if self.connected.is_set():
             self.hang_up_quietly()

@@ -762,7 +762,7 @@ def test_waits_follow_what_was_seen_within_their_bounds() -> None:
     assert seen.lease_ns == ns(8)
     assert seen.replace_ns == ns(6)
     assert seen.form_wait_ns(at_boundary=False) == ns(100)
-    assert seen.hung_ns == ns(200)
+    assert seen.hung_ns == ns(600)
     slow = Observed(gap_ns_max=ns(100), ready_ns_max=ns(100), form_ns_max=ns(1000))
     assert slow.lease_ns == ns(30)
     assert slow.replace_ns == 0  # too slow to be waited for at all

@@ -68,7 +68,7 @@ def test_tensors_arrive_in_the_order_in_which_they_were_sent(pair: list[GlooGrou
 
 
 def test_what_is_under_way_is_kept_although_nobody_else_has_it(pair: list[GlooGroup]) -> None:
-    """gloo has only addresses: memory that was freed would be sent, or written to."""
+    """Memory that was freed would be sent, or written to."""
     size = 1 << 22  # so large that it is unmapped when it is freed
     works = [
         pair[0].exchange([(torch.full((size,), number, dtype=torch.uint8), 1)], [], 1) for number in range(3)

@@ -50,6 +50,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     is_module: bool
     no_python: bool
     checkpoints: Path | None
+    checkpoint_every: int | None
     log_dir: Path | None
     role: str
     redirects: str
@@ -134,6 +135,12 @@ def _without_effect(name: str, why: str, **settings: Any) -> Callable[[Verb], Ve
     help="For durable checkpoints.  [default: $HOLDFAST_HOME/runs/RUN/checkpoints]",
 )
 @click.option(
+    "--checkpoint-every",
+    type=click.IntRange(min=1),
+    metavar="STEPS",
+    help="How often.  [default: by cost, and at most every 10 s]",
+)
+@click.option(
     "--log-dir",
     type=click.Path(path_type=Path),
     metavar="DIR",
@@ -207,6 +214,7 @@ def _order(given: _Flags) -> Order:
         coordinator=_place(given),
         token=os.environ.get("HOLDFAST_TOKEN", ""),
         checkpoints=given.checkpoints,
+        checkpoint_every=given.checkpoint_every,
         address=given.local_addr or "",
         role=given.role,
         log_directory=given.log_dir,
@@ -274,7 +282,8 @@ def _check_module(name: str) -> None:
 
 def _run_name(given: _Flags) -> str:
     if given.run is None:
-        stem = re.sub(r"[^A-Za-z0-9_.\-]", "-", Path(given.script).stem).lstrip(".-") or "run"
+        name = given.script.rpartition(".")[2] if given.is_module else Path(given.script).stem
+        stem = re.sub(r"[^A-Za-z0-9_.\-]", "-", name).lstrip(".-") or "run"
         return f"{stem[: RUN_CHARS_MAX // 2]}-{secrets.token_hex(SUFFIX_BYTES)}"
     if not _RUN_NAME.fullmatch(given.run):
         raise InputError(

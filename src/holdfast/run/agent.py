@@ -52,8 +52,9 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """What a launcher tells its agent. Not by arguments: anybody can read those, and with them the token.
 
     launcher: its process. node: its name; empty: the agent takes the host's. command: the script, ready to
-    be started. checkpoints: the directory. role: what torchrun calls so. address: where others reach this
-    node; empty: as the way to the coordinator tells. log_directory: where to write the members' lines, too.
+    be started. checkpoints: the directory; checkpoint_every: so many steps. role: what torchrun calls so.
+    address: where others reach this node; empty: as the way to the coordinator tells. log_directory: where to
+    write the members' lines, too.
     """
 
     launcher: int
@@ -64,6 +65,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     slots: int
     command: tuple[str, ...]
     checkpoints: str
+    checkpoint_every: int | None = None
     role: str = "default"
     address: str = ""
     log_directory: str = ""
@@ -157,6 +159,7 @@ class Agent:
 
     def _environment(self, order: StartWorker) -> dict[str, str]:
         assignment = self._assignment
+        every = assignment.checkpoint_every
         return {
             "OMP_NUM_THREADS": "1",  # as with torchrun: members would take each other's cores
             **os.environ,
@@ -165,6 +168,7 @@ class Agent:
             "HOLDFAST_COORDINATOR": f"{assignment.host}:{assignment.port}",
             "HOLDFAST_TOKEN": assignment.token,
             "HOLDFAST_CHECKPOINTS": assignment.checkpoints,
+            **({"HOLDFAST_CHECKPOINT_EVERY": str(every)} if every else {}),
         }
 
     def _exited(self, member: str, returncode: int, words: LastWords) -> None:

@@ -15,6 +15,7 @@ def announce(state: State, survivors: list[str], *, at_boundary: bool) -> None:
     newcomers = list(state.waiting)[: max(0, room(state))]
     everyone = [state.members[name] for name in (*survivors, *newcomers)]
     members = tuple(member.name for member in sorted(everyone, key=state.seat_of))
+    state.is_cut_short = state.is_cut_short and not newcomers
     for name in newcomers:
         del state.waiting[name]
         processes.record_active(state, state.members[name])
@@ -74,7 +75,8 @@ def keep(state: State, round_: Round, step: int) -> None:
         return
     state.observed.note_step(state.now_ns - max(round_.formed_ns, state.committed_ns or 0))
     state.step, state.committed_ns, state.has_committed = step, state.now_ns, True
-    state.setbacks, state.complaint = 0, ""
+    if step > state.step_max:  # what is done again after a rollback is no progress
+        state.step_max, state.setbacks, state.complaint = step, 0, ""
     state.record(StepCommitted(id="", occurred_ns=state.now_ns, step=step))
 
 

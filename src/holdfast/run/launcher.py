@@ -57,7 +57,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     policy: what the run is to be like if its coordinator is held here; is_named: its name was given, and not
     made up. command: the script, ready to be started. nodes: how many agents; node_rank: as torchrun counts.
     coordinator: where it should be; None: here, for this machine alone. token: empty where none is set.
-    checkpoints: None: in the run's own directory. storm_per_min: faults a minute, from `seed`.
+    checkpoints: None: in the run's own directory; checkpoint_every: None: by cost. storm_per_min: faults a
+    minute, from `seed`.
     """
 
     policy: Policy
@@ -69,6 +70,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     coordinator: tuple[str, int] | None = None
     token: str = ""
     checkpoints: Path | None = None
+    checkpoint_every: int | None = None
     address: str = ""
     role: str = "default"
     log_directory: Path | None = None
@@ -205,14 +207,14 @@ async def _end(nodes: Sequence[Node], keeping: Sequence[asyncio.Task[int]]) -> N
 
 
 async def _storm(order: Order, coordinator: Coordinator) -> None:
-    """Strike at random, once there is somebody to be struck."""
+    """Strike at random, once the run makes progress, or is a script that never joins."""
     if not order.storm_per_min:
         return
     kinds: tuple[FaultKind, ...] = (
         ("kill", "pause", "node") if order.policy.nodes_max > 1 else ("kill", "pause")
     )
     storm = Storm(order.storm_per_min, order.seed, kinds)
-    while not any(member.alive for member in coordinator.status().members):
+    while not coordinator.status().step:
         await asyncio.sleep(STORM_POLL_INTERVAL_S)
     while True:
         wait_s, strike = storm.next()
@@ -282,6 +284,7 @@ def _assignments(order: Order, site: Site, run: str, names: Sequence[str]) -> li
             slots=order.policy.slots,
             command=order.command,
             checkpoints=str(checkpoints.absolute()),
+            checkpoint_every=order.checkpoint_every,
             role=order.role,
             address=order.address or site.address,
             log_directory=log_directory,

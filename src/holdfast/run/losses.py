@@ -26,6 +26,8 @@ def lose(state: State, member: Member, why: str, *, onset_ns: int | None = None,
     state.setbacks += 1
     if state.round is not None and member.name in state.round.names:
         state.round.lost[member.name] = state.now_ns
+        others_done = any(state.members[name].is_done for name in state.round.members)
+        state.is_cut_short = state.is_cut_short or (others_done and not member.is_done)
         state.vacated[state.seat_of(member)] = member.name
         state.lost_ns = state.lost_ns or state.now_ns
         state.causes += (_key(member.name),)

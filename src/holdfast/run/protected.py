@@ -150,6 +150,8 @@ def _go_on(state: State, round_: Round) -> None:
         else:
             state.setbacks += 1
             _announce(state, survivors, at_boundary=False)
+    elif state.is_cut_short and state.waiting and round_.formed_ns is not None:
+        _announce(state, survivors, at_boundary=False)
     elif _may_grow(state, round_):
         _announce(state, survivors, at_boundary=True)
 
@@ -267,7 +269,11 @@ def _watch(state: State, round_: Round) -> None:
 
 
 def _is_complete(state: State) -> bool:
-    """Whether everybody who is left is done. Newcomers need not be, if no boundary came for them."""
+    """Whether everybody who is left is done. Newcomers need not be, if no boundary came for them; but whoever
+    was cut short in what its script does after the last step must have somebody to do it again.
+    """
+    if state.is_cut_short and (state.vacant or state.coming or state.waiting):
+        return False
     round_ = state.round
     if round_ is None:
         seated = [name for node in state.nodes.values() for name in node.seats] if state.departed else []

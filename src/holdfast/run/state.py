@@ -281,7 +281,9 @@ class State(msgspec.Struct, kw_only=True):
     lost_ns, causes: since `stepping` was formed, the first loss, and the keys of all of them.
     vacated: who was lost from a seat (order, slot) since `round` was announced.
     first_ns: when a step that the run does not have yet was first reported.
-    setbacks: losses since the last commit; complaint: the last one of a script since then.
+    step_max: the highest step ever committed; setbacks: losses since then; complaint: the last one of a
+    script since then. is_cut_short: a member was lost while others were done already: what its script does
+    after the last step is to be done again.
     """
 
     policy: Policy
@@ -323,6 +325,8 @@ class State(msgspec.Struct, kw_only=True):
     committed_ns: int | None = None
     first_ns: dict[int, int] = {}
     setbacks: int = 0
+    step_max: int = 0
+    is_cut_short: bool = False
     complaint: str = ""
     losses: deque[tuple[int, float]] = msgspec.field(default_factory=lambda: deque(maxlen=LOSSES_MAX))
     faults: tuple[PlannedFault, ...] = ()

@@ -22,7 +22,8 @@ FORM_S_MIN, FORM_S_MAX = 30.0, 300.0
 FORM_TIMES = 5
 BROKEN_S_MIN, BROKEN_S_MAX = 0.25, 2.0
 """A collective fails because somebody died: the exit is seen within milliseconds of it."""
-HUNG_S_MIN = 60.0
+HUNG_S_MIN = 600.0
+"""One member may evaluate alone for so long, while the others wait for it in a step."""
 HUNG_STEPS = 20
 IDLE_S_MAX = 1800.0
 """Nobody waits for anybody: all are busy outside a step, with an evaluation say, and that long at most."""

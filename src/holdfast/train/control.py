@@ -112,11 +112,12 @@ class Coordinated:
                 self._published[message.generation, message.key] = message.value
             elif isinstance(message, wire.Released):
                 self._released = message
+                interrupt = self._interrupt
             elif isinstance(message, wire.Dismissed):
                 self._dismissal = Dismissal(message.sentence, hint=message.hint)
             elif message is None and self._released is None:
                 self._dismissal = Dismissal(
-                    "The run's coordinator is gone.",
+                    wire.COORDINATOR_GONE,
                     hint="Start the run again; it goes on from its checkpoint.",
                 )
             if self._dismissal is not None:
@@ -162,7 +163,7 @@ class Coordinated:
 
     def newest(self, after: int) -> wire.Generation | None:
         self._wait(lambda: self._has_newer(after) or self._released is not None)
-        return self._newest if self._has_newer(after) else None
+        return self._newest if self._released is None else None
 
     def _has_newer(self, number: int) -> bool:
         newest = self._newest
@@ -175,6 +176,8 @@ class Coordinated:
     def superseded(self, number: int, *, forming: bool = False) -> bool:
         if self._dismissal is not None:
             raise self._dismissal
+        if self._released is not None:  # the others may have left already, and are not waited for
+            return True
         return self._has_newer(number) if forming else self._abandon_below > number
 
     def on_superseded(self, call: Callable[[], None] | None) -> None:
@@ -188,7 +191,7 @@ class Coordinated:
 
     def lookup(self, generation: int, key: str) -> bytes:
         place = generation, key
-        self._wait(lambda: place in self._published or self._has_newer(generation))
+        self._wait(lambda: place in self._published or self.superseded(generation, forming=True))
         with self._changed:
             if place in self._published:
                 return self._published[place]

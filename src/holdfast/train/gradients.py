@@ -89,7 +89,7 @@ class Gradients:
                 f"lane.backward() was called for the {lane.backwards}. time in a lane, or after it.",
                 hint="Tell protect(accumulate=N) how often every lane calls it.",
             )
-        if loss.numel() != 1 or not loss.requires_grad:
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
             raise InputError(
                 "lane.backward() needs a loss of one element that requires a gradient.",
                 hint="Give it the mean loss of the lane's samples.",
@@ -177,7 +177,7 @@ class Gradients:
     def _note_buffers(self) -> None:
         """Before a lane: what its forward passes must leave alone."""
         self._constant_seen = [_Seen.of(buffer) for buffer in self._constant]
-        if not self._contents_checked:  # once; what is written through `.data` shows in no version
+        if not self._contents_checked:  # once in a run; what is written through `.data` shows in no version
             self._contents = [_content(seen.tensor) for seen in self._constant_seen]
 
     def _check_buffers(self) -> None:
@@ -266,6 +266,7 @@ class Gradients:
         """The step is over, by commit or because another state was put in place."""
         total, self._total = self._total, None
         self._failure = None
+        self._contents_checked = True  # by whoever made the first step
         self._fold.clear(keep=total)
         if total is not None:
             self._fold.give(total)

@@ -175,16 +175,11 @@ class GlooGroup:
 
 
 class _GlooWork:
-    """Keeps the tensors, of which gloo has but the addresses. The works are dropped first: each then waits
-    until nobody touches its memory.
-    """
+    """Keeps its tensors: that gloo does is promised nowhere, and it writes into their memory."""
 
     def __init__(self, works: list[Any], kept: list[Transfer]) -> None:
         self._works = works
         self._kept = kept
-
-    def __del__(self) -> None:
-        self._works.clear()
 
     def wait(self) -> None:
         try:
@@ -195,7 +190,7 @@ class _GlooWork:
 
 
 class StagedGroup:
-    """Another group's transport for tensors on a GPU, by way of pinned main memory: for members that share a
+    """Another group's transport for tensors on a GPU, by way of main memory: for members that share a
     GPU, which NCCL refuses.
     """
 

@@ -1,8 +1,11 @@
 """`join()`: how a script becomes a member of a run, and what it then has in hand."""
 
+import atexit
 import os
 import secrets
+import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -51,6 +54,8 @@ def join() -> "Run":
     else:
         control = Alone(_own_recorder())
     admitted = control.admitted()
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _leave)  # through the `with` block, which keeps what there is
     randomness.seed_all(JOIN_SEED)
     if torch.cuda.is_available():
         torch.cuda.manual_seed_all(JOIN_SEED)  # also for when CUDA starts, which is later
@@ -116,7 +121,12 @@ class Run:
             raise InputError(f"accumulate={accumulate} is no number of calls.", hint="Take 1 or more.")
         state = Protected(things, moving)
         _be_deterministic(deterministic, state.device)
-        parts = state.parts()
+        parts = {
+            **state.parts(),
+            "protect(clip_norm=…)": str(clip_norm),
+            "protect(accumulate=…)": str(accumulate),
+            "protect(moving=…)": ", ".join(moving),
+        }
         setup = wire.Setup(
             lanes=lanes,
             seed=seed,
@@ -184,9 +194,12 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         over = kind is not None and issubclass(kind, RunOver)
+        stopped = kind is not None and issubclass(kind, SystemExit | KeyboardInterrupt)
         try:
             if kind is None and self._loop is not None:
                 self._loop.finish()
+            elif stopped and self._loop is not None:
+                self._loop.keep()
         finally:
             if self._loop is not None:
                 self._loop.close()
@@ -282,6 +295,10 @@ def _undetermined(text: str) -> str:
     return ""
 
 
+def _leave(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
 def _complaining(previous: Callable[..., Any]) -> Callable[..., Any]:
     """A user's mistake ends the script with one sentence, not a traceback."""
 
@@ -297,6 +314,12 @@ def _complaining(previous: Callable[..., Any]) -> Callable[..., Any]:
             sys.stdout.flush()
             os._exit(2)
         previous(kind, error, trace)
+        if isinstance(error, Exception):
+            # What is left is the interpreter's end, which takes seconds with torch: others wait for the exit.
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(1)
 
     return complain
 

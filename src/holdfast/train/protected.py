@@ -172,7 +172,7 @@ class Protected:
         return digests
 
     def digest(self) -> str:
-        """Of every byte that is protected; equal exactly where the state is."""
+        """Of every byte that is protected: equal where the state is and, but for chance, only there."""
         return digest(self.tree())
 
 

@@ -123,7 +123,8 @@ class Seat:
         self._control.at(self.version + 1, "regroup")
         self.leave()
         self.rank, self.size = generation.members.index(self._control.member), len(generation.members)
-        self._control.strike(self.version + 1, "regroup", self.rank, self.size)
+        if not self.through:
+            self._control.strike(self.version + 1, "regroup", self.rank, self.size)
         left = time.monotonic()
         self._publish_standing("standing")
         if self.size > 1:
@@ -134,8 +135,8 @@ class Seat:
             self._load_checkpoint()
             self._publish_standing("loaded")
             standings = self._standings("loaded")
-        self._share_state(standings)
         self.through = any(standing.through for standing in standings)
+        self._share_state(standings)
         self._deal(standings)
         self._control.say(
             wire.Regrouped(
@@ -216,7 +217,8 @@ class Seat:
         pairs = [(sources[number % len(sources)], rank) for number, rank in enumerate(behind)]
         if any(self.rank in pair for pair in pairs):
             self._control.at(self.version + 1, "state")
-            self._control.strike(self.version + 1, "state", self.rank, self.size)
+            if not self.through:
+                self._control.strike(self.version + 1, "state", self.rank, self.size)
         for source, receiver in pairs:
             assert self._group is not None
             if self.rank == source:

@@ -106,6 +106,15 @@ class Loop:
         self._writer = writer
         self._changing = False
         self._asked = -1
+        self._optimizing = False
+        for optimizer in state.optimizers:
+            optimizer.register_step_pre_hook(self._refuse_own_step)
+
+    def _refuse_own_step(self, *_: object) -> None:
+        if not self._optimizing:
+            raise InputError(
+                "The script calls optimizer.step() itself.", hint="Leave it to step.commit(), which does."
+            )
 
     def steps(self, total: int) -> Iterator[Step]:
         """The steps that are still to be done, up to number `total`."""
@@ -200,7 +209,9 @@ class Loop:
         if self._seat.version < step.number:
             self._control.at(step.number, "commit")
             self._state.check_unchanged()
+            self._optimizing = True
             self._optimize(step.loss)
+            self._optimizing = False
             self._keep(step)
         randomness.begin(self._settings.seed, step.number, randomness.COMMITTED)
 
@@ -243,13 +254,19 @@ class Loop:
         """Stay until everybody is through: who dies now is replaced, and gets its state from here."""
         try:
             self._take_seat()
-            if self._writer is not None and self._seat.rank == 0 and self._seat.version:
-                self._writer.offer(self._seat.version, self._seat.durable())  # to go on from, with more steps
+            self.keep()  # to go on from, with more steps
+            self._seat.through = True
             digest = self._state.digest()
             while self._control.finished(self._seat.version, digest, self._seat.number) is not None:
                 self._seat.regroup()
         except RunOver:
             return
+
+    def keep(self) -> None:
+        """Have the present version written, by one member: the run may be gone on with another time."""
+        whole = self._seat.version > 0 and not self._optimizing
+        if self._writer is not None and self._seat.rank == 0 and whole:
+            self._writer.offer(self._seat.version, self._seat.durable())
 
     def _take_seat(self) -> None:
         if self._seat.number == 0:

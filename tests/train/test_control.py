@@ -1,0 +1,131 @@
+"""What a member hears while it waits: every wait ends when the run goes on differently, or is over."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import pytest
+
+from holdfast.run import wire
+from holdfast.run.frames import FrameBuffer
+from holdfast.train.control import Coordinated, Dismissal
+from holdfast.train.group import Superseded
+
+WAIT_S_MAX = 5.0
+
+
+class Coordinator:
+    """As much of one as a single member needs."""
+
+    def __init__(self) -> None:
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self._connection: socket.socket | None = None
+        host, port = self._server.getsockname()
+        self.environment = {
+            "HOLDFAST_COORDINATOR": f"{host}:{port}",
+            "HOLDFAST_TOKEN": "token-of-the-tests",
+            "HOLDFAST_MEMBER": "a",
+        }
+
+    def welcome(self) -> None:
+        self._connection, _ = self._server.accept()
+        self._connection.sendall(wire.frame(wire.Challenge(nonce=wire.fresh_nonce())))
+        frames = FrameBuffer()
+        while not list(frames.feed(self._connection.recv(4096))):
+            pass  # its proof
+        self.say(wire.Accepted(run="r"))
+
+    def say(self, message: wire.AnyMessage) -> None:
+        assert self._connection is not None
+        self._connection.sendall(wire.frame(message))
+
+    def close(self) -> None:
+        if self._connection is not None:
+            with suppress(OSError):
+                self._connection.shutdown(socket.SHUT_RDWR)
+            self._connection.close()
+        self._server.close()
+
+
+@pytest.fixture
+def coordinator() -> Iterator[Coordinator]:
+    coordinator = Coordinator()
+    yield coordinator
+    coordinator.close()
+
+
+@pytest.fixture
+def control(coordinator: Coordinator) -> Iterator[Coordinated]:
+    welcoming = threading.Thread(target=coordinator.welcome)
+    welcoming.start()
+    control = Coordinated(coordinator.environment)
+    welcoming.join()
+    yield control
+    control.close()
+
+
+def generation(number: int, *members: str, at_boundary: bool = False) -> wire.Generation:
+    return wire.Generation(number=number, members=members, at_boundary=at_boundary)
+
+
+def outcome(wait: Callable[[], object], ended_by: Callable[[], None]) -> object:
+    """What a wait came to that something ended."""
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(wait)
+        ended_by()
+        return waiting.exception(WAIT_S_MAX) or waiting.result()
+
+
+def test_who_waits_for_another_member_is_woken_by_the_run_s_end(
+    coordinator: Coordinator, control: Coordinated
+) -> None:
+    """The other one may have left already."""
+    coordinator.say(generation(1, "a", "b"))
+    assert control.newest(0) == generation(1, "a", "b")
+    aborted = threading.Event()
+    control.on_superseded(aborted.set)
+    over = outcome(
+        lambda: control.lookup(1, "standing/1"),
+        lambda: coordinator.say(wire.Released(outcome="completed")),
+    )
+    assert isinstance(over, Superseded)
+    assert aborted.wait(WAIT_S_MAX)
+    assert control.superseded(1)
+    assert control.newest(1) is None
+
+
+def test_a_run_that_is_over_has_no_newer_generation(coordinator: Coordinator, control: Coordinated) -> None:
+    """One that was opened a moment before is not formed any more."""
+    coordinator.say(generation(1, "a"))
+    assert control.newest(0) is not None
+    coordinator.say(generation(2, "a", "b", at_boundary=True))
+    coordinator.say(wire.Released(outcome="completed"))
+    assert isinstance(outcome(lambda: control.lookup(2, "standing/1"), lambda: None), Superseded)
+    assert control.newest(1) is None
+
+
+def test_a_newer_generation_wakes_and_one_at_a_boundary_does_not(
+    coordinator: Coordinator, control: Coordinated
+) -> None:
+    coordinator.say(generation(1, "a", "b"))
+    assert control.newest(0) is not None
+    coordinator.say(generation(2, "a", "b", "c", at_boundary=True))
+    coordinator.say(wire.Published(generation=2, key="k", value=b"v"))
+    assert control.lookup(2, "k") == b"v"
+    assert control.pending(1) == 2
+    assert not control.superseded(1)
+    assert control.superseded(1, forming=True)
+    over = outcome(lambda: control.lookup(2, "standing/1"), lambda: coordinator.say(generation(3, "a", "b")))
+    assert isinstance(over, Superseded)
+    assert control.superseded(1)
+
+
+def test_a_dismissal_and_a_coordinator_that_is_gone_end_every_wait(
+    coordinator: Coordinator, control: Coordinated
+) -> None:
+    over = outcome(lambda: control.newest(0), coordinator.close)
+    assert isinstance(over, Dismissal)
+    with pytest.raises(Dismissal, match="coordinator is gone"):
+        control.superseded(1)
