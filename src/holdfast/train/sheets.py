@@ -17,7 +17,7 @@ import torch
 
 from holdfast.train import tree
 
-BUCKET_BYTES = {"cpu": 4 << 20, "cuda": 25 << 20}
+BUCKET_BYTES = {"cpu": 16 << 20, "cuda": 25 << 20}
 """Small enough to overlap with backward, large enough not to pay for beginnings."""
 ALIGNMENT = 16
 """Elements; keeps every view on a boundary that vector instructions like."""
