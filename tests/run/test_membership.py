@@ -201,6 +201,19 @@ def test_a_member_that_was_lost_before_the_end_does_not_spoil_it(cluster: "MakeC
     assert made.finish().outcome == "completed"
 
 
+@pytest.mark.parametrize("warm", [0, 1])
+def test_what_was_cut_short_after_the_last_step_is_done_again(cluster: "MakeCluster", warm: int) -> None:
+    made = up(cluster, slots=2, warm=warm, steps=1000)
+    made.steps = made.state.step
+    made.processes["n0.0"].hangs_in = "lanes"  # it saves the weights
+    made.run(lambda: made.processes["n0.1"].is_finished and not any(made.queues.values()))
+    made.kill("n0.0")
+    assert made.finish().outcome == "completed"
+    (again,) = set(made.sent(Generation)[-1].members) - {"n0.1"}
+    assert again != "n0.0"
+    assert again not in [event.subject for event in made.recorded(MemberLost)]
+
+
 def test_whoever_is_busy_while_the_others_are_finished_holds_up_nobody(cluster: "MakeCluster") -> None:
     made = up(cluster, slots=2, warm=0, steps=1000)
     made.steps = made.state.step

@@ -1,5 +1,7 @@
 """A script that nobody coordinates: a run with one member, its record, its checkpoints, and its mistakes."""
 
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,33 @@ def train(steps: int, *, lanes: int = 4, seed: int = 1) -> str:
 
 def events(journal: Path) -> list[str]:
     return [type(event).__name__ for event in read_directory(journal)]
+
+
+# ---- a stop ------------------------------------------------------------------------------------------------
+
+
+def test_a_stop_keeps_what_there_is(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_CHECKPOINTS", str(alone.parent / "checkpoints"))
+    before = signal.getsignal(signal.SIGTERM)
+    seen: list[int] = []
+
+    def train_until(last: int) -> None:
+        with hf.join() as run:
+            model, optimizer = build()
+            for step in run.protect(model, optimizer, lanes=4, seed=1).steps(6):
+                for lane in step.lanes:
+                    lane.backward(loss_of(model, lane))
+                step.commit()
+                seen.append(step.number)
+                if step.number == last:
+                    os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(SystemExit) as stop:
+        train_until(3)
+    assert stop.value.code == 128 + signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is before
+    train_until(0)
+    assert seen == [1, 2, 3, 4, 5, 6]
 
 
 # ---- the record --------------------------------------------------------------------------------------------

@@ -54,8 +54,6 @@ def join() -> "Run":
     else:
         control = Alone(_own_recorder())
     admitted = control.admitted()
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _leave)  # through the `with` block, which keeps what there is
     randomness.seed_all(JOIN_SEED)
     if torch.cuda.is_available():
         torch.cuda.manual_seed_all(JOIN_SEED)  # also for when CUDA starts, which is later
@@ -70,6 +68,7 @@ class Run:
         self._admitted = admitted
         self._seat: Seat | None = None
         self._loop: Loop | None = None
+        self._before: Any = None
         self._is_entered = False
         self.device = _device(admitted)
 
@@ -187,6 +186,10 @@ class Run:
         return make
 
     def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(
+                signal.SIGTERM, _leave
+            )  # through __exit__, which keeps what there is
         self._is_entered = True
         return self
 
@@ -201,6 +204,8 @@ class Run:
             elif stopped and self._loop is not None:
                 self._loop.keep()
         finally:
+            if self._before is not None:
+                signal.signal(signal.SIGTERM, self._before)
             if self._loop is not None:
                 self._loop.close()
             self._control.close("" if error is None or over else str(error) or type(error).__name__)
