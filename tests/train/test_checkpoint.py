@@ -374,7 +374,8 @@ def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
     assert told
     assert {heard.reason for heard in told} == {"its writer died before it was complete"}
     checkpoints.save(durable.value + 2, state_of(durable.value + 2))
-    assert all(name.endswith(".checkpoint") for name in os.listdir(tmp_path))  # noqa: PTH208
+    # One that was killed before it could lock its file leaves it empty, and is given the benefit of a minute.
+    assert all(path.suffix == ".checkpoint" or path.stat().st_size == 0 for path in tmp_path.iterdir())
 
 
 def test_writers_and_a_reader_at_once_do_each_other_no_harm(tmp_path: Path) -> None:

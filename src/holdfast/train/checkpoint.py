@@ -16,6 +16,7 @@ import secrets
 import stat
 import struct
 import threading
+import time
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -33,6 +34,8 @@ INTERVAL_S_MIN = 10.0
 """Where checkpoints cost next to nothing, they are still no closer together."""
 CLOSE_S_MAX = 60.0
 """How long a writer that is closed waits for what it has begun: storage that hangs holds up no end."""
+EMPTY_S_MAX = 60.0
+"""How long a file may stand empty before its writer counts as dead."""
 LOOKS_MAX = 8
 """How often a directory is looked at again because what it showed was gone: a writer removes what is old."""
 
@@ -279,6 +282,7 @@ class DirectoryCheckpoints:
                 # is locked makes the renaming fail, and with it this checkpoint alone.
                 with contextlib.suppress(OSError):
                     fcntl.flock(file, fcntl.LOCK_EX)
+                os.pwrite(file.fileno(), b"\0", 0)  # empty: not locked yet; see _is_left_behind
                 yield file
             except BaseException:
                 path.unlink(missing_ok=True)
@@ -301,11 +305,17 @@ class DirectoryCheckpoints:
 
 
 def _is_left_behind(part: Path) -> bool:
-    """Whether nobody is writing it any more: its lock went with its writer."""
+    """Whether nobody is writing it any more: its lock went with its writer.
+
+    Not so one that is still empty, whose writer is about to lock it; nor one that has its checkpoint's name
+    by now, and was let go for that.
+    """
     try:
         with part.open("r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
+            found = part.stat()
+            is_new = found.st_size == 0 and time.time() - found.st_mtime < EMPTY_S_MAX
+            return os.path.samestat(found, os.fstat(file.fileno())) and not is_new
     except OSError:
         return False
 
