@@ -245,7 +245,7 @@ class Cluster:
     def join_node(self, name: str, slots: int | None = None) -> None:
         self.agents[name] = slots or self.policy.slots
         self.queues[("agent", name)] = deque()
-        joined = AgentJoined(node=name, slots=self.agents[name], address="127.0.0.1", port=1000, host="h")
+        joined = AgentJoined(node=name, slots=self.agents[name], address="127.0.0.1", port=1000)
         self.from_agent(name, joined)
 
     def from_agent(self, node: str, message: FromAgent) -> None:
@@ -361,9 +361,7 @@ class Cluster:
         match process.doing:
             case "building":
                 process.doing = "ready"
-                ready = WorkerReady(
-                    member=process.member, setup=process.setup, version=process.version, took_s=0.1
-                )
+                ready = WorkerReady(member=process.member, setup=process.setup, took_s=0.1)
                 self.from_worker(process, ready)
             case "regrouping":
                 self._regroup(process)
@@ -425,8 +423,6 @@ class Cluster:
                     generation=number,
                     step=process.version,
                     loss=1.0,
-                    lanes=1,
-                    occurred_ns=0,
                 ),
             )
 

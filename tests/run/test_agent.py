@@ -228,7 +228,6 @@ def test_the_death_of_a_worker_is_told_at_once() -> None:
                 ended = await here.next(WorkerExited, member)
                 took_s.append(time.monotonic() - begun_s)
                 assert (ended.code, ended.signal) == (None, signal.SIGKILL)
-                assert abs(ended.occurred_ns - time.time_ns()) < WAIT_S * 10**9
             assert sorted(took_s)[2] < EXIT_SEEN_S_MAX
 
     run(test)

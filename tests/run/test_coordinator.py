@@ -136,8 +136,6 @@ class Script:
                 generation=generation,
                 step=self.version,
                 loss=1.0 / self.version,
-                lanes=4,
-                occurred_ns=0,
             )
         )
 
@@ -149,7 +147,7 @@ class Script:
         self.heard.append(message)
         match message:
             case Admitted():
-                self.link.send(WorkerReady(member=self.member, setup=SETUP, version=0, took_s=0.01))
+                self.link.send(WorkerReady(member=self.member, setup=SETUP, took_s=0.01))
             case Generation(number=number):
                 self.link.send(
                     Regrouped(
@@ -174,7 +172,7 @@ class PlayedNode:
         self._connection = connection
         self._starting: list[asyncio.Task[Script]] = []
         self._tasks = [asyncio.create_task(self._obey()), asyncio.create_task(self._beat())]
-        connection.send(AgentJoined(node=name, slots=slots, address="127.0.0.1", port=29500, host="h"))
+        connection.send(AgentJoined(node=name, slots=slots, address="127.0.0.1", port=29500))
 
     def say(self, message: AnyMessage) -> None:
         self._connection.send(message)
@@ -521,7 +519,7 @@ def test_a_client_that_does_not_read_is_given_up(tmp_path: Path) -> None:
     async def whole() -> None:
         async with listening(tmp_path, slots=2, warm=0) as site:
             agent = await site.dial("agent", "n0")
-            agent.send(AgentJoined(node="n0", slots=2, address="127.0.0.1", port=1, host="h"))
+            agent.send(AgentJoined(node="n0", slots=2, address="127.0.0.1", port=1))
             orders = [await agent.receive() for _ in range(2)]
             assert all(isinstance(order, StartWorker) for order in orders)
             with Raw(site) as reader, Raw(site) as sleeper:
@@ -543,7 +541,7 @@ def test_a_client_that_does_not_read_is_given_up(tmp_path: Path) -> None:
         raw.shake_hands("worker", member)
         raw.send(frame(WorkerJoined(member=member, pid=1)))
         assert isinstance(raw.next(), Admitted)
-        raw.send(frame(WorkerReady(member=member, setup=SETUP, version=0, took_s=0.01)))
+        raw.send(frame(WorkerReady(member=member, setup=SETUP, took_s=0.01)))
         regrouped = Regrouped(
             member=member, generation=1, version=0, lanes=(0,), steps_total=STEPS, parts_s={}
         )

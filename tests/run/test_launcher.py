@@ -51,7 +51,7 @@ while True:
     try:
         match inbox.get(timeout=0.02):
             case Admitted():
-                link.send(WorkerReady(member=member, setup=setup, version=step, took_s=0.01))
+                link.send(WorkerReady(member=member, setup=setup, took_s=0.01))
             case Generation() as generation:
                 print("pid", os.getpid(), "generation", *generation.members, flush=True)
                 link.send(Regrouped(member=member, generation=generation.number, version=step, lanes=(0,),
@@ -63,8 +63,7 @@ while True:
         if generation is None or is_finished:
             continue
         step += 1
-        link.send(Committed(member=member, generation=generation.number, step=step, loss=None, lanes=1,
-                            occurred_ns=0))
+        link.send(Committed(member=member, generation=generation.number, step=step, loss=None))
         if is_finished := pathlib.Path("enough").exists():
             link.send(Finished(member=member, step=0, digest="same"))
 '''

@@ -155,7 +155,7 @@ def test_messages_go_both_ways_in_order(hub: MakeHub) -> None:
     link.on_message = listener
     link.send(WorkerJoined(member="n0.0", pid=1))
     for step in range(1, 200):
-        committed = Committed(member="n0.0", generation=1, step=step, loss=None, lanes=8, occurred_ns=0)
+        committed = Committed(member="n0.0", generation=1, step=step, loss=None)
         link.send(committed)
     assert isinstance(made.next(), WorkerJoined)
     assert [
@@ -209,7 +209,7 @@ def test_flush_waits_for_what_is_queued(hub: MakeHub) -> None:
     link = Link.connect(made.environment)
     link.on_message = Listener()
     for step in range(500):
-        link.send(Committed(member="n0.0", generation=1, step=step, loss=0.5, lanes=8, occurred_ns=0))
+        link.send(Committed(member="n0.0", generation=1, step=step, loss=0.5))
     assert link.flush(WAIT_S)
     link.close()
     steps = [message.step for message in (made.next() for _ in range(500)) if isinstance(message, Committed)]

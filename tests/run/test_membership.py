@@ -795,7 +795,7 @@ def test_what_old_generations_say_changes_nothing(cluster: "MakeCluster") -> Non
     made.until_generation(2)
     step = made.state.step
     late: list[FromWorker] = [
-        Committed(member="n0.1", generation=1, step=step + 50, loss=None, lanes=1, occurred_ns=0),
+        Committed(member="n0.1", generation=1, step=step + 50, loss=None),
         Regrouped(member="n0.1", generation=1, version=9, lanes=(), steps_total=9, parts_s={}),
     ]
     for message in late:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import torch
@@ -139,14 +140,14 @@ def test_forming_ends_when_the_generation_is_no_longer_wanted() -> None:
     board = Board()
     asked = threading.Event()
 
-    def make(store: Rendezvous) -> GlooGroup:
+    def make(lookup: Callable[[str], bytes]) -> GlooGroup:
         asked.set()
-        return GlooGroup(store, rank=0, size=2, address="127.0.0.1")
+        return GlooGroup(Rendezvous(board.publish, lookup), rank=0, size=2, address="127.0.0.1")
 
     def lookup(key: str) -> bytes:
         raise Superseded
 
     with pytest.raises(Superseded):
-        form(make, Rendezvous(board.publish, board.lookup), asked.is_set)
+        form(partial(make, board.lookup), asked.is_set)
     with pytest.raises(Superseded):
-        form(make, Rendezvous(board.publish, lookup), lambda: True)
+        form(partial(make, lookup), lambda: True)

@@ -55,7 +55,7 @@ class ScriptedControl:
     def admitted(self) -> wire.Admitted:
         return wire.Admitted(slot=0, slots=1)
 
-    def ready(self, setup: wire.Setup, version: int) -> None:
+    def ready(self, setup: wire.Setup) -> None:
         pass
 
     def newest(self, after: int) -> wire.Generation | None:
@@ -119,7 +119,7 @@ class Member:
             return group
 
         self.seat = Seat(self.control, self.state, gradients, {"lanes": 4}, make, None)
-        settings = Settings(lanes=4, seed=1, clip_norm=None, accumulate=1, on_commit=None)
+        settings = Settings(lanes=4, seed=1, clip_norm=None, on_commit=None)
         self.loop = Loop(self.control, self.state, settings, gradients, self.seat, None)
 
     def run(self, total: int, stop_after: int) -> list[int]:

@@ -174,9 +174,9 @@ def fork_member(start: wire.StartWorker, assignment: Assignment) -> int:
 
 def exited(member: str, status: int) -> wire.WorkerExited:
     if os.WIFSIGNALED(status):
-        return wire.WorkerExited(member=member, signal=os.WTERMSIG(status), occurred_ns=time.time_ns())
+        return wire.WorkerExited(member=member, signal=os.WTERMSIG(status))
     code = os.WEXITSTATUS(status)
-    return wire.WorkerExited(member=member, code=code, occurred_ns=time.time_ns())
+    return wire.WorkerExited(member=member, code=code)
 
 
 def say(connection: socket.socket, message: wire.AnyMessage) -> None:

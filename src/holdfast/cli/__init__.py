@@ -13,7 +13,7 @@ import click
 from holdfast import __version__
 from holdfast.cli.lazy import LazyGroup
 from holdfast.cli.terminal import NO_ROOM, discard_output, open_streams, printable
-from holdfast.record.errors import HoldfastError
+from holdfast.record.errors import HoldfastError, complaint
 
 _HOLDFAST = LazyGroup(
     "holdfast.cli",
@@ -85,7 +85,5 @@ def _left_by_reader() -> int:
 def _complain(sentence: str, hint: str) -> int:
     # Where nobody can be told, the exit code still tells.
     with suppress(OSError):
-        click.echo(f"holdfast: {printable(sentence)}", err=True)
-        if hint:
-            click.echo(f"  hint: {printable(hint)}", err=True)
+        click.echo(complaint(printable(sentence), printable(hint)), err=True)
     return 2

@@ -13,6 +13,7 @@ from holdfast.cli.terminal import printable
 from holdfast.dashboard import wording
 from holdfast.ledger.fold import Fold
 from holdfast.ledger.ledger import Ledger
+from holdfast.record import journal
 from holdfast.record.errors import InputError
 from holdfast.record.events import AnyEvent, Correction
 from holdfast.record.journal import Damage, read_directory
@@ -20,8 +21,6 @@ from holdfast.record.store import Ingested, Selection, Store, open_store
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
-JOURNAL_DIRECTORY = "journal"
-"""Where under `$HOLDFAST_HOME` the processes of this machine record."""
 DAMAGES_SHOWN_MAX = 5
 """How many damaged places of that journal are shown with their reason; all of them are counted."""
 
@@ -42,7 +41,7 @@ def json_option(verb: Verb) -> Verb:
 
 
 def home() -> Path:
-    return Path(os.environ.get("HOLDFAST_HOME") or Path.home() / ".holdfast")
+    return journal.home(os.environ)
 
 
 @contextmanager
@@ -65,7 +64,7 @@ class HomeJournal:
 
         An unfinished line is no news: its writer is about to finish it, or died over it.
         """
-        directory = home() / JOURNAL_DIRECTORY
+        directory = home() / journal.JOURNAL_DIRECTORY
         damages: list[Damage] = []
         try:
             ingest_directory(self._store, directory, damages)

@@ -5,6 +5,14 @@ exits with code 2. Anything else that escapes is a defect of ours and keeps its 
 """
 
 
+def complaint(sentence: str, hint: str) -> str:
+    """A sentence and a hint in the two lines that every process of Holdfast ends with for a mistake."""
+    return f"{COMPLAINT_PREFIX} {sentence}\n  hint: {hint}" if hint else f"{COMPLAINT_PREFIX} {sentence}"
+
+
+COMPLAINT_PREFIX = "holdfast:"
+
+
 class HoldfastError(Exception):
     """A user's mistake or a broken input, told in one sentence and one hint."""
 
@@ -12,6 +20,11 @@ class HoldfastError(Exception):
         super().__init__(sentence)
         self.sentence = sentence
         self.hint = hint
+
+    @property
+    def told(self) -> str:
+        """As the user sees it."""
+        return complaint(self.sentence, self.hint)
 
 
 class InputError(HoldfastError):

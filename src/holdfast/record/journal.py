@@ -11,7 +11,7 @@ import io
 import os
 import threading
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -26,6 +26,8 @@ ROTATE_BYTES = 64 * 2**20
 POLL_INTERVAL_S = 0.2
 """How often `follow` looks for new lines."""
 JOURNAL_SUFFIX = ".journal"
+JOURNAL_DIRECTORY = "journal"
+"""Where under `home` the processes of this machine record."""
 EVENT_COUNT_MAX = 16**10 - 1
 _CHECKSUM_BYTES = 9  # eight hex digits and a space
 
@@ -38,6 +40,11 @@ class Damage(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     torn: bool = False
     """An unfinished last line: what a crash leaves behind, or a line that is being written just now."""
+
+
+def home(environment: Mapping[str, str]) -> Path:
+    """Where Holdfast keeps what is this user's: `$HOLDFAST_HOME`, or `~/.holdfast`."""
+    return Path(environment.get("HOLDFAST_HOME") or Path.home() / ".holdfast")
 
 
 def event_id(token: str, count: int) -> str:

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.record.clock import SystemClock
 from holdfast.record.errors import HoldfastError
 from holdfast.run.dial import Connection, dial
 from holdfast.run.handshake import Rejected, Unreachable
@@ -84,7 +83,6 @@ class Agent:
         self._node = node
         self._connection = connection
         self._address = assignment.address or connection.own_address
-        self._clock = SystemClock()
         self._workers: dict[str, Worker] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
@@ -98,7 +96,6 @@ class Agent:
                 slots=self._assignment.slots,
                 address=self._address,
                 port=free_port(),
-                host=socket.gethostname(),
             )
         )
         beating = asyncio.create_task(self._beat())
@@ -177,7 +174,6 @@ class Agent:
                 member=member,
                 code=returncode if returncode >= 0 else None,
                 signal=-returncode if returncode < 0 else None,
-                occurred_ns=self._clock.now_ns(),
                 tail=words.tail,
                 complaint=words.complaint,
                 port=free_port(),
@@ -261,8 +257,7 @@ def main() -> int:
     except Unreachable:
         return EXIT_DISCONNECTED
     except HoldfastError as error:
-        hint = f"\n  hint: {error.hint}" if error.hint else ""
-        print(f"holdfast: {error.sentence}{hint}", file=sys.stderr)
+        print(error.told, file=sys.stderr)
         return EXIT_MISTAKE
 
 

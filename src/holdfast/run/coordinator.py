@@ -12,14 +12,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Literal, get_args
 
-import msgspec
-
 from holdfast.record.clock import Clock
 from holdfast.record.errors import HoldfastError
 from holdfast.record.events import KnownEvent, StepCommitted
 from holdfast.record.recorder import Recorder
 from holdfast.run import membership
 from holdfast.run.frames import FrameBuffer
+from holdfast.run.recording import write_down
 from holdfast.run.state import (
     Begun,
     Close,
@@ -74,7 +73,6 @@ SIGNAL_CODE = 128
 
 _FROM_AGENT = get_args(FromAgent)
 _FROM_WORKER = get_args(FromWorker)
-_FILLED_IN = ("id", "recorded_ns", "source", "run", "schema", "causes")
 
 
 class Coordinator:
@@ -304,9 +302,8 @@ class Coordinator:
 
     def _record(self, event: KnownEvent) -> None:
         """Write the event down, with the record's ids in place of the membership's keys."""
-        fields = {key: value for key, value in msgspec.structs.asdict(event).items() if key not in _FILLED_IN}
         causes = tuple(self._ids[key] for key in event.causes if key in self._ids)
-        identity = self._recorder.record(type(event), causes=causes, **fields)
+        identity = write_down(self._recorder, event, causes)
         if isinstance(event, StepCommitted):
             self._commits.append((event.occurred_ns, event.step))
         if event.id:

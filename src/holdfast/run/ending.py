@@ -1,5 +1,6 @@
 """How a run ends: everybody is told, then waited for, then ended harder, each for a bounded time."""
 
+from holdfast.record.errors import complaint
 from holdfast.record.events import ActionTaken, RunEnded
 from holdfast.run import processes
 from holdfast.run.state import Closing, Ending, Member, State, ToMembers, ToNode
@@ -34,8 +35,7 @@ def fail(state: State, reason: str, *, code: int = CODE_FAILED, complaint: str =
 def refuse(state: State, sentence: str, hint: str) -> None:
     """The user's mistake: the members cannot take part, and `holdfast run` says why."""
     state.out.append(ToMembers(_present(state), Dismissed(sentence=sentence, hint=hint)))
-    complaint = f"holdfast: {sentence}\n  hint: {hint}" if hint else f"holdfast: {sentence}"
-    _stop_all(state, Ending("failed", CODE_MISTAKE, sentence, complaint))
+    _stop_all(state, Ending("failed", CODE_MISTAKE, sentence, complaint(sentence, hint)))
 
 
 def stop(state: State, reason: str, code: int) -> None:

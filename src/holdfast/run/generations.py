@@ -74,7 +74,7 @@ def keep(state: State, round_: Round, step: int) -> None:
     if step <= state.step:
         return
     state.observed.note_step(state.now_ns - max(round_.formed_ns, state.committed_ns or 0))
-    state.step, state.committed_ns, state.has_committed = step, state.now_ns, True
+    state.step, state.committed_ns = step, state.now_ns
     if step > state.step_max:  # what is done again after a rollback is no progress
         state.step_max, state.setbacks, state.complaint = step, 0, ""
     state.record(StepCommitted(id="", occurred_ns=state.now_ns, step=step))
@@ -91,7 +91,7 @@ def _keep_late(state: State, round_: Round, version: int) -> None:
         return
     lost_ns = state.now_ns if state.lost_ns is None else state.lost_ns
     first_ns = state.first_ns.get(version, lost_ns)
-    state.has_committed = True
+    state.step_max = max(state.step_max, version)
     state.record(StepCommitted(id="", occurred_ns=min(first_ns, lost_ns - 1), step=version))
 
 

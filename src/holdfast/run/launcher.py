@@ -17,6 +17,7 @@ import msgspec
 
 from holdfast.record.clock import Clock, SystemClock
 from holdfast.record.errors import HoldfastError, InputError
+from holdfast.record.journal import JOURNAL_DIRECTORY
 from holdfast.record.recorder import Recorder
 from holdfast.run import kin
 from holdfast.run.agent import EXIT_DISCONNECTED, Assignment
@@ -31,7 +32,6 @@ from holdfast.run.state import Ending, FromMember, Happening, Policy, StrikeRequ
 from holdfast.run.status import Status
 from holdfast.run.wire import FaultKind, Strike, Struck
 
-JOURNAL_DIRECTORY = "journal"
 CHECKPOINTS_DIRECTORY = "checkpoints"
 END_WAIT_S = 10.0
 """How long agents have to exit when the run is over: they wait for their workers' last processes."""
@@ -42,6 +42,8 @@ LAST_WORDS_WAIT_S = 0.05
 HANDOVER_WAIT_S = 2.0
 """How long a launcher that has the run's name may take until its coordinator answers."""
 STORM_POLL_INTERVAL_S = 0.2
+STORM_WAIT_S = 60.0
+"""A script whose members have lived for so long without a commit is taken for one that never joins."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PATIENCE_SIGNALS = 2
 """After so many signals there is no more asking."""
@@ -207,15 +209,20 @@ async def _end(nodes: Sequence[Node], keeping: Sequence[asyncio.Task[int]]) -> N
 
 
 async def _storm(order: Order, coordinator: Coordinator) -> None:
-    """Strike at random, once the run makes progress, or is a script that never joins."""
+    """Strike at random, once the run makes progress, or is taken for a script that never joins.
+
+    Before that a strike would count as one of such a script's few restarts.
+    """
     if not order.storm_per_min:
         return
     kinds: tuple[FaultKind, ...] = (
         ("kill", "pause", "node") if order.policy.nodes_max > 1 else ("kill", "pause")
     )
     storm = Storm(order.storm_per_min, order.seed, kinds)
-    while not coordinator.status().step:
+    waited_s = 0.0
+    while (status := coordinator.status()).step == 0 and waited_s < STORM_WAIT_S:
         await asyncio.sleep(STORM_POLL_INTERVAL_S)
+        waited_s += STORM_POLL_INTERVAL_S if any(member.alive for member in status.members) else 0.0
     while True:
         wait_s, strike = storm.next()
         await asyncio.sleep(wait_s)

@@ -110,7 +110,7 @@ class Link:
             sent = self._changed.wait_for(lambda: not self._queue or not self._is_open, timeout_s)
             if not sent or self._queue:
                 return False
-        if self._sending.acquire(timeout=HANDSHAKE_WAIT_S):  # what was taken from the queue is on its way
+        if self._sending.acquire(timeout=timeout_s):  # what was taken from the queue is on its way
             self._sending.release()
             return True
         return False

@@ -6,6 +6,7 @@ the lease that ran out. What the process died of may be known a moment later; on
 
 import signal
 
+from holdfast.record.errors import COMPLAINT_PREFIX
 from holdfast.record.events import FaultObserved, MemberLost
 from holdfast.run import ending, processes
 from holdfast.run.state import Close, Member, Node, State, Unexplained
@@ -17,7 +18,6 @@ SETBACKS_MAX = 16
 SETBACKS_PER_MEMBER = 4
 DETAIL_CHARS_MAX = 2000
 SAID_CHARS_MAX = 200
-COMPLAINT_PREFIX = "holdfast:"
 
 
 def lose(state: State, member: Member, why: str, *, onset_ns: int | None = None, cause: str = "") -> None:

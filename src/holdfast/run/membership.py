@@ -8,16 +8,9 @@ A script that joins is protected: it goes on in generations (protected.py). One 
 as a whole (plain.py). Which of them it is shows when the first worker joins; until then it may be either.
 """
 
-from holdfast.record.events import (
-    CheckpointBegun,
-    CheckpointFailed,
-    CheckpointSaved,
-    CheckpointVerified,
-    KnownEvent,
-    PhaseEntered,
-    RunStarted,
-)
+from holdfast.record.events import PhaseEntered, RunStarted
 from holdfast.run import ending, losses, plain, processes, protected
+from holdfast.run.recording import checkpoint_event
 from holdfast.run.state import (
     Begun,
     Close,
@@ -293,27 +286,12 @@ def _exited_at_the_end(state: State, member: Member, message: WorkerExited) -> N
 
 
 def _checkpointed(state: State, member: Member, message: Checkpointed) -> None:
-    step, place, now_ns = message.step, message.place, state.now_ns
-    event: KnownEvent
-    match message.happened:
-        case "begun":
-            event = CheckpointBegun(id="", occurred_ns=now_ns, step=step, place=place, blocking=False)
-        case "saved":
-            event = CheckpointSaved(
-                id="", occurred_ns=now_ns, step=step, place=place, stall_ns=message.stall_ns
-            )
-        case "failed":
-            event = CheckpointFailed(id="", occurred_ns=now_ns, step=step, place=place, reason=message.reason)
-            state.say(f"checkpoint of step {step} failed: {message.reason}", "trouble")
-        case "verified":
-            sound = not message.reason
-            event = CheckpointVerified(
-                id="", occurred_ns=now_ns, step=step, place=place, sound=sound, reason=message.reason
-            )
-        case "loaded":
-            member.loaded = (step, place)  # recorded if the generation goes on from it
-            return
-    state.record(event)
+    if message.happened == "loaded":
+        member.loaded = (message.step, message.place)  # recorded if the generation goes on from it
+        return
+    if message.happened == "failed":
+        state.say(f"checkpoint of step {message.step} failed: {message.reason}", "trouble")
+    state.record(checkpoint_event(message, state.now_ns))
 
 
 # ---- chaos -----------------------------------------------------------------------------------------------

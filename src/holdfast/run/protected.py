@@ -44,7 +44,7 @@ def ready(state: State, member: Member, message: WorkerReady) -> None:
     if member.reached != "admitted" or not setups.fits(state, member, message.setup):
         return
     state.observed.note_ready(ns(message.took_s))
-    member.reached, member.ready_ns, member.version = "ready", state.now_ns, message.version
+    member.reached, member.ready_ns = "ready", state.now_ns
     state.nodes[member.node].failures = 0
     del state.coming[member.name]
     state.waiting[member.name] = None
@@ -55,7 +55,7 @@ def regrouped(state: State, member: Member, message: Regrouped) -> bool:
     round_ = state.round
     if round_ is None or message.generation != round_.number or member.name not in round_.names:
         return False
-    member.version, member.lanes = message.version, message.lanes
+    member.lanes = message.lanes
     state.steps_total = message.steps_total
     round_.regrouped[member.name] = message.version
     for part, took_s in message.parts_s.items():
@@ -83,7 +83,6 @@ def committed(state: State, member: Member, message: Committed) -> None:
     if (message.generation, message.step) <= member.reported:
         return
     member.reported = (message.generation, message.step)
-    member.version = message.step
     for round_ in (state.stepping, state.round):
         if round_ is not None and round_.number == message.generation:
             state.first_ns.setdefault(message.step, state.now_ns)

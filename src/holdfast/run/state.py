@@ -188,7 +188,6 @@ class Member(msgspec.Struct, kw_only=True):
     replaces: str = ""
     struck_ns: int | None = None
     digest: str | None = None
-    version: int = 0
     loaded: tuple[int, str] | None = None
     reported: tuple[int, int] = (0, 0)
     stage: Stage = "starting"
@@ -321,7 +320,6 @@ class State(msgspec.Struct, kw_only=True):
     setup: tuple[str, Setup] | None = None
     step: int = 0
     steps_total: int = 0
-    has_committed: bool = False
     committed_ns: int | None = None
     first_ns: dict[int, int] = {}
     setbacks: int = 0
@@ -358,6 +356,10 @@ class State(msgspec.Struct, kw_only=True):
     def seat_of(self, member: Member) -> tuple[int, int]:
         """What ranks are ordered by."""
         return (self.nodes[member.node].order, member.slot)
+
+    @property
+    def has_committed(self) -> bool:
+        return self.step_max > 0
 
     @property
     def seats(self) -> int:

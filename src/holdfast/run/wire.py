@@ -78,7 +78,6 @@ class AgentJoined(Message, frozen=True, kw_only=True, tag=True):
     slots: int
     address: str
     port: int
-    host: str = ""
 
 
 class WorkerStarted(Message, frozen=True, kw_only=True, tag=True):
@@ -91,7 +90,7 @@ class WorkerStarted(Message, frozen=True, kw_only=True, tag=True):
 class WorkerExited(Message, frozen=True, kw_only=True, tag=True):
     """The process of `member` is gone, as its parent saw it.
 
-    code: its exit code, or None where `signal` ended it. occurred_ns: when, by the node's clock.
+    code: its exit code, or None where `signal` ended it.
     tail: its last lines. complaint: the traceback, or the `holdfast:` sentence, that ended its stderr and
     was held back; whoever reports the end of the run prints it, once. port: a fresh free one.
     """
@@ -99,7 +98,6 @@ class WorkerExited(Message, frozen=True, kw_only=True, tag=True):
     member: str
     code: int | None = None
     signal: int | None = None
-    occurred_ns: int = 0
     tail: tuple[str, ...] = ()
     complaint: str = ""
     port: int = 0
@@ -182,13 +180,10 @@ class WorkerJoined(Message, frozen=True, kw_only=True, tag=True):
 
 
 class WorkerReady(Message, frozen=True, kw_only=True, tag=True):
-    """The script reached `protect()`: the model is built. version: the last step it has (from a
-    checkpoint; 0 for none). took_s: from admission to here.
-    """
+    """The script reached `protect()`: the model is built. took_s: from admission to here."""
 
     member: str
     setup: Setup
-    version: int
     took_s: float
 
 
@@ -229,8 +224,6 @@ class Committed(Message, frozen=True, kw_only=True, tag=True):
     generation: int
     step: int
     loss: float | None
-    lanes: int
-    occurred_ns: int
 
 
 class MemberBeat(Message, frozen=True, kw_only=True, tag=True):
@@ -256,12 +249,11 @@ class Checkpointed(Message, frozen=True, kw_only=True, tag=True):
     """What happened to a durable checkpoint, for the record."""
 
     member: str
-    happened: Literal["begun", "saved", "loaded", "failed", "verified"]
+    happened: Literal["begun", "saved", "loaded", "failed"]
     step: int
     place: str
     reason: str = ""
     stall_ns: int | None = None
-    occurred_ns: int = 0
 
 
 class Struck(Message, frozen=True, kw_only=True, tag=True):

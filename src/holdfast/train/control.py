@@ -13,18 +13,14 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from holdfast.record import events
+from holdfast.record.clock import SystemClock
 from holdfast.record.errors import HoldfastError
 from holdfast.record.recorder import Recorder
 from holdfast.run import wire
 from holdfast.run.link import Link
+from holdfast.run.recording import checkpoint_event, write_down
 from holdfast.train.group import Superseded
 
-_CHECKPOINT_EVENTS: dict[str, type[events.KnownEvent]] = {
-    "begun": events.CheckpointBegun,
-    "saved": events.CheckpointSaved,
-    "loaded": events.CheckpointLoaded,
-    "failed": events.CheckpointFailed,
-}
 FLUSH_S = 2.0
 ADMISSION_S = 0.2
 """A member that is not admitted within this time is a warm one."""
@@ -43,7 +39,7 @@ class Control(Protocol):
     def admitted(self) -> wire.Admitted:
         """Wait until this process has a place in the run."""
 
-    def ready(self, setup: wire.Setup, version: int) -> None:
+    def ready(self, setup: wire.Setup) -> None:
         """The model is built."""
 
     def newest(self, after: int) -> wire.Generation | None:
@@ -157,9 +153,9 @@ class Coordinated:
             self._strike(fault)
         return self._admitted
 
-    def ready(self, setup: wire.Setup, version: int) -> None:
+    def ready(self, setup: wire.Setup) -> None:
         took_s = time.monotonic() - self._admitted_at
-        self._link.send(wire.WorkerReady(member=self.member, setup=setup, version=version, took_s=took_s))
+        self._link.send(wire.WorkerReady(member=self.member, setup=setup, took_s=took_s))
 
     def newest(self, after: int) -> wire.Generation | None:
         self._wait(lambda: self._has_newer(after) or self._released is not None)
@@ -237,18 +233,19 @@ class Alone:
 
     member = "alone"
 
-    def __init__(self, recorder: Recorder | None) -> None:
+    def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
+        self._clock = SystemClock()
         self._published: dict[str, bytes] = {}
         self._is_started = False
 
     def admitted(self) -> wire.Admitted:
         return wire.Admitted(slot=0, slots=1)
 
-    def ready(self, setup: wire.Setup, version: int) -> None:
+    def ready(self, setup: wire.Setup) -> None:
         self._is_started = True
-        self._record(events.RunStarted, gpus=1)
-        self._record(events.MemberJoined, subject=self.member)
+        self._recorder.record(events.RunStarted, gpus=1)
+        self._recorder.record(events.MemberJoined, subject=self.member)
 
     def newest(self, after: int) -> wire.Generation | None:
         return wire.Generation(number=1, members=(self.member,)) if after < 1 else None
@@ -270,17 +267,13 @@ class Alone:
 
     def say(self, message: wire.FromWorker) -> None:
         if isinstance(message, wire.Committed):
-            self._record(events.StepCommitted, step=message.step)
+            self._recorder.record(events.StepCommitted, step=message.step)
         elif isinstance(message, wire.Regrouped):
-            self._record(
+            self._recorder.record(
                 events.GenerationOpened, generation=1, members=(self.member,), gpus=1, step=message.version
             )
         elif isinstance(message, wire.Checkpointed):
-            self._record(_CHECKPOINT_EVENTS[message.happened], step=message.step, place=message.place)
-
-    def _record(self, kind: type[events.KnownEvent], **fields: object) -> None:
-        if self._recorder is not None:
-            self._recorder.record(kind, **fields)
+            write_down(self._recorder, checkpoint_event(message, self._clock.now_ns()))
 
     def at(self, step: int, stage: wire.Stage) -> None:
         """Nobody watches."""
@@ -289,11 +282,10 @@ class Alone:
         """Nobody plans faults."""
 
     def finished(self, step: int, digest: str, present: int) -> wire.Generation | None:
-        self._record(events.RunEnded, outcome="completed")
+        self._recorder.record(events.RunEnded, outcome="completed")
         return None
 
     def close(self, failure: str = "") -> None:
         if failure and self._is_started:
-            self._record(events.RunEnded, outcome="failed", reason=failure)
-        if self._recorder is not None:
-            self._recorder.close()
+            self._recorder.record(events.RunEnded, outcome="failed", reason=failure)
+        self._recorder.close()

@@ -14,11 +14,8 @@ import itertools
 import multiprocessing
 import os
 import random
-import socket
-import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 
 import torch
@@ -28,6 +25,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from holdfast.record.errors import InputError
 from holdfast.run import kin
 from holdfast.train import randomness
+from holdfast.train.sockets import network_sockets
 
 EPOCHS_KEPT = 2
 """Orders kept in memory, 8 bytes a sample: a batch may straddle two epochs."""
@@ -268,23 +266,9 @@ def _let_go_of_connections() -> None:
     that this process inherited still close them.
     """
     nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    for entry in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):  # the listing's own is gone by now
-            descriptor = int(entry.name)
-            if stat.S_ISSOCK(os.fstat(descriptor).st_mode) and _family(descriptor) in _NETWORK:
-                os.dup2(nothing, descriptor, inheritable=False)
+    for descriptor, _ in network_sockets():
+        os.dup2(nothing, descriptor, inheritable=False)
     os.close(nothing)
-
-
-_NETWORK = (socket.AF_INET, socket.AF_INET6)
-
-
-def _family(descriptor: int) -> int:
-    look = socket.socket(fileno=descriptor)
-    try:
-        return look.family
-    finally:
-        look.detach()
 
 
 # ---- datasets that are read from their beginning ---------------------------------------------------------
@@ -444,11 +428,7 @@ def _drawing(seed: int, step: int, lane: int) -> Iterator[None]:
     """
     numpy = sys.modules.get("numpy")
     before = random.getstate(), torch.default_generator.get_state(), numpy and numpy.random.get_state()
-    value = randomness.seed_of(randomness.seed_of(seed, 0, _DRAWS), step, lane)
-    random.seed(value)
-    torch.default_generator.manual_seed(value)
-    if numpy:
-        numpy.random.seed(value & 0xFFFF_FFFF)
+    randomness.seed_host(randomness.seed_of(randomness.seed_of(seed, 0, _DRAWS), step, lane))
     try:
         yield
     finally:

@@ -46,7 +46,7 @@ class Gradients:
         self._lanes = lanes
         self._accumulate = accumulate
         self._fold = Fold(self.layout)
-        self._lane = _NoLane
+        self._lane: _OpenLane | None = None
         self._reduction: Reduction | None = None
         self._total: Sheet | None = None
         self._failure: GroupBroken | None = None
@@ -83,12 +83,13 @@ class Gradients:
 
     def backward(self, loss: torch.Tensor) -> None:
         lane = self._lane
-        lane.backwards += 1
-        if lane.sheet is None or lane.backwards > self._accumulate:
+        calls = 1 if lane is None else lane.backwards + 1
+        if lane is None or calls > self._accumulate:
             raise InputError(
-                f"lane.backward() was called for the {lane.backwards}. time in a lane, or after it.",
+                f"lane.backward() was called for the {calls}. time in a lane, or after it.",
                 hint="Tell protect(accumulate=N) how often every lane calls it.",
             )
+        lane.backwards = calls
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
             raise InputError(
                 "lane.backward() needs a loss of one element that requires a gradient.",
@@ -96,15 +97,13 @@ class Gradients:
             )
         lane.sheet.losses[lane.index] += loss.detach().reshape(())
         if self._last and lane.backwards == self._accumulate:
-            self._arm()
+            self._arm(lane)
         scaled = self._state.scaler.scale(loss) if self._state.scaler is not None else loss
         # The mean over lanes: a power of two, so that it is exact wherever it is multiplied.
         torch.autograd.backward(scaled, torch.full_like(scaled, 1 / self._lanes))
 
-    def _arm(self) -> None:
+    def _arm(self, lane: "_OpenLane") -> None:
         """From here on buckets are added up and sent as backward completes them."""
-        lane = self._lane
-        assert lane.sheet is not None
         target = self._fold.open(lane.index, lane.sheet)
         lane.armed = True
         if self._reduction is not None:
@@ -115,7 +114,7 @@ class Gradients:
     def _hook(self, index: int, bucket: int) -> Callable[[torch.Tensor], None]:
         def accumulated(parameter: torch.Tensor) -> None:
             lane = self._lane
-            if lane.sheet is None:
+            if lane is None:
                 return  # a backward outside the lanes is the script's own business
             if parameter.grad is not lane.sheet.gradients[index]:  # zero_grad() was called
                 assert parameter.grad is not None
@@ -147,7 +146,8 @@ class Gradients:
     def end(self, pending: int) -> None:
         """The lane is through. pending: the generation this member knows to be waiting, or 0."""
         lane = self._lane
-        if lane.sheet is None or lane.backwards != self._accumulate:
+        assert lane is not None
+        if lane.backwards != self._accumulate:
             raise InputError(
                 f"Lane {lane.index} had {lane.backwards} calls of lane.backward(), not {self._accumulate}.",
                 hint="Call lane.backward(loss) in every lane; protect(accumulate=N) sets how often.",
@@ -162,7 +162,7 @@ class Gradients:
         for bucket in range(lane.bucket, self.layout.buckets):
             self._complete(bucket)
         self._fold.close(keep=self._total)
-        self._lane = _NoLane
+        self._lane = None
 
     def _write_used(self, sheet: Sheet, used: set[int]) -> None:
         if len(used) == len(sheet.gradients):
@@ -276,7 +276,7 @@ class Gradients:
 class _OpenLane:
     """What is known of the lane that is being computed."""
 
-    def __init__(self, index: int, sheet: Sheet | None, waits_for: list[int]) -> None:
+    def __init__(self, index: int, sheet: Sheet, waits_for: list[int]) -> None:
         self.index = index
         self.sheet = sheet
         self.waits_for = list(waits_for)
@@ -285,9 +285,6 @@ class _OpenLane:
         self.arrived: set[int] = set()
         self.armed = False
         self.bucket = 0
-
-
-_NoLane = _OpenLane(-1, None, [])
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,7 @@ waits for its operations. So `GlooGroup.abort` shuts down exactly the group's so
 operation fails at once, here and at the other end.
 """
 
-import os
 import socket
-import stat
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -18,6 +16,8 @@ from typing import Any, Protocol
 import msgspec
 import torch
 import torch.distributed as dist
+
+from holdfast.train.sockets import network_sockets
 
 FORM_TIMEOUT_S = 60.0
 """How long connecting may take. That a member died meanwhile is known much sooner: see `form`."""
@@ -95,10 +95,7 @@ class Rendezvous(dist.Store):  # type: ignore[name-defined, misc]
         return False
 
 
-Maker = Callable[[Rendezvous], Group]
-
-
-def form(make: Maker, store: Rendezvous, superseded: Callable[[], bool]) -> Group:
+def form(make: Callable[[], Group], superseded: Callable[[], bool]) -> Group:
     """Make a group, or raise `Superseded` as soon as it is no longer wanted.
 
     A member that dies meanwhile would hold everybody up until the timeout: the attempt is then left to its
@@ -110,7 +107,7 @@ def form(make: Maker, store: Rendezvous, superseded: Callable[[], bool]) -> Grou
 
     def attempt() -> None:
         try:
-            made.append(make(store))
+            made.append(make())
         except Exception as error:
             error.__traceback__ = None
             failed.append(error)
@@ -143,6 +140,8 @@ class GlooGroup:
         peers = [store.get(f"listens/{peer}") for peer in range(size) if peer != rank]
         self._peers = {place for listens in peers for place in _decode_places(listens)}
         self._aborted = threading.Event()
+        self._shutting = threading.Lock()
+        self._is_shut = False
 
     def exchange(self, sends: Sequence[Transfer], receives: Sequence[Transfer], tag: int) -> Work:
         if self._aborted.is_set():
@@ -160,6 +159,12 @@ class GlooGroup:
 
     def abort(self) -> None:
         self._aborted.set()
+        with self._shutting:  # whoever comes second waits until it is done, and need not look again
+            if not self._is_shut:
+                self._shut()
+            self._is_shut = True
+
+    def _shut(self) -> None:
         for connection in _tcp_sockets():
             with suppress(OSError):
                 if not _listens(connection) and self._is_ours(connection):
@@ -299,14 +304,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _tcp_sockets() -> Iterator[socket.socket]:
-    """Every TCP socket of this process, each open only until the next is asked for."""
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 (names only; this is in the way of a recovery)
-        with suppress(OSError):
-            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
-                continue
-            with socket.socket(fileno=os.dup(int(name))) as copy:
-                if copy.family in (socket.AF_INET, socket.AF_INET6) and copy.type == socket.SOCK_STREAM:
-                    yield copy
+    return (copy for _, copy in network_sockets() if copy.type == socket.SOCK_STREAM)
 
 
 def _listens(connection: socket.socket) -> bool:

@@ -6,20 +6,18 @@ import secrets
 import signal
 import sys
 import threading
-import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import torch
-import torch.utils.deterministic as _deterministic
 
 from holdfast.record.errors import HoldfastError, InputError
+from holdfast.record.journal import JOURNAL_DIRECTORY, home
 from holdfast.record.recorder import Recorder
 from holdfast.run import wire
-from holdfast.train import randomness, tree
+from holdfast.train import determinism, randomness, tree
 from holdfast.train.checkpoint import DirectoryCheckpoints, Happened, Writer
 from holdfast.train.control import Alone, Control, Coordinated
 from holdfast.train.gradients import Gradients
@@ -30,11 +28,6 @@ from holdfast.train.steps import Loop, Settings, Step
 
 JOIN_SEED = 0
 """What every member's generators begin with, so that every one of them builds the same model."""
-NO_DETERMINISTIC_KERNEL = (
-    " does not have a deterministic implementation",
-    " defaults to a non-deterministic algorithm",
-)
-"""What torch says behind an operation's name."""
 
 
 def join() -> "Run":
@@ -55,8 +48,6 @@ def join() -> "Run":
         control = Alone(_own_recorder())
     admitted = control.admitted()
     randomness.seed_all(JOIN_SEED)
-    if torch.cuda.is_available():
-        torch.cuda.manual_seed_all(JOIN_SEED)  # also for when CUDA starts, which is later
     return Run(control, admitted)
 
 
@@ -119,7 +110,7 @@ class Run:
         if accumulate < 1:
             raise InputError(f"accumulate={accumulate} is no number of calls.", hint="Take 1 or more.")
         state = Protected(things, moving)
-        _be_deterministic(deterministic, state.device)
+        determinism.require(deterministic, state.device)
         parts = {
             **state.parts(),
             "protect(clip_norm=…)": str(clip_norm),
@@ -141,11 +132,9 @@ class Run:
         make_group = self._maker(state.device)
         identity = {"lanes": lanes, "seed": seed, "threads": setup.threads}
         self._seat = Seat(self._control, state, gradients, identity, make_group, checkpoints)
-        settings = Settings(
-            lanes=lanes, seed=seed, clip_norm=clip_norm, accumulate=accumulate, on_commit=on_commit
-        )
+        settings = Settings(lanes=lanes, seed=seed, clip_norm=clip_norm, on_commit=on_commit)
         self._loop = Loop(self._control, state, settings, gradients, self._seat, writer)
-        self._control.ready(setup, 0)
+        self._control.ready(setup)
         return State(state, self._loop, self._seat)
 
     def _checkpoints(self) -> tuple[DirectoryCheckpoints | None, Writer | None]:
@@ -169,7 +158,6 @@ class Run:
                 place=place,
                 reason=reason,
                 stall_ns=stall_ns,
-                occurred_ns=time.time_ns(),
             )
         )
 
@@ -187,9 +175,8 @@ class Run:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(
-                signal.SIGTERM, _leave
-            )  # through __exit__, which keeps what there is
+            # Through __exit__, which keeps what there is.
+            self._before = signal.signal(signal.SIGTERM, _leave)
         self._is_entered = True
         return self
 
@@ -226,7 +213,7 @@ class State:
         return self._seat.version
 
     def digest(self) -> str:
-        """Of every byte of everything protected: equal exactly where two states are."""
+        """Of every byte that is protected: equal where two states are and, but for chance, only there."""
         return self._state.digest()
 
     def steps(self, total: int) -> Iterator[Step]:
@@ -248,10 +235,9 @@ def _kind(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
-def _own_recorder() -> Recorder | None:
-    home = Path(os.environ.get("HOLDFAST_HOME") or Path.home() / ".holdfast")
+def _own_recorder() -> Recorder:
     name = os.environ.get("HOLDFAST_RUN") or f"{Path(sys.argv[0]).stem or 'python'}-{secrets.token_hex(3)}"
-    return Recorder(home / "journal", run=name)
+    return Recorder(home(os.environ) / JOURNAL_DIRECTORY, run=name)
 
 
 def _warm_up() -> None:
@@ -269,37 +255,6 @@ def _warm_up() -> None:
     digest(optimizer.state_dict())
 
 
-def _be_deterministic(wanted: bool, device: torch.device) -> None:
-    """Strictly, or not at all: with torch's `warn_only`, attention's backward pass is not deterministic."""
-    torch.use_deterministic_algorithms(True, warn_only=not wanted)
-    _deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # costs time
-    if device.type == "cuda":
-        torch.backends.cudnn.benchmark = False
-    if not wanted:
-        _tell("deterministic=False: the same bits after a failure, or with other members, are not promised.")
-        warnings.showwarning = _naming_operations(warnings.showwarning)
-
-
-def _naming_operations(show: Callable[..., Any]) -> Callable[..., Any]:
-    def showing(message: Any, *rest: Any, **named: Any) -> None:
-        operation = _undetermined(str(message))
-        if operation:
-            _tell(f"{operation} has no deterministic kernel here: it may give other bits each time.")
-        else:
-            show(message, *rest, **named)
-
-    return showing
-
-
-def _undetermined(text: str) -> str:
-    """The operation that torch says is not deterministic; empty where it says something else."""
-    for phrase in NO_DETERMINISTIC_KERNEL:
-        operation, found, _ = text.partition(phrase)
-        if found:
-            return operation
-    return ""
-
-
 def _leave(number: int, _frame: object) -> None:
     raise SystemExit(128 + number)
 
@@ -308,14 +263,9 @@ def _complaining(previous: Callable[..., Any]) -> Callable[..., Any]:
     """A user's mistake ends the script with one sentence, not a traceback."""
 
     def complain(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        operation = _undetermined(str(error)) if isinstance(error, RuntimeError) else ""
-        if operation:
-            error = InputError(
-                f"{operation} has no deterministic kernel on this device: the same bits cannot be promised.",
-                hint="Replace the operation, or go on without the promise: protect(deterministic=False).",
-            )
+        error = determinism.mistake_in(error) or error
         if isinstance(error, HoldfastError):
-            _tell(error.sentence + (f"\n  hint: {error.hint}" if error.hint else ""))
+            print(error.told, file=sys.stderr, flush=True)
             sys.stdout.flush()
             os._exit(2)
         previous(kind, error, trace)
@@ -327,7 +277,3 @@ def _complaining(previous: Callable[..., Any]) -> Callable[..., Any]:
             os._exit(1)
 
     return complain
-
-
-def _tell(sentence: str) -> None:
-    print(f"holdfast: {sentence}", file=sys.stderr, flush=True)

@@ -78,7 +78,7 @@ class Protected:
         self.parameters = [parameter for parameter in self._parameters() if parameter.requires_grad]
         _check_parameters(self.parameters)
         self._known = set(map(id, self.parameters))
-        self._optimized = self._optimizer_parameters()
+        self._optimized = _optimized_by(self.optimizers)
         self._check_optimized()
         self.buffers = list(_buffers(self.models))
         self.moving = self._moving(moving)
@@ -96,10 +96,6 @@ class Protected:
                     seen.add(id(parameter))
                     yield parameter
 
-    def _optimizer_parameters(self) -> list[torch.Tensor]:
-        groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
-        return [parameter for group in groups for parameter in group["params"]]
-
     def _strangers(self, optimized: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         return [one for one in optimized if one.requires_grad and id(one) not in self._known]
 
@@ -116,7 +112,7 @@ class Protected:
 
     def check_unchanged(self) -> None:
         """A member that joins later has what protect() was told of, and nothing that was done since."""
-        present = self._optimizer_parameters()
+        present = _optimized_by(self.optimizers)
         if len(present) != len(self._optimized):
             raise InputError(
                 "An optimizer was given other parameters after protect().",
@@ -176,6 +172,11 @@ class Protected:
         return digest(self.tree())
 
 
+def _optimized_by(optimizers: Sequence[Optimizer]) -> list[torch.Tensor]:
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    return [parameter for group in groups for parameter in group["params"]]
+
+
 def _is_scheduler(thing: object) -> bool:
     return isinstance(
         thing, torch.optim.lr_scheduler.LRScheduler | torch.optim.lr_scheduler.ReduceLROnPlateau
@@ -230,7 +231,7 @@ def _buffers(models: Sequence[nn.Module]) -> Iterator[Buffer]:
 
 def _restore_exactly(optimizer: Optimizer, part: dict[str, Any]) -> None:
     """load_state_dict casts state to the parameter's type; what was of another type comes back as it was."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    parameters = _optimized_by([optimizer])
     for index, saved in part["state"].items():
         if not isinstance(index, int):  # some optimizers keep what is nobody's own, and that is not cast
             continue
@@ -315,7 +316,11 @@ def digest(tree: Any) -> str:
     """Of structure and contents: over fingerprints of the tensors, which are computed where the tensors are,
     because a cryptographic hash of them would take minutes where this takes a fraction of a second.
     """
-    skeleton, tensors = take_apart(tree)
+    return digest_of(*take_apart(tree))
+
+
+def digest_of(skeleton: bytes, tensors: Sequence[torch.Tensor]) -> str:
+    """The digest of a tree that is taken apart already."""
     total = hashlib.sha256(skeleton_text(skeleton))
     for tensor in tensors:
         total.update(str(fingerprint(tensor)).encode())

@@ -29,11 +29,17 @@ def begin(seed: int, step: int, lane: int) -> None:
 
 
 def seed_all(value: int) -> None:
-    # Not `torch.manual_seed`: where there is no GPU that formats a stack trace for each kind of accelerator.
-    torch.default_generator.manual_seed(value)
+    """Every generator there is."""
+    seed_host(value)
     # Not only where CUDA is in use already: a warm process has used it, a cold one will, and both must agree.
     if torch.cuda.is_initialized() or torch.cuda.is_available():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(value)
+
+
+def seed_host(value: int) -> None:
+    """Those of the CPU alone."""
+    # Not `torch.manual_seed`: where there is no GPU that formats a stack trace for each kind of accelerator.
+    torch.default_generator.manual_seed(value)
     random.seed(value)
     numpy = sys.modules.get("numpy")
     if numpy is not None:

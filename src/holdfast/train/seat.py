@@ -155,9 +155,7 @@ class Seat:
             lambda key, value: control.publish(number, key, value), lambda key: control.lookup(number, key)
         )
         group = form(
-            lambda store: self._make_group(store, rank, size),
-            store,
-            lambda: control.superseded(number, forming=True),
+            lambda: self._make_group(store, rank, size), lambda: control.superseded(number, forming=True)
         )
         control.on_superseded(group.abort)
         if control.superseded(number, forming=True):  # before the line above

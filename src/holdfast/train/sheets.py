@@ -61,7 +61,6 @@ class Layout:
         for region in self.gradients:
             self.waits_for[region.bucket] += 1
         # The last bucket of gradients completes last anyway; what the tail needs is known only then.
-        self._bucket_bytes = 0
         if self._dtypes[-1] not in _TAIL_DTYPES:
             self._open(torch.float32)
         tail = len(self._sizes) - 1
@@ -70,7 +69,6 @@ class Layout:
         self.used = self._append(tail, (len(parameters),))
         self.moving = [self._place_moving(tensor, tail) for tensor in moving]
         self.early = range(tail)
-        self.late = range(tail, len(self._sizes))
 
     @property
     def buckets(self) -> int:
@@ -141,12 +139,8 @@ class Fold:
         self._free: list[Sheet] = []
         self.held: dict[tree.Node, Sheet] = {}
         self._merging: list[Sheet] = []
-        self._target: tree.Node = (0, 0)
-
-    @property
-    def target(self) -> tree.Node:
+        self.target: tree.Node = (0, 0)
         """The node that what is being added will be held under."""
-        return self._target
 
     @property
     def lanes(self) -> frozenset[int]:
@@ -176,7 +170,7 @@ class Fold:
         while (neighbour := self.held.pop(tree.sibling(node), None)) is not None:
             self._merging.append(neighbour)
             node = tree.parent(node)
-        self._target = node
+        self.target = node
         return self._merging[-1]
 
     def merge(self, bucket: int) -> None:
@@ -188,5 +182,5 @@ class Fold:
         """All buckets are merged: the sum is held, the other sheets are free but for `keep`."""
         *freed, total = self._merging
         self._free.extend(sheet for sheet in freed if sheet is not keep)
-        self.held[self._target] = total
+        self.held[self.target] = total
         self._merging = []

@@ -6,7 +6,6 @@ computed still. So `step.commit()` is a local matter that cannot fail half-way, 
 once for each step that is kept.
 """
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -31,7 +30,6 @@ class Settings:
     lanes: int
     seed: int
     clip_norm: float | None
-    accumulate: int
     on_commit: Callable[[], None] | None
 
 
@@ -76,6 +74,7 @@ class Step:
 
     @property
     def reduced(self) -> bool:
+        """Whether the lanes are through, here and everywhere."""
         return self._loss is not None
 
     def reduced_to(self, loss: float) -> None:
@@ -243,12 +242,10 @@ class Loop:
                 generation=seat.number,
                 step=step.number,
                 loss=step.loss,
-                lanes=len(seat.todo),
-                occurred_ns=time.time_ns(),
             )
         )
-        if self._writer is not None and seat.rank == 0 and self._writer.due(step.number):
-            self._writer.offer(step.number, seat.durable())
+        if self._writer is not None and self._writer.due(step.number):
+            self.keep()
 
     def finish(self) -> None:
         """Stay until everybody is through: who dies now is replaced, and gets its state from here."""

@@ -39,12 +39,11 @@ HEADER_BYTES = 256
 
 
 def send(group: Group, peer: int, state: Protected, version: int, loss: float | None) -> None:
-    tree = state.tree()
-    skeleton, tensors = protected.take_apart(tree)
+    skeleton, tensors = protected.take_apart(state.tree())
     header = Header(
         skeleton_bytes=len(skeleton),
         skeleton_digest=_sha256(skeleton),
-        digest=protected.digest(tree),
+        digest=protected.digest_of(skeleton, tensors),
         version=version,
         loss=loss,
     )
@@ -68,10 +67,9 @@ def receive(group: Group, peer: int, state: Protected) -> Header:
             arriving = torch.empty(_size_bytes(pack), dtype=torch.uint8, device=device)
             work = group.exchange([], [(arriving, peer)], TAG)
             pipeline.add(work, partial(_unpack, arriving, pack))
-    tree = protected.put_together(skeleton, tensors)
-    if protected.digest(tree) != header.digest:
+    if protected.digest_of(skeleton, tensors) != header.digest:
         raise GroupBroken("the state that arrived is not the one that was sent")
-    state.put_back(tree)
+    state.put_back(protected.put_together(skeleton, tensors))
     return header
 
 

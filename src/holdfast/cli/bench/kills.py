@@ -23,9 +23,8 @@ from holdfast.cli.bench.contestants import (
     Processes,
     node_of,
 )
-from holdfast.cli.record import JOURNAL_DIRECTORY
 from holdfast.record.events import GenerationOpened, MemberLost
-from holdfast.record.journal import Damage, read_directory
+from holdfast.record.journal import JOURNAL_DIRECTORY, Damage, read_directory
 
 WARM_UP_STEPS = 20
 """Whole steps before a kill, of which the step time is taken."""

@@ -1,0 +1,37 @@
+"""How a run's events get into its record: by the coordinator, or by a member that is alone."""
+
+import msgspec
+
+from holdfast.record.events import (
+    CheckpointBegun,
+    CheckpointFailed,
+    CheckpointLoaded,
+    CheckpointSaved,
+    KnownEvent,
+)
+from holdfast.record.recorder import Recorder
+from holdfast.run.wire import Checkpointed
+
+_FILLED_IN = ("id", "recorded_ns", "source", "run", "schema", "causes")
+
+
+def write_down(recorder: Recorder, event: KnownEvent, causes: tuple[str, ...] = ()) -> str:
+    """Record an event that has no identity yet; the one it has then. causes: ids of the record."""
+    fields = {key: value for key, value in msgspec.structs.asdict(event).items() if key not in _FILLED_IN}
+    return recorder.record(type(event), causes=causes, **fields)
+
+
+def checkpoint_event(message: Checkpointed, occurred_ns: int) -> KnownEvent:
+    """What a member tells of a checkpoint. Training goes on while one is written."""
+    step, place = message.step, message.place
+    match message.happened:
+        case "begun":
+            return CheckpointBegun(id="", occurred_ns=occurred_ns, step=step, place=place, blocking=False)
+        case "saved":
+            stall_ns = message.stall_ns
+            return CheckpointSaved(id="", occurred_ns=occurred_ns, step=step, place=place, stall_ns=stall_ns)
+        case "failed":
+            reason = message.reason
+            return CheckpointFailed(id="", occurred_ns=occurred_ns, step=step, place=place, reason=reason)
+        case "loaded":
+            return CheckpointLoaded(id="", occurred_ns=occurred_ns, step=step, place=place)
