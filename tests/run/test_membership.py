@@ -779,7 +779,8 @@ def test_waits_follow_what_was_seen_within_their_bounds() -> None:
     slow = Observed(gap_ns_max=ns(100), ready_ns_max=ns(100), form_ns_max=ns(1000))
     assert slow.lease_ns == ns(30)
     assert slow.replace_ns == 0  # too slow to be waited for at all
-    assert slow.form_wait_ns(at_boundary=False) == ns(300)
+    assert slow.form_wait_ns(at_boundary=False) == ns(900)
+    assert fresh.form_wait_ns(at_boundary=False) == ns(900)  # nobody has seen one yet
 
 
 def test_backing_off_is_bounded() -> None:

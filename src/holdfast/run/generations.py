@@ -73,7 +73,8 @@ def keep(state: State, round_: Round, step: int) -> None:
     state.first_ns.pop(step, None)
     if step <= state.step:
         return
-    state.observed.note_step(state.now_ns - max(round_.formed_ns, state.committed_ns or 0))
+    took_ns = state.now_ns - max(round_.formed_ns, state.committed_ns or 0)
+    state.observed.note_step(took_ns // (step - state.step))
     state.step, state.committed_ns = step, state.now_ns
     if step > state.step_max:  # what is done again after a rollback is no progress
         state.step_max, state.setbacks, state.complaint = step, 0, ""

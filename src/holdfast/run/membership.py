@@ -357,7 +357,8 @@ def _check_leases(state: State) -> None:
         return
     late_ns = state.now_ns - due_ns
     if late_ns > ns(LATE_S):
-        _renew_leases(state, late_ns)
+        # A moment more than it was held up: whoever's lease ended exactly now must be heard first, too.
+        _renew_leases(state, late_ns + ns(LATE_S))
     lease_ns = state.observed.lease_ns
     for node in [node for node in state.nodes.values() if state.now_ns - node.seen_ns >= lease_ns]:
         state.out.append(Close("agent", node.name))
@@ -375,10 +376,10 @@ def _check_leases(state: State) -> None:
         _expect(state, min(seen_ns))
 
 
-def _renew_leases(state: State, late_ns: int) -> None:
+def _renew_leases(state: State, more_ns: int) -> None:
     """This process was held up: what the others said meanwhile is still to be read."""
     for node in state.nodes.values():
-        node.seen_ns = min(state.now_ns, node.seen_ns + late_ns)
+        node.seen_ns = min(state.now_ns, node.seen_ns + more_ns)
     for member in state.members.values():
         if member.seen_ns is not None:
-            member.seen_ns = min(state.now_ns, member.seen_ns + late_ns)
+            member.seen_ns = min(state.now_ns, member.seen_ns + more_ns)

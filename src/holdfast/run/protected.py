@@ -244,7 +244,9 @@ def _watch(state: State, round_: Round) -> None:
     if round_.formed_ns is None:
         due_ns = round_.opened_ns + state.observed.form_wait_ns(at_boundary=round_.at_boundary)
         late = [name for name in round_.members if name not in round_.regrouped]
-        suspects = [name for name in late if state.members[name].stage not in REGROUPING]
+        # Until the boundary comes, who waits for others in the old group is not late; it may never come.
+        excused = REGROUPING | HELD_UP if round_.at_boundary else REGROUPING
+        suspects = [name for name in late if state.members[name].stage not in excused]
         why = "did not regroup in time"
     else:
         since_ns = max(round_.formed_ns, state.committed_ns or 0)

@@ -28,8 +28,14 @@ def checkpoint_event(message: Checkpointed, occurred_ns: int) -> KnownEvent:
         case "begun":
             return CheckpointBegun(id="", occurred_ns=occurred_ns, step=step, place=place, blocking=False)
         case "saved":
-            stall_ns = message.stall_ns
-            return CheckpointSaved(id="", occurred_ns=occurred_ns, step=step, place=place, stall_ns=stall_ns)
+            return CheckpointSaved(
+                id="",
+                occurred_ns=occurred_ns,
+                step=step,
+                place=place,
+                stall_ns=message.stall_ns,
+                size_bytes=message.size_bytes,
+            )
         case "failed":
             reason = message.reason
             return CheckpointFailed(id="", occurred_ns=occurred_ns, step=step, place=place, reason=reason)

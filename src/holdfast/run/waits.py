@@ -18,7 +18,9 @@ START_S_MIN, START_S_MAX = 10.0, 600.0
 """How long those that are ready wait for the others where nobody can step yet."""
 JOIN_S_MIN, JOIN_S_MAX = 0.2, 10.0
 """How long a newcomer waits for others of its node, so that the run changes over once for all of them."""
-FORM_S_MIN, FORM_S_MAX = 30.0, 300.0
+FORM_S_MIN, FORM_S_MAX = 30.0, 900.0
+"""To set up collectives takes a moment on one node, and 200 s on 98,000 GPUs (arXiv:2602.00277): until it was
+seen once, nobody can know, and the longest is waited for."""
 FORM_TIMES = 5
 BROKEN_S_MIN, BROKEN_S_MAX = 0.25, 2.0
 """A collective fails because somebody died: the exit is seen within milliseconds of it."""
@@ -99,7 +101,8 @@ class Observed(msgspec.Struct, kw_only=True):
 
     def form_wait_ns(self, *, at_boundary: bool) -> int:
         """From a generation's announcement: five times the longest formation, and the steps before it."""
-        wait_ns = _within(FORM_TIMES * self.form_ns_max, FORM_S_MIN, FORM_S_MAX)
+        expected_ns = FORM_TIMES * self.form_ns_max or ns(FORM_S_MAX)
+        wait_ns = _within(expected_ns, FORM_S_MIN, FORM_S_MAX)
         return wait_ns + (self.hung_ns if at_boundary else 0)
 
     @property

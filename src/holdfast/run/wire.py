@@ -254,6 +254,7 @@ class Checkpointed(Message, frozen=True, kw_only=True, tag=True):
     place: str
     reason: str = ""
     stall_ns: int | None = None
+    size_bytes: int | None = None
 
 
 class Struck(Message, frozen=True, kw_only=True, tag=True):
