@@ -12,6 +12,7 @@ from holdfast.record.events import (
     CheckpointSaved,
     CollectiveTimed,
     CostRate,
+    DataMoved,
     FaultObserved,
     GenerationOpened,
     MemberJoined,
@@ -426,6 +427,22 @@ def test_an_unknown_chip_gives_no_reference_and_no_error(story: Any) -> None:
     story.tell(RunStarted, gpus=8)
     story.steps(1, 5, 1)
     assert story.report().mfu is None
+
+
+def test_bytes_that_were_moved_are_counted_and_take_no_time(story: Any) -> None:
+    story.tell(RunStarted, gpus=8)
+    story.steps(1, 10, 10)
+    before = story.report()
+    story.tell(CheckpointSaved, step=10, size_bytes=700)
+    story.tell(CheckpointSaved, step=10)
+    story.tell(DataMoved, what="egress", size_bytes=300, usd=2.5)
+    story.tell(DataMoved, what="egress", size_bytes=100)
+    told = story.report()
+    saved, egress = told.moved["checkpoints_saved"], told.moved["egress"]
+    assert (saved.times, saved.sized, saved.size_bytes, saved.unpriced_bytes) == (2, 1, 700, 700)
+    assert (egress.times, egress.size_bytes, egress.usd, egress.unpriced_bytes) == (2, 400, 2.5, 100)
+    assert told.partition == before.partition
+    assert set(told.moved) == {"checkpoints_saved", "egress"}
 
 
 def test_unknown_events_are_counted_and_passed_over(story: Any) -> None:

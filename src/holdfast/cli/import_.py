@@ -44,7 +44,8 @@ class FileResult(msgspec.Struct, frozen=True, kw_only=True):
 @click.option(
     "--gpus-per-node",
     type=int,
-    help="GPUs of a node, where the file counts nodes.  [default: 8 for Google's logs, else unknown]",
+    help="GPUs of a node, where the file counts nodes.  [default: 8 for Google's and InfiniteHBD's logs, else"
+    " unknown]",
 )
 @click.option("--reference-step-s", type=float, help="How long a healthy step takes, in seconds.")
 @click.option("--usd-per-gpu-hour", type=float, help="What a GPU-hour costs.")
@@ -63,8 +64,9 @@ def command(
     """Take in what happened, from FILES of any known format.
 
     The format is recognised: journals of Holdfast (a file or a whole directory), event logs of Google's
-    resiliency tool, `sacct -P` output of Slurm, CSV and JSON lines (docs/import.md). Taking in the same file
-    twice changes nothing. Lines that cannot be read are counted and shown with their numbers.
+    resiliency tool, `sacct -P` output of Slurm, InfiniteHBD's fault trace, CSV and JSON lines
+    (docs/import.md). Taking in the same file twice changes nothing. Lines that cannot be read are counted and
+    shown with their numbers.
     """
     options = Options(
         run=run,

@@ -147,8 +147,10 @@ class Accounts:
         others = [piece for piece in pieces if piece.nature != STEPPING]
         before = None
         if not work and others and others[-1].nature in _BEFORE_STEPS:
-            work = [others.pop()]
-            before = Category.RECOVERING if work[0].nature == Category.RECOVERING else Category.STARTING
+            nature = others[-1].nature
+            while others and others[-1].nature == nature:  # machines may come and go meanwhile
+                work.insert(0, others.pop())
+            before = Category.RECOVERING if nature == Category.RECOVERING else Category.STARTING
         self._charge_as_it_was(others, Category.UNATTRIBUTED)
         for piece in work:
             self._charge_missing(piece)

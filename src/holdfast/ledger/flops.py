@@ -28,6 +28,17 @@ _PEAK_TFLOPS: dict[Precision, dict[Chip, int]] = {
 """Dense (not sparse) peaks of one GPU. A100 and H200: their NVIDIA data sheets, the H200 equal to the H100.
 The rest: README of github.com/NVIDIA/dgxc-benchmarking, "Peak Theoretical Throughput"."""
 
+_MEMORY_MIB: dict[Chip, int] = {
+    "a100": 81_920,
+    "h100": 81_559,
+    "h200": 143_771,
+    "b200": 183_359,
+    "b300": 275_040,
+    "gb200": 189_471,
+    "gb300": 284_208,
+}
+"""As nvidia-smi shows it: what the driver leaves of the data sheet's figure. A100, H100: those of 80 GB."""
+
 _CHIP = re.compile(rf"(?<![a-z0-9])({'|'.join(get_args(Chip))})(?![0-9])")
 _SLOWER_BOARD = re.compile(r"pcie|nvl(?!ink|[0-9])")
 """H100 and H200 also come as PCIe and NVL boards with lower peaks; NVL72 names a rack and NVLink a link."""
@@ -74,17 +85,38 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     active_experts: int = 1
     shared_ffn: int = 0
 
+    @property
+    def attention_params(self) -> int:
+        """Of one layer."""
+        return 2 * self.hidden * self.head_dim * (self.heads + self.kv_heads)
+
+    @property
+    def expert_params(self) -> int:
+        """Of one expert of one layer; of a dense model, of the feed-forward layer."""
+        return _MATRICES[self.gated] * self.hidden * self.ffn
+
+    @property
+    def shared_params(self) -> int:
+        """What a layer has besides attention and experts: what every token passes, and the router."""
+        return _MATRICES[self.gated] * self.hidden * self.shared_ffn + self.router_params
+
+    @property
+    def router_params(self) -> int:
+        """Of one layer: what chooses the experts."""
+        return self.hidden * self.experts if self.experts > 1 else 0
+
+    @property
+    def table_params(self) -> int:
+        """The input table, or the output head."""
+        return self.vocab * self.hidden
+
     def transformer(self) -> Transformer:
-        attention = 2 * self.hidden * self.head_dim * (self.heads + self.kv_heads)
-        per_width = _MATRICES[self.gated] * self.hidden
-        router = self.hidden * self.experts if self.experts > 1 else 0
-        all_ffn = per_width * (self.experts * self.ffn + self.shared_ffn) + router
-        active_ffn = per_width * (self.active_experts * self.ffn + self.shared_ffn)
-        table = self.vocab * self.hidden
+        layer = self.attention_params + self.shared_params + self.experts * self.expert_params
+        unused = (self.experts - self.active_experts) * self.expert_params
         return Transformer(
-            params=self.layers * (attention + all_ffn) + table * (1 if self.tied else 2),
+            params=self.layers * layer + self.table_params * (1 if self.tied else 2),
             # Looking a token up in the input table multiplies nothing, so only the output head counts.
-            active_params=self.layers * (attention + active_ffn) + table,
+            active_params=self.layers * (layer - unused - self.router_params) + self.table_params,
             layers=self.layers,
             attention_width=self.heads * self.head_dim,
             moe=self.experts > 1,
@@ -153,6 +185,11 @@ def peak_flops_per_s(chip: Chip, precision: Precision) -> float:
     if peak := _PEAK_TFLOPS[precision].get(chip):
         return peak * 1e12
     raise InputError(f"The {chip.upper()} has no {precision} arithmetic.", hint="Use bf16.")
+
+
+def memory_bytes(chip: Chip) -> int:
+    """Memory of one GPU, as far as programs may have it."""
+    return _MEMORY_MIB[chip] << 20
 
 
 def chip_named(name: str) -> Chip:

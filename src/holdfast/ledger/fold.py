@@ -7,7 +7,7 @@ taken to happen now, so no stretch of time is ever negative and the sum is exact
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -29,6 +29,7 @@ from holdfast.record.events import (
     CollectiveTimed,
     Correction,
     CostRate,
+    DataMoved,
     FaultObserved,
     GenerationOpened,
     MemberJoined,
@@ -73,6 +74,10 @@ _WORK_FIELDS = (
 )
 
 
+MovedFor = Literal["checkpoints_saved", "checkpoints_loaded", "dataset", "cold", "egress"]
+"""What bytes were moved for: the checkpoints' own events tell of theirs, `data.moved` of the others."""
+
+
 class Counts(msgspec.Struct):
     """What is counted rather than timed.
 
@@ -112,6 +117,7 @@ class Launch(msgspec.Struct):
     is_warm         no step was committed since the start, the load or the new generation
     knows_position  somebody said where it goes on from
     stepped         a step was begun or committed
+    grouped         its generation was opened, and nobody of it was lost since
     leader          whose commits move the run on
     loaded          the step of the last load, and who told
     """
@@ -122,9 +128,32 @@ class Launch(msgspec.Struct):
     is_warm: bool = True
     knows_position: bool = False
     stepped: bool = False
+    grouped: bool = False
     spoke_after_end: bool = False
     leader: str | None = None
     loaded: tuple[int, str] | None = None
+
+
+class Saves(msgspec.Struct):
+    """The checkpoints that brought the run further: first and last step, how many, and how far apart.
+
+    One of a step that was saved before, or of an earlier one, does not count: it protects nothing new.
+    """
+
+    first_step: int | None = None
+    last_step: int | None = None
+    count: int = 0
+    gap_steps_max: int = 0
+
+    def add(self, step: int) -> None:
+        if self.last_step is None:
+            self.first_step = step
+        elif step <= self.last_step:
+            return
+        else:
+            self.gap_steps_max = max(self.gap_steps_max, step - self.last_step)
+        self.last_step = step
+        self.count += 1
 
 
 class Traffic(msgspec.Struct):
@@ -132,6 +161,28 @@ class Traffic(msgspec.Struct):
 
     size_bytes: int = 0
     duration_ns: int = 0
+
+
+class Moved(msgspec.Struct):
+    """What was moved to one end.
+
+    times, sized    how often it was recorded, and how often with its size
+    usd             what was recorded to have been charged for it
+    unpriced_bytes  what of it no charge was recorded for
+    """
+
+    times: int = 0
+    sized: int = 0
+    size_bytes: int = 0
+    usd: float = 0.0
+    unpriced_bytes: int = 0
+
+    def add(self, size_bytes: int | None, usd: float | None = None) -> None:
+        self.times += 1
+        self.sized += size_bytes is not None
+        self.size_bytes += size_bytes or 0
+        self.usd += usd or 0.0
+        self.unpriced_bytes += 0 if usd is not None else size_bytes or 0
 
 
 class Fold:
@@ -144,10 +195,11 @@ class Fold:
         self.members = Membership()
         self.progress = Progress()
         self.traffic: dict[tuple[Collective, int], Traffic] = {}
+        self.moved: dict[MovedFor, Moved] = {}
         self.instrumented = False  # whether the run ever told what it does, beyond starting and ending
         self.ended = False
         self.loaded_step_min: int | None = None
-        self.saved_step_max: int | None = None
+        self.saves = Saves()
         self._calm = False  # see `_is_calm`
         self._launch = Launch()
         self._reports_steps = False  # so that a checkpoint says nothing new about progress
@@ -190,8 +242,9 @@ class Fold:
             self.progress.copy(),
         )
         twin.counts, twin.declared = copy.copy(self.counts), copy.copy(self.declared)
-        twin._launch = copy.copy(self._launch)
+        twin.saves, twin._launch = copy.copy(self.saves), copy.copy(self._launch)
         twin.traffic = {key: copy.copy(traffic) for key, traffic in self.traffic.items()}
+        twin.moved = {use: copy.copy(moved) for use, moved in self.moved.items()}
         return twin
 
     def adopt(self) -> None:
@@ -214,7 +267,9 @@ class Fold:
             self.members.size_gpus = event.gpus
             self._reshape()
             return
-        if accounts.is_up:
+        if accounts.is_up and accounts.nature == Category.PLANNED_STOP:
+            accounts.dismiss(Category.UNATTRIBUTED)  # it stopped on purpose, and starts again
+        elif accounts.is_up:
             # The attempt before died and nobody wrote it down: its last sign of life is all there is.
             accounts.settle()
             last_sign_ns = accounts.pieces[0].from_ns if accounts.pieces else None
@@ -303,7 +358,8 @@ class Fold:
             self._launch.is_implied = True
             self.counts.starts += not self._launch.is_last
             self._launch.is_last = True
-        self.members.join(event.subject, event.gpus, event.role, stepping=accounts.is_stepping)
+        stepping = accounts.is_stepping or self._launch.grouped
+        self.members.join(event.subject, event.gpus, event.role, stepping=stepping)
         self._reshape()
 
     def _lost(self, event: MemberLost) -> None:
@@ -312,6 +368,7 @@ class Fold:
             return
         self._launch.is_last = False
         if self.members.leave(event.subject):
+            self._launch.grouped = False
             self.accounts.sound_alarm(event.onset_ns)
             incident = self.accounts.fail(event, "member lost", event.onset_ns)
             incident.members_lost += 1
@@ -332,7 +389,7 @@ class Fold:
         accounts.enter(LAUNCH if accounts.open is None else Category.RECOVERING)
         self._reshape()
         launch = self._launch
-        launch.is_warm, launch.leader, launch.loaded = True, None, None
+        launch.is_warm, launch.leader, launch.loaded, launch.grouped = True, None, None, True
         launch.knows_position = event.step is not None
         if event.step is not None:
             self._resume_after(event.step, event)
@@ -470,13 +527,14 @@ class Fold:
 
     def _checkpoint_begun(self, event: CheckpointBegun) -> None:
         self._hear()
-        if event.blocking and self.accounts.is_stepping and event.step > (self.saved_step_max or -1):
+        if event.blocking and self.accounts.is_stepping and event.step > (self.saves.last_step or -1):
             self.accounts.enter(Category.CHECKPOINT_STALL)
 
     def _checkpoint_saved(self, event: CheckpointSaved) -> None:
         self._hear()
         self.counts.saves += 1
-        self.saved_step_max = max(event.step, self.saved_step_max or 0)
+        self._count_bytes("checkpoints_saved", event.size_bytes)
+        self.saves.add(event.step)
         if event.stall_ns:
             self.accounts.stall(event.stall_ns)
         if not self._reports_steps:
@@ -499,6 +557,7 @@ class Fold:
             return  # another member's word on the same load
         launch.loaded = loaded
         self.counts.loads += 1
+        self._count_bytes("checkpoints_loaded", event.size_bytes)
         known = self.loaded_step_min
         self.loaded_step_min = event.step if known is None else min(event.step, known)
         self._resume_after(event.step, event)
@@ -547,7 +606,8 @@ class Fold:
         accounts.end_degradation(meant)
         if accounts.open is not None:
             accounts.own(accounts.open).add_evidence(event)
-        if accounts.alarm is not None and accounts.alarm.acted_ns is None:
+        # To give a node back is no answer to what fails now.
+        if accounts.alarm is not None and accounts.alarm.acted_ns is None and event.action != "restore":
             accounts.settle()
             accounts.alarm = accounts.alarm._replace(acted_ns=accounts.now_ns)
 
@@ -574,6 +634,12 @@ class Fold:
         traffic = self.traffic.setdefault((event.collective, event.ranks), Traffic())
         traffic.size_bytes += event.size_bytes
         traffic.duration_ns += event.duration_ns
+
+    def _data(self, event: DataMoved) -> None:
+        self._count_bytes(event.what, event.size_bytes, event.usd)
+
+    def _count_bytes(self, use: MovedFor, size_bytes: int | None, usd: float | None = None) -> None:
+        self.moved.setdefault(use, Moved()).add(size_bytes, usd)
 
     def _unknown(self, event: Unknown) -> None:
         self.counts.unknown_events += 1
@@ -602,6 +668,7 @@ _HANDLERS: dict[type, Callable[[Fold, Any], None]] = {
     CostRate: Fold._cost,
     ReferenceDeclared: Fold._reference,
     CollectiveTimed: Fold._collective,
+    DataMoved: Fold._data,
     Correction: Fold._nothing,
     Unknown: Fold._unknown,
 }

@@ -25,7 +25,7 @@ class Shape(NamedTuple):
 class Membership:
     """Who is in the run, by name, and the GPUs that follow from it."""
 
-    __slots__ = ("_drained", "_generation", "_gpus_by_role", "_members", "held_gpus", "size_gpus")
+    __slots__ = ("_drained", "_generation", "_gpus_by_role", "_is_told", "_members", "held_gpus", "size_gpus")
 
     def __init__(self) -> None:
         self.held_gpus = 0
@@ -37,6 +37,7 @@ class Membership:
         self.size_gpus = size_gpus
         self._generation: frozenset[str] | None = None
         self._members: dict[str, tuple[int, str]] = {}
+        self._is_told = False  # whether this attempt's members are reported at all
         self._gpus_by_role = {"active": 0, "joining": 0, "spare": 0}
 
     def join(self, name: str, gpus: int, role: Role, *, stepping: bool) -> None:
@@ -55,9 +56,11 @@ class Membership:
         self._generation = frozenset(members)
         for name, (gpus, role) in list(self._members.items()):
             if members:
-                self._set(name, gpus, "active" if name in self._generation else "spare")
-            elif role == "joining":
-                self._set(name, gpus, "active")
+                now = "active" if name in self._generation else "spare"
+            else:
+                now = "active" if role == "joining" else role
+            if now != role:
+                self._set(name, gpus, now)
 
     def drain(self, name: str, gpus: int) -> None:
         self._drained[name] = gpus
@@ -67,8 +70,8 @@ class Membership:
 
     def shape(self) -> Shape:
         active, joining, spare = self._gpus_by_role.values()
-        if not active and not joining:
-            # No member that works was reported, so the attempt as a whole is what takes part.
+        if not self._is_told:
+            # No member that works was ever reported, so the attempt as a whole is what takes part.
             active = self.size_gpus or max(0, self.held_gpus - spare)
         present = active + joining + spare
         paid = max(self.held_gpus, self.size_gpus + spare, present)
@@ -79,6 +82,7 @@ class Membership:
     def copy(self) -> "Membership":
         twin = Membership()
         twin.held_gpus, twin.size_gpus, twin._generation = self.held_gpus, self.size_gpus, self._generation
+        twin._is_told = self._is_told
         twin._drained = self._drained.copy()
         twin._members = self._members.copy()
         twin._gpus_by_role = self._gpus_by_role.copy()
@@ -86,5 +90,6 @@ class Membership:
 
     def _set(self, name: str, gpus: int, role: str) -> None:
         self.leave(name)
+        self._is_told = self._is_told or (role != "spare" and gpus > 0)
         self._members[name] = (gpus, role)
         self._gpus_by_role[role] += gpus

@@ -143,8 +143,12 @@ def reference_mfu(setup: Setup) -> MfuReference:
 
 def reach(chip: Chip | None, gpus: int) -> Reach:
     """How far a collective of this many GPUs reaches, in machines built the usual way."""
-    domain_gpus = _NVLINK_DOMAIN_GPUS.get(chip, _NVLINK_DOMAIN_GPUS_USUAL)
-    return "nvlink" if gpus <= domain_gpus else "network"
+    return "nvlink" if gpus <= nvlink_domain_gpus(chip) else "network"
+
+
+def nvlink_domain_gpus(chip: Chip | None, gpus_per_node: int = _NVLINK_DOMAIN_GPUS_USUAL) -> int:
+    """How many GPUs NVLink joins: those of a rack where the chip comes in such, else those of a node."""
+    return _NVLINK_DOMAIN_GPUS.get(chip, gpus_per_node)
 
 
 def reference_bandwidth(chip: Chip, gpus: int, collective: Collective) -> BandwidthReference | None:

@@ -14,7 +14,7 @@ import msgspec
 from holdfast.ledger.bandwidth import bus_bytes_per_s
 from holdfast.ledger.categories import NOT_SCHEDULED, Category
 from holdfast.ledger.flops import Chip, chip_named, peak_flops_per_s
-from holdfast.ledger.fold import Declared, Fold
+from holdfast.ledger.fold import Declared, Fold, MovedFor
 from holdfast.ledger.incidents import Incident
 from holdfast.ledger.references import (
     Reach,
@@ -114,9 +114,27 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     reach: Reach | None = None
 
 
-class IncidentReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One incident and what it cost. recovered_ns: the first commit after it; None if there was none."""
+class MovedBytes(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes that were moved to one end. sized: how many of the times the size was recorded.
 
+    usd: the charges that were recorded; unpriced_bytes: what none was recorded for.
+    """
+
+    times: int
+    sized: int
+    size_bytes: int
+    usd: float
+    unpriced_bytes: int
+
+
+class IncidentReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One incident and what it cost. recovered_ns: the first commit after it; None if there was none.
+
+    name: what follows RUN/ where it is asked for. Incidents are numbered in the order in which they were
+    noticed, which stays as the record grows; slow stretches that the ledger found (slow-1, ...) by onset.
+    """
+
+    name: str
     what: str
     subject: str
     severity: Severity
@@ -131,8 +149,23 @@ class IncidentReport(msgspec.Struct, frozen=True, kw_only=True):
     evidence: tuple[str, ...]
 
 
+class Saved(msgspec.Struct, frozen=True, kw_only=True):
+    """How far checkpoints reach. since_steps: what the run has and no checkpoint does.
+
+    between_steps_mean, between_steps_max: from one checkpoint that brought the run further to the next.
+    """
+
+    last_step: int | None
+    since_steps: int
+    between_steps_mean: float | None
+    between_steps_max: int | None
+
+
 class Course(msgspec.Struct, frozen=True, kw_only=True):
-    """The partition over time: GPU-ns by category in buckets of `bucket_ns`, from `start_ns` on."""
+    """The partition over time: GPU-ns by category in buckets of `bucket_ns`, from `start_ns` on.
+
+    Of every category, the buckets sum to what the partition has, to the nanosecond.
+    """
 
     start_ns: int
     bucket_ns: int
@@ -140,7 +173,10 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """The ledger of one run. `partition` sums to `paid_gpu_ns`, to the nanosecond."""
+    """The ledger of one run. `partition` sums to `paid_gpu_ns`, to the nanosecond.
+
+    usd_per_gpu_hour: the mean of the prices that were recorded, over the GPU-hours they hold for.
+    """
 
     run: str
     name: str
@@ -151,10 +187,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int
     paid_gpu_ns: int
     paid_usd: float | None
+    usd_per_gpu_hour: float | None
+    chip: str | None
+    tokens_per_step: int | None
     partition: dict[str, int]
     goodput: Goodput
     ettr: Ettr
     counts: Counted
+    moved: dict[MovedFor, MovedBytes]
     useful_work: UsefulWork
     useful_parts: UsefulParts | None
     reference: StepReference | None
@@ -162,6 +202,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     hfu_percent: float | None
     bandwidth: Figure | None
     incidents: tuple[IncidentReport, ...]
+    saved: Saved
     course: Course
     remarks: tuple[str, ...]
 
@@ -206,10 +247,17 @@ class _Reader:
             gpus=self.accounts.gpus_max,
             paid_gpu_ns=self.accounts.paid_gpu_ns,
             paid_usd=self._paid_usd(),
+            usd_per_gpu_hour=self._usd_per_gpu_hour(),
+            chip=fold.declared.chip,
+            tokens_per_step=fold.declared.tokens_per_step,
             partition={category.key: self.part(category) for category in Category},
             goodput=self._goodput(),
             ettr=self._ettr(),
             counts=self._counts(),
+            moved={
+                use: msgspec.convert(sums, MovedBytes, from_attributes=True)
+                for use, sums in self.fold.moved.items()
+            },
             useful_work=self._useful_work(),
             useful_parts=self._useful_parts(),
             reference=self._reference(),
@@ -217,6 +265,7 @@ class _Reader:
             hfu_percent=hfu_percent,
             bandwidth=self._bandwidth(),
             incidents=incidents,
+            saved=self._saved(),
             course=self.course,
             remarks=self._remarks(),
         )
@@ -236,9 +285,10 @@ class _Reader:
 
     def _checkpoint_span(self) -> float | None:
         fold = self.fold
-        if fold.declared.step_ns is None or fold.loaded_step_min is None or fold.saved_step_max is None:
+        saved_step = fold.saves.last_step
+        if fold.declared.step_ns is None or fold.loaded_step_min is None or saved_step is None:
             return None
-        steps = fold.saved_step_max - fold.loaded_step_min
+        steps = saved_step - fold.loaded_step_min
         return _ratio(steps * fold.declared.step_ns, self.elapsed_ns) if steps > 0 else None
 
     def _ettr(self) -> Ettr:
@@ -272,12 +322,16 @@ class _Reader:
                 kept += normal[1] + sum(part for category, part in excess if category == Category.SLOWDOWN)
         return kept
 
-    def _divided(self, key: int, gpu_ns: int) -> list[tuple[Category, int]]:
-        """A part of what was tallied under a key, split as the whole of it is, without loss."""
+    def _divided(self, key: int, gpu_ns: int, after_gpu_ns: int = 0) -> list[tuple[Category, int]]:
+        """A part of what was tallied under a key, split as the whole of it is, without loss.
+
+        after_gpu_ns: how much of it was divided before. All its parts, one after the other, sum to its split.
+        """
         (normal, whole_normal), *excess = self.splits[key]
         if not excess:
             return [(normal, gpu_ns)]
-        part = gpu_ns * whole_normal // (self.accounts.tally.gpu_ns[key] or 1)
+        whole = self.accounts.tally.gpu_ns[key] or 1
+        part = (after_gpu_ns + gpu_ns) * whole_normal // whole - after_gpu_ns * whole_normal // whole
         return [(normal, part), (excess[0][0], gpu_ns - part)]
 
     def _paid_usd(self) -> float | None:
@@ -287,6 +341,30 @@ class _Reader:
             return None
         ends = [*(before for before, _ in prices[1:]), self.accounts.paid_gpu_ns]
         return sum((end - begin) / _HOUR_NS * usd for (begin, usd), end in zip(prices, ends, strict=True))
+
+    def _usd_per_gpu_hour(self) -> float | None:
+        paid_usd, prices = self._paid_usd(), self.accounts.prices
+        if paid_usd is None:
+            return None
+        priced_gpu_ns = self.accounts.paid_gpu_ns - prices[0][0]
+        return paid_usd / (priced_gpu_ns / _HOUR_NS) if priced_gpu_ns else prices[-1][1]
+
+    def _saved(self) -> Saved:
+        saves, progress = self.fold.saves, self.fold.progress
+        if saves.last_step is None or saves.first_step is None:
+            return Saved(
+                last_step=None,
+                since_steps=progress.kept(),
+                between_steps_mean=None,
+                between_steps_max=None,
+            )
+        gaps = saves.count - 1
+        return Saved(
+            last_step=saves.last_step,
+            since_steps=max(0, (progress.position or 0) - saves.last_step),
+            between_steps_mean=(saves.last_step - saves.first_step) / gaps if gaps else None,
+            between_steps_max=saves.gap_steps_max if gaps else None,
+        )
 
     def _counts(self) -> Counted:
         counts = self.fold.counts
@@ -382,10 +460,15 @@ class _Reader:
 
     def _course(self) -> Course:
         timeline = self.accounts.timeline
-        buckets = [
-            _summed(part for key, gpu_ns in bucket.items() for part in self._divided(key, gpu_ns))
-            for bucket in timeline.buckets
-        ]
+        divided: dict[int, int] = {}
+        buckets = []
+        for bucket in timeline.buckets:
+            parts: list[tuple[Category, int]] = []
+            for key, gpu_ns in bucket.items():
+                before = divided.get(key, 0)
+                parts += self._divided(key, gpu_ns, before)
+                divided[key] = before + gpu_ns
+            buckets.append(_summed(parts))
         return Course(
             start_ns=timeline.origin_ns,
             bucket_ns=1 << timeline.width_log2,
@@ -394,13 +477,17 @@ class _Reader:
 
     def _incidents(self) -> tuple[IncidentReport, ...]:
         """The costliest first: what was recorded, and stretches of slow steps that no incident explains."""
-        recorded = [self._incident(incident) for incident in self.accounts.incidents]
+        recorded = [
+            self._incident(str(number), incident)
+            for number, incident in enumerate(self.accounts.incidents, start=1)
+        ]
         found = [*recorded, *self._slow_stretches(recorded)]
         return tuple(sorted(found, key=lambda incident: (-incident.lost_gpu_ns, incident.began_ns)))
 
-    def _incident(self, incident: Incident) -> IncidentReport:
+    def _incident(self, name: str, incident: Incident) -> IncidentReport:
         losses = self._losses(incident.tally)
         return IncidentReport(
+            name=name,
             what=incident.what,
             subject=incident.subject,
             severity=incident.severity,
@@ -437,15 +524,15 @@ class _Reader:
                 goes_on = stretches and stretches[-1][1] == index
                 first, _, lost = stretches.pop() if goes_on else (index, index, 0)
                 stretches.append((first, index + 1, lost + slow))
-        found = []
+        found: list[tuple[int, int, int]] = []
         for first, end, lost in sorted(stretches, key=lambda stretch: -stretch[2]):
             charged = min(lost, unexplained)
             if charged >= SLOW_COST_MIN * self.accounts.paid_gpu_ns:
                 unexplained -= charged
                 began_ns = course.start_ns + first * course.bucket_ns
                 ended_ns = min(course.start_ns + end * course.bucket_ns, self.accounts.now_ns)
-                found.append(_slow_stretch(began_ns, ended_ns, charged))
-        return found
+                found.append((began_ns, ended_ns, charged))
+        return [_slow_stretch(f"slow-{number}", *one) for number, one in enumerate(sorted(found), start=1)]
 
     def _remarks(self) -> tuple[str, ...]:
         """What a reader of the numbers must know to read them right."""
@@ -518,8 +605,9 @@ def _keyed(parts: dict[Category, int]) -> dict[str, int]:
     return {category.key: part for category, part in sorted(parts.items()) if part}
 
 
-def _slow_stretch(began_ns: int, ended_ns: int, lost_gpu_ns: int) -> IncidentReport:
+def _slow_stretch(name: str, began_ns: int, ended_ns: int, lost_gpu_ns: int) -> IncidentReport:
     return IncidentReport(
+        name=name,
         what="slow steps, nothing recorded says why",
         subject="",
         severity="degraded",

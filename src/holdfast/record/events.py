@@ -33,6 +33,7 @@ Role = Literal["active", "spare"]
 Precision = Literal["bf16", "fp8"]
 Attention = Literal["full", "causal"]
 Collective = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast"]
+DataUse = Literal["dataset", "cold", "egress"]
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -139,19 +140,23 @@ class CheckpointBegun(Event, frozen=True, kw_only=True, tag_field="kind", tag="c
 
 class CheckpointSaved(Event, frozen=True, kw_only=True, tag_field="kind", tag="checkpoint.saved"):
     """A checkpoint of this step is durable. stall_ns: how long training stood still for it, where
-    measured.
+    measured. size_bytes: how large it is, all of its parts together.
     """
 
     step: StepNumber
     stall_ns: Nanoseconds | None = None
     place: str = ""
+    size_bytes: Count | None = None
 
 
 class CheckpointLoaded(Event, frozen=True, kw_only=True, tag_field="kind", tag="checkpoint.loaded"):
-    """The run goes on from this step; what was committed after it is rolled back."""
+    """The run goes on from this step; what was committed after it is rolled back. size_bytes: how much was
+    read for that, by all members together.
+    """
 
     step: StepNumber
     place: str = ""
+    size_bytes: Count | None = None
 
 
 class CheckpointFailed(Event, frozen=True, kw_only=True, tag_field="kind", tag="checkpoint.failed"):
@@ -241,6 +246,20 @@ class CollectiveTimed(Event, frozen=True, kw_only=True, tag_field="kind", tag="c
     duration_ns: Nanoseconds
 
 
+class DataMoved(Event, frozen=True, kw_only=True, tag_field="kind", tag="data.moved"):
+    """Bytes were moved for the run, other than its checkpoints: their own events say how large they are.
+
+    what  dataset: read to be trained on. cold: the same, from where that costs extra or has to be waited for,
+          such as an archive or another region. egress: taken out of a cloud or region that charges for it.
+    usd   what was charged for it, where that is known
+    """
+
+    what: DataUse
+    size_bytes: Count
+    usd: Amount | None = None
+    place: str = ""
+
+
 class Correction(Event, frozen=True, kw_only=True, tag_field="kind", tag="correction"):
     """The event `target` was wrong and does not count. What should have stood there is an event of its
     own.
@@ -285,6 +304,7 @@ KnownEvent = (
     | CostRate
     | ReferenceDeclared
     | CollectiveTimed
+    | DataMoved
     | Correction
 )
 AnyEvent = KnownEvent | Unknown

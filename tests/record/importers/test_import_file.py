@@ -21,6 +21,7 @@ from holdfast.record.journal import line_of
 DATA = Path(__file__).parents[2] / "data"
 GOOGLE = DATA / "google-70b-112-nodes-events.jsonl"
 SACCT = DATA / "slurm" / "sacct.txt"
+TRACE = DATA / "infinitehbd-fault-trace.json"
 OWN = b'{"kind":"step.committed","id":"h-1","occurred_ns":5,"run":"llm","step":3}'
 TABLE = b"time,kind,run,step\n2025-04-02T06:08:24Z,step.committed,llm,3\n"
 JOURNAL = [
@@ -71,6 +72,7 @@ def told_through_a_pipe(folder: Path, content: bytes) -> Told:
         (b"JobID,State,Start,End", "sacct"),
         (b"a,b,c\n1,2,3", None),
         (b"[\n{", None),
+        (b'[{"node_id": "n", "event_time": 1, "event_type": "fault_end", "fault_type": {}}]', "infinitehbd"),
         (b'{\n  "jobs": [', None),
         (b"", None),
         (b"\n \n", None),
@@ -84,6 +86,7 @@ def test_the_format_is_told_from_the_first_lines(head: bytes, form: str | None) 
 def test_the_published_files_are_recognised() -> None:
     assert detect(GOOGLE.read_bytes()[:10_000]) == "google-resiliency"
     assert detect(SACCT.read_bytes()[:10_000]) == "sacct"
+    assert detect(TRACE.read_bytes()[:1_000]) == "infinitehbd"
 
 
 @pytest.mark.parametrize(
@@ -211,6 +214,7 @@ SEEDS = [
     b"2025-01-01T00:02:00|#gres/gpu=8|#\n7|#RUNNING|#2025-01-01T00:02:00|#2025-01-01T00:03:00|#Unknown|#gpu:8|#",
     TABLE + b"1743574104.5,run.ended,llm,\n,,,\n",
     b"".join(JOURNAL[:3]),
+    json.dumps(json.loads(TRACE.read_bytes())[:3], indent=4).encode(),
     OWN + b'\n{"time": 1743574104, "run": "a", "step": 5, "loss": [1, {"x": null}]}\n',
 ]
 HOSTILE = [

@@ -1,7 +1,7 @@
 """Logs to events: what a file is, and what it says.
 
-`import_file` is the way in. It takes Google's resiliency tracker, Slurm's accounting and plain tables, and
-Holdfast's own journals. docs/import.md tells what each format becomes.
+`import_file` is the way in. It takes Google's resiliency tracker, Slurm's accounting, the fault trace of
+InfiniteHBD and plain tables, and Holdfast's own journals. docs/import.md tells what each format becomes.
 """
 
 import re
@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.record.errors import InputError
 from holdfast.record.events import AnyEvent
-from holdfast.record.importers import google, slurm, table
+from holdfast.record.importers import google, infinitehbd, slurm, table
 from holdfast.record.importers.intake import (
     Format,
     Imported,
@@ -36,6 +36,7 @@ _COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ", b"BZh", b"PK\x03\x
 
 _READERS = {
     "google-resiliency": google.read,
+    "infinitehbd": infinitehbd.read,
     "sacct": slurm.read,
     "csv": table.read_csv,
     "jsonl": table.read_jsonl,
@@ -50,6 +51,8 @@ def detect(head: bytes) -> Format | None:
     """
     if _JOURNAL.search(head):
         return "journal"
+    if infinitehbd.is_head(head):
+        return "infinitehbd"
     for line in head.split(b"\n"):
         if not line.strip():
             continue
@@ -130,6 +133,6 @@ def _refusal(head: bytes, name: str) -> InputError:
         )
     return InputError(
         f"{name} is in no format that Holdfast reads.",
-        hint="It reads its own journals, Google resiliency events, `sacct --parsable2`, and CSV or JSON lines"
-        " with `time` and `kind`; see docs/import.md.",
+        hint="It reads its own journals, Google resiliency events, `sacct --parsable2`, InfiniteHBD's fault"
+        " trace, and CSV or JSON lines with `time` and `kind`; see docs/import.md.",
     )

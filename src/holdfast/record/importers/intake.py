@@ -19,7 +19,7 @@ import msgspec
 from holdfast.record.errors import InputError
 from holdfast.record.events import NAME_CHARS_MAX, AnyEvent, CostRate, ReferenceDeclared
 
-Format = Literal["journal", "google-resiliency", "sacct", "csv", "jsonl"]
+Format = Literal["journal", "google-resiliency", "infinitehbd", "sacct", "csv", "jsonl"]
 Watch = Callable[[int], None]
 """Told now and then how many bytes of a file were read."""
 

@@ -1,0 +1,91 @@
+"""What a report adds to the sums: the names of incidents, how far checkpoints reach, the price recorded."""
+
+from typing import Any
+
+import pytest
+
+from holdfast.ledger.report import Report
+from holdfast.record.events import (
+    CheckpointSaved,
+    CostRate,
+    FaultObserved,
+    ReferenceDeclared,
+    RunEnded,
+    RunStarted,
+)
+
+
+def named(told: Report) -> dict[str, str]:
+    return {incident.name: incident.what for incident in told.incidents}
+
+
+def test_incidents_keep_their_names_as_the_record_grows(story: Any) -> None:
+    story.tell(RunStarted, gpus=8)
+    grown: dict[str, str] = {}
+    for number in range(1, 6):
+        story.steps(10 * number - 9, 10 * number, 5)
+        story.tell(FaultObserved, fault=f"fault {number}")
+        story.tell(RunEnded, outcome="failed")
+        # Every outage is shorter than the one before, so that the costliest is always the first.
+        story.wait(600 - 100 * number).tell(RunStarted, gpus=8)
+        before, grown = grown, named(story.report())
+        assert before.items() <= grown.items()
+    assert grown == {str(number): f"fault {number}" for number in range(1, 6)}
+
+
+def test_a_fault_that_is_noticed_late_renames_none(story: Any) -> None:
+    story.tell(RunStarted, gpus=8)
+    story.steps(1, 50, 5)
+    story.tell(FaultObserved, fault="throttling", subject="node-1", severity="degraded")
+    story.steps(51, 60, 7)
+    before = named(story.report())
+    story.tell(FaultObserved, fault="bad cable", subject="node-2", severity="degraded", onset_ns=10**9)
+    story.steps(61, 70, 7)
+    assert before == {"1": "throttling"}
+    assert named(story.report()) == {"1": "throttling", "2": "bad cable"}
+
+
+def test_slow_stretches_have_names_of_their_own(story: Any) -> None:
+    story.tell(RunStarted, gpus=8)
+    story.tell(ReferenceDeclared, step_ns=5 * 10**9, gpus=8)
+    story.steps(1, 200, 5).steps(201, 300, 7).steps(301, 500, 5).steps(501, 700, 8).steps(701, 800, 5)
+    told = story.report()
+    began_ns = {incident.name: incident.began_ns for incident in told.incidents}
+    assert sorted(began_ns) == ["slow-1", "slow-2"]
+    assert began_ns["slow-1"] < began_ns["slow-2"]
+    assert told.incidents[0].name == "slow-2"  # the costlier one
+
+
+def test_how_far_checkpoints_reach(story: Any) -> None:
+    story.tell(RunStarted, gpus=8)
+    saved = story.steps(1, 7, 5).report().saved
+    assert (saved.last_step, saved.since_steps, saved.between_steps_mean, saved.between_steps_max) == (
+        None,
+        7,
+        None,
+        None,
+    )
+    story.steps(8, 10, 5).tell(CheckpointSaved, step=10)
+    story.steps(11, 30, 5).tell(CheckpointSaved, step=30)
+    story.tell(CheckpointSaved, step=30)  # another member's word on it
+    story.steps(31, 40, 5).tell(CheckpointSaved, step=40)
+    saved = story.steps(41, 44, 5).report().saved
+    assert (saved.last_step, saved.since_steps) == (40, 4)
+    assert (saved.between_steps_mean, saved.between_steps_max) == (15, 20)
+
+
+def test_the_price_is_the_mean_over_what_it_holds_for(story: Any) -> None:
+    story.tell(RunStarted, gpus=8)
+    assert story.steps(1, 10, 5).report().usd_per_gpu_hour is None
+    story.tell(CostRate, usd_per_gpu_hour=2.0)
+    assert story.report().usd_per_gpu_hour == 2.0
+    story.steps(11, 40, 5).tell(CostRate, usd_per_gpu_hour=4.0)
+    told = story.steps(41, 50, 5).report()
+    assert told.usd_per_gpu_hour == pytest.approx(2.5)
+
+
+def test_what_was_declared_is_told(story: Any) -> None:
+    story.tell(RunStarted, gpus=8)
+    story.tell(ReferenceDeclared, chip="NVIDIA H100", tokens_per_step=4_096)
+    told = story.steps(1, 5, 5).report()
+    assert (told.chip, told.tokens_per_step) == ("NVIDIA H100", 4_096)
