@@ -25,6 +25,7 @@ from holdfast.record.clock import ManualClock
 from holdfast.record.errors import InputError, StoreError
 from holdfast.train.checkpoint import (
     COST_SHARE_MAX,
+    EXPOSURE_S_MAX,
     DirectoryCheckpoints,
     Happened,
     Loaded,
@@ -51,15 +52,23 @@ class Heard(NamedTuple):
     place: str
     reason: str
     stall_ns: int | None
+    size_bytes: int | None
 
 
 class Listener(list[Heard]):
     """Hears what happens to checkpoints."""
 
     def __call__(
-        self, happened: Happened, step: int, place: str, reason: str = "", *, stall_ns: int | None = None
+        self,
+        happened: Happened,
+        step: int,
+        place: str,
+        reason: str = "",
+        *,
+        stall_ns: int | None = None,
+        size_bytes: int | None = None,
     ) -> None:
-        self.append(Heard(happened, step, place, reason, stall_ns))
+        self.append(Heard(happened, step, place, reason, stall_ns, size_bytes))
 
     def kinds(self) -> list[tuple[str, int]]:
         return [(heard.happened, heard.step) for heard in self]
@@ -493,7 +502,7 @@ class SlowCheckpoints:
         tensor = state["tensor"]
         assert isinstance(tensor, torch.Tensor)
         self.kept[step] = tensor[0].item(), tensor.data_ptr()
-        return Saved(step=step, place=f"memory/{step}", size_bytes=0, digest="")
+        return Saved(step=step, place=f"memory/{step}", size_bytes=1_000 * step, digest="")
 
     def newest(self) -> Loaded | None:
         raise NotImplementedError
@@ -549,6 +558,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(
     assert told[1].place == "memory/1"
     assert told[0].stall_ns is None
     assert told[1].stall_ns == 0  # by a clock that stood still meanwhile
+    assert (told[0].size_bytes, told[1].size_bytes) == (None, 1_000)
     with pytest.raises(RuntimeError, match="closed"):
         writer.offer(5, {"tensor": tensor})
 
@@ -618,9 +628,44 @@ def test_the_next_is_due_by_what_the_last_has_cost(
     assert writer.due(6)
 
 
+@pytest.mark.parametrize(
+    ("cost_s", "nodes", "failures", "interval_s"),
+    [
+        (1, 1, 0, EXPOSURE_S_MAX),  # a failure is 264 days away; but nobody likes to lose more than this
+        (1, 128, 0, EXPOSURE_S_MAX),  # 2 days: 597 s, and a little more for every minute without a failure
+        (1, 2048, 0, 151),  # 3.1 h
+        (1, 2048, 3, 76),  # ... of which three minutes had as many: 0.8 h
+        (1, 1, 5, 188),  # five in three minutes count for more than what is usual: 4.8 h
+        (1, 100_000, 0, 50),  # 4 min, 22 s: more often than one may cost
+        (20, 2048, 0, 1_000),
+        (0, 2048, 0, 10),
+    ],
+)
+def test_the_next_is_due_by_what_it_costs_and_how_often_such_a_run_fails(
+    slow: SlowCheckpoints,
+    clock: ManualClock,
+    told: Listener,
+    writer: Writer,
+    cost_s: float,
+    nodes: int,
+    failures: int,
+    interval_s: float,
+) -> None:
+    slow.took_ns = int(cost_s * 1e9)
+    slow.gate.release()
+    writer.offer(1, {"tensor": torch.ones(1)})
+    wait_for_news(told, 2)
+    waited_s = cost_s
+    while not writer.due(2, nodes=nodes, failures=failures):
+        clock.advance_ns(10**9)
+        waited_s += 1
+    assert waited_s == pytest.approx(interval_s, abs=2)
+
+
 def test_every_so_many_steps_where_that_is_asked_for(slow: SlowCheckpoints, told: Listener) -> None:
     with Writer(slow, told=told, every_steps=3) as writer:
         assert [step for step in range(1, 10) if writer.due(step)] == [3, 6, 9]
+        assert not writer.due(10, nodes=10**6, failures=100)  # whatever economics would say
     for mistake in ({"every_steps": 0}, {"interval_s": -1.0}):
         with pytest.raises(InputError, match="is no"):
             Writer(slow, told=told, **mistake)

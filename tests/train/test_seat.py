@@ -156,6 +156,30 @@ def test_who_joins_when_the_others_are_through_makes_no_steps_of_its_own(
     assert digest_later == digest
 
 
+def test_a_member_knows_how_many_nodes_there_are_and_how_often_the_run_has_failed(together: Together) -> None:
+    board = Board()
+
+    def open_next(*members: str, at_boundary: bool) -> None:
+        number = len(board.generations) + 1
+        board.generations.append(wire.Generation(number=number, members=members, at_boundary=at_boundary))
+
+    open_next("n0.0", "n1.0+1", at_boundary=False)  # the first is nobody's loss
+
+    def take_part(group: Any) -> list[tuple[int, int]]:
+        seat = Member(("n0.0", "n1.0+1")[group.rank], board, group).seat
+        seat.regroup()
+        known = [(seat.nodes, seat.failures)]
+        for at_boundary in (False, True, False) if group.rank == 0 else ():
+            open_next("n0.0", at_boundary=at_boundary)
+            seat.regroup()
+            known.append((seat.nodes, seat.failures))
+        return known
+
+    first, second = together(2, take_part)
+    assert first == [(2, 0), (1, 1), (1, 1), (1, 2)]
+    assert second == [(2, 0)]
+
+
 def test_what_is_drawn_outside_lanes_does_not_depend_on_the_lanes_before() -> None:
     """And is something else at each of the places where a step may draw."""
     drawn = set()

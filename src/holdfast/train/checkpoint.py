@@ -25,13 +25,20 @@ from typing import BinaryIO, Literal, NamedTuple, Protocol, Self, cast
 import msgspec
 import torch
 
+from holdfast.economics.cadence import daly_work_s, learned_mtbf_s, mtbf_of_nodes_s
 from holdfast.record.clock import Clock, SystemClock
 from holdfast.record.errors import InputError, StoreError
 
 COST_SHARE_MAX = 1 / 50
 """Of the time from one checkpoint to the next, no more than this goes into making one."""
 INTERVAL_S_MIN = 10.0
-"""Where checkpoints cost next to nothing, they are still no closer together."""
+"""Where checkpoints cost next to nothing, they are still no closer together. The first is made so soon, too:
+what one costs is not known before.
+"""
+EXPOSURE_S_MAX = 600.0
+"""However unlikely a failure is, no more work than this is left at stake, unless checkpoints cost too much:
+there are ends that no failure rate tells of, such as a power cut, or a user's `kill -9`.
+"""
 CLOSE_S_MAX = 60.0
 """How long a writer that is closed waits for what it has begun: storage that hangs holds up no end."""
 EMPTY_S_MAX = 60.0
@@ -49,7 +56,14 @@ class Told(Protocol):
     """Who hears what happened to checkpoints, from whichever thread it happened in. Must not raise."""
 
     def __call__(
-        self, happened: Happened, step: int, place: str, reason: str = "", *, stall_ns: int | None = None
+        self,
+        happened: Happened,
+        step: int,
+        place: str,
+        reason: str = "",
+        *,
+        stall_ns: int | None = None,
+        size_bytes: int | None = None,
     ) -> None: ...
 
 
@@ -354,7 +368,8 @@ class Snapshot:
         self._tensors: list[tuple[_Like, torch.Tensor]] = []
         self._copies: dict[tuple[object, ...], torch.Tensor] = {}
         self.state: dict[str, object] = {key: self._copy(value, key) for key, value in state.items()}
-        if any(like.pinned for like, _ in self._tensors):
+        self.is_of_gpu = any(like.pinned for like, _ in self._tensors)
+        if self.is_of_gpu:
             torch.cuda.synchronize()  # copies into pinned memory are only begun
         self._spare.clear()
         self._copies.clear()
@@ -445,8 +460,8 @@ class Writer:
         self._writing = False
         self._closing = False
         self._spare: Snapshot | None = None
-        self._began_ns = self._clock.now_ns()
-        self._took_ns = 0
+        self._opened_ns = self._began_ns = self._clock.now_ns()
+        self._cost_ns: int | None = None
         self._thread = threading.Thread(target=self._run, name="holdfast checkpoints", daemon=True)
 
     def __enter__(self) -> Self:
@@ -455,20 +470,28 @@ class Writer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def due(self, step: int) -> bool:
-        """Whether to offer this step: a multiple of `every_steps`, where given, or else by cost.
+    def due(self, step: int, *, nodes: int = 1, failures: int = 0) -> bool:
+        """Whether to offer this step: a multiple of `every_steps`, where given, or else by what is at stake.
 
-        By cost: the last checkpoint is done, began at least the interval ago, and so long ago that what it
-        took is at most `COST_SHARE_MAX` of that.
+        Then the last checkpoint is done and began the best interval ago. nodes: how many the run has.
+        failures: how many this member has seen.
         """
         if self._every_steps is not None:
             return step % self._every_steps == 0
         with self._changed:
             if self._writing or self._waiting:
                 return False
-            return self._clock.now_ns() - self._began_ns >= max(
-                self._interval_ns, round(self._took_ns / COST_SHARE_MAX)
-            )
+            return self._clock.now_ns() - self._began_ns >= self._best_interval_ns(nodes, failures)
+
+    def _best_interval_ns(self, nodes: int, failures: int) -> int:
+        """Daly's for what the last checkpoint cost and how often such a run fails, within bounds."""
+        if self._cost_ns is None:
+            return self._interval_ns
+        elapsed_s = (self._clock.now_ns() - self._opened_ns) / 1e9
+        mtbf_s = learned_mtbf_s(mtbf_of_nodes_s(nodes), failures, elapsed_s)
+        best_ns = self._cost_ns + round(1e9 * daly_work_s(self._cost_ns / 1e9, mtbf_s))
+        tolerated_ns = min(best_ns, round(EXPOSURE_S_MAX * 1e9))
+        return max(tolerated_ns, self._interval_ns, round(self._cost_ns / COST_SHARE_MAX))
 
     def offer(self, step: int, state: State) -> int:
         """Have this step written; how long the copying took, in nanoseconds. InputError for a state that
@@ -503,12 +526,14 @@ class Writer:
     def _run(self) -> None:
         while offer := self._next():
             self._told("begun", offer.step, self._checkpoints.place)
-            happened, place, reason = self._save(offer)
+            happened, place, reason, size_bytes = self._save(offer)
             with self._changed:
                 self._spare = offer.snapshot
-                self._took_ns = self._clock.now_ns() - offer.began_ns
+                # Where a GPU trains, this thread takes no time from it; else it takes training's own cores.
+                took_ns = self._clock.now_ns() - offer.began_ns
+                self._cost_ns = offer.stall_ns if offer.snapshot.is_of_gpu else took_ns
                 self._writing = False
-            self._told(happened, offer.step, place, reason, stall_ns=offer.stall_ns)
+            self._told(happened, offer.step, place, reason, stall_ns=offer.stall_ns, size_bytes=size_bytes)
 
     def _next(self) -> _Offer | None:
         with self._changed:
@@ -517,9 +542,10 @@ class Writer:
             self._writing = offer is not None
             return offer
 
-    def _save(self, offer: _Offer) -> tuple[Happened, str, str]:
-        """What happened, where, and why."""
+    def _save(self, offer: _Offer) -> tuple[Happened, str, str, int | None]:
+        """What happened, where, why, and how large it is."""
         try:
-            return "saved", self._checkpoints.save(offer.step, offer.snapshot.state).place, ""
+            saved = self._checkpoints.save(offer.step, offer.snapshot.state)
         except Exception as error:  # whatever it is, training goes on
-            return "failed", self._checkpoints.place, _sentence(error)
+            return "failed", self._checkpoints.place, _sentence(error), None
+        return "saved", saved.place, "", saved.size_bytes

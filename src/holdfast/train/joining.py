@@ -148,7 +148,14 @@ class Run:
         )
 
     def _tell_checkpoint(
-        self, happened: Happened, step: int, place: str, reason: str = "", *, stall_ns: int | None = None
+        self,
+        happened: Happened,
+        step: int,
+        place: str,
+        reason: str = "",
+        *,
+        stall_ns: int | None = None,
+        size_bytes: int | None = None,
     ) -> None:
         self._control.say(
             wire.Checkpointed(
@@ -158,6 +165,7 @@ class Run:
                 place=place,
                 reason=reason,
                 stall_ns=stall_ns,
+                size_bytes=size_bytes,
             )
         )
 

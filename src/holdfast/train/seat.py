@@ -59,6 +59,8 @@ class Seat:
         self.loss: float | None = None
         self.rank = 0
         self.size = 1
+        self.nodes = 1
+        self.failures = 0
         self.todo: tuple[int, ...] = ()
         self.reduction: Reduction | None = None
         self.number = 0
@@ -123,6 +125,9 @@ class Seat:
         self._control.at(self.version + 1, "regroup")
         self.leave()
         self.rank, self.size = generation.members.index(self._control.member), len(generation.members)
+        self.nodes = len({name.rpartition(".")[0] for name in generation.members})
+        if generation.number > 1 and not generation.at_boundary:
+            self.failures += 1  # a newcomer counts the one that brought it here
         if not self.through:
             self._control.strike(self.version + 1, "regroup", self.rank, self.size)
         left = time.monotonic()

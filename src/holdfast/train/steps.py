@@ -244,7 +244,8 @@ class Loop:
                 loss=step.loss,
             )
         )
-        if self._writer is not None and self._writer.due(step.number):
+        writer = self._writer
+        if writer is not None and writer.due(step.number, nodes=seat.nodes, failures=seat.failures):
             self.keep()
 
     def finish(self) -> None:

@@ -1,0 +1,527 @@
+"""What an incident or a run cost: five layers side by side, and the same loss as training progress.
+
+The ledger says how much GPU-time was lost to what; here it is priced. A layer shows its formula and every
+input with its source, so that nobody has to believe a number. The layers answer different questions and are
+not one bill: direct compute, rollback and labour share nothing and add up; reserved capacity counts only what
+lies beyond the price paid; schedule slip looks at the same GPU-hours as time. Hence a sum is given as a
+range, with what it leaves out. Everything is linear in the ledger's amounts: a run's layers are the sums of
+its incidents' and of what no incident explains.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+import msgspec
+
+from holdfast.economics.prices import HOURS_PER_DAY, Priced, Prices
+from holdfast.ledger.categories import Category
+from holdfast.ledger.report import IncidentReport, Report
+from holdfast.record.errors import InputError
+
+HOUR_NS = 3_600 * 10**9
+MINUTE_NS = 60 * 10**9
+DAY_NS = HOURS_PER_DAY * HOUR_NS
+LEDGER = "the ledger"
+
+LayerKey = Literal["direct_compute", "reserved_capacity", "rollback", "response_labour", "schedule_slip"]
+
+LAYER_TITLES: dict[LayerKey, str] = {
+    "direct_compute": "direct compute",
+    "reserved_capacity": "reserved capacity",
+    "rollback": "rollback, regression",
+    "response_labour": "response labour",
+    "schedule_slip": "schedule slip",
+}
+
+ROLLBACK = frozenset({Category.RECOMPUTED.key, Category.DISCARDED.key})
+"""Work that was done and thrown away, and work that is done again for it. The rest of a loss is direct."""
+
+NO_LOSS = frozenset({Category.USEFUL.key, Category.UNATTRIBUTED.key})
+"""Useful time is none, and of what nothing explains nobody can say that it was."""
+
+NO_DELAY = frozenset({Category.IDLE.key, Category.SPARE.key, Category.DRAINED.key})
+"""GPUs outside a run cost money, but the run is no slower for what they do not do."""
+
+_STEPPING = tuple(category for category in Category if Category.USEFUL <= category < Category.UNATTRIBUTED)
+
+
+class Input(msgspec.Struct, frozen=True, kw_only=True):
+    """One number that a layer is computed from."""
+
+    name: str
+    value: float
+    unit: str
+    assumed: bool
+    source: str
+
+
+class Layer(msgspec.Struct, frozen=True, kw_only=True):
+    """One way in which a loss costs. usd: None where it cannot be known, as without a number of GPUs."""
+
+    key: LayerKey
+    title: str
+    formula: str
+    inputs: tuple[Input, ...]
+    usd: float | None
+    gpu_hours: float | None
+
+
+class Together(msgspec.Struct, frozen=True, kw_only=True):
+    """The layers' sum as a range, and what it does and does not contain."""
+
+    usd_min: float
+    usd_max: float
+    caveat: str
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """A loss as training progress: hours of the whole run, and what a healthy run does in them.
+
+    day_share: of what the run, with nothing lost, gets done in a day.
+    """
+
+    run_hours: float | None
+    steps: float | None
+    tokens: float | None
+    day_share: float | None
+
+
+class Stack(msgspec.Struct, frozen=True, kw_only=True):
+    """A loss in five layers and as progress. together: None where not every layer is known."""
+
+    lost_gpu_hours: float
+    layers: tuple[Layer, ...]
+    together: Together | None
+    progress: Progress
+
+
+class IncidentCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What one incident cost; so far, if it is not over."""
+
+    run: str
+    name: str
+    what: str
+    subject: str
+    began_ns: int
+    ended_ns: int
+    over: bool
+    gpus: int
+    stack: Stack
+    remarks: tuple[str, ...]
+
+
+class IncidentLine(msgspec.Struct, frozen=True, kw_only=True):
+    """An incident among a run's: what each layer of it amounts to."""
+
+    name: str
+    what: str
+    subject: str
+    began_ns: int
+    lost_gpu_hours: float
+    usd: dict[LayerKey, float | None]
+
+
+class PerDay(msgspec.Struct, frozen=True, kw_only=True):
+    """A throughput. tokens: None where the run did not declare how many are in a step."""
+
+    steps: float
+    tokens: float | None
+
+
+class Exposure(msgspec.Struct, frozen=True, kw_only=True):
+    """What a failure would roll back if only checkpoints survived it."""
+
+    steps: float
+    tokens: float | None
+    gpu_hours: float | None
+    usd: float | None
+    day_share: float | None
+
+
+class Checkpointing(msgspec.Struct, frozen=True, kw_only=True):
+    """Saving and recovering in terms of throughput.
+
+    efficiency          the share of the time in steps that was not spent waiting for checkpoints
+    healthy, actual     what a day brings with nothing lost, and what it brought
+    lost_to_saving      what waiting for checkpoints took from a day
+    lost_to_recovery    what fatal incidents took from a day
+    recoveries          how many there were
+    recovery_gpu_hours  what each of them took, on average
+    exposure_now        what a failure at the end of the record would roll back: all since the last checkpoint
+    exposure_mean       half of what lies between two checkpoints: a failure may come at any time
+    exposure_worst      the most that ever lay between two, or lies there now
+    """
+
+    efficiency: float | None
+    healthy: PerDay | None
+    actual: PerDay | None
+    lost_to_saving: PerDay | None
+    lost_to_recovery: PerDay | None
+    recoveries: int
+    recovery_gpu_hours: float | None
+    exposure_now: Exposure
+    exposure_mean: Exposure | None
+    exposure_worst: Exposure
+
+
+class RunCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run lost: altogether, in its incidents, and where no incident explains it."""
+
+    run: str
+    first_ns: int
+    last_ns: int
+    gpus: int
+    paid_gpu_hours: float
+    total: Stack
+    in_incidents: Stack
+    elsewhere: Stack
+    incidents: tuple[IncidentLine, ...]
+    checkpointing: Checkpointing
+    remarks: tuple[str, ...]
+
+
+class _Loss(msgspec.Struct, frozen=True, kw_only=True):
+    """What is priced: lost GPU-ns by category, and the work of people.
+
+    calls: incidents that somebody was called for; response_ns: how long those took together
+    """
+
+    gpu_ns: Mapping[str, int]
+    calls: int = 0
+    response_ns: int = 0
+
+    def of(self, keys: Iterable[str]) -> int:
+        return sum(self.gpu_ns.get(key, 0) for key in keys)
+
+    @property
+    def direct_gpu_ns(self) -> int:
+        return self.of(self.gpu_ns.keys() - ROLLBACK)
+
+    @property
+    def rollback_gpu_ns(self) -> int:
+        return self.of(ROLLBACK)
+
+    @property
+    def delay_gpu_ns(self) -> int:
+        return self.of(self.gpu_ns.keys() - NO_DELAY)
+
+
+def incident_cost(report: Report, name: str, prices: Prices) -> IncidentCost:
+    """The cost of the incident of this name in the report."""
+    incident = next((one for one in report.incidents if one.name == name), None)
+    if incident is None:
+        raise _no_incident(report, name)
+    pricing = _Pricing(report, prices)
+    remarks = list(pricing.remarks)
+    if incident.recovered_ns is None:
+        remarks.append("The incident is not over; this is what it has cost so far.")
+    if not incident.evidence:
+        remarks.append("Nobody reported it: the ledger found it, and nobody's time is counted.")
+    return IncidentCost(
+        run=report.run,
+        name=name,
+        what=incident.what,
+        subject=incident.subject,
+        began_ns=incident.began_ns,
+        ended_ns=_ended_ns(incident, report),
+        over=incident.recovered_ns is not None,
+        gpus=report.gpus,
+        stack=pricing.stack(pricing.loss(incident)),
+        remarks=tuple(remarks),
+    )
+
+
+def run_cost(report: Report, prices: Prices) -> RunCost:
+    """The cost of all that a run lost."""
+    pricing = _Pricing(report, prices)
+    losses = [pricing.loss(incident) for incident in report.incidents]
+    within = _summed(losses)
+    elsewhere = _Loss(
+        gpu_ns={
+            key: gpu_ns - within.gpu_ns.get(key, 0)
+            for key, gpu_ns in report.partition.items()
+            if key not in NO_LOSS and gpu_ns != within.gpu_ns.get(key, 0)
+        }
+    )
+    return RunCost(
+        run=report.run,
+        first_ns=report.first_ns,
+        last_ns=report.last_ns,
+        gpus=report.gpus,
+        paid_gpu_hours=report.paid_gpu_ns / HOUR_NS,
+        total=pricing.stack(_summed((within, elsewhere))),
+        in_incidents=pricing.stack(within),
+        elsewhere=pricing.stack(elsewhere),
+        incidents=tuple(
+            pricing.line(incident, loss) for incident, loss in zip(report.incidents, losses, strict=True)
+        ),
+        checkpointing=pricing.checkpointing(),
+        remarks=pricing.remarks,
+    )
+
+
+class _Pricing:
+    """A report with the prices that hold for it."""
+
+    def __init__(self, report: Report, prices: Prices) -> None:
+        self.report = report
+        if report.usd_per_gpu_hour is None:
+            self.prices = prices.for_chip(report.chip)
+        else:
+            self.prices = prices.at(report.usd_per_gpu_hour)
+        self.usd_per_gpu_hour = self.prices.usd_per_gpu_hour.value
+        self.day = self.prices.day_of_delay(report.gpus)
+        self.remarks = tuple(_remarks(report, prices))
+
+    def loss(self, incident: IncidentReport) -> _Loss:
+        """An incident's loss. Nobody works on what nobody noticed, or on what is over before they come."""
+        response_ns = max(0, _ended_ns(incident, self.report) - incident.noticed_ns)
+        called = bool(incident.evidence) and (
+            response_ns >= self.prices.paged_after_minutes.value * MINUTE_NS
+        )
+        return _Loss(gpu_ns=incident.losses, calls=int(called), response_ns=response_ns if called else 0)
+
+    def line(self, incident: IncidentReport, loss: _Loss) -> IncidentLine:
+        return IncidentLine(
+            name=incident.name,
+            what=incident.what,
+            subject=incident.subject,
+            began_ns=incident.began_ns,
+            lost_gpu_hours=incident.lost_gpu_ns / HOUR_NS,
+            usd={layer.key: layer.usd for layer in self._layers(loss)},
+        )
+
+    def stack(self, loss: _Loss) -> Stack:
+        layers = self._layers(loss)
+        return Stack(
+            lost_gpu_hours=sum(loss.gpu_ns.values()) / HOUR_NS,
+            layers=layers,
+            together=self._together({layer.key: layer.usd for layer in layers}),
+            progress=self._progress(loss),
+        )
+
+    # -- the layers ----------------------------------------------------------------------------------
+
+    def _layers(self, loss: _Loss) -> tuple[Layer, ...]:
+        return (
+            self._direct_compute(loss),
+            self._reserved_capacity(loss),
+            self._rollback(loss),
+            self._response_labour(loss),
+            self._schedule_slip(loss),
+        )
+
+    def _direct_compute(self, loss: _Loss) -> Layer:
+        hours = loss.direct_gpu_ns / HOUR_NS
+        parts = [
+            _measured(Category[key.upper()].label, gpu_ns / HOUR_NS, "GPU-h")
+            for key, gpu_ns in loss.gpu_ns.items()
+            if key not in ROLLBACK
+        ]
+        return Layer(
+            key="direct_compute",
+            title=LAYER_TITLES["direct_compute"],
+            formula="GPU-hours lost, rollback apart × price",
+            inputs=(*parts, _priced("price", self.prices.usd_per_gpu_hour, "USD/GPU-h")),
+            usd=self._if_known(hours * self.usd_per_gpu_hour),
+            gpu_hours=hours,
+        )
+
+    def _reserved_capacity(self, loss: _Loss) -> Layer:
+        hours = sum(loss.gpu_ns.values()) / HOUR_NS
+        multiplier = self.prices.opportunity_multiplier
+        return Layer(
+            key="reserved_capacity",
+            title=LAYER_TITLES["reserved_capacity"],
+            formula="GPU-hours lost × price × (multiplier − 1)",
+            inputs=(
+                _measured("GPU-hours lost", hours, "GPU-h"),
+                _priced("price", self.prices.usd_per_gpu_hour, "USD/GPU-h"),
+                _priced("multiplier", multiplier, "× the price"),
+            ),
+            usd=self._if_known(hours * self.usd_per_gpu_hour * (multiplier.value - 1)),
+            gpu_hours=hours,
+        )
+
+    def _rollback(self, loss: _Loss) -> Layer:
+        hours = loss.rollback_gpu_ns / HOUR_NS
+        parts = [
+            _measured(Category[key.upper()].label, gpu_ns / HOUR_NS, "GPU-h")
+            for key, gpu_ns in loss.gpu_ns.items()
+            if key in ROLLBACK
+        ]
+        return Layer(
+            key="rollback",
+            title=LAYER_TITLES["rollback"],
+            formula="GPU-hours discarded and recomputed × price",
+            inputs=(*parts, _priced("price", self.prices.usd_per_gpu_hour, "USD/GPU-h")),
+            usd=self._if_known(hours * self.usd_per_gpu_hour),
+            gpu_hours=hours,
+        )
+
+    def _response_labour(self, loss: _Loss) -> Layer:
+        prices, hours = self.prices, loss.response_ns / HOUR_NS
+        person_hours = prices.responders.value * hours + prices.follow_up_hours.value * loss.calls
+        return Layer(
+            key="response_labour",
+            title=LAYER_TITLES["response_labour"],
+            formula="rate × (people × hours + follow-up × calls)",
+            inputs=(
+                _measured("calls", loss.calls, "incidents"),
+                _measured("hours", hours, "h until over"),
+                _priced("called after", prices.paged_after_minutes, "min"),
+                _priced("people", prices.responders, "people"),
+                _priced("follow-up", prices.follow_up_hours, "h a call"),
+                _priced("rate", prices.labour_usd_per_hour, "USD/h"),
+            ),
+            usd=person_hours * prices.labour_usd_per_hour.value,
+            gpu_hours=None,
+        )
+
+    def _schedule_slip(self, loss: _Loss) -> Layer:
+        hours = self._run_hours(loss.delay_gpu_ns)
+        return Layer(
+            key="schedule_slip",
+            title=LAYER_TITLES["schedule_slip"],
+            formula="hours of the whole run lost ÷ 24 × value of a day",
+            inputs=(
+                *(() if hours is None else (_measured("hours of the run", hours, "h"),)),
+                _priced("value of a day", self.day, "USD/day"),
+            ),
+            usd=None if hours is None else hours / HOURS_PER_DAY * self.day.value,
+            gpu_hours=None,
+        )
+
+    def _together(self, usd: Mapping[LayerKey, float | None]) -> Together | None:
+        known = {key: amount for key, amount in usd.items() if amount is not None}
+        if len(known) < len(usd):
+            return None
+        bill = known["direct_compute"] + known["rollback"] + known["response_labour"]
+        most = bill + known["reserved_capacity"]
+        caveat = (
+            "The least is direct compute, rollback and labour, which share nothing. The most adds what "
+            "others would have paid for the capacity beyond its price"
+        )
+        if self.day.assumed:
+            caveat += (
+                ". Schedule slip is in neither: no value of a day is given, and at the run's own price it is "
+                "the same GPU-hours again."
+            )
+        else:
+            most += known["schedule_slip"]
+            caveat += ", and what the delay is worth."
+        return Together(usd_min=bill, usd_max=most, caveat=caveat)
+
+    def _if_known(self, usd: float) -> float | None:
+        """Without a number of GPUs there are no GPU-hours: then an amount is not 0, but unknown."""
+        return usd if self.report.gpus else None
+
+    # -- progress ------------------------------------------------------------------------------------
+
+    def _progress(self, loss: _Loss) -> Progress:
+        hours = self._run_hours(loss.delay_gpu_ns)
+        steps = self._steps(loss.delay_gpu_ns)
+        return Progress(
+            run_hours=hours,
+            steps=steps,
+            tokens=self._tokens(steps),
+            day_share=None if hours is None else hours / HOURS_PER_DAY,
+        )
+
+    def _run_hours(self, gpu_ns: float) -> float | None:
+        return gpu_ns / HOUR_NS / self.report.gpus if self.report.gpus else None
+
+    def _steps(self, gpu_ns: float) -> float | None:
+        reference = self.report.reference
+        return gpu_ns / reference.work_gpu_ns if reference and reference.work_gpu_ns else None
+
+    def _tokens(self, steps: float | None) -> float | None:
+        per_step = self.report.tokens_per_step
+        return steps * per_step if steps is not None and per_step else None
+
+    # -- checkpoints ---------------------------------------------------------------------------------
+
+    def checkpointing(self) -> Checkpointing:
+        report, saved = self.report, self.report.saved
+        stall = report.partition.get(Category.CHECKPOINT_STALL.key, 0)
+        stepping = sum(report.partition.get(category.key, 0) for category in _STEPPING)
+        fatal = [incident for incident in report.incidents if incident.severity == "fatal"]
+        recovery_gpu_ns = sum(incident.lost_gpu_ns for incident in fatal)
+        mean = saved.between_steps_mean
+        return Checkpointing(
+            efficiency=1 - stall / stepping if stepping else None,
+            healthy=self._per_day(self._steps(DAY_NS * report.gpus)),
+            actual=self._per_day(self._a_day(report.counts.steps)),
+            lost_to_saving=self._per_day(self._a_day(self._steps(stall))),
+            lost_to_recovery=self._per_day(self._a_day(self._steps(recovery_gpu_ns))),
+            recoveries=len(fatal),
+            recovery_gpu_hours=recovery_gpu_ns / HOUR_NS / len(fatal) if fatal else None,
+            exposure_now=self._exposure(saved.since_steps),
+            exposure_mean=None if mean is None else self._exposure(mean / 2),
+            exposure_worst=self._exposure(max(saved.since_steps, saved.between_steps_max or 0)),
+        )
+
+    def _a_day(self, steps: float | None) -> float | None:
+        elapsed_ns = self.report.last_ns - self.report.first_ns
+        return steps / (elapsed_ns / DAY_NS) if steps is not None and elapsed_ns else None
+
+    def _per_day(self, steps: float | None) -> PerDay | None:
+        return None if steps is None else PerDay(steps=steps, tokens=self._tokens(steps))
+
+    def _exposure(self, steps: float) -> Exposure:
+        reference, gpus = self.report.reference, self.report.gpus
+        gpu_hours = None if reference is None else steps * reference.work_gpu_ns / HOUR_NS
+        return Exposure(
+            steps=steps,
+            tokens=self._tokens(steps),
+            gpu_hours=gpu_hours,
+            usd=None if gpu_hours is None else gpu_hours * self.usd_per_gpu_hour,
+            day_share=None if gpu_hours is None or not gpus else gpu_hours / gpus / HOURS_PER_DAY,
+        )
+
+
+def _ended_ns(incident: IncidentReport, report: Report) -> int:
+    return report.last_ns if incident.recovered_ns is None else incident.recovered_ns
+
+
+def _summed(losses: Iterable[_Loss]) -> _Loss:
+    gpu_ns: dict[str, int] = {}
+    calls = response_ns = 0
+    for loss in losses:
+        calls += loss.calls
+        response_ns += loss.response_ns
+        for key, part in loss.gpu_ns.items():
+            gpu_ns[key] = gpu_ns.get(key, 0) + part
+    in_order = {category.key: gpu_ns[category.key] for category in Category if category.key in gpu_ns}
+    return _Loss(gpu_ns=in_order, calls=calls, response_ns=response_ns)
+
+
+def _measured(name: str, value: float, unit: str) -> Input:
+    return Input(name=name, value=value, unit=unit, assumed=False, source=LEDGER)
+
+
+def _priced(name: str, price: Priced, unit: str) -> Input:
+    return Input(name=name, value=price.value, unit=unit, assumed=price.assumed, source=price.source)
+
+
+def _remarks(report: Report, prices: Prices) -> Iterable[str]:
+    """What a reader of the amounts must know to read them right."""
+    price = prices.usd_per_gpu_hour
+    if not report.gpus:
+        yield "No GPUs are recorded for this run, so only labour can be priced; import it with --gpus."
+    if report.usd_per_gpu_hour is not None and not price.assumed and price.value != report.usd_per_gpu_hour:
+        yield (
+            f"The run recorded {report.usd_per_gpu_hour:,.2f} USD a GPU-hour, which is what was paid; the "
+            f"{price.value:,.2f} USD of {price.source} are not used."
+        )
+    unattributed = report.partition.get(Category.UNATTRIBUTED.key, 0)
+    if unattributed:
+        share = 100 * unattributed / report.paid_gpu_ns
+        yield f"{share:.1f} % of what was paid for is in no layer: nothing recorded says whether it was lost."
+
+
+def _no_incident(report: Report, name: str) -> InputError:
+    sentence = f"Run {report.run!r} has no incident {name!r}."
+    if not report.incidents:
+        return InputError(sentence, hint=f"It has none. `holdfast cost {report.run}` prices the whole run.")
+    return InputError(sentence, hint=f"`holdfast report {report.run}` shows what they are called.")

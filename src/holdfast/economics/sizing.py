@@ -1,0 +1,364 @@
+"""Right-sizing: which layouts fit a model and a cluster, what each costs, and the nearest right ones to a
+wrong one.
+
+Everything that is possible is tried: there are some thousands of layouts at most. Pure arithmetic, without
+numpy, so that `holdfast run` can ask before it starts anything.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from math import inf, log2
+from typing import Annotated, TypeVar
+
+import msgspec
+
+from holdfast.economics.loader import Loader, loader_refusals, loader_warnings
+from holdfast.economics.memory import Memory, least_state_bytes, memory
+from holdfast.economics.pace import Pace, pace, setup_of
+from holdfast.economics.parallelism import (
+    Case,
+    Parallelism,
+    Recompute,
+    Zero,
+    fills_with_ends,
+    micro_batches,
+)
+from holdfast.economics.rules import refusals, warnings
+from holdfast.economics.survival import Survival, survival
+from holdfast.ledger.references import MfuReference, reference_mfu
+from holdfast.record.errors import InputError
+
+DAY_S = 86_400
+GIB = 2**30
+MICRO_BATCHES = (1, 2, 4, 8, 16)
+CP_TOKENS_MIN = 8192
+"""Context parallelism is for sequences too long for one GPU: it is not proposed where it would leave a GPU
+fewer tokens than in Llama 3's longest (131,072 tokens, CP 16; Table 4)."""
+BATCH_TOKENS_USUAL = 4_000_000
+"""Of a step, where nothing else is said: what Llama 3 405B begins with (section 3.4.1)."""
+TIGHT_SHARE = 0.95
+"""Of what is usable; above it a layout is called tight."""
+NEAREST_SHOWN = 3
+TRIES_MAX = 256
+"""Numbers of GPUs that are tried in each direction, for the nearest right ones."""
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
+
+_Choice = TypeVar("_Choice")
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What of the layout is settled; None: to be chosen."""
+
+    tp: Count | None = None
+    pp: Count | None = None
+    cp: Count | None = None
+    dp: Count | None = None
+    ep: Count | None = None
+    interleave: Count | None = None
+    micro_batch: Count | None = None
+    zero: Zero | None = None
+    recompute: Recompute | None = None
+
+    @property
+    def is_split(self) -> bool:
+        """Whether it says something of how the GPUs are divided."""
+        return any(ways is not None for ways in (self.tp, self.pp, self.cp, self.dp, self.ep))
+
+    @property
+    def is_layout(self) -> bool:
+        """Whether it says how the model is split, and so is to be checked rather than completed."""
+        return self.tp is not None and self.pp is not None
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """A case, what of its layout is settled, and the price of a GPU-hour.
+
+    has_free_batch  whether the global batch was chosen to suit the GPUs, and may be chosen again
+    must_survive    whether only layouts count that survive the loss of a node
+    """
+
+    case: Case
+    usd_per_gpu_hour: float
+    wanted: Wanted = Wanted()
+    loader: Loader | None = None
+    has_free_batch: bool = False
+    must_survive: bool = False
+
+
+class Sized(msgspec.Struct, frozen=True, kw_only=True):
+    """A layout that works, what it takes and what it costs. micro_batches: one after the other in a step."""
+
+    layout: Parallelism
+    micro_batches: int
+    memory_bytes: int
+    memory: Memory
+    pace: Pace
+    days: float
+    usd: float
+    survival: Survival
+    warnings: tuple[str, ...] = ()
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """The layouts that fit, best first; reference: the published run that their rate is taken from."""
+
+    sized: tuple[Sized, ...]
+    reference: MfuReference
+
+
+def answer(question: Question) -> Answer:
+    """The layouts that fit, the quickest first; `InputError` with the nearest right ones where none does."""
+    reference = reference_mfu(setup_of(question.case))
+    best: dict[tuple[int, ...], Sized] = {}
+    for layout in fitting(question):
+        sized = _sized(question, layout, reference)
+        if question.must_survive and not sized.survival.survives:
+            continue
+        split = (layout.tp, layout.pp, layout.cp, layout.ep)
+        if split not in best or _rank(sized) < _rank(best[split]):
+            best[split] = sized
+    if not best:
+        raise _refusal(question)
+    return Answer(sized=tuple(sorted(best.values(), key=_rank)), reference=reference)
+
+
+def fitting(question: Question) -> Iterator[Parallelism]:
+    """All layouts that break no rule and fit into memory."""
+    case, loader = question.case, question.loader
+    for layout in _layouts(question):
+        if next(refusals(case, layout), None) is not None:
+            continue
+        if loader is not None and next(loader_refusals(case, layout, loader), None) is not None:
+            continue
+        if memory(case, layout).total_bytes <= case.cluster.usable_bytes:
+            yield layout
+
+
+def nearest_gpus(question: Question) -> tuple[int, ...]:
+    """The next smaller and the next larger number of GPUs for which there is a layout at all."""
+    gpus, node = question.case.cluster.gpus, question.case.cluster.gpus_per_node
+    whole_above = range(gpus - gpus % node + node, gpus + TRIES_MAX * node, node)
+    counts_above = chain(range(gpus + 1, node), whole_above)
+    counts_below = (count for count in range(gpus - 1, 0, -1) if count < node or count % node == 0)
+    found = (
+        next((count for count in islice(counts, TRIES_MAX) if _has_layout(question, count)), None)
+        for counts in (counts_below, counts_above)
+    )
+    return tuple(count for count in found if count is not None)
+
+
+def suitable_batch(gpus: int, sequence_tokens: int) -> int:
+    """Sequences that make about BATCH_TOKENS_USUAL tokens, and that so many GPUs can share out evenly.
+
+    That is the odd part of their number times a power of two.
+    """
+    odd = gpus // (gpus & -gpus)
+    return odd << max(0, round(log2(BATCH_TOKENS_USUAL / sequence_tokens / odd)))
+
+
+def memory_sentence(case: Case, layout: Parallelism) -> str:
+    """What the layout takes, part by part, against what there is."""
+    taken = memory(case, layout)
+    parts = ", ".join(
+        f"{name.removesuffix('_bytes')} {getattr(taken, name) / GIB:,.1f}"
+        for name in taken.__struct_fields__
+        if getattr(taken, name) >= GIB / 20
+    )
+    usable = case.cluster.usable_bytes / GIB
+    return (
+        f"{case.name} as {layout} needs {taken.total_bytes / GIB:,.1f} GiB a GPU ({parts}), where the "
+        f"{case.cluster.chip.upper()} has {usable:,.1f} GiB after headroom."
+    )
+
+
+def _has_layout(question: Question, gpus: int) -> bool:
+    """Whether there is one on so many GPUs, with what else is settled as it is."""
+    case = question.case
+    training = case.training
+    if question.has_free_batch:
+        batch = suitable_batch(training.lanes or gpus, training.sequence_tokens)
+        training = msgspec.structs.replace(training, global_batch=batch)
+    cluster = msgspec.structs.replace(case.cluster, gpus=gpus)
+    if least_state_bytes(case.shape, training, gpus) > cluster.usable_bytes:
+        return False
+    other = msgspec.structs.replace(
+        question,
+        case=msgspec.structs.replace(case, cluster=cluster, training=training),
+        wanted=msgspec.structs.replace(question.wanted, dp=None),
+    )
+    return next(fitting(other), None) is not None
+
+
+def _rank(sized: Sized) -> tuple[float, float, float, int]:
+    """Quickest first; of equals the one that a lost node slows least, then overhead, then memory."""
+    spent, after = sized.pace, sized.survival
+    slowdown = after.slowdown if after.survives and after.slowdown is not None else inf
+    return spent.step_s, round(slowdown, 2), spent.busy_s, sized.memory_bytes
+
+
+def _sized(question: Question, layout: Parallelism, reference: MfuReference) -> Sized:
+    case = question.case
+    needed, stepping = memory(case, layout), pace(case, layout, reference)
+    after_loss = survival(case, layout, reference)
+    days = case.training.tokens / case.training.tokens_per_step * stepping.step_s / DAY_S
+    return Sized(
+        layout=layout,
+        micro_batches=micro_batches(case, layout),
+        memory_bytes=needed.total_bytes,
+        memory=needed,
+        pace=stepping,
+        days=days,
+        usd=days * 24 * case.cluster.paid_gpus * question.usd_per_gpu_hour,
+        survival=after_loss,
+        warnings=(
+            *warnings(case, layout),
+            *_memory_warnings(case, needed),
+            *_survival_warnings(case, after_loss),
+            *(loader_warnings(case, layout, question.loader, stepping.step_s) if question.loader else ()),
+        ),
+    )
+
+
+def _memory_warnings(case: Case, needed: Memory) -> Iterator[str]:
+    usable = case.cluster.usable_bytes
+    if needed.total_bytes > TIGHT_SHARE * usable:
+        yield (
+            f"Memory is tight: {needed.total_bytes / GIB:,.1f} of {usable / GIB:,.1f} GiB by formula. "
+            "Measure one step first."
+        )
+
+
+def _survival_warnings(case: Case, found: Survival) -> Iterator[str]:
+    """On one node alone nobody expects to."""
+    if not found.survives and case.cluster.gpus > case.cluster.gpus_per_node:
+        yield f"It does not survive the loss of a node: {found.sentence}."
+
+
+# ---- what is possible ------------------------------------------------------------------------------------
+
+
+def _layouts(question: Question) -> Iterator[Parallelism]:
+    """All layouts that could be meant, right or wrong; what is settled is not varied."""
+    case, wanted = question.case, question.wanted
+    gpus = case.cluster.gpus
+    for tp in _choices(wanted.tp, _powers_of_two(case.cluster.domain_gpus)):
+        for pp in _choices(wanted.pp, _pipelines(case)):
+            for cp in _choices(wanted.cp, _powers_of_two(case.training.sequence_tokens // CP_TOKENS_MIN)):
+                replica = tp * pp * cp
+                dp = wanted.dp or max(1, gpus // replica)
+                if gpus % replica == 0 or wanted.is_split:
+                    yield from _variants(question, Parallelism(tp=tp, pp=pp, cp=cp, dp=dp))
+
+
+def _variants(question: Question, split: Parallelism) -> Iterator[Parallelism]:
+    """The layout with all experts', micro-batches', pipelines' and memory's settings."""
+    case, wanted = question.case, question.wanted
+    for ep in _choices(wanted.ep, _powers_of_two(case.shape.experts)):
+        for interleave in _choices(wanted.interleave, _interleaves(case, split.pp)):
+            for micro_batch in _choices(wanted.micro_batch, MICRO_BATCHES):
+                for zero in _choices(wanted.zero, _zeros(split)):
+                    for recompute in _choices(wanted.recompute, ("selective", "full")):
+                        yield msgspec.structs.replace(
+                            split,
+                            ep=ep,
+                            interleave=interleave,
+                            micro_batch=micro_batch,
+                            zero=zero,
+                            recompute=recompute,
+                        )
+
+
+def _choices(settled: _Choice | None, possible: Iterable[_Choice]) -> tuple[_Choice, ...]:
+    return tuple(possible) if settled is None else (settled,)
+
+
+def _powers_of_two(most: int) -> tuple[int, ...]:
+    """Up to this; 1 always."""
+    return tuple(1 << exponent for exponent in range(max(1, most.bit_length())))
+
+
+def _pipelines(case: Case) -> Iterator[int]:
+    """Stages that divide the layers, or do so with the two ends."""
+    layers = case.shape.layers
+    most = min(layers, case.cluster.gpus)
+    return (pp for pp in range(1, most + 1) if layers % pp == 0 or fills_with_ends(layers, pp))
+
+
+def _interleaves(case: Case, pp: int) -> Iterator[int]:
+    layers = case.shape.layers
+    most = (layers + 2) // pp if pp > 1 else 1
+    return (
+        times
+        for times in range(1, most + 1)
+        if times == 1 or layers % (pp * times) == 0 or fills_with_ends(layers, pp * times)
+    )
+
+
+def _zeros(split: Parallelism) -> tuple[Zero, ...]:
+    """With a pipeline ZeRO 3 would gather every weight again for each micro-batch."""
+    if split.dp * split.cp == 1:
+        return (0,)
+    return (1, 2) if split.pp > 1 else (1, 2, 3)
+
+
+# ---- where nothing fits ----------------------------------------------------------------------------------
+
+
+def _refusal(question: Question) -> InputError:
+    """Why there is no answer, and the nearest questions to which there is one."""
+    case = question.case
+    if question.must_survive and next(fitting(question), None) is not None:
+        return InputError(
+            f"{case.name} fits on {case.cluster.gpus:,} GPUs, but no layout survives the loss of a node.",
+            hint="Add a spare node, or more nodes.",
+        )
+    sentence, near = _reason(question), _nearest_layouts(question) if question.wanted.is_split else []
+    if near:
+        verb = "that fit are" if len(near) > 1 else "that fits is"
+        return InputError(sentence, hint=f"The nearest {verb} {_listed(near)}.")
+    if gpus := nearest_gpus(question):
+        verb = "numbers of GPUs that fit are" if len(gpus) > 1 else "number of GPUs that fits is"
+        return InputError(sentence, hint=f"The nearest {verb} {_listed([f'{count:,}' for count in gpus])}.")
+    if case.training.lanes is not None:
+        return InputError(
+            sentence, hint="With lanes every member holds the whole model; without, it is split."
+        )
+    return InputError(sentence, hint="It takes a smaller model, or a chip with more memory.")
+
+
+def _reason(question: Question) -> str:
+    """Of the layout that comes nearest to being right."""
+    case, loader = question.case, question.loader
+    lawful: list[Parallelism] = []
+    broken: list[tuple[str, ...]] = []
+    for layout in _layouts(question):
+        found = (*refusals(case, layout), *(loader_refusals(case, layout, loader) if loader else ()))
+        if found:
+            broken.append(found)
+        else:
+            lawful.append(layout)
+    if lawful:
+        return memory_sentence(case, min(lawful, key=lambda one: memory(case, one).total_bytes))
+    return min(broken, key=len)[0]
+
+
+def _nearest_layouts(question: Question) -> list[str]:
+    """On the same GPUs, by distance in octaves; with ZeRO where that was settled too."""
+    wanted = question.wanted
+    splits: dict[str, Parallelism] = {}
+    for layout in fitting(msgspec.structs.replace(question, wanted=Wanted())):
+        name = str(layout) if wanted.zero is None else f"{layout} with ZeRO {layout.zero}"
+        splits.setdefault(name, layout)
+
+    def distance(name: str) -> float:
+        near = splits[name]
+        ways = ((near.tp, wanted.tp), (near.pp, wanted.pp), (near.cp, wanted.cp), (near.ep, wanted.ep))
+        return sum(abs(log2(has / (asked or 1))) for has, asked in ways)
+
+    return sorted(splits, key=distance)[:NEAREST_SHOWN]
+
+
+def _listed(names: list[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))) if names else ""
