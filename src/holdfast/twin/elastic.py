@@ -1,0 +1,699 @@
+"""A run under Holdfast: the production membership decides, and the twin plays agents, workers and time.
+
+What a coordinator hears from its agents and workers, `membership.advance` hears here, at the simulated
+moment; what it wants done is done to the simulated processes; what it records is the record. A member is one
+replica of the model, with all its machines.
+
+Quiet time is leapt over. While all members step, nothing is coming and nobody is silent, the heartbeats and
+commits of every quarter of a second would change nothing but the deadlines they renew; so the membership is
+told of a step where something happens next to it, and a deadline that only guards against silence is asked
+about when somebody is silent. Waits that follow from heartbeats are therefore at their upper bound.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import partial
+from typing import Literal
+
+import msgspec
+
+from holdfast.ledger.categories import Category
+from holdfast.record.events import (
+    ActionTaken,
+    CheckpointLoaded,
+    FaultObserved,
+    GenerationOpened,
+    KnownEvent,
+    MemberLost,
+    PhaseEntered,
+)
+from holdfast.run import membership
+from holdfast.run.state import (
+    Begun,
+    Disconnected,
+    Effect,
+    Ending,
+    FromMember,
+    FromNode,
+    Happening,
+    Record,
+    Tick,
+    ToMembers,
+    ToNode,
+)
+from holdfast.run.wire import (
+    Admitted,
+    AgentJoined,
+    Checkpointed,
+    FromWorker,
+    Generation,
+    MemberBeat,
+    Setup,
+    Stage,
+    StartWorker,
+    StopWorker,
+    WorkerExited,
+    WorkerJoined,
+    WorkerReady,
+    WorkerStarted,
+)
+from holdfast.twin import crowd
+from holdfast.twin.agenda import Action, Agenda
+from holdfast.twin.failures import Failure
+from holdfast.twin.ground import SECOND_NS, Ground
+from holdfast.twin.lanes import rounds, step_rounds
+
+PLACE = "storage"
+SILENT_PARTS = frozenset({"power", "host", "fabric"})
+"""Where these fail nobody says goodbye: a lease has to run out. Elsewhere the connection ends."""
+SIGKILL = 9
+WAIT_S = 7 * 86_400.0
+"""How long the run waits for members it cannot go on without: a simulated operator has patience."""
+
+Doing = Literal["starting", "stepping", "fresh", "changing", "aborting", "recovering", "silent", "paused"]
+"""fresh: in the first step of a generation. changing: at a boundary, between two generations. aborting:
+everybody leaves a group of which nobody was lost. silent: somebody does not move, and nobody knows yet.
+paused: on purpose.
+"""
+FRESH_NS = 300 * SECOND_NS
+"""The membership is told of a step this recent before it is asked to decide: half of what it takes for a
+hang.
+"""
+
+
+class Alarm(msgspec.Struct, kw_only=True):
+    """A fault that was reported while the run went on, and may be the end of what it does: when it began, was
+    noticed and was acted upon.
+    """
+
+    onset_ns: int
+    noticed_ns: int
+    acted_ns: int | None = None
+
+
+class ElasticRun:
+    """One run under an `elastic` policy. `run` plays it to the end."""
+
+    def __init__(self, ground: Ground, failures: Sequence[Failure]) -> None:
+        self.ground, self.truth = ground, ground.truth
+        self.policy, self.job = ground.policy, ground.job
+        self.horizon_ns = ground.study.duration_ns
+        started_ns = _ns(self.policy.join_s + self.policy.regroup_s) + 2 * ground.job.step_ns
+        # What strikes before there is a run would only delay its beginning: it strikes as soon as there is
+        # one.
+        self._failures = [
+            failure if failure.at_ns > started_ns else msgspec.structs.replace(failure, at_ns=started_ns)
+            for failure in failures
+        ]
+        self._upcoming = 0  # the first failure that has not struck yet
+        self._agenda = Agenda()
+        self._doing: Doing = "starting"
+        self._fresh_as = Category.STARTING  # what the first step of a generation takes beyond a normal one
+        self._since_ns = 0  # the last commit, or when what the run does now began
+        self._segment = 1  # steps in the last commit
+        self._is_over = False  # complete, or given up by the membership
+        self._step_ns = ground.job.step_ns
+        self._first_ns = 0  # how long the first step of this generation takes
+        self._group: tuple[str, ...] = ()  # who steps
+        self._joining: set[str] = set()  # who waits for a boundary
+        self._arriving: set[str] = set()  # who forms the next group with those who lost theirs
+        self._announced: Generation | None = None
+        self._is_pending = False  # whether the announced generation waits for a boundary
+        self._is_pause_due = False
+        self._hung: dict[str, Failure] = {}  # by member
+        self._silent: set[str] = set()  # replicas that are gone, which nobody knows yet
+        self._alarm: Alarm | None = None
+        self._tick_ns: int | None = None
+        self._target = 0
+        checkpointing = self.job.checkpointing
+        self._interval_ns = _ns(self.policy.checkpoint_s or checkpointing.interval_s)
+        self._save_ns = self._interval_ns
+        self._stall_ns = _ns(checkpointing.stall_s)
+        self._import_ns = _ns(self.policy.import_s)
+        self._ready_ns = _ns(self.policy.join_s - self.policy.import_s)
+        self._regroup_ns = _ns(self.policy.regroup_s)
+        self._swap_ns = _ns(self.policy.swap_s)
+        self._gray_ns = _ns(self.policy.gray_s)
+        self._replicas = {f"r{number:04}": number for number in range(self.job.members)}
+        self._machines = ground.study.nodes_per_member
+        self.state = membership.initial(
+            membership.Policy(
+                run=ground.study.name,
+                nodes_max=self.job.members,
+                nodes_min=1,
+                warm=int(self.policy.is_warm),
+                wait_s=WAIT_S,
+            ),
+            0,
+        )
+        self._setup = Setup(
+            lanes=self.job.lanes,
+            seed=0,
+            threads=1,
+            torch="",
+            device=self.job.chip,
+            deterministic=True,
+            model=self.job.model,
+            parts={},
+        )
+
+    def run(self) -> None:
+        self.ground.declare()
+        self.ground.active_gpus = self.job.gpus
+        self.ground.show_spares(0)
+        for failure in self._failures:
+            self._agenda.plan(failure.at_ns, partial(self._strike, failure))
+        self._hear(0, Begun(), *(self._agent_joined(replica) for replica in self._replicas))
+        while not self._is_over:
+            next_ns = self._agenda.next_ns
+            if next_ns is None or next_ns >= self.horizon_ns:
+                self._charge_unfinished(self.horizon_ns, beyond=Category.UNATTRIBUTED)
+                self.ground.end(self.horizon_ns)
+                break
+            at_ns, action = self._agenda.pop()
+            action(at_ns)
+
+    # ---- the membership ----------------------------------------------------------------------------------
+
+    def _hear(self, now_ns: int, *happenings: Happening) -> None:
+        """Tell the membership what happened, and do what it wants about it."""
+        for happening in happenings:
+            self._follow(now_ns, membership.advance(self.state, happening, now_ns))
+
+    def _follow(self, now_ns: int, effects: Sequence[Effect]) -> None:
+        queue = deque(effects)
+        while queue:
+            for happening in self._obey(now_ns, queue.popleft()):
+                queue.extend(membership.advance(self.state, happening, now_ns))
+        self._heed_deadline(now_ns)
+
+    def _obey(self, now_ns: int, effect: Effect) -> list[Happening]:
+        """Do one thing the membership wants; what happens because of it at this very moment."""
+        match effect:
+            case Record(event):
+                self._record(now_ns, event)
+            case ToNode(node, StartWorker(member=member)):
+                self._agenda.plan(now_ns + self._import_ns, partial(self._worker_joins, member))
+                return [FromNode(node, WorkerStarted(member=member, pid=1))]
+            case ToNode(node, StopWorker(member=member)):
+                if (failure := self._hung.pop(member, None)) is not None and not failure.is_transient:
+                    self._agenda.plan(now_ns, partial(self._break, failure))
+                return [FromNode(node, WorkerExited(member=member, signal=SIGKILL))]
+            case ToMembers((member,), Admitted()):
+                self._agenda.plan(now_ns + self._ready_ns, partial(self._worker_is_ready, member))
+            case ToMembers(_, Generation() as generation):
+                self._announce(now_ns, generation)
+            case Ending():
+                self._is_over = True
+                self._charge_unfinished(now_ns, beyond=Category.DEAD_UNDETECTED)
+                self.truth.end(now_ns)
+        return []
+
+    def _heed_deadline(self, now_ns: int) -> None:
+        """Ask the membership again when it wants to be asked, unless that only guards against silence."""
+        state, due_ns = self.state, self.state.due_ns
+        is_quiet = self._doing == "stepping" and not (
+            state.coming or state.waiting or state.vacant or state.short or state.unexplained
+        )
+        if due_ns is None or is_quiet or due_ns == self._tick_ns:
+            return
+        self._tick_ns = max(due_ns, now_ns)
+        self._agenda.plan(self._tick_ns, partial(self._tick, self._tick_ns))
+
+    def _tick(self, due_ns: int, now_ns: int) -> None:
+        if due_ns == self._tick_ns and not self._told_first(now_ns, partial(self._tick, due_ns)):
+            self._tick_ns = None
+            self._hear(now_ns, Tick())
+
+    def _told_first(self, now_ns: int, action: Action) -> bool:
+        """Whether `action` must wait for a step's end: the membership has not heard of a step for so long
+        that it would take the run for hung.
+        """
+        if self._doing != "stepping" or now_ns - self._since_ns < FRESH_NS:
+            return False
+        boundary_ns = self._boundary_after(now_ns)
+        self._plan_commit(boundary_ns)
+        self._agenda.plan(boundary_ns, action)
+        return True
+
+    def _say(self, now_ns: int, member: str, message: FromWorker) -> None:
+        if self.state.living(member) is not None:
+            self._hear(now_ns, FromMember(member, message))
+
+    # ---- processes ---------------------------------------------------------------------------------------
+
+    def _agent_joined(self, replica: str) -> FromNode:
+        return FromNode(replica, AgentJoined(node=replica, slots=1, address="", port=1))
+
+    def _worker_joins(self, member: str, now_ns: int) -> None:
+        if not self._told_first(now_ns, partial(self._worker_joins, member)):
+            self._say(now_ns, member, WorkerJoined(member=member, pid=1))
+
+    def _worker_is_ready(self, member: str, now_ns: int) -> None:
+        if not self._told_first(now_ns, partial(self._worker_is_ready, member)):
+            took_s = self._ready_ns / SECOND_NS
+            self._say(now_ns, member, WorkerReady(member=member, setup=self._setup, took_s=took_s))
+
+    def _replica_comes(self, replica: str, now_ns: int) -> None:
+        """All its machines are there again, and an agent on them."""
+        if replica in self.state.nodes or not self._is_whole(replica):
+            return
+        if not self._told_first(now_ns, partial(self._replica_comes, replica)):
+            self._hear(now_ns, self._agent_joined(replica))
+
+    def _is_whole(self, replica: str) -> bool:
+        first = self._replicas[replica] * self._machines
+        return not any(first <= place < first + self._machines for place in self.ground.fleet.vacant)
+
+    def _replica_at(self, place: int) -> str:
+        return f"r{place // self._machines:04}"
+
+    def _member_of(self, replica: str) -> str | None:
+        """Who has the replica's seat."""
+        node = self.state.nodes.get(replica)
+        return None if node is None or node.is_spare else node.seats[0]
+
+    # ---- generations -------------------------------------------------------------------------------------
+
+    def _announce(self, now_ns: int, generation: Generation) -> None:
+        self._announced, self._is_pending = generation, generation.at_boundary
+        if not generation.at_boundary:
+            if self._doing in ("stepping", "changing"):
+                self._doing = "aborting"
+            self._agenda.disturb()
+            self._agenda.plan(now_ns + self._regroup_ns, partial(self._regroup, generation))
+        newcomers = (member for member in generation.members if member not in self._group)
+        if self._doing == "recovering":
+            self._arriving.update(member for member in newcomers if member not in self._joining)
+        elif self._doing != "starting":
+            self._joining.update(newcomers)
+        self._count_gpus(now_ns)
+        if generation.at_boundary and self._doing == "stepping":
+            self._plan_steps(now_ns)
+
+    def _change_over(self, now_ns: int) -> None:
+        """The boundary at which the old generation ends and the next begins to form."""
+        assert self._announced is not None
+        self._agenda.disturb()
+        self._doing, self._is_pending = "changing", False
+        self._agenda.plan(now_ns + self._regroup_ns, partial(self._regroup, self._announced))
+
+    def _regroup(self, generation: Generation, now_ns: int) -> None:
+        """Everybody is in the new group, and has the state: from a survivor, or from a checkpoint."""
+        if generation is not self._announced:
+            return
+        members = generation.members
+        version = self.truth.step
+        if not any(member in self._group and self.state.living(member) for member in members):
+            version = self._target
+            loaded = Checkpointed(member=members[0], happened="loaded", step=version, place=PLACE)
+            self._say(now_ns, members[0], loaded)
+        speakers = [member for member in members if self._can_speak(member)]
+        if speakers:
+            effects = crowd.regroup(
+                self.state,
+                speakers,
+                version=version,
+                steps_total=self.job.steps_total or 0,
+                took_s=self._regroup_ns / SECOND_NS,
+                now_ns=now_ns,
+            )
+            self._follow(now_ns, effects)
+
+    def _can_speak(self, member: str) -> bool:
+        living = self.state.living(member)
+        return living is not None and living.node not in self._silent and member not in self._hung
+
+    def _record(self, now_ns: int, event: KnownEvent) -> None:
+        """What the membership writes down is the record; some of it tells what the run does from now on."""
+        match event:
+            case FaultObserved(onset_ns=onset_ns):
+                if self._nature != Category.RECOVERING:
+                    self._sound_alarm(now_ns, onset_ns)
+            case ActionTaken():
+                self._act(now_ns)
+            case MemberLost():
+                self._lost(now_ns, event)
+            case GenerationOpened():
+                self._formed(now_ns)
+            case CheckpointLoaded(step=step):
+                self.ground.rolled_back_steps += self.truth.step - step
+                self.truth.roll_back(step)
+        self.ground.tape.take(event, self.job.member_gpus)
+
+    def _act(self, now_ns: int) -> None:
+        if self._alarm is not None and self._alarm.acted_ns is None:
+            self._alarm.acted_ns = now_ns
+
+    @property
+    def _nature(self) -> Category | None:
+        """What the time of the run is while it does no step that could be lost; None: it steps."""
+        match self._doing:
+            case "starting":
+                return Category.STARTING
+            case "fresh":
+                return self._fresh_as
+            case "recovering":
+                return Category.RECOVERING
+            case "paused":
+                return Category.PLANNED_STOP
+        return None
+
+    def _sound_alarm(self, now_ns: int, onset_ns: int | None) -> None:
+        if self._alarm is None:
+            self._alarm = Alarm(onset_ns=now_ns if onset_ns is None else onset_ns, noticed_ns=now_ns)
+
+    def _formed(self, now_ns: int) -> None:
+        assert self._announced is not None
+        boundary_ns = self._since_ns if self._doing == "changing" else now_ns
+        if self._doing in ("recovering", "aborting"):
+            self._fresh_as = Category.RECOVERING
+        elif self._doing != "fresh":
+            self._fresh_as = Category.STARTING
+        if self._doing == "changing":
+            self.ground.reshape(now_ns)
+            self.truth.join_since(boundary_ns, now_ns, self.ground.joining_gpus)
+        else:
+            self._charge_unfinished(now_ns, beyond=Category.UNATTRIBUTED)
+        self._group = self._announced.members
+        self._joining.clear()
+        self._arriving.clear()
+        self._doing, self._since_ns = "fresh", boundary_ns
+        self._count_gpus(now_ns)
+        self._agenda.disturb()
+        self._first_ns = now_ns - boundary_ns + self._step_duration_ns(now_ns)
+        self._agenda.plan_here(boundary_ns + self._first_ns, partial(self._commit, 1))
+
+    def _lost(self, now_ns: int, event: MemberLost) -> None:
+        """Somebody is gone. If it took part, what the others were in the middle of is lost."""
+        if event.subject in self._joining:
+            self._joining.remove(event.subject)
+            self._count_gpus(now_ns)
+        if event.subject not in self._group and event.subject not in self._arriving:
+            return
+        self._sound_alarm(now_ns, event.onset_ns)
+        self._charge_unfinished(now_ns, beyond=Category.DEAD_UNDETECTED)
+        self._doing, self._since_ns = "recovering", now_ns
+        self._agenda.disturb()
+        self._arriving.discard(event.subject)
+        self._group = tuple(member for member in self._group if member != event.subject)
+        self._count_gpus(now_ns)
+
+    def _count_gpus(self, now_ns: int) -> None:
+        if self._doing == "starting":
+            return  # all of them are there, and have not met yet
+        self.ground.active_gpus = (len(self._group) + len(self._arriving)) * self.job.member_gpus
+        self.ground.joining_gpus = len(self._joining) * self.job.member_gpus
+        self.ground.reshape(now_ns)
+
+    def _charge_unfinished(self, now_ns: int, *, beyond: Category) -> None:
+        """What the run did since its last commit. Since a fault was noticed, somebody looked for it, and
+        since something was done about it, the run recovered. Where nobody knows the onset, nobody can tell
+        work from standing still, but that work on a step takes no longer than the steps before it.
+        """
+        truth, since_ns, until_ns = self.truth, self._since_ns, now_ns
+        alarm, self._alarm = self._alarm, None
+        onset_ns = noticed_ns = acted_ns = now_ns
+        if alarm is not None:
+            noticed_ns = max(since_ns, alarm.noticed_ns)
+            onset_ns = max(since_ns, min(alarm.onset_ns, noticed_ns))
+            acted_ns = now_ns if alarm.acted_ns is None else max(since_ns, alarm.acted_ns)
+            until_ns = onset_ns
+        if self._nature is not None:
+            truth.stand(self._nature, since_ns, until_ns)
+        elif onset_ns < noticed_ns:
+            truth.work(Category.DISCARDED, since_ns, until_ns)
+        else:
+            truth.lose(since_ns, until_ns, self._segment, beyond)
+        truth.stand(Category.DEAD_UNDETECTED, onset_ns, noticed_ns)
+        truth.stand(Category.LOCALISING, noticed_ns, acted_ns)
+        truth.stand(Category.RECOVERING, acted_ns, now_ns)
+
+    # ---- steps -------------------------------------------------------------------------------------------
+
+    def _step_duration_ns(self, now_ns: int) -> int:
+        """A step of this generation: more lanes for each if members are missing, and somebody may be slow."""
+        slow: dict[str, Fraction] = {}
+        for one in self.ground.slow_at(now_ns):
+            place = self.ground.fleet.place_of(one.machine)
+            if place is not None and self._member_of(replica := self._replica_at(place)) in self._group:
+                slow[replica] = max(one.factor, slow.get(replica, one.factor))
+        is_known = self.policy.rebalances and all(
+            one.began_ns + self._gray_ns <= now_ns for one in self.ground.slow_at(now_ns)
+        )
+        full = rounds(self.job.lanes, self.job.members)
+        if not self.policy.shares_lanes:
+            return round(self.job.step_ns * max(slow.values(), default=1))
+        members = len(self._group)
+        taken = step_rounds(self.job.lanes, members, list(slow.values())[:members], rebalances=is_known)
+        return round(self.job.step_ns * taken / full)
+
+    def _boundary_after(self, now_ns: int) -> int:
+        return self._since_ns + ((now_ns - self._since_ns) // self._step_ns + 1) * self._step_ns
+
+    def _plan_steps(self, now_ns: int) -> None:
+        """Tell of the last step before the next thing that is known to happen; the rest is counted, not
+        told.
+        """
+        self._agenda.disturb()
+        if self._is_pending or self._is_pause_due:
+            self._plan_commit(self._boundary_after(now_ns))
+            return
+        since_ns, step_ns = self._since_ns, self._step_ns
+        next_ns = since_ns + step_ns
+        moments = [self.horizon_ns - 1, max(self._save_ns, next_ns)]
+        if self._upcoming < len(self._failures):
+            moments.append(self._failures[self._upcoming].at_ns)
+        if (change_ns := self._rate_change_ns()) is not None:
+            moments.append(max(change_ns, next_ns))
+        steps = (min(moments) - since_ns) // step_ns
+        if self.job.steps_total is not None:
+            steps = min(steps, self.job.steps_total - self.truth.step)
+        if self.truth.step < self.truth.high:
+            steps = min(steps, self.truth.high - self.truth.step)
+        if steps > 1 and self._is_hang_next():
+            steps -= 1  # and then one alone: what the last commit took tells how long a step is
+        if steps > 0:
+            self._plan_commit(since_ns + steps * step_ns)
+
+    def _is_hang_next(self) -> bool:
+        return self._upcoming < len(self._failures) and self._failures[self._upcoming].kind == "hang"
+
+    def _rate_change_ns(self) -> int | None:
+        """When the steps become faster or slower, at the next boundary after it."""
+        moments = [self.ground.slow_change_ns(self._since_ns)]
+        if self.policy.rebalances:
+            known_ns = [one.began_ns + self._gray_ns for one in self.ground.slow_at(self._since_ns)]
+            moments += [moment for moment in known_ns if moment > self._since_ns]
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    def _plan_commit(self, at_ns: int) -> None:
+        steps = (at_ns - self._since_ns) // self._step_ns
+        self._agenda.plan_here(at_ns, partial(self._commit, steps))
+
+    def _commit(self, steps: int, now_ns: int) -> None:
+        """So many steps are done since the last commit; all members say so."""
+        if self._doing == "fresh":
+            self.truth.steps(1, self._first_ns, now_ns, self._fresh_as)
+        else:
+            self.truth.steps(steps, self._step_ns, now_ns)
+        self._doing, self._since_ns, self._segment, self._alarm = "stepping", now_ns, steps, None
+        self._step_ns = self._step_duration_ns(now_ns)
+        self._agenda.disturb()
+        self._follow(now_ns, crowd.commit(self.state, self._group, step=self.truth.step, now_ns=now_ns))
+        if self.truth.step == self.job.steps_total:
+            self._is_over = True
+            self.ground.complete(now_ns)
+        elif self._is_pending:
+            self._change_over(now_ns)
+        elif self._is_pause_due:
+            self._pause(now_ns)
+        elif now_ns >= self._save_ns:
+            self._begin_save(now_ns)
+        else:
+            self._plan_steps(now_ns)
+
+    def _pause(self, now_ns: int) -> None:
+        """A planned stop: every process is replaced on the spot, and the state stays where it is."""
+        self._is_pause_due, self._doing = False, "paused"
+        self.ground.tape.record(PhaseEntered, now_ns, phase="stop")
+        self._agenda.plan_here(now_ns + self._import_ns + self._ready_ns, self._resume)
+
+    def _resume(self, now_ns: int) -> None:
+        self._charge_unfinished(now_ns, beyond=Category.UNATTRIBUTED)
+        self.ground.tape.record(PhaseEntered, now_ns, phase="step")
+        self._doing, self._since_ns = "stepping", now_ns
+        self._plan_steps(now_ns)
+
+    # ---- checkpoints -------------------------------------------------------------------------------------
+
+    def _begin_save(self, now_ns: int) -> None:
+        """Training stands still while the state is copied, and goes on while it is written."""
+        self._agenda.disturb()
+        self._save_ns = now_ns + self._interval_ns
+        begun = Checkpointed(member=self._group[0], happened="begun", step=self.truth.step, place=PLACE)
+        self._say(now_ns, self._group[0], begun)
+        self._agenda.plan_here(now_ns + self._stall_ns, self._saved)
+
+    def _saved(self, now_ns: int) -> None:
+        step = self.truth.step
+        saved = Checkpointed(
+            member=self._group[0], happened="saved", step=step, place=PLACE, stall_ns=self._stall_ns
+        )
+        self._say(now_ns, self._group[0], saved)
+        self.truth.work(Category.CHECKPOINT_STALL, now_ns - self._stall_ns, now_ns)
+        self.ground.checkpoints += 1
+        self._target = step
+        self._since_ns = now_ns
+        self._plan_steps(now_ns)
+
+    # ---- failures ----------------------------------------------------------------------------------------
+
+    def _strike(self, failure: Failure, now_ns: int) -> None:
+        self._upcoming += 1
+        if failure.kind == "planned" and failure.is_transient:
+            self.ground.count(failure)
+            self._is_pause_due = True
+        else:
+            self._strike_machines(failure, now_ns)
+        if self._doing == "stepping":
+            self._plan_steps(now_ns)
+
+    def _strike_machines(self, failure: Failure, now_ns: int) -> None:
+        fleet = self.ground.fleet
+        at_work = [one for one in fleet.struck(failure) if fleet.place_of(one) is not None]
+        present = [one for one in self._replicas_of(at_work) if self._member_of(one) in self._group]
+        if present:
+            self.ground.count(failure)
+        is_calm = self._doing == "stepping" and bool(present)
+        is_silent = failure.row.part in SILENT_PARTS and not failure.is_transient
+        if failure.kind == "gray":
+            self._slow_down(failure, at_work, now_ns)
+        elif failure.kind == "hang" and is_calm:
+            self._hang(failure, present[0], now_ns)
+        elif failure.kind == "crash" and is_silent and is_calm:
+            self._fall_silent(failure, now_ns)
+        elif self.policy.detect_s and is_calm:
+            self._begin_silence()
+            self._agenda.plan(now_ns + _ns(self.policy.detect_s), partial(self._break, failure))
+        else:
+            self._break(failure, now_ns)
+
+    def _replicas_of(self, machines: list[int]) -> list[str]:
+        places = [self.ground.fleet.place_of(machine) for machine in machines]
+        return sorted({self._replica_at(place) for place in places if place is not None})
+
+    def _break(self, failure: Failure, now_ns: int) -> None:
+        """Processes die, and with them their machines unless those are fine: everybody is told at once."""
+        machines = self.ground.fleet.struck(failure)
+        replicas = self._replicas_of(machines)
+        if not failure.is_transient:
+            self._retire(machines, failure.repair_ns, now_ns)
+            for replica in replicas:
+                if replica in self.state.nodes:
+                    self._hear(now_ns, Disconnected("agent", replica))
+            self._bring_in(replicas, now_ns)
+            return
+        for replica in replicas:
+            if (member := self._member_of(replica)) is not None:
+                self._hear(now_ns, FromNode(replica, WorkerExited(member=member, signal=SIGKILL)))
+
+    def _retire(self, machines: list[int], repair_ns: int, now_ns: int) -> None:
+        for machine in machines:
+            if machine not in self.ground.fleet.out:
+                self.ground.drain(machine, repair_ns, now_ns)
+                self._act(now_ns)
+                self._agenda.plan(max(now_ns, self.ground.fleet.repaired_ns or 0), self._mend)
+
+    def _bring_in(self, replicas: list[str], now_ns: int) -> None:
+        """Spares for the machines that were taken out, as far as there are any."""
+        for place in self.ground.fill_places(now_ns):
+            replicas = [*replicas, self._replica_at(place)]
+        for replica in dict.fromkeys(replicas):
+            if self._is_whole(replica):
+                self._agenda.plan(now_ns + self._swap_ns, partial(self._replica_comes, replica))
+
+    def _mend(self, now_ns: int) -> None:
+        due_ns = self.ground.fleet.repaired_ns
+        if due_ns is None:
+            return
+        if due_ns > now_ns:
+            self._agenda.plan(due_ns, self._mend)
+            return
+        place = self.ground.restore(now_ns)
+        if place is not None:
+            self._bring_in([self._replica_at(place)], now_ns)
+
+    def _hang(self, failure: Failure, replica: str, now_ns: int) -> None:
+        """One member does not come to the collective, and all others wait in it."""
+        culprit = self._member_of(replica)
+        assert culprit is not None
+        self._hung[culprit] = failure
+        self._begin_silence()
+        for member in self._group:
+            stage: Stage = "lanes" if member == culprit else "reduce"
+            self._say(now_ns, member, MemberBeat(member=member, step=self.truth.step + 1, stage=stage))
+        self._hear(now_ns, Tick())
+
+    def _fall_silent(self, failure: Failure, now_ns: int) -> None:
+        """Machines are gone and nobody says so: this is the last that is heard of them."""
+        self._begin_silence()
+        self._beat(now_ns)
+        self._silent.update(self._replicas_of(self.ground.fleet.struck(failure)))
+        self._hear(now_ns, Tick())
+        self._plan_lease(failure)
+
+    def _begin_silence(self) -> None:
+        self._agenda.disturb()
+        self._doing = "silent"
+
+    def _beat(self, now_ns: int) -> None:
+        """Whoever can speak lives."""
+        nodes = [node for node in self.state.nodes if node not in self._silent]
+        members = [
+            member.name
+            for member in self.state.members.values()
+            if member.seen_ns is not None and not member.is_lost and member.node not in self._silent
+        ]
+        if nodes:
+            self._follow(now_ns, crowd.beat(self.state, nodes, members, now_ns=now_ns))
+
+    def _plan_lease(self, failure: Failure) -> None:
+        assert self.state.lease_due_ns is not None
+        self._agenda.plan(self.state.lease_due_ns, partial(self._lease_ends, failure))
+
+    def _lease_ends(self, failure: Failure, now_ns: int) -> None:
+        """The silent ones are given up; the others were heard meanwhile."""
+        machines = self.ground.fleet.struck(failure)
+        replicas = self._replicas_of(machines)
+        self._beat(now_ns)
+        self._hear(now_ns, Tick())
+        if any(replica in self.state.nodes for replica in replicas):
+            self._plan_lease(failure)
+            return
+        self._silent.difference_update(replicas)
+        self._retire(machines, failure.repair_ns, now_ns)
+        self._bring_in(replicas, now_ns)
+
+    # ---- what is only slow -------------------------------------------------------------------------------
+
+    def _slow_down(self, failure: Failure, machines: list[int], now_ns: int) -> None:
+        self.ground.slow_down(failure, machines)
+        if machines:
+            self._agenda.plan(now_ns + self._gray_ns, partial(self._notice_slow, failure))
+
+    def _notice_slow(self, failure: Failure, now_ns: int) -> None:
+        """Somebody found out: a spare takes its place if there is one; otherwise it goes on as it is."""
+        if self._told_first(now_ns, partial(self._notice_slow, failure)):
+            return
+        self.ground.observe(now_ns, failure, failure.at_ns)
+        machines = [
+            one for one in self.ground.fleet.struck(failure) if self.ground.fleet.place_of(one) is not None
+        ]
+        if not failure.is_transient and 0 < len(machines) <= len(self.ground.fleet.spares):
+            self._break(failure, now_ns)
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * SECOND_NS)

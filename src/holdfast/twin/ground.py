@@ -1,0 +1,180 @@
+"""What every simulated run stands on: its machines, its record, the truth about it, and what slows it.
+
+A runner (restarting, replicas, elastic) decides what happens next; the ground keeps machines, events and
+truth in step with each other, so that no runner can tell one and not the others.
+"""
+
+from fractions import Fraction
+
+import msgspec
+
+from holdfast.ledger.categories import Category
+from holdfast.record.events import (
+    ActionTaken,
+    CostRate,
+    FaultObserved,
+    MemberJoined,
+    ReferenceDeclared,
+    RunEnded,
+    StepCommitted,
+)
+from holdfast.twin.cluster import name
+from holdfast.twin.failures import Failure
+from holdfast.twin.fleet import Fleet
+from holdfast.twin.policies import Policy
+from holdfast.twin.study import Study
+from holdfast.twin.tape import Tape
+from holdfast.twin.truth import Truth
+
+SECOND_NS = 10**9
+SPARES = "spares"
+
+
+class Slow(msgspec.Struct, kw_only=True):
+    """A machine that is slower than the others, until it is taken out or recovers. key: its incident's
+    subject.
+    """
+
+    machine: int
+    factor: Fraction
+    began_ns: int
+    ends_ns: int
+
+
+class Ground:
+    """A run's machines, record and truth; and the counts that a summary wants."""
+
+    def __init__(self, study: Study, policy: Policy) -> None:
+        self.study, self.policy = study, policy
+        self.job = study.job
+        self.gpus_per_node = study.layout.gpus_per_node
+        self.paid_gpus = study.job.gpus + policy.spare_nodes * self.gpus_per_node
+        self.fleet = Fleet(places=study.layout.nodes, spares=policy.spare_nodes, crews=study.crews)
+        self.tape = Tape(study.name, study.start_ns)
+        self.truth = Truth(
+            paid_gpus=self.paid_gpus, job_gpus=study.job.gpus, reference_gpu_ns=study.reference_gpu_ns
+        )
+        self.interruptions = 0
+        self.planned = 0
+        self.restarts = 0
+        self.checkpoints = 0
+        self.rolled_back_steps = 0
+        self.active_gpus = 0
+        self.joining_gpus = 0
+        self._slow: list[Slow] = []
+
+    # ---- the record ------------------------------------------------------------------------------------
+
+    def declare(self) -> None:
+        """What the run is, and what is paid for from its first moment on."""
+        job = self.job
+        self.tape.record(CostRate, 0, gpus=self.paid_gpus, usd_per_gpu_hour=self.study.usd_per_gpu_hour)
+        self.tape.record(
+            ReferenceDeclared,
+            0,
+            step_ns=job.step_ns,
+            gpus=job.gpus,
+            tokens_per_step=job.tokens_per_step,
+            model_flops_per_step=job.flops_per_step,
+            chip=job.chip,
+        )
+
+    def show_spares(self, now_ns: int) -> None:
+        """So many GPUs are spare from now on. The record has them as one member: nobody needs their names."""
+        if self.policy.spare_nodes:
+            gpus = len(self.fleet.spares) * self.gpus_per_node
+            self.tape.record(MemberJoined, now_ns, subject=SPARES, gpus=gpus, role="spare")
+        self.reshape(now_ns)
+
+    def commit(self, now_ns: int, count: int, step_ns: int, excess: Category = Category.SLOWDOWN) -> None:
+        """So many steps are done, each in this time, the last one now."""
+        self.truth.steps(count, step_ns, now_ns, excess)
+        self.tape.record(StepCommitted, now_ns, step=self.truth.step)
+
+    def observe(self, now_ns: int, failure: Failure, onset_ns: int) -> str:
+        severity = "degraded" if failure.kind == "gray" else "fatal"
+        return self.tape.record(
+            FaultObserved,
+            now_ns,
+            subject=name("node", failure.node),
+            fault=failure.row.name,
+            severity=severity,
+            onset_ns=onset_ns,
+        )
+
+    def count(self, failure: Failure) -> None:
+        if failure.kind == "planned":
+            self.planned += 1
+        elif failure.kind != "gray":
+            self.interruptions += 1
+
+    def complete(self, now_ns: int) -> None:
+        self.tape.record(RunEnded, now_ns, outcome="completed")
+        self.truth.end(now_ns)
+
+    def end(self, now_ns: int) -> None:
+        """The horizon: whatever the run is doing, it is looked at no further."""
+        self.tape.record(RunEnded, now_ns, outcome="stopped", reason="the simulation ends here")
+        self.truth.end(now_ns)
+
+    # ---- machines --------------------------------------------------------------------------------------
+
+    def reshape(self, now_ns: int) -> None:
+        self.truth.reshape(
+            now_ns,
+            active=self.active_gpus,
+            joining=self.joining_gpus,
+            spare=len(self.fleet.spares) * self.gpus_per_node,
+            out=len(self.fleet.out) * self.gpus_per_node,
+        )
+
+    def drain(self, machine: int, repair_ns: int, now_ns: int) -> None:
+        """The machine goes to the workshop."""
+        was_spare = self.fleet.place_of(machine) is None
+        self.fleet.take_out(machine, repair_ns, now_ns)
+        self._slow = [slow for slow in self._slow if slow.machine != machine]
+        self.tape.record(
+            ActionTaken, now_ns, subject=name("node", machine), action="drain", gpus=self.gpus_per_node
+        )
+        if was_spare:
+            self.show_spares(now_ns)
+        else:
+            self.reshape(now_ns)
+
+    def restore(self, now_ns: int) -> int | None:
+        """The next repair is done. The place that has a machine again because of it."""
+        move = self.fleet.mend()
+        self.tape.record(ActionTaken, now_ns, subject=name("node", move.machine), action="restore")
+        if move.place is None:
+            self.show_spares(now_ns)
+        else:
+            self.reshape(now_ns)
+        return move.place
+
+    def fill_places(self, now_ns: int) -> list[int]:
+        """Spares take the vacant places; which ones."""
+        filled = self.fleet.fill()
+        if filled:
+            self.show_spares(now_ns)
+        return filled
+
+    # ---- what slows --------------------------------------------------------------------------------------
+
+    def slow_down(self, failure: Failure, machines: list[int]) -> None:
+        ends_ns = failure.at_ns + round(self.policy.gray_s * SECOND_NS) if failure.is_transient else 1 << 62
+        factor = Fraction(failure.slowdown).limit_denominator(1000)
+        self._slow += [
+            Slow(machine=machine, factor=factor, began_ns=failure.at_ns, ends_ns=ends_ns)
+            for machine in machines
+        ]
+
+    def slow_at(self, now_ns: int) -> list[Slow]:
+        """Who is slow now. Who recovered is forgotten."""
+        self._slow = [slow for slow in self._slow if slow.ends_ns > now_ns]
+        return [slow for slow in self._slow if slow.began_ns <= now_ns]
+
+    def slow_change_ns(self, now_ns: int) -> int | None:
+        """When that changes next by itself."""
+        moments = [slow.ends_ns for slow in self._slow if slow.ends_ns < 1 << 62]
+        moments += [slow.began_ns for slow in self._slow if slow.began_ns > now_ns]
+        return min(moments, default=None)

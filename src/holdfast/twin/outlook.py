@@ -1,0 +1,222 @@
+"""What the formulas say of a study, beside what its simulation says, and the changes that might help it.
+
+The formulas are in `economics.expectation`; here the classes of failures and the times of a policy become
+what they ask for. Left out, and left to the simulation: a launch that fails, a failure that strikes an idle
+spare, and how repairs and restarts get in each other's way.
+"""
+
+from math import sqrt
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from holdfast.economics.expectation import DAY_S, Interruption, Prospect, Setting, spares_for
+from holdfast.twin.failures import DAY_NS, FailureClass, Hazards
+from holdfast.twin.policies import Policy, hot_s, policy
+from holdfast.twin.study import Study
+
+DETECT_S = 15.0
+LOCATE_S = 20.0
+"""Mycroft: nine in ten anomalies seen within 15 s, the GPU at fault named within 20 s in most cases.
+ByteRobust's inspections take 2 to 60 s."""
+
+COMPLETE_SHARE = 0.99
+"""The share of time for which spares should suffice; ByteRobust keeps its P99."""
+
+LONG_DAYS = 365.0
+"""After so long nearly as many nodes come back from repair as go."""
+
+FEWER_FAILURES = 0.5
+"""Nodes half as bad: RSC-2 has a third of RSC-1's rate."""
+
+Floats = NDArray[np.float64]
+
+_POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(64)
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that could be done about a run, and the study and policy it would have then."""
+
+    name: str
+    study: Study
+    policy: Policy
+
+
+def failures_per_1000_node_days(study: Study) -> float:
+    """Of all classes that nobody plans, over the study's time."""
+    hazards = study.hazards.unplanned()
+    expected = sum(hazards.expected(row, study.layout.nodes, study.duration_ns) for row in hazards.classes)
+    return 1000 * expected / (study.layout.nodes * study.duration_ns / DAY_NS)
+
+
+def setting(study: Study, policy: Policy) -> Setting:
+    """The study as Kokolis et al. would have it: failures of one kind, all alike."""
+    return Setting(
+        nodes=study.layout.nodes,
+        failures_per_1000_node_days=failures_per_1000_node_days(study),
+        restart_s=policy.detect_s + policy.locate_s + _resume_s(study, policy),
+        interval_s=_interval_s(study, policy),
+        stall_s=study.job.checkpointing.stall_s,
+    )
+
+
+def prospect(study: Study, policy: Policy, days: float) -> Prospect:
+    """The study under a policy, with its failures by class, for a run of about so many days."""
+    rows = [(row, _per_day(study, row)) for row in study.hazards.classes]
+    stands = _elastic if policy.recovery != "restart" else _restarting
+    return Prospect(
+        nodes=study.layout.nodes,
+        interruptions=tuple(stands(study, policy, row, per_day) for row, per_day in rows if per_day),
+        stall_share=study.job.checkpointing.stall_s / _interval_s(study, policy),
+        nodes_out=nodes_out(study, days),
+        spare_nodes=policy.spare_nodes,
+        unit_nodes=0 if policy.recovery == "restart" else study.nodes_per_member,
+    )
+
+
+def nodes_out(study: Study, days: float) -> float:
+    """How many nodes are away for repair, on average over a run's first days, which begin with none away.
+
+    At the time t those are away whose failure was s ago and whose repair takes longer than that:
+    rate times the integral of P(repair > s) over s up to t.
+    """
+    ago_days = days * (_POINTS + 1) / 2
+    weights = days * _WEIGHTS / 2 * (1 - ago_days / days)
+    return sum(
+        _per_day(study, row)
+        * (1 - row.transient_share)
+        * study.layout.size(row.reach)
+        * float((weights * _still_away(row, ago_days)).sum())
+        for row in study.hazards.classes
+    )
+
+
+def spares_needed(study: Study) -> int:
+    """The least spare nodes that suffice for nearly all of the time, in a cluster that has run for long."""
+    return spares_for(nodes_out(study, LONG_DAYS), COMPLETE_SHARE)
+
+
+def _still_away(row: FailureClass, ago_days: Floats) -> Floats:
+    """The share of repairs that are not done so many days after the failure."""
+    if not row.repair_median_h:
+        return np.zeros_like(ago_days)
+    if not row.repair_sigma:
+        return (ago_days * 24 < row.repair_median_h).astype(np.float64)
+    away: Floats = stats.lognorm(row.repair_sigma, scale=row.repair_median_h / 24).sf(ago_days)
+    return away
+
+
+def changes(study: Study, now: Policy) -> tuple[Change, ...]:
+    """What could be done, each by itself; only what differs from what is."""
+
+    def under(name: str, **times: float | None) -> Change:
+        return Change(name=name, study=study, policy=msgspec.structs.replace(now, **times))
+
+    found: list[Change] = []
+    if now.recovery == "restart":
+        seen = {"detect_s": DETECT_S, "hang_s": DETECT_S, "locate_s": LOCATE_S}
+        sooner = {field: min(getattr(now, field), value) for field, value in seen.items()}
+        found += [
+            under(f"failures seen in {DETECT_S:.0f} s, located in {LOCATE_S:.0f} s", **sooner),
+            under(
+                "processes restarted in place",
+                requeue_s=0.0,
+                restart_s=min(now.requeue_s + now.restart_s, hot_s(study.job.gpus)),
+            ),
+            under("a snapshot in memory every step", snapshot_steps=1),
+        ]
+        if (best_s := _best_interval_s(study, now)) is not None:
+            every = f"{best_s / 60:.0f} min" if best_s >= 600 else f"{best_s:.0f} s"
+            found.append(under(f"a checkpoint every {every}", checkpoint_s=best_s))
+    needed = spares_needed(study)
+    if needed > now.spare_nodes:
+        found.append(under(f"{needed} spare nodes in place of {now.spare_nodes}", spare_nodes=needed))
+    found.append(Change(name="half as many failures", study=_with_fewer_failures(study), policy=now))
+    if now.name != "holdfast":
+        holdfast = policy("holdfast", study.job.gpus, now.spare_nodes)
+        found.append(Change(name="Holdfast", study=study, policy=holdfast))
+    return tuple(change for change in found if (change.study, change.policy) != (study, now))
+
+
+def _with_fewer_failures(study: Study) -> Study:
+    hazards: Hazards = study.hazards.scaled(FEWER_FAILURES)
+    return msgspec.structs.replace(study, hazards=hazards)
+
+
+def _per_day(study: Study, row: FailureClass) -> float:
+    days = study.duration_ns / DAY_NS
+    return study.hazards.expected(row, study.layout.nodes, study.duration_ns) / days
+
+
+def _interval_s(study: Study, policy: Policy) -> float:
+    return policy.checkpoint_s or study.job.checkpointing.interval_s
+
+
+def _best_interval_s(study: Study, now: Policy) -> float | None:
+    """Young's, to whole seconds, and not before the last checkpoint is written; None where none stalls."""
+    checkpointing = study.job.checkpointing
+    per_day = sum(_per_day(study, row) for row in study.hazards.unplanned().classes)
+    if not checkpointing.stall_s or not per_day:
+        return None
+    young_s = sqrt(2 * checkpointing.stall_s * DAY_S / per_day)
+    return float(max(round(young_s), round(checkpointing.stall_s + checkpointing.write_s)))
+
+
+def _resume_s(study: Study, policy: Policy) -> float:
+    """From the decision until the run steps again, as a whole."""
+    restore_s = study.job.checkpointing.restore_s if policy.snapshot_steps is None else 0.0
+    return policy.requeue_s + policy.restart_s + restore_s
+
+
+def _restarting(study: Study, policy: Policy, row: FailureClass, per_day: float) -> Interruption:
+    """All stop, all go back to what was saved."""
+    resume_s = _resume_s(study, policy)
+    if row.kind == "planned":
+        return Interruption(name=row.name, per_day=per_day, stop_s=resume_s)
+    if row.kind == "gray":
+        slowed_s = (1 - 1 / row.slowdown) * policy.gray_s
+        return Interruption(
+            name=row.name, per_day=per_day, stop_s=slowed_s + (1 - row.transient_share) * resume_s
+        )
+    noticed_s = policy.hang_s if row.kind == "hang" else policy.detect_s
+    step_s = study.job.step_ns / 1e9
+    if policy.snapshot_steps is not None:
+        undone_s, unwritten_s = policy.snapshot_steps * step_s, 0.0
+    else:
+        checkpointing = study.job.checkpointing
+        # What is being written cannot be gone back to yet.
+        unwritten_s = checkpointing.stall_s + checkpointing.write_s
+        undone_s = unwritten_s + _interval_s(study, policy)
+    return Interruption(
+        name=row.name,
+        per_day=per_day,
+        stop_s=noticed_s + policy.locate_s + resume_s,
+        undone_s_min=unwritten_s,
+        undone_s_max=undone_s,
+    )
+
+
+def _elastic(study: Study, policy: Policy, row: FailureClass, per_day: float) -> Interruption:
+    """The others go on without a replica until it has its machines and its state again.
+
+    They regroup twice: without it, and with it.
+    """
+    members = study.job.members
+    struck = min(members, -(-study.layout.size(row.reach) // study.nodes_per_member))
+    ready_s = policy.import_s * row.transient_share if policy.is_warm else 0.0
+    away_s = policy.join_s - ready_s + (1 - row.transient_share) * policy.swap_s
+    missing_s = away_s * struck / members
+    if row.kind == "gray":
+        share = 1.0 if not policy.rebalances else struck / members
+        return Interruption(
+            name=row.name, per_day=per_day, stop_s=(1 - 1 / row.slowdown) * policy.gray_s * share + missing_s
+        )
+    noticed_s = {"hang": policy.hang_s, "planned": 0.0}.get(row.kind, policy.detect_s)
+    return Interruption(
+        name=row.name,
+        per_day=per_day,
+        stop_s=noticed_s + 2 * policy.regroup_s + missing_s,
+        undone_s_max=0.0 if row.kind == "planned" else study.job.step_ns / 1e9,
+    )

@@ -1,0 +1,201 @@
+"""What is done about a failure: seven ways to go on, each with its times and where they come from.
+
+A policy is data. Under `restart` everybody stops and goes back to what was saved (restarting.py); under
+`elastic` the others go on, as the production membership decides (elastic.py). Replica groups of another make
+are simulated with the same membership: it too drops who is lost and admits who is back, and what differs is
+in the policy.
+"""
+
+from difflib import get_close_matches
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from holdfast.record.errors import InputError
+
+Recovery = Literal["restart", "elastic"]
+
+_META = "Fault Tolerant HSDP (arXiv:2602.00277)"
+_BYTEROBUST = "ByteRobust (arXiv:2509.16293)"
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run goes on after a failure. Times in seconds.
+
+    detect_s        from a process's death until whoever decides knows of it
+    hang_s          the same where nothing dies and nothing moves
+    gray_s          until somebody notices a node that is only slow
+    locate_s        to find which machine it was
+    requeue_s       until the scheduler has given the job its nodes again
+    restart_s       from there until the processes could begin to step, state apart
+    regroup_s       the survivors, to leave their old group and to form the next
+    join_s          a replica's processes, from their start until they could step; `import_s` of it is the
+    start
+    swap_s          to bring a spare machine into a replica
+    spare_nodes     kept ready beside the job's own
+    snapshot_steps  a copy of the state is kept in memory every so many steps; None: only checkpoints are kept
+    checkpoint_s    between checkpoints; None: the job's own interval
+    is_warm         a process stands ready behind each replica
+    shares_lanes    the batch of who is missing is shared by the others; otherwise their steps do less
+    rebalances      a slow member gets fewer lanes
+    """
+
+    name: str
+    title: str
+    recovery: Recovery
+    source: str
+    detect_s: float = 0.0
+    hang_s: float = 600.0
+    gray_s: float = 6 * 3600.0
+    locate_s: float = 0.0
+    requeue_s: float = 0.0
+    restart_s: float = 0.0
+    regroup_s: float = 0.0
+    import_s: float = 0.0
+    join_s: float = 0.0
+    swap_s: float = 0.0
+    spare_nodes: int = 0
+    snapshot_steps: int | None = None
+    checkpoint_s: float | None = None
+    is_warm: bool = True
+    shares_lanes: bool = True
+    rebalances: bool = False
+
+
+_SIZES = (1_024, 16_384, 22_000, 64_000, 98_000)
+_COLD_S = (60, 200, 300, 600, 900)
+_GROUP_S = (2, 17, 30, 100, 200)
+_HOT_SIZES = (2_048, 4_096, 8_192, 16_384)
+_HOT_S = (46, 51, 54, 65)
+_REQUEUE_S = (454, 545, 635, 768)
+
+
+def cold_s(gpus: int) -> float:
+    """From launch to the first step on so many GPUs (Meta; below 16,384 assumed: down to a minute)."""
+    return float(np.interp(gpus, _SIZES, _COLD_S))
+
+
+def group_s(gpus: int) -> float:
+    """To initialise NCCL among so many GPUs (Meta; below 16,384 GPUs assumed to shrink to 2 s)."""
+    return float(np.interp(gpus, _SIZES, _GROUP_S))
+
+
+def hot_s(gpus: int) -> float:
+    """To replace processes in place, on machines that are there (ByteRobust's hot update)."""
+    return float(np.interp(gpus, _HOT_SIZES, _HOT_S))
+
+
+def requeue_s(gpus: int) -> float:
+    """From the end of a job until a scheduler has started it again (ByteRobust, requeue)."""
+    return float(np.interp(gpus, _HOT_SIZES, _REQUEUE_S))
+
+
+HANG_S = 600.0
+"""NCCL's watchdog, and what ByteRobust gives as the time of everything that no inspection finds."""
+RESHARD_S = 0.144
+"""From a kill until all members commit again, measured by `holdfast bench recovery` on one machine (README).
+"""
+STANDBY_S = 1.36
+"""A replacement of a dead worker on a GPU, measured by `holdfast bench gpu` (README)."""
+
+
+def policies(gpus: int, spare_nodes: int) -> tuple[Policy, ...]:
+    """Every policy, as it would be on a cluster of this size with so many spare nodes."""
+    hot = hot_s(gpus)
+    return (
+        Policy(
+            name="restart",
+            title="full restart from checkpoint (torchrun)",
+            recovery="restart",
+            detect_s=30,
+            hang_s=HANG_S,
+            locate_s=60,
+            restart_s=cold_s(gpus),
+            spare_nodes=spare_nodes,
+            source=f"cold start {cold_s(gpus):.0f} s: {_META}; 30 s to detect, 60 s to locate: assumed",
+        ),
+        Policy(
+            name="requeue",
+            title="back to the scheduler's queue, then restart",
+            recovery="restart",
+            detect_s=30,
+            hang_s=HANG_S,
+            locate_s=60,
+            requeue_s=requeue_s(gpus),
+            restart_s=cold_s(gpus),
+            spare_nodes=spare_nodes,
+            source=f"requeue {requeue_s(gpus):.0f} s: {_BYTEROBUST}; cold start: {_META}",
+        ),
+        Policy(
+            name="spares",
+            title="restart in place with warm spares",
+            recovery="restart",
+            detect_s=30,
+            hang_s=HANG_S,
+            locate_s=30,
+            restart_s=hot,
+            spare_nodes=max(4, spare_nodes),
+            source=f"hot update {hot:.0f} s and P99 spares: {_BYTEROBUST}; detection: assumed",
+        ),
+        Policy(
+            name="snapshots",
+            title="restart in place from snapshots in memory",
+            recovery="restart",
+            detect_s=30,
+            hang_s=HANG_S,
+            locate_s=30,
+            restart_s=hot,
+            spare_nodes=max(4, spare_nodes),
+            snapshot_steps=1,
+            source=f"hot update {hot:.0f} s, a snapshot every step: {_BYTEROBUST}",
+        ),
+        Policy(
+            name="replicas",
+            title="replica groups (torchft)",
+            recovery="elastic",
+            detect_s=5.2,
+            hang_s=HANG_S,
+            regroup_s=group_s(gpus),
+            import_s=cold_s(1_024),
+            join_s=cold_s(1_024) + group_s(gpus),
+            swap_s=hot,
+            spare_nodes=spare_nodes,
+            checkpoint_s=4 * 3600,
+            is_warm=False,
+            shares_lanes=False,
+            source="5.2 s until the others step again: holdfast bench recovery; NCCL initialisation "
+            f"{group_s(gpus):.0f} s: {_META}",
+        ),
+        _holdfast(gpus, spare_nodes, rebalances=False),
+        _holdfast(gpus, spare_nodes, rebalances=True),
+    )
+
+
+def _holdfast(gpus: int, spare_nodes: int, *, rebalances: bool) -> Policy:
+    return Policy(
+        name="holdfast" if rebalances else "holdfast-static",
+        title="Holdfast" if rebalances else "Holdfast, without rebalancing",
+        recovery="elastic",
+        hang_s=HANG_S,
+        gray_s=60 if rebalances else 6 * 3600.0,
+        regroup_s=RESHARD_S + group_s(gpus),
+        import_s=20,
+        join_s=20 + STANDBY_S + group_s(gpus),
+        swap_s=hot_s(gpus),
+        spare_nodes=spare_nodes,
+        checkpoint_s=4 * 3600,
+        rebalances=rebalances,
+        source=f"{RESHARD_S} s and {STANDBY_S} s: holdfast bench recovery and bench gpu; NCCL initialisation "
+        f"{group_s(gpus):.0f} s at this size on top: {_META}; a spare is brought in {hot_s(gpus):.0f} s: "
+        f"{_BYTEROBUST}; waits: the production membership's own",
+    )
+
+
+def policy(name: str, gpus: int, spare_nodes: int = 0) -> Policy:
+    known = {one.name: one for one in policies(gpus, spare_nodes)}
+    if name not in known:
+        near = get_close_matches(name, known, n=1)
+        hint = f"Did you mean {near[0]}?" if near else f"There are {', '.join(known)}."
+        raise InputError(f"There is no policy {name!r}.", hint=hint)
+    return known[name]

@@ -1,0 +1,153 @@
+"""Many simulated runs: each in a few numbers, and their spread.
+
+`play` turns one task into its figures and nothing else, so that tasks can be handed to other processes and
+machines; who does that is not known here.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from holdfast.ledger.categories import Category
+from holdfast.twin.policies import Policy
+from holdfast.twin.simulation import simulate
+from holdfast.twin.study import Study
+
+_HOUR_NS = 3_600 * 10**9
+QUANTILES = (10, 50, 90)
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """One run to be simulated."""
+
+    study: Study
+    policy: Policy
+    seed: int
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one run.
+
+    interruptions   failures that stopped it; planned stops are apart
+    effective_time  of the time in the run, the share in steps that were kept (the ledger's ETTR)
+    goodput         of all that was paid for, spares too, the share that was useful
+    lost_gpu_hours  all that was paid for and not useful; cost_usd: its price
+    is_exact        whether the ledger of its events agrees with the simulation's own sums to the nanosecond
+    """
+
+    policy: str
+    seed: int
+    interruptions: int
+    planned: int
+    restarts: int
+    steps: int
+    rolled_back_steps: int
+    effective_time: float
+    goodput: float
+    paid_gpu_hours: float
+    lost_gpu_hours: float
+    cost_usd: float
+    partition: dict[str, int]
+    is_exact: bool
+
+
+def play(task: Task) -> Figures:
+    outcome = simulate(task.study, task.policy, task.seed)
+    told = outcome.report
+    paid_gpu_ns, useful_gpu_ns = told.paid_gpu_ns, told.partition[Category.USEFUL.key]
+    lost_gpu_hours = (paid_gpu_ns - useful_gpu_ns) / _HOUR_NS
+    return Figures(
+        policy=task.policy.name,
+        seed=task.seed,
+        interruptions=outcome.interruptions,
+        planned=outcome.planned,
+        restarts=outcome.restarts,
+        steps=told.counts.steps,
+        rolled_back_steps=outcome.rolled_back_steps,
+        effective_time=told.ettr.cumulative or 0.0,
+        goodput=told.goodput.total or 0.0,
+        paid_gpu_hours=paid_gpu_ns / _HOUR_NS,
+        lost_gpu_hours=lost_gpu_hours,
+        cost_usd=lost_gpu_hours * task.study.usd_per_gpu_hour,
+        partition=told.partition,
+        is_exact=outcome.is_exact,
+    )
+
+
+class Spread(msgspec.Struct, frozen=True, kw_only=True):
+    """A tenth of the runs is below `p10`, half below `p50`, and nine tenths below `p90`."""
+
+    p10: float
+    p50: float
+    p90: float
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """All runs under one policy. partition: GPU-hours by category, the mean of the runs."""
+
+    policy: str
+    title: str
+    source: str
+    runs: int
+    interruptions: Spread
+    planned: Spread
+    restarts: Spread
+    steps: Spread
+    effective_time: Spread
+    goodput: Spread
+    paid_gpu_hours: Spread
+    lost_gpu_hours: Spread
+    cost_usd: Spread
+    saved_gpu_hours: Spread
+    saved_usd: Spread
+    partition_gpu_hours: dict[str, float]
+    is_exact: bool
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """The same failures under several policies; what is saved is saved against the first of them."""
+
+    preset: str
+    source: str
+    gpus: int
+    days: float
+    seed: int
+    runs: int
+    usd_per_gpu_hour: float
+    price_source: str
+    is_exact: bool
+    policies: tuple[Summary, ...]
+
+
+def summarise(policy: Policy, runs: Sequence[Figures], baseline: Sequence[Figures]) -> Summary:
+    """The spread of many runs; saved: against the runs of the same seeds under another policy."""
+    pairs = list(zip(runs, baseline, strict=True))
+    categories = {category.key: 0.0 for category in Category}
+    for one in runs:
+        for key, gpu_ns in one.partition.items():
+            categories[key] += gpu_ns / _HOUR_NS / len(runs)
+    return Summary(
+        policy=policy.name,
+        title=policy.title,
+        source=policy.source,
+        runs=len(runs),
+        interruptions=spread([one.interruptions for one in runs]),
+        planned=spread([one.planned for one in runs]),
+        restarts=spread([one.restarts for one in runs]),
+        steps=spread([one.steps for one in runs]),
+        effective_time=spread([one.effective_time for one in runs]),
+        goodput=spread([one.goodput for one in runs]),
+        paid_gpu_hours=spread([one.paid_gpu_hours for one in runs]),
+        lost_gpu_hours=spread([one.lost_gpu_hours for one in runs]),
+        cost_usd=spread([one.cost_usd for one in runs]),
+        saved_gpu_hours=spread([other.lost_gpu_hours - one.lost_gpu_hours for one, other in pairs]),
+        saved_usd=spread([other.cost_usd - one.cost_usd for one, other in pairs]),
+        partition_gpu_hours=categories,
+        is_exact=all(one.is_exact for one in runs),
+    )
+
+
+def spread(values: Sequence[float]) -> Spread:
+    p10, p50, p90 = (float(value) for value in np.percentile(values, QUANTILES))
+    return Spread(p10=p10, p50=p50, p90=p90)
