@@ -42,6 +42,7 @@ def told(**changes: Any) -> Report:
 def incident(**changes: Any) -> IncidentReport:
     return msgspec.structs.replace(
         IncidentReport(
+            name="7",
             what="hang",
             subject="node-7",
             severity="fatal",
@@ -108,17 +109,18 @@ def test_one_is_not_many(shown: Shown) -> None:
 )
 def test_what_an_incident_was(shown: Shown, changes: dict[str, Any], what: str) -> None:
     lines = shown(told(incidents=(incident(**changes),)), columns=130)
-    assert f"2 Apr, 12:00  {what}  2 min 47 s        1.00  100.0 % checkpoint stall" in lines
+    assert f"  7  2 Apr, 12:00  {what}  2 min 47 s        1.00  100.0 % checkpoint stall" in lines
 
 
 @pytest.mark.parametrize(
     ("columns", "headings"),
     [
         (20, ["what", "GPU-h lost"]),
-        (40, ["began (UTC)", "what", "GPU-h lost"]),
-        (60, ["began (UTC)", "what", "lasted", "GPU-h lost"]),
-        (80, ["began (UTC)", "what", "lasted", "GPU-h lost", "mostly"]),
-        (100, ["began (UTC)", "what", "lasted", "GPU-h lost", "mostly"]),
+        (40, ["no.", "what", "GPU-h lost"]),
+        (50, ["no.", "began (UTC)", "what", "GPU-h lost"]),
+        (60, ["no.", "began (UTC)", "what", "lasted", "GPU-h lost"]),
+        (80, ["no.", "began (UTC)", "what", "lasted", "GPU-h lost"]),
+        (100, ["no.", "began (UTC)", "what", "lasted", "GPU-h lost", "mostly"]),
     ],
 )
 def test_what_happened_is_never_squeezed_out(shown: Shown, columns: int, headings: list[str]) -> None:

@@ -183,3 +183,120 @@ def test_a_fault_that_is_none(holdfast: Any) -> None:
 def test_the_interpreter_of_the_members_is_ours(holdfast: Any, tmp_path: Path) -> None:
     (tmp_path / "which.py").write_text("import sys; print(sys.executable)", encoding="utf-8")
     assert holdfast("run", "which.py").out == f"[n0.0] {sys.executable}\n"
+
+
+# ---- what is checked before anything is started ----------------------------------------------------------
+
+SIZE = """
+[model]
+layers = 4
+hidden = 256
+heads = 4
+ffn = 1024
+vocab = 256
+
+[cluster]
+chip = "h100"
+
+[training]
+sequence_tokens = 256
+global_batch = 64
+tokens = 1e9
+lanes = 8
+"""
+
+
+@pytest.fixture
+def size(tmp_path: Path) -> Path:
+    path = tmp_path / "size.toml"
+    path.write_text(SIZE, encoding="utf-8")
+    return path
+
+
+def warnings(done: Any) -> list[str]:
+    """What was said before the run began."""
+    assert done.code == 0, done.err
+    before = done.err.partition("holdfast: run ")[0]
+    return [line.removeprefix("holdfast: ") for line in before.splitlines()]
+
+
+def test_a_size_that_fits_says_nothing(holdfast: Any, script: Path, size: Path) -> None:
+    assert warnings(holdfast("run", "--size", size, "--nproc-per-node", "2", script)) == []
+
+
+def test_lanes_that_nodes_cannot_share_evenly_are_warned_of_once(
+    holdfast: Any, script: Path, size: Path
+) -> None:
+    uneven = holdfast("run", "--size", size, "--nproc-per-node", "3", script)
+    assert warnings(uneven) == [
+        "3 members share 8 lanes unevenly: a step takes the time of 3 lanes where 2.67 are the mean, "
+        "89 % busy."
+    ]
+    after_loss = holdfast("run", "--size", size, "--nodes", "4", script)
+    assert warnings(after_loss) == [f"With fewer nodes, {warnings(uneven)[0]}"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "flags", "sentence"),
+    [
+        ("lanes = 8", "lanes = 2", "--nproc-per-node 3", "3 members cannot share 2 lanes: each needs one"),
+        ("lanes = 8", "lanes = 6", "", "6 lanes are no power of two"),
+        ("lanes = 8", "", "", "does not say how the model is split over the GPUs."),
+        ("lanes = 8", "lane = 8", "", "unknown field `lane`"),
+        ('chip = "h100"', 'chip = "h100"\ngpus = 16', "", "is for 16 GPUs, and this run has 1."),
+        ("hidden = 256", "hidden = 65536", "", "needs 1,943.9 GiB a GPU"),
+        ("lanes = 8", "[layout]\ntp = 2\npp = 1", "--nproc-per-node 3", "TP 2 does not tile nodes of 3 GPUs"),
+    ],
+)
+def test_a_size_that_cannot_work_is_refused_before_anything_is_started(
+    holdfast: Any, script: Path, size: Path, before: str, after: str, flags: str, sentence: str
+) -> None:
+    assert before in SIZE
+    size.write_text(SIZE.replace(before, after), encoding="utf-8")
+    done = holdfast("run", "--size", size, *flags.split(), script)
+    assert (done.code, done.out) == (2, "")
+    assert sentence in done.err
+    assert not (script.parent / "home" / "runs").exists()
+
+
+def test_a_run_is_refused_with_the_sentence_of_plan_size(holdfast: Any, script: Path, size: Path) -> None:
+    size.write_text(SIZE.replace("hidden = 256", "hidden = 65536"), encoding="utf-8")
+    planned = holdfast("plan", "size", size, "--gpus", "1", "--gpus-per-node", "1")
+    assert complaint(holdfast("run", "--size", size, script)) == complaint(planned)
+
+
+def test_a_layout_that_the_fewest_nodes_cannot_hold_is_warned_of(
+    holdfast: Any, script: Path, size: Path
+) -> None:
+    size.write_text(SIZE.replace("lanes = 8", "[layout]\ntp = 1\npp = 2"), encoding="utf-8")
+    (told,) = warnings(holdfast("run", "--size", size, "--nodes", "4", script))
+    assert told.startswith(
+        "With 1 of 4 nodes it cannot go on: TP 1 x PP 2 x CP 1 x DP 1 = 2 are not the 1 GPUs"
+    )
+
+
+def test_more_threads_than_cpus_are_warned_of(holdfast: Any, script: Path) -> None:
+    cpus = len(os.sched_getaffinity(0))
+    done = holdfast("run", "--nproc-per-node", "2", script, OMP_NUM_THREADS=str(cpus))
+    assert warnings(done) == [f"OMP_NUM_THREADS={cpus} makes {2 * cpus} threads of 2 members on {cpus} CPUs."]
+    assert warnings(holdfast("run", "--nproc-per-node", "2", script, OMP_NUM_THREADS="1")) == []
+
+
+def test_checking_the_size_needs_no_numerical_library(
+    environment: dict[str, str], script: Path, size: Path, tmp_path: Path
+) -> None:
+    def loaded(*flags: str | Path) -> set[str]:
+        done = subprocess.run(
+            [sys.executable, "-X", "importtime", "-m", "holdfast", "run", *flags, script],
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+            check=True,
+        )
+        return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if "|" in line}
+
+    with_size, without = loaded("--size", size), loaded()
+    assert "holdfast.economics.sizing" in with_size - without
+    assert not {"numpy", "scipy", "rich"} & with_size

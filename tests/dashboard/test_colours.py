@@ -1,4 +1,4 @@
-"""The colours of the page: one for each category, and no two that a reader could take for each other.
+"""The colours of the page: one for each category and layer, and no two alike that stand side by side.
 
 Colour vision without one kind of cones is simulated with the matrices of Machado, Oliveira and Fernandes, "A
 physiologically-based model for simulation of color vision deficiency" (2009), at full severity; distances are
@@ -12,6 +12,7 @@ from math import dist
 
 import pytest
 
+from holdfast.economics.cost import LAYER_TITLES
 from holdfast.ledger.categories import Category
 
 DISTANCE_MIN = 12
@@ -42,11 +43,11 @@ TO_XYZ: Matrix = (
 """Linear sRGB to XYZ, relative to the white of D65."""
 
 
-def colours(scheme: str) -> dict[str, str]:
-    """Category to colour; the dark ones stand in their media query, which comes second."""
+def colours(scheme: str, prefix: str = "c") -> dict[str, str]:
+    """Category, or layer, to colour; the dark ones stand in their media query, which comes second."""
     css = files("holdfast.dashboard").joinpath("page.css").read_text(encoding="utf-8")
     part = css.split("(prefers-color-scheme: dark)")[scheme == "dark"].partition("* {")[0]
-    found = re.findall(r"\.c-(\w+) \{ --c: (#[0-9a-f]{6}); \}", part)
+    found = re.findall(rf"\.{prefix}-(\w+) \{{ --c: (#[0-9a-f]{{6}}); \}}", part)
     assert len(found) == len(dict(found))
     return dict(found)
 
@@ -71,9 +72,16 @@ def test_every_category_has_a_colour(scheme: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_layer_has_a_colour(scheme: str) -> None:
+    assert list(colours(scheme, "l")) == list(LAYER_TITLES)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("prefix", ["c", "l"], ids=["categories", "layers"])
 @pytest.mark.parametrize("sight", SIGHT.values(), ids=SIGHT)
-def test_colours_can_be_told_apart(scheme: str, sight: Matrix) -> None:
-    plain = {key: lab(colour, sight) for key, colour in colours(scheme).items() if key != "unattributed"}
+def test_colours_can_be_told_apart(scheme: str, prefix: str, sight: Matrix) -> None:
+    found = colours(scheme, prefix).items()
+    plain = {key: lab(colour, sight) for key, colour in found if key != "unattributed"}
     near = {(one, other): dist(plain[one], plain[other]) for one, other in combinations(plain, 2)}
     assert {pair for pair, distance in near.items() if distance < DISTANCE_MIN} == set()
 

@@ -14,7 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.dashboard import wording
-from holdfast.dashboard.page import GROUPS, INCIDENTS_SHOWN_MAX, render
+from holdfast.dashboard.page import GROUPS, INCIDENTS_SHOWN_MAX, STACKS_SHOWN_MAX, render
+from holdfast.economics.cost import run_cost
+from holdfast.economics.prices import DEFAULTS, read
 from holdfast.ledger.categories import Category
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.report import Course, Figure, IncidentReport, Report, report
@@ -59,6 +61,7 @@ class Page(HTMLParser):
         self.open: list[str] = []
         self.elements: list[tuple[str, dict[str, str]]] = []
         self.words: list[str] = []
+        self.titles: list[str] = []
         self.script = ""
         self.feed(text)
         self.close()
@@ -80,6 +83,8 @@ class Page(HTMLParser):
     def handle_data(self, data: str) -> None:
         if self.open[-1:] == ["script"]:
             self.script += data
+        elif self.open[-1:] == ["title"] and "svg" in self.open:
+            self.titles.append(data)
         elif self.open[-1:] != ["style"]:
             self.words.append(data)
 
@@ -182,6 +187,7 @@ def incident(number: int, **changes: Any) -> IncidentReport:
     began_ns = NOON_NS + number * 10**9
     return msgspec.structs.replace(
         IncidentReport(
+            name=str(number),
             what="link down",
             subject=f"leaf-{number}",
             severity="fatal",
@@ -292,8 +298,84 @@ def test_the_worst_incidents_have_rows_and_the_rest_a_sum(published: Report) -> 
     assert f"2 more incidents lost {amounts.hours(rest_gpu_ns)} GPU-hours together." in page.text
     assert all(f" {amounts.hours(one.lost_gpu_ns)} " in page.text for one in published.incidents[:20])
     rows = page.attributes("tr", "id")
-    assert rows == [f"incident-{number}" for number in range(1, INCIDENTS_SHOWN_MAX + 1)]
+    assert rows == [f"incident-{one.name}" for one in published.incidents[:INCIDENTS_SHOWN_MAX]]
     assert set(page.attributes("a", "href")) <= {f"#{row}" for row in rows}
+
+
+def test_an_incident_has_the_name_that_it_can_be_asked_for_by(published: Report) -> None:
+    page = Page(render(published))
+    began = sorted(published.incidents, key=lambda one: one.began_ns)
+    assert [one.name for one in began] == [str(number) for number in range(1, 23)]
+    worst = published.incidents[0]
+    assert f" {worst.name} {wording.moment(worst.began_ns)} Unexplained restart" in page.text
+    named = {title.split(":")[0] for title in page.titles if title.startswith("Incident ")}
+    assert f"Incident {worst.name}" in named
+    assert named <= {f"Incident {one.name}" for one in published.incidents}
+
+
+# -- what it cost ------------------------------------------------------------------------------------
+
+
+def cost_section(page: Page) -> str:
+    return page.html[page.html.index("What it cost</h2>") : page.html.index("Goodput</h2>")]
+
+
+def test_the_stack_has_the_five_layers_of_the_cost(published: Report) -> None:
+    page, cost = Page(render(published)), run_cost(published, DEFAULTS)
+    section = cost_section(page)
+    amounts = [layer.usd or 0.0 for layer in cost.total.layers]
+    stack = section[section.index('class="stack"') :].partition("</svg>")[0]
+    widths = re.findall(r'l-(\w+)" x="[\d.]+%" width="([\d.]+)%', stack)
+    assert [key for key, _ in widths] == [layer.key for layer in cost.total.layers]
+    assert [float(width) for _, width in widths] == pytest.approx(
+        [100 * amount / sum(amounts) for amount in amounts], abs=0.01
+    )
+    for layer in cost.total.layers:
+        assert f"{wording.opening(layer.title)} {layer.formula} {layer.usd:,.0f} " in page.text
+    assert cost.total.together is not None
+    assert cost.total.together.caveat in page.text
+    least, most = cost.total.together.usd_min, cost.total.together.usd_max
+    assert f"In money between {least:,.0f} USD and {most:,.0f} USD, in five layers." in page.text
+
+
+def test_the_costliest_incidents_have_a_stack_each(published: Report) -> None:
+    section = cost_section(Page(render(published)))
+    rows = re.findall(r'<a href="#incident-(\w+)">', section)
+    assert rows == [one.name for one in published.incidents[:STACKS_SHOWN_MAX]]
+    assert section.count('class="stack"') == 1 + STACKS_SHOWN_MAX
+    assert "100.00%" not in section  # the layers of one share the length of its bar
+
+
+def test_every_price_says_whether_it_is_assumed(published: Report) -> None:
+    assert cost_section(Page(render(published))).count("<b>Assumed:</b>") == 7
+    own = read("usd_per_gpu_hour = 1.25\nusd_per_day_of_delay = 1000")
+    page = Page(render(published, own))
+    assert cost_section(page).count("<b>Assumed:</b>") == 5
+    assert "Price 1.25 USD/GPU-h the prices file" in page.text
+    assert "Value of a day 1,000 USD/day the prices file" in page.text
+
+
+def test_gpus_that_cost_nothing(published: Report) -> None:
+    free = read("usd_per_gpu_hour = 0\nlabour_usd_per_hour = 0")
+    section = cost_section(Page(render(published, free)))
+    assert "between 0.00 USD and 0.00 USD" in section
+    assert '<rect class="mark l-' not in section
+
+
+def test_a_loss_without_incidents_has_no_table_of_them() -> None:
+    page = Page(
+        render(
+            Story()
+            .tell(RunStarted, gpus=8)
+            .steps(1, 5, 10)
+            .tell(RunEnded, outcome="completed")
+            .tell(CostRate, gpus=8)
+            .tell(CostRate, 60, gpus=0)
+            .report()
+        )
+    )
+    assert "GPU-hours were lost" in page.text
+    assert "Costliest incidents" not in page.text
 
 
 @pytest.mark.parametrize(
@@ -341,6 +423,7 @@ def test_nothing_paid_for() -> None:
     text = Page(render(Story().tell(RunStarted).steps(1, 5, 10).report())).text
     assert "No GPU time was paid for" in text
     assert "Nothing was paid for at any time." in text
+    assert "what it lost cannot be priced" in text
     assert "sum to 0.000000000 GPU-seconds" in text
 
 
@@ -355,6 +438,7 @@ def test_no_incidents_and_nothing_lost() -> None:
     assert "100.0 % of the GPU time paid for was useful: 2.22 of 2.22 GPU-hours." in page.text
     assert "Nothing was lost." in page.text
     assert "No incidents are recorded." in page.text
+    assert "Nothing was lost, so there is nothing to price." in page.text
     assert page.attributes("a", "href") == []
 
 

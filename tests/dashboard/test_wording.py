@@ -12,11 +12,14 @@ from holdfast.dashboard.wording import (
     many,
     moment_of_year,
     percent,
+    rough,
+    set_back,
     short,
     span,
     stamp,
     tick,
     usd,
+    usd_cell,
 )
 
 SECOND_NS = 10**9
@@ -136,3 +139,45 @@ def test_spans_say_a_day_once_and_seconds_where_it_takes_them() -> None:
 )
 def test_labels_on_an_axis(step_ns: int, label: str) -> None:
     assert tick(SPRING_NS, step_ns) == label
+
+
+@pytest.mark.parametrize(
+    ("amount", "largest", "words"),
+    [
+        (None, 5, "–"),
+        (0.0, 5, "0.00"),
+        (0.001, 5, "< 0.01"),
+        (4.5, 999.99, "4.50"),
+        (4.5, 1_000, "4"),
+        (0.4, 1_000, "< 1"),
+        (55_114.4, 60_000, "55,114"),
+    ],
+)
+def test_a_column_of_usd_has_one_precision(amount: float | None, largest: float, words: str) -> None:
+    assert usd_cell(amount, largest) == words
+
+
+@pytest.mark.parametrize(
+    ("amount", "words"),
+    [
+        (0, "0"),
+        (0.04, "< 0.1"),
+        (7, "7"),
+        (39.82, "39.8"),
+        (158.9, "159"),
+        (5_143.2, "5,143"),
+        (4_194_304, "4.19 million"),
+        (2_000_000, "2 million"),
+        (15.6e12, "15.6 trillion"),
+        (1.5e15, "1,500 trillion"),
+    ],
+)
+def test_as_many_digits_as_one_reads(amount: float, words: str) -> None:
+    assert rough(amount) == words
+
+
+def test_a_loss_as_progress() -> None:
+    assert set_back(5.74, None, None) == "5 h 44 min of the whole run, 23.9 % of a day's progress"
+    assert set_back(1.0, 450.2, 4.5e9) == (
+        "1 h of the whole run, 450 steps, 4.5 billion tokens, 4.2 % of a day's progress"
+    )

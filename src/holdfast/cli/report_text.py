@@ -180,8 +180,8 @@ def _incidents(console: Console, told: Report) -> None:
     shown = told.incidents[:INCIDENTS_SHOWN_MAX]
     amounts = wording.Amounts(told.paid_gpu_ns)
     cells = zip(*(_incident_cells(incident, amounts) for incident in shown), strict=True)
-    columns = dict(zip(("began (UTC)", "what", "lasted", "GPU-h lost", "mostly"), cells, strict=True))
-    for heading in ("mostly", "lasted", "began (UTC)"):
+    columns = dict(zip(("no.", "began (UTC)", "what", "lasted", "GPU-h lost", "mostly"), cells, strict=True))
+    for heading in ("mostly", "lasted", "began (UTC)", "no."):
         if _room_for_what(columns, console.width) < WHAT_CHARS_MIN:
             del columns[heading]
     table = Table(box=None, pad_edge=False, padding=(0, GAP_CHARS, 0, 0), header_style="bold")
@@ -206,7 +206,7 @@ def _incident_cells(incident: IncidentReport, amounts: wording.Amounts) -> tuple
     lasted = "not over" if over_ns is None else wording.duration(over_ns - incident.began_ns)
     key, most = max(incident.losses.items(), key=lambda item: item[1], default=("", 0))
     mostly = f"{wording.percent(most / incident.lost_gpu_ns)} {key.replace('_', ' ')}" if most else "-"
-    return began, _what(incident), lasted, amounts.hours(incident.lost_gpu_ns), mostly
+    return incident.name, began, _what(incident), lasted, amounts.hours(incident.lost_gpu_ns), mostly
 
 
 def _what(incident: IncidentReport) -> str:

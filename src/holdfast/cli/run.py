@@ -6,7 +6,7 @@ import secrets
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     tee: str
     chaos: str | None
     seed: int | None
+    size: Path | None
     live: bool
 
 
@@ -150,6 +151,12 @@ def _without_effect(name: str, why: str, **settings: Any) -> Callable[[Verb], Ve
 @click.option(
     "--seed", type=click.IntRange(min=0), metavar="S", help="Of the faults at random.  [default: a new one]"
 )
+@click.option(
+    "--size",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The model, its layout and its data loader (TOML), to be checked before anything starts.",
+)
 @click.option("--live/--no-live", default=False, help="Show the run while it goes.  [default: --no-live]")
 @click.option("--node-rank", type=click.IntRange(min=0), metavar="R", help="Names this node nR.")
 @click.option("--master-addr", metavar="HOST", help="The coordinator's host, if --coordinator is not given.")
@@ -180,7 +187,29 @@ def command(**flags: Any) -> int:
     --coordinator and $HOLDFAST_TOKEN.
     """
     given = msgspec.convert(flags, _Flags)
-    return launch(_order(given), _display() if given.live else None)
+    order = _order(given)
+    for doubt in _doubts(given, order.policy):
+        click.echo(f"holdfast: {doubt}", err=True)
+    return launch(order, _display() if given.live else None)
+
+
+def _doubts(given: _Flags, policy: Policy) -> Iterator[str]:
+    """What will slow the run down and can be told before it starts; what cannot work is refused."""
+    cpus = len(os.sched_getaffinity(0))
+    threads, members = os.environ.get("OMP_NUM_THREADS", ""), given.nodes * policy.slots
+    if threads.isascii() and threads.isdigit() and members * int(threads) > max(cpus, members):
+        total = members * int(threads)
+        yield f"OMP_NUM_THREADS={threads} makes {total} threads of {members} members on {cpus} CPUs."
+    if given.size is not None:
+        from holdfast.cli.sizing import Dimensions, run_doubts
+
+        planned = Dimensions(
+            nodes_min=policy.nodes_min,
+            nodes_max=policy.nodes_max,
+            slots=policy.slots,
+            cpus_per_node=cpus // given.nodes,
+        )
+        yield from run_doubts(given.size, planned)
 
 
 def _display() -> Display:

@@ -5,7 +5,7 @@ and its letters stay legible on a phone. Only the areas of the course are stretc
 mark has its category's class. Every word goes through `Markup.format`, which escapes it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice, pairwise
 from math import ceil
 
@@ -13,6 +13,7 @@ import msgspec
 from markupsafe import Markup
 
 from holdfast.dashboard import wording
+from holdfast.economics.cost import LAYER_TITLES, LayerKey
 from holdfast.ledger.categories import Category
 from holdfast.ledger.report import Course, Figure, IncidentReport, Report
 
@@ -34,8 +35,8 @@ PLOT_WIDTH = 1_000
 PLOT_HEIGHT = 220
 LANE_HEIGHT = 21
 LANES_MAX = 4
-LANE_PERCENT_MIN = 4.0
-"""The room of a two-digit number on a phone."""
+LANE_PERCENT_PER_CHAR = 2.0
+"""The room of a digit on a phone."""
 TICKS_HEIGHT = 10
 AXIS_HEIGHT = 40
 COLUMNS_MAX = 128
@@ -98,6 +99,22 @@ def strip(parts: dict[str, int], whole_gpu_ns: int) -> Markup:
     return Markup('<svg class="strip" aria-hidden="true">{}</svg>').format(_joined(rects))
 
 
+def stack(usd: Mapping[LayerKey, float | None], whole_usd: float) -> Markup:
+    """The layers of a cost side by side, as long as their share in the whole; each can be pointed at."""
+    rects, left = [], 0.0
+    for key, amount in usd.items():
+        if not amount:
+            continue
+        width = 100 * amount / whole_usd
+        rects.append(
+            Markup(
+                '<rect class="mark l-{}" x="{:.2f}%" width="{:.2f}%" height="100%"><title>{}</title></rect>'
+            ).format(key, left, _visible(width), f"{LAYER_TITLES[key]}: {wording.usd(amount)}")
+        )
+        left += width
+    return Markup('<svg class="stack" aria-hidden="true">{}</svg>').format(_joined(rects))
+
+
 def gauge(figure: Figure) -> Markup:
     """A measured number as a bar, its reference as a line across."""
     measured, reference = figure.measured, figure.reference
@@ -114,7 +131,7 @@ def gauge(figure: Figure) -> Markup:
 
 
 def course(report: Report, incidents: Sequence[IncidentReport]) -> Markup:
-    """The partition over time, with these incidents, the worst first, numbered in lanes above it."""
+    """The partition over time, with these incidents, the worst first, in lanes above it by their names."""
     return _CourseChart(report, incidents).drawn()
 
 
@@ -122,7 +139,6 @@ class _Place(msgspec.Struct, frozen=True, kw_only=True):
     """Where a numbered incident is drawn: lane 0 is the nearest to the areas."""
 
     lane: int
-    number: int
     left_percent: float
     right_percent: float
     incident: IncidentReport
@@ -130,7 +146,7 @@ class _Place(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def room_percent(self) -> float:
         """Up to where it needs its lane for itself: a short bar is outreached by its number."""
-        return max(self.right_percent, self.left_percent + LANE_PERCENT_MIN)
+        return max(self.right_percent, self.left_percent + _name_percent(self.incident))
 
     def collides(self, other: "_Place") -> bool:
         return (
@@ -219,13 +235,13 @@ class _CourseChart:
     # -- the incidents -----------------------------------------------------------------------------
 
     def _places(self, incidents: Sequence[IncidentReport]) -> list[_Place]:
-        """A place for each number, the worst first; one that finds no room keeps its tick alone."""
+        """A place for each name, the worst first; one that finds no room keeps its tick alone."""
         taken: list[_Place] = []
-        for number, incident in enumerate(incidents, start=1):
-            left = min(self._percent(incident.began_ns), 100 - LANE_PERCENT_MIN)
+        for incident in incidents:
+            left = min(self._percent(incident.began_ns), 100 - _name_percent(incident))
             right = max(left, self._percent(_ended_ns(incident, self.report.last_ns)))
             possible = (
-                _Place(lane=lane, number=number, left_percent=left, right_percent=right, incident=incident)
+                _Place(lane=lane, left_percent=left, right_percent=right, incident=incident)
                 for lane in range(LANES_MAX)
             )
             free = (place for place in possible if not any(place.collides(other) for other in taken))
@@ -237,13 +253,13 @@ class _CourseChart:
         when = wording.span(incident.began_ns, _ended_ns(incident, self.report.last_ns))
         bottom = self.plot_top - TICKS_HEIGHT - LANE_HEIGHT * place.lane
         return Markup(
-            '<a href="#incident-{number}" class="incident {severity}"><title>{title}</title>'
-            '<text x="{left:.2f}%" y="{text_y}">{number}</text>'
+            '<a href="#incident-{name}" class="incident {severity}"><title>{title}</title>'
+            '<text x="{left:.2f}%" y="{text_y}">{name}</text>'
             '<rect x="{left:.2f}%" y="{bar_y}" width="{width:.2f}%" height="3"/></a>'
         ).format(
-            number=place.number,
+            name=incident.name,
             severity=incident.severity,
-            title=f"Incident {place.number}: {wording.short(incident.what)}, {when}",
+            title=f"Incident {incident.name}: {wording.short(incident.what)}, {when}",
             left=place.left_percent,
             text_y=bottom - 7,
             bar_y=bottom - 4,
@@ -325,6 +341,11 @@ def _edges_ns(course: Course, end_ns: int) -> list[int]:
 
 def _ended_ns(incident: IncidentReport, last_ns: int) -> int:
     return last_ns if incident.recovered_ns is None else incident.recovered_ns
+
+
+def _name_percent(incident: IncidentReport) -> float:
+    """The room its name needs, with a blank."""
+    return LANE_PERCENT_PER_CHAR * (1 + len(incident.name))
 
 
 def _outline(edges: Sequence[float], tops: Sequence[float]) -> str:

@@ -16,12 +16,16 @@ from markupsafe import Markup
 
 from holdfast import __version__
 from holdfast.dashboard import charts, wording
+from holdfast.economics.cost import LEDGER, IncidentLine, Input, Layer, LayerKey, RunCost, run_cost
+from holdfast.economics.prices import DEFAULTS, Prices
 from holdfast.ledger.categories import Category
 from holdfast.ledger.report import Report
 
 LARGEST_LOSSES = 3
 INCIDENTS_SHOWN_MAX = 20
 """The rest is counted and summed in one line."""
+STACKS_SHOWN_MAX = 5
+"""How many incidents have their cost drawn; `holdfast cost` has the rest."""
 
 GROUPS: tuple[tuple[str, tuple[Category, ...]], ...] = (
     ("Stepping", tuple(c for c in Category if Category.USEFUL <= c < Category.UNATTRIBUTED)),
@@ -46,6 +50,21 @@ class _Headline(msgspec.Struct, frozen=True, kw_only=True):
     known: bool = False
 
 
+class _Cost(msgspec.Struct, frozen=True, kw_only=True):
+    """What is drawn of a run's cost: its stack, those of its costliest incidents, and every input once.
+
+    set_back: the loss as progress. whole_usd, incident_usd: how long the bars are, all layers side by side
+    """
+
+    run: RunCost
+    set_back: str
+    largest_usd: float
+    whole_usd: float
+    incidents: tuple[IncidentLine, ...]
+    incident_usd: float
+    inputs: tuple[Input, ...]
+
+
 class _Fall(msgspec.Struct, frozen=True, kw_only=True):
     """A row of the waterfall. category: None for what was paid for."""
 
@@ -55,8 +74,8 @@ class _Fall(msgspec.Struct, frozen=True, kw_only=True):
     bar: Markup
 
 
-def render(report: Report) -> str:
-    """The whole page."""
+def render(report: Report, prices: Prices = DEFAULTS) -> str:
+    """The whole page, with losses at these prices."""
     amounts = wording.Amounts(report.paid_gpu_ns)
     shown = report.incidents[:INCIDENTS_SHOWN_MAX]
     hidden = report.incidents[INCIDENTS_SHOWN_MAX:]
@@ -71,6 +90,7 @@ def render(report: Report) -> str:
             (_bandwidth_title(report), report.bandwidth, _BANDWIDTH_WANTED),
         ),
         falls=_waterfall(report),
+        cost=_cost(run_cost(report, prices)),
         zeros=[c for c in Category if c != Category.USEFUL and not _part(report, c)],
         course=charts.course(report, shown) if report.paid_gpu_ns else "",
         legend=[c for c in charts.STACK if any(c.key in bucket for bucket in report.course.buckets)],
@@ -143,6 +163,28 @@ def _waterfall(report: Report) -> list[_Fall]:
     return falls
 
 
+def _cost(cost: RunCost) -> _Cost:
+    total, shown = cost.total, cost.incidents[:STACKS_SHOWN_MAX]
+    progress = total.progress
+    amounts = [layer.usd or 0.0 for layer in total.layers]
+    inputs = {one.name: one for layer in total.layers for one in layer.inputs if one.source != LEDGER}
+    return _Cost(
+        run=cost,
+        set_back=wording.set_back(progress.run_hours, progress.steps, progress.tokens)
+        if progress.run_hours
+        else "",
+        largest_usd=max(amounts),
+        whole_usd=sum(amounts),
+        incidents=shown,
+        incident_usd=max((sum(usd or 0.0 for usd in line.usd.values()) for line in shown), default=0.0),
+        inputs=tuple(inputs.values()),
+    )
+
+
+def _layer_amounts(layers: tuple[Layer, ...]) -> dict[LayerKey, float | None]:
+    return {layer.key: layer.usd for layer in layers}
+
+
 @cache
 def _template() -> Template:
     package = files(__package__)
@@ -159,11 +201,15 @@ def _template() -> Template:
         opening=wording.opening,
         percent=wording.percent,
         short=wording.short,
+        rough=wording.rough,
         span=wording.span,
+        stack=charts.stack,
         strip=charts.strip,
         usd=wording.usd,
+        usd_cell=wording.usd_cell,
     )
     environment.globals.update(
+        layer_amounts=_layer_amounts,
         many=wording.many,
         style=Markup(package.joinpath("page.css").read_text(encoding="utf-8")),
         script=Markup(script),

@@ -19,6 +19,7 @@ SPAN_WITH_SECONDS_NS_MAX = 600 * 10**9
 UNKNOWN = "–"
 
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_LARGE = (("trillion", 1e12), ("billion", 1e9), ("million", 1e6))
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
@@ -39,6 +40,29 @@ class Amounts:
 
 def usd(amount: float) -> str:
     return f"{_amount(amount, 2 if amount < USD_WITH_CENTS_MAX else 0)} USD"
+
+
+def usd_cell(amount: float | None, largest: float) -> str:
+    """Of a column of USD whose largest is this: all of its amounts have cents, or none has."""
+    return UNKNOWN if amount is None else _amount(amount, 2 if largest < USD_WITH_CENTS_MAX else 0)
+
+
+def rough(amount: float) -> str:
+    """As many digits as one reads: `4.19 million`, `5,143`, `39.8`."""
+    for name, size in _LARGE:
+        if amount >= size:
+            return f"{float(f'{amount / size:.3g}'):,g} {name}"
+    return _amount(amount, 0 if amount >= 100 or amount == int(amount) else 1)
+
+
+def set_back(run_hours: float, steps: float | None, tokens: float | None) -> str:
+    """A loss as progress: `5 h 44 min of the whole run, 2,583 steps, 23.9 % of a day's progress`."""
+    parts = [f"{duration(round(run_hours * HOUR_NS))} of the whole run"]
+    if steps is not None:
+        parts.append(f"{rough(steps)} steps")
+    if tokens is not None:
+        parts.append(f"{rough(tokens)} tokens")
+    return ", ".join([*parts, f"{percent(run_hours / 24)} of a day's progress"])
 
 
 def many(count: int, noun: str) -> str:

@@ -10,6 +10,7 @@ command = LazyGroup(
         "overhead": "Train without faults: a step against plain DDP, the reduction against all_reduce.",
         "record": "Record events: the cost of one against a plain write, and what a SIGKILL loses.",
         "recovery": "Kill a worker: seconds until all members commit again, beside three peers.",
+        "twin": "Simulate 54 days of 16,384 GPUs: seconds, growth with failures, seeds, memory.",
     },
     name="bench",
     help="Measure Holdfast against a peer or a physical limit.",

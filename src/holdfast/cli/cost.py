@@ -1,0 +1,55 @@
+"""`holdfast cost`: what an incident or a run cost, in five layers and in progress."""
+
+from pathlib import Path
+
+import click
+
+from holdfast.cli.prices import load_prices, prices_option
+from holdfast.cli.record import find_run, fold_run, json_option, open_record, store_option
+from holdfast.cli.terminal import print_json
+from holdfast.economics.cost import incident_cost, run_cost
+from holdfast.economics.prices import template
+from holdfast.ledger.report import report
+from holdfast.record.store import Store
+
+
+@click.command("cost")
+@click.argument("subject", required=False, metavar="[RUN|RUN/INCIDENT]")
+@click.option("--example-prices", is_flag=True, help="Print a prices file with every key, and stop.")
+@prices_option
+@store_option
+@json_option
+def command(
+    subject: str | None,
+    example_prices: bool,
+    prices_path: Path | None,
+    store_url: str | None,
+    as_json: bool,
+) -> None:
+    """Price a run, or one incident of it: five layers side by side, each with its formula and inputs.
+
+    An incident is called RUN/N, as `holdfast report` numbers it. Left out: the run with the newest event.
+    """
+    if example_prices:
+        click.echo(template(), nl=False)
+        return
+    prices = load_prices(prices_path)
+    with open_record(store_url) as store:
+        run, incident = _named(store, subject)
+        told = report(run, fold_run(store, run))
+    cost = run_cost(told, prices) if incident is None else incident_cost(told, incident, prices)
+    if as_json:
+        print_json(cost)
+        return
+    from holdfast.cli.cost_text import show
+
+    show(cost)
+
+
+def _named(store: Store, subject: str | None) -> tuple[str, str | None]:
+    """The run and, if one is named, the incident. A run's own name may have slashes in it."""
+    runs = {summary.run for summary in store.runs()}
+    run, slash, incident = (subject or "").rpartition("/")
+    if slash and subject not in runs and (run in runs or incident.isdigit()):
+        return find_run(store, run), incident
+    return find_run(store, subject), None

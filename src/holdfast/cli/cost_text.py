@@ -1,0 +1,243 @@
+"""A cost in the terminal: the loss as progress, the five layers as a bar and a table, what was assumed."""
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.cli.terminal import printable
+from holdfast.dashboard import wording
+from holdfast.economics.cost import (
+    LEDGER,
+    Checkpointing,
+    Exposure,
+    IncidentCost,
+    IncidentLine,
+    Input,
+    LayerKey,
+    PerDay,
+    RunCost,
+    Stack,
+)
+
+BAR_CELLS_MAX = 100
+COLUMNS_UNBOUNDED = 1_000
+"""Wider than any table is: to ask how wide one would like to be."""
+SOURCES_COLUMNS_MIN = 80
+"""On a narrower terminal the sources stand behind their values, not beside them."""
+GAP_CHARS = 2
+INCIDENTS_SHOWN_MAX = 8
+WHAT_CHARS_MIN = 14
+LABEL_MARGIN_CELLS = 4
+"""A part of the bar has its name in it if so many cells are left beside the name."""
+
+# One colour and one mark a layer, so that the bar can be read without colours as well.
+_LOOKS: dict[LayerKey, tuple[str, str, str]] = {
+    "direct_compute": ("yellow", "#", "direct"),
+    "reserved_capacity": ("cyan", "o", "reserved"),
+    "rollback": ("magenta", "x", "rollback"),
+    "response_labour": ("green", "l", "labour"),
+    "schedule_slip": ("red", ">", "slip"),
+}
+
+
+def show(cost: RunCost | IncidentCost) -> None:
+    """Print the cost to stdout, as wide as the terminal and with colours where it has them."""
+    console = Console(highlight=False, markup=False)
+    if isinstance(cost, IncidentCost):
+        _incident(console, cost)
+    else:
+        _run(console, cost)
+    for remark in cost.remarks:
+        console.print(f"• {printable(remark)}")
+
+
+def _incident(console: Console, cost: IncidentCost) -> None:
+    what = f"{cost.what} ({cost.subject})" if cost.subject else cost.what
+    console.print(Text("Incident ", style="bold").append(_named(f"{cost.run}/{cost.name}: {what}")))
+    lasted = wording.duration(cost.ended_ns - cost.began_ns) + ("" if cost.over else " so far")
+    console.print(f"{wording.span(cost.began_ns, cost.ended_ns)}, {lasted}, {wording.many(cost.gpus, 'GPU')}")
+    console.print()
+    console.print(f"It lost {wording.rough(cost.stack.lost_gpu_hours)} GPU-hours{_set_back(cost.stack)}.")
+    _stack(console, cost.stack, {"GPU-h": [_hours(layer.gpu_hours) for layer in cost.stack.layers]})
+    _inputs(console, cost.stack)
+
+
+def _run(console: Console, cost: RunCost) -> None:
+    console.print(Text("Run ", style="bold").append(_named(cost.run)))
+    lasted = wording.duration(cost.last_ns - cost.first_ns)
+    console.print(f"{wording.span(cost.first_ns, cost.last_ns)}, {lasted}, {wording.many(cost.gpus, 'GPU')}")
+    console.print()
+    total = cost.total
+    lost, paid = wording.rough(total.lost_gpu_hours), wording.rough(cost.paid_gpu_hours)
+    console.print(f"It lost {lost} of {paid} GPU-hours{_set_back(total)}.")
+    largest = _largest(total)
+    parts = {"in incidents": cost.in_incidents, "elsewhere": cost.elsewhere}
+    columns = {
+        heading: [wording.usd_cell(layer.usd, largest) for layer in stack.layers]
+        for heading, stack in parts.items()
+    }
+    _stack(console, total, columns)
+    _incidents(console, cost.incidents)
+    _checkpointing(console, cost.checkpointing)
+    _inputs(console, total)
+
+
+def _set_back(stack: Stack) -> str:
+    """The same loss as progress, where it is known and not nothing."""
+    progress = stack.progress
+    if not progress.run_hours:
+        return ""
+    return f": {wording.set_back(progress.run_hours, progress.steps, progress.tokens)}"
+
+
+def _stack(console: Console, stack: Stack, columns: dict[str, list[str]]) -> None:
+    """The range, the bar, and the layers with these columns beside their amounts."""
+    if stack.together is not None:
+        least, most = wording.usd(stack.together.usd_min), wording.usd(stack.together.usd_max)
+        console.print(f"In money between {least} and {most}, in five layers:", style="bold")
+    if bar := _bar(stack, min(console.width, BAR_CELLS_MAX)):
+        console.print(bar, no_wrap=True)
+    table = _layers(stack, columns, with_formulas=True)
+    unbounded = console.options.update_width(COLUMNS_UNBOUNDED)
+    if console.measure(table, options=unbounded).maximum <= console.width:
+        console.print(table)
+    else:
+        console.print(_layers(stack, columns, with_formulas=False))
+        for layer in stack.layers:
+            console.print(f"{layer.title} = {layer.formula}", style="dim")
+    if stack.together is not None:
+        console.print(stack.together.caveat, style="dim")
+    console.print()
+
+
+def _layers(stack: Stack, columns: dict[str, list[str]], *, with_formulas: bool) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, GAP_CHARS, 0, 0), header_style="bold")
+    table.add_column()
+    table.add_column("layer", no_wrap=True)
+    for heading in ("USD", *columns):
+        table.add_column(heading, justify="right", no_wrap=True)
+    if with_formulas:
+        table.add_column("formula", style="dim", no_wrap=True)
+    largest = _largest(stack)
+    for layer, *cells in zip(stack.layers, *columns.values(), strict=True):
+        colour, mark, _ = _LOOKS[layer.key]
+        row = (Text(mark, style=colour), layer.title, wording.usd_cell(layer.usd, largest), *cells)
+        table.add_row(*row, *([layer.formula] if with_formulas else []))
+    return table
+
+
+def _largest(stack: Stack) -> float:
+    return max(layer.usd or 0.0 for layer in stack.layers)
+
+
+def _bar(stack: Stack, cells: int) -> Text:
+    """The layers side by side, named where there is room; what is there at all has a cell."""
+    amounts = {layer.key: layer.usd for layer in stack.layers if layer.usd}
+    whole = sum(amounts.values())
+    widths = {key: max(1, round(cells * amount / whole)) for key, amount in amounts.items()}
+    bar = Text()
+    if widths:
+        largest = max(widths, key=lambda key: widths[key])
+        widths[largest] = max(1, widths[largest] + cells - sum(widths.values()))
+    for key, width in widths.items():
+        colour, mark, name = _LOOKS[key]
+        label = f" {name} " if width >= len(name) + LABEL_MARGIN_CELLS else ""
+        bar.append(label.center(width, mark), style=colour)
+    return bar
+
+
+def _incidents(console: Console, incidents: Sequence[IncidentLine]) -> None:
+    if not incidents:
+        console.print("No incidents are recorded.")
+        console.print()
+        return
+    shown = incidents[:INCIDENTS_SHOWN_MAX]
+    largest = max(amount or 0.0 for line in shown for amount in line.usd.values())
+    table = Table(box=None, pad_edge=False, padding=(0, GAP_CHARS, 0, 0), header_style="bold")
+    table.add_column("no.", justify="right", no_wrap=True)
+    table.add_column("what", min_width=WHAT_CHARS_MIN, no_wrap=True, overflow="ellipsis")
+    for _, _, name in _LOOKS.values():
+        table.add_column(name, justify="right", no_wrap=True)
+    for line in shown:
+        what = f"{line.what} ({line.subject})" if line.subject else line.what
+        table.add_row(line.name, _named(what), *(wording.usd_cell(usd, largest) for usd in line.usd.values()))
+    count = f"{len(shown)} of {len(incidents):,}" if len(incidents) > len(shown) else f"{len(shown)}"
+    console.print(f"Costliest incidents ({count}), USD by layer", style="bold")
+    console.print(table)
+    console.print()
+
+
+def _checkpointing(console: Console, told: Checkpointing) -> None:
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, GAP_CHARS, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    if told.actual is not None and told.healthy is not None:
+        table.add_row("Throughput", f"{_per_day(told.actual)}; with nothing lost {_per_day(told.healthy)}")
+    if told.efficiency is not None:
+        taken = "" if told.lost_to_saving is None else f", {_per_day(told.lost_to_saving)} lost to waiting"
+        table.add_row("Checkpoints", f"{wording.percent(told.efficiency)} efficient{taken}")
+    if told.recovery_gpu_hours is not None:
+        each = f"{wording.many(told.recoveries, 'time')}, {wording.rough(told.recovery_gpu_hours)} GPU-h each"
+        taken = "" if told.lost_to_recovery is None else f", {_per_day(told.lost_to_recovery)} lost"
+        table.add_row("Recovery", each + taken)
+    mean = "" if told.exposure_mean is None else f"; on average {_exposure(told.exposure_mean)}"
+    worst = f"; at worst {_exposure(told.exposure_worst)}"
+    table.add_row("Rollback risk", f"now {_exposure(told.exposure_now)}{mean}{worst}")
+    console.print(table)
+    console.print()
+
+
+def _per_day(per_day: PerDay) -> str:
+    tokens = "" if per_day.tokens is None else f" ({wording.rough(per_day.tokens)} tokens)"
+    return f"{wording.rough(per_day.steps)} steps a day{tokens}"
+
+
+def _exposure(exposure: Exposure) -> str:
+    steps = f"{wording.rough(exposure.steps)} steps"
+    if not exposure.steps or exposure.gpu_hours is None or exposure.usd is None:
+        return steps
+    return f"{steps} ({wording.rough(exposure.gpu_hours)} GPU-h, {wording.usd(exposure.usd)})"
+
+
+def _inputs(console: Console, stack: Stack) -> None:
+    """Every input once: what it is, whether it is assumed, and who says so."""
+    inputs = {one.name: one for layer in stack.layers for one in layer.inputs}.values()
+    assumed = [one for one in inputs if one.assumed]
+    known = [one for one in inputs if not one.assumed and one.source != LEDGER]
+    for heading, rows in (("Assumed", assumed), ("Given", known)):
+        if rows:
+            console.print(heading, style="bold")
+            if console.width >= SOURCES_COLUMNS_MIN:
+                console.print(_sources(rows))
+            else:
+                for one in rows:
+                    console.print(f"{one.name} {_value(one)}: {printable(one.source)}")
+    measured = [one for one in inputs if one.source == LEDGER]
+    if measured:
+        console.print("Measured", style="bold")
+        console.print("; ".join(f"{one.name}: {wording.rough(one.value)} {one.unit}" for one in measured))
+    console.print()
+
+
+def _sources(inputs: Iterable[Input]) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, GAP_CHARS, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(style="dim")
+    for one in inputs:
+        table.add_row(one.name, _value(one), printable(one.source))
+    return table
+
+
+def _value(one: Input) -> str:
+    return f"{one.value:,.10g} {one.unit}"
+
+
+def _hours(gpu_hours: float | None) -> str:
+    return "" if gpu_hours is None else wording.rough(gpu_hours)
+
+
+def _named(name: str) -> str:
+    return printable(wording.short(name))

@@ -1,0 +1,226 @@
+"""The finance view in the terminal: the answer in two lines, what it is made of, what was assumed."""
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.cli.terminal import printable
+from holdfast.dashboard import finance_wording as said
+from holdfast.dashboard import wording
+from holdfast.economics.finance import CauseSpend, Finance
+from holdfast.economics.spending import Amount
+from holdfast.economics.trend import Stretch
+
+GAP_CHARS = 2
+RUNS_SHOWN_MAX = 8
+NAME_CHARS_MAX = 24
+MEANINGS_COLUMNS_MIN = 104
+"""On a narrower terminal the meanings of causes would be broken into several lines, and are left out."""
+SPARK_CELLS_MAX = 64
+_SPARKS = " ▁▂▃▄▅▆▇█"
+
+
+def show(told: Finance) -> None:
+    """Print it to stdout, as wide as the terminal and with colours where it has them."""
+    console = Console(highlight=False, markup=False)
+    _head(console, told)
+    if told.spend.gpu_ns:
+        _causes(console, told)
+        _teams(console, told)
+        _runs(console, told)
+        _trend(console, told)
+        _retries(console, told)
+    _data(console, told)
+    _own_or_rent(console, told)
+    _assumptions(console, told)
+    _bullets(console, told.remarks)
+
+
+def _head(console: Console, told: Finance) -> None:
+    console.print(said.headline(told), style="bold")
+    hourly = said.hourly(told)
+    if hourly:
+        console.print(hourly)
+    runs, teams = wording.many(len(told.runs), "run"), {run.team for run in told.runs if run.team}
+    by = f" of {wording.many(len(teams), 'team')}" if teams else ""
+    console.print(f"{runs}{by}, {wording.span(told.first_ns, told.last_ns)}", style="dim")
+    console.print()
+
+
+def _causes(console: Console, told: Finance) -> None:
+    table = _table("where it went", "USD", "share", "GPU-h")
+    if console.width >= MEANINGS_COLUMNS_MIN:
+        table.add_column("which is", style="dim")
+    rows = [
+        ("Useful training", told.useful, "steps that count, at the normal rate"),
+        *(
+            (cause.label, Amount(gpu_ns=cause.gpu_ns, usd=cause.usd), cause.meaning)
+            for cause in told.causes
+            if cause.gpu_ns
+        ),
+        ("Sum", told.spend, "to the nanosecond"),
+    ]
+    for label, amount, meaning in rows:
+        cells = (*_spent(told, label, amount), meaning)
+        table.add_row(*cells[: len(table.columns)], style="bold" if label == "Sum" else "")
+    console.print(table)
+    console.print()
+    _behind(console, told.causes)
+
+
+def _spent(told: Finance, label: str, amount: Amount) -> tuple[str, ...]:
+    usd = wording.usd_cell(amount.usd, told.spend.usd)
+    hours = wording.Amounts(told.spend.gpu_ns).hours(amount.gpu_ns)
+    return label, usd, wording.percent(amount.usd / told.spend.usd if told.spend.usd else None), hours
+
+
+def _behind(console: Console, causes: Sequence[CauseSpend]) -> None:
+    """The incidents behind the causes, the costliest of each."""
+    found = [cause for cause in causes if cause.incidents]
+    if not found:
+        return
+    console.print("The costliest incident behind each", style="bold")
+    for cause in found:
+        others = f"; {cause.incidents_count - 1:,} more" if cause.incidents_count > 1 else ""
+        console.print(f"• {cause.label}: {printable(said.incident(cause.incidents[0]))}{others}")
+    console.print()
+
+
+def _teams(console: Console, told: Finance) -> None:
+    if not any(team.team or team.target for team in told.teams):
+        return
+    table = _table(
+        "team", "USD", "utilisation", "target", "standing", "short, USD", left=("team", "standing")
+    )
+    for team in told.teams:
+        table.add_row(
+            _named(said.team(team)),
+            wording.usd_cell(team.spend.usd, told.spend.usd),
+            wording.percent(team.utilisation),
+            wording.percent(team.target),
+            said.standing(team),
+            wording.usd_cell(team.short.usd, told.spend.usd) if team.short else wording.UNKNOWN,
+        )
+    console.print(table)
+    console.print()
+
+
+def _runs(console: Console, told: Finance) -> None:
+    if len(told.runs) < 2:
+        return
+    table = _table("run", "USD", "useful", "per useful h", "lost mostly to", left=("run", "lost mostly to"))
+    labels = {cause.key: cause.label for cause in told.causes}
+    for run in told.runs[:RUNS_SHOWN_MAX]:
+        most = max(run.causes, key=lambda key: run.causes[key].gpu_ns)
+        table.add_row(
+            _named(run.run),
+            wording.usd_cell(run.spend.usd, told.spend.usd),
+            wording.percent(run.useful_share),
+            wording.UNKNOWN if run.usd_per_useful_gpu_hour is None else f"{run.usd_per_useful_gpu_hour:,.2f}",
+            labels[most].lower() if run.causes[most].gpu_ns else wording.UNKNOWN,
+        )
+    console.print(table)
+    if len(told.runs) > RUNS_SHOWN_MAX:
+        rest = told.runs[RUNS_SHOWN_MAX:]
+        spent = wording.usd(sum(run.spend.usd for run in rest))
+        console.print(f"and {wording.many(len(rest), 'run')} more, {spent}; --json has them", style="dim")
+    console.print()
+
+
+def _trend(console: Console, told: Finance) -> None:
+    style = "bold red" if told.trend.rise.verdict == "yes" else "bold"
+    console.print(said.verdict(told.trend.rise), style=style)
+    stretches = told.trend.stretches
+    if len(stretches) > 1:
+        line = Text("useful share  ").append(_spark(stretches), style="green")
+        console.print(line, no_wrap=True, overflow="crop")
+    console.print(said.rise(told.trend.rise))
+    console.print()
+
+
+def _spark(stretches: Sequence[Stretch]) -> str:
+    """The useful share over time, a cell for each few stretches; a blank where nothing was paid for."""
+    grouped = -(-len(stretches) // SPARK_CELLS_MAX)
+    cells = []
+    for first in range(0, len(stretches), grouped):
+        group = stretches[first : first + grouped]
+        paid, useful = (
+            sum(one.paid_gpu_ns for one in group),
+            sum(one.useful_gpu_ns for one in group),
+        )
+        cells.append(_SPARKS[1 + round((len(_SPARKS) - 2) * useful / paid)] if paid else _SPARKS[0])
+    return "".join(cells)
+
+
+def _retries(console: Console, told: Finance) -> None:
+    retries = told.retries
+    again_usd = retries.starting_again.usd + retries.done_again.usd
+    again, twice = wording.usd(retries.starting_again.usd), wording.usd(retries.done_again.usd)
+    came = f", {retries.fruitless_launches:,} launches came to nothing" if retries.fruitless_launches else ""
+    console.print("Retries", style="bold")
+    if not retries.restarts and not again_usd:
+        console.print("Nothing had to be tried again.")
+        console.print()
+        return
+    tried = f"{wording.many(retries.restarts, 'restart')}{came}."
+    cost = f"Starting again cost {again}, doing again {twice}: {wording.percent(retries.share)} of the spend."
+    console.print(f"{tried} {cost}")
+    console.print()
+
+
+def _data(console: Console, told: Finance) -> None:
+    data = told.data
+    if not data.transfers:
+        return
+    table = _table("data moved", "times", "size", "charged", left=("data moved",))
+    for moved in data.transfers:
+        table.add_row(
+            said.transfer(moved), f"{moved.times:,}", said.transfer_size(moved), said.transfer_usd(moved)
+        )
+    console.print(table)
+    if data.charged_usd:
+        console.print(f"{wording.usd(data.charged_usd)} charged, on top of the spend above.")
+    if data.stall.gpu_ns:
+        console.print(f"GPUs that stood still for data and checkpoints cost {wording.usd(data.stall.usd)}.")
+    console.print()
+
+
+def _own_or_rent(console: Console, told: Finance) -> None:
+    found = told.own_or_rent
+    console.print("Own or rent", style="bold")
+    for sentence in (said.choice(found), said.break_even(found), said.point(told)):
+        console.print(sentence)
+    console.print()
+
+
+def _assumptions(console: Console, told: Finance) -> None:
+    assumed = said.assumptions(told)
+    if not assumed:
+        return
+    console.print("Assumed, because nobody said", style="bold")
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, GAP_CHARS, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(style="dim")
+    for name, value in assumed:
+        table.add_row(name, printable(value.source))
+    console.print(table)
+
+
+def _bullets(console: Console, remarks: Iterable[str]) -> None:
+    for remark in remarks:
+        console.print(f"• {printable(remark)}")
+
+
+def _table(*headings: str, left: tuple[str, ...] = ()) -> Table:
+    """Columns of figures under these headings; the first one, and those named, of words."""
+    table = Table(box=None, pad_edge=False, padding=(0, GAP_CHARS, 0, 0), header_style="bold")
+    for heading in headings:
+        words = heading == headings[0] or heading in left
+        table.add_column(heading, justify="left" if words else "right", no_wrap=True)
+    return table
+
+
+def _named(name: str) -> str:
+    return printable(wording.short(name, NAME_CHARS_MAX))

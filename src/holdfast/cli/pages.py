@@ -1,0 +1,44 @@
+"""How the verbs write web pages: one self-contained file, or stdout."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from holdfast.cli.terminal import printable
+from holdfast.record.errors import InputError
+
+Verb = TypeVar("Verb", bound=Callable[..., Any])
+
+STDOUT = Path("-")
+
+
+def html_option(verb: Verb) -> Verb:
+    return click.option(
+        "--html",
+        "html_path",
+        type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+        metavar="OUT",
+        help="Write it as one self-contained web page; to stdout if OUT is `-`.",
+    )(verb)
+
+
+def require_one_output(html_path: Path | None, as_json: bool) -> None:
+    if html_path == STDOUT and as_json:
+        raise InputError("`--html -` and `--json` would both print to stdout.", hint="Leave one of them out.")
+
+
+def write_page(page: str, path: Path) -> None:
+    """Write the page where it is wanted, and say on stderr where that is."""
+    if path == STDOUT:
+        click.echo(page.encode(), nl=False)
+        return
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise InputError(
+            f"The page cannot be written to {path}: {error.strerror}.",
+            hint="Name a file in a directory that exists and that you may write to.",
+        ) from None
+    click.echo(f"The page is in {printable(str(path))}", err=True)

@@ -1,0 +1,228 @@
+"""`holdfast plan cadence`: how often to checkpoint, and what the present setting costs."""
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import numpy as np
+
+from holdfast.cli.plan.cadence_inputs import GIVEN, Given, Recorded, read_run, settle
+from holdfast.cli.prices import load_prices, prices_option
+from holdfast.cli.record import find_run, json_option, open_record, store_option
+from holdfast.cli.terminal import print_json
+from holdfast.economics import renewal
+from holdfast.economics.cadence import Level
+from holdfast.economics.cadence_advice import DURABLE, Simulated, advise
+from holdfast.record.errors import InputError
+
+SECONDS_MIN, SECONDS_MAX = 1e-6, 1e9
+COUNT_MAX = 10**7
+GAPS_FILE_BYTES_MAX = 1 << 26
+_UNITS_S = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0}
+_DURATION = re.compile(rf"([0-9.]+(?:e-?[0-9]+)?) ?({'|'.join(_UNITS_S)})")
+
+
+def seconds(text: str) -> float:
+    """A time as people write it: 90, 90s, 5m, 3.1h, 2d, 250ms."""
+    found = _DURATION.fullmatch(text.strip().lower())
+    try:
+        value_s = float(found[1]) * _UNITS_S[found[2]] if found else math.nan
+    except ValueError:
+        value_s = math.nan
+    if value_s != 0 and not SECONDS_MIN <= value_s <= SECONDS_MAX:
+        raise click.BadParameter(f"{text!r} is no time; write 90, 90s, 5m, 3.1h or 2d.")
+    return value_s
+
+
+def _some_seconds(text: str) -> float:
+    if (value_s := seconds(text)) == 0:
+        raise click.BadParameter(f"{text!r} is no time at all; it must be above 0.")
+    return value_s
+
+
+def _level(text: str) -> Level:
+    """NAME:STALL:SHARE, as in memory:0.5s:90% or memory:0.5s:0.9."""
+    name, *rest = text.split(":")
+    if len(rest) != 2 or not name:
+        raise click.BadParameter(f"{text!r} is no level; write NAME:STALL:SHARE, as in memory:0.5s:90%.")
+    stall, share = rest
+    try:
+        survives = float(share.removesuffix("%")) / (100 if share.endswith("%") else 1)
+    except ValueError:
+        survives = math.nan
+    if not 0 <= survives <= 1:
+        raise click.BadParameter(f"{share!r} is no share of failures; write 90% or 0.9.")
+    return Level(name=name, stall_s=_some_seconds(stall), survives=survives)
+
+
+class _Flags(msgspec.Struct, frozen=True, kw_only=True):
+    """The command line, typed; None for what was not given."""
+
+    mtbf: float | None
+    gpus: int | None
+    nodes: int | None
+    failures_per_1000_node_days: float | None
+    stall: float | None
+    write: float | None
+    restore: float | None
+    downtime: float | None
+    step: float | None
+    interval: float | None
+    level: tuple[Level, ...]
+    distribution: str
+    run: str | None
+    seed: int
+    prices_path: Path | None
+    store_url: str | None
+    as_json: bool
+
+
+@click.command("cadence")
+@click.option(
+    "--mtbf", type=_some_seconds, help="Mean time between failures that stop the run, such as 3.1h."
+)
+@click.option("--gpus", type=click.IntRange(1, COUNT_MAX), help="GPUs of the run.")
+@click.option("--nodes", type=click.IntRange(1, COUNT_MAX), help="Its nodes; one for 8 GPUs unless given.")
+@click.option(
+    "--failures-per-1000-node-days",
+    type=click.FloatRange(1e-6, 1e6),
+    help="How often a node stops the run, in place of --mtbf.  [default: 3.79, Llama 3's]",
+)
+@click.option("--stall", type=_some_seconds, help="For how long a checkpoint stops training.")
+@click.option("--write", type=seconds, help="From then until it can be used, while training goes on.")
+@click.option("--restore", type=seconds, help="How long loading one takes.")
+@click.option("--downtime", type=seconds, help="From a failure until loading begins.")
+@click.option("--step", type=_some_seconds, help="How long a step takes, for whole numbers of steps.")
+@click.option("--interval", type=_some_seconds, help="The present interval, from one checkpoint to the next.")
+@click.option(
+    "--level",
+    type=_level,
+    multiple=True,
+    metavar="NAME:STALL:SHARE",
+    help="Another place for checkpoints: what one costs there, and the share of failures it survives, as in "
+    "memory:0.5s:90%. May be given several times.",
+)
+@click.option(
+    "--distribution",
+    default="exponential",
+    metavar="KIND:SHAPE",
+    help="Of the times between failures: exponential, weibull:0.7, gamma:0.5, lognormal:1, or gaps:FILE with "
+    "one time a line.  [default: exponential]",
+)
+@click.option("--run", metavar="RUN", help="Take what is not given from the record of this run.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of what is simulated.")
+@prices_option
+@store_option
+@json_option
+def command(**flags: Any) -> None:
+    """Show how often to checkpoint, by every known rule, and what the present interval costs a day.
+
+    Times are 90, 90s, 5m, 3.1h or 2d. What is neither given nor recorded is assumed, and shown so.
+
+    Example: holdfast plan cadence --gpus 16384 --stall 30s --write 2m --step 10s --interval 1h
+    """
+    asked = msgspec.convert(flags, _Flags)
+    gaps = _gaps(asked)
+    recorded = Recorded()
+    if asked.run is not None:
+        with open_record(asked.store_url) as store:
+            recorded = read_run(store, find_run(store, asked.run))
+    case, inputs = settle(_given(asked, gaps), recorded, load_prices(asked.prices_path))
+    advice = advise(case, inputs, _simulated(asked, gaps, case.mtbf_s))
+    if asked.as_json:
+        print_json(advice)
+        return
+    from holdfast.cli.plan.cadence_text import show
+
+    show(advice)
+
+
+def _given(asked: _Flags, gaps: renewal.RecordedGaps | None) -> Given:
+    rates = {
+        "--mtbf": asked.mtbf,
+        "--failures-per-1000-node-days": asked.failures_per_1000_node_days,
+        "--distribution gaps:FILE": gaps,
+    }
+    named = [name for name, value in rates.items() if value is not None]
+    if len(named) > 1:
+        raise InputError(f"{' and '.join(named)} both say how often the run fails.", hint="Give one of them.")
+    return Given(
+        mtbf_s=asked.mtbf if gaps is None else gaps.mean_s,
+        mtbf_source=GIVEN if gaps is None else "their mean",
+        gpus=asked.gpus,
+        nodes=asked.nodes,
+        failures_per_1000_node_days=asked.failures_per_1000_node_days,
+        stall_s=asked.stall,
+        write_s=asked.write,
+        restore_s=asked.restore,
+        downtime_s=asked.downtime,
+        step_s=asked.step,
+        interval_s=asked.interval,
+        levels=_levels(asked.level),
+    )
+
+
+def _levels(levels: tuple[Level, ...]) -> tuple[Level, ...]:
+    names = [level.name for level in levels]
+    if len(set(names)) < len(names):
+        raise InputError("Two levels have the same name.", hint="Give each level once.")
+    if DURABLE in names:
+        raise InputError(
+            f"A level cannot be called {DURABLE}: so is the one that --stall is about, which survives all.",
+            hint="Give only the others as levels, such as memory:0.5s:90%.",
+        )
+    return levels
+
+
+# ---- failures that are not exponential -------------------------------------------------------------------
+
+
+def _simulated(asked: _Flags, gaps: renewal.Gaps | None, mtbf_s: float) -> Simulated | None:
+    """None where failures are exponential: then everything is known exactly."""
+    kind, colon, shape = asked.distribution.partition(":")
+    if kind == "exponential" and not colon:
+        return None
+    if gaps is None:
+        gaps = renewal.FamilyGaps(kind=_kind(asked.distribution), mtbf_s=mtbf_s, shape=_shape(shape))
+    words = f"as in {shape}" if kind == "gaps" else f"{kind}, shape {shape}"
+    return Simulated(distribution=words, drawn=gaps.draw(np.random.default_rng(asked.seed)))
+
+
+def _kind(distribution: str) -> renewal.Kind:
+    for kind in renewal.KINDS:
+        if distribution.startswith(f"{kind}:") and kind != "exponential":
+            return kind
+    raise InputError(
+        f"{distribution!r} is no distribution of times between failures.",
+        hint="Write exponential, weibull:0.7, gamma:0.5, lognormal:1 or gaps:FILE.",
+    )
+
+
+def _shape(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"{text!r} is no shape.", hint="Write a number, as in weibull:0.7.") from None
+
+
+def _gaps(asked: _Flags) -> renewal.RecordedGaps | None:
+    """From a file with one time a line; empty lines and what follows a # do not count."""
+    kind, _, file = asked.distribution.partition(":")
+    if kind != "gaps":
+        return None
+    try:
+        with Path(file).open(encoding="utf-8") as lines:
+            text = lines.read(GAPS_FILE_BYTES_MAX)
+        found = (line.partition("#")[0].strip() for line in text.splitlines())
+        return renewal.RecordedGaps([seconds(line) for line in found if line])
+    except click.BadParameter as error:
+        raise InputError(f"In {file}, {error.message}", hint="Write one time a line.") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{file} is not UTF-8 text.", hint="Write one time a line.") from None
+    except OSError as error:
+        raise InputError(
+            f"{file or 'gaps:'} cannot be read: {error.strerror}.", hint="Name a file with one time a line."
+        ) from None

@@ -1,0 +1,123 @@
+"""A cadence in the terminal: the answer in two lines, then every rule, the levels, and what was assumed."""
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.cli.plan.cadence_inputs import PRESENT_INTERVAL
+from holdfast.cli.terminal import printable
+from holdfast.dashboard import wording
+from holdfast.economics.cadence_advice import EXPONENTIAL, Advice, Choice, LevelAdvice, Rule
+from holdfast.economics.cost import Input
+
+GAP_CHARS = 2
+_LABELS: dict[Rule, str] = {
+    "now": "now",
+    "whole_steps": "optimum, whole steps",
+    "optimum": "optimum",
+    "daly": "Daly",
+    "young": "Young",
+    "rfo": "Aupy, first order",
+    "daly_first_order": "Daly, first order",
+}
+"""In the order in which they are shown."""
+
+
+def show(advice: Advice) -> None:
+    """Print it to stdout, as wide as the terminal and with colours where it has them."""
+    console = Console(highlight=False, markup=False)
+    choices = {choice.rule: choice for choice in advice.choices}
+    _answer(console, advice, choices)
+    console.print()
+    console.print(_rules(advice, choices))
+    if advice.distribution != EXPONENTIAL and advice.efficiency_stderr is not None:
+        points = f"{100 * advice.efficiency_stderr:.2f}"
+        how = f"times between failures are {printable(advice.distribution)}"
+        console.print(
+            f"Simulated: {how}. The standard error of what is kept is {points} points.", style="dim"
+        )
+    if advice.levels is not None:
+        _levels(console, advice.levels)
+    _inputs(console, advice.inputs)
+    for remark in advice.remarks:
+        console.print(f"• {printable(remark)}")
+
+
+def _answer(console: Console, advice: Advice, choices: dict[Rule, Choice]) -> None:
+    best, now = choices.get("whole_steps", choices["optimum"]), choices["now"]
+    steps = "" if advice.optimum_steps is None else f", {wording.many(advice.optimum_steps, 'step')}"
+    kept = f"{wording.percent(best.efficiency)} of the time is kept"
+    console.print(f"Checkpoint every {_duration(best.interval_s)}{steps}: {kept}.", style="bold")
+    lost = f"{wording.rough(advice.regret_gpu_hours_per_day)} GPU-hours a day less"
+    is_assumed = any(one.assumed for one in advice.inputs if one.name == PRESENT_INTERVAL)
+    present = f"Every {_duration(now.interval_s)}, {'as is assumed of' if is_assumed else 'as'} now"
+    worth = f"{wording.percent(now.efficiency)}: {lost}, {wording.usd(advice.regret_usd_per_day)}"
+    console.print(f"{present}, it is {worth}.")
+
+
+def _rules(advice: Advice, choices: dict[Rule, Choice]) -> Table:
+    with_steps = advice.optimum_steps is not None
+    table = Table(box=None, pad_edge=False, padding=(0, GAP_CHARS, 0, 0), header_style="bold")
+    table.add_column("rule", no_wrap=True)
+    headings = ("every", *(("steps",) if with_steps else ()), "kept", "GPU-h lost a day", "USD a day")
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    largest = max(choice.lost_usd_per_day for choice in advice.choices)
+    for rule, label in _LABELS.items():
+        if (choice := choices.get(rule)) is None:
+            continue
+        steps = (wording.rough(choice.steps),) if with_steps and choice.steps is not None else ()
+        table.add_row(
+            Text(label, style="bold" if rule in ("now", "optimum") else ""),
+            _duration(choice.interval_s),
+            *steps,
+            f"{100 * choice.efficiency:.2f} %",
+            wording.rough(choice.lost_gpu_hours_per_day),
+            wording.usd_cell(choice.lost_usd_per_day, largest),
+        )
+    return table
+
+
+def _levels(console: Console, levels: LevelAdvice) -> None:
+    gained = f"{wording.rough(levels.gained_gpu_hours_per_day)} GPU-hours a day"
+    kept, alone = wording.percent(levels.efficiency), wording.percent(levels.efficiency_of_one)
+    console.print()
+    console.print(
+        f"With levels {kept} would be kept instead of {alone}, to first order: {gained}.", style="bold"
+    )
+    table = Table(box=None, pad_edge=False, padding=(0, GAP_CHARS, 0, 0), header_style="bold")
+    table.add_column("level", no_wrap=True)
+    for heading in ("every", "steps", "for failures every", "overhead"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for level in levels.levels:
+        steps = wording.UNKNOWN if level.steps is None else f"{level.steps:,}"
+        row = (_duration(level.interval_s), steps, _duration(level.mtbf_s), f"{100 * level.overhead:.2f} %")
+        table.add_row(printable(level.name), *row)
+    console.print(table)
+    for name in levels.dropped:
+        console.print(f"{printable(name)} is left out: it would cost more than it saves.")
+
+
+def _inputs(console: Console, inputs: tuple[Input, ...]) -> None:
+    for heading, assumed in (("Assumed", True), ("Known", False)):
+        rows = [one for one in inputs if one.assumed is assumed]
+        if not rows:
+            continue
+        console.print(f"\n{heading}", style="bold")
+        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, GAP_CHARS, 0, 0))
+        table.add_column(no_wrap=True)
+        table.add_column(justify="right", no_wrap=True)
+        table.add_column(style="dim")
+        for one in rows:
+            table.add_row(one.name, _amount(one), printable(one.source))
+        console.print(table)
+
+
+def _amount(one: Input) -> str:
+    if one.unit == "s":
+        return _duration(one.value)
+    return f"{one.value:,.4g} {one.unit}".rstrip() if one.unit else f"{one.value:,.0f}"
+
+
+def _duration(duration_s: float) -> str:
+    return wording.duration(round(duration_s * 1e9))

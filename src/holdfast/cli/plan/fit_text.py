@@ -1,0 +1,172 @@
+"""A fit in the terminal: the rate, the verdicts, then classes, the worst nodes and what was assumed."""
+
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.cli.terminal import printable
+from holdfast.dashboard import wording
+from holdfast.economics.fitting import Fit, Interval
+from holdfast.economics.lemons import JOB_NODES, Removal
+from holdfast.economics.outages import Source
+from holdfast.economics.repairs import Repairs
+
+CLASSES_SHOWN_MAX = 10
+NODES_SHOWN_MAX = 5
+NAME_CHARS_MAX = 36
+"""The length of a UUID; so much fits beside the numbers on 80 columns."""
+
+GAP_CHARS = 2
+HOURS_AS_DAYS_MIN = 48.0
+NODE_DAYS_WHOLE_MIN = 10.0
+
+_STYLES = {"yes": "yellow", "no": "cyan", "unknown": "dim"}
+_SOURCES: dict[Source, str] = {
+    "given": "as you say",
+    "declared": "as the record declares",
+    "paid": "as runs paid for",
+    "seen": "assumed from the nodes that had faults",
+}
+
+
+def show(told: Fit) -> None:
+    """Print it to stdout, as wide as the terminal and with colours where it has them."""
+    console = Console(highlight=False, markup=False)
+    rate = f"{told.faults_per_1000_node_days:.2f} faults per 1000 node-days"
+    console.print(f"{rate} ({_between(told.faults_interval)} with 95 %)", style="bold")
+    console.print(_figures(told))
+    if any(verdict.answer != "unknown" for verdict in told.verdicts):
+        console.print("\nVerdicts", style="bold")
+        console.print(_verdicts(told))
+    else:
+        console.print("\nThere are too few faults, or too little time, to tell more.")
+    if told.advice:
+        console.print(f"\n{told.advice}", style="bold")
+    if told.classes:
+        console.print(f"\nClasses{_of(len(told.classes), CLASSES_SHOWN_MAX)}", style="bold")
+        console.print(_classes(told))
+    if told.lemon_nodes:
+        console.print(f"\nWorst nodes{_of(len(told.lemon_nodes), NODES_SHOWN_MAX)}", style="bold")
+        console.print(_worst(told))
+    if told.repeats is not None and told.repeats.removal is not None:
+        console.print(_without(told, told.repeats.removal))
+    if told.assumptions:
+        console.print("\nAssumed", style="bold")
+    for assumption in told.assumptions:
+        console.print(f"• {printable(assumption)}")
+
+
+def _grid() -> Table:
+    return Table(box=None, show_header=False, pad_edge=False, padding=(0, GAP_CHARS, 0, 0))
+
+
+def _figures(told: Fit) -> Table:
+    table = _grid()
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    for name, figure in _named_figures(told):
+        table.add_row(name, figure)
+    return table
+
+
+def _named_figures(told: Fit) -> Iterator[tuple[str, str]]:
+    span = wording.duration(told.until_ns - told.from_ns)
+    every = "" if told.hours_between_faults is None else f"; one every {_hours(told.hours_between_faults)}"
+    yield "Faults", f"{told.faults:,} on {wording.many(told.nodes, 'node')} in {span}{every}"
+    decimals = 0 if told.node_days >= NODE_DAYS_WHOLE_MIN else 2
+    yield "Watched", f"{told.node_days:,.{decimals}f} node-days, {_SOURCES[told.nodes_source]}"
+    if told.faults_interval_clustered is not None:
+        safer = _between(told.faults_interval_clustered)
+        yield "Clusters", f"faults do not come singly: {safer} is safer to plan with"
+    if told.hardware_per_1000_node_days is not None and told.hardware_interval is not None:
+        hardware = f"{told.hardware_per_1000_node_days:.2f} per 1000 node-days"
+        yield "Hardware", f"{hardware} ({_between(told.hardware_interval)})"
+    if told.repairs is not None:
+        yield "Outages", _outages(told.repairs)
+
+
+def _outages(repairs: Repairs) -> str:
+    median = "unknown" if repairs.median_h is None else _hours(repairs.median_h)
+    if repairs.median_interval_h is not None:
+        low, high = repairs.median_interval_h
+        median += f" ({_hours(low)} to {_hours(high)})"
+    parts = [f"median {median}", f"mean {_hours(repairs.mean_h)}"]
+    if repairs.p90_h is not None:
+        parts.append(f"one in ten over {_hours(repairs.p90_h)}")
+    if repairs.open:
+        parts.append(f"{repairs.open:,} of {repairs.outages:,} not over")
+    return ", ".join(parts)
+
+
+def _verdicts(told: Fit) -> Table:
+    table = _grid()
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for verdict in told.verdicts:
+        answer = Text(verdict.answer, style=_STYLES[verdict.answer])
+        table.add_row(verdict.question, answer, printable(verdict.sentence))
+    return table
+
+
+def _of(count: int, shown_max: int) -> str:
+    return f" ({shown_max} of {count:,})" if count > shown_max else ""
+
+
+def _numbers(first: str, *headings: str) -> Table:
+    """A table whose first column is a name and whose others are numbers."""
+    table = Table(box=None, pad_edge=False, padding=(0, GAP_CHARS, 0, 0), header_style="dim")
+    table.add_column(first)
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def _classes(told: Fit) -> Table:
+    table = _numbers("class", "faults", "rate", "95 %", "median outage")
+    for row in told.classes[:CLASSES_SHOWN_MAX]:
+        table.add_row(
+            printable(wording.short(row.name, NAME_CHARS_MAX)),
+            f"{row.faults:,}",
+            f"{row.rate_per_1000_node_days:.2f}",
+            _between(row.interval),
+            wording.UNKNOWN if row.outage_median_h is None else _hours(row.outage_median_h),
+        )
+    return table
+
+
+def _worst(told: Fit) -> Table:
+    """rate: what is to be expected of the node."""
+    table = _numbers("node", "faults", "flaps once", "rate", "95 %")
+    for node in told.lemon_nodes[:NODES_SHOWN_MAX]:
+        table.add_row(
+            printable(wording.short(node.node, NAME_CHARS_MAX)),
+            f"{node.faults:,}",
+            f"{node.episodes:,}",
+            f"{node.rate:.1f}",
+            f"{node.interval[0]:.1f} to {node.interval[1]:.1f}",
+        )
+    return table
+
+
+def _without(told: Fit, removal: Removal) -> str:
+    bad = sum(node.is_bad for node in told.lemon_nodes)
+    return (
+        f"{bad} of the {removal.nodes} are worse than chance even each by itself. Without the {removal.nodes}"
+        f" the rate would have been {removal.rate_without:.2f} ({removal.rate_without_expected:.2f} is to be"
+        f" expected of the rest), and {removal.job_percent_without:.0f} % instead of"
+        f" {removal.job_percent:.0f} % of jobs on {JOB_NODES} nodes would have met a fault within a day."
+    )
+
+
+def _between(interval: Interval) -> str:
+    return f"{interval[0]:.2f} to {interval[1]:.2f}"
+
+
+def _hours(hours: float) -> str:
+    """`12 min`, `20.4 h`, `5.5 d`."""
+    if hours < 1:
+        return f"{60 * hours:.0f} min"
+    return f"{hours:.1f} h" if hours < HOURS_AS_DAYS_MIN else f"{hours / 24:,.1f} d"

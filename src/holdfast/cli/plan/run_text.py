@@ -1,0 +1,148 @@
+"""`holdfast plan run` in the terminal: the end, how it was foreseen, what would help, what bad GPUs cost."""
+
+from rich.console import Console
+from rich.table import Table
+
+from holdfast.cli.plan.run import Answer, BadGpus
+from holdfast.cli.terminal import printable
+from holdfast.dashboard import wording
+
+LABEL_CHARS = 24
+WIDE_DAYS = 1.0
+"""Between P10 and P90; nearer to each other they need a second decimal."""
+
+
+def show(told: Answer) -> None:
+    """Print the answer to stdout, as wide as the terminal."""
+    console = Console(highlight=False, markup=False)
+    _headline(console, told)
+    _sides(console, told)
+    _worth(console, told)
+    _bad(console, told)
+    _assumed(console, told)
+
+
+def _headline(console: Console, told: Answer) -> None:
+    best, days = told.best, _Days(told)
+    console.print(printable(told.title))
+    console.print(
+        f"{_short(told.work_days)} days of training take {days(best.p50_days)} (P50), "
+        f"{days(best.p10_days)} to {days(best.p90_days)} (P10 to P90).",
+        style="bold",
+    )
+    if told.done_ns is not None:
+        p10, p50, p90 = map(wording.moment, told.done_ns)
+        console.print(f"Done on {p50} UTC (P50), between {p10} (P10) and {p90} (P90).", style="bold")
+    often = f"A failure every {told.mtbf_h:,.1f} h, {told.interruptions:,.0f} interruptions in all"
+    console.print(f"{often}; recovery: {printable(told.policy)}.")
+    console.print()
+
+
+def _sides(console: Console, told: Answer) -> None:
+    days = _Days(told)
+    table = _table("", "goodput", "mean", "P10", "P50", "P90")
+    if told.ettr is not None:
+        mean = days(told.work_days / told.ettr) if told.ettr > 0 else "never"
+        table.add_row("ETTR, Kokolis et al.", wording.percent(told.ettr), mean)
+    sides = {
+        "formula": told.formula,
+        f"twin, {wording.many(told.twin_runs, 'run')}": told.twin,
+        "formula, rate uncertain": told.unsure,
+    }
+    for name, side in sides.items():
+        if side is not None:
+            moments = (side.mean_days, side.p10_days, side.p50_days, side.p90_days)
+            table.add_row(name, wording.percent(side.goodput), *map(days, moments))
+    console.print(table)
+    if told.twin_unfinished:
+        console.print(
+            f"{told.twin_unfinished} of the twin's runs were given up unfinished, so its days are too few.",
+            style="dim",
+        )
+    if told.is_rough:
+        console.print("So few interruptions are expected that the quantiles are rough.", style="dim")
+    console.print()
+
+
+def _worth(console: Console, told: Answer) -> None:
+    if not told.worth:
+        return
+    table = _table("what would help, each alone", "goodput", "sooner", "GPU-hours", "USD")
+    for one in told.worth:
+        table.add_row(
+            one.name,
+            wording.percent(one.goodput),
+            wording.duration(round(one.days_sooner * 86_400) * 10**9),
+            f"{one.gpu_hours:,.0f}",
+            f"{one.usd:,.0f}",
+        )
+    console.print(table)
+    console.print(f"at {told.usd_per_gpu_hour:,.2f} USD a GPU-hour", style="dim")
+    console.print()
+
+
+def _bad(console: Console, told: Answer) -> None:
+    bad = told.bad_gpus
+    of, effect = bad.degraded, bad.effect
+    share = f"{100 * of.share:g} %"
+    console.print(
+        f"If {share} of the GPUs ({of.share * of.gpus:,.0f}) are bad at any time, they are in "
+        f"{wording.percent(effect.nodes_hit)} of the nodes and {wording.percent(effect.members_hit)} of the "
+        f"replicas of {of.member_gpus}:",
+        style="bold",
+    )
+    table = _table("", "output", "lost")
+    for name, output in _ways(bad):
+        table.add_row(name, wording.percent(output), wording.percent(1 - output))
+    console.print(table)
+    console.print(
+        f"{share} costs a tenth or more where {bad.tenth_unit_gpus} GPUs go together, or where all wait for "
+        f"one that is {bad.tenth_slowdown:.2f} times as slow."
+    )
+    console.print()
+
+
+def _ways(bad: BadGpus) -> list[tuple[str, float]]:
+    effect, slow = bad.effect, f"{bad.degraded.slowdown:g} times as slow"
+    return [
+        (f"{slow}, all wait for them", effect.waiting),
+        (f"{slow}, lanes dealt by speed", effect.rebalanced),
+        ("... and their nodes brought into the same replicas", effect.gathered),
+        ("dead, the run needs all", effect.dead_waiting),
+        ("dead, without their replicas", effect.without_members),
+        ("dead, without their nodes, replicas formed anew", effect.without_nodes),
+    ]
+
+
+def _assumed(console: Console, told: Answer) -> None:
+    if not told.assumed:
+        return
+    console.print("Assumed", style="bold")
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for one in told.assumed:
+        table.add_row(one.what, f"{printable(one.value)}: {printable(one.source)}")
+    console.print(table)
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column(first, min_width=LABEL_CHARS)
+    for name in others:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _short(days: float) -> str:
+    return f"{days:,.2f}".rstrip("0").rstrip(".")
+
+
+class _Days:
+    """Days with as many decimals as it takes to tell the quantiles apart."""
+
+    def __init__(self, told: Answer) -> None:
+        self._decimals = 1 if told.best.p90_days - told.best.p10_days >= WIDE_DAYS else 2
+
+    def __call__(self, days: float) -> str:
+        return f"{days:,.{self._decimals}f} d"

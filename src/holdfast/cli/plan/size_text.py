@@ -1,0 +1,172 @@
+"""`holdfast plan size` in the terminal: the answer, the table behind it, and what was assumed."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from holdfast.cli.sizing import Printed
+from holdfast.dashboard import wording
+from holdfast.economics.pace import setup_of
+from holdfast.economics.sizing import GIB, Sized
+from holdfast.economics.survival import Survival
+from holdfast.ledger.references import differences, published
+
+GAP_CHARS = 2
+EQUALS = "Those of equal cost go at the published rate, and are in order of what a lost node costs."
+WIDE_COLUMNS_MIN = 100
+"""On a narrower terminal the ranking leaves out what `--json` and a check of the layout say anyway."""
+_ONLY_WIDE = ("micro", "accum", "recompute", "MFU")
+_FLUSH_LEFT = ("layout", "recompute")
+
+_PACE = {
+    "compute_s": "the model's FLOPs",
+    "recompute_s": "computed again",
+    "tensor_s": "tensor parallel exchange",
+    "context_s": "context parallel exchange",
+    "expert_s": "expert parallel exchange",
+    "pipeline_s": "to the next stage and back",
+    "imbalance_s": "waiting for the fullest stage",
+    "bubble_s": "pipeline bubble",
+    "data_s": "data parallel exchange, not hidden",
+}
+
+
+def show_ranked(told: Printed, rows: int) -> None:
+    """The best layout in words, then the table."""
+    console = Console(highlight=False, markup=False)
+    best = told.sized[0]
+    which = (
+        f"is the best of {len(told.sized)} layouts that fit" if len(told.sized) > 1 else "is all that fits"
+    )
+    console.print(f"{_where(told)}: {best.layout} {which}.", style="bold")
+    _say(console, told, best)
+    _ranking(console, told.sized[:rows])
+    if len(told.sized) > rows:
+        console.print(f"and {len(told.sized) - rows:,} more; see --limit", style="dim")
+    if len({one.pace.step_s for one in told.sized[:rows]}) < min(rows, len(told.sized)):
+        console.print(EQUALS, style="dim")
+    console.print()
+    _assumptions(console, told)
+
+
+def show_checked(told: Printed) -> None:
+    """One layout: that it fits, and what it takes of memory and time."""
+    console = Console(highlight=False, markup=False)
+    sized = told.sized[0]
+    room = f"{_gib(sized.memory_bytes)} of {_gib(told.usable_bytes)} GiB a GPU"
+    console.print(f"{_where(told)}: {sized.layout} fits, with {room}.", style="bold")
+    _say(console, told, sized)
+    _breakdown(console, sized)
+    _assumptions(console, told)
+
+
+def _where(told: Printed) -> str:
+    cluster = told.case.cluster
+    return f"{told.case.name} on {cluster.gpus:,} {cluster.chip.upper()}"
+
+
+def _say(console: Console, told: Printed, sized: Sized) -> None:
+    """What it costs, how it is set up, and what the loss of a node does."""
+    tokens = f"{told.case.training.tokens / 1e9:,.0f} billion tokens"
+    rate = f"{_seconds(sized.pace.step_s)} a step, MFU {sized.pace.mfu_percent:.1f} %"
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, GAP_CHARS, 0, 0))
+    table.add_row("cost", f"{_days(sized.days)} and {wording.usd(sized.usd)} for {tokens}; {rate}")
+    table.add_row("set-up", _set_up(told, sized))
+    table.add_row("node lost", _loss(sized.survival))
+    console.print(table)
+    console.print()
+
+
+def _set_up(told: Printed, sized: Sized) -> str:
+    training, layout = told.case.training, sized.layout
+    if training.lanes is None:
+        product = f"{sized.micro_batches} accumulated x micro-batch {layout.micro_batch} x DP {layout.dp}"
+    else:
+        most = -(-training.lanes // layout.dp)
+        product = f"{training.lanes} lanes, {most} on a member at most, micro-batch {layout.micro_batch}"
+    stages = f", {layout.interleave} pipeline stages a GPU" if layout.interleave > 1 else ""
+    memory = f"ZeRO {layout.zero}, {layout.recompute} recomputation{stages}"
+    return f"global batch {training.global_batch:,} = {product}; {memory}"
+
+
+def _loss(after: Survival) -> str:
+    if not after.survives:
+        return f"the run stops: {after.sentence}"
+    slower = f", a step takes {_longer(after)} longer" if after.slowdown and after.slowdown > 1 else ""
+    idle = f", {wording.many(after.idle_gpus, 'GPU')} idle" if after.idle_gpus else ""
+    state = "a snapshot or checkpoint" if after.needs_saved else "a peer's memory"
+    return f"{after.sentence}{slower}{idle}; state comes from {state}"
+
+
+def _longer(after: Survival) -> str:
+    return f"{100 * ((after.slowdown or 1) - 1):.1f} %"
+
+
+def _ranking(console: Console, sized: Sequence[Sized]) -> None:
+    rows = [_cells(one) for one in sized]
+    shown = [name for name in rows[0] if console.width >= WIDE_COLUMNS_MIN or name not in _ONLY_WIDE]
+    table = Table(box=None, pad_edge=False, padding=(0, GAP_CHARS, 0, 0), header_style="bold")
+    for name in shown:
+        table.add_column(name, justify="left" if name in _FLUSH_LEFT else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(row[name] for name in shown))
+    console.print(table)
+
+
+def _cells(sized: Sized) -> dict[str, str]:
+    """Heading to cell."""
+    layout, after = sized.layout, sized.survival
+    return {
+        "layout": str(layout),
+        "micro": str(layout.micro_batch),
+        "accum": f"{sized.micro_batches:,}",
+        "ZeRO": str(layout.zero),
+        "recompute": layout.recompute,
+        "GiB": _gib(sized.memory_bytes),
+        "MFU": f"{sized.pace.mfu_percent:.1f} %",
+        "s/step": f"{sized.pace.step_s:,.2f}",
+        "days": f"{sized.days:,.1f}",
+        "USD": f"{sized.usd:,.0f}",
+        "node lost": f"+{_longer(after)}" if after.survives else "stops",
+    }
+
+
+def _breakdown(console: Console, sized: Sized) -> None:
+    """Memory and a step, part by part, beside each other."""
+    names = [name for name in sized.memory.__struct_fields__ if getattr(sized.memory, name)]
+    memory = [(name.removesuffix("_bytes"), f"{_gib(getattr(sized.memory, name))} GiB") for name in names]
+    parts = ((label, getattr(sized.pace, name)) for name, label in _PACE.items())
+    step = [(label, _seconds(seconds)) for label, seconds in parts if seconds]
+    table = Table(box=None, pad_edge=False, padding=(0, GAP_CHARS, 0, 0), header_style="bold")
+    for heading in ("memory of a GPU", "", "a step", ""):
+        table.add_column(heading, justify="left" if heading else "right", no_wrap=True)
+    for row in range(max(len(memory), len(step))):
+        left, right = (rows[row] if row < len(rows) else ("", "") for rows in (memory, step))
+        table.add_row(*left, *right)
+    console.print(table)
+    console.print()
+
+
+def _assumptions(console: Console, told: Printed) -> None:
+    row = told.reference
+    where = f"{row.model} on {row.gpus:,} {row.chip.upper()}"
+    rate = f"the rate of {where}: {row.mfu_percent:.1f} % MFU ({published().sources[row.source].cite()})"
+    unlike = differences(setup_of(told.case), row)
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for line in (f"{rate}, which has {', '.join(unlike)}" if unlike else rate, *told.assumed):
+        table.add_row("•", line)
+    console.print("Assumed", style="bold")
+    console.print(table)
+
+
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / GIB:,.1f}"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:,.2f} s"
+
+
+def _days(days: float) -> str:
+    return f"{days:,.1f} days" if days >= 1 else f"{days * 24:,.1f} hours"

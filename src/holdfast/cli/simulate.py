@@ -1,0 +1,232 @@
+"""`holdfast simulate`: a cluster that breaks, and a run on it, under one policy or several; or a tabletop."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from holdfast.cli.pages import html_option, require_one_output, write_page
+from holdfast.cli.prices import load_prices, prices_option
+from holdfast.cli.record import json_option
+from holdfast.cli.terminal import print_json, printable
+from holdfast.economics.prices import Prices
+from holdfast.record.errors import InputError
+from holdfast.record.events import encode
+from holdfast.twin.policies import Policy, policies, policy
+from holdfast.twin.presets import Preset, hazards_from, names, preset, resized
+from holdfast.twin.study import Study
+from holdfast.twin.sweep import Comparison, Figures, Summary, Task, summarise
+
+DAY_NS = 86_400 * 10**9
+RUNS_MAX = 100_000
+DEFAULT_POLICIES = ("restart", "holdfast")
+DEFAULT_PRESET = "llama3-405b"
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """The command line, typed."""
+
+    preset: str
+    policies: tuple[str, ...]
+    gpus: int | None
+    days: float | None
+    seed: int
+    runs: int
+    spares: int | None
+    rates: Path | None
+    processes: int | None
+    ray: str | None
+    record: Path | None
+
+
+@click.command("simulate")
+@click.option("--preset", "preset", metavar="NAME", help=f"A published cluster: {', '.join(names())}.")
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    metavar="NAME",
+    help="What is done about a failure, repeatable: restart, requeue, spares, snapshots, replicas, "
+    "holdfast-static (no rebalancing), holdfast, published (what the cluster's owners did), or all.  "
+    "[default: restart and holdfast]",
+)
+@click.option("--gpus", type=click.IntRange(min=1), help="The same kind of cluster with so many GPUs.")
+@click.option("--days", type=click.FloatRange(min=0, min_open=True), help="How long the run is watched.")
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True)
+@click.option(
+    "--runs", type=click.IntRange(1, RUNS_MAX), default=1, show_default=True, help="Seeds from --seed on."
+)
+@click.option("--spares", type=click.IntRange(min=0), metavar="NODES", help="Spare nodes beside the job's.")
+@click.option(
+    "--rates",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Your own failures, as `holdfast plan fit --json` writes them.",
+)
+@click.option(
+    "--processes", type=click.IntRange(min=1), help="Processes to share runs.  [default: the cores]"
+)
+@click.option(
+    "--ray", metavar="ADDRESS", help="Share the runs over this Ray cluster instead; `auto`: the local one."
+)
+@click.option(
+    "--record",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="OUT",
+    help="Write the events of the first run, for `holdfast import`.",
+)
+@click.option("--scenario", metavar="NAME", help="Play a tabletop scenario instead; `list` names them.")
+@click.option(
+    "--out",
+    "directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Write a scenario's events, signals and truth there.",
+)
+@click.option("--reveal", is_flag=True, help="Show a scenario's cause as well.")
+@html_option
+@prices_option
+@json_option
+def command(
+    scenario: str | None,
+    directory: Path | None,
+    reveal: bool,
+    html_path: Path | None,
+    prices_path: Path | None,
+    as_json: bool,
+    **asked: Any,
+) -> None:
+    """Simulate a training run on a cluster that breaks: what is interrupted, lost and saved, by policy."""
+    if scenario is not None:
+        _play(scenario, asked, directory, reveal, as_json)
+        return
+    if directory is not None or reveal:
+        raise InputError("--out and --reveal belong to a scenario.", hint="Name one: --scenario list.")
+    require_one_output(html_path, as_json)
+    asked["preset"] = asked["preset"] or DEFAULT_PRESET
+    compared = _simulate(Asked(**asked), load_prices(prices_path))
+    if html_path is not None:
+        from holdfast.dashboard.simulation_page import render
+
+        write_page(render(compared), html_path)
+    if as_json:
+        print_json(_as_json(compared))
+    elif html_path is None:
+        from holdfast.cli.simulate_text import show
+
+        show(compared)
+
+
+def _simulate(asked: Asked, prices: Prices) -> Comparison:
+    from holdfast.cli.sweeping import sweep
+
+    chosen = _preset(asked)
+    price = prices.for_chip(chosen.job.chip).usd_per_gpu_hour
+    days = chosen.duration_days if asked.days is None else asked.days
+    study = Study(
+        name=chosen.name,
+        job=chosen.job,
+        layout=chosen.layout,
+        hazards=chosen.hazards if asked.rates is None else hazards_from(asked.rates.read_bytes()),
+        duration_ns=round(days * DAY_NS),
+        usd_per_gpu_hour=price.value,
+    )
+    played = _policies(asked, chosen)
+    tasks = [
+        Task(study=study, policy=one, seed=asked.seed + number)
+        for one in played
+        for number in range(asked.runs)
+    ]
+    if asked.record is not None:
+        _write_record(tasks[0], asked.record)
+    figures = sweep(tasks, processes=asked.processes, ray_address=asked.ray)
+    groups = [figures[at : at + asked.runs] for at in range(0, len(figures), asked.runs)]
+    return Comparison(
+        preset=chosen.title,
+        source=chosen.source,
+        gpus=chosen.job.gpus,
+        days=days,
+        seed=asked.seed,
+        runs=asked.runs,
+        usd_per_gpu_hour=price.value,
+        price_source=price.source,
+        is_exact=all(one.is_exact for one in figures),
+        policies=tuple(_summaries(played, groups)),
+    )
+
+
+def _preset(asked: Asked) -> Preset:
+    chosen = preset(asked.preset)
+    return chosen if asked.gpus in (None, chosen.job.gpus) else resized(chosen, asked.gpus or 0)
+
+
+def _policies(asked: Asked, chosen: Preset) -> list[Policy]:
+    """Those that were named, without repetitions. All keep the same spares unless one cannot do without."""
+    gpus = chosen.job.gpus
+    spares = chosen.practice.spare_nodes if asked.spares is None else asked.spares
+    wanted = asked.policies or DEFAULT_POLICIES
+    if "all" in wanted:
+        wanted = tuple(one.name for one in policies(gpus, spares))
+    own = chosen.practice
+    if asked.spares is not None:
+        own = msgspec.structs.replace(own, spare_nodes=asked.spares)
+    return [own if name == own.name else policy(name, gpus, spares) for name in dict.fromkeys(wanted)]
+
+
+def _summaries(played: list[Policy], groups: list[list[Figures]]) -> list[Summary]:
+    return [summarise(one, group, groups[0]) for one, group in zip(played, groups, strict=True)]
+
+
+def _write_record(task: Task, path: Path) -> None:
+    from holdfast.twin.simulation import simulate
+
+    events = simulate(task.study, task.policy, task.seed).events
+    try:
+        path.write_bytes(b"".join(encode(event) + b"\n" for event in events))
+    except OSError as error:
+        raise InputError(
+            f"The events cannot be written to {path}: {error.strerror}.",
+            hint="Name a file in a directory that exists and that you may write to.",
+        ) from None
+    click.echo(f"{len(events):,} events are in {printable(str(path))}", err=True)
+
+
+def _as_json(compared: Comparison) -> dict[str, Any]:
+    """The figures of the first policy on top, where a program that asked for one looks for them."""
+    shown = msgspec.to_builtins(compared)
+    if compared.runs == 1:
+        shown["policies"] = [_plain(one) for one in shown["policies"]]
+    first = {key: value for key, value in shown["policies"][0].items() if key not in shown}
+    return {**first, **shown}
+
+
+def _plain(summary: dict[str, Any]) -> dict[str, Any]:
+    """Of one run every quantile is the same number."""
+    return {
+        key: value["p50"] if isinstance(value, dict) and "p50" in value else value
+        for key, value in summary.items()
+    }
+
+
+def _play(name: str, asked: dict[str, Any], directory: Path | None, reveal: bool, as_json: bool) -> None:
+    from holdfast.cli import scenario_text
+    from holdfast.twin.scenarios import TABLETOP, play
+
+    unfit = [f"--{key}" for key in ("preset", "policies", "rates", "record", "days") if asked[key]]
+    if unfit:
+        raise InputError(
+            f"{unfit[0]} does not belong to a scenario.", hint="A scenario takes --seed and --gpus."
+        )
+    if name == "list":
+        scenario_text.show_list()
+        return
+    layout = TABLETOP if asked["gpus"] is None else msgspec.structs.replace(TABLETOP, gpus=asked["gpus"])
+    played = play(name, asked["seed"], layout=layout)
+    if directory is not None:
+        for path in scenario_text.write(played, directory):
+            click.echo(f"Written: {printable(str(path))}", err=True)
+    if as_json:
+        print_json(scenario_text.tabletop(played, reveal=reveal))
+    else:
+        scenario_text.show(played, reveal)

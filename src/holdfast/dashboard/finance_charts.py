@@ -1,0 +1,306 @@
+"""The charts of the finance page, as inline SVG; see `charts` for how such are drawn.
+
+Horizontal positions are percentages and text has its own size, so a chart is as wide as there is room for;
+only areas and lines are stretched. Every word goes through `Markup.format`, which escapes it.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from math import ceil, floor, log10
+
+import msgspec
+from markupsafe import Markup
+
+from holdfast.dashboard import wording
+from holdfast.economics.ownership import OwnOrRent
+from holdfast.economics.trend import Stretch, Trend
+
+PLOT_WIDTH = 1_000
+MONEY_HEIGHT = 220
+HOURLY_HEIGHT = 110
+CHOICE_HEIGHT = 260
+TOP_ROOM = 24
+AXIS_HEIGHT = 26
+BAR_PERCENT_MIN = 0.25
+"""A bar is never thinner: what is not zero is seen."""
+LEVELS = 5
+TICKS_MAX = 5
+COSTLY_MAX = 2.0
+"""A stretch whose useful hours cost more than so many times the mean is drawn as high as that."""
+ROUND_STEPS = (1, 2, 2.5, 5, 10)
+CHOICE_ROOM = 2.5
+"""The chart of own or rent ends at so many times what renting costs: the hours of an idle cluster cost any
+amount.
+"""
+
+
+class Plot(msgspec.Struct, frozen=True, kw_only=True):
+    """A field of values over positions in percent: `value_max` is its upper edge."""
+
+    height: int
+    value_max: float
+
+    def y(self, value: float) -> float:
+        return TOP_ROOM + self.height * (1 - min(value, self.value_max) / self.value_max)
+
+    def drawn(self, inside: Markup, over: Markup, labels: Iterable[Markup], label: str) -> Markup:
+        """What is stretched inside the field, what lies over it, and the axes."""
+        return Markup(
+            '<svg class="plot" height="{whole}" role="img" aria-label="{label}">'
+            '<svg y="{top}" width="100%" height="{height}" viewBox="0 0 {width} {height}" '
+            'preserveAspectRatio="none">{inside}</svg>{over}{labels}</svg>'
+        ).format(
+            whole=self.height + TOP_ROOM + AXIS_HEIGHT,
+            label=label,
+            top=TOP_ROOM,
+            height=self.height,
+            width=PLOT_WIDTH,
+            inside=inside,
+            over=over,
+            labels=_joined(labels),
+        )
+
+    def scale(self, unit: str, levels: Sequence[float]) -> Markup:
+        """The vertical axis, in a column of its own."""
+        texts = _joined(
+            Markup('<text x="100%" dx="-8" y="{:.1f}" dy="4" text-anchor="end">{}</text>').format(
+                self.y(level), _level(level)
+            )
+            for level in levels
+        )
+        return Markup(
+            '<svg class="y-axis" height="{}" aria-hidden="true">{}'
+            '<text x="100%" dx="-8" y="10" text-anchor="end">{}</text></svg>'
+        ).format(self.height + TOP_ROOM + AXIS_HEIGHT, texts, unit)
+
+    def grid(self, levels: Sequence[float]) -> Markup:
+        return _joined(
+            Markup('<line class="rule" x1="0" x2="100%" y1="{0:.1f}" y2="{0:.1f}"/>').format(self.y(level))
+            for level in levels
+        )
+
+
+def strip(parts: Iterable[tuple[str, float]]) -> Markup:
+    """Shares of one whole, side by side, each with its classes."""
+    rects, left = [], 0.0
+    for css, share in parts:
+        rects.append(
+            Markup('<rect class="mark {}" x="{:.2f}%" width="{:.2f}%" height="100%"/>').format(
+                css, 100 * left, max(BAR_PERCENT_MIN, 100 * share)
+            )
+        )
+        left += share
+    return Markup('<svg class="whole" aria-hidden="true">{}</svg>').format(_joined(rects))
+
+
+def bar(css: str, share: float, line: float | None = None) -> Markup:
+    """A share as a bar on a rail, and a line across it where it should be."""
+    mark = Markup('<rect class="mark {}" y="20%" width="{:.2f}%" height="60%"/>').format(
+        css, max(BAR_PERCENT_MIN, 100 * share) if share > 0 else 0.0
+    )
+    target = Markup("")
+    if line is not None:
+        target = Markup('<line class="reference" x1="{0:.2f}%" x2="{0:.2f}%" y1="0" y2="100%"/>').format(
+            100 * line
+        )
+    rail = Markup('<rect class="rail" y="20%" width="100%" height="60%"/>')
+    return Markup('<svg class="share" aria-hidden="true">{}{}{}</svg>').format(rail, mark, target)
+
+
+# -- spend against progress ------------------------------------------------------------------------------
+
+
+def money(trend: Trend) -> Markup:
+    """All that was spent up to each moment, and what of it was useful."""
+    stretches = trend.stretches
+    spent = list(accumulate((one.spend_usd for one in stretches), initial=0.0))
+    useful = list(accumulate((one.useful_usd for one in stretches), initial=0.0))
+    levels = round_levels(spent[-1])
+    plot = Plot(height=MONEY_HEIGHT, value_max=max(levels[-1], spent[-1]))
+    edges = _edges(stretches)
+    areas = Markup('<path class="mark c-spent" d="{}"/><path class="mark c-useful" d="{}"/>').format(
+        _area(plot, edges, spent), _area(plot, edges, useful)
+    )
+    titles = [
+        f"Until {wording.moment(one.to_ns)}: {wording.usd(total)} spent, {wording.usd(part)} of it useful"
+        for one, total, part in zip(stretches, spent[1:], useful[1:], strict=True)
+    ]
+    inside = areas + _columns(plot, edges, titles)
+    label = "Spend and useful spend up to each moment"
+    drawn = plot.drawn(inside, plot.grid(levels), _moments(plot, stretches), label)
+    return _with_scale(plot.scale("USD", levels), drawn)
+
+
+def hourly(trend: Trend) -> Markup:
+    """What a useful GPU-hour cost in each stretch, with the best part's cost as a line across."""
+    stretches = trend.stretches
+    costs = [_hourly_usd(one) for one in stretches]
+    known = [cost for cost in costs if cost is not None]
+    top = COSTLY_MAX * sum(one.spend_usd for one in stretches) / _useful_hours(stretches)
+    levels = round_levels(min(top, max(known, default=top)))
+    plot = Plot(height=HOURLY_HEIGHT, value_max=levels[-1])
+    edges = _edges(stretches)
+    columns = [
+        Markup('<rect class="mark {}" x="{}" y="{:.1f}" width="{}" height="{:.1f}"/>').format(
+            "c-useful" if cost is not None else "c-nothing",
+            _number(left),
+            plot.y(plot.value_max if cost is None else cost) - TOP_ROOM,
+            _number(max(0.0, right - left - 1)),
+            TOP_ROOM + plot.height - plot.y(plot.value_max if cost is None else cost),
+        )
+        for one, cost, left, right in zip(stretches, costs, edges, edges[1:], strict=False)
+        if one.spend_usd > 0
+    ]
+    titles = [_hourly_title(one, cost) for one, cost in zip(stretches, costs, strict=True)]
+    inside = _joined(columns) + _columns(plot, edges, titles)
+    best = trend.rise.best.usd_per_useful_gpu_hour if trend.rise.best else None
+    over = plot.grid(levels) + (_across(plot, best) if best else Markup(""))
+    drawn = plot.drawn(inside, over, _moments(plot, stretches), "What a useful GPU-hour cost over time")
+    return _with_scale(plot.scale("USD", levels), drawn)
+
+
+def _hourly_usd(stretch: Stretch) -> float | None:
+    return stretch.spend_usd / _useful_hours([stretch]) if stretch.useful_gpu_ns else None
+
+
+def _hourly_title(stretch: Stretch, cost: float | None) -> str:
+    when = wording.span(stretch.from_ns, stretch.to_ns)
+    if cost is None:
+        return f"{when}: {wording.usd(stretch.spend_usd)} spent, nothing useful"
+    return f"{when}: {wording.usd(cost)} for a useful GPU-hour"
+
+
+def _useful_hours(stretches: Iterable[Stretch]) -> float:
+    return sum(one.useful_gpu_ns for one in stretches) / wording.HOUR_NS or 1.0
+
+
+def _edges(stretches: Sequence[Stretch]) -> list[float]:
+    """Where the stretches begin, and the last one ends, in the plot's own units."""
+    first_ns, last_ns = stretches[0].from_ns, stretches[-1].to_ns
+    span_ns = max(1, last_ns - first_ns)
+    moments = [first_ns, *(one.to_ns for one in stretches)]
+    return [PLOT_WIDTH * (moment - first_ns) / span_ns for moment in moments]
+
+
+def _area(plot: Plot, edges: Sequence[float], values: Sequence[float]) -> str:
+    points = "".join(
+        f"L{_number(x)} {plot.y(value) - TOP_ROOM:.1f}" for x, value in zip(edges, values, strict=True)
+    )
+    return f"M0 {plot.height}{points}V{plot.height}Z"
+
+
+def _columns(plot: Plot, edges: Sequence[float], titles: Sequence[str]) -> Markup:
+    """What can be pointed at."""
+    return _joined(
+        Markup('<rect class="column" x="{}" width="{}" height="{}"><title>{}</title></rect>').format(
+            _number(left), _number(right - left), plot.height, title
+        )
+        for left, right, title in zip(edges, edges[1:], titles, strict=False)
+    )
+
+
+def _moments(plot: Plot, stretches: Sequence[Stretch]) -> list[Markup]:
+    """Labels at a few of the moments where stretches begin."""
+    first_ns, last_ns = stretches[0].from_ns, stretches[-1].to_ns
+    every = max(1, ceil((len(stretches) - 1) / TICKS_MAX))
+    chosen = [one.from_ns for one in stretches[1::every]] or [first_ns]
+    step_ns = chosen[1] - chosen[0] if len(chosen) > 1 else last_ns - first_ns
+    return [
+        _below(plot, 100 * (at_ns - first_ns) / max(1, last_ns - first_ns), wording.tick(at_ns, step_ns))
+        for at_ns in chosen
+    ]
+
+
+def _below(plot: Plot, at_percent: float, text: str) -> Markup:
+    anchor = "start" if at_percent < 5 else "end" if at_percent > 95 else "middle"
+    base = TOP_ROOM + plot.height
+    return Markup(
+        '<line class="notch" x1="{0:.2f}%" x2="{0:.2f}%" y1="{1}" y2="{2}"/>'
+        '<text x="{0:.2f}%" y="{3}" text-anchor="{4}">{5}</text>'
+    ).format(at_percent, base, base + 5, base + 19, anchor, text)
+
+
+def _across(plot: Plot, value: float) -> Markup:
+    """A line at this value."""
+    return Markup('<line class="level" x1="0" x2="100%" y1="{0:.1f}" y2="{0:.1f}"/>').format(plot.y(value))
+
+
+def _at_end(plot: Plot, value: float, text: str, *, below: bool) -> Markup:
+    """A name over, or under, the right end of a line that ends at this value."""
+    return Markup('<text class="named" x="100%" y="{:.1f}" text-anchor="end">{} {:,.2f}</text>').format(
+        plot.y(value) + (16 if below else -6), text, value
+    )
+
+
+# -- own or rent -----------------------------------------------------------------------------------------
+
+
+def choice(found: OwnOrRent) -> Markup:
+    """What a useful GPU-hour costs by utilisation, owned and rented, and where the two meet."""
+    rent = found.rent_usd_per_useful_gpu_hour
+    lowest = min(cost for _, cost in found.curve)
+    levels = round_levels(CHOICE_ROOM * max(rent, lowest))
+    plot = Plot(height=CHOICE_HEIGHT, value_max=levels[-1])
+    visible = [(share, cost) for share, cost in found.curve if cost <= plot.value_max]
+    points = "L".join(
+        f"{_number(PLOT_WIDTH * share)} {plot.y(cost) - TOP_ROOM:.1f}" for share, cost in visible
+    )
+    inside = Markup('<path class="line own" d="M{}"/>').format(points)
+    over = plot.grid(levels) + _across(plot, rent) + _utilisation(plot, found)
+    over += _at_end(plot, rent, "rented", below=rent < lowest)
+    over += _at_end(plot, lowest, "owned", below=lowest <= rent)
+    labels = [_below(plot, percent, f"{percent} %") for percent in range(0, 101, 20)]
+    label = "What a useful GPU-hour costs by utilisation, owned and rented"
+    return _with_scale(plot.scale("USD", levels), plot.drawn(inside, over, labels, label))
+
+
+def _utilisation(plot: Plot, found: OwnOrRent) -> Markup:
+    """Where the two meet, and where these terms are."""
+    marks = [(found.terms.utilisation.value, "these terms", "here")]
+    if found.break_even_utilisation <= 1:
+        marks.insert(0, (found.break_even_utilisation, "break-even", "even"))
+    # One stands lower than the other, so that names of neighbours do not overlap.
+    return _joined(_upright(plot, *mark, y=TOP_ROOM + 12 + 18 * row) for row, mark in enumerate(marks))
+
+
+def _upright(plot: Plot, share: float, text: str, css: str, *, y: int) -> Markup:
+    """A line at this utilisation, with its name on the side where there is room."""
+    at = 100 * share
+    anchor, shift = ("end", -6) if at > 50 else ("start", 6)
+    line = Markup('<line class="level {0}" x1="{1:.2f}%" x2="{1:.2f}%" y1="{2}" y2="{3}"/>').format(
+        css, at, TOP_ROOM, TOP_ROOM + plot.height
+    )
+    name = Markup('<text class="named" x="{:.2f}%" dx="{}" y="{}" text-anchor="{}">{} {:.0f} %</text>')
+    return line + name.format(at, shift, y, anchor, text, at)
+
+
+# -- scales ----------------------------------------------------------------------------------------------
+
+
+def round_levels(value_max: float) -> list[float]:
+    """From 0 up to at least this value, in at most so many steps of a round size."""
+    if value_max <= 0:
+        return [0.0, 1.0]
+    rough = value_max / LEVELS
+    magnitude = 10.0 ** floor(log10(rough))
+    step = next(size for size in ROUND_STEPS if size * magnitude >= rough * (1 - 1e-9)) * magnitude
+    return [step * number for number in range(ceil(value_max / step - 1e-9) + 1)]
+
+
+def _level(value: float) -> str:
+    for size, unit in ((1e9, "bn"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:,g}{unit}"
+    return f"{value:,g}" if value >= 10 or value == int(value) else f"{value:,.2f}"
+
+
+def _with_scale(scale: Markup, plot: Markup) -> Markup:
+    return Markup('<div class="course">{}{}</div>').format(scale, plot)
+
+
+def _number(value: float) -> str:
+    return f"{round(value, 1):g}"
+
+
+def _joined(parts: Iterable[Markup]) -> Markup:
+    return Markup("").join(parts)

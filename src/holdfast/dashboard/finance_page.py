@@ -1,0 +1,90 @@
+"""The finance page: one HTML file that needs nothing else, for the person who answers for the budget.
+
+First the four numbers, then where the money went, who is behind target, whether spend rises faster than
+progress, and whether to own or to rent; every assumption with its source at the end. The style is that of a
+run's page. The numbers are those of `economics.finance`; nothing is computed here but places on the page.
+"""
+
+from base64 import b64encode
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+
+from jinja2 import Environment, StrictUndefined, Template
+from markupsafe import Markup
+
+from holdfast import __version__
+from holdfast.dashboard import charts, finance_charts, wording
+from holdfast.dashboard import finance_wording as said
+from holdfast.economics.finance import CauseSpend, Finance
+from holdfast.economics.spending import CAUSES
+from holdfast.ledger.categories import Category
+
+RUNS_SHOWN_MAX = 20
+"""The rest is counted and summed in one line."""
+
+_COLOURS = {cause.key: cause.categories[0] for cause in CAUSES}
+"""A cause has the colour of one of its categories, so that it looks the same on a run's page."""
+
+
+def render(told: Finance) -> str:
+    """The whole page."""
+    hidden = told.runs[RUNS_SHOWN_MAX:]
+    causes = [cause for cause in told.causes if cause.gpu_ns]
+    has_course = told.spend.usd > 0 and len(told.trend.stretches) > 1
+    return _template().render(
+        version=__version__,
+        told=told,
+        amounts=wording.Amounts(told.spend.gpu_ns),
+        paid_usd=told.spend.usd / (told.spend.gpu_ns / wording.HOUR_NS) if told.spend.gpu_ns else None,
+        teams={run.team for run in told.runs if run.team},
+        causes=causes,
+        cause_max=max((cause.share or 0.0 for cause in causes), default=0.0) or 1.0,
+        whole=finance_charts.strip(
+            [
+                (charts.css_class(Category.USEFUL), told.useful_share or 0.0),
+                *((_colour(cause), cause.share or 0.0) for cause in causes),
+            ]
+        ),
+        money=finance_charts.money(told.trend) if has_course else "",
+        hourly=finance_charts.hourly(told.trend) if has_course and told.useful.gpu_ns else "",
+        choice=finance_charts.choice(told.own_or_rent),
+        yearly_max=max(part.usd for part in told.own_or_rent.yearly) or 1.0,
+        shown=told.runs[:RUNS_SHOWN_MAX],
+        hidden=hidden,
+        hidden_usd=sum(run.spend.usd for run in hidden),
+        assumptions=said.assumptions(told),
+    )
+
+
+def _colour(cause: CauseSpend) -> str:
+    return charts.css_class(_COLOURS[cause.key])
+
+
+@cache
+def _template() -> Template:
+    package = files(__package__)
+    script = package.joinpath("page.js").read_text(encoding="utf-8")
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(
+        bar=finance_charts.bar,
+        colour=_colour,
+        duration=wording.duration,
+        percent=wording.percent,
+        short=wording.short,
+        span=wording.span,
+        usd=wording.usd,
+    )
+    environment.globals.update(
+        many=wording.many,
+        said=said,
+        usd_cell=wording.usd_cell,
+        style=Markup("").join(
+            Markup(package.joinpath(name).read_text(encoding="utf-8")) for name in ("page.css", "finance.css")
+        ),
+        script=Markup(script),
+        script_hash=b64encode(sha256(script.encode()).digest()).decode(),
+    )
+    return environment.from_string(package.joinpath("finance.html").read_text(encoding="utf-8"))

@@ -1,0 +1,173 @@
+"""The sentences of the finance view, the same in the terminal and on its page."""
+
+from holdfast.dashboard import wording
+from holdfast.economics.finance import Finance, IncidentShare, TeamSpend, Transfer
+from holdfast.economics.ownership import MONTHS_PER_YEAR, OwnOrRent, Terms
+from holdfast.economics.prices import Priced
+from holdfast.economics.trend import PARTS, Rise, Verdict
+from holdfast.ledger.fold import MovedFor
+
+NO_TEAM = "no team named"
+_PART = {4: "quarter"}[PARTS]
+
+_BYTE_UNITS = (("PB", 10**15), ("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
+_TRANSFERS: dict[MovedFor, str] = {
+    "checkpoints_saved": "Checkpoints saved",
+    "checkpoints_loaded": "Checkpoints loaded",
+    "dataset": "Data read",
+    "cold": "Cold data fetched",
+    "egress": "Egress",
+}
+_RISES: dict[Verdict, str] = {
+    "yes": "Spend rises faster than progress",
+    "no": "Spend keeps pace with progress",
+    "unknown": "Whether spend rises faster than progress cannot be told",
+}
+
+
+def size(size_bytes: int) -> str:
+    """`2.3 TB`, with three digits at most before and one after the point."""
+    for unit, unit_bytes in _BYTE_UNITS:
+        if size_bytes >= unit_bytes:
+            return f"{size_bytes / unit_bytes:,.1f} {unit}"
+    return wording.many(size_bytes, "byte")
+
+
+def headline(told: Finance) -> str:
+    """The answer, in one sentence."""
+    if not told.spend.gpu_ns:
+        return "Nothing is recorded to have been paid for."
+    if told.useful_share is None:
+        return f"{wording.usd(told.spend.usd)} spent, and nothing recorded says on what."
+    useful = f"{wording.percent(told.useful_share)} of it useful"
+    return f"{wording.usd(told.spend.usd)} spent, {useful}, {wording.usd(told.waste.usd)} not."
+
+
+def hourly(told: Finance) -> str:
+    """What an hour costs, paid for and useful; nothing where neither is known."""
+    if told.usd_per_useful_gpu_hour is None or not told.spend.gpu_ns:
+        return ""
+    paid = told.spend.usd / (told.spend.gpu_ns / wording.HOUR_NS)
+    return f"A useful GPU-hour cost {wording.usd(told.usd_per_useful_gpu_hour)}, at {wording.usd(paid)} paid."
+
+
+def incident(share: IncidentShare) -> str:
+    """What it was and cost, and how `holdfast cost` is asked for it."""
+    what = f"{share.what} ({share.subject})" if share.subject else share.what
+    return f"{wording.short(what)}, {wording.usd(share.usd)} ({share.run}/{share.name})"
+
+
+def team(spend: TeamSpend) -> str:
+    return spend.team or NO_TEAM
+
+
+def standing(spend: TeamSpend) -> str:
+    """How a team stands against its target."""
+    if spend.standing == "below" and spend.target is not None and spend.utilisation is not None:
+        return f"{100 * (spend.target - spend.utilisation):.1f} points below"
+    return {"no target": wording.UNKNOWN, "unknown": "not known"}.get(spend.standing, spend.standing)
+
+
+def verdict(found: Rise) -> str:
+    """Whether spend rises faster than progress."""
+    return _RISES[found.verdict]
+
+
+def rise(found: Rise) -> str:
+    """How that is known."""
+    if found.latest is None or found.best is None:
+        return f"{wording.opening(found.reason)}."
+    best = wording.usd(found.best.usd_per_useful_gpu_hour or 0.0)
+    if found.ratio is None or found.ratio_low is None or found.latest.usd_per_useful_gpu_hour is None:
+        reason = wording.opening(found.reason)
+        return f"{reason}; in the best {_PART} before, a useful GPU-hour cost {best}."
+    latest = wording.usd(found.latest.usd_per_useful_gpu_hour)
+    change = _change(found.ratio)
+    if found.ratio > 1 + found.rise_min:
+        change += f", and at least {_change(found.ratio_low)} with {100 * found.confidence:.0f} % confidence"
+    compared = f"{latest} in the latest {_PART} of the spend, {best} in the best one before: {change}"
+    return (
+        f"A useful GPU-hour cost {compared}. From {100 * found.rise_min:.0f} % more on it is called a rise."
+    )
+
+
+def _change(ratio: float) -> str:
+    percent = 100 * (ratio - 1)
+    return f"{abs(percent):.1f} % {'less' if percent < -0.05 else 'more'}"
+
+
+def transfer(moved: Transfer) -> str:
+    return _TRANSFERS[moved.what]
+
+
+def transfer_size(moved: Transfer) -> str:
+    if not moved.sized:
+        return "size not recorded"
+    more = "" if moved.sized == moved.times else f" in {moved.sized:,} of {moved.times:,}"
+    return size(moved.size_bytes) + more
+
+
+def transfer_usd(moved: Transfer) -> str:
+    if moved.usd is None:
+        return wording.UNKNOWN
+    return wording.usd(moved.usd) + (" assumed" if moved.assumed else "")
+
+
+def choice(found: OwnOrRent) -> str:
+    """Own or rent, in one sentence."""
+    own, rent = (
+        wording.usd(found.own_usd_per_useful_gpu_hour),
+        wording.usd(found.rent_usd_per_useful_gpu_hour),
+    )
+    used = f"at {wording.percent(found.terms.utilisation.value)} utilisation"
+    if found.cheaper == "own":
+        return f"Owning is cheaper: {own} for a useful GPU-hour, rented {rent}, {used}."
+    return f"Renting is cheaper: {rent} for a useful GPU-hour, owned {own}, {used}."
+
+
+def break_even(found: OwnOrRent) -> str:
+    """From where on owning pays."""
+    if found.break_even_utilisation > 1:
+        return "Owning does not pay at any utilisation."
+    pays = f"Owning pays above {wording.percent(found.break_even_utilisation)} utilisation"
+    if found.cheaper == "own":
+        goodput = wording.percent(found.break_even_goodput)
+        rented = wording.percent(found.terms.rent_goodput.value)
+        pays += f", as long as goodput there stays above {goodput} (rented: {rented})"
+    months = found.break_even_months
+    if months is None:
+        return f"{pays}; as it is, the machines never pay for themselves."
+    life = found.terms.amortisation_years.value * MONTHS_PER_YEAR
+    late = ", beyond their life" if months > life else ""
+    return f"{pays}; the machines pay for themselves in {months:,.0f} months{late}."
+
+
+def point(told: Finance) -> str:
+    """What reliability is worth."""
+    found = told.own_or_rent
+    own, rent = (
+        wording.usd(found.point_own_usd_per_gpu_year),
+        wording.usd(found.point_rent_usd_per_gpu_year),
+    )
+    sentence = f"One point of goodput is worth {rent} a year for a rented GPU, {own} for an owned one"
+    if told.point_usd is None:
+        return f"{sentence}."
+    return f"{sentence}; here it would have been {wording.usd(told.point_usd)}."
+
+
+def assumptions(told: Finance) -> list[tuple[str, Priced]]:
+    """Every number that nobody gave, with its name: first what the spend stands on, then owning."""
+    found: dict[str, Priced] = {}
+    for run in told.runs:
+        price = run.usd_per_gpu_hour
+        if price.assumed:
+            found.setdefault(f"usd_per_gpu_hour = {price.value:g}", price)
+    if any(moved.assumed for moved in told.data.transfers):
+        egress = told.prices.egress_usd_per_gb
+        found[f"egress_usd_per_gb = {egress.value:g}"] = egress
+    terms = told.own_or_rent.terms
+    for key in Terms.__struct_fields__:
+        term: Priced = getattr(terms, key)
+        if term.assumed and term not in found.values():
+            found[f"{key} = {term.value:g}"] = term
+    return list(found.items())

@@ -1,0 +1,141 @@
+"""`holdfast finance` as its user runs it: three teams' month, and the published run of 112 nodes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+GOOGLE = "google-70b-112-nodes-events.jsonl"
+TEAMS = "three-teams.csv"
+TARGETS = "[team_targets]\npretraining = 0.9\npost-training = 0.85\nvision = 0.6\n"
+
+
+@pytest.fixture
+def month(holdfast: Any, data: Path, tmp_path: Path) -> Any:
+    done = holdfast("import", data / TEAMS)
+    assert (done.code, done.err) == (0, "")
+    (tmp_path / "prices.toml").write_text(TARGETS, encoding="utf-8")
+    return lambda *arguments, **variables: holdfast(
+        "finance", "--prices", tmp_path / "prices.toml", *arguments, **variables
+    )
+
+
+def test_the_month_sums_and_agrees_with_the_ledger(holdfast: Any, month: Any) -> None:
+    told = month("--json").json
+    reports = {run["run"]: holdfast("report", run["run"], "--json").json for run in told["runs"]}
+    assert told["spend"]["gpu_ns"] == sum(report["paid_gpu_ns"] for report in reports.values())
+    assert told["spend"]["usd"] == pytest.approx(sum(report["paid_usd"] for report in reports.values()))
+    assert told["useful"]["gpu_ns"] == sum(report["partition"]["useful"] for report in reports.values())
+    assert (
+        told["useful"]["gpu_ns"] + sum(cause["gpu_ns"] for cause in told["causes"]) == told["spend"]["gpu_ns"]
+    )
+    assert sum(team["spend"]["gpu_ns"] for team in told["teams"]) == told["spend"]["gpu_ns"]
+    assert {team["team"]: team["standing"] for team in told["teams"]} == {
+        "vision": "below",
+        "pretraining": "met",
+        "post-training": "met",
+    }
+
+
+def test_warm_coolant_is_seen_in_the_price_of_progress(month: Any) -> None:
+    rise = month("--json").json["trend"]["rise"]
+    assert rise["verdict"] == "yes"
+    assert rise["ratio"] == pytest.approx(1.198, abs=0.001)
+    assert rise["ratio_low"] > 1
+    before = month("--json", "--until", "2026-10-17T00:00:00Z").json["trend"]["rise"]
+    assert before["verdict"] != "yes"
+
+
+def test_the_terminal_has_the_answer_first(month: Any) -> None:
+    shown = month().out
+    assert shown.startswith("2,056,963 USD spent, 89.1 % of it useful, 224,924 USD not.\n")
+    for expected in (
+        "A useful GPU-hour cost 2.91 USD, at 2.58 USD paid.",
+        "coolant inlet too warm, GPUs throttled (loop-3), 138,445 USD (pretrain-70b/3)",
+        "2.9 points below",
+        "Spend rises faster than progress\n",
+        "26 restarts, 17 launches came to nothing.",
+        "Cold data fetched",
+        "417.60 USD assumed",
+        "Owning is cheaper",
+        "egress_usd_per_gb = 0.09",
+        "utilisation = 0.8",
+    ):
+        assert expected in shown
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_no_line_is_wider_than_the_terminal(month: Any, columns: int) -> None:
+    assert max(map(len, month(COLUMNS=str(columns)).out.splitlines())) <= columns
+
+
+def test_a_run_that_failed_all_the_time(holdfast: Any, data: Path) -> None:
+    assert holdfast("import", data / GOOGLE, "--reference-step-s", "8", "--usd-per-gpu-hour", "4").code == 0
+    told = holdfast("finance", "--json").json
+    assert told["useful_share"] == pytest.approx(0.4157, abs=1e-4)
+    assert told["usd_per_useful_gpu_hour"] == pytest.approx(4 / told["useful_share"])
+    assert (told["retries"]["restarts"], told["retries"]["fruitless_launches"]) == (67, 20)
+    assert told["causes"][0]["key"] == "starting"
+    assert told["own_or_rent"]["terms"]["goodput"]["value"] == pytest.approx(0.4157, abs=1e-4)
+    assert told["own_or_rent"]["terms"]["rent_usd_per_gpu_hour"]["value"] == pytest.approx(4)
+
+
+def test_some_runs_some_teams_some_time(month: Any) -> None:
+    assert [run["run"] for run in month("--run", "agents-rl", "--json").json["runs"]] == ["agents-rl"]
+    assert [run["run"] for run in month("--team", "vision", "--json").json["runs"]] == ["video-ablation"]
+    whole = month("--run", "pretrain-70b", "--json").json
+    late = month("--run", "pretrain-70b", "--since", "2026-10-19T00:00:00Z", "--json").json
+    assert late["since_ns"] == late["first_ns"] == 1_792_368_000 * 10**9
+    assert late["spend"]["gpu_ns"] < whole["spend"]["gpu_ns"]
+    assert late["useful_share"] < whole["useful_share"]
+    assert late["retries"]["restarts"] == 0
+    assert {moved["what"]: moved["times"] for moved in late["data"]["transfers"]}["egress"] == 2
+
+
+def test_terms_of_owning_can_be_given(month: Any, tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text("server_usd_per_gpu = 60_000\nutilisation = 0.4\n", encoding="utf-8")
+    found = month("--own", tmp_path / "own.toml", "--json").json["own_or_rent"]
+    assert found["cheaper"] == "rent"
+    assert not found["terms"]["utilisation"]["assumed"]
+    template = month("--example-own").out
+    (tmp_path / "own.toml").write_text(template, encoding="utf-8")
+    assert month("--own", tmp_path / "own.toml", "--json").json == month("--json").json
+
+
+def test_the_page_is_written_where_it_is_wanted(month: Any, tmp_path: Path) -> None:
+    done = month("--html", tmp_path / "page.html")
+    assert done.out == ""
+    assert "page.html" in done.err
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "2,056,963 USD" in page
+    assert month("--html", "-", PYTHONIOENCODING="ascii").out == page
+    both = month("--html", tmp_path / "page.html", "--json")
+    assert both.json["runs"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence", "hint"),
+    [
+        (("--run", "agents"), "There is no run 'agents' in the store.", "Did you mean 'agents-rl'?"),
+        (("--team", "visions"), "No run names the team 'visions'.", "Named are: 'post-training'"),
+        (("--since", "yesterday"), "--since:", "2026-01-31T12:00:00Z"),
+        (("--until", "2020-01-01T00:00:00Z"), "No run has an event in that time.", "holdfast runs"),
+        (("--since", "1760000002", "--until", "1760000001"), "`--until` is not after", "Swap them"),
+        (("--own", "nowhere.toml"), "The terms cannot be read from nowhere.toml", "--example-own"),
+        (("--html", "-", "--json"), "would both print to stdout", "Leave one of them out."),
+        (("--html", "nowhere/page.html"), "The page cannot be written", "a directory that exists"),
+    ],
+)
+def test_a_mistake_is_told_in_a_sentence(
+    month: Any, arguments: tuple[str, ...], sentence: str, hint: str
+) -> None:
+    done = month(*arguments)
+    assert (done.code, done.out) == (2, "")
+    assert sentence in done.err
+    assert hint in done.err
+
+
+def test_an_empty_store(holdfast: Any) -> None:
+    done = holdfast("finance")
+    assert done.code == 2
+    assert "The store holds no runs yet." in done.err

@@ -1,0 +1,187 @@
+"""`holdfast plan run` as its user runs it: published clusters, one's own, and a run in the record."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.cli import import_
+from holdfast.cli.plan.run import command
+from holdfast.record.errors import InputError
+from holdfast.twin.presets import preset
+
+GOOGLE = "google-70b-112-nodes-events.jsonl"
+GOOGLE_RUN = "test-040104-goodput-n112-70b-a3m"
+OWN = ("--gpus", "1024", "--days", "10", "--mtbf", "20")
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """The verb in this process: what it prints as JSON."""
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
+
+    def run(*arguments: str | Path) -> Any:
+        command.main(["--json", *map(str, arguments)], standalone_mode=False)
+        return msgspec.json.decode(capsys.readouterr().out)
+
+    return run
+
+
+def test_formula_and_twin_agree_on_ones_own_cluster(plan: Any) -> None:
+    told = plan(*OWN, "--runs", "8")
+    assert told["work_days"] == 10
+    assert told["mtbf_h"] == pytest.approx(20)
+    assert told["twin_runs"] == 8
+    assert told["formula"]["mean_days"] == pytest.approx(told["twin"]["mean_days"], rel=0.02)
+    for side in (told["formula"], told["twin"]):
+        assert 10 < side["p10_days"] <= side["p50_days"] <= side["p90_days"] < 12
+        assert side["goodput"] == pytest.approx(10 / side["mean_days"])
+    assert told["unsure"] is None
+
+
+def test_llama3_takes_more_than_its_54_days(plan: Any) -> None:
+    told = plan("--preset", "llama3-405b", "--runs", "1")
+    assert told["gpus"] == 16_384
+    assert told["mtbf_h"] == pytest.approx(3.09, abs=0.01)
+    assert told["interruptions"] == pytest.approx(466 * told["formula"]["mean_days"] / 54, rel=0.05)
+    assert told["formula"]["goodput"] > 0.90
+    assert told["ettr"] == pytest.approx(told["formula"]["goodput"], abs=0.02)
+
+
+def test_the_worth_of_changes_is_ranked_and_priced(plan: Any) -> None:
+    told = plan(*OWN, "--spares", "4", "--runs", "0")
+    worth = [one for one in told["worth"] if "spare" not in one["name"]]
+    assert [one["name"] for one in worth][:2] == ["Holdfast", "a snapshot in memory every step"]
+    assert worth == sorted(worth, key=lambda one: -one["days_sooner"])
+    for one in worth:
+        assert one["gained"] == pytest.approx(one["goodput"] - told["formula"]["goodput"])
+        assert one["gpu_hours"] == pytest.approx(24 * (1_024 + 4 * 8) * one["days_sooner"])
+        assert one["usd"] == pytest.approx(one["gpu_hours"] * told["usd_per_gpu_hour"])
+
+
+def test_the_price_is_the_users(plan: Any, tmp_path: Path) -> None:
+    prices = tmp_path / "prices.toml"
+    prices.write_text("usd_per_gpu_hour = 2.5\n", encoding="utf-8")
+    assert plan(*OWN, "--runs", "0", "--prices", prices)["usd_per_gpu_hour"] == 2.5
+
+
+def test_one_per_cent(plan: Any) -> None:
+    bad = plan(*OWN, "--runs", "0", "--member-gpus", "16")["bad_gpus"]
+    assert bad["effect"]["nodes_hit"] == pytest.approx(1 - 0.99**8)
+    assert bad["effect"]["without_members"] == pytest.approx(0.99**16)
+    assert bad["tenth_unit_gpus"] == 11
+    assert bad["tenth_slowdown"] == pytest.approx(10 / 9)
+
+
+def test_a_start_makes_dates(plan: Any) -> None:
+    told = plan(*OWN, "--runs", "0", "--start", "2026-09-01")
+    start_ns = 1_788_220_800 * 10**9
+    days = [(at_ns - start_ns) / 86_400e9 for at_ns in told["done_ns"]]
+    formula = told["formula"]
+    assert days == pytest.approx([formula["p10_days"], formula["p50_days"], formula["p90_days"]])
+
+
+def test_an_assumed_rate_is_an_uncertain_one(plan: Any) -> None:
+    told = plan("--gpus", "16384", "--days", "30", "--runs", "0")
+    sure, unsure = (told[side]["p90_days"] - told[side]["p10_days"] for side in ("formula", "unsure"))
+    assert unsure > 3 * sure
+    assert "failure rate" in {one["what"] for one in told["assumed"]}
+
+
+def test_everything_assumed_has_a_source(plan: Any) -> None:
+    for arguments in (OWN, ("--preset", "rsc-2-1024")):
+        assumed = plan(*arguments, "--runs", "0")["assumed"]
+        assert assumed
+        assert all(one["source"] for one in assumed)
+
+
+def test_rates_of_ones_own(plan: Any, tmp_path: Path) -> None:
+    rates = tmp_path / "rates.json"
+    rates.write_bytes(msgspec.json.encode({"preset": preset("infinitehbd").hazards}))
+    told = plan("--gpus", "3200", "--days", "30", "--rates", rates, "--runs", "0")
+    assert told["mtbf_h"] == pytest.approx(24 / (4.195 * 0.4), rel=0.001)
+
+
+def test_holdfast_has_no_ettr_of_kokolis(plan: Any) -> None:
+    told = plan(*OWN, "--policy", "holdfast", "--runs", "0")
+    assert told["ettr"] is None
+    assert told["formula"]["goodput"] > 0.98
+
+
+@pytest.fixture
+def imported(plan: Any, data: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    """The verb beside a record of the published run of 112 nodes."""
+    import_.command.main([str(data / GOOGLE), "--reference-step-s", "8"], standalone_mode=False)
+    capsys.readouterr()
+    return plan
+
+
+def test_a_run_in_the_record_goes_on_as_it_did(imported: Any) -> None:
+    """It was up for 3.4 h of 9.8 h and failed 22 times: what is left takes more than twice its time."""
+    told = imported("--run", GOOGLE_RUN, "--steps", "20000", "--runs", "2")
+    assert told["work_days"] == pytest.approx((20_000 - 1_960) * 8 / 86_400)
+    assert told["mtbf_h"] == pytest.approx(3.4 / 22, rel=0.05)
+    assert 0.3 < told["formula"]["goodput"] < 0.5
+    assert told["twin"]["mean_days"] == pytest.approx(told["formula"]["mean_days"], rel=0.1)
+    assert told["unsure"] is not None
+    # It starts where the record ends: 2 April 2025, 15:57 UTC.
+    assert told["done_ns"][0] / 1e9 > 1_743_609_000 + told["work_days"] * 86_400
+
+
+@pytest.mark.parametrize("columns", ["80", "120"])
+def test_it_fits_the_terminal(holdfast: Any, columns: str) -> None:
+    shown = holdfast("plan", "run", *OWN, "--runs", "2", "--start", "2026-09-01", COLUMNS=columns).out
+    assert max(map(len, shown.splitlines())) <= int(columns)
+    for expected in (
+        "10 days of training take",
+        "Done on 11 Sep 2026",
+        "twin, 2 runs",
+        "what would help",
+        "If 1 % of the GPUs",
+        "Assumed",
+    ):
+        assert expected in shown
+
+
+def test_a_mistake_is_told_in_a_sentence(holdfast: Any) -> None:
+    done = holdfast("plan", "run", "--gpus", "64")
+    assert (done.code, done.out) == (2, "")
+    assert "How much work there is was not said.\n  hint: Give --days" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ((), "One thing to foresee is needed"),
+        (("--gpus", "64", "--run", "x"), "One thing to foresee is needed"),
+        (("--gpus", "64"), "How much work there is was not said."),
+        (("--gpus", "10", "--days", "1", "--member-gpus", "4"), "no whole number of replicas of 4"),
+        (("--preset", "llama"), "There is no preset 'llama'."),
+        (("--preset", "llama3-405b", "--gpus", "100"), "no multiple of that"),
+        (("--preset", "rsc-1", "--chip", "h100"), "--chip cannot be given beside --preset."),
+        ((*OWN, "--policy", "hopefast"), "There is no policy 'hopefast'."),
+        ((*OWN, "--rates", "nowhere.json"), "--rates and --mtbf both say"),
+        (("--gpus", "64", "--days", "1", "--rates", "nowhere.json"), "cannot be read"),
+        ((*OWN, "--start", "tomorrow"), "--start"),
+        (("--gpus", "16384", "--days", "30", "--spares", "0"), "in no sensible time"),
+    ],
+)
+def test_mistakes_are_refused(plan: Any, arguments: tuple[str, ...], complaint: str) -> None:
+    with pytest.raises(InputError) as caught:
+        plan(*arguments)
+    assert complaint in caught.value.sentence
+    assert caught.value.hint
+
+
+def test_a_run_needs_its_last_step(imported: Any) -> None:
+    with pytest.raises(InputError, match="nothing says how many are to come"):
+        imported("--run", GOOGLE_RUN)
+    with pytest.raises(InputError, match="--steps 100 does not say"):
+        imported("--run", GOOGLE_RUN, "--steps", "100")
+
+
+def test_runs_that_are_not_done_are_told(plan: Any) -> None:
+    """Few spares and long repairs: what the formula has as a mean, single runs may wait for much longer."""
+    told = plan("--preset", "rsc-1-1024", "--days", "2", "--spares", "0", "--runs", "20")
+    assert 0 < told["twin_unfinished"] < told["twin_runs"] == 20

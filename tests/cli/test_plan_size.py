@@ -1,0 +1,116 @@
+"""`holdfast plan size`: the ranking, the check of one layout, and what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LLAMA_16K = "--model llama3-405b --gpus 16384 --chip h100 --seq 8192 --global-batch 2048"
+
+
+def test_the_ranking_names_the_best_first_and_what_was_assumed(holdfast: Any) -> None:
+    done = holdfast("plan", "size", *f"{LLAMA_16K} --tokens 15.6t --limit 3".split())
+    assert done.code == 0, done.err
+    lines = done.out.splitlines()
+    assert lines[0] == "llama3-405b on 16,384 H100: TP8 PP16 DP128 is the best of 18 layouts that fit."
+    rows = [line for line in lines if line.startswith("TP")]
+    assert [row.split()[:3] for row in rows[:1]] == [["TP8", "PP16", "DP128"]]
+    assert len(rows) == 3
+    assert "and 15 more; see --limit" in done.out
+    assert "Table 4" in done.out.partition("Assumed")[2]
+    assert done.err == ""
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_no_line_is_wider_than_the_terminal(holdfast: Any, columns: int) -> None:
+    done = holdfast("plan", "size", *f"{LLAMA_16K} --limit 3".split(), COLUMNS=str(columns))
+    assert max(len(line.rstrip()) for line in done.out.splitlines()) <= columns
+    assert "TP8 PP16 DP128" in done.out
+
+
+def test_json_has_everything(holdfast: Any) -> None:
+    found = holdfast("plan", "size", *f"{LLAMA_16K} --json --limit 1".split()).json
+    assert len(found["sized"]) == 18
+    best = found["sized"][0]
+    assert best["layout"] | {"interleave": 8, "zero": 2, "recompute": "selective"} == best["layout"]
+    assert best["memory_bytes"] == sum(best["memory"].values()) <= found["usable_bytes"]
+    assert best["survival"]["dp"] == 127
+    assert found["case"]["training"]["global_batch"] == 2048
+    assert found["reference"]["mfu_percent"] == 41
+    assert any("GPU-hour" in one for one in found["assumed"])
+
+
+def test_a_layout_is_checked_part_by_part(holdfast: Any) -> None:
+    done = holdfast("plan", "size", *f"{LLAMA_16K} --tp 8 --pp 16".split())
+    assert done.code == 0, done.err
+    assert "TP8 PP16 DP128 fits, with 71.3 of 75.7 GiB a GPU." in done.out
+    assert "activations      63.5 GiB" in done.out
+    assert "pipeline bubble" in done.out
+    assert "127 of 128 replicas go on" in done.out
+
+
+def test_a_layout_that_works_but_not_well_is_warned_of(holdfast: Any) -> None:
+    flags = "--model llama3-70b --gpus 64 --chip h100 --tp 8 --pp 8 --interleave 1 --global-batch 16"
+    done = holdfast("plan", "size", *flags.split())
+    assert done.code == 0
+    assert "holdfast: The pipeline stands idle for 44 % of the time it computes" in done.err
+    assert "holdfast: It does not survive the loss of a node" in done.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence", "hint"),
+    [
+        ("--model llama3-8b --gpus 19 --chip h100", "19 GPUs are no whole", "that fit are 16 and 24."),
+        ("--model llama3-405b --gpus 16 --chip h100", "needs 429.7 GiB a GPU", "GPUs that fits is 104."),
+        (
+            "--model llama3-70b --gpus 64 --chip h100 --tp 16 --pp 1",
+            "NVLink domain",
+            "nearest that fit are TP8",
+        ),
+        ("--model llama3-70b --gpus 64 --chip h100 --tp 3", "TP 3", "TP4"),
+        ("--model llama4 --gpus 64 --chip h100", "'llama4' is not known.", "llama3-8b"),
+        ("--model llama3-8b --chip h100", "gpus missing.", "1024 GPUs"),
+        ("--gpus 8 --chip h100", "The model is not fully described", "[model]"),
+        ("--model llama3-8b --gpus 8 --chip a100 --precision fp8", "no fp8 arithmetic.", "bf16"),
+        ("--model llama3-8b --gpus 8 --chip h100 --survive-node-loss", "no layout survives", "spare node"),
+        ("--model llama3-8b --gpus 8 --chip b300 --lanes 6", "6 lanes are no power of two", "Take 4 or 8."),
+        ("nowhere.toml", "nowhere.toml cannot be read", "docs/sizing.md"),
+    ],
+)
+def test_what_is_wrong_is_refused_in_one_sentence_with_a_hint(
+    holdfast: Any, flags: str, sentence: str, hint: str
+) -> None:
+    done = holdfast("plan", "size", *flags.split())
+    assert (done.code, done.out) == (2, "")
+    told, hinted = done.err.splitlines()
+    assert sentence in told
+    assert told.endswith(".")
+    assert hint in hinted
+
+
+def test_a_file_with_a_model_of_ones_own_and_a_flag_over_it(holdfast: Any, tmp_path: Path) -> None:
+    (tmp_path / "size.toml").write_text(
+        """
+        [model]
+        layers = 24
+        hidden = 2048
+        heads = 16
+        ffn = 8192
+        vocab = 50000
+        [cluster]
+        chip = "h100"
+        gpus = 64
+        [loader]
+        workers = 16
+        cpus_per_node = 64
+        """,
+        encoding="utf-8",
+    )
+    found = holdfast("plan", "size", "size.toml", "--gpus", "32", "--tp", "1", "--pp", "1", "--json")
+    assert found.code == 0, found.err
+    assert found.json["case"]["cluster"]["gpus"] == 32
+    assert "136 processes for 64 CPUs" in found.err
+    (tmp_path / "prices.toml").write_text("usd_per_gpu_hour = 1.0", encoding="utf-8")
+    cheap = holdfast("plan", "size", "size.toml", "--prices", "prices.toml", "--json").json
+    assert cheap["usd_per_gpu_hour"] == 1.0
+    assert not any("GPU-hour" in one for one in cheap["assumed"])

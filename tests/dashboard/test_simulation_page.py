@@ -1,0 +1,420 @@
+"""The simulation page: what it says is what was compared, for many runs and for one, and in a browser."""
+
+import html
+import re
+import shlex
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.cli.simulate import command as simulate
+from holdfast.dashboard import charts, simulation_charts, wording
+from holdfast.dashboard.simulation_page import render
+from holdfast.economics.prices import GIVEN
+from holdfast.ledger.categories import Category
+from holdfast.twin.policies import Policy, policies
+from holdfast.twin.presets import names, preset
+from holdfast.twin.sweep import Comparison, Figures, Spread, summarise
+
+PAGE_BYTES_MAX = 100_000
+BROWSER_S_MAX = 60
+VOID = {"meta"}
+HOUR_NS = 3_600 * 10**9
+EVIL = "<script>alert(1)</script>"
+LLAMA3 = preset("llama3-405b")
+GPUS = LLAMA3.job.gpus
+SPARE_NODES = LLAMA3.practice.spare_nodes
+DAYS = 54
+PRICE_USD = 4.0
+PAID_GPU_HOURS = (GPUS + 8 * SPARE_NODES) * DAYS * 24
+
+LOSSES: dict[str, dict[str, int]] = {
+    "restart": {"spare": 261_000, "starting": 680_000, "recomputed": 631_000, "dead_undetected": 72_000},
+    "requeue": {"spare": 261_000, "recovering": 1_330_000, "recomputed": 570_000},
+    "holdfast-static": {"spare": 261_000, "recovering": 33_000, "slowdown": 4_300},
+    "holdfast": {"spare": 261_000, "recovering": 33_000, "slowdown": 4_300},
+}
+"""GPU-hours that a policy loses in the run of the first seed; each further one loses a hundredth more."""
+
+AROUND = """<!doctype html><meta charset="utf-8">
+<iframe style="border: 0; width: {width}px; height: 800px" srcdoc="{page}"></iframe>
+<pre></pre>
+<script>
+onload = () => {{
+  const page = document.querySelector("iframe").contentDocument;
+  const seen = (selector) => [...page.querySelectorAll(selector)].map((one) => one.getBoundingClientRect());
+  const texts = seen("svg text").filter((box) => box.width);
+  const cells = seen("th, td, p").filter((box) => box.width);
+  document.querySelector("pre").textContent = JSON.stringify({{
+    width: page.documentElement.scrollWidth,
+    right_max: Math.max(...[...texts, ...cells].map((box) => box.right)),
+    left_min: Math.min(...[...texts, ...cells].map((box) => box.left)),
+    text_px_min: Math.min(...texts.map((box) => box.height)),
+  }});
+}};
+</script>
+"""
+
+
+class Measured(msgspec.Struct):
+    """The page in a browser: how wide it is, what its letters reach, and how high they are in charts."""
+
+    width: float
+    right_max: float
+    left_min: float
+    text_px_min: float
+
+
+class Page(HTMLParser):
+    """A page taken apart; a tag that is not closed, or closed twice, is an error."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        assert text.startswith("<!doctype html>")
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.links: list[str] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_startendtag(tag, attrs)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.links += [value or "" for name, value in attrs if name in ("href", "src", "xlink:href")]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] not in (["style"], ["text"]):
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+    def section(self, title: str, until: str) -> str:
+        return self.text.partition(title)[2].partition(until)[0]
+
+
+def played(policy: str, seed: int) -> Figures:
+    """A run made up: later seeds lose a little more."""
+    lost = {key: hours * (100 + seed) // 101 for key, hours in LOSSES[policy].items()}
+    useful = PAID_GPU_HOURS - sum(lost.values())
+    partition = {category.key: 0 for category in Category} | lost | {"useful": useful}
+    return Figures(
+        policy=policy,
+        seed=seed,
+        interruptions=400 + 5 * seed,
+        planned=50,
+        restarts=460 if policy.startswith("re") else 0,
+        steps=640_000 - seed,
+        rolled_back_steps=0,
+        effective_time=useful / (PAID_GPU_HOURS - lost["spare"]),
+        goodput=useful / PAID_GPU_HOURS,
+        paid_gpu_hours=PAID_GPU_HOURS,
+        lost_gpu_hours=PAID_GPU_HOURS - useful,
+        cost_usd=PRICE_USD * (PAID_GPU_HOURS - useful),
+        partition={key: hours * HOUR_NS for key, hours in partition.items()},
+        is_exact=True,
+    )
+
+
+def compare(*named: str, runs: int = 20) -> Comparison:
+    known: dict[str, Policy] = {one.name: one for one in policies(GPUS, SPARE_NODES)}
+    groups = {name: [played(name, seed) for seed in range(1, runs + 1)] for name in named}
+    return Comparison(
+        preset=LLAMA3.title,
+        source=LLAMA3.source,
+        gpus=GPUS,
+        days=DAYS,
+        seed=1,
+        runs=runs,
+        usd_per_gpu_hour=PRICE_USD,
+        price_source="a list of prices",
+        is_exact=True,
+        policies=tuple(summarise(known[name], groups[name], groups[named[0]]) for name in named),
+    )
+
+
+@pytest.fixture(scope="module")
+def many() -> Comparison:
+    return compare("restart", "requeue", "holdfast")
+
+
+def replayed(page: Page) -> str:
+    found = re.search(r"To play it again (holdfast simulate .*?) with the same files", page.text)
+    assert found is not None
+    return found[1]
+
+
+def test_the_best_policy_is_held_against_the_first(many: Comparison) -> None:
+    text = Page(render(many)).text
+    first, best = many.policies[0], many.policies[2]
+    summary = text[: text.index("Effective time by policy")]
+    assert f"{LLAMA3.title} 16,384 GPUs 54 days 3 policies, 20 runs of each" in summary
+    assert (
+        f"{wording.percent(best.effective_time.p50)} of the time in the run is effective with Holdfast"
+        in (summary)
+    )
+    assert f"against {wording.percent(first.effective_time.p50)} with full restart from checkpoint" in summary
+    assert f"Saved against restart {wording.rough(best.saved_usd.p50)} USD" in summary
+    low, high = wording.rough(best.saved_usd.p10), wording.rough(best.saved_usd.p90)
+    assert f"{low.removesuffix(' million')} to {high} USD in eight of ten runs" in summary
+    assert f"{wording.rough(best.saved_gpu_hours.p50)} GPU-hours" in summary
+    assert f"as much as {best.saved_gpu_hours.p50 / (24 * DAYS):,.0f} GPUs do in 54 days" in summary
+
+
+def test_effective_time_of_every_policy_with_its_spread(many: Comparison) -> None:
+    section = Page(render(many)).section("Effective time by policy", "Where the lost GPU-hours go")
+    assert "Its owners reported at least 90.0 %" in section
+    for one in many.policies:
+        middle, low, high = (
+            wording.percent(value)
+            for value in (one.effective_time.p50, one.effective_time.p10, one.effective_time.p90)
+        )
+        assert f"{one.policy} {one.title} {middle} {low.removesuffix(' %')} to {high}" in section
+
+
+def test_every_loss_has_its_category_and_colour_and_they_sum(many: Comparison) -> None:
+    page = render(many)
+    section = Page(page).section("Where the lost GPU-hours go", "Interruptions, and how many")
+    for category in Category:
+        hours = [one.partition_gpu_hours[category.key] for one in many.policies]
+        is_shown = category != Category.USEFUL and any(hours)
+        row = f"{category.meaning} {' '.join(f'{value:,.0f}' for value in hours)}"
+        assert (row in section) is is_shown
+        assert (f'<rect class="mark c-{category.key}"' in page) is is_shown
+    sums = [
+        sum(one.partition_gpu_hours.values()) - one.partition_gpu_hours["useful"] for one in many.policies
+    ]
+    assert f"Lost {' '.join(f'{value:,.0f}' for value in sums)}" in section
+
+
+def test_bars_have_one_scale_and_are_as_long_as_the_losses(many: Comparison) -> None:
+    strips = re.findall(r'<svg class="strip".*?</svg>', render(many))
+    ends = [
+        max(float(x) + float(width) for x, width in re.findall(r'x="([\d.]+)%" width="([\d.]+)%"', strip))
+        for strip in strips
+    ]
+    lost = [PAID_GPU_HOURS - one.partition_gpu_hours["useful"] for one in many.policies]
+    assert ends == pytest.approx([100 * value / max(lost) for value in lost], abs=charts.BAR_PERCENT_MIN)
+
+
+def test_all_figures_are_there_in_one_unit_a_row(many: Comparison) -> None:
+    section = Page(render(many)).section("All figures", "What it rests on")
+    saved = [one.saved_usd for one in many.policies]
+    assert f"Paid, million GPU-hours the job’s nodes and the spares {PAID_GPU_HOURS / 1e6:.2f} " in section
+    assert saved[1].p50 < 0 < saved[2].p10
+    assert (
+        "Saved, million USD against the first policy 0 "
+        f"−{-saved[1].p50 / 1e6:.2f} −{-saved[1].p10 / 1e6:.2f} to −{-saved[1].p90 / 1e6:.2f} "
+        f"{saved[2].p50 / 1e6:.2f} {saved[2].p10 / 1e6:.2f} to {saved[2].p90 / 1e6:.2f}"
+    ) in section
+    assert "Restarts of the whole job 460 460 0" in section
+
+
+def test_interruptions_against_what_was_to_be_expected(many: Comparison) -> None:
+    section = Page(render(many)).section("Interruptions, and how many were to be expected", "All figures")
+    assert (
+        "419 failures strike the job’s nodes in 54 days, eight of ten times 393 to 445 (Poisson)" in section
+    )
+    assert "Its owners counted 419 (The Llama 3 Herd of Models (arXiv:2407.21783), Table 5)" in section
+    assert "restart full restart from checkpoint (torchrun) 452 414 to 490" in section
+
+
+def test_what_it_rests_on(many: Comparison) -> None:
+    page = Page(render(many))
+    section = page.section("What it rests on", "Made by Holdfast")
+    assert LLAMA3.source in section
+    assert "Assumed: 4.00 USD a GPU-hour, of all that are held, spares too: a list of prices" in section
+    for one in many.policies:
+        assert f"{one.policy} 32 spare nodes {wording.opening(one.source)}" in section
+    assert "Seeds 1 to 20, the same ones for every policy" in section
+    assert "the events of all 60 runs" in section
+    assert "to the nanosecond" in section
+    priced = Page(render(msgspec.structs.replace(many, price_source=GIVEN))).text
+    assert "Price 4.00 USD a GPU-hour, of all that are held, spares too: the prices file" in priced
+
+
+def test_the_command_says_what_differs_from_the_preset(many: Comparison) -> None:
+    assert replayed(Page(render(many))) == (
+        "holdfast simulate --preset llama3-405b --policy restart --policy requeue --policy holdfast "
+        "--seed 1 --runs 20"
+    )
+    known = [one.name for one in policies(GPUS, SPARE_NODES)]
+    everything = tuple(msgspec.structs.replace(many.policies[0], policy=name) for name in known)
+    told = replayed(Page(render(msgspec.structs.replace(many, policies=everything))))
+    assert told == "holdfast simulate --preset llama3-405b --policy all --seed 1 --runs 20"
+
+
+def test_the_command_plays_the_same_again(tmp_path: Path) -> None:
+    def page_of(words: list[str]) -> str:
+        path = tmp_path / "page.html"
+        run = [*words, "--processes", "1", "--html", str(path)]
+        done = CliRunner().invoke(simulate, run, env={"HOLDFAST_HOME": str(tmp_path), "HOLDFAST_PRICES": ""})
+        assert done.exit_code == 0, done.output
+        return path.read_text(encoding="utf-8")
+
+    asked = "--preset rsc-1-1024 --gpus 256 --days 2.5 --spares 3 --policy restart --policy spares --runs 2"
+    first = page_of([*shlex.split(asked), "--seed", "7"])
+    text = Page(first).text
+    assert "restart 3 spare nodes" in text
+    assert "spares 4 spare nodes" in text
+    assert page_of(shlex.split(replayed(Page(first)))[2:]) == first
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_preset_tells_what_was_to_be_expected(many: Comparison, name: str) -> None:
+    theirs = preset(name)
+    compared = msgspec.structs.replace(
+        many, preset=theirs.title, gpus=theirs.job.gpus, days=theirs.duration_days
+    )
+    page = Page(render(compared))
+    assert "failures strike the job’s nodes" in page.text
+    assert replayed(page).startswith(f"holdfast simulate --preset {name} ")
+
+
+def test_another_size_is_not_held_against_what_its_owners_reported(many: Comparison) -> None:
+    text = Page(render(msgspec.structs.replace(many, gpus=GPUS // 2, days=27))).text
+    assert "8,192 GPUs in place of 16,384 27 days in place of 54" in text
+    assert "105 failures strike the job’s nodes in 27 days" in text
+    assert "Its owners" not in text
+
+
+def test_a_cluster_that_no_preset_names(many: Comparison) -> None:
+    text = Page(render(msgspec.structs.replace(many, preset="ours"))).text
+    assert "what was to be expected is not known here" in text
+    assert "To play it again" not in text
+
+
+def test_one_run_has_no_spread() -> None:
+    page = render(compare("restart", "holdfast", runs=1))
+    text = Page(page).text
+    assert 'class="reach' not in page
+    assert page.count("<circle") == 4
+    assert "2 policies, 1 run of each" in text
+    assert "eight of ten runs" not in text
+    assert "P10" not in text
+    assert "One run says nothing about spread" in text
+
+
+def test_one_policy_alone() -> None:
+    compared = compare("restart")
+    text = Page(render(compared)).text
+    assert "1 policy, 20 runs of each" in text
+    assert f"Lost all the same {wording.rough(compared.policies[0].cost_usd.p50)} USD" in text
+
+
+def test_nothing_is_better_than_the_first() -> None:
+    text = Page(render(compare("restart", "requeue"))).text
+    assert "None of the others loses less" in text
+    assert "effective with full restart from checkpoint (torchrun) ." in text
+
+
+def test_policies_that_came_out_alike_are_named() -> None:
+    text = Page(render(compare("restart", "holdfast-static", "holdfast"))).text
+    assert "effective with Holdfast , against" in text
+    assert "Holdfast, without rebalancing saves as much" in text
+
+
+def test_a_ledger_that_disagrees_is_told_first(many: Comparison) -> None:
+    wrong = msgspec.structs.replace(many.policies[1], is_exact=False)
+    compared = msgspec.structs.replace(
+        many, is_exact=False, policies=(many.policies[0], wrong, many.policies[2])
+    )
+    text = Page(render(compared)).text
+    assert text.index("This is a defect: do not rely on this page.") < text.index("is effective with")
+    assert "agree with the simulation’s own sums under requeue." in text
+    assert "to the nanosecond" not in text
+
+
+def test_nothing_lost_and_nothing_paid_for(many: Comparison) -> None:
+    nothing = Spread(p10=0.0, p50=0.0, p90=0.0)
+    fields = ("paid_gpu_hours", "lost_gpu_hours", "cost_usd", "saved_gpu_hours", "saved_usd", "interruptions")
+    idle = msgspec.structs.replace(
+        many.policies[0],
+        partition_gpu_hours={category.key: 0.0 for category in Category},
+        effective_time=nothing,
+        **dict.fromkeys(fields, nothing),
+    )
+    assert "Nothing is lost." in Page(render(msgspec.structs.replace(many, policies=(idle,)))).text
+
+
+def test_names_are_text_and_never_markup(many: Comparison) -> None:
+    one = msgspec.structs.replace(many.policies[0], policy=EVIL, title=EVIL, source=EVIL)
+    page = render(msgspec.structs.replace(many, preset=EVIL, source=EVIL, price_source=EVIL, policies=(one,)))
+    assert EVIL not in page
+    assert "script" not in Page(page).tags
+    assert page.count(html.escape(EVIL)) > 10
+
+
+def test_the_page_needs_nothing_else(many: Comparison) -> None:
+    page = render(many)
+    assert Page(page).links == []
+    assert "script" not in Page(page).tags
+    assert "default-src 'none'" in page
+    assert len(page.encode()) < PAGE_BYTES_MAX
+
+
+@given(st.lists(st.floats(0, 1), min_size=3, max_size=3).map(sorted))
+def test_shares_are_drawn_within_their_axis(values: list[float]) -> None:
+    spread = Spread(p10=values[0], p50=values[1], p90=values[2])
+    axis = simulation_charts.axis_of_shares([spread])
+    places = [axis.percent(value) for value in values]
+    assert all(-1e-6 <= place <= 100 + 1e-6 for place in places)
+    assert places == sorted(places)
+    assert axis.labels[-1] == (1.0, "100 %")
+    assert len({text for _, text in axis.labels}) == len(axis.labels)
+
+
+@given(st.floats(0, 1e9))
+def test_counts_are_drawn_within_their_axis(count: float) -> None:
+    axis = simulation_charts.axis_of_counts([Spread(p10=count, p50=count, p90=count)])
+    assert 0 <= axis.percent(count) <= 100
+
+
+@pytest.mark.parametrize("width_px", [320, 390, 1_280])
+@pytest.mark.parametrize("name", [None, "x" * 500], ids=["ordinary names", "names without a space"])
+def test_the_page_fits(
+    browser: str, tmp_path: Path, many: Comparison, width_px: int, name: str | None
+) -> None:
+    compared = many
+    if name is not None:
+        worst = msgspec.structs.replace(many.policies[1], policy=name, title=name, source=name)
+        compared = msgspec.structs.replace(
+            many, source=name, price_source=name, policies=(many.policies[0], worst, many.policies[2])
+        )
+    measured = measure(browser, tmp_path, render(compared), width_px)
+    assert measured.width <= width_px
+    assert measured.left_min >= 0
+    assert measured.right_max <= width_px
+    assert measured.text_px_min >= 12
+
+
+def measure(browser: str, folder: Path, page: str, width_px: int) -> Measured:
+    around = folder / "around.html"
+    around.write_text(AROUND.format(width=width_px, page=html.escape(page)), encoding="utf-8")
+    switches = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
+    done = subprocess.run(
+        [browser, *switches, f"--user-data-dir={folder / 'profile'}", "--dump-dom", around.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=BROWSER_S_MAX,
+        check=True,
+    )
+    written = re.search(r"<pre>(\{.*\})</pre>", done.stdout)
+    assert written is not None, done.stderr
+    return msgspec.json.decode(html.unescape(written[1]), type=Measured)
