@@ -34,6 +34,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     runs: int
     spares: int | None
+    crews: int | None
     rates: Path | None
     processes: int | None
     ray: str | None
@@ -58,6 +59,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     "--runs", type=click.IntRange(1, RUNS_MAX), default=1, show_default=True, help="Seeds from --seed on."
 )
 @click.option("--spares", type=click.IntRange(min=0), metavar="NODES", help="Spare nodes beside the job's.")
+@click.option("--crews", type=click.IntRange(min=1), help="Machines repaired at a time.  [default: all]")
 @click.option(
     "--rates",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
@@ -131,6 +133,7 @@ def _simulate(asked: Asked, prices: Prices) -> Comparison:
         hazards=chosen.hazards if asked.rates is None else hazards_from(asked.rates.read_bytes()),
         duration_ns=round(days * DAY_NS),
         usd_per_gpu_hour=price.value,
+        crews=asked.crews,
     )
     played = _policies(asked, chosen)
     tasks = [

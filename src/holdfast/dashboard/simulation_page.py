@@ -121,8 +121,11 @@ def render(compared: Comparison) -> str:
 
 
 def _best(compared: Comparison) -> Summary:
-    """Which loses the least; of those that are alike the last, as they are named from the plainest on."""
-    return max(reversed(compared.policies), key=lambda one: one.saved_gpu_hours.p50)
+    """Which loses the least: the first, unless another saves something; of others that are alike the last,
+    as they are named from the plainest on.
+    """
+    best = max(reversed(compared.policies), key=lambda one: one.saved_gpu_hours.p50)
+    return best if best.saved_gpu_hours.p50 > 0 else compared.policies[0]
 
 
 def _is_alike(one: Summary, other: Summary) -> bool:
@@ -266,10 +269,10 @@ def _signed(value: float) -> str:
 
 
 def _reach(spread: Spread, words: Callable[[float], str] = _signed) -> str:
-    """`1.33 to 1.48 million`: from P10 to P90, a unit that both have said once; nothing for one run."""
-    if spread.p10 == spread.p90:
-        return ""
+    """`1.33 to 1.48 million`: from P10 to P90, with what both have in common said once."""
     low, high = words(spread.p10), words(spread.p90)
+    if low == high:
+        return high
     number, _, unit = low.partition(" ")
     return f"{number if unit and high.endswith(f' {unit}') else low} to {high}"
 

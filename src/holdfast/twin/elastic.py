@@ -607,10 +607,9 @@ class ElasticRun:
                 self._agenda.plan(max(now_ns, self.ground.fleet.repaired_ns or 0), self._mend)
 
     def _bring_in(self, replicas: list[str], now_ns: int) -> None:
-        """Spares for the machines that were taken out, as far as there are any."""
-        for place in self.ground.fill_places(now_ns):
-            replicas = [*replicas, self._replica_at(place)]
-        for replica in dict.fromkeys(replicas):
+        """Spares for machines that were taken out; where there are none, those of replicas that stand still."""
+        filled = [*self.ground.fill_places(now_ns), *self.ground.fleet.gather_vacancies(self._machines)]
+        for replica in dict.fromkeys([*replicas, *map(self._replica_at, filled)]):
             if self._is_whole(replica):
                 self._agenda.plan(now_ns + self._swap_ns, partial(self._replica_comes, replica))
 

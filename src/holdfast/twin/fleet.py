@@ -5,7 +5,7 @@ the memory goes with what has failed and not with the size of the cluster.
 """
 
 import heapq
-from collections import deque
+from collections import Counter, deque
 
 import msgspec
 
@@ -71,6 +71,33 @@ class Fleet:
             place = self.vacant.popleft()
             self._put(self.spares.popleft(), place)
             filled.append(place)
+        return filled
+
+    def gather_vacancies(self, size: int) -> list[int]:
+        """Where several groups of `size` places are incomplete, fill some with the machines of another.
+
+        A group that lacks a machine stands still, so its other machines are as good as spares. The places
+        that have a machine again.
+        """
+        filled = []
+        lacking = Counter(place // size for place in self.vacant)
+        while len(lacking) > 1:
+            donor = max(lacking, key=lambda group: (lacking[group], group))
+            place = next(place for place in self.vacant if place // size != donor)
+            given = next(
+                (one for one in range(donor * size, (donor + 1) * size) if self.machine_at(one) is not None),
+                None,
+            )
+            if given is None:
+                break
+            machine = self.machine_at(given)
+            assert machine is not None
+            self._machine_at[given] = None
+            self.vacant.remove(place)
+            self.vacant.append(given)
+            self._put(machine, place)
+            filled.append(place)
+            lacking = Counter(place // size for place in self.vacant)
         return filled
 
     @property
