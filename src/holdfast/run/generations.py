@@ -4,13 +4,15 @@ It is announced at once but recorded only when it is formed: then it is known wh
 and the ledger sees the time in between as what it was, recovery.
 """
 
+from collections.abc import Sequence
+
 from holdfast.record.events import ActionTaken, CheckpointLoaded, GenerationOpened, StepCommitted
 from holdfast.run import processes
 from holdfast.run.state import Round, State, ToMembers
 from holdfast.run.wire import Generation
 
 
-def announce(state: State, survivors: list[str], *, at_boundary: bool) -> None:
+def announce(state: State, survivors: Sequence[str], *, at_boundary: bool) -> None:
     """The next generation: the survivors, and those who are ready, as far as the lanes allow."""
     newcomers = list(state.waiting)[: max(0, room(state))]
     everyone = [state.members[name] for name in (*survivors, *newcomers)]

@@ -26,7 +26,9 @@ def lose(state: State, member: Member, why: str, *, onset_ns: int | None = None,
     state.setbacks += 1
     if state.round is not None and member.name in state.round.names:
         state.round.lost[member.name] = state.now_ns
-        others_done = any(state.members[name].is_done for name in state.round.members)
+        others_done = state.is_anybody_done and any(
+            state.members[name].is_done for name in state.round.members
+        )
         state.is_cut_short = state.is_cut_short or (others_done and not member.is_done)
         state.vacated[state.seat_of(member)] = member.name
         state.lost_ns = state.lost_ns or state.now_ns
@@ -85,7 +87,7 @@ def lose_node(state: State, node: Node, why: str, *, onset_ns: int | None) -> No
 
 def leave(state: State, member: Member) -> None:
     """The script came to its end on this member, though the run had not: it counts as finished."""
-    member.has_left = True
+    member.has_left = state.is_anybody_done = True
     if not member.is_lost:
         member.is_lost = True
         state.coming.pop(member.name, None)

@@ -6,6 +6,7 @@ it looks at again when something happens, or at `State.due_ns`.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 
 from holdfast.run import ending, generations, losses, processes, seats, setups
 from holdfast.run.state import Member, Round, State
@@ -93,6 +94,7 @@ def committed(state: State, member: Member, message: Committed) -> None:
 
 def finished(state: State, member: Member, message: Finished) -> None:
     member.digest, member.stage = message.digest, "finished"
+    state.is_anybody_done = True
 
 
 # ---- how things stand ------------------------------------------------------------------------------------
@@ -136,7 +138,9 @@ def _gather(state: State) -> None:
 
 def _go_on(state: State, round_: Round) -> None:
     """There are survivors: without the lost ones as soon as may be, with newcomers when it suits."""
-    survivors = [name for name in round_.members if name not in round_.lost]
+    survivors = (
+        [name for name in round_.members if name not in round_.lost] if round_.lost else round_.members
+    )
     if round_.lost:
         if not _has_nodes(state):
             _stall(state)
@@ -179,7 +183,7 @@ def _may_grow(state: State, round_: Round) -> bool:
         round_.formed_ns is not None
         and bool(state.waiting)
         and generations.room(state) > 0
-        and not any(state.members[name].is_done for name in round_.members)
+        and not _is_anybody_done(state, round_)
         and not _awaits_siblings(state)
     )
 
@@ -197,7 +201,7 @@ def _awaits_siblings(state: State) -> bool:
     return True
 
 
-def _announce(state: State, survivors: list[str], *, at_boundary: bool) -> None:
+def _announce(state: State, survivors: Sequence[str], *, at_boundary: bool) -> None:
     generations.announce(state, survivors, at_boundary=at_boundary)
     assert state.round is not None
     _watch(state, state.round)  # it must be formed in time
@@ -243,24 +247,33 @@ def _watch(state: State, round_: Round) -> None:
         return  # another generation follows in any case
     if round_.formed_ns is None:
         due_ns = round_.opened_ns + state.observed.form_wait_ns(at_boundary=round_.at_boundary)
+        if state.now_ns < due_ns:
+            state.wake(due_ns)
+            return
         late = [name for name in round_.members if name not in round_.regrouped]
         # Until the boundary comes, who waits for others in the old group is not late; it may never come.
         excused = REGROUPING | HELD_UP if round_.at_boundary else REGROUPING
-        suspects = [name for name in late if state.members[name].stage not in excused]
-        why = "did not regroup in time"
-    else:
-        since_ns = max(round_.formed_ns, state.committed_ns or 0)
-        due_ns = since_ns + state.observed.hung_ns
-        unfinished = [name for name in round_.members if not state.members[name].is_done]
-        suspects = [name for name in unfinished if state.members[name].stage not in HELD_UP]
-        if len(suspects) == len(unfinished):
-            due_ns = max(due_ns, since_ns + ns(IDLE_S_MAX))  # nobody waits for anybody
-        why = "no commit for too long"
+        _end_suspects(state, round_, late, excused, "did not regroup in time")
+        return
+    since_ns = max(round_.formed_ns, state.committed_ns or 0)
+    due_ns = since_ns + state.observed.hung_ns
     if state.now_ns < due_ns:
         state.wake(due_ns)
-    elif suspects:
-        for name in suspects:
-            losses.fence(state, state.members[name], why, onset_ns=None)
+        return
+    unfinished = [name for name in round_.members if not state.members[name].is_done]
+    if all(state.members[name].stage not in HELD_UP for name in unfinished):
+        idle_ns = since_ns + ns(IDLE_S_MAX)  # nobody waits for anybody
+        if state.now_ns < idle_ns:
+            state.wake(idle_ns)
+            return
+    _end_suspects(state, round_, unfinished, HELD_UP, "no commit for too long")
+
+
+def _end_suspects(state: State, round_: Round, names: list[str], excused: frozenset[Stage], why: str) -> None:
+    suspects = [name for name in names if state.members[name].stage not in excused]
+    for name in suspects:
+        losses.fence(state, state.members[name], why, onset_ns=None)
+    if suspects:
         seats.fill_seats(state)
     elif round_.broken_ns is None:
         round_.broken_ns = state.now_ns - state.observed.broken_ns  # nobody to blame: all try again
@@ -279,11 +292,16 @@ def _is_complete(state: State) -> bool:
     if round_ is None:
         seated = [name for node in state.nodes.values() for name in node.seats] if state.departed else []
         return bool(seated) and all(name is not None and state.members[name].has_left for name in seated)
+    if not _is_anybody_done(state, round_):
+        return False
     present = [state.members[name] for name in round_.members if name not in round_.lost]
     if round_.at_boundary and not round_.regrouped and state.stepping is not None:
         present = [member for member in present if member.name in state.stepping.names]
-    anybody = any(state.members[name].is_done for name in round_.members)
-    return anybody and all(member.is_done for member in present)
+    return all(member.is_done for member in present)
+
+
+def _is_anybody_done(state: State, round_: Round) -> bool:
+    return state.is_anybody_done and any(state.members[name].is_done for name in round_.members)
 
 
 def _complete(state: State) -> None:

@@ -282,7 +282,7 @@ class State(msgspec.Struct, kw_only=True):
     first_ns: when a step that the run does not have yet was first reported.
     step_max: the highest step ever committed; setbacks: losses since then; complaint: the last one of a
     script since then. is_cut_short: a member was lost while others were done already: what its script does
-    after the last step is to be done again.
+    after the last step is to be done again. is_anybody_done: some script came to its end, at some time.
     """
 
     policy: Policy
@@ -325,6 +325,7 @@ class State(msgspec.Struct, kw_only=True):
     setbacks: int = 0
     step_max: int = 0
     is_cut_short: bool = False
+    is_anybody_done: bool = False
     complaint: str = ""
     losses: deque[tuple[int, float]] = msgspec.field(default_factory=lambda: deque(maxlen=LOSSES_MAX))
     faults: tuple[PlannedFault, ...] = ()

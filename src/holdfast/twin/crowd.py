@@ -65,10 +65,10 @@ def beat(state: State, nodes: Sequence[str], members: Sequence[str], *, now_ns: 
 def _enter_presence(state: State, names: Sequence[str], now_ns: int) -> None:
     """They were heard now. Each has been heard before: it is ready."""
     state.now_ns = max(state.now_ns, now_ns)
-    oldest_ns = now_ns
+    members, oldest_ns = state.members, now_ns
     for name in names:
-        member = state.members[name]
-        assert member.seen_ns is not None
-        oldest_ns = min(oldest_ns, member.seen_ns)
+        member = members[name]
+        if member.seen_ns is not None and member.seen_ns < oldest_ns:
+            oldest_ns = member.seen_ns
         member.seen_ns = now_ns
     state.observed.note_gap(now_ns - oldest_ns)

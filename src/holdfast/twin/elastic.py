@@ -124,6 +124,7 @@ class ElasticRun:
         self._hung: dict[str, Failure] = {}  # by member
         self._silent: set[str] = set()  # replicas that are gone, which nobody knows yet
         self._alarm: Alarm | None = None
+        self._is_hurt = False  # something failed, and no step was committed since
         self._tick_ns: int | None = None
         self._target = 0
         checkpointing = self.job.checkpointing
@@ -283,7 +284,8 @@ class ElasticRun:
                 self._doing = "aborting"
             self._agenda.disturb()
             self._agenda.plan(now_ns + self._regroup_ns, partial(self._regroup, generation))
-        newcomers = (member for member in generation.members if member not in self._group)
+        present = frozenset(self._group)
+        newcomers = [member for member in generation.members if member not in present]
         if self._doing == "recovering":
             self._arriving.update(member for member in newcomers if member not in self._joining)
         elif self._doing != "starting":
@@ -329,6 +331,7 @@ class ElasticRun:
         """What the membership writes down is the record; some of it tells what the run does from now on."""
         match event:
             case FaultObserved(onset_ns=onset_ns):
+                self._is_hurt = True
                 if self._nature != Category.RECOVERING:
                     self._sound_alarm(now_ns, onset_ns)
             case ActionTaken():
@@ -365,25 +368,25 @@ class ElasticRun:
             self._alarm = Alarm(onset_ns=now_ns if onset_ns is None else onset_ns, noticed_ns=now_ns)
 
     def _formed(self, now_ns: int) -> None:
+        """What the first step takes too much is part of a recovery if something failed since the last commit;
+        but a change at a boundary began with that commit, whatever failed while it was under way.
+        """
         assert self._announced is not None
-        boundary_ns = self._since_ns if self._doing == "changing" else now_ns
-        if self._doing in ("recovering", "aborting"):
-            self._fresh_as = Category.RECOVERING
-        elif self._doing != "fresh":
-            self._fresh_as = Category.STARTING
+        began_ns, excess = now_ns, Category.RECOVERING if self._is_hurt else Category.STARTING
         if self._doing == "changing":
+            began_ns, excess = self._since_ns, Category.STARTING
             self.ground.reshape(now_ns)
-            self.truth.join_since(boundary_ns, now_ns, self.ground.joining_gpus)
+            self.truth.join_since(began_ns, now_ns, self.ground.joining_gpus)
         else:
             self._charge_unfinished(now_ns, beyond=Category.UNATTRIBUTED)
         self._group = self._announced.members
         self._joining.clear()
         self._arriving.clear()
-        self._doing, self._since_ns = "fresh", boundary_ns
+        self._doing, self._since_ns, self._fresh_as = "fresh", began_ns, excess
         self._count_gpus(now_ns)
         self._agenda.disturb()
-        self._first_ns = now_ns - boundary_ns + self._step_duration_ns(now_ns)
-        self._agenda.plan_here(boundary_ns + self._first_ns, partial(self._commit, 1))
+        self._first_ns = now_ns - began_ns + self._step_duration_ns(now_ns)
+        self._agenda.plan_here(began_ns + self._first_ns, partial(self._commit, 1))
 
     def _lost(self, now_ns: int, event: MemberLost) -> None:
         """Somebody is gone. If it took part, what the others were in the middle of is lost."""
@@ -392,6 +395,7 @@ class ElasticRun:
             self._count_gpus(now_ns)
         if event.subject not in self._group and event.subject not in self._arriving:
             return
+        self._is_hurt = True
         self._sound_alarm(now_ns, event.onset_ns)
         self._charge_unfinished(now_ns, beyond=Category.DEAD_UNDETECTED)
         self._doing, self._since_ns = "recovering", now_ns
@@ -498,7 +502,8 @@ class ElasticRun:
             self.truth.steps(1, self._first_ns, now_ns, self._fresh_as)
         else:
             self.truth.steps(steps, self._step_ns, now_ns)
-        self._doing, self._since_ns, self._segment, self._alarm = "stepping", now_ns, steps, None
+        self._doing, self._since_ns, self._segment = "stepping", now_ns, steps
+        self._alarm, self._is_hurt = None, False
         self._step_ns = self._step_duration_ns(now_ns)
         self._agenda.disturb()
         self._follow(now_ns, crowd.commit(self.state, self._group, step=self.truth.step, now_ns=now_ns))
@@ -521,7 +526,9 @@ class ElasticRun:
         self._agenda.plan_here(now_ns + self._import_ns + self._ready_ns, self._resume)
 
     def _resume(self, now_ns: int) -> None:
-        self._charge_unfinished(now_ns, beyond=Category.UNATTRIBUTED)
+        """What was noticed meanwhile does not keep the run from going on."""
+        self._alarm = None
+        self.truth.stand(Category.PLANNED_STOP, self._since_ns, now_ns)
         self.ground.tape.record(PhaseEntered, now_ns, phase="step")
         self._doing, self._since_ns = "stepping", now_ns
         self._plan_steps(now_ns)

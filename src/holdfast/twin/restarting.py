@@ -39,9 +39,8 @@ class RestartingRun:
         self._is_up = self._is_stepping = self._is_first = False
         self._is_undecided = False  # between a failure and what is done about it
         self._since_ns = 0  # of what the run does now; while stepping, the last commit or the end of a stall
-        self._waiting: list[
-            tuple[int, int]
-        ] = []  # (machine, repair time) to be taken out once that is decided
+        self._segment = 1  # steps in the last commit
+        self._waiting: list[tuple[int, int]] = []  # (machine, repair time), until that is decided
         self._down_as = Category.RECOVERING  # what the time until the next launch is
         self._is_held_up = False  # a launch waits for machines
         self._target = 0  # what was saved last, and can be gone back to
@@ -100,7 +99,7 @@ class RestartingRun:
             if steps <= 0:
                 return
             steps = min(steps, self._steps_at_this_rate(step_ns))
-            self._since_ns += steps * step_ns
+            self._since_ns, self._segment = self._since_ns + steps * step_ns, steps
             excess = Category.STARTING if self._is_first else Category.SLOWDOWN
             self._is_first = False
             self.ground.commit(self._since_ns, steps, step_ns, excess)
@@ -322,7 +321,9 @@ class RestartingRun:
     def _stop_at_horizon(self) -> None:
         """Whatever the run is in the middle of ends here."""
         now_ns = self.horizon_ns
-        if self._is_up:
+        if self._is_stepping and not self._is_first and self._stall_begun_ns is None:
+            self.truth.lose(self._since_ns, now_ns, self._segment, beyond=Category.UNATTRIBUTED)
+        elif self._is_up:
             self._charge_unfinished(now_ns)
         else:
             self.truth.stand(

@@ -11,6 +11,7 @@ import numpy as np
 
 from holdfast.ledger.categories import Category
 from holdfast.twin.policies import Policy
+from holdfast.twin.presets import Figure
 from holdfast.twin.simulation import simulate
 from holdfast.twin.study import Study
 
@@ -84,11 +85,16 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """All runs under one policy. partition: GPU-hours by category, the mean of the runs."""
+    """All runs under one policy.
+
+    spare_nodes          kept beside the job's own, and paid for
+    partition_gpu_hours  by category, the mean of the runs
+    """
 
     policy: str
     title: str
     source: str
+    spare_nodes: int
     runs: int
     interruptions: Spread
     planned: Spread
@@ -106,12 +112,24 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """The same failures under several policies; what is saved is saved against the first of them."""
+    """The same failures under several policies; what is saved is saved against the first of them.
+
+    source                  where the cluster, its job and its failures come from
+    command                 plays the same runs again
+    preset_gpus, _days      of the preset as its owners had it; `gpus` and `days` are what was simulated
+    expected_interruptions  how many failures the rates give the job's nodes, on average; see the function
+    reported                what the owners said, where the cluster, the days and the rates are theirs
+    """
 
     preset: str
     source: str
+    command: str
     gpus: int
+    preset_gpus: int
     days: float
+    preset_days: float
+    expected_interruptions: float
+    reported: tuple[Figure, ...]
     seed: int
     runs: int
     usd_per_gpu_hour: float
@@ -131,6 +149,7 @@ def summarise(policy: Policy, runs: Sequence[Figures], baseline: Sequence[Figure
         policy=policy.name,
         title=policy.title,
         source=policy.source,
+        spare_nodes=policy.spare_nodes,
         runs=len(runs),
         interruptions=spread([one.interruptions for one in runs]),
         planned=spread([one.planned for one in runs]),
@@ -146,6 +165,13 @@ def summarise(policy: Policy, runs: Sequence[Figures], baseline: Sequence[Figure
         partition_gpu_hours=categories,
         is_exact=all(one.is_exact for one in runs),
     )
+
+
+def expected_interruptions(study: Study) -> float:
+    """By the study's own rates. What is planned does not count, nor what slows a run without stopping it."""
+    hazards = study.hazards.unplanned()
+    interrupting = (row for row in hazards.classes if row.kind != "gray")
+    return sum(hazards.expected(row, study.layout.nodes, study.duration_ns) for row in interrupting)
 
 
 def spread(values: Sequence[float]) -> Spread:
