@@ -18,8 +18,9 @@ from holdfast.dashboard import charts, simulation_charts, wording
 from holdfast.dashboard.simulation_page import render
 from holdfast.economics.prices import GIVEN
 from holdfast.ledger.categories import Category
+from holdfast.twin.failures import FailureClass, Hazards, Kind
 from holdfast.twin.policies import Policy, policies
-from holdfast.twin.presets import names, preset
+from holdfast.twin.presets import preset
 from holdfast.twin.sweep import Comparison, Figures, Spread, summarise
 
 PAGE_BYTES_MAX = 100_000
@@ -33,6 +34,14 @@ SPARE_NODES = LLAMA3.practice.spare_nodes
 DAYS = 54
 PRICE_USD = 4.0
 PAID_GPU_HOURS = (GPUS + 8 * SPARE_NODES) * DAYS * 24
+
+OWN_RATES: dict[Kind, float] = {"crash": 20, "hang": 5, "gray": 9, "planned": 3}
+OWN_HAZARDS = Hazards(
+    classes=tuple(
+        FailureClass(name=kind, part="unknown", kind=kind, rate_per_1000_node_days=rate, source="ours")
+        for kind, rate in OWN_RATES.items()
+    )
+)
 
 LOSSES: dict[str, dict[str, int]] = {
     "restart": {"spare": 261_000, "starting": 680_000, "recomputed": 631_000, "dead_undetected": 72_000},
@@ -138,8 +147,13 @@ def compare(*named: str, runs: int = 20) -> Comparison:
     return Comparison(
         preset=LLAMA3.title,
         source=LLAMA3.source,
+        command="holdfast simulate --preset llama3-405b",
         gpus=GPUS,
+        preset_gpus=GPUS,
         days=DAYS,
+        preset_days=DAYS,
+        expected_interruptions=419.0,
+        reported=LLAMA3.published,
         seed=1,
         runs=runs,
         usd_per_gpu_hour=PRICE_USD,
@@ -154,8 +168,8 @@ def many() -> Comparison:
     return compare("restart", "requeue", "holdfast")
 
 
-def replayed(page: Page) -> str:
-    found = re.search(r"To play it again (holdfast simulate .*?) with the same files", page.text)
+def replayed(text: str) -> str:
+    found = re.search(r"To play it again (holdfast simulate .*?) and --html OUT", text)
     assert found is not None
     return found[1]
 
@@ -246,59 +260,68 @@ def test_what_it_rests_on(many: Comparison) -> None:
     assert "Seeds 1 to 20, the same ones for every policy" in section
     assert "the events of all 60 runs" in section
     assert "to the nanosecond" in section
+    assert replayed(page.text) == many.command
     priced = Page(render(msgspec.structs.replace(many, price_source=GIVEN))).text
     assert "Price 4.00 USD a GPU-hour, of all that are held, spares too: the prices file" in priced
 
 
-def test_the_command_says_what_differs_from_the_preset(many: Comparison) -> None:
-    assert replayed(Page(render(many))) == (
-        "holdfast simulate --preset llama3-405b --policy restart --policy requeue --policy holdfast "
-        "--seed 1 --runs 20"
-    )
-    known = [one.name for one in policies(GPUS, SPARE_NODES)]
-    everything = tuple(msgspec.structs.replace(many.policies[0], policy=name) for name in known)
-    told = replayed(Page(render(msgspec.structs.replace(many, policies=everything))))
-    assert told == "holdfast simulate --preset llama3-405b --policy all --seed 1 --runs 20"
+def pages(folder: Path, words: list[str]) -> str:
+    """The page that `holdfast simulate` writes."""
+    path = folder / "page.html"
+    run = [*words, "--processes", "1", "--html", str(path)]
+    done = CliRunner().invoke(simulate, run, env={"HOLDFAST_HOME": str(folder), "HOLDFAST_PRICES": ""})
+    assert done.exit_code == 0, done.output
+    return path.read_text(encoding="utf-8")
 
 
 def test_the_command_plays_the_same_again(tmp_path: Path) -> None:
-    def page_of(words: list[str]) -> str:
-        path = tmp_path / "page.html"
-        run = [*words, "--processes", "1", "--html", str(path)]
-        done = CliRunner().invoke(simulate, run, env={"HOLDFAST_HOME": str(tmp_path), "HOLDFAST_PRICES": ""})
-        assert done.exit_code == 0, done.output
-        return path.read_text(encoding="utf-8")
-
-    asked = "--preset rsc-1-1024 --gpus 256 --days 2.5 --spares 3 --policy restart --policy spares --runs 2"
-    first = page_of([*shlex.split(asked), "--seed", "7"])
+    asked = "--preset rsc-1-1024 --policy restart --policy spares --gpus 256 --days 2.5 --spares 3"
+    first = pages(tmp_path, shlex.split(f"{asked} --runs 2 --seed 7"))
     text = Page(first).text
     assert "restart 3 spare nodes" in text
     assert "spares 4 spare nodes" in text
-    assert page_of(shlex.split(replayed(Page(first)))[2:]) == first
+    assert replayed(text) == f"holdfast simulate {asked} --seed 7 --runs 2"
+    assert pages(tmp_path, shlex.split(replayed(text))[2:]) == first
 
 
-@pytest.mark.parametrize("name", names())
-def test_every_preset_tells_what_was_to_be_expected(many: Comparison, name: str) -> None:
-    theirs = preset(name)
-    compared = msgspec.structs.replace(
-        many, preset=theirs.title, gpus=theirs.job.gpus, days=theirs.duration_days
-    )
-    page = Page(render(compared))
-    assert "failures strike the job’s nodes" in page.text
-    assert replayed(page).startswith(f"holdfast simulate --preset {name} ")
+def test_rates_prices_and_crews_of_ones_own(tmp_path: Path) -> None:
+    rates, prices = tmp_path / "our rates.json", tmp_path / "our prices.toml"
+    rates.write_bytes(msgspec.json.encode({"preset": OWN_HAZARDS}))
+    prices.write_text("usd_per_gpu_hour = 2.5\n", encoding="utf-8")
+    files = ["--rates", str(rates), "--prices", str(prices)]
+    first = pages(tmp_path, ["--preset", "acme", "--days", "5", "--crews", "2", *files])
+    text = Page(first).text
+    assert f"Cluster and failures failures: {rates}; the rest: {preset('acme').source}" in text
+    assert "2.50 USD a GPU-hour" in text
+    # 256 nodes for 5 days at 25 in 1000 node-days; what is gray or planned does not interrupt.
+    assert "At the cluster’s rates 32 failures strike the job’s nodes in 5 days" in text
+    assert replayed(text).endswith(f"acme --days 5 --crews 2 {shlex.join(files)} --seed 1 --runs 1")
+    assert pages(tmp_path, shlex.split(replayed(text))[2:]) == first
 
 
-def test_another_size_is_not_held_against_what_its_owners_reported(many: Comparison) -> None:
+@pytest.mark.parametrize(
+    ("asked", "is_theirs"),
+    [
+        ("", True),
+        ("--gpus 16384 --days 54", True),
+        ("--gpus 8192", False),
+        ("--days 53", False),
+        ("--rates rates.json", False),
+    ],
+)
+def test_only_their_own_cluster_is_held_against_what_its_owners_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str, is_theirs: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("rates.json").write_bytes(msgspec.json.encode({"preset": LLAMA3.hazards}))
+    text = Page(pages(tmp_path, ["--preset", "llama3-405b", "--policy", "restart", *asked.split()])).text
+    assert ("Its owners counted 419" in text) is is_theirs
+    assert ("Its owners reported at least 90.0 %" in text) is is_theirs
+
+
+def test_another_size_is_told(many: Comparison) -> None:
     text = Page(render(msgspec.structs.replace(many, gpus=GPUS // 2, days=27))).text
     assert "8,192 GPUs in place of 16,384 27 days in place of 54" in text
-    assert "105 failures strike the job’s nodes in 27 days" in text
-    assert "Its owners" not in text
-
-
-def test_a_cluster_that_no_preset_names(many: Comparison) -> None:
-    text = Page(render(msgspec.structs.replace(many, preset="ours"))).text
-    assert "what was to be expected is not known here" in text
-    assert "To play it again" not in text
 
 
 def test_one_run_has_no_spread() -> None:
@@ -362,7 +385,8 @@ def test_nothing_lost_and_nothing_paid_for(many: Comparison) -> None:
 
 def test_names_are_text_and_never_markup(many: Comparison) -> None:
     one = msgspec.structs.replace(many.policies[0], policy=EVIL, title=EVIL, source=EVIL)
-    page = render(msgspec.structs.replace(many, preset=EVIL, source=EVIL, price_source=EVIL, policies=(one,)))
+    told = dict.fromkeys(("preset", "source", "command", "price_source"), EVIL)
+    page = render(msgspec.structs.replace(many, policies=(one,), **told))
     assert EVIL not in page
     assert "script" not in Page(page).tags
     assert page.count(html.escape(EVIL)) > 10
@@ -402,7 +426,11 @@ def test_the_page_fits(
     if name is not None:
         worst = msgspec.structs.replace(many.policies[1], policy=name, title=name, source=name)
         compared = msgspec.structs.replace(
-            many, source=name, price_source=name, policies=(many.policies[0], worst, many.policies[2])
+            many,
+            source=name,
+            command=name,
+            price_source=name,
+            policies=(many.policies[0], worst, many.policies[2]),
         )
     measured = measure(browser, tmp_path, render(compared), width_px)
     assert measured.width <= width_px

@@ -86,7 +86,15 @@ def test_hours_have_the_precision_of_the_whole(paid_hours: float, part_hours: fl
 
 @pytest.mark.parametrize(
     ("amount", "words"),
-    [(0.0, "0.00 USD"), (0.001, "< 0.01 USD"), (7.5, "7.50 USD"), (22_004.6, "22,005 USD")],
+    [
+        (0.0, "0.00 USD"),
+        (0.001, "< 0.01 USD"),
+        (7.5, "7.50 USD"),
+        (22_004.6, "22,005 USD"),
+        (-0.001, "> −0.01 USD"),
+        (-7.5, "−7.50 USD"),
+        (-22_004.6, "−22,005 USD"),
+    ],
 )
 def test_money(amount: float, words: str) -> None:
     assert usd(amount) == words
@@ -170,10 +178,21 @@ def test_a_column_of_usd_has_one_precision(amount: float | None, largest: float,
         (2_000_000, "2 million"),
         (15.6e12, "15.6 trillion"),
         (1.5e15, "1,500 trillion"),
+        (-0.0, "0"),
+        (-0.04, "> −0.1"),
+        (-39.82, "−39.8"),
+        (-158.9, "−159"),
+        (-4_194_304, "−4.19 million"),
     ],
 )
 def test_as_many_digits_as_one_reads(amount: float, words: str) -> None:
     assert rough(amount) == words
+
+
+@given(st.floats(0.1, 1e18))
+def test_less_than_nothing_is_written_as_what_it_is_with_a_sign(amount: float) -> None:
+    assert rough(-amount) == f"−{rough(amount)}"
+    assert usd(-amount) == f"−{usd(amount)}"
 
 
 def test_a_loss_as_progress() -> None:

@@ -1,5 +1,6 @@
 """`holdfast simulate`: a cluster that breaks, and a run on it, under one policy or several; or a tabletop."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,12 @@ from holdfast.cli.pages import html_option, require_one_output, write_page
 from holdfast.cli.prices import load_prices, prices_option
 from holdfast.cli.record import json_option
 from holdfast.cli.terminal import print_json, printable
-from holdfast.economics.prices import Prices
 from holdfast.record.errors import InputError
 from holdfast.record.events import encode
 from holdfast.twin.policies import Policy, policies, policy
 from holdfast.twin.presets import Preset, hazards_from, names, preset, resized
 from holdfast.twin.study import Study
-from holdfast.twin.sweep import Comparison, Figures, Summary, Task, summarise
+from holdfast.twin.sweep import Comparison, Figures, Summary, Task, expected_interruptions, summarise
 
 DAY_NS = 86_400 * 10**9
 RUNS_MAX = 100_000
@@ -36,6 +36,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     spares: int | None
     crews: int | None
     rates: Path | None
+    prices_path: Path | None
     processes: int | None
     ray: str | None
     record: Path | None
@@ -95,7 +96,6 @@ def command(
     directory: Path | None,
     reveal: bool,
     html_path: Path | None,
-    prices_path: Path | None,
     as_json: bool,
     **asked: Any,
 ) -> None:
@@ -107,7 +107,7 @@ def command(
         raise InputError("--out and --reveal belong to a scenario.", hint="Name one: --scenario list.")
     require_one_output(html_path, as_json)
     asked["preset"] = asked["preset"] or DEFAULT_PRESET
-    compared = _simulate(Asked(**asked), load_prices(prices_path))
+    compared = _simulate(Asked(**asked))
     if html_path is not None:
         from holdfast.dashboard.simulation_page import render
 
@@ -120,21 +120,13 @@ def command(
         show(compared)
 
 
-def _simulate(asked: Asked, prices: Prices) -> Comparison:
+def _simulate(asked: Asked) -> Comparison:
     from holdfast.cli.sweeping import sweep
 
     chosen = _preset(asked)
-    price = prices.for_chip(chosen.job.chip).usd_per_gpu_hour
+    price = load_prices(asked.prices_path).for_chip(chosen.job.chip).usd_per_gpu_hour
     days = chosen.duration_days if asked.days is None else asked.days
-    study = Study(
-        name=chosen.name,
-        job=chosen.job,
-        layout=chosen.layout,
-        hazards=chosen.hazards if asked.rates is None else hazards_from(asked.rates.read_bytes()),
-        duration_ns=round(days * DAY_NS),
-        usd_per_gpu_hour=price.value,
-        crews=asked.crews,
-    )
+    study = _study(asked, chosen, days, price.value)
     played = _policies(asked, chosen)
     tasks = [
         Task(study=study, policy=one, seed=asked.seed + number)
@@ -147,9 +139,15 @@ def _simulate(asked: Asked, prices: Prices) -> Comparison:
     groups = [figures[at : at + asked.runs] for at in range(0, len(figures), asked.runs)]
     return Comparison(
         preset=chosen.title,
-        source=chosen.source,
+        source=_source(asked, chosen),
+        command=_command(asked),
         gpus=chosen.job.gpus,
+        preset_gpus=preset(asked.preset).job.gpus,
         days=days,
+        preset_days=chosen.duration_days,
+        expected_interruptions=expected_interruptions(study),
+        # A preset that was resized has none.
+        reported=chosen.published if days == chosen.duration_days and asked.rates is None else (),
         seed=asked.seed,
         runs=asked.runs,
         usd_per_gpu_hour=price.value,
@@ -162,6 +160,45 @@ def _simulate(asked: Asked, prices: Prices) -> Comparison:
 def _preset(asked: Asked) -> Preset:
     chosen = preset(asked.preset)
     return chosen if asked.gpus in (None, chosen.job.gpus) else resized(chosen, asked.gpus or 0)
+
+
+def _study(asked: Asked, chosen: Preset, days: float, usd_per_gpu_hour: float) -> Study:
+    return Study(
+        name=chosen.name,
+        job=chosen.job,
+        layout=chosen.layout,
+        hazards=chosen.hazards if asked.rates is None else hazards_from(asked.rates.read_bytes()),
+        duration_ns=round(days * DAY_NS),
+        usd_per_gpu_hour=usd_per_gpu_hour,
+        crews=asked.crews,
+    )
+
+
+def _source(asked: Asked, chosen: Preset) -> str:
+    if asked.rates is None:
+        return chosen.source
+    return f"failures: {click.format_filename(asked.rates)}; the rest: {chosen.source}"
+
+
+def _command(asked: Asked) -> str:
+    """What plays the same runs again. Who shares the work changes nothing, so it is left out."""
+    words = ["holdfast", "simulate", "--preset", asked.preset]
+    for name in asked.policies:
+        words += ["--policy", name]
+    given = {
+        "--gpus": asked.gpus,
+        "--days": None if asked.days is None else repr(asked.days).removesuffix(".0"),
+        "--spares": asked.spares,
+        "--crews": asked.crews,
+        "--rates": asked.rates and click.format_filename(asked.rates),
+        "--prices": asked.prices_path and click.format_filename(asked.prices_path),
+        "--seed": asked.seed,
+        "--runs": asked.runs,
+    }
+    for option, value in given.items():
+        if value is not None:
+            words += [option, str(value)]
+    return shlex.join(words)
 
 
 def _policies(asked: Asked, chosen: Preset) -> list[Policy]:

@@ -11,6 +11,8 @@ from holdfast.twin.sweep import Comparison, Spread, Summary
 
 LOSSES_SHOWN_MAX = 5
 """The largest losses of a policy; the rest is in `--json`."""
+COLUMNS = ("", "interrupted", "effective\ntime", "useful\nof paid", "GPU-h\nlost", "USD\nlost", "USD\nsaved")
+"""Headed by short lines, so that the table fits a terminal of 80 columns."""
 _KEPT = ("useful",)
 
 
@@ -23,6 +25,8 @@ def show(compared: Comparison) -> None:
         markup=False,
         soft_wrap=True,
     )
+    expected = wording.rough(compared.expected_interruptions)
+    console.print(f"Expected at its failure rates: {expected} interruptions", markup=False, soft_wrap=True)
     console.print()
     console.print(_table(compared))
     console.print()
@@ -37,42 +41,46 @@ def show(compared: Comparison) -> None:
 
 
 def _table(compared: Comparison) -> Table:
-    """One line a policy; with several runs a second one, for where four of five of them lie."""
+    """A line for a policy; of several runs that is the middle, and four of five lie between the next two."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    columns = ("", "interrupted", "effective time", "useful of paid", "GPU-h lost", "USD lost", "USD saved")
-    for number, column in enumerate(columns):
+    for number, column in enumerate(COLUMNS):
         table.add_column(column, justify="left" if number == 0 else "right")
     for number, one in enumerate(compared.policies):
-        cells: list[tuple[Spread, Callable[[float], str]]] = [
-            (one.interruptions, _whole),
-            (one.effective_time, _percent),
-            (one.goodput, _percent),
-            (one.lost_gpu_hours, compact),
-            (one.cost_usd, compact),
-        ]
-        if number:
-            cells.append((one.saved_usd, compact))
+        cells = _cells(one, with_saved=number > 0)
         table.add_row(one.policy, *(words(spread.p50) for spread, words in cells))
         if compared.runs > 1:
-            ranges = [f"{words(spread.p10)} … {words(spread.p90)}" for spread, words in cells]
-            table.add_row("", *ranges, style="dim")
+            table.add_row("  P10", *(words(spread.p10) for spread, words in cells), style="dim")
+            table.add_row("  P90", *(words(spread.p90) for spread, words in cells), style="dim")
     return table
+
+
+def _cells(summary: Summary, *, with_saved: bool) -> list[tuple[Spread, Callable[[float], str]]]:
+    saved = [(summary.saved_usd, compact)] if with_saved else []
+    return [
+        (summary.interruptions, _whole),
+        (summary.effective_time, wording.percent),
+        (summary.goodput, wording.percent),
+        (summary.lost_gpu_hours, compact),
+        (summary.cost_usd, compact),
+        *saved,
+    ]
 
 
 def _whole(value: float) -> str:
     return f"{value:,.0f}"
 
 
-def _percent(ratio: float) -> str:
-    return f"{100 * ratio:.1f} %"
-
-
 def compact(value: float) -> str:
     """Three figures: 1.87 M, 447 k, -5.67 M."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value:.3g}"
+            return f"{_three_figures(value / size)} {unit}"
+    return _three_figures(value)
+
+
+def _three_figures(value: float) -> str:
+    """Rounded first and then written: 999.6 is 1000 and not 1e+03."""
+    return f"{float(f'{value:.3g}'):g}"
 
 
 def _losses(summary: Summary) -> str:

@@ -2,11 +2,10 @@
 
 For whoever decides what is done about failures: first what the best policy is worth against the first one,
 then how sure that is, where the lost GPU-hours go, every figure, and what all of it rests on. The style is
-that of a run's page. The numbers are those of `twin.sweep`; only what was to be expected, and the command
-that plays it again, are worked out here from the preset.
+that of a run's page. The numbers are those of `twin.sweep`; only how far chance may take the interruptions
+from what was to be expected is worked out here.
 """
 
-import shlex
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from importlib.resources import files
@@ -20,8 +19,6 @@ from holdfast import __version__
 from holdfast.dashboard import charts, simulation_charts, wording
 from holdfast.economics.prices import GIVEN
 from holdfast.ledger.categories import Category
-from holdfast.twin.policies import policies
-from holdfast.twin.presets import Figure, Preset, names, preset, resized
 from holdfast.twin.sweep import QUANTILES, Comparison, Spread, Summary
 
 DAY_HOURS = 24
@@ -77,32 +74,17 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True):
     cells: Sequence[tuple[Summary, Spread]]
 
 
-class _Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """What the preset tells of the simulated cluster.
-
-    expected     interruptions at the preset's rates
-    reported_*   by its owners; None where they do not say, or where it is not their cluster and their time
-    spare_nodes  by policy
-    command      plays the same runs again
-    """
-
-    preset: Preset
-    expected: Spread
-    reported_interruptions: Figure | None
-    reported_effective_time: Figure | None
-    spare_nodes: dict[str, int]
-    command: str
-
-
 def render(compared: Comparison) -> str:
     """The whole page."""
-    best, origin = _best(compared), _origin(compared)
-    interruptions = [one.interruptions for one in compared.policies]
+    best, expected = _best(compared), _expected_interruptions(compared)
+    reported = {figure.name: figure for figure in compared.reported}
     paid_gpu_hours = max(one.paid_gpu_hours.p90 for one in compared.policies)
     return _template().render(
         version=__version__,
         compared=compared,
-        origin=origin,
+        expected=expected,
+        reported_interruptions=reported.get("interruptions_unexpected"),
+        reported_effective_time=reported.get("effective_time"),
         first=compared.policies[0],
         best=best,
         alike=[one for one in compared.policies if one.policy != best.policy and _is_alike(one, best)],
@@ -111,7 +93,7 @@ def render(compared: Comparison) -> str:
         amounts=wording.Amounts(round(paid_gpu_hours * wording.HOUR_NS)),
         effective=simulation_charts.axis_of_shares([one.effective_time for one in compared.policies]),
         interrupted=simulation_charts.axis_of_counts(
-            [*interruptions, origin.expected] if origin else interruptions
+            [expected, *(one.interruptions for one in compared.policies)]
         ),
         bars=_bars(compared),
         rows=_rows(compared),
@@ -196,64 +178,17 @@ def _written(unit: str, largest: float) -> tuple[str, Callable[[float], str]]:
     for size, word in _LARGE:
         if largest >= size:
             return f"{word} {unit}", partial(_in_units, size=size)
-    return unit, _signed
+    return unit, wording.rough
 
 
-# -- what it rests on ------------------------------------------------------------------------------------
+# -- interruptions ---------------------------------------------------------------------------------------
 
 
-def _origin(compared: Comparison) -> _Origin | None:
-    """None where no preset has this title."""
-    found = next((one for one in map(preset, names()) if one.title == compared.preset), None)
-    if found is None:
-        return None
-    played = found if found.job.gpus == compared.gpus else resized(found, compared.gpus)
-    is_theirs = found.job.gpus == compared.gpus and found.duration_days == compared.days
-    reported = {figure.name: figure for figure in found.published} if is_theirs else {}
-    spare_nodes = {one.policy: _spare_nodes(one, compared, found) for one in compared.policies}
-    return _Origin(
-        preset=found,
-        expected=_expected_interruptions(played, compared.days),
-        reported_interruptions=reported.get("interruptions_unexpected"),
-        reported_effective_time=reported.get("effective_time"),
-        spare_nodes=spare_nodes,
-        command=_command(compared, found, min(spare_nodes.values())),
-    )
-
-
-def _expected_interruptions(played: Preset, days: float) -> Spread:
-    """By the preset's rates: a Poisson count. A gray failure slows the run and does not interrupt it."""
-    hazards = played.hazards.unplanned()
-    duration_ns = round(days * DAY_HOURS * wording.HOUR_NS)
-    mean = sum(
-        hazards.expected(row, played.layout.nodes, duration_ns)
-        for row in hazards.classes
-        if row.kind != "gray"
-    )
+def _expected_interruptions(compared: Comparison) -> Spread:
+    """Failures that are independent of each other are a Poisson count around the number expected."""
+    mean = compared.expected_interruptions
     low, _, high = (float(stats.poisson.ppf(quantile / 100, mean)) for quantile in QUANTILES)
     return Spread(p10=low, p50=mean, p90=high)
-
-
-def _spare_nodes(policy: Summary, compared: Comparison, found: Preset) -> int:
-    """What was paid for beyond the job's own GPUs: every node that is held is paid for all the time."""
-    held_gpus = policy.paid_gpu_hours.p50 / (DAY_HOURS * compared.days)
-    return round((held_gpus - compared.gpus) / found.layout.gpus_per_node)
-
-
-def _command(compared: Comparison, found: Preset, spare_nodes: int) -> str:
-    """What differs from the preset is said. Rates and prices of one's own are files, which nobody names."""
-    words = ["holdfast", "simulate", "--preset", found.name]
-    played = [one.policy for one in compared.policies]
-    everything = [one.name for one in policies(compared.gpus, spare_nodes)]
-    for policy in ["all"] if played == everything else played:
-        words += ["--policy", policy]
-    if compared.gpus != found.job.gpus:
-        words += ["--gpus", str(compared.gpus)]
-    if compared.days != found.duration_days:
-        words += ["--days", repr(float(compared.days)).removesuffix(".0")]
-    if spare_nodes != found.practice.spare_nodes:
-        words += ["--spares", str(spare_nodes)]
-    return shlex.join([*words, "--seed", str(compared.seed), "--runs", str(compared.runs)])
 
 
 # -- wording ---------------------------------------------------------------------------------------------
@@ -264,11 +199,7 @@ def _whole(value: float) -> str:
     return f"{value:,.0f}" if value == int(value) or abs(value) >= 100 else f"{value:,.1f}"
 
 
-def _signed(value: float) -> str:
-    return ("−" if value < 0 else "") + wording.rough(abs(value))
-
-
-def _reach(spread: Spread, words: Callable[[float], str] = _signed) -> str:
+def _reach(spread: Spread, words: Callable[[float], str] = wording.rough) -> str:
     """`1.33 to 1.48 million`: from P10 to P90, with what both have in common said once."""
     low, high = words(spread.p10), words(spread.p90)
     if low == high:
@@ -302,15 +233,14 @@ def _template() -> Template:
         percent=wording.percent,
         reach=_reach,
         scale=simulation_charts.scale,
+        rough=wording.rough,
         short=wording.short,
-        signed=_signed,
         usd=wording.usd,
         whole=_whole,
     )
     environment.globals.update(
         many=wording.many,
         percent=wording.percent,
-        signed=_signed,
         whole=_whole,
         whisker=simulation_charts.whisker,
         style=Markup("").join(

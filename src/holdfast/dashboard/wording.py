@@ -39,7 +39,7 @@ class Amounts:
 
 
 def usd(amount: float) -> str:
-    return f"{_amount(amount, 2 if amount < USD_WITH_CENTS_MAX else 0)} USD"
+    return f"{_amount(amount, 2 if abs(amount) < USD_WITH_CENTS_MAX else 0)} USD"
 
 
 def usd_cell(amount: float | None, largest: float) -> str:
@@ -48,11 +48,12 @@ def usd_cell(amount: float | None, largest: float) -> str:
 
 
 def rough(amount: float) -> str:
-    """As many digits as one reads: `4.19 million`, `5,143`, `39.8`."""
+    """As many digits as one reads: `4.19 million`, `5,143`, `−39.8`."""
+    magnitude = abs(amount)
     for name, size in _LARGE:
-        if amount >= size:
-            return f"{float(f'{amount / size:.3g}'):,g} {name}"
-    return _amount(amount, 0 if amount >= 100 or amount == int(amount) else 1)
+        if magnitude >= size:
+            return _signed(amount, f"{float(f'{magnitude / size:.3g}'):,g} {name}")
+    return _amount(amount, 0 if magnitude >= 100 or amount == int(amount) else 1)
 
 
 def set_back(run_hours: float, steps: float | None, tokens: float | None) -> str:
@@ -150,8 +151,14 @@ def tick(moment_ns: int, step_ns: int) -> str:
 
 
 def _amount(value: float, decimals: int) -> str:
-    written = f"{value:,.{decimals}f}"
-    return f"< {10**-decimals:.{decimals}f}" if value and not written.strip("0.") else written
+    written = f"{abs(value):,.{decimals}f}"
+    if value and not written.strip("0."):
+        return f"{'<' if value > 0 else '>'} {_signed(value, f'{10**-decimals:.{decimals}f}')}"
+    return _signed(value, written)
+
+
+def _signed(value: float, magnitude: str) -> str:
+    return f"−{magnitude}" if value < 0 else magnitude
 
 
 def _utc(moment_ns: int) -> datetime:

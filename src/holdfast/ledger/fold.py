@@ -573,6 +573,8 @@ class Fold:
         if nature == Category.STARTING and self.accounts.is_stepping:
             self._abandon(Category.UNATTRIBUTED)
             self._launch.is_warm = True
+        if nature == STEPPING and self.accounts.nature == Category.PLANNED_STOP:
+            self.accounts.alarm = None  # what was noticed meanwhile does not keep the run from going on
         self.accounts.enter(nature)
 
     # -- faults and what is done about them ----------------------------------------------------------
