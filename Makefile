@@ -74,7 +74,7 @@ format: $(installed) ## Rewrite the code in the house format.
 constraints: ## Resolve the newest versions afresh and pin them in constraints.txt.
 	@$(find_python); rm -rf build/constraints; "$$python" -m venv build/constraints
 	torch=$$(grep '^torch==' constraints.txt); \
-	  build/constraints/bin/python -m pip install --quiet '.[dev,postgres,train]' "$$torch" hatchling editables
+	  build/constraints/bin/python -m pip install --quiet '.[dev,postgres,ray,train]' "$$torch" hatchling editables
 	{ sed '/^[^#]/,$$d' constraints.txt; \
 	  build/constraints/bin/python -m pip freeze | grep -v '^holdfast ' | sed 's/^\(torch==[0-9.]*\)+.*/\1/'; } > build/constraints/constraints.txt
 	mv build/constraints/constraints.txt constraints.txt
@@ -86,7 +86,7 @@ clean: ## Remove everything that was made here: environment, caches, build.
 
 $(installed): pyproject.toml constraints.txt
 	@$(find_python); echo "Setting up .venv with $$("$$python" --version)"; "$$python" -m venv .venv
-	@$(pinned) $(bin)/python -m pip install --quiet --editable '.[dev,postgres,train]'
+	@$(pinned) $(bin)/python -m pip install --quiet --editable '.[dev,postgres,ray,train]'
 	@touch $@
 
 # What `bench recovery` compares with, apart from .venv: nothing of ours depends on it. A peer that has no wheel

@@ -130,7 +130,7 @@ def test_a_run_whose_name_has_a_slash(holdfast: Holdfast, tmp_path: Path) -> Non
     assert holdfast("import", tmp_path / "steps.csv", "--run", "team/7", "--gpus", "8").code == 0
     done = holdfast("cost", "team/7")
     assert done.code == 0
-    assert "It lost 0 of 2.2 GPU-hours.\n" in done.out
+    assert "It lost 0 of 2.2 GPU-hours.\nIn money 0.00 USD, in five layers:" in done.out
     assert "No incidents are recorded." in done.out
     none = holdfast("cost", "team/7/1")
     assert "Run 'team/7' has no incident '1'" in none.err
@@ -143,6 +143,15 @@ def test_a_run_without_gpus(holdfast: Holdfast, data: Path) -> None:
     assert done.code == 0
     assert "• No GPUs are recorded for this run, so only labour can be priced" in done.out
     assert "In money" not in done.out
+
+
+def test_no_figure_of_an_incident_is_cut_off_on_80_columns(holdfast: Holdfast, data: Path) -> None:
+    assert holdfast("import", data / "three-teams.csv").code == 0
+    shown = holdfast("cost", "pretrain-70b", COLUMNS="80").out
+    for line in holdfast("cost", "pretrain-70b", "--json").json["incidents"]:
+        figures = [line["name"], *(f"{usd:,.0f}" for usd in line["usd"].values())]
+        rows = (row.split() for row in shown.splitlines())
+        assert any(row[:1] == figures[:1] and row[-5:] == figures[1:] for row in rows)
 
 
 @pytest.mark.parametrize("columns", [20, 40, 60, 80, 120])

@@ -69,6 +69,14 @@ def test_no_line_is_wider_than_the_terminal(month: Any, columns: int) -> None:
     assert max(map(len, month(COLUMNS=str(columns)).out.splitlines())) <= columns
 
 
+def test_no_figure_is_cut_off_on_80_columns(month: Any) -> None:
+    shown = month(COLUMNS="80").out
+    rows = [" ".join(row.split()) for row in shown.splitlines()]
+    for run in month("--json").json["runs"]:
+        figures = f"{run['run']} {run['spend']['usd']:,.0f} {100 * run['useful_share']:.1f} %"
+        assert any(row.startswith(figures) for row in rows)
+
+
 def test_a_run_that_failed_all_the_time(holdfast: Any, data: Path) -> None:
     assert holdfast("import", data / GOOGLE, "--reference-step-s", "8", "--usd-per-gpu-hour", "4").code == 0
     told = holdfast("finance", "--json").json

@@ -129,8 +129,10 @@ def test_a_run_tells_what_it_knows(holdfast: Holdfast, data: Path) -> None:
     assert recorded == {"GPUs", "step", "downtime", "present interval"}
     assert known["GPUs"]["value"] == 896
     assert known["present interval"]["value"] == pytest.approx(20 * 8, abs=8)  # it saved every 20 steps
-    assert "22 failures in 9 h 49 min recorded" in known["MTBF"]["source"]
-    assert known["MTBF"]["value"] == pytest.approx(86_400 / 16, rel=0.01)
+    assert known["MTBF"]["source"] == "22 failures in 3 h 23 min up"
+    assert known["MTBF"]["value"] == pytest.approx((3 * 60 + 23) * 60 / 22, rel=0.01)
+    assert not known["MTBF"]["assumed"]
+    assert "failures" not in known  # it has enough of its own
     assert known["stall"]["assumed"]  # that log has no stalls
     stated = holdfast("plan", "cadence", "--run", GOOGLE, "--mtbf", "1h", "--step", "4s", "--json").json
     assert inputs(stated)["MTBF"]["value"] == 3600
@@ -179,6 +181,7 @@ def test_a_run_of_our_own_tells_stall_writing_and_price(holdfast: Holdfast, tmp_
         (("--gpus", "8", "--distribution", "weibull:low"), "'low' is no shape."),
         (("--gpus", "8", "--distribution", "weibull:0.01"), "cannot be simulated"),
         (("--distribution", "gaps:nowhere.txt"), "nowhere.txt cannot be read"),
+        (("--failures-per-1000-node-days", "nan"), "nan is no number between"),
         (("--distribution", "gaps:few.txt"), "2 times between failures say too little"),
         (("--distribution", "gaps:wrong.txt"), "In wrong.txt, 'often' is no time"),
         (("--distribution", "gaps:enough.txt", "--mtbf", "3h"), "both say"),

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import click
 import msgspec
 import pytest
 
@@ -96,6 +97,27 @@ def test_everything_assumed_has_a_source(plan: Any) -> None:
         assert all(one["source"] for one in assumed)
 
 
+def test_what_is_said_is_not_assumed(plan: Any, tmp_path: Path) -> None:
+    def assumed(*arguments: str | Path) -> set[str]:
+        told = plan(*OWN, "--runs", "0", *arguments)
+        return {one["what"] for one in told["assumed"]}
+
+    nothing_said = assumed()
+    of_flags = {"--interval": "checkpoints", "--stall": "checkpoint stall", "--step-s": "a step"}
+    for flag, what in of_flags.items():
+        assert assumed(flag, "30") == nothing_said - {what} != nothing_said
+    assert assumed("--chip", "h100") == nothing_said - {"chip"} != nothing_said
+    prices = tmp_path / "prices.toml"
+    prices.write_text("usd_per_gpu_hour = 2.5\n", encoding="utf-8")
+    assert assumed("--prices", prices) == nothing_said - {"a GPU-hour"} != nothing_said
+
+
+@pytest.mark.parametrize("flag", ["--days", "--mtbf", "--step-s", "--stall", "--bad-percent", "--slowdown"])
+def test_what_is_no_number_is_refused(plan: Any, flag: str) -> None:
+    with pytest.raises(click.BadParameter, match="nan is no number between"):
+        plan("--gpus", "64", "--days", "1", flag, "nan")
+
+
 def test_rates_of_ones_own(plan: Any, tmp_path: Path) -> None:
     rates = tmp_path / "rates.json"
     rates.write_bytes(msgspec.json.encode({"preset": preset("infinitehbd").hazards}))
@@ -127,6 +149,27 @@ def test_a_run_in_the_record_goes_on_as_it_did(imported: Any) -> None:
     assert told["unsure"] is not None
     # It starts where the record ends: 2 April 2025, 15:57 UTC.
     assert told["done_ns"][0] / 1e9 > 1_743_609_000 + told["work_days"] * 86_400
+
+
+def test_what_only_slows_a_run_is_no_recovery(
+    plan: Any, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its coolant was too warm for eleven days; the two failures took six hours each."""
+    import_.command.main([str(data / "three-teams.csv")], standalone_mode=False)
+    capsys.readouterr()
+    told = plan("--run", "pretrain-70b", "--steps", "300000", "--runs", "0")
+    assumed = {one["what"]: one for one in told["assumed"]}
+    assert assumed["recovery"]["value"] == "21,600 s"
+    assert assumed["recovery"]["source"] == "mean of its 2 recoveries"
+
+
+def test_a_run_without_gpus_is_told(plan: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    steps = "".join(f"2026-01-01T00:0{n}:00Z,odd,step.committed,{n}\n" for n in range(1, 6))
+    (tmp_path / "odd.csv").write_text(f"time,run,kind,step\n{steps}", encoding="utf-8")
+    import_.command.main([str(tmp_path / "odd.csv")], standalone_mode=False)
+    capsys.readouterr()
+    with pytest.raises(InputError, match="No GPUs are recorded for odd"):
+        plan("--run", "odd", "--steps", "100")
 
 
 @pytest.mark.parametrize("columns", ["80", "120"])
@@ -165,6 +208,7 @@ def test_a_mistake_is_told_in_a_sentence(holdfast: Any) -> None:
         (("--gpus", "64", "--days", "1", "--rates", "nowhere.json"), "cannot be read"),
         ((*OWN, "--start", "tomorrow"), "--start"),
         (("--gpus", "16384", "--days", "30", "--spares", "0"), "in no sensible time"),
+        (("--gpus", "1e12", "--days", "1"), "1,000,000,000,000 GPUs are more than there are."),
     ],
 )
 def test_mistakes_are_refused(plan: Any, arguments: tuple[str, ...], complaint: str) -> None:

@@ -74,7 +74,7 @@ def test_a_layout_that_works_but_not_well_is_warned_of(holdfast: Any) -> None:
         ("--model llama3-8b --gpus 8 --chip a100 --precision fp8", "no fp8 arithmetic.", "bf16"),
         ("--model llama3-8b --gpus 8 --chip h100 --survive-node-loss", "no layout survives", "spare node"),
         ("--model llama3-8b --gpus 8 --chip b300 --lanes 6", "6 lanes are no power of two", "Take 4 or 8."),
-        ("nowhere.toml", "nowhere.toml cannot be read", "docs/sizing.md"),
+        ("nowhere.toml", "size file cannot be read from nowhere.toml", "docs/sizing.md"),
     ],
 )
 def test_what_is_wrong_is_refused_in_one_sentence_with_a_hint(

@@ -336,6 +336,12 @@ def test_a_small_run_that_fails_often_is_believed_soon() -> None:
     assert learned_s == pytest.approx((PRIOR_S_MAX + 5 * 3600) / 5, rel=0.001)
 
 
+def test_ten_failures_tell_more_than_what_others_had() -> None:
+    assert learned_mtbf_s(mtbf_of_nodes_s(1), 9, 9 * 3600) > 2 * 3600
+    assert learned_mtbf_s(mtbf_of_nodes_s(1), 10, 10 * 3600) == 3600
+    assert learned_mtbf_s(3600, 10, 0) > 0  # a run that was never up
+
+
 @given(prior_s=mtbfs_s, failures=st.integers(0, 1000), elapsed_s=st.floats(0, 1e7))
 def test_what_is_learned_lies_between_what_was_expected_and_what_was_seen(
     prior_s: float, failures: int, elapsed_s: float

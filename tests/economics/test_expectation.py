@@ -8,18 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.economics.cadence import DAY_S, mtbf_of_nodes_s, young_work_s
 from holdfast.economics.expectation import (
-    DAY_S,
     Degraded,
     Interruption,
     Prospect,
     Setting,
-    best_interval_s,
     completion,
     effect,
     ettr,
     hit_share,
-    mttf_s,
     rebalanced_output,
     slowdown_for,
     spares_for,
@@ -59,23 +57,23 @@ def test_the_rows_of_kokolis(of: Setting, computed: float, printed: float) -> No
 
 
 def test_mean_time_to_failure_as_the_paper_projects_it() -> None:
-    assert mttf_s(16_384 / 8, RSC_1) / 3_600 == pytest.approx(1.8, abs=0.05)
-    assert mttf_s(131_072 / 8, RSC_1) / 3_600 == pytest.approx(0.23, abs=0.01)
+    assert mtbf_of_nodes_s(16_384 / 8, RSC_1) / 3_600 == pytest.approx(1.8, abs=0.05)
+    assert mtbf_of_nodes_s(131_072 / 8, RSC_1) / 3_600 == pytest.approx(0.23, abs=0.01)
 
 
 def test_the_paper_contradicts_itself_at_1024_gpus() -> None:
     """It prints 7.9 h; its own rate gives 28.8 h. 7.9 h is what was observed for jobs of that size."""
-    assert mttf_s(1_024 / 8, RSC_1) / 3_600 == pytest.approx(28.8, abs=0.1)
-    assert mttf_s(1_024 / 8, RSC_1) / 3_600 != pytest.approx(7.9, rel=0.5)
+    assert mtbf_of_nodes_s(1_024 / 8, RSC_1) / 3_600 == pytest.approx(28.8, abs=0.1)
+    assert mtbf_of_nodes_s(1_024 / 8, RSC_1) / 3_600 != pytest.approx(7.9, rel=0.5)
 
 
 def test_llama3_has_a_failure_every_three_hours() -> None:
-    assert mttf_s(2_048, 1000 * 419 / (2_048 * 54)) / 3_600 == pytest.approx(3.09, abs=0.005)
+    assert mtbf_of_nodes_s(2_048, 1000 * 419 / (2_048 * 54)) / 3_600 == pytest.approx(3.09, abs=0.005)
 
 
 def test_the_best_interval_is_about_the_best() -> None:
     of = Setting(nodes=2_000, failures_per_1000_node_days=RSC_1, restart_s=300, interval_s=1, stall_s=10)
-    best_s = best_interval_s(of)
+    best_s = young_work_s(of.stall_s, of.mttf_s)
     assert best_s == pytest.approx(sqrt(2 * 10 * 86_400 / 13))
 
     def at(interval_s: float) -> float:
@@ -134,7 +132,7 @@ def test_kokolis_is_too_dark_where_failures_come_as_often_as_checkpoints() -> No
     """
     of = setting(16_384, RSC_1, restart_min=5, interval_min=60)
     here = plain(RSC_1 / 1000 * 2_048, of.restart_s, of.interval_s)
-    mu = mttf_s(2_048, RSC_1)
+    mu = mtbf_of_nodes_s(2_048, RSC_1)
     assert here.goodput == pytest.approx(3_600 / ((mu + 300) * (exp(3_600 / mu) - 1)))
     assert here.goodput - ettr(of) == pytest.approx(0.038, abs=0.001)
 
@@ -229,6 +227,18 @@ def test_spares_are_enough_and_no_more(nodes_out: float, share: float) -> None:
         assert msgspec.structs.replace(here, spare_nodes=spares - 1).staffed < share
 
 
+def test_any_number_of_spares_is_counted_at_once() -> None:
+    here = plain(0, 0, 0, nodes_out=0.5, spare_nodes=1_000_000, unit_nodes=4)
+    assert here.staffed == pytest.approx(1)
+
+
+def test_a_run_that_fails_all_the_time_gets_nowhere() -> None:
+    """Failures so frequent that no interval is ever half done."""
+    here = plain(1e12, 60, 3_600)
+    assert here.goodput == 0
+    assert completion(here, DAY_S) is None
+
+
 # ---- what a change is worth ------------------------------------------------------------------------------
 
 
@@ -283,6 +293,15 @@ def test_one_slow_gpu_in_a_run_that_waits_costs_ten_per_cent() -> None:
     assert slowdown == pytest.approx(1 / 0.9)
     assert effect(degraded(slowdown=slowdown)).waiting == pytest.approx(0.90, abs=1e-3)
     assert effect(degraded(share=0.0, slowdown=slowdown)).waiting == 1.0
+
+
+@given(member_gpus=st.sampled_from([1, 2, 4, 8, 16, 64]), share=st.floats(0, 0.1), slowdown=st.floats(1, 3))
+def test_gathering_never_makes_it_worse(member_gpus: int, share: float, slowdown: float) -> None:
+    """A node of several replicas gathers nothing; a replica of several nodes does."""
+    found = effect(degraded(member_gpus=member_gpus, share=share, slowdown=slowdown))
+    assert found.gathered >= found.rebalanced
+    if member_gpus <= 8:
+        assert found.gathered == found.rebalanced
 
 
 @given(

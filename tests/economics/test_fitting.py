@@ -191,6 +191,27 @@ def test_nodes_that_are_bad_and_stay_so_are_found_and_worth_removing() -> None:
     assert worst.interval[0] < 1000 * 20 / DAYS < worst.interval[1]
 
 
+def test_bad_nodes_without_others_are_compared_with_nobody() -> None:
+    seen = msgspec.structs.replace(observation(range(40), [0, 1] * 20), nodes=2, node_days=2.0 * DAYS)
+    halves = msgspec.structs.replace(seen, until_ns=40 * DAY_NS)
+    told = fitted(halves)
+    assert answers(told)["lemons stay bad"] == "unknown"
+    assert "there are no others" in sentence(told, "lemons stay bad")
+
+
+def test_bad_nodes_that_have_all_later_faults_stay_bad() -> None:
+    seen = msgspec.structs.replace(observation(range(40), [0, 1] * 20), until_ns=40 * DAY_NS)
+    told = fitted(seen)
+    assert answers(told)["lemons stay bad"] == "yes"
+    assert "had all 20 faults of the second." in sentence(told, "lemons stay bad")
+
+
+def test_a_node_with_two_faults_at_a_time_is_away_once() -> None:
+    told = fitted(observation([1.0, 1.5, 9.0], [0, 0, 1], outage_h=24))
+    away_days = 1.5 + 1
+    assert told.in_service_per_1000_node_days == pytest.approx(1000 * 3 / (NODES * DAYS - away_days))
+
+
 def test_a_node_that_flaps_is_no_certain_lemon() -> None:
     rng = np.random.default_rng(7)
     once = rng.uniform(0, DAYS, 60)

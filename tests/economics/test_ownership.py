@@ -60,6 +60,20 @@ def test_a_case_by_hand() -> None:
     assert found.break_even_months == pytest.approx(12 * 35_064 / (1.6 * 8_766))
 
 
+def test_spares_are_bought_once_and_paid_for_once() -> None:
+    """Ten machines for eight that work: all ten are bought, and only then do they pay themselves back."""
+    terms = only(
+        server_usd_per_gpu=8_000,
+        amortisation_years=4,
+        rent_usd_per_gpu_hour=1.0,
+        utilisation=1.0,
+        node_faults_per_1000_days=50,
+        outage_days=5,
+    )
+    assert spare_share(terms) == 0.25
+    assert compare(terms).break_even_months == pytest.approx(12 * 10_000 / HOURS_PER_YEAR)
+
+
 def test_every_part_is_what_its_inputs_say() -> None:
     terms = only(
         server_usd_per_gpu=10_000,

@@ -312,6 +312,13 @@ def test_a_loader_that_cannot_work_is_refused(loader: Loader, reason: str) -> No
     assert [reason in sentence for sentence in found] == [True] * bool(reason)
 
 
+def test_a_loader_that_cannot_work_is_what_to_change() -> None:
+    with pytest.raises(InputError) as caught:
+        answer(Question(case=case_of(), usd_per_gpu_hour=1.0, loader=Loader(workers=4, shards=1)))
+    assert "1 shards are fewer" in caught.value.sentence
+    assert caught.value.hint == "The model fits; change what [loader] says."
+
+
 def test_too_many_workers_for_the_cpus() -> None:
     loader = msgspec.structs.replace(LOADER, cpus_per_node=32)
     flat = Parallelism(dp=64)

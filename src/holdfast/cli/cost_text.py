@@ -96,7 +96,8 @@ def _stack(console: Console, stack: Stack, columns: dict[str, list[str]]) -> Non
     """The range, the bar, and the layers with these columns beside their amounts."""
     if stack.together is not None:
         least, most = wording.usd(stack.together.usd_min), wording.usd(stack.together.usd_max)
-        console.print(f"In money between {least} and {most}, in five layers:", style="bold")
+        amount = least if least == most else f"between {least} and {most}"
+        console.print(f"In money {amount}, in five layers:", style="bold")
     if bar := _bar(stack, min(console.width, BAR_CELLS_MAX)):
         console.print(bar, no_wrap=True)
     table = _layers(stack, columns, with_formulas=True)
@@ -157,7 +158,7 @@ def _incidents(console: Console, incidents: Sequence[IncidentLine]) -> None:
     largest = max(amount or 0.0 for line in shown for amount in line.usd.values())
     table = Table(box=None, pad_edge=False, padding=(0, GAP_CHARS, 0, 0), header_style="bold")
     table.add_column("no.", justify="right", no_wrap=True)
-    table.add_column("what", min_width=WHAT_CHARS_MIN, no_wrap=True, overflow="ellipsis")
+    table.add_column("what", min_width=WHAT_CHARS_MIN)  # gives way where there is little room
     for _, _, name in _LOOKS.values():
         table.add_column(name, justify="right", no_wrap=True)
     for line in shown:

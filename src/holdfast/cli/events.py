@@ -9,12 +9,12 @@ from typing import Any
 import click
 import msgspec
 
+from holdfast.cli.moments import moment_ns
 from holdfast.cli.record import HomeJournal, find_run, home, store_option
 from holdfast.cli.terminal import printable
 from holdfast.dashboard.wording import stamp
 from holdfast.record.errors import InputError
 from holdfast.record.events import KINDS, AnyEvent, Event, Unknown, encode, kind_of
-from holdfast.record.importers.intake import time_ns
 from holdfast.record.store import Selection, Store, open_store
 
 POLL_INTERVAL_S = 0.5
@@ -35,21 +35,18 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     store_url: str | None
 
 
-def _time(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
-    try:
-        return None if text is None else time_ns(text)
-    except ValueError as error:
-        raise InputError(f"{parameter.opts[0]}: {error}.", hint="Write it as 2026-01-31T12:00:00Z.") from None
-
-
 @click.command("events")
 @click.argument("run", required=False)
 @click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only this kind; may be given again.")
 @click.option("--subject", help="Only events about this member, node or GPU.")
 @click.option(
-    "--since", "since_ns", callback=_time, metavar="TIME", help="Only from this time on (ISO 8601, or epoch)."
+    "--since",
+    "since_ns",
+    callback=moment_ns,
+    metavar="TIME",
+    help="Only from this time on (ISO 8601, or epoch).",
 )
-@click.option("--until", "until_ns", callback=_time, metavar="TIME", help="Only before this time.")
+@click.option("--until", "until_ns", callback=moment_ns, metavar="TIME", help="Only before this time.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most this many.")
 @click.option("--follow", "-f", is_flag=True, help="Go on with new ones as they come, until interrupted.")
 @click.option("--json", "as_json", is_flag=True, help="Print each event as a line of JSON, byte for byte.")

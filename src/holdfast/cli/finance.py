@@ -9,16 +9,17 @@ from typing import Any
 import click
 import msgspec
 
+from holdfast.cli.files import parsed
 from holdfast.cli.moments import moment_ns
 from holdfast.cli.pages import html_option, require_one_output, write_page
 from holdfast.cli.prices import load_prices, prices_option
-from holdfast.cli.record import find_run, json_option, open_record, store_option
+from holdfast.cli.record import find_run, json_option, left_out, open_record, simulated_runs, store_option
 from holdfast.cli.terminal import print_json
 from holdfast.economics.finance import Books, Finance, finance
 from holdfast.economics.ownership import Terms, read, template
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.report import report
-from holdfast.record.errors import HoldfastError, InputError
+from holdfast.record.errors import InputError
 from holdfast.record.events import Correction
 from holdfast.record.store import RunSummary, Selection, Store
 
@@ -72,43 +73,47 @@ def command(**flags: Any) -> None:
         raise InputError("`--until` is not after `--since`.", hint="Swap them, or leave one out.")
     prices, terms = load_prices(given.prices_path), _terms(given.own_path)
     with open_record(given.store_url) as store:
-        books = _all_books(store, given)
-    _show(finance(books, prices, terms, given.since_ns), given)
+        summaries, simulated = _summaries(store, given)
+        books = _all_books(store, summaries, given)
+    told = finance(books, prices, terms, given.since_ns)
+    if simulated:
+        told = msgspec.structs.replace(told, remarks=(*told.remarks, left_out(simulated)))
+    _show(told, given)
 
 
 def _terms(path: Path | None) -> Terms:
     if path is None:
         return Terms()
-    try:
-        return read(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError:
-        raise InputError(f"{path} is not UTF-8 text.", hint="Save it as UTF-8.") from None
-    except OSError as error:
-        raise InputError(
-            f"The terms cannot be read from {path}: {error.strerror}.",
-            hint="`holdfast finance --example-own > own.toml` makes a file to begin with.",
-        ) from None
-    except HoldfastError as error:
-        raise InputError(f"{path}: {error.sentence}", hint=error.hint) from None
+    hint = "`holdfast finance --example-own > own.toml` makes a file to begin with."
+    return parsed(path, read, what="terms", hint=hint)
 
 
 # -- the books -------------------------------------------------------------------------------------------
 
 
-def _all_books(store: Store, given: _Flags) -> list[Books]:
-    """Those of the runs that are wanted; at least one."""
+def _summaries(store: Store, given: _Flags) -> tuple[list[RunSummary], int]:
+    """The runs that are wanted, at least one; and how many are left out because they were simulated."""
     wanted = {find_run(store, run) for run in given.runs}
     if not wanted:
         find_run(store, None)  # complains where there is none
-    summaries = [
+    within = [
         summary
         for summary in store.runs()
         if (not wanted or summary.run in wanted) and _is_within(summary, given)
     ]
-    if not summaries:
+    if not within:
         raise InputError(
             "No run has an event in that time.", hint="`holdfast runs` shows when the runs were."
         )
+    simulated = frozenset() if wanted else simulated_runs(store)
+    real = [summary for summary in within if summary.run not in simulated]
+    if not real:
+        raise InputError("Only simulated runs are there, which cost nothing.", hint="Name one with --run.")
+    return real, len(within) - len(real)
+
+
+def _all_books(store: Store, summaries: list[RunSummary], given: _Flags) -> list[Books]:
+    """Those of the teams that are wanted."""
     with _progress(summaries) as shown:
         books = [_books(store, summary, given) for summary in shown]
     if not given.teams:

@@ -214,11 +214,11 @@ def _bullets(console: Console, remarks: Iterable[str]) -> None:
 
 
 def _table(*headings: str, left: tuple[str, ...] = ()) -> Table:
-    """Columns of figures under these headings; the first one, and those named, of words."""
+    """Columns of figures under these headings; the first one, and those named, of words, which give way."""
     table = Table(box=None, pad_edge=False, padding=(0, GAP_CHARS, 0, 0), header_style="bold")
     for heading in headings:
         words = heading == headings[0] or heading in left
-        table.add_column(heading, justify="left" if words else "right", no_wrap=True)
+        table.add_column(heading, justify="left" if words else "right", no_wrap=not words)
     return table
 
 

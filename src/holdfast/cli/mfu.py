@@ -1,12 +1,11 @@
 """`holdfast mfu`: the share of the chips' peak that a throughput amounts to, beside the nearest published."""
 
-import math
-from collections.abc import Callable
 from typing import Any
 
 import click
 import msgspec
 
+from holdfast.cli.numbers import count, number_between
 from holdfast.ledger.flops import (
     Chip,
     Precision,
@@ -29,10 +28,7 @@ from holdfast.ledger.references import (
 )
 from holdfast.record.errors import InputError
 
-COUNT_MAX = 10**18
 RATE_MIN, RATE_MAX = 1e-9, 1e18
-_SCALES = {"m": 1e6, "b": 1e9, "t": 1e12}
-"""No k: for a sequence it would mean 1,024."""
 
 HARDLY_TRAINING_PERCENT = 1.0
 PLAUSIBLE_PERCENT = (5.0, 75.0)
@@ -55,35 +51,7 @@ _DIMENSIONS = (
 """The flags that describe a model by its dimensions; with --params only those that attention needs count."""
 
 
-def count(text: str) -> int:
-    """A whole number as people write it: 512, 8,192, 70e9 or 70b."""
-    digits = text.lower().replace(",", "")
-    scale = _SCALES.get(digits[-1:], 1.0)
-    try:
-        number = float(digits[:-1] if scale > 1 else digits) * scale
-    except ValueError:
-        number = math.nan
-    if not 1 <= number <= COUNT_MAX:
-        raise click.BadParameter(f"{text!r} is no number of things; write 512, 70e9 or 70b.")
-    return round(number)
-
-
-def _number(low: float, high: float) -> Callable[[str], float]:
-    """A converter for numbers between these; unlike click's own it lets no `nan` through."""
-
-    def number(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not low <= value <= high:
-            raise click.BadParameter(f"{text} is no number between {low:g} and {high:g}.")
-        return value
-
-    return number
-
-
-_RATE = _number(RATE_MIN, RATE_MAX)
+_RATE = number_between(RATE_MIN, RATE_MAX)
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,7 +133,7 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--peak-tflops", type=_RATE, help="Dense peak of one GPU, for a chip that is not known here.")
 @click.option(
     "--recompute",
-    type=_number(0, 1),
+    type=number_between(0, 1),
     default=0.0,
     help="Part of the forward pass computed again, 0 to 1.",
 )

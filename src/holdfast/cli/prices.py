@@ -6,9 +6,9 @@ from typing import Any, TypeVar
 
 import click
 
+from holdfast.cli.files import parsed
 from holdfast.cli.record import home
 from holdfast.economics.prices import DEFAULTS, Prices, read
-from holdfast.record.errors import HoldfastError, InputError
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
@@ -33,14 +33,5 @@ def load_prices(path: Path | None) -> Prices:
         path = home() / PRICES_FILE
         if not path.exists():
             return DEFAULTS
-    try:
-        return read(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError:
-        raise InputError(f"{path} is not UTF-8 text.", hint="Save it as UTF-8.") from None
-    except OSError as error:
-        raise InputError(
-            f"The prices cannot be read from {path}: {error.strerror}.",
-            hint="`holdfast cost --example-prices > prices.toml` makes a file to begin with.",
-        ) from None
-    except HoldfastError as error:
-        raise InputError(f"{path}: {error.sentence}", hint=error.hint) from None
+    hint = "`holdfast cost --example-prices > prices.toml` makes a file to begin with."
+    return parsed(path, read, what="prices", hint=hint)

@@ -18,6 +18,7 @@ from holdfast.record.errors import InputError
 from holdfast.record.events import AnyEvent, Correction
 from holdfast.record.journal import Damage, read_directory
 from holdfast.record.store import Ingested, Selection, Store, open_store
+from holdfast.twin.tape import SOURCE as SIMULATED
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
@@ -136,6 +137,18 @@ def find_run(store: Store, name: str | None) -> str:
         hint = f"Did you mean {near[0]!r}?" if near else "`holdfast runs` lists them."
         raise InputError(f"There is no run {name!r} in the store.", hint=hint)
     return name
+
+
+def simulated_runs(store: Store) -> frozenset[str]:
+    """The runs that only the twin has had: nobody paid for them, and nothing broke."""
+    begun = store.select(Selection(kinds=("run.started",)))
+    return frozenset(event.run for event in begun if event.source == SIMULATED)
+
+
+def left_out(simulated: int) -> str:
+    """The remark where simulated runs do not count."""
+    are = "is" if simulated == 1 else "are"
+    return f"{wording.many(simulated, 'simulated run')} {are} left out; `--run` names one to read it."
 
 
 def fold_run(store: Store, run: str) -> Fold:

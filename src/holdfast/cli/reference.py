@@ -6,7 +6,7 @@ from typing import TypeVar
 import click
 import msgspec
 
-from holdfast.cli.mfu import count
+from holdfast.cli.numbers import count
 from holdfast.ledger.flops import Chip, chip_named
 from holdfast.ledger.references import (
     BandwidthReference,

@@ -4,25 +4,16 @@ from pathlib import Path
 
 import click
 
+from holdfast.cli.pages import html_option, require_one_output, write_page
 from holdfast.cli.prices import load_prices, prices_option
 from holdfast.cli.record import find_run, fold_run, json_option, open_record, store_option
-from holdfast.cli.terminal import print_json, printable
-from holdfast.economics.prices import Prices
-from holdfast.ledger.report import Report, report
-from holdfast.record.errors import InputError
-
-STDOUT = Path("-")
+from holdfast.cli.terminal import print_json
+from holdfast.ledger.report import report
 
 
 @click.command("report")
 @click.argument("run", required=False)
-@click.option(
-    "--html",
-    "html_path",
-    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
-    metavar="OUT",
-    help="Write the report as one self-contained web page; to stdout if OUT is `-`.",
-)
+@html_option
 @prices_option
 @store_option
 @json_option
@@ -33,33 +24,17 @@ def command(
 
     The page also says what the losses cost, at the prices of --prices.
     """
-    if html_path == STDOUT and as_json:
-        raise InputError("`--html -` and `--json` would both print to stdout.", hint="Leave one of them out.")
+    require_one_output(html_path, as_json)
     with open_record(store_url) as store:
         name = find_run(store, run)
         told = report(name, fold_run(store, name))
     if html_path is not None:
-        _write_page(told, load_prices(prices_path), html_path)
+        from holdfast.dashboard.page import render
+
+        write_page(render(told, load_prices(prices_path)), html_path)
     if as_json:
         print_json(told)
     elif html_path is None:
         from holdfast.cli.report_text import show
 
         show(told)
-
-
-def _write_page(told: Report, prices: Prices, path: Path) -> None:
-    from holdfast.dashboard.page import render
-
-    page = render(told, prices).encode()
-    if path == STDOUT:
-        click.echo(page, nl=False)
-        return
-    try:
-        path.write_bytes(page)
-    except OSError as error:
-        raise InputError(
-            f"The page cannot be written to {path}: {error.strerror}.",
-            hint="Name a file in a directory that exists and that you may write to.",
-        ) from None
-    click.echo(f"The page is in {printable(str(path))}", err=True)

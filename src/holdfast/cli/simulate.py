@@ -7,6 +7,7 @@ from typing import Any
 import click
 import msgspec
 
+from holdfast.cli.numbers import number_between
 from holdfast.cli.pages import html_option, require_one_output, write_page
 from holdfast.cli.prices import load_prices, prices_option
 from holdfast.cli.record import json_option
@@ -20,6 +21,8 @@ from holdfast.twin.sweep import Comparison, Figures, Summary, Task, expected_int
 
 DAY_NS = 86_400 * 10**9
 RUNS_MAX = 100_000
+SPARES_MAX = 100_000
+DAYS_MAX = 10_000
 DEFAULT_POLICIES = ("restart", "holdfast")
 DEFAULT_PRESET = "llama3-405b"
 
@@ -54,12 +57,14 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     "[default: restart and holdfast]",
 )
 @click.option("--gpus", type=click.IntRange(min=1), help="The same kind of cluster with so many GPUs.")
-@click.option("--days", type=click.FloatRange(min=0, min_open=True), help="How long the run is watched.")
+@click.option("--days", type=number_between(0.001, DAYS_MAX), help="How long the run is watched.")
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True)
 @click.option(
     "--runs", type=click.IntRange(1, RUNS_MAX), default=1, show_default=True, help="Seeds from --seed on."
 )
-@click.option("--spares", type=click.IntRange(min=0), metavar="NODES", help="Spare nodes beside the job's.")
+@click.option(
+    "--spares", type=click.IntRange(0, SPARES_MAX), metavar="NODES", help="Spare nodes beside the job's."
+)
 @click.option("--crews", type=click.IntRange(min=1), help="Machines repaired at a time.  [default: all]")
 @click.option(
     "--rates",
@@ -101,6 +106,8 @@ def command(
 ) -> None:
     """Simulate a training run on a cluster that breaks: what is interrupted, lost and saved, by policy."""
     if scenario is not None:
+        if html_path is not None:
+            raise InputError("A scenario has no page.", hint="--out DIR writes its files, --json its data.")
         _play(scenario, asked, directory, reveal, as_json)
         return
     if directory is not None or reveal:
@@ -206,12 +213,12 @@ def _policies(asked: Asked, chosen: Preset) -> list[Policy]:
     gpus = chosen.job.gpus
     spares = chosen.practice.spare_nodes if asked.spares is None else asked.spares
     wanted = asked.policies or DEFAULT_POLICIES
-    if "all" in wanted:
-        wanted = tuple(one.name for one in policies(gpus, spares))
+    everything = [one.name for one in policies(gpus, spares)]
+    chosen_names = [name for one in wanted for name in (everything if one == "all" else [one])]
     own = chosen.practice
     if asked.spares is not None:
         own = msgspec.structs.replace(own, spare_nodes=asked.spares)
-    return [own if name == own.name else policy(name, gpus, spares) for name in dict.fromkeys(wanted)]
+    return [own if name == own.name else policy(name, gpus, spares) for name in dict.fromkeys(chosen_names)]
 
 
 def _summaries(played: list[Policy], groups: list[list[Figures]]) -> list[Summary]:
@@ -249,18 +256,36 @@ def _plain(summary: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+_NOT_OF_A_SCENARIO = {
+    "preset": "--preset",
+    "policies": "--policy",
+    "rates": "--rates",
+    "record": "--record",
+    "days": "--days",
+    "spares": "--spares",
+    "crews": "--crews",
+}
+
+
 def _play(name: str, asked: dict[str, Any], directory: Path | None, reveal: bool, as_json: bool) -> None:
     from holdfast.cli import scenario_text
-    from holdfast.twin.scenarios import TABLETOP, play
+    from holdfast.twin.scenarios import SCENARIOS, TABLETOP, play
 
-    unfit = [f"--{key}" for key in ("preset", "policies", "rates", "record", "days") if asked[key]]
-    if unfit:
-        raise InputError(
-            f"{unfit[0]} does not belong to a scenario.", hint="A scenario takes --seed and --gpus."
-        )
+    for key, option in _NOT_OF_A_SCENARIO.items():
+        if asked[key]:
+            raise InputError(
+                f"{option} does not belong to a scenario.", hint="A scenario takes --seed and --gpus."
+            )
     if name == "list":
-        scenario_text.show_list()
+        if as_json:
+            print_json({one.name: one.title for one in SCENARIOS.values()})
+        else:
+            scenario_text.show_list()
         return
+    if directory is not None and directory.is_dir() and any(directory.iterdir()):
+        raise InputError(
+            f"{directory} is not empty, and may hold another drill.", hint="Name a directory that is new."
+        )
     layout = TABLETOP if asked["gpus"] is None else msgspec.structs.replace(TABLETOP, gpus=asked["gpus"])
     played = play(name, asked["seed"], layout=layout)
     if directory is not None:

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.cli.files import parsed
 from holdfast.economics.parallelism import Case, balance
 from holdfast.economics.prices import DEFAULTS
 from holdfast.economics.rules import BALANCE_MIN, lane_balance_sentence
 from holdfast.economics.size_file import Request, read, understood
 from holdfast.economics.sizing import Sized, answer
 from holdfast.ledger.references import MfuReference
-from holdfast.record.errors import HoldfastError, InputError
+from holdfast.record.errors import InputError
 
 
 class Printed(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,16 +33,7 @@ class Printed(msgspec.Struct, frozen=True, kw_only=True):
 
 def load_request(path: Path) -> Request:
     """What the file says; a mistake in it is told with its name."""
-    try:
-        return read(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError:
-        raise InputError(f"{path} is not UTF-8 text.", hint="Save it as UTF-8.") from None
-    except OSError as error:
-        raise InputError(
-            f"The size file {path} cannot be read: {error.strerror}.", hint="docs/sizing.md shows one."
-        ) from None
-    except HoldfastError as error:
-        raise InputError(f"{path}: {error.sentence}", hint=error.hint) from None
+    return parsed(path, read, what="size file", hint="docs/sizing.md shows such a file.")
 
 
 class Dimensions(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,6 +24,8 @@ between 2.3 (Meta, about 32,000 H100) and 6.5 (Meta RSC-1).
 """
 PRIOR_S_MAX = DAY_S
 """What is published counts as no more of a run's time than this: a small run's own failures tell more."""
+FAILURES_TELLING = 10
+"""With as many of its own, a run's rate is known to a third."""
 LEVELS_MAX = 8
 """Every choice among the levels is tried, and there are no machines with more."""
 
@@ -116,13 +118,21 @@ def mtbf_of_nodes_s(nodes: float, failures_per_1000_node_days: float = FAILURES_
     return 1000 * DAY_S / (failures_per_1000_node_days * nodes)
 
 
-def learned_mtbf_s(prior_mtbf_s: float, failures: int, elapsed_s: float) -> float:
-    """What to expect after so many failures in so much time: the mean of a Gamma-Poisson posterior rate.
+def tells_rate(failures: int, up_s: float) -> bool:
+    """Whether a run's own failures tell how often it fails, so that what others had does not matter."""
+    return failures >= FAILURES_TELLING and up_s > 0
 
-    The prior counts as one failure in its MTBF; where that is long, as the same rate over `PRIOR_S_MAX`.
+
+def learned_mtbf_s(prior_mtbf_s: float, failures: int, up_s: float) -> float:
+    """What to expect after so many failures in so much time that the run was up.
+
+    Of many, their mean; of few, the mean of a Gamma-Poisson posterior rate. The prior counts as one failure
+    in its MTBF; where that is long, as the same rate over `PRIOR_S_MAX`.
     """
+    if tells_rate(failures, up_s):
+        return up_s / failures
     prior_s = min(prior_mtbf_s, PRIOR_S_MAX)
-    return (prior_s + elapsed_s) / (prior_s / prior_mtbf_s + failures)
+    return (prior_s + up_s) / (prior_s / prior_mtbf_s + failures)
 
 
 # ---- several levels --------------------------------------------------------------------------------------

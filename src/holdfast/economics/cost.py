@@ -265,10 +265,7 @@ class _Pricing:
 
     def __init__(self, report: Report, prices: Prices) -> None:
         self.report = report
-        if report.usd_per_gpu_hour is None:
-            self.prices = prices.for_chip(report.chip)
-        else:
-            self.prices = prices.at(report.usd_per_gpu_hour)
+        self.prices = prices.for_run(report.usd_per_gpu_hour, report.chip)
         self.usd_per_gpu_hour = self.prices.usd_per_gpu_hour.value
         self.day = self.prices.day_of_delay(report.gpus)
         self.remarks = tuple(_remarks(report, prices))

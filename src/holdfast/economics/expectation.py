@@ -16,6 +16,8 @@ import msgspec
 import numpy as np
 from scipy import stats
 
+from holdfast.economics.cadence import mtbf_of_nodes_s
+
 DAY_S = 86_400
 INTERRUPTIONS_FEW = 10
 """With fewer expected, the run may well have none, and its quantiles are rougher than their digits."""
@@ -36,10 +38,10 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     interval_s: float
     stall_s: float = 0.0
 
-
-def mttf_s(nodes: float, failures_per_1000_node_days: float) -> float:
-    """The mean time to failure of a job that needs all of its nodes: 1 / (N r_f)."""
-    return 1000 * DAY_S / (nodes * failures_per_1000_node_days)
+    @property
+    def mttf_s(self) -> float:
+        """The mean time to failure of a job that needs all of its nodes: 1 / (N r_f)."""
+        return mtbf_of_nodes_s(self.nodes, self.failures_per_1000_node_days)
 
 
 def ettr(setting: Setting) -> float:
@@ -47,17 +49,8 @@ def ettr(setting: Setting) -> float:
 
     Its authors found it within about 5 % of simulation. At 0 or below, it says that the job gets nowhere.
     """
-    lost = (setting.restart_s + setting.interval_s / 2) / _mttf_of(setting)
+    lost = (setting.restart_s + setting.interval_s / 2) / setting.mttf_s
     return (1 - lost) / (1 + setting.stall_s / setting.interval_s)
-
-
-def best_interval_s(setting: Setting) -> float:
-    """sqrt(2 w / (N r_f)): the checkpoint interval for which `ettr` is about highest."""
-    return sqrt(2 * setting.stall_s * _mttf_of(setting))
-
-
-def _mttf_of(setting: Setting) -> float:
-    return mttf_s(setting.nodes, setting.failures_per_1000_node_days)
 
 
 # ---- mean and spread, several kinds of interruption ------------------------------------------------------
@@ -88,7 +81,8 @@ class Interruption(msgspec.Struct, frozen=True, kw_only=True):
         """
         span_s = self.undone_s_max - self.undone_s_min
         since_s = span_s * (_POINTS + 1) / 2
-        weights = _WEIGHTS * np.exp(-rate_per_s * since_s)
+        # Counted from the first point, so that they do not all vanish where failures never end.
+        weights = _WEIGHTS * np.exp(-rate_per_s * (since_s - since_s[0]))
         again_s = self.undone_s_min + since_s
         return float(np.average((self.stop_s + again_s) ** lost * again_s**undone, weights=weights))
 
@@ -125,7 +119,7 @@ class Prospect(msgspec.Struct, frozen=True, kw_only=True):
         away = stats.poisson(self.nodes_out)
         if not self.unit_nodes:
             return float(away.cdf(self.spare_nodes))
-        missing = self.nodes_out - sum(float(away.sf(spares)) for spares in range(self.spare_nodes))
+        missing = self.nodes_out - float(away.sf(np.arange(self.spare_nodes)).sum())
         return max(0.0, 1 - missing * self.unit_nodes / self.nodes)
 
     @property
@@ -266,7 +260,8 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
 
     waiting         slow GPUs, and all wait for the slowest
     rebalanced      slow GPUs, and lanes are dealt by speed
-    gathered        so, too, with the nodes that have one brought together in as few replicas as can be
+    gathered        so, too, with the nodes that have one brought together in as few replicas as can be; where
+                    a node holds several replicas, there is nothing to gather
     dead_waiting    dead GPUs, and the run needs all: only while none is dead
     without_members dead GPUs, and the rest goes on without every replica that has one
     without_nodes   dead GPUs, their nodes taken out, and the replicas formed anew from whole nodes
@@ -287,13 +282,14 @@ def effect(of: Degraded) -> Effect:
     members = of.gpus // of.member_gpus
     members_hit = hit_share(of.share, of.member_gpus)
     nodes_hit = hit_share(of.share, of.gpus_per_node)
+    slow = round(members * members_hit)
     all_hit = hit_share(of.share, members * of.member_gpus)
     return Effect(
         nodes_hit=nodes_hit,
         members_hit=members_hit,
         waiting=1 - all_hit * (1 - 1 / of.slowdown),
-        rebalanced=rebalanced_output(members, round(members * members_hit), of.slowdown, of.lanes),
-        gathered=rebalanced_output(members, ceil(members * nodes_hit), of.slowdown, of.lanes),
+        rebalanced=rebalanced_output(members, slow, of.slowdown, of.lanes),
+        gathered=rebalanced_output(members, min(slow, ceil(members * nodes_hit)), of.slowdown, of.lanes),
         dead_waiting=1 - all_hit,
         without_members=1 - members_hit,
         without_nodes=1 - nodes_hit,

@@ -181,7 +181,10 @@ class _Reader:
         self.edges_ns = edges_ns(self.first_ns, self.last_ns)
         self.by_stretch = [Bill() for _ in pairwise(self.edges_ns)]
         self.by_run: dict[str, Bill] = {}
-        self.run_prices = {book.report.run: _price(book.report, prices) for book in books}
+        self.run_prices = {
+            report.run: prices.for_run(report.usd_per_gpu_hour, report.chip).usd_per_gpu_hour
+            for report in (book.report for book in books)
+        }
         for book in books:
             self._charge(book.report)
         self.bill = _together(self.by_run.values())
@@ -418,13 +421,6 @@ class _Reader:
                 "Incidents count in full where they began in the window, whenever their cost arose."
             )
         return tuple(remarks)
-
-
-def _price(report: Report, prices: Prices) -> Priced:
-    """What a GPU-hour of this run costs: as recorded, or as given, or the list price of its chip."""
-    if report.usd_per_gpu_hour is not None:
-        return prices.at(report.usd_per_gpu_hour).usd_per_gpu_hour
-    return prices.for_chip(report.chip).usd_per_gpu_hour
 
 
 def _cut(report: Report, edges: list[int]) -> Iterator[tuple[int, dict[str, int]]]:

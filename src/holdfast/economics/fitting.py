@@ -151,7 +151,9 @@ def _clustered(seen: Observation, came: Arrivals | None) -> Interval | None:
 
 
 def _in_service(seen: Observation) -> float | None:
-    away_ns = sum(fault.outage_ns or 0 for fault in seen.faults)
+    # A node may have several faults at a time, and is away but once.
+    apart = lemons.episodes([fault for fault in seen.faults if fault.node], flap_minutes=0.0)
+    away_ns = sum(fault.outage_ns or 0 for fault in apart)
     in_service = seen.node_days - away_ns / DAY_NS
     return _rate(len(seen.faults), in_service) if away_ns and in_service > 0 else None
 

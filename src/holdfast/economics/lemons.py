@@ -319,14 +319,18 @@ def _persistence(faults: Sequence[Fault], seen: Observation, threshold: int) -> 
     total, theirs = late.total(), sum(late[node] for node in once_bad)
     if len(once_bad) < 2 or total < FAULTS_MIN:
         return unknown(PERSISTENCE, "Too few nodes were bad in the first half of the time to follow them.")
+    if len(once_bad) == seen.nodes:
+        return unknown(PERSISTENCE, "All nodes were bad in the first half of the time: there are no others.")
     share = stats.binomtest(theirs, total).proportion_ci(CONFIDENCE)
     low, ratio, high = (
         _ratio(part, len(once_bad), seen.nodes) for part in (share.low, theirs / total, share.high)
     )
-    sentence = (
-        f"The {len(once_bad)} nodes with {enough} faults or more in the first half had {ratio:.1f} times the"
-        f" others' rate in the second ({low:.1f} to {high:.1f})."
+    second = (
+        f"all {total:,} faults of the second"
+        if theirs == total
+        else f"{ratio:.1f} times the others' rate in the second ({low:.1f} to {high:.1f})"
     )
+    sentence = f"The {len(once_bad)} nodes with {enough} faults or more in the first half had {second}."
     answer: Answer = "yes" if low > 1 else "no" if high < PERSISTENT_RATIO_MIN else "unknown"
     return Verdict(question=PERSISTENCE, answer=answer, sentence=sentence)
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-from holdfast.economics.parallelism import Case, Parallelism
+from holdfast.economics.parallelism import Case, Count, Parallelism
 
 PREFETCH_USUAL = 2
 """Batches that a worker has ready: prefetch_factor of torch.utils.data.DataLoader."""
@@ -28,12 +28,12 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """
 
     workers: Annotated[int, msgspec.Meta(ge=0)]
-    prefetch: Annotated[int, msgspec.Meta(ge=1)] = PREFETCH_USUAL
+    prefetch: Count = PREFETCH_USUAL
     samples_per_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    shards: int | None = None
-    sample_bytes: int | None = None
-    cpus_per_node: int | None = None
-    node_memory_bytes: int | None = None
+    shards: Count | None = None
+    sample_bytes: Count | None = None
+    cpus_per_node: Count | None = None
+    node_memory_bytes: Count | None = None
 
 
 def loader_refusals(case: Case, layout: Parallelism, loader: Loader) -> Iterator[str]:

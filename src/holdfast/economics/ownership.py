@@ -59,14 +59,12 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     server_usd_per_gpu: Priced = _assumed(
         33_750, "DGX H100, about 270,000 USD (SemiAnalysis, May 2023), over 8"
     )
-    network_share: Priced = _assumed(
-        0.24, "interconnect over chips and servers, Cottier et al. 2024 (arXiv 2405.21015)"
-    )
+    network_share: Priced = _assumed(0.24, _GUESS)
     amortisation_years: Priced = _assumed(5, "Amazon's annual report for 2024: from six to five years")
     capital_rate: Priced = _assumed(0.08, _GUESS)
     power_kw_per_gpu: Priced = _assumed(1.275, "DGX H100, 10.2 kW at most (NVIDIA's data sheet), over 8")
     pue: Priced = _assumed(1.58, "mean of Uptime Institute's survey of 2023")
-    usd_per_kwh: Priced = _assumed(0.081, "about the mean of US industry in 2024 (EIA)")
+    usd_per_kwh: Priced = _assumed(0.081, "US industry, mean of 2023: 8.06 cents (EIA)")
     colocation_usd_per_kw_month: Priced = _assumed(184.06, "CBRE, North America, second half of 2024")
     staff_per_1000_gpus: Priced = _assumed(5, _GUESS)
     staff_usd_per_year: Priced = _assumed(189_280, "91 USD an hour, 2,080 hours")
@@ -169,7 +167,7 @@ def compare(terms: Terms) -> OwnOrRent:
         cheaper="own" if own_useful < rent_useful else "rent",
         break_even_utilisation=own_year / (HOURS_PER_YEAR * goodput * rent_useful),
         break_even_goodput=own_year / (used_hours * rent_useful),
-        break_even_months=_months(terms, spares, rent_year - (own_year - yearly[0].usd)),
+        break_even_months=_months(terms, spares, rent_year - own_year),
         point_own_usd_per_gpu_year=own_year * POINT / goodput,
         point_rent_usd_per_gpu_year=rent_year * POINT / goodput,
         curve=tuple(
@@ -185,7 +183,7 @@ def spare_share(terms: Terms) -> float:
 
 def _yearly_costs(terms: Terms, spares: float) -> tuple[YearlyCost, ...]:
     """A spare is bought and stands somewhere; it draws no power to speak of and nobody is hired for it."""
-    capital = _capital_usd(terms) * _annuity(terms.capital_rate.value, terms.amortisation_years.value)
+    capital = _capital_usd_per_year(terms)
     place = terms.power_kw_per_gpu.value * terms.colocation_usd_per_kw_month.value * MONTHS_PER_YEAR
     power = terms.power_kw_per_gpu.value * terms.pue.value * HOURS_PER_YEAR * terms.usd_per_kwh.value
     staff = terms.staff_per_1000_gpus.value / 1_000 * terms.staff_usd_per_year.value
@@ -205,15 +203,19 @@ def _capital_usd(terms: Terms) -> float:
     return terms.server_usd_per_gpu.value * (1 + terms.network_share.value)
 
 
+def _capital_usd_per_year(terms: Terms) -> float:
+    return _capital_usd(terms) * _annuity(terms.capital_rate.value, terms.amortisation_years.value)
+
+
 def _annuity(rate: float, years: float) -> float:
     """What is paid each year for one USD that is paid off in so many years, with interest."""
     return float(rate / (1 - (1 + rate) ** -years)) if rate else 1 / years
 
 
-def _months(terms: Terms, spares: float, saved_usd_per_year: float) -> float | None:
-    if saved_usd_per_year <= 0:
-        return None
-    return MONTHS_PER_YEAR * _capital_usd(terms) * (1 + spares) / saved_usd_per_year
+def _months(terms: Terms, spares: float, gained_usd_per_year: float) -> float | None:
+    """Until machines and spares are paid for by rent not paid, less what running them costs."""
+    saved = gained_usd_per_year + _capital_usd_per_year(terms) * (1 + spares)
+    return MONTHS_PER_YEAR * _capital_usd(terms) * (1 + spares) / saved if saved > 0 else None
 
 
 # -- the file ------------------------------------------------------------------------------------------

@@ -6,12 +6,14 @@ choose in `sizing`. Pure arithmetic.
 """
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from holdfast.ledger.flops import Chip, Precision, Shape, memory_bytes
 from holdfast.ledger.references import nvlink_domain_gpus
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
 
 Recompute = Literal["none", "selective", "full"]
 """What of the forward pass is computed a second time to save memory.

@@ -72,6 +72,10 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
         recorded = Priced(value=usd_per_gpu_hour, assumed=False, source=RECORDED)
         return msgspec.structs.replace(self, usd_per_gpu_hour=recorded)
 
+    def for_run(self, usd_per_gpu_hour: float | None, chip: str | None) -> "Prices":
+        """With what a GPU-hour of a run costs: as recorded, else as given, else its chip's list price."""
+        return self.for_chip(chip) if usd_per_gpu_hour is None else self.at(usd_per_gpu_hour)
+
     def day_of_delay(self, gpus: float) -> Priced:
         """A day later, in USD. If not given: a day of these GPUs, held that much longer; the least it can be.
 
@@ -104,8 +108,8 @@ DEFAULTS = Prices(
     opportunity_multiplier=_assumed(2.05, f"H100, {_LIST_PRICES}: Azure's 8.19 over Lambda's 3.99"),
     labour_usd_per_hour=_assumed(
         91.0,
-        "US Bureau of Labor Statistics, May 2022: a software developer's wage, 132,930 USD for 2,080 hours, "
-        "being 70 % of the cost",
+        "US Bureau of Labor Statistics, 2022: a software developer's mean wage, 132,930 USD for 2,080 hours, "
+        "as 70.4 % of the cost, the share of wages in all private industry",
     ),
     responders=_assumed(2.0, f"{_SRE_BOOK}: a primary and a secondary on call"),
     follow_up_hours=_assumed(6.0, f"{_SRE_BOOK}: six hours to find, mend and write up"),

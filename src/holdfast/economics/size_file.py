@@ -11,9 +11,9 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from holdfast.economics.loader import Loader
-from holdfast.economics.parallelism import HEADROOM_SHARE, Case, Cluster, Training
+from holdfast.economics.parallelism import HEADROOM_SHARE, Case, Cluster, Count, Training
 from holdfast.economics.prices import Prices
-from holdfast.economics.sizing import Count, Question, Wanted, suitable_batch
+from holdfast.economics.sizing import Question, Wanted, suitable_batch
 from holdfast.ledger.flops import Chip, Precision, Shape, chip_named
 from holdfast.ledger.references import published
 from holdfast.record.errors import InputError
@@ -27,6 +27,9 @@ LAYERS_MAX = 10_000
 """Every way to cut them into stages is tried."""
 LANES_MAX = 1 << 16
 """As `holdfast.train` has it."""
+
+SPARE_NODES_MAX = 10**6
+GRADIENT_BYTES_MAX = 8
 
 Amount = Annotated[float, msgspec.Meta(gt=0)]
 
@@ -49,14 +52,14 @@ class ModelTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     tied: bool = False
     experts: Count = 1
     active_experts: Count = 1
-    shared_ffn: int = 0
+    shared_ffn: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 class ClusterTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     chip: str | None = None
     gpus: Count | None = None
     gpus_per_node: Count | None = None
-    spare_nodes: int | None = None
+    spare_nodes: Annotated[int, msgspec.Meta(ge=0, le=SPARE_NODES_MAX)] | None = None
     precision: Precision | None = None
 
 
@@ -65,7 +68,7 @@ class TrainingTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     global_batch: Count | None = None
     tokens: Amount | None = None
     lanes: Count | None = None
-    gradient_bytes: Count | None = None
+    gradient_bytes: Annotated[int, msgspec.Meta(ge=1, le=GRADIENT_BYTES_MAX)] | None = None
     dropout: bool | None = None
 
 
@@ -90,7 +93,7 @@ def read(text: str) -> Request:
     """The request in a file; what it says wrongly is refused."""
     try:
         return msgspec.convert(tomllib.loads(text), Request)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(
             f"The size file is not TOML: {error}.", hint="docs/sizing.md shows how to write one."
         ) from None

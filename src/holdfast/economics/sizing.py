@@ -8,7 +8,7 @@ numpy, so that `holdfast run` can ask before it starts anything.
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from math import inf, log2
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -17,6 +17,7 @@ from holdfast.economics.memory import Memory, least_state_bytes, memory
 from holdfast.economics.pace import Pace, pace, setup_of
 from holdfast.economics.parallelism import (
     Case,
+    Count,
     Parallelism,
     Recompute,
     Zero,
@@ -41,8 +42,6 @@ TIGHT_SHARE = 0.95
 NEAREST_SHOWN = 3
 TRIES_MAX = 256
 """Numbers of GPUs that are tried in each direction, for the nearest right ones."""
-
-Count = Annotated[int, msgspec.Meta(ge=1)]
 
 _Choice = TypeVar("_Choice")
 
@@ -317,6 +316,8 @@ def _refusal(question: Question) -> InputError:
     if near:
         verb = "that fit are" if len(near) > 1 else "that fits is"
         return InputError(sentence, hint=f"The nearest {verb} {_listed(near)}.")
+    if question.loader and next(fitting(msgspec.structs.replace(question, loader=None)), None):
+        return InputError(sentence, hint="The model fits; change what [loader] says.")
     if gpus := nearest_gpus(question):
         verb = "numbers of GPUs that fit are" if len(gpus) > 1 else "number of GPUs that fits is"
         return InputError(sentence, hint=f"The nearest {verb} {_listed([f'{count:,}' for count in gpus])}.")
@@ -324,7 +325,9 @@ def _refusal(question: Question) -> InputError:
         return InputError(
             sentence, hint="With lanes every member holds the whole model; without, it is split."
         )
-    return InputError(sentence, hint="It takes a smaller model, or a chip with more memory.")
+    return InputError(
+        sentence, hint="It takes a smaller model, shorter sequences, or a chip with more memory."
+    )
 
 
 def _reason(question: Question) -> str:

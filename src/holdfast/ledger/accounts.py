@@ -13,7 +13,7 @@ from typing import NamedTuple
 from holdfast.ledger.categories import Category
 from holdfast.ledger.incidents import Incident
 from holdfast.ledger.membership import Shape
-from holdfast.ledger.tally import LAUNCH, Tally, measured_key, work_bin
+from holdfast.ledger.tally import LAUNCH, Tally, measured_key, own_bin, work_bin
 from holdfast.ledger.timeline import Timeline
 from holdfast.record.events import AnyEvent, Severity
 
@@ -67,6 +67,7 @@ class Accounts:
         self.degraded: dict[str, int] = {}  # subject: the incident that makes steps slow
         self.absence: int | None = None  # the incident that took the members that are missing
         self.alarm: Alarm | None = None
+        self._losses = 0
         self._owned: set[int] = set()  # incidents that no copy shares
 
     def copy(self) -> "Accounts":
@@ -147,10 +148,8 @@ class Accounts:
         others = [piece for piece in pieces if piece.nature != STEPPING]
         before = None
         if not work and others and others[-1].nature in _BEFORE_STEPS:
-            nature = others[-1].nature
-            while others and others[-1].nature == nature:  # machines may come and go meanwhile
-                work.insert(0, others.pop())
-            before = Category.RECOVERING if nature == Category.RECOVERING else Category.STARTING
+            others, work = split_off_last(others)
+            before = Category.RECOVERING if work[0].nature == Category.RECOVERING else Category.STARTING
         self._charge_as_it_was(others, Category.UNATTRIBUTED)
         for piece in work:
             self._charge_missing(piece)
@@ -160,16 +159,19 @@ class Accounts:
         self, pieces: list[Piece], steps: int, normal: Category, excess: Category, incident: int | None
     ) -> int:
         """Charge this work as that many steps, to be split by the reference later; its GPU-ns."""
-        gpu_ns = sum((piece.to_ns - piece.from_ns) * piece.gpus for piece in pieces)
-        if gpu_ns:
-            key = measured_key(normal, excess, work_bin(gpu_ns // steps))
-            self.tally.add(key, gpu_ns, steps)
-            for piece in pieces:
-                if piece.gpus:
-                    self.timeline.add(key, piece.from_ns, piece.to_ns, piece.gpus)
-            if incident is not None:
-                self.own(incident).tally.add(key, gpu_ns, steps)
+        gpu_ns = _gpu_ns(pieces)
+        self._add(measured_key(normal, excess, work_bin(gpu_ns // steps)), pieces, gpu_ns, steps, incident)
         return gpu_ns
+
+    def _add(self, key: int, pieces: list[Piece], gpu_ns: int, steps: int, incident: int | None) -> None:
+        if not gpu_ns:
+            return
+        self.tally.add(key, gpu_ns, steps)
+        for piece in pieces:
+            if piece.gpus:
+                self.timeline.add(key, piece.from_ns, piece.to_ns, piece.gpus)
+        if incident is not None:
+            self.own(incident).tally.add(key, gpu_ns, steps)
 
     def dismiss(self, work: Category) -> None:
         """Nothing more will tell what held-back time was: it is what it looked like, and work is `work`."""
@@ -198,16 +200,21 @@ class Accounts:
                 self._charge_pieces(dead, Category.DEAD_UNDETECTED, self.open)
                 self._charge_lost(pieces, work)
                 return
-        last = pieces[-1:]
-        if last and last[0].nature in _WAITS:
-            self._charge_missing(last[0])
-            self.measure(last, steps, Category(last[0].nature), beyond, self.open)
-            pieces = pieces[:-1]
-        uncommitted = [piece for piece in pieces if piece.nature == STEPPING]
-        for piece in uncommitted:
-            self._charge_missing(piece)
-        self.measure(uncommitted, steps, work, beyond, self.open)
+        if pieces and pieces[-1].nature in _WAITS:
+            pieces, waited = split_off_last(pieces)
+            self._lose(waited, steps, Category(waited[0].nature), beyond)
+        self._lose([piece for piece in pieces if piece.nature == STEPPING], steps, work, beyond)
         self._charge_lost([piece for piece in pieces if piece.nature != STEPPING], work)
+
+    def _lose(self, pieces: list[Piece], steps: int, work: Category, beyond: Category) -> None:
+        """Charge what came to nothing. Each such loss has a bin of its own: averaged with another, which had
+        less than `steps` to lose, one that exceeds them would seem not to.
+        """
+        self._losses += 1
+        for piece in pieces:
+            self._charge_missing(piece)
+        gpu_ns = _gpu_ns(pieces)
+        self._add(measured_key(work, beyond, own_bin(self._losses)), pieces, gpu_ns, steps, self.open)
 
     def stall(self, stall_ns: int) -> None:
         """The last `stall_ns` of work on the step were spent waiting for a checkpoint instead."""
@@ -330,12 +337,26 @@ def split_at(pieces: list[Piece], at_ns: int) -> tuple[list[Piece], list[Piece]]
     return before, after
 
 
+def split_off_last(pieces: list[Piece]) -> tuple[list[Piece], list[Piece]]:
+    """What the GPUs did before, and what they did last: that is in several pieces if machines came or went
+    meanwhile.
+    """
+    at = len(pieces)
+    while at and pieces[at - 1].nature == pieces[-1].nature:
+        at -= 1
+    return pieces[:at], pieces[at:]
+
+
 def cut(pieces: list[Piece], share: int, whole: int) -> tuple[list[Piece], list[Piece]]:
     """The first share/whole of the GPU-time in these pieces, and the rest."""
-    wanted = sum((piece.to_ns - piece.from_ns) * piece.gpus for piece in pieces) * share // whole
+    wanted = _gpu_ns(pieces) * share // whole
     for piece in pieces:
         gpu_ns = (piece.to_ns - piece.from_ns) * piece.gpus
         if gpu_ns and wanted <= gpu_ns:
             return split_at(pieces, piece.from_ns + wanted // piece.gpus)
         wanted -= gpu_ns
     return pieces, []
+
+
+def _gpu_ns(pieces: Iterable[Piece]) -> int:
+    return sum((piece.to_ns - piece.from_ns) * piece.gpus for piece in pieces)

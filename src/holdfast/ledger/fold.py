@@ -203,6 +203,7 @@ class Fold:
         self._calm = False  # see `_is_calm`
         self._launch = Launch()
         self._reports_steps = False  # so that a checkpoint says nothing new about progress
+        self._stall_step = 0  # whose checkpoint training stood still for last
         self._segment_steps = 1  # how many steps the last commit brought: 1, or a checkpoint's interval
 
     def apply(self, event: AnyEvent) -> None:
@@ -528,6 +529,7 @@ class Fold:
     def _checkpoint_begun(self, event: CheckpointBegun) -> None:
         self._hear()
         if event.blocking and self.accounts.is_stepping and event.step > (self.saves.last_step or -1):
+            self._stall_step = event.step
             self.accounts.enter(Category.CHECKPOINT_STALL)
 
     def _checkpoint_saved(self, event: CheckpointSaved) -> None:
@@ -539,14 +541,15 @@ class Fold:
             self.accounts.stall(event.stall_ns)
         if not self._reports_steps:
             self._reach(event.step)
-        self._end_stall()
+        self._end_stall(event.step)
 
     def _checkpoint_failed(self, event: CheckpointFailed) -> None:
         self._hear()
-        self._end_stall()
+        self._end_stall(event.step)
 
-    def _end_stall(self) -> None:
-        if self.accounts.nature == Category.CHECKPOINT_STALL:
+    def _end_stall(self, step: int) -> None:
+        """An earlier checkpoint, written in the background, may be done while the next is waited for."""
+        if self.accounts.nature == Category.CHECKPOINT_STALL and step >= self._stall_step:
             self.accounts.enter(STEPPING)
 
     def _checkpoint_loaded(self, event: CheckpointLoaded) -> None:

@@ -17,6 +17,7 @@ LAUNCH = len(Category)
 
 _PLAIN = 32  # keys below are categories (or LAUNCH); keys from here on are measured
 _BIN_SHIFT = 10
+_OWN_BINS = 1 << 20
 _ESTIMATE_QUANTILE = 4  # the reference is estimated from the fastest 1/4 of the steps
 
 
@@ -24,6 +25,11 @@ def work_bin(work_gpu_ns: int) -> int:
     """The bin of this much work in one step: exact below 64, then 32 bins an octave. Grows with the work."""
     excess_bits = work_gpu_ns.bit_length() - 6
     return (excess_bits << 5) + (work_gpu_ns >> excess_bits) if excess_bits > 0 else work_gpu_ns
+
+
+def own_bin(number: int) -> int:
+    """A bin that holds one thing only, beyond all bins of work."""
+    return _OWN_BINS + number
 
 
 def measured_key(normal: Category, excess: Category, bin_: int) -> int:

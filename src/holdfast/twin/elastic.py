@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import partial
+from math import ceil
 from typing import Literal
 
 import msgspec
@@ -225,6 +226,8 @@ class ElasticRun:
     def _tick(self, due_ns: int, now_ns: int) -> None:
         if due_ns == self._tick_ns and not self._told_first(now_ns, partial(self._tick, due_ns)):
             self._tick_ns = None
+            if self.state.lease_due_ns is not None and self.state.lease_due_ns <= now_ns:
+                self._beat(now_ns)  # or everybody who was leapt over would be given up
             self._hear(now_ns, Tick())
 
     def _told_first(self, now_ns: int, action: Action) -> bool:
@@ -353,8 +356,8 @@ class ElasticRun:
     def _nature(self) -> Category | None:
         """What the time of the run is while it does no step that could be lost; None: it steps."""
         match self._doing:
-            case "starting":
-                return Category.STARTING
+            case "starting":  # until a worker joins, the record does not tell what the run does
+                return Category.STARTING if self.state.is_protected else Category.UNATTRIBUTED
             case "fresh":
                 return self._fresh_as
             case "recovering":
@@ -429,7 +432,7 @@ class ElasticRun:
         elif onset_ns < noticed_ns:
             truth.work(Category.DISCARDED, since_ns, until_ns)
         else:
-            truth.lose(since_ns, until_ns, self._segment, beyond)
+            truth.lose(Category.DISCARDED, since_ns, until_ns, steps=self._segment, beyond=beyond)
         truth.stand(Category.DEAD_UNDETECTED, onset_ns, noticed_ns)
         truth.stand(Category.LOCALISING, noticed_ns, acted_ns)
         truth.stand(Category.RECOVERING, acted_ns, now_ns)
@@ -451,7 +454,7 @@ class ElasticRun:
             return round(self.job.step_ns * max(slow.values(), default=1))
         members = len(self._group)
         taken = step_rounds(self.job.lanes, members, list(slow.values())[:members], rebalances=is_known)
-        return round(self.job.step_ns * taken / full)
+        return ceil(self.job.step_ns * taken / full)  # work is never less than the reference by rounding
 
     def _boundary_after(self, now_ns: int) -> int:
         return self._since_ns + ((now_ns - self._since_ns) // self._step_ns + 1) * self._step_ns
@@ -614,7 +617,7 @@ class ElasticRun:
                 self._agenda.plan(max(now_ns, self.ground.fleet.repaired_ns or 0), self._mend)
 
     def _bring_in(self, replicas: list[str], now_ns: int) -> None:
-        """Spares for machines that were taken out; where there are none, those of replicas that stand still."""
+        """Spares for machines that were taken out, or else the machines of replicas that stand still."""
         filled = [*self.ground.fill_places(now_ns), *self.ground.fleet.gather_vacancies(self._machines)]
         for replica in dict.fromkeys([*replicas, *map(self._replica_at, filled)]):
             if self._is_whole(replica):

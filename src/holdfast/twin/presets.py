@@ -468,7 +468,7 @@ _ACME_ROWS = (
 )
 
 _ACME_NODE_DAYS = (2_288 + 2_416) / 8 * 184
-"""Its two clusters, Seren and Kalos, from March to August 2023."""
+"""Assumed: all GPUs of Seren and Kalos, in nodes of 8, for the 184 days from March to August 2023."""
 
 
 def _acme() -> Preset:

@@ -79,8 +79,8 @@ class RestartingRun:
         while not self._is_complete:
             next_ns = self._agenda.next_ns
             due_ns = now_ns if next_ns is None else min(now_ns, next_ns)
-            self._step_to(due_ns)  # which may plan something for before then
-            next_ns = self._agenda.next_ns
+            if self._step_to(due_ns):
+                continue  # a checkpoint begins, and something of it may come before that moment
             if next_ns is not None and next_ns <= due_ns:
                 at_ns, action = self._agenda.pop()
                 if not self._is_complete:
@@ -88,16 +88,16 @@ class RestartingRun:
             elif due_ns == now_ns:
                 return
 
-    def _step_to(self, limit_ns: int) -> None:
-        """Every step that is done by then, with the checkpoints between them."""
+    def _step_to(self, limit_ns: int) -> bool:
+        """Every step that is done by then, or before the next checkpoint; whether that begins now."""
         while self._is_stepping and self._stall_begun_ns is None:
             if self._is_save_due():
                 self._begin_save()
-                return
+                return True
             step_ns = self._step_ns()
             steps = (limit_ns - self._since_ns) // step_ns
             if steps <= 0:
-                return
+                break
             steps = min(steps, self._steps_at_this_rate(step_ns))
             self._since_ns, self._segment = self._since_ns + steps * step_ns, steps
             excess = Category.STARTING if self._is_first else Category.SLOWDOWN
@@ -105,6 +105,7 @@ class RestartingRun:
             self.ground.commit(self._since_ns, steps, step_ns, excess)
             if self._is_complete:
                 self._complete()
+        return False
 
     def _step_ns(self) -> int:
         """How long a step takes now: everybody waits for the slowest."""
@@ -264,16 +265,16 @@ class RestartingRun:
         self.ground.active_gpus = self.job.gpus
         self.ground.show_spares(now_ns)
         self._is_up, self._since_ns = True, now_ns
-        is_again = now_ns > 0
-        restore_s = self.job.checkpointing.restore_s if is_again and self.policy.snapshot_steps is None else 0
-        ready_ns = now_ns + self._ns(self.policy.restart_s + restore_s)
-        self._agenda.plan_here(ready_ns, partial(self._begin_stepping, is_again))
+        is_read = self._target > 0 and self.policy.snapshot_steps is None
+        restore_s = self.job.checkpointing.restore_s if is_read else 0
+        self._agenda.plan_here(now_ns + self._ns(self.policy.restart_s + restore_s), self._begin_stepping)
 
-    def _begin_stepping(self, is_again: bool, now_ns: int) -> None:
+    def _begin_stepping(self, now_ns: int) -> None:
+        """From what was saved last, or from the beginning; the record must tell if that is behind."""
         self.truth.stand(Category.STARTING, self._since_ns, now_ns)
-        if is_again:
-            self.ground.rolled_back_steps += self.truth.step - self._target
-            self.truth.roll_back(self._target)
+        self.ground.rolled_back_steps += self.truth.step - self._target
+        self.truth.roll_back(self._target)
+        if self.truth.high:
             self.ground.tape.record(CheckpointLoaded, now_ns, step=self._target, place=PLACE)
         self._is_stepping = self._is_first = True
         self._since_ns = now_ns
@@ -321,8 +322,10 @@ class RestartingRun:
     def _stop_at_horizon(self) -> None:
         """Whatever the run is in the middle of ends here."""
         now_ns = self.horizon_ns
-        if self._is_stepping and not self._is_first and self._stall_begun_ns is None:
-            self.truth.lose(self._since_ns, now_ns, self._segment, beyond=Category.UNATTRIBUTED)
+        if self._is_stepping and not self._is_first:
+            stalled_ns = self._stall_begun_ns
+            did = Category.DISCARDED if stalled_ns is None else Category.CHECKPOINT_STALL
+            self.truth.lose(did, self._since_ns, now_ns, steps=self._segment, beyond=Category.UNATTRIBUTED)
         elif self._is_up:
             self._charge_unfinished(now_ns)
         else:

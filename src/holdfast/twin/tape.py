@@ -17,6 +17,8 @@ class Tape:
         self._run = run
         self._start_ns = start_ns
         self._ids: dict[str, str] = {}  # what the membership calls an event, and what it is called here
+        self._ranks: dict[str, tuple[int, int]] = {}  # by id: when, and after how many causes at that moment
+        self._last: dict[int, str] = {}  # by moment: the last event that has causes there
 
     def record(
         self, kind: type[KnownEvent], at_ns: int, *, causes: tuple[str, ...] = (), **fields: Any
@@ -24,11 +26,7 @@ class Tape:
         """Write down what happened at this moment of the run; its id, for effects to name as their cause."""
         identity = f"{SOURCE}-{len(self.events):08}"
         occurred_ns = self._start_ns + at_ns
-        last = self.events[-1] if self.events else None
-        if last is not None and last.causes and not causes and last.occurred_ns == occurred_ns:
-            # Effects are read after their causes; what was done after them at the same moment stays after
-            # them.
-            causes = (last.id,)
+        causes = self._in_order(identity, occurred_ns, causes)
         if (onset_ns := fields.get("onset_ns")) is not None:
             fields["onset_ns"] = self._start_ns + onset_ns
         self.events.append(
@@ -43,6 +41,22 @@ class Tape:
             )
         )
         return identity
+
+    def _in_order(self, identity: str, occurred_ns: int, causes: tuple[str, ...]) -> tuple[str, ...]:
+        """The causes, and one more if without it the event would be read before others of its moment that
+        were recorded before it: effects are read after what has no cause, and their own effects after them.
+        """
+        rank, last = self._rank(occurred_ns, causes), self._last.get(occurred_ns)
+        if last is not None and rank < self._ranks[last][1]:
+            causes, rank = (*causes, last), self._ranks[last][1] + 1
+        if rank:
+            self._last[occurred_ns] = identity
+        self._ranks[identity] = (occurred_ns, rank)
+        return causes
+
+    def _rank(self, occurred_ns: int, causes: tuple[str, ...]) -> int:
+        known = (self._ranks[cause] for cause in causes)
+        return max((rank + 1 for moment_ns, rank in known if moment_ns == occurred_ns), default=0)
 
     def take(self, event: KnownEvent, member_gpus: int) -> None:
         """Write down an event of the membership's, which counts members and names its events by keys."""

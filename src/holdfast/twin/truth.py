@@ -40,13 +40,13 @@ class Truth:
         self.charge(category, present)
         self.charge(Category.MISSING_MEMBERS, missing)
 
-    def lose(self, from_ns: int, to_ns: int, steps: int, beyond: Category) -> None:
-        """What was done is lost, if it was done: nobody knows when the work stopped. The reference work of
-        so many steps is what it can have been at most; the rest is `beyond`.
+    def lose(self, category: Category, from_ns: int, to_ns: int, *, steps: int, beyond: Category) -> None:
+        """What was done came to nothing but `category`, if it was done: nobody knows when it stopped. The
+        reference work of so many steps is what it can have been at most; the rest is `beyond`.
         """
         present, missing = self._present_and_missing(from_ns, to_ns)
         lost = min(present, steps * self._reference_gpu_ns)
-        self.charge(Category.DISCARDED, lost)
+        self.charge(category, lost)
         self.charge(beyond, present - lost)
         self.charge(Category.MISSING_MEMBERS, missing)
 

@@ -9,6 +9,7 @@ import click
 import msgspec
 import numpy as np
 
+from holdfast.cli.numbers import number_between
 from holdfast.cli.plan.cadence_inputs import GIVEN, Given, Recorded, read_run, settle
 from holdfast.cli.prices import load_prices, prices_option
 from holdfast.cli.record import find_run, json_option, open_record, store_option
@@ -88,7 +89,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--nodes", type=click.IntRange(1, COUNT_MAX), help="Its nodes; one for 8 GPUs unless given.")
 @click.option(
     "--failures-per-1000-node-days",
-    type=click.FloatRange(1e-6, 1e6),
+    type=number_between(1e-6, 1e6),
     help="How often a node stops the run, in place of --mtbf.  [default: 3.79, Llama 3's]",
 )
 @click.option("--stall", type=_some_seconds, help="For how long a checkpoint stops training.")

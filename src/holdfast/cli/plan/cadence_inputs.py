@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from holdfast.cli.plan.recorded import failures, stall_s
 from holdfast.cli.record import fold_run
 from holdfast.dashboard import wording
 from holdfast.economics import cadence
@@ -12,7 +13,7 @@ from holdfast.economics.cadence import GPUS_PER_NODE, Costs, Level
 from holdfast.economics.cadence_advice import Case
 from holdfast.economics.cost import Input
 from holdfast.economics.prices import RECORDED, Prices
-from holdfast.ledger.report import Report, report
+from holdfast.ledger.report import report
 from holdfast.record.errors import InputError
 from holdfast.record.events import AnyEvent, CheckpointBegun, CheckpointSaved
 from holdfast.record.store import Selection, Store
@@ -48,13 +49,13 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
 class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     """What the record of a run says; None for what it does not.
 
-    failures: in elapsed_s; None without a record. repair_s: from a failure to the next commit. work_s:
-    between two checkpoints.
+    failures: in up_s, in which the run was up; None without a record. repair_s: from a failure to the next
+    commit. work_s: between two checkpoints.
     """
 
     gpus: int | None = None
     failures: int | None = None
-    elapsed_s: float = 0.0
+    up_s: float = 0.0
     stall_s: float | None = None
     write_s: float | None = None
     repair_s: float | None = None
@@ -117,17 +118,23 @@ def _failures(given: Given, recorded: Recorded, book: _Book) -> tuple[float, flo
         nodes = max(1, round(cadence.mtbf_of_nodes_s(1) / given.mtbf_s))
         gpus = GPUS_PER_NODE * nodes
         book.note("GPUs", gpus, "", f"as many as fail so often, by {_LLAMA3}", assumed=True)
+    elif recorded.failures is not None:
+        raise InputError("The run's record does not say how many GPUs it has.", hint="Give --gpus.")
     else:
         raise InputError(
             "Nothing says how often the run fails.", hint="Give --mtbf 3.1h, --gpus 16384 or --run RUN."
         )
-    return given.mtbf_s or _mtbf_of_nodes_s(given, recorded, gpus, book), gpus
+    return given.mtbf_s or _mtbf_s(given, recorded, gpus, book), gpus
 
 
-def _mtbf_of_nodes_s(given: Given, recorded: Recorded, gpus: int, book: _Book) -> float:
+def _mtbf_s(given: Given, recorded: Recorded, gpus: int, book: _Book) -> float:
+    """By the rate that is given; else as recorded, where that is enough; else also by what others had."""
+    rate, failed = given.failures_per_1000_node_days, recorded.failures or 0
+    seen = f"{wording.many(failed, 'failure')} in {wording.duration(round(recorded.up_s * 1e9))} up"
+    if rate is None and cadence.tells_rate(failed, recorded.up_s):
+        return book.note("MTBF", recorded.up_s / failed, "s", seen)
     nodes = given.nodes or math.ceil(gpus / GPUS_PER_NODE)
     book.note("nodes", nodes, "", GIVEN if given.nodes else "one for 8 GPUs", assumed=not given.nodes)
-    rate = given.failures_per_1000_node_days
     if rate is not None:
         book.note("failures", rate, "per 1000 node-days", GIVEN)
         return book.note("MTBF", cadence.mtbf_of_nodes_s(nodes, rate), "s", "from nodes and failures")
@@ -136,10 +143,8 @@ def _mtbf_of_nodes_s(given: Given, recorded: Recorded, gpus: int, book: _Book) -
     mtbf_s = cadence.mtbf_of_nodes_s(nodes)
     if recorded.failures is None:
         return book.note("MTBF", mtbf_s, "s", "from nodes and failures")
-    seen = wording.many(recorded.failures, "failure")
-    elapsed = wording.duration(round(recorded.elapsed_s * 1e9))
-    mtbf_s = cadence.learned_mtbf_s(mtbf_s, recorded.failures, recorded.elapsed_s)
-    return book.note("MTBF", mtbf_s, "s", f"{seen} in {elapsed} recorded, and the rate above as a prior")
+    mtbf_s = cadence.learned_mtbf_s(mtbf_s, failed, recorded.up_s)
+    return book.note("MTBF", mtbf_s, "s", f"{seen}, and the rate above as a prior")
 
 
 def _costs(given: Given, recorded: Recorded, book: _Book) -> Costs:
@@ -157,9 +162,7 @@ def _costs(given: Given, recorded: Recorded, book: _Book) -> Costs:
 
 
 def _usd_per_gpu_hour(recorded: Recorded, prices: Prices, book: _Book) -> float:
-    if recorded.usd_per_gpu_hour is not None:
-        prices = prices.at(recorded.usd_per_gpu_hour)
-    price = prices.for_chip(recorded.chip).usd_per_gpu_hour
+    price = prices.for_run(recorded.usd_per_gpu_hour, recorded.chip).usd_per_gpu_hour
     return book.note("GPU-hour", price.value, "USD", price.source, assumed=price.assumed)
 
 
@@ -169,31 +172,22 @@ def _usd_per_gpu_hour(recorded: Recorded, prices: Prices, book: _Book) -> float:
 def read_run(store: Store, run: str) -> Recorded:
     """What its ledger and its checkpoints say."""
     told = report(run, fold_run(store, run))
+    failed = failures(told)
     kinds = ("checkpoint.begun", "checkpoint.saved")
-    fatal = [incident for incident in told.incidents if incident.severity == "fatal"]
-    repairs_ns = [one.recovered_ns - one.began_ns for one in fatal if one.recovered_ns is not None]
     between_steps = told.saved.between_steps_mean
     step_s = None if told.reference is None else told.reference.step_ns / 1e9
     return Recorded(
         gpus=told.gpus or None,
-        failures=len(fatal),
-        elapsed_s=told.elapsed_s,
-        stall_s=_stall_s(told),
+        failures=failed.count,
+        up_s=failed.up_s,
+        stall_s=stall_s(told),
         write_s=_mean_s(_writes_ns(store.select(Selection(run=run, kinds=kinds)))),
-        repair_s=_mean_s(repairs_ns),
+        repair_s=failed.repair_s_mean,
         step_s=step_s,
         work_s=between_steps * step_s if between_steps and step_s else None,
         usd_per_gpu_hour=told.usd_per_gpu_hour,
         chip=told.chip,
     )
-
-
-def _stall_s(told: Report) -> float | None:
-    """Of one checkpoint; None where no waiting for checkpoints is recorded."""
-    stalled_gpu_ns = told.partition["checkpoint_stall"]
-    if not stalled_gpu_ns or not told.counts.saves or not told.gpus:
-        return None
-    return stalled_gpu_ns / told.gpus / told.counts.saves / 1e9
 
 
 def _writes_ns(events: Iterable[AnyEvent]) -> list[int]:

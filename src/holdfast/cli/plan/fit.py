@@ -1,7 +1,6 @@
 """`holdfast plan fit`: what a record of faults says about failure rates, repairs and bad nodes."""
 
 import csv
-import math
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -12,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from holdfast.cli.record import find_run, fold_run, json_option, open_record, store_option
+from holdfast.cli.numbers import number_between
+from holdfast.cli.record import (
+    find_run,
+    fold_run,
+    json_option,
+    left_out,
+    open_record,
+    simulated_runs,
+    store_option,
+)
 from holdfast.cli.terminal import print_json, printable
 from holdfast.economics.outages import KINDS, Given, Observation, RunPaid, declares_nodes, observe
 from holdfast.record.errors import InputError
@@ -47,16 +55,6 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     as_json: bool
 
 
-class _Length(click.FloatRange):
-    """click's own range lets `nan` through."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        number: float = super().convert(value, param, ctx)
-        if math.isnan(number):
-            self.fail(f"{value} is no number.", param, ctx)
-        return number
-
-
 _COUNT = click.IntRange(1, 10**7)
 
 
@@ -64,7 +62,9 @@ _COUNT = click.IntRange(1, 10**7)
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--run", metavar="RUN", help="Only what is about this run.")
 @click.option("--nodes", type=_COUNT, help="How many nodes were watched, where the record does not say.")
-@click.option("--days", type=_Length(0.001, 10**5), help="For how many days, where the record does not say.")
+@click.option(
+    "--days", type=number_between(0.001, 10**5), help="For how many days, where the record does not say."
+)
 @click.option("--gpus-per-node", type=_COUNT, help="GPUs of a node, where the record counts GPUs only.")
 @click.option(
     "--domains",
@@ -77,14 +77,14 @@ _COUNT = click.IntRange(1, 10**7)
 )
 @click.option(
     "--flap-minutes",
-    type=_Length(0, 10**5),
+    type=number_between(0, 10**5),
     default=60.0,
     show_default=True,
     help="A node that fails again so soon after it came back is counted once as well.",
 )
 @click.option(
     "--burst-minutes",
-    type=_Length(0, 10**4),
+    type=number_between(0, 10**4),
     default=10.0,
     show_default=True,
     help="Faults of different nodes so near to each other belong together.",
@@ -135,9 +135,22 @@ def _observed(flags: _Flags) -> Observation:
     known = Given(nodes=flags.nodes, days=flags.days, gpus_per_node=flags.gpus_per_node)
     with _record(flags) as store:
         run = None if flags.run is None else find_run(store, flags.run)
-        events = list(store.select(Selection(run=run, kinds=KINDS)))
-        summaries = [summary for summary in store.runs() if run in (None, summary.run)]
-        return observe(events, _paid(store, summaries, events, known), known)
+        is_named = run is not None or flags.file is not None
+        simulated = frozenset() if is_named else simulated_runs(store)
+        events = [
+            event for event in store.select(Selection(run=run, kinds=KINDS)) if event.run not in simulated
+        ]
+        summaries = [
+            summary
+            for summary in store.runs()
+            if run in (None, summary.run) and summary.run not in simulated
+        ]
+        if simulated and not events and not summaries:
+            raise InputError("Only simulated runs are there, in which nothing broke.", hint="Name one with --run.")
+        seen = observe(events, _paid(store, summaries, events, known), known)
+    if not simulated:
+        return seen
+    return msgspec.structs.replace(seen, assumptions=(*seen.assumptions, left_out(len(simulated))))
 
 
 @contextmanager

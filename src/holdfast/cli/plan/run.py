@@ -9,15 +9,16 @@ import click
 import msgspec
 import numpy as np
 
-from holdfast.cli.mfu import count
 from holdfast.cli.moments import moment_ns
+from holdfast.cli.numbers import count, number_between
 from holdfast.cli.plan.run_case import Asked, Assumed, Case, case
 from holdfast.cli.prices import load_prices, prices_option
 from holdfast.cli.record import json_option, store_option
 from holdfast.cli.sweeping import sweep
 from holdfast.cli.terminal import print_json
+from holdfast.dashboard import wording
+from holdfast.economics.cadence import DAY_S
 from holdfast.economics.expectation import (
-    DAY_S,
     Completion,
     Degraded,
     Effect,
@@ -26,7 +27,6 @@ from holdfast.economics.expectation import (
     completion,
     effect,
     ettr,
-    mttf_s,
     slowdown_for,
     unit_gpus_for,
     worth,
@@ -117,8 +117,8 @@ def _start_ns(context: click.Context, parameter: click.Parameter, text: str | No
 
 
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
-_DAYS = click.FloatRange(0.001, 10_000)
-_SECONDS = click.FloatRange(0.001, 10**7)
+_DAYS = number_between(0.001, 10_000)
+_SECONDS = number_between(0.001, 10**7)
 
 
 @click.command("run")
@@ -141,20 +141,20 @@ _SECONDS = click.FloatRange(0.001, 10**7)
 @click.option("--spares", type=click.IntRange(0, 10**6), metavar="N", help="Nodes that stand by.")
 @click.option("--interval", "interval_s", type=_SECONDS, metavar="S", help="Seconds between checkpoints.")
 @click.option(
-    "--stall", "stall_s", type=click.FloatRange(0, 10**5), metavar="S", help="Stall for each checkpoint."
+    "--stall", "stall_s", type=number_between(0, 10**5), metavar="S", help="Stall for each checkpoint."
 )
 @click.option("--chip", help="Such as h100, for its price.")
 @click.option("--start", "start_ns", callback=_start_ns, metavar="DATE", help="When it starts, for dates.")
 @click.option(
     "--bad-percent",
-    type=click.FloatRange(0.001, 50),
+    type=number_between(0.001, 50),
     default=1.0,
     show_default=True,
     help="GPUs that are bad.",
 )
 @click.option(
     "--slowdown",
-    type=click.FloatRange(1.001, 100),
+    type=number_between(1.001, 100),
     default=1.3,
     show_default=True,
     help="What a slow GPU does to the step time.",
@@ -202,7 +202,7 @@ def answer(of: Case, flags: _Flags) -> Answer:
         member_gpus=of.study.job.member_gpus,
         work_days=of.work_s / DAY_S,
         policy=of.policy.title,
-        mtbf_h=mttf_s(setting.nodes, setting.failures_per_1000_node_days) / 3_600,
+        mtbf_h=setting.mttf_s / 3_600,
         interruptions=by_formula.interruptions,
         ettr=ettr(setting) if of.policy.recovery == "restart" else None,
         formula=_spread(by_formula),
@@ -231,7 +231,7 @@ def _foreseen(prospect: Prospect, of: Case) -> Completion:
     if found is None or found.mean_s > of.study.duration_ns / 1e9:
         raise InputError(
             f"{of.title}: under this policy the run would be done in no sensible time, as only "
-            f"{prospect.goodput:.1%} of it would be useful.",
+            f"{wording.percent(prospect.goodput)} of it would be useful.",
             hint="Give more --spares, checkpoints more often (--interval), or another --policy.",
         )
     return found

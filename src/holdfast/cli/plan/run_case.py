@@ -6,20 +6,21 @@ nobody said is assumed, with its source.
 
 from math import ceil, sqrt
 from pathlib import Path
-from statistics import fmean
 
 import msgspec
 
+from holdfast.cli.plan.recorded import RecordedFailures, failures, stall_s
 from holdfast.cli.record import find_run, fold_run, open_record
 from holdfast.economics.cadence import (
+    DAY_S,
     FAILURES_PER_1000_NODE_DAYS,
     learned_mtbf_s,
     mtbf_of_nodes_s,
+    tells_rate,
 )
-from holdfast.economics.expectation import DAY_S
-from holdfast.economics.prices import Prices
+from holdfast.economics.prices import Priced, Prices
 from holdfast.ledger.flops import Chip, chip_named
-from holdfast.ledger.report import IncidentReport, Report, report
+from holdfast.ledger.report import Report, report
 from holdfast.record.errors import InputError
 from holdfast.twin import outlook
 from holdfast.twin.cluster import Layout
@@ -32,20 +33,17 @@ from holdfast.twin.study import Study
 RATE_SPREAD = 0.45
 """How much published rates differ: 2.3, 2.34, 3.79, 4.20 and 6.50 per 1000 node-days, sd over mean."""
 
-FAILURES_TELLING = 10
-"""With as many of its own, a run's rate is known to a third, and what others had does not matter."""
-
 HORIZON = 4
 """A simulated run that takes this many times its work is given up."""
 
+GPUS_MAX = 10**7
 LANES_EACH = 8
 LANES_MAX = 1_024
 STEP_S = 10.0
+CHIP: Chip = "h100"
 USUAL_CHECKPOINTING = Checkpointing(interval_s=3_600, stall_s=10, write_s=0, restore_s=60)
-_CHECKPOINTING_SOURCE = (
-    "hourly as in Kokolis et al.; Megatron-LM stalls 7 to 13 s (ByteRobust, arXiv:2509.16293); "
-    "a minute to read it back"
-)
+_KOKOLIS = "one of the two intervals that Kokolis et al. 2024 compare (arXiv:2410.21680)"
+_MEGATRON = "Megatron-LM stalls 7 to 13 s (ByteRobust, arXiv:2509.16293)"
 _RATE_SOURCE = "Llama 3, 419 unexpected interruptions in 54 days on 16,384 H100 (arXiv:2407.21783)"
 
 
@@ -128,7 +126,7 @@ def _from_preset(asked: Asked, prices: Prices) -> Case:
         layout=of.layout,
         hazards=hazards,
         practice=practice,
-        usd_per_gpu_hour=prices.for_chip(of.job.chip).usd_per_gpu_hour.value,
+        price=prices.for_chip(of.job.chip).usd_per_gpu_hour,
         work_s=days * DAY_S,
         rate_spread=spread,
     )
@@ -142,21 +140,23 @@ def _own(asked: Asked, prices: Prices) -> Case:
             "How much work there is was not said.", hint="Give --days, as if nothing ever failed."
         )
     assumed: list[Assumed] = []
-    gpus, chip = asked.gpus or 0, chip_named(asked.chip or "h100")
+    gpus, chip = asked.gpus or 0, chip_named(asked.chip or CHIP)
+    if gpus > GPUS_MAX:
+        raise InputError(f"{gpus:,} GPUs are more than there are.", hint=f"Give at most {GPUS_MAX:,}.")
     layout = _layout(gpus)
     hazards, spread = _hazards(asked, layout, assumed)
-    if asked.interval_s is None or asked.stall_s is None:
-        kept = USUAL_CHECKPOINTING
-        value = f"every {kept.interval_s / 60:.0f} min, {kept.stall_s:.0f} s of stall"
-        assumed.append(Assumed(what="checkpoints", value=value, source=_CHECKPOINTING_SOURCE))
+    if asked.chip is None:
+        assumed.append(Assumed(what="chip", value=chip.upper(), source="else say --chip"))
     started = _Started(
         asked=asked,
         title=f"{gpus:,} {chip.upper()}",
-        job=_job(asked, gpus, chip, assumed),
+        job=msgspec.structs.replace(
+            _job(asked, gpus, chip, assumed), checkpointing=_usual_checkpointing(asked, assumed)
+        ),
         layout=layout,
         hazards=hazards,
         practice=None,
-        usd_per_gpu_hour=prices.for_chip(chip).usd_per_gpu_hour.value,
+        price=prices.for_chip(chip).usd_per_gpu_hour,
         work_s=asked.days * DAY_S,
         rate_spread=spread,
     )
@@ -208,7 +208,9 @@ def _job(asked: Asked, gpus: int, chip: Chip, assumed: list[Assumed]) -> Job:
     members = gpus // member_gpus
     lanes = max(1 << (members - 1).bit_length(), min(LANES_MAX, 1 << (LANES_EACH * members - 1).bit_length()))
     like = preset("llama3-405b").job
-    step_s = asked.step_s or STEP_S
+    step_s = STEP_S if asked.step_s is None else asked.step_s
+    if asked.step_s is None:
+        assumed.append(Assumed(what="a step", value=f"{step_s:g} s", source="a guess; else say --step-s"))
     ratio = gpus * step_s * 1e9 / (like.gpus * like.step_ns)
     return msgspec.structs.replace(
         like,
@@ -219,8 +221,20 @@ def _job(asked: Asked, gpus: int, chip: Chip, assumed: list[Assumed]) -> Job:
         step_ns=round(step_s * 1e9),
         tokens_per_step=round(like.tokens_per_step * ratio),
         flops_per_step=like.flops_per_step * ratio,
-        checkpointing=USUAL_CHECKPOINTING,
     )
+
+
+def _usual_checkpointing(asked: Asked, assumed: list[Assumed]) -> Checkpointing:
+    """What is usual; what of it was not given is assumed."""
+    usual = USUAL_CHECKPOINTING
+    if asked.interval_s is None:
+        assumed.append(
+            Assumed(what="checkpoints", value=f"every {usual.interval_s / 60:.0f} min", source=_KOKOLIS)
+        )
+    if asked.stall_s is None:
+        assumed.append(Assumed(what="checkpoint stall", value=f"{usual.stall_s:.0f} s", source=_MEGATRON))
+    assumed.append(Assumed(what="loading one", value=f"{usual.restore_s:.0f} s", source="a guess"))
+    return usual
 
 
 class _Started(msgspec.Struct, frozen=True, kw_only=True):
@@ -232,7 +246,7 @@ class _Started(msgspec.Struct, frozen=True, kw_only=True):
     layout: Layout
     hazards: Hazards
     practice: Policy | None
-    usd_per_gpu_hour: float
+    price: Priced
     work_s: float
     rate_spread: float
     start_ns: int | None = None
@@ -240,6 +254,9 @@ class _Started(msgspec.Struct, frozen=True, kw_only=True):
 
 def _finished(of: _Started, assumed: list[Assumed]) -> Case:
     asked = of.asked
+    if of.price.assumed:
+        value = f"{of.price.value:g} USD"
+        assumed.append(Assumed(what="a GPU-hour", value=value, source=of.price.source))
     kept = {"interval_s": asked.interval_s, "stall_s": asked.stall_s}
     checkpointing = msgspec.structs.replace(
         of.job.checkpointing, **{name: value for name, value in kept.items() if value is not None}
@@ -254,7 +271,7 @@ def _finished(of: _Started, assumed: list[Assumed]) -> Case:
         layout=of.layout,
         hazards=of.hazards,
         duration_ns=ceil(HORIZON * of.work_s * 1e9),
-        usd_per_gpu_hour=of.usd_per_gpu_hour,
+        usd_per_gpu_hour=of.price.value,
     )
     return Case(
         title=of.title,
@@ -274,7 +291,7 @@ def _policy(of: _Started, study: Study, assumed: list[Assumed]) -> Policy:
     elif of.practice is not None and of.practice.spare_nodes:
         spares = of.practice.spare_nodes
     elif spares := outlook.spares_needed(study):
-        value = f"{spares}, enough for {outlook.COMPLETE_SHARE:.0%} of the time"
+        value = f"{spares}, enough for {100 * outlook.COMPLETE_SHARE:.0f} % of the time"
         assumed.append(Assumed(what="spare nodes", value=value, source="repair times of InfiniteHBD's trace"))
     if asked.policy is None and of.practice is not None:
         return msgspec.structs.replace(of.practice, spare_nodes=spares)
@@ -290,6 +307,8 @@ def _from_record(asked: Asked, prices: Prices) -> Case:
         name = find_run(store, asked.run)
         fold = fold_run(store, name)
         told, position = report(name, fold), fold.settled().progress.position
+    if not told.gpus:
+        raise InputError(f"No GPUs are recorded for {name}.", hint="Import it with --gpus.")
     if told.reference is None or position is None:
         raise InputError(f"{name} has no steps yet, so nothing tells how fast it is.", hint="Wait for some.")
     if asked.steps is None or asked.steps <= position:
@@ -301,39 +320,32 @@ def _from_record(asked: Asked, prices: Prices) -> Case:
     assumed: list[Assumed] = []
     step_s = asked.step_s or told.reference.step_ns / 1e9
     layout = _layout(told.gpus)
-    failures = [one for one in told.incidents if one.severity == "fatal"]
-    usd = told.usd_per_gpu_hour or prices.for_chip(told.chip).usd_per_gpu_hour.value
+    failed = failures(told)
     job = _job(msgspec.structs.replace(asked, step_s=step_s), told.gpus, _known_chip(told.chip), assumed)
     started = _Started(
         asked=asked,
         title=f"{name}, {told.gpus:,} GPUs",
-        job=msgspec.structs.replace(job, checkpointing=_recorded_checkpointing(told, step_s, assumed)),
+        job=msgspec.structs.replace(job, checkpointing=_recorded_checkpointing(asked, told, step_s, assumed)),
         layout=layout,
-        hazards=_recorded_hazards(told, failures, layout, assumed),
-        practice=_recorded_practice(told, assumed),
-        usd_per_gpu_hour=usd,
+        hazards=_recorded_hazards(failed, layout, assumed),
+        practice=_recorded_practice(told, failed, assumed),
+        price=prices.for_run(told.usd_per_gpu_hour, told.chip).usd_per_gpu_hour,
         work_s=(asked.steps - position) * step_s,
-        rate_spread=1 / sqrt(1 + len(failures)),
+        rate_spread=1 / sqrt(1 + failed.count),
         start_ns=told.last_ns,
     )
     return _finished(started, assumed)
 
 
-def _recorded_hazards(
-    told: Report, failures: list[IncidentReport], layout: Layout, assumed: list[Assumed]
-) -> Hazards:
+def _recorded_hazards(failed: RecordedFailures, layout: Layout, assumed: list[Assumed]) -> Hazards:
     """As often as the run has failed while it was up; where that was seldom, also as others have.
 
     A recovery that was recorded includes its wait for nodes, so none is waited for again.
     """
-    down_ns = sum((one.recovered_ns or told.last_ns) - one.began_ns for one in failures)
-    up_s = max(0.0, told.elapsed_s - down_ns / 1e9)
-    source = f"{len(failures)} in {up_s / 3_600:,.1f} h so far"
-    if len(failures) < FAILURES_TELLING:
-        mtbf_s = learned_mtbf_s(mtbf_of_nodes_s(layout.nodes), len(failures), up_s)
+    mtbf_s = learned_mtbf_s(mtbf_of_nodes_s(layout.nodes), failed.count, failed.up_s)
+    source = f"{failed.count} in {failed.up_s / 3_600:,.1f} h so far"
+    if not tells_rate(failed.count, failed.up_s):
         source += f"; with so few, also {_RATE_SOURCE}"
-    else:
-        mtbf_s = up_s / len(failures)
     value = f"one in {mtbf_s / 3_600:,.2f} h that the run is up"
     assumed.append(Assumed(what="failure rate", value=value, source=source))
     like = preset("llama3-405b").hazards.unplanned()
@@ -344,35 +356,31 @@ def _recorded_hazards(
 
 def _known_chip(chip: str | None) -> Chip:
     try:
-        return chip_named(chip or "h100")
+        return chip_named(chip or CHIP)
     except InputError:
-        return "h100"
+        return CHIP
 
 
-def _recorded_checkpointing(told: Report, step_s: float, assumed: list[Assumed]) -> Checkpointing:
+def _recorded_checkpointing(
+    asked: Asked, told: Report, step_s: float, assumed: list[Assumed]
+) -> Checkpointing:
     """As often as the run has saved, stalling as long as it has."""
     steps = told.saved.between_steps_mean
     if not steps:
-        value = f"every {USUAL_CHECKPOINTING.interval_s / 60:.0f} min"
-        assumed.append(Assumed(what="checkpoints", value=value, source=_CHECKPOINTING_SOURCE))
-        return USUAL_CHECKPOINTING
-    stalled_s = told.partition["checkpoint_stall"] / 1e9 / told.gpus / max(1, told.counts.saves)
-    return Checkpointing(interval_s=steps * step_s, stall_s=stalled_s, write_s=0.0, restore_s=0.0)
+        return _usual_checkpointing(asked, assumed)
+    return Checkpointing(interval_s=steps * step_s, stall_s=stall_s(told) or 0.0, write_s=0.0, restore_s=0.0)
 
 
-def _recorded_practice(told: Report, assumed: list[Assumed]) -> Policy | None:
+def _recorded_practice(told: Report, failed: RecordedFailures, assumed: list[Assumed]) -> Policy | None:
     """As long as the run has taken from a failure to its next commit; None where it has not had one.
 
     It includes launches that failed, so none of it is open to another failure. A run that has never gone back
     to a checkpoint is taken to go on from memory in the future, too.
     """
-    stops_s = [
-        (one.recovered_ns - one.began_ns) / 1e9 for one in told.incidents if one.recovered_ns is not None
-    ]
-    if not stops_s:
+    mean_s = failed.repair_s_mean
+    if mean_s is None:
         return None
-    mean_s = fmean(stops_s)
-    source = f"mean of its {len(stops_s)} recoveries"
+    source = f"mean of its {len(failed.repair_s)} recoveries"
     assumed.append(Assumed(what="recovery", value=f"{mean_s:,.0f} s", source=source))
     return Policy(
         name="recorded",

@@ -6,6 +6,7 @@ from rich.table import Table
 from holdfast.cli.plan.run import Answer, BadGpus
 from holdfast.cli.terminal import printable
 from holdfast.dashboard import wording
+from holdfast.economics.cadence import DAY_S
 
 LABEL_CHARS = 24
 WIDE_DAYS = 1.0
@@ -25,15 +26,16 @@ def show(told: Answer) -> None:
 def _headline(console: Console, told: Answer) -> None:
     best, days = told.best, _Days(told)
     console.print(printable(told.title))
+    work = f"{_short(told.work_days)} {'day' if told.work_days == 1 else 'days'} of training"
     console.print(
-        f"{_short(told.work_days)} days of training take {days(best.p50_days)} (P50), "
+        f"{work} {'takes' if told.work_days == 1 else 'take'} {days(best.p50_days)} (P50), "
         f"{days(best.p10_days)} to {days(best.p90_days)} (P10 to P90).",
         style="bold",
     )
     if told.done_ns is not None:
         p10, p50, p90 = map(wording.moment, told.done_ns)
         console.print(f"Done on {p50} UTC (P50), between {p10} (P10) and {p90} (P90).", style="bold")
-    often = f"A failure every {told.mtbf_h:,.1f} h, {told.interruptions:,.0f} interruptions in all"
+    often = f"A failure every {told.mtbf_h:,.1f} h, {wording.rough(told.interruptions)} interruptions in all"
     console.print(f"{often}; recovery: {printable(told.policy)}.")
     console.print()
 
@@ -68,13 +70,14 @@ def _worth(console: Console, told: Answer) -> None:
     if not told.worth:
         return
     table = _table("what would help, each alone", "goodput", "sooner", "GPU-hours", "USD")
+    largest = max(abs(one.usd) for one in told.worth)
     for one in told.worth:
         table.add_row(
             one.name,
             wording.percent(one.goodput),
-            wording.duration(round(one.days_sooner * 86_400) * 10**9),
-            f"{one.gpu_hours:,.0f}",
-            f"{one.usd:,.0f}",
+            wording.duration(round(one.days_sooner * DAY_S * 1e9)),
+            wording.rough(one.gpu_hours),
+            wording.usd_cell(one.usd, largest),
         )
     console.print(table)
     console.print(f"at {told.usd_per_gpu_hour:,.2f} USD a GPU-hour", style="dim")

@@ -6,13 +6,14 @@ from typing import Any
 import click
 import msgspec
 
-from holdfast.cli.mfu import count
+from holdfast.cli.numbers import count
 from holdfast.cli.prices import load_prices, prices_option
 from holdfast.cli.record import json_option
 from holdfast.cli.sizing import Printed, load_request
 from holdfast.cli.terminal import print_json
 from holdfast.economics.parallelism import Recompute
 from holdfast.economics.size_file import (
+    SPARE_NODES_MAX,
     ClusterTable,
     ModelTable,
     Request,
@@ -61,7 +62,9 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--chip", help="Such as h100, or what nvidia-smi says.")
 @click.option("--gpus", type=count, help="GPUs of the run.")
 @click.option("--gpus-per-node", type=count, metavar="N", help="GPUs of a node.  [default: as NVIDIA builds]")
-@click.option("--spare-nodes", type=click.IntRange(min=0), metavar="N", help="Nodes that stand by.")
+@click.option(
+    "--spare-nodes", type=click.IntRange(0, SPARE_NODES_MAX), metavar="N", help="Nodes that stand by."
+)
 @click.option("--precision", type=click.Choice(["bf16", "fp8"]), help="Of the arithmetic.  [default: bf16]")
 @click.option("--seq", type=count, metavar="N", help="Tokens of a sequence.")
 @click.option("--global-batch", type=count, metavar="N", help="Sequences of a step, all GPUs together.")

@@ -1,0 +1,363 @@
+"""One contract for every place where runs are simulated: this process, a pool of two, a real Ray cluster.
+
+Ray's head runs on loopback, with a token of its own, in a directory of its own, and no other Ray is touched.
+"""
+
+import contextlib
+import os
+import pty
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import holdfast as package
+from holdfast.cli.bench.twin import task
+from holdfast.cli.ray_cluster import CONNECT_S_MAX
+from holdfast.cli.sweeping import sweep
+from holdfast.cli.workers import LAST_WORDS_S_MAX
+from holdfast.twin.sweep import Task, play
+
+START_S_MAX = 60
+STOP_S_MAX = 30
+END_S_MAX = 20
+"""Until nothing that an interrupted command has started is left."""
+DAY_NS = 86_400 * 10**9
+MANY = ("simulate", "--runs", "10000", "--processes", "2")
+FEW = ("simulate", "--runs", "3", "--days", "1")
+
+
+class Cluster(msgspec.Struct, frozen=True, kw_only=True):
+    """A Ray cluster of one node. variables: what a process needs in its environment to be taken in."""
+
+    head: int
+    address: str
+    client_address: str
+    variables: dict[str, str]
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    processes: int | None = None
+    ray_address: str | None = None
+
+
+@contextlib.contextmanager
+def serving_ray(**variables: str) -> Iterator[Cluster]:
+    """Start a cluster, and end it by its head's process number."""
+    home = Path(tempfile.mkdtemp(prefix="holdfast-ray-"))
+    taken_in = {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        # On other systems Ray keeps to loopback; here, where it would take another address, it has to be told.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    }
+    port, client_port = free_port(), free_port()
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", f"--port={port}"]
+    command += ["--node-ip-address=127.0.0.1", f"--ray-client-server-port={client_port}", "--num-cpus=2"]
+    command += ["--include-dashboard=false", "--disable-usage-stats", f"--temp-dir={home}"]
+    command += ["--object-store-memory=80000000"]
+    log = home / "head.log"
+    environment = {**os.environ, **taken_in, **variables}
+    with log.open("wb") as output:
+        head = subprocess.Popen(
+            command, env=environment, cwd=home, stdout=output, stderr=output, start_new_session=True
+        )
+    try:
+        await_start(head, log)
+        yield Cluster(
+            head=head.pid,
+            address=f"127.0.0.1:{port}",
+            client_address=f"ray://127.0.0.1:{client_port}",
+            variables=taken_in,
+        )
+    finally:
+        head.terminate()
+        try:
+            head.wait(STOP_S_MAX)
+        finally:
+            for pid in session(head.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            head.wait()
+            shutil.rmtree(home, ignore_errors=True)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def await_start(head: "subprocess.Popen[bytes]", log: Path) -> None:
+    deadline = time.monotonic() + START_S_MAX
+    while time.monotonic() < deadline and head.poll() is None:
+        if b"Ray runtime started" in log.read_bytes():
+            return
+        time.sleep(0.05)
+    pytest.fail(f"Ray did not start:\n{log.read_text(encoding='utf-8')}")
+
+
+def session(leader: int) -> dict[int, str]:
+    """The processes of a session that have not ended, and what they call themselves."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            state, _, _, sid = (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[:4]
+            if int(sid) == leader and state != "Z":
+                named = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
+                found[int(folder.name)] = named.decode(errors="replace")
+    return found
+
+
+def named(leader: int, part: str) -> list[int]:
+    return [pid for pid, name in session(leader).items() if part in name]
+
+
+def eventually(condition: Callable[[], bool], within_s: float) -> bool:
+    deadline = time.monotonic() + within_s
+    while not (is_so := condition()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return is_so
+
+
+@pytest.fixture(scope="module")
+def ray_cluster() -> Iterator[Cluster]:
+    with serving_ray() as cluster:
+        yield cluster
+
+
+@pytest.fixture(params=["one process", "two processes", "Ray", "Ray from elsewhere"])
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Place:
+    if "Ray" not in request.param:
+        return Place(processes=1 if request.param == "one process" else 2)
+    cluster: Cluster = request.getfixturevalue("ray_cluster")
+    for name, value in cluster.variables.items():
+        monkeypatch.setenv(name, value)
+    is_inside = request.param == "Ray"
+    return Place(ray_address=cluster.address if is_inside else cluster.client_address)
+
+
+def short(policy: str, seed: int) -> Task:
+    usual = task(policy)
+    return msgspec.structs.replace(
+        usual, seed=seed, study=msgspec.structs.replace(usual.study, duration_ns=DAY_NS)
+    )
+
+
+def swept(tasks: list[Task], place: Place) -> list[Any]:
+    return list(sweep(tasks, processes=place.processes, ray_address=place.ray_address))
+
+
+def test_the_figures_are_the_same_in_the_same_order_everywhere(place: Place) -> None:
+    tasks = [short(policy, seed) for policy in ("holdfast", "restart") for seed in range(13)]
+    assert swept(tasks, place) == [play(one) for one in tasks]
+
+
+def test_an_error_in_a_task_is_raised_as_itself(place: Place) -> None:
+    tasks = [short("restart", seed) for seed in (1, 2, -1, 3, -1)]
+    with pytest.raises(ValueError, match="^expected non-negative integer") as raised:
+        swept(tasks, place)
+    assert type(raised.value) is ValueError
+
+
+@pytest.fixture
+def begun(environment: dict[str, str], tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
+    """Starts the command as the leader of a session, so that whatever it starts can be found."""
+    started = []
+
+    def begin(*arguments: str, **variables: str) -> "subprocess.Popen[str]":
+        process = subprocess.Popen(
+            [sys.executable, "-m", "holdfast", *arguments],
+            env={**environment, **variables},
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    # Whoever started the tests in the background may have had them ignore it, which would be inherited.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield begin
+    finally:
+        signal.signal(signal.SIGINT, before)
+        for process in started:
+            for pid in session(process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            process.communicate()
+
+
+WORKERS_OF_A_POOL = "spawn_main"
+WORKERS_OF_RAY = "ray::play_batch"
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_interrupted_pool_leaves_no_process(
+    begun: Callable[..., "subprocess.Popen[str]"], how: signal.Signals
+) -> None:
+    command = begun(*MANY)
+    assert eventually(lambda: len(named(command.pid, WORKERS_OF_A_POOL)) == 2, START_S_MAX)
+    interrupt(command, how)
+    assert eventually(lambda: not session(command.pid), END_S_MAX)
+    assert_ended(command, how)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_interrupted_driver_leaves_no_process_here_or_on_the_cluster(
+    begun: Callable[..., "subprocess.Popen[str]"], ray_cluster: Cluster, how: signal.Signals
+) -> None:
+    command = begun(*MANY, "--ray", ray_cluster.address, **ray_cluster.variables)
+    assert eventually(lambda: len(named(ray_cluster.head, WORKERS_OF_RAY)) == 2, START_S_MAX)
+    interrupt(command, how)
+    assert eventually(lambda: not session(command.pid), END_S_MAX)
+    assert eventually(lambda: not named(ray_cluster.head, WORKERS_OF_RAY), END_S_MAX)
+    assert_ended(command, how)
+
+
+def interrupt(command: "subprocess.Popen[str]", how: signal.Signals) -> None:
+    """Ctrl-C goes to all processes of a terminal; the others to the one that somebody names."""
+    if how == signal.SIGINT:
+        os.killpg(command.pid, how)
+    else:
+        command.send_signal(how)
+
+
+def assert_ended(command: "subprocess.Popen[str]", how: signal.Signals) -> None:
+    out, err = command.communicate(timeout=END_S_MAX)
+    assert command.returncode == (130 if how == signal.SIGINT else -how), err
+    assert out == ""
+    assert "Traceback" not in err
+
+
+def test_a_worker_that_was_killed_is_told_in_a_sentence(
+    begun: Callable[..., "subprocess.Popen[str]"],
+) -> None:
+    command = begun(*MANY)
+    assert eventually(lambda: len(named(command.pid, WORKERS_OF_A_POOL)) == 2, START_S_MAX)
+    os.kill(named(command.pid, WORKERS_OF_A_POOL)[0], signal.SIGKILL)
+    _, err = command.communicate(timeout=END_S_MAX)
+    assert command.returncode == 2
+    assert "was ended from outside" in err
+    assert "fewer --processes" in err
+    assert "Traceback" not in err
+
+
+def test_ray_does_the_work_of_a_killed_worker_again(
+    begun: Callable[..., "subprocess.Popen[str]"], ray_cluster: Cluster
+) -> None:
+    arguments = ("simulate", "--runs", "30", "--json")
+    command = begun(*arguments, "--ray", ray_cluster.address, **ray_cluster.variables)
+    assert eventually(lambda: bool(named(ray_cluster.head, WORKERS_OF_RAY)), START_S_MAX)
+    os.kill(named(ray_cluster.head, WORKERS_OF_RAY)[0], signal.SIGKILL)
+    out, err = command.communicate(timeout=START_S_MAX)
+    assert command.returncode == 0, err
+    assert err == ""
+    here = begun(*arguments, "--processes", "2")
+    assert out == here.communicate(timeout=START_S_MAX)[0]
+
+
+def test_only_a_terminal_is_shown_progress(
+    holdfast: Callable[..., Any], environment: dict[str, str], tmp_path: Path
+) -> None:
+    piped = holdfast(*FEW)
+    assert (piped.code, piped.err) == (0, "")
+    ours, theirs = pty.openpty()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "holdfast", *FEW],
+            env={**environment, "TERM": "xterm"},
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+            text=True,
+            check=True,
+            timeout=START_S_MAX,
+        )
+        shown = os.read(ours, 2**16).decode()
+    finally:
+        os.close(theirs)
+        os.close(ours)
+    assert "100%" in shown
+    assert done.stdout == piped.out
+
+
+def test_ray_is_silent(holdfast: Callable[..., Any], ray_cluster: Cluster) -> None:
+    shared = holdfast(*FEW, "--ray", ray_cluster.address, **ray_cluster.variables)
+    assert (shared.code, shared.err) == (0, "")
+    assert shared.out == holdfast(*FEW).out
+
+
+@pytest.mark.parametrize(
+    "address", ["local", "", "127.0.0.1", "http://127.0.0.1:6379", "127.0.0.1:99999", "[::1:6379"]
+)
+def test_what_is_no_address_is_refused(holdfast: Callable[..., Any], address: str) -> None:
+    assert_refused(holdfast(*FEW, "--ray", address), f"{address!r} is not the address of a Ray cluster")
+
+
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_an_address_where_nobody_listens_is_refused_at_once(
+    holdfast: Callable[..., Any], scheme: str
+) -> None:
+    address = f"{scheme}127.0.0.1:{free_port()}"
+    assert_refused(holdfast(*FEW, "--ray", address), f"Nobody answers at the Ray address {address}")
+
+
+def test_the_environment_names_the_cluster_that_auto_means(holdfast: Callable[..., Any]) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    refused = holdfast(*FEW, "--ray", "auto", RAY_ADDRESS=address)
+    assert_refused(refused, f"Nobody answers at the Ray address {address}")
+
+
+def test_a_listener_that_is_no_ray_is_refused_in_bounded_time(holdfast: Callable[..., Any]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        began_s = time.monotonic()
+        refused = holdfast(*FEW, "--ray", address, RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0")
+        taken_s = time.monotonic() - began_s
+    assert_refused(refused, f"{address} has not answered as a Ray cluster within {CONNECT_S_MAX} s")
+    assert taken_s < CONNECT_S_MAX + LAST_WORDS_S_MAX + END_S_MAX
+
+
+def test_without_ray_a_sentence_tells_how_to_get_it(holdfast: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['ray'] = None\n", encoding="utf-8")
+    refused = holdfast(*FEW, "--ray", "auto", PYTHONPATH=str(tmp_path))
+    assert_refused(refused, "Ray is not installed here")
+    assert "pip install 'holdfast[ray]'" in refused.err
+
+
+def test_a_cluster_with_another_holdfast_is_refused(holdfast: Callable[..., Any], tmp_path: Path) -> None:
+    other = tmp_path / "other" / "holdfast"
+    other.mkdir(parents=True)
+    (other / "__init__.py").write_text("__version__ = '0.0.1'\n", encoding="utf-8")
+    with serving_ray(PYTHONPATH=str(other.parent)) as cluster:
+        arguments = (*FEW, "--ray", cluster.address)
+        refused = holdfast(*arguments, **cluster.variables)
+        assert_refused(
+            refused, f"The Ray cluster has Holdfast 0.0.1 and this is Holdfast {package.__version__}"
+        )
+        (other / "__init__.py").write_text("raise ImportError\n", encoding="utf-8")
+        assert_refused(holdfast(*arguments, **cluster.variables), "The Ray cluster has no Holdfast")
+
+
+def assert_refused(outcome: Any, sentence: str) -> None:
+    """Exit code 2, one sentence and one hint."""
+    assert outcome.code == 2, outcome.err
+    assert outcome.out == ""
+    told, hint = outcome.err.splitlines()
+    assert sentence in told
+    assert hint.startswith("  hint: ")

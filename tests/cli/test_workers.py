@@ -1,0 +1,36 @@
+"""How work is cut up and handed over, whoever does it."""
+
+from collections.abc import Iterator
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.cli.bench.twin import task
+from holdfast.cli.workers import BATCH_MAX, BATCHES_IN_FLIGHT_MAX, BATCHES_PER_WORKER_MIN, batches, in_order
+
+ONE = task("restart")
+
+
+@given(st.integers(0, 2_000), st.integers(0, 300))
+def test_every_task_is_in_one_batch_and_in_its_place(tasks: int, workers: int) -> None:
+    given_out = list(batches([ONE] * tasks, workers))
+    assert sum(len(batch) for batch in given_out) == tasks
+    assert all(1 <= len(batch) <= BATCH_MAX for batch in given_out)
+    assert len(given_out) >= min(tasks, BATCHES_PER_WORKER_MIN * workers)
+
+
+def test_results_keep_the_order_of_the_calls_of_which_few_are_ever_open() -> None:
+    count = 3 * BATCHES_IN_FLIGHT_MAX
+    opened: list[int] = []
+
+    def calls() -> Iterator[int]:
+        for number in range(count):
+            opened.append(number)
+            yield number
+
+    results = in_order(calls(), lambda number: number)
+    assert len(opened) == BATCHES_IN_FLIGHT_MAX  # before anybody asks
+    for taken, result in enumerate(results):
+        assert result == taken
+        assert len(opened) <= taken + BATCHES_IN_FLIGHT_MAX
+    assert len(opened) == count
