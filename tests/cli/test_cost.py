@@ -57,6 +57,9 @@ def test_an_incident_by_the_number_in_the_report(imported: Holdfast) -> None:
     assert shown.startswith(f"Incident {RUN}/{number}: unexplained restart\n2 Apr 2025, 12:20 to 13:03 UTC")
     assert "of a day's progress." in shown
     assert "# direct #" in shown.replace("##", "#")
+    (labour,) = (layer for layer in cost["stack"]["layers"] if layer["key"] == "response_labour")
+    (calls,) = (one for one in labour["inputs"] if one["name"] == "calls")
+    assert (calls["value"], calls["unit"]) == (1, "incident")
 
 
 def test_an_incident_that_is_not_over(imported: Holdfast) -> None:

@@ -93,6 +93,7 @@ def test_some_runs_some_teams_some_time(month: Any) -> None:
     assert [run["run"] for run in month("--team", "vision", "--json").json["runs"]] == ["video-ablation"]
     whole = month("--run", "pretrain-70b", "--json").json
     late = month("--run", "pretrain-70b", "--since", "2026-10-19T00:00:00Z", "--json").json
+    assert late == month("--run", "pretrain-70b", "--since", "2026-10-19", "--json").json
     assert late["since_ns"] == late["first_ns"] == 1_792_368_000 * 10**9
     assert late["spend"]["gpu_ns"] < whole["spend"]["gpu_ns"]
     assert late["useful_share"] < whole["useful_share"]
@@ -141,6 +142,43 @@ def test_a_mistake_is_told_in_a_sentence(
     assert (done.code, done.out) == (2, "")
     assert sentence in done.err
     assert hint in done.err
+
+
+def test_three_steps_are_no_trend(holdfast: Any, tmp_path: Path) -> None:
+    rows = ["time,kind,run,gpus,step", "2026-10-01T00:00:00Z,run.started,run,64,"]
+    rows += [f"2026-10-01T{hour:02}:00:00Z,step.committed,run,,{n}" for n, hour in enumerate((1, 3, 7), 1)]
+    (tmp_path / "run.csv").write_text("\n".join(rows), encoding="utf-8")
+    assert holdfast("import", "run.csv").code == 0
+    assert holdfast("finance", "--json").json["trend"]["rise"]["verdict"] == "unknown"
+    assert "It takes 5 stretches of time and as many steps" in holdfast("finance", COLUMNS="120").out
+
+
+def test_simulated_runs_cost_nothing_unless_named(holdfast: Any, month: Any) -> None:
+    real = month("--json").json
+    record = ("--preset", "rsc-1-1024", "--policy", "holdfast", "--days", "1", "--record", "events.jsonl")
+    assert holdfast("simulate", *record).code == 0
+    assert holdfast("import", "events.jsonl").code == 0
+    assert holdfast("simulate", "--scenario", "cooling-pump", "--out", "drill").code == 0
+    assert holdfast("import", "drill/events.jsonl").code == 0
+    told = month("--json").json
+    remark = "2 simulated runs are left out; `--run` names one to read it."
+    assert told["remarks"] == [*real["remarks"], remark]
+    assert {**told, "remarks": real["remarks"]} == real
+    named = month("--json", "--run", "rsc-1-1024").json
+    assert [run["run"] for run in named["runs"]] == ["rsc-1-1024"]
+    assert named["spend"]["usd"] > 0
+    assert remark not in named["remarks"]
+
+
+def test_a_store_of_simulated_runs_only(holdfast: Any) -> None:
+    record = ("--preset", "rsc-1-1024", "--policy", "holdfast", "--days", "1", "--record", "events.jsonl")
+    assert holdfast("simulate", *record).code == 0
+    assert holdfast("import", "events.jsonl").code == 0
+    for verb in (("finance",), ("plan", "fit")):
+        done = holdfast(*verb)
+        assert done.code == 2
+        assert "Only simulated runs are there" in done.err
+        assert "--run" in done.err
 
 
 def test_an_empty_store(holdfast: Any) -> None:

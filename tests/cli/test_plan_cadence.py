@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from holdfast.cli import main
-from holdfast.cli.plan.cadence import seconds
+from holdfast.cli.durations import seconds
 from holdfast.record import events
 from holdfast.record.clock import ManualClock
 from holdfast.record.recorder import Recorder
@@ -44,7 +44,7 @@ def test_times_are_written_as_people_write_them(text: str, value_s: float) -> No
 
 def test_aupys_and_dalys_figures_come_out(holdfast: Holdfast) -> None:
     aupy = ("--stall", "600", "--restore", "10m", "--downtime", "60s", "--write", "0")
-    answer = holdfast("plan", "cadence", "--mtbf", "7519", *aupy, "--interval", "1h", "--json").json
+    answer = holdfast("plan", "cadence", "--mtbf", "7519s", *aupy, "--interval", "1h", "--json").json
     assert answer["young_s"] == pytest.approx(3604 - 600, abs=1)
     assert answer["optimum_s"] == pytest.approx(3218, abs=1)
     growth = math.exp(600 / 7519) * math.expm1(3600 / 7519)
@@ -169,6 +169,12 @@ def test_a_run_of_our_own_tells_stall_writing_and_price(holdfast: Holdfast, tmp_
         (("--mtbf", "0"), "no time at all"),
         (("--mtbf", "1.2.3h"), "is no time"),
         (("--mtbf", "1e30"), "is no time"),
+        (("--mtbf", "20"), "'20' has no unit: 20h or 20s?"),
+        (("--gpus", "4", "--nodes", "9"), "4 GPUs cannot be on 9 nodes."),
+        (
+            ("--gpus", "8", "--stall", "30s", "--interval", "20s"),
+            "with a stall of 30 s, leaves no time to train.",
+        ),
         (("--gpus", "8", "--stall", "-5s"), "is no time"),
         (("--gpus", "0"), "--gpus"),
         (("--mtbf", "3h", "--failures-per-1000-node-days", "2"), "both say how often the run fails."),

@@ -144,3 +144,25 @@ def test_names_cannot_steer_the_terminal(holdfast: Any, tmp_path: Path) -> None:
     assert done.code == 0
     assert "\x1b" not in done.out
     assert "gone" in done.out
+
+
+def test_simulated_faults_count_only_if_they_are_named(holdfast: Any, accounting: Path) -> None:
+    assert holdfast("import", accounting).code == 0
+    real = holdfast("plan", "fit", "--json").json
+    record = ("--preset", "rsc-1-1024", "--policy", "holdfast", "--days", "5", "--record", "events.jsonl")
+    assert holdfast("simulate", *record).code == 0
+    assert holdfast("import", "events.jsonl").code == 0
+    told = holdfast("plan", "fit", "--json").json
+    remark = "1 simulated run is left out; `--run` names one to read it."
+    assert told["assumptions"] == [*real["assumptions"], remark]
+    assert {**told, "assumptions": real["assumptions"]} == real
+    by_run = holdfast("plan", "fit", "--run", "rsc-1-1024", "--json")
+    assert by_run.json["faults"] > 0
+    assert holdfast("plan", "fit", "events.jsonl", "--json").out == by_run.out
+
+
+def test_what_an_interval_is_of_is_said_where_nodes_were_not_always_at_work(
+    holdfast: Any, accounting: Path, trace: Path
+) -> None:
+    assert "while all of them are at work" in holdfast("plan", "fit", accounting).out
+    assert "while all of them" not in holdfast("plan", "fit", trace).out

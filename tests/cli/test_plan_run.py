@@ -14,7 +14,7 @@ from holdfast.twin.presets import preset
 
 GOOGLE = "google-70b-112-nodes-events.jsonl"
 GOOGLE_RUN = "test-040104-goodput-n112-70b-a3m"
-OWN = ("--gpus", "1024", "--days", "10", "--mtbf", "20")
+OWN = ("--gpus", "1024", "--days", "10", "--mtbf", "20h")
 
 
 @pytest.fixture
@@ -112,7 +112,21 @@ def test_what_is_said_is_not_assumed(plan: Any, tmp_path: Path) -> None:
     assert assumed("--prices", prices) == nothing_said - {"a GPU-hour"} != nothing_said
 
 
-@pytest.mark.parametrize("flag", ["--days", "--mtbf", "--step-s", "--stall", "--bad-percent", "--slowdown"])
+def test_times_are_those_of_plan_cadence(plan: Any) -> None:
+    told = plan(*OWN, "--runs", "0", "--interval", "30m", "--stall", "30s")
+    assert told == plan(*OWN, "--runs", "0", "--interval", "1800", "--stall", "30")
+    assert told != plan(*OWN, "--runs", "0")
+    with pytest.raises(click.BadParameter, match=r"'20' has no unit: 20h or 20s\?"):
+        plan("--gpus", "1024", "--days", "10", "--mtbf", "20")
+
+
+@pytest.mark.parametrize("flag", ["--mtbf", "--interval", "--stall"])
+def test_what_is_no_time_is_refused(plan: Any, flag: str) -> None:
+    with pytest.raises(click.BadParameter, match="'nan' is no time"):
+        plan("--gpus", "64", "--days", "1", flag, "nan")
+
+
+@pytest.mark.parametrize("flag", ["--days", "--step-s", "--bad-percent", "--slowdown"])
 def test_what_is_no_number_is_refused(plan: Any, flag: str) -> None:
     with pytest.raises(click.BadParameter, match="nan is no number between"):
         plan("--gpus", "64", "--days", "1", flag, "nan")
@@ -203,6 +217,7 @@ def test_a_mistake_is_told_in_a_sentence(holdfast: Any) -> None:
         (("--preset", "llama"), "There is no preset 'llama'."),
         (("--preset", "llama3-405b", "--gpus", "100"), "no multiple of that"),
         (("--preset", "rsc-1", "--chip", "h100"), "--chip cannot be given beside --preset."),
+        (("--run", "x", "--mtbf", "1h"), "--mtbf cannot be given beside --run."),
         ((*OWN, "--policy", "hopefast"), "There is no policy 'hopefast'."),
         ((*OWN, "--rates", "nowhere.json"), "--rates and --mtbf both say"),
         (("--gpus", "64", "--days", "1", "--rates", "nowhere.json"), "cannot be read"),

@@ -58,7 +58,7 @@ def serving_ray(**variables: str) -> Iterator[Cluster]:
     taken_in = {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
-        # On other systems Ray keeps to loopback; here, where it would take another address, it has to be told.
+        # With this Ray keeps to loopback, where it would look for another address of this machine.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     }
     port, client_port = free_port(), free_port()
@@ -166,7 +166,7 @@ def test_the_figures_are_the_same_in_the_same_order_everywhere(place: Place) -> 
 
 def test_an_error_in_a_task_is_raised_as_itself(place: Place) -> None:
     tasks = [short("restart", seed) for seed in (1, 2, -1, 3, -1)]
-    with pytest.raises(ValueError, match="^expected non-negative integer") as raised:
+    with pytest.raises(ValueError, match=r"^expected non-negative integer") as raised:
         swept(tasks, place)
     assert type(raised.value) is ValueError
 
@@ -260,7 +260,7 @@ def test_a_worker_that_was_killed_is_told_in_a_sentence(
 def test_ray_does_the_work_of_a_killed_worker_again(
     begun: Callable[..., "subprocess.Popen[str]"], ray_cluster: Cluster
 ) -> None:
-    arguments = ("simulate", "--runs", "30", "--json")
+    arguments = ("simulate", "--runs", "6", "--days", "20", "--policy", "holdfast", "--json")
     command = begun(*arguments, "--ray", ray_cluster.address, **ray_cluster.variables)
     assert eventually(lambda: bool(named(ray_cluster.head, WORKERS_OF_RAY)), START_S_MAX)
     os.kill(named(ray_cluster.head, WORKERS_OF_RAY)[0], signal.SIGKILL)

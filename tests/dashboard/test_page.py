@@ -489,7 +489,7 @@ def test_as_many_buckets_as_there_can_be() -> None:
     )
     partition = {key: sum(bucket[key] for bucket in buckets) for key in keys}
     told = quiet(
-        course=Course(start_ns=NOON_NS, bucket_ns=width_ns, buckets=buckets),
+        course=Course(start_ns=NOON_NS, bucket_ns=width_ns, buckets=buckets, timed=(1,) * BUCKETS_MAX),
         last_ns=NOON_NS + BUCKETS_MAX * width_ns,
         partition=partition,
         paid_gpu_ns=sum(partition.values()),
@@ -521,7 +521,12 @@ def test_any_report_makes_a_page(parts: dict[str, int], name: str, spread: list[
         name=name,
         partition=parts,
         paid_gpu_ns=sum(parts.values()),
-        course=Course(start_ns=NOON_NS, bucket_ns=2**40, buckets=(parts,) * (1 + len(spread))),
+        course=Course(
+            start_ns=NOON_NS,
+            bucket_ns=2**40,
+            buckets=(parts,) * (1 + len(spread)),
+            timed=(1,) * (1 + len(spread)),
+        ),
         last_ns=NOON_NS + end_s * 10**9,
         incidents=tuple(incident(at) for at in spread),
     )

@@ -196,6 +196,7 @@ def test_less_than_nothing_is_written_as_what_it_is_with_a_sign(amount: float) -
 
 
 def test_a_loss_as_progress() -> None:
+    assert ", 1 step, " in set_back(1.0, 1.0, None)
     assert set_back(5.74, None, None) == "5 h 44 min of the whole run, 23.9 % of a day's progress"
     assert set_back(1.0, 450.2, 4.5e9) == (
         "1 h of the whole run, 450 steps, 4.5 billion tokens, 4.2 % of a day's progress"

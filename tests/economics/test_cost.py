@@ -416,6 +416,7 @@ def test_recovery_in_terms_of_throughput() -> None:
 def test_without_a_checkpoint_all_is_exposed() -> None:
     told = run_cost(started().steps(1, 70).report(), PRICES).checkpointing
     assert (told.exposure_now.steps, told.exposure_mean, told.exposure_worst.steps) == (70, None, 70)
+    assert told.efficiency is None
 
 
 def test_a_run_of_no_length_has_no_throughput() -> None:

@@ -312,11 +312,19 @@ def test_a_loader_that_cannot_work_is_refused(loader: Loader, reason: str) -> No
     assert [reason in sentence for sentence in found] == [True] * bool(reason)
 
 
+def test_a_batch_that_cannot_be_dealt_out_is_what_to_change() -> None:
+    sentence, hint = refusal(
+        question(case_of("llama3-8b", gpus=64, batch=100), tp=1, pp=1, cp=1, micro_batch=1)
+    )
+    assert "A global batch of 100 sequences does not divide" in sentence
+    assert hint == "The nearest global batches that fit are 64 and 128."
+
+
 def test_a_loader_that_cannot_work_is_what_to_change() -> None:
     with pytest.raises(InputError) as caught:
         answer(Question(case=case_of(), usd_per_gpu_hour=1.0, loader=Loader(workers=4, shards=1)))
-    assert "1 shards are fewer" in caught.value.sentence
-    assert caught.value.hint == "The model fits; change what [loader] says."
+    assert "1 shard is fewer" in caught.value.sentence
+    assert caught.value.hint == "The model fits; [loader] needs more shards, or fewer workers."
 
 
 def test_too_many_workers_for_the_cpus() -> None:

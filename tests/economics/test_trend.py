@@ -11,8 +11,8 @@ from holdfast.economics.trend import (
     CONFIDENCE,
     PARTS,
     RISE_MIN,
+    SAMPLES_PER_PART_MIN,
     STRETCHES_MAX,
-    STRETCHES_PER_PART_MIN,
     Stretch,
     edges_ns,
     trend,
@@ -24,8 +24,10 @@ DAYS = 40
 SEEDS = 400
 
 
-def told(shares: list[float], gpu_hours: float = 100.0) -> list[Stretch]:
-    """A stretch a day in which so many GPU-hours were paid for, and this share of them was useful."""
+def told(shares: list[float], gpu_hours: float = 100.0, timed_every: int = 1) -> list[Stretch]:
+    """A stretch a day in which so many GPU-hours were paid for, and this share of them was useful; a step
+    ends on every so many-th day.
+    """
     return [
         Stretch(
             from_ns=day * 24 * HOUR_NS,
@@ -34,6 +36,7 @@ def told(shares: list[float], gpu_hours: float = 100.0) -> list[Stretch]:
             paid_gpu_ns=round(gpu_hours * HOUR_NS),
             useful_gpu_ns=round(gpu_hours * share * HOUR_NS),
             useful_usd=PRICE_USD * gpu_hours * share,
+            timed=int((day + 1) % timed_every == 0),
         )
         for day, share in enumerate(shares)
     ]
@@ -58,6 +61,24 @@ def test_a_last_quarter_that_costs_more_is_a_rise() -> None:
     assert rise.ratio_low is not None
     assert rise.ratio == pytest.approx(0.8 / 0.6, rel=0.05)
     assert 1 < rise.ratio_low < rise.ratio
+
+
+def test_long_steps_do_not_count_as_often_as_they_are_cut() -> None:
+    """A rise that forty days show is none that four steps of ten days could."""
+    shares = [0.8] * 30 + [0.5] * 10
+    assert trend(told(shares)).rise.verdict == "yes"
+    assert trend(told(shares, timed_every=10)).rise.verdict == "unknown"
+
+
+def test_steps_of_two_days_leave_more_to_chance() -> None:
+    noise = random.Random(2)
+    levels = [0.8] * 15 + [0.6] * 5
+    shares = [level + off for level in levels for off in [noise.uniform(-0.1, 0.1)] for _ in range(2)]
+    by_day, by_step = trend(told(shares)).rise, trend(told(shares, timed_every=2)).rise
+    assert by_day.ratio == by_step.ratio
+    assert by_day.ratio_low is not None
+    assert by_step.ratio_low is not None
+    assert by_step.ratio_low < by_day.ratio_low
 
 
 def test_less_than_the_threshold_is_no_rise_however_certain() -> None:
@@ -85,7 +106,7 @@ def test_spend_that_brings_nothing_is_a_rise() -> None:
 
 @pytest.mark.parametrize(
     "shares",
-    [[], [0.8], [0.8] * (PARTS * (STRETCHES_PER_PART_MIN - 1)), [0.0] * DAYS],
+    [[], [0.8], [0.8] * (PARTS * (SAMPLES_PER_PART_MIN - 1)), [0.0] * DAYS],
     ids=["nothing", "one", "too few", "never useful"],
 )
 def test_too_little_to_tell(shares: list[float]) -> None:

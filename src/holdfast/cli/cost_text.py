@@ -192,11 +192,15 @@ def _checkpointing(console: Console, told: Checkpointing) -> None:
 
 def _per_day(per_day: PerDay) -> str:
     tokens = "" if per_day.tokens is None else f" ({wording.rough(per_day.tokens)} tokens)"
-    return f"{wording.rough(per_day.steps)} steps a day{tokens}"
+    return f"{_steps(per_day.steps)} a day{tokens}"
+
+
+def _steps(steps: float) -> str:
+    return f"{wording.rough(steps)} {'step' if steps == 1 else 'steps'}"
 
 
 def _exposure(exposure: Exposure) -> str:
-    steps = f"{wording.rough(exposure.steps)} steps"
+    steps = _steps(exposure.steps)
     if not exposure.steps or exposure.gpu_hours is None or exposure.usd is None:
         return steps
     return f"{steps} ({wording.rough(exposure.gpu_hours)} GPU-h, {wording.usd(exposure.usd)})"

@@ -1,14 +1,25 @@
 """How the verbs are told a moment: as people or machines write one."""
 
+import re
+
 import click
 
 from holdfast.record.errors import InputError
 from holdfast.record.importers.intake import time_ns
 
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+
 
 def moment_ns(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
-    """The callback of an option that takes a moment: ISO 8601, or a number since 1970."""
+    """The callback of an option that takes a moment: ISO 8601, or a number since 1970.
+
+    A day is its midnight in UTC.
+    """
+    if text is None:
+        return None
     try:
-        return None if text is None else time_ns(text)
+        return time_ns(f"{text}T00:00:00Z" if _DAY.fullmatch(text) else text)
     except ValueError as error:
-        raise InputError(f"{parameter.opts[0]}: {error}.", hint="Write it as 2026-01-31T12:00:00Z.") from None
+        raise InputError(
+            f"{parameter.opts[0]}: {error}.", hint="Write it as 2026-01-31 or 2026-01-31T12:00:00Z."
+        ) from None

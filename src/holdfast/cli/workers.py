@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import TypeVar
 
@@ -49,12 +50,13 @@ def in_order(calls: Iterator[Call], result: Callable[[Call], Result]) -> Iterato
 
 @contextmanager
 def deaf_to_interrupts() -> Iterator[None]:
-    """Processes started meanwhile never hear Ctrl-C, which a terminal sends to all: we end them."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Processes started meanwhile never hear Ctrl-C, which a terminal sends to all; we do, afterwards."""
+    resource_tracker.ensure_running()  # It would lift the block if it were started meanwhile.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def end_with(lifeline: Connection) -> None:

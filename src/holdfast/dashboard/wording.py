@@ -60,7 +60,7 @@ def set_back(run_hours: float, steps: float | None, tokens: float | None) -> str
     """A loss as progress: `5 h 44 min of the whole run, 2,583 steps, 23.9 % of a day's progress`."""
     parts = [f"{duration(round(run_hours * HOUR_NS))} of the whole run"]
     if steps is not None:
-        parts.append(f"{rough(steps)} steps")
+        parts.append(f"{rough(steps)} {'step' if steps == 1 else 'steps'}")
     if tokens is not None:
         parts.append(f"{rough(tokens)} tokens")
     return ", ".join([*parts, f"{percent(run_hours / 24)} of a day's progress"])

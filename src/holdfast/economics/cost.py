@@ -141,7 +141,8 @@ class Exposure(msgspec.Struct, frozen=True, kw_only=True):
 class Checkpointing(msgspec.Struct, frozen=True, kw_only=True):
     """Saving and recovering in terms of throughput.
 
-    efficiency          the share of the time in steps that was not spent waiting for checkpoints
+    efficiency          the share of the time in steps that was not spent waiting for checkpoints; None
+                        where none is recorded
     healthy, actual     what a day brings with nothing lost, and what it brought
     lost_to_saving      what waiting for checkpoints took from a day
     lost_to_recovery    what fatal incidents took from a day
@@ -364,7 +365,7 @@ class _Pricing:
             title=LAYER_TITLES["response_labour"],
             formula="rate × (people × hours + follow-up × calls)",
             inputs=(
-                _measured("calls", loss.calls, "incidents"),
+                _measured("calls", loss.calls, "incident" if loss.calls == 1 else "incidents"),
                 _measured("hours", hours, "h until over"),
                 _priced("called after", prices.paged_after_minutes, "min"),
                 _priced("people", prices.responders, "people"),
@@ -445,8 +446,9 @@ class _Pricing:
         fatal = [incident for incident in report.incidents if incident.severity == "fatal"]
         recovery_gpu_ns = sum(incident.lost_gpu_ns for incident in fatal)
         mean = saved.between_steps_mean
+        has_saved = report.counts.saves > 0 or stall > 0
         return Checkpointing(
-            efficiency=1 - stall / stepping if stepping else None,
+            efficiency=1 - stall / stepping if stepping and has_saved else None,
             healthy=self._per_day(self._steps(DAY_NS * report.gpus)),
             actual=self._per_day(self._a_day(report.counts.steps)),
             lost_to_saving=self._per_day(self._a_day(self._steps(stall))),

@@ -6,7 +6,7 @@ recorded tells. Whatever is divided here sums to what was spent, exactly; `spend
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from itertools import pairwise
 from typing import Literal, TypedDict
@@ -180,6 +180,7 @@ class _Reader:
         self.last_ns = max(self.first_ns, *(book.report.last_ns for book in books))
         self.edges_ns = edges_ns(self.first_ns, self.last_ns)
         self.by_stretch = [Bill() for _ in pairwise(self.edges_ns)]
+        self.timed = [0] * len(self.by_stretch)
         self.by_run: dict[str, Bill] = {}
         self.run_prices = {
             report.run: prices.for_run(report.usd_per_gpu_hour, report.chip).usd_per_gpu_hour
@@ -192,9 +193,10 @@ class _Reader:
     def _charge(self, report: Report) -> None:
         bill = self.by_run[report.run] = Bill()
         price = self.run_prices[report.run].value
-        for index, parts in _cut(report, self.edges_ns):
+        for index, parts, timed in _cut(report, self.edges_ns):
             bill.add(price, parts.items())
             self.by_stretch[index].add(price, parts.items())
+            self.timed[index] += timed
 
     def finance(self, terms: Terms) -> Finance:
         runs = sorted((self._run(book) for book in self.books), key=lambda run: (-run.spend.usd, run.run))
@@ -321,8 +323,11 @@ class _Reader:
                 paid_gpu_ns=bill.total().gpu_ns,
                 useful_gpu_ns=bill.useful().gpu_ns,
                 useful_usd=bill.useful().usd,
+                timed=timed,
             )
-            for (from_ns, to_ns), bill in zip(pairwise(self.edges_ns), self.by_stretch, strict=True)
+            for (from_ns, to_ns), bill, timed in zip(
+                pairwise(self.edges_ns), self.by_stretch, self.timed, strict=True
+            )
         ]
 
     def _retries(self) -> Retries:
@@ -423,26 +428,29 @@ class _Reader:
         return tuple(remarks)
 
 
-def _cut(report: Report, edges: list[int]) -> Iterator[tuple[int, dict[str, int]]]:
-    """The run's course, cut where stretches begin: the number of the stretch, and GPU-ns by category in it.
+def _cut(report: Report, edges: list[int]) -> Iterator[tuple[int, dict[str, int], int]]:
+    """The run's course, cut where stretches begin: the number of the stretch, GPU-ns by category in it, and
+    how many times steps were timed in it.
 
     Within a bucket of the course, time is taken to be used evenly. What comes before the first edge is left
     out; the rest loses nothing.
     """
     course = report.course
-    for number, bucket in enumerate(course.buckets):
+    for number, (bucket, timed) in enumerate(zip(course.buckets, course.timed, strict=True)):
         from_ns = course.start_ns + number * course.bucket_ns
         to_ns = max(from_ns + 1, min(from_ns + course.bucket_ns, report.last_ns))
         cuts = [from_ns, *edges[bisect_right(edges, from_ns) : bisect_left(edges, to_ns)], to_ns]
         for begin_ns, end_ns in pairwise(cuts):
             index = min(bisect_right(edges, begin_ns) - 1, len(edges) - 2)
             if index >= 0:
-                yield index, _between(bucket, begin_ns - from_ns, end_ns - from_ns, to_ns - from_ns)
+                place = begin_ns - from_ns, end_ns - from_ns, to_ns - from_ns
+                parts = {key: _between(gpu_ns, *place) for key, gpu_ns in bucket.items()}
+                yield index, parts, _between(timed, *place)
 
 
-def _between(bucket: Mapping[str, int], begin: int, end: int, whole: int) -> dict[str, int]:
-    """What of a bucket lies between two moments of it, rounded so that neighbours sum to the bucket."""
-    return {key: gpu_ns * end // whole - gpu_ns * begin // whole for key, gpu_ns in bucket.items()}
+def _between(amount: int, begin: int, end: int, whole: int) -> int:
+    """What of a bucket's amount lies between two moments of it, rounded so that neighbours sum to it."""
+    return amount * end // whole - amount * begin // whole
 
 
 def _together(bills: Iterable[Bill]) -> Bill:

@@ -40,8 +40,9 @@ def loader_refusals(case: Case, layout: Parallelism, loader: Loader) -> Iterator
     """Why the settings cannot work."""
     readers = layout.dp * max(1, loader.workers)
     if loader.shards is not None and loader.shards < readers:
+        shards = "1 shard is" if loader.shards == 1 else f"{loader.shards:,} shards are"
         yield (
-            f"{loader.shards:,} shards are fewer than the {readers:,} workers that read them (DP "
+            f"{shards} fewer than the {readers:,} workers that read them (DP "
             f"{layout.dp} x {max(1, loader.workers)}): the others would have nothing to read."
         )
     if loader.sample_bytes is None or loader.node_memory_bytes is None:

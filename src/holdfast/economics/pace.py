@@ -40,6 +40,9 @@ KEY_VALUE_EXCHANGES = 3
 EXPERT_EXCHANGES = 4
 """All-to-alls in a layer: tokens to their experts and back, forward and backward."""
 
+ROUNDING_SHARE = 1e-9
+"""Of a step: so little is how the sum of its parts is rounded."""
+
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """A step, and what it is made of, in seconds of the fullest stage.
@@ -68,6 +71,12 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     def busy_s(self) -> float:
         """All of it together; less than a step where the published rate is what bounds it."""
         return float(sum(msgspec.structs.astuple(self)[2:]))
+
+    @property
+    def unexplained_s(self) -> float:
+        """What the published run lost to more than the parts here; 0 where they are slower than it was."""
+        left_s = self.step_s - self.busy_s
+        return left_s if left_s > ROUNDING_SHARE * self.step_s else 0.0
 
 
 def pace(case: Case, layout: Parallelism, reference: MfuReference) -> Pace:

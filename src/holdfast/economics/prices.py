@@ -211,9 +211,17 @@ def _given(key: str, value: object, *, least: float, most: float) -> Priced:
         bounds = f"between {least:g} and {most:g}"
         raise InputError(
             f"`{key}` in the prices is {value!s:.40}, and must be {bounds}.",
-            hint="Leave it out to have it assumed.",
+            hint=_within_hint(key, value, most),
         )
     return Priced(value=float(value), assumed=False, source=GIVEN)
+
+
+def _within_hint(key: str, value: float, most: float) -> str:
+    """Nobody assumes a team's target; who writes one as a percentage is told the share."""
+    if not key.startswith(TEAM_TARGETS):
+        return "Leave it out to have it assumed."
+    share = value / 100 if most < value <= 100 else 0.9
+    return f"Write the share, as in `{key.rpartition('.')[2]} = {share:g}`."
 
 
 def _kind(value: object) -> str:

@@ -312,12 +312,15 @@ def _refusal(question: Question) -> InputError:
             f"{case.name} fits on {case.cluster.gpus:,} GPUs, but no layout survives the loss of a node.",
             hint="Add a spare node, or more nodes.",
         )
-    sentence, near = _reason(question), _nearest_layouts(question) if question.wanted.is_split else []
-    if near:
+    sentence = _reason(question)
+    if question.loader and next(fitting(msgspec.structs.replace(question, loader=None)), None):
+        return InputError(sentence, hint="The model fits; [loader] needs more shards, or fewer workers.")
+    if batches := _nearest_batches(question):
+        verb = "batches that fit are" if len(batches) > 1 else "batch that fits is"
+        return InputError(sentence, hint=f"The nearest global {verb} {_listed([f'{n:,}' for n in batches])}.")
+    if near := _nearest_layouts(question) if question.wanted.is_split else []:
         verb = "that fit are" if len(near) > 1 else "that fits is"
         return InputError(sentence, hint=f"The nearest {verb} {_listed(near)}.")
-    if question.loader and next(fitting(msgspec.structs.replace(question, loader=None)), None):
-        return InputError(sentence, hint="The model fits; change what [loader] says.")
     if gpus := nearest_gpus(question):
         verb = "numbers of GPUs that fit are" if len(gpus) > 1 else "number of GPUs that fits is"
         return InputError(sentence, hint=f"The nearest {verb} {_listed([f'{count:,}' for count in gpus])}.")
@@ -344,6 +347,32 @@ def _reason(question: Question) -> str:
     if lawful:
         return memory_sentence(case, min(lawful, key=lambda one: memory(case, one).total_bytes))
     return min(broken, key=len)[0]
+
+
+def _nearest_batches(question: Question) -> list[int]:
+    """The next smaller and the next larger global batch; none where the batch is not what is wrong."""
+    batch = question.case.training.global_batch
+    if question.has_free_batch or any(_is_lawful(question, layout) for layout in _layouts(question)):
+        return []
+    lanes = question.case.training.lanes
+    each = {lanes} if lanes else {layout.dp * layout.micro_batch for layout in _layouts(question)}
+    below = sorted({batch // one * one for one in each} - {0}, reverse=True)
+    above = sorted({(batch // one + 1) * one for one in each})
+    found = (
+        next((other for other in islice(counts, TRIES_MAX) if _fits_batch(question, other)), None)
+        for counts in (below, above)
+    )
+    return [other for other in found if other is not None]
+
+
+def _is_lawful(question: Question, layout: Parallelism) -> bool:
+    return next(refusals(question.case, layout), None) is None
+
+
+def _fits_batch(question: Question, batch: int) -> bool:
+    training = msgspec.structs.replace(question.case.training, global_batch=batch)
+    case = msgspec.structs.replace(question.case, training=training)
+    return next(fitting(msgspec.structs.replace(question, case=case)), None) is not None
 
 
 def _nearest_layouts(question: Question) -> list[str]:

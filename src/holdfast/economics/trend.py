@@ -3,7 +3,8 @@
 Progress is counted in useful GPU-hours: steps that count, at the reference rate of their run, so that runs
 of different models can be added. What was spent is cut into four parts of about equal spend; the last is
 compared with the best of the others. How much of a difference chance makes is estimated from how much the
-stretches of time within a part differ from each other.
+stretches of time within a part differ from each other. Stretches that one long step fills differ by nothing
+and tell no more than one: no part is worth more samples than its steps were timed.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from holdfast.economics.spending import HOUR_NS
 
 PARTS = 4
 STRETCHES_MAX = 96
-STRETCHES_PER_PART_MIN = 5
+SAMPLES_PER_PART_MIN = 5
 """From fewer, how much they differ by chance cannot be told."""
 RISE_MIN = 0.10
 """A useful GPU-hour that costs a tenth more than it did is worth a question; any two weeks differ by less."""
@@ -35,7 +36,7 @@ Verdict = Literal["yes", "no", "unknown"]
 
 
 class Stretch(msgspec.Struct, frozen=True, kw_only=True):
-    """What was spent from one moment to another, and what of it was useful."""
+    """What was spent from one moment to another, and what of it was useful. timed: as in `Course`."""
 
     from_ns: int
     to_ns: int
@@ -43,6 +44,7 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
     paid_gpu_ns: int
     useful_gpu_ns: int
     useful_usd: float
+    timed: int
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,12 +115,14 @@ def _cut(stretches: Sequence[Stretch]) -> list[list[Stretch]]:
 
 def _rise(parts: list[list[Stretch]]) -> Rise:
     *earlier, latest = parts
-    known = [part for part in earlier if _is_enough(part) and _usd_per_useful(part) < inf]
-    if not _is_enough(latest) or not known:
-        reason = f"it takes {STRETCHES_PER_PART_MIN} stretches of time with spend in each part to tell"
-        return _told("unknown", reason)
+    enough = [part for part in earlier if _samples(part) >= SAMPLES_PER_PART_MIN]
+    known = [part for part in enough if _usd_per_useful(part) < inf]
+    is_fruitless = len(latest) >= SAMPLES_PER_PART_MIN and _usd_per_useful(latest) == inf
+    if not known or not (is_fruitless or _samples(latest) >= SAMPLES_PER_PART_MIN):
+        needed = f"{SAMPLES_PER_PART_MIN} stretches of time and as many steps timed each by itself"
+        return _told("unknown", f"it takes {needed} in each quarter of the spend to tell")
     best = min(known, key=_usd_per_useful)
-    if _usd_per_useful(latest) == inf:
+    if is_fruitless:
         return _told("yes", "the latest part of the spend brought no progress at all", latest, best)
     ratio, ratio_low = _ratio(latest, best, comparisons=len(known))
     if ratio <= 1 + RISE_MIN:
@@ -131,8 +135,9 @@ def _rise(parts: list[list[Stretch]]) -> Rise:
     return _told(verdict, reason, latest, best, ratio, ratio_low)
 
 
-def _is_enough(part: list[Stretch]) -> bool:
-    return len(part) >= STRETCHES_PER_PART_MIN
+def _samples(part: list[Stretch]) -> int:
+    """How many stretches of a part can differ from each other."""
+    return min(len(part), sum(stretch.timed for stretch in part))
 
 
 def _usd_per_useful(part: list[Stretch]) -> float:
@@ -146,16 +151,19 @@ def _ratio(latest: list[Stretch], best: list[Stretch], *, comparisons: int) -> t
     """
     ratio = _usd_per_useful(latest) / _usd_per_useful(best)
     error = sqrt(_relative_error(latest) ** 2 + _relative_error(best) ** 2)
-    freedom = min(len(latest), len(best)) - 1
+    freedom = min(_samples(latest), _samples(best)) - 1
     quantile = float(stdtrit(freedom, 1 - (1 - CONFIDENCE) / comparisons))
     return ratio, ratio * exp(-quantile * error)
 
 
 def _relative_error(part: list[Stretch]) -> float:
-    """The standard error of a part's cost per useful hour, over that cost: that of a ratio of two sums."""
+    """The standard error of a part's cost per useful hour, over that cost: that of a ratio of two sums.
+
+    Where there are fewer samples than stretches, some stretches repeat others, whose errors do not cancel.
+    """
     cost, spend = _usd_per_useful(part), sum(stretch.spend_usd for stretch in part)
     off = [stretch.spend_usd - cost * stretch.useful_gpu_ns / HOUR_NS for stretch in part]
-    return sqrt(len(part) / (len(part) - 1) * sum(one * one for one in off)) / spend
+    return sqrt(len(part) / (_samples(part) - 1) * sum(one * one for one in off)) / spend
 
 
 def _told(

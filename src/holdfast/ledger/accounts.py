@@ -161,6 +161,8 @@ class Accounts:
         """Charge this work as that many steps, to be split by the reference later; its GPU-ns."""
         gpu_ns = _gpu_ns(pieces)
         self._add(measured_key(normal, excess, work_bin(gpu_ns // steps)), pieces, gpu_ns, steps, incident)
+        if gpu_ns:
+            self.timeline.timed[-1] += 1
         return gpu_ns
 
     def _add(self, key: int, pieces: list[Piece], gpu_ns: int, steps: int, incident: int | None) -> None:

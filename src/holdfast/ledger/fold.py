@@ -420,6 +420,7 @@ class Fold:
             accounts.paid_gpu_ns += work
             accounts.tally.add(key, work, 1)
             accounts.timeline.add(key, from_ns, now_ns, gpus)
+            accounts.timeline.timed[-1] += 1
             accounts.since_ns = now_ns
             progress.entries_gpu_ns.append(work)
             progress.position = progress.high = step

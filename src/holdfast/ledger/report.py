@@ -164,12 +164,14 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
 class Course(msgspec.Struct, frozen=True, kw_only=True):
     """The partition over time: GPU-ns by category in buckets of `bucket_ns`, from `start_ns` on.
 
-    Of every category, the buckets sum to what the partition has, to the nanosecond.
+    Of every category, the buckets sum to what the partition has, to the nanosecond. timed: how many times
+    steps were timed in each bucket; a commit of many steps times them once.
     """
 
     start_ns: int
     bucket_ns: int
     buckets: tuple[dict[str, int], ...]
+    timed: tuple[int, ...]
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -473,6 +475,7 @@ class _Reader:
             start_ns=timeline.origin_ns,
             bucket_ns=1 << timeline.width_log2,
             buckets=tuple(_keyed(bucket) for bucket in buckets),
+            timed=tuple(timeline.timed),
         )
 
     def _incidents(self) -> tuple[IncidentReport, ...]:

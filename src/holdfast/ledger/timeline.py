@@ -5,14 +5,18 @@ WIDTH_NS_MIN_LOG2 = 30  # about a second; a shorter bucket shows nothing a perso
 
 
 class Timeline:
-    """GPU-ns by key (see `tally`) in buckets of 2**width_log2 ns from `origin_ns` on."""
+    """GPU-ns by key (see `tally`) in buckets of 2**width_log2 ns from `origin_ns` on.
 
-    __slots__ = ("_from_ns", "_latest", "_until_ns", "buckets", "origin_ns", "width_log2")
+    timed: how many measurements of steps ended in each bucket; one measurement may be of many steps.
+    """
+
+    __slots__ = ("_from_ns", "_latest", "_until_ns", "buckets", "origin_ns", "timed", "width_log2")
 
     def __init__(self, origin_ns: int) -> None:
         self.origin_ns = origin_ns
         self.width_log2 = WIDTH_NS_MIN_LOG2
         self.buckets: list[dict[int, int]] = [{}]
+        self.timed = [0]
         self._mark_latest()
 
     def add(self, key: int, from_ns: int, to_ns: int, gpus: int) -> None:
@@ -42,6 +46,7 @@ class Timeline:
         twin = Timeline(self.origin_ns)
         twin.width_log2 = self.width_log2
         twin.buckets = [bucket.copy() for bucket in self.buckets]
+        twin.timed = self.timed.copy()
         twin._mark_latest()
         return twin
 
@@ -52,6 +57,7 @@ class Timeline:
         end = ((to_ns - 1 - self.origin_ns) >> self.width_log2) + 1
         while len(self.buckets) < end:
             self.buckets.append({})
+            self.timed.append(0)
         self._mark_latest()
         return (from_ns - self.origin_ns) >> self.width_log2, end
 
@@ -67,3 +73,4 @@ class Timeline:
             for key, gpu_ns in bucket.items():
                 into[key] = into.get(key, 0) + gpu_ns
         self.buckets = merged
+        self.timed = [sum(self.timed[index : index + 2]) for index in range(0, len(self.timed), 2)]

@@ -226,9 +226,16 @@ class ElasticRun:
     def _tick(self, due_ns: int, now_ns: int) -> None:
         if due_ns == self._tick_ns and not self._told_first(now_ns, partial(self._tick, due_ns)):
             self._tick_ns = None
-            if self.state.lease_due_ns is not None and self.state.lease_due_ns <= now_ns:
-                self._beat(now_ns)  # or everybody who was leapt over would be given up
-            self._hear(now_ns, Tick())
+            self._ask(now_ns)
+
+    def _ask(self, now_ns: int) -> None:
+        """Let the membership look at its deadlines. Whoever was leapt over is heard first: its lease is over,
+        and it would be given up.
+        """
+        lease_due_ns = self.state.lease_due_ns
+        if lease_due_ns is not None and lease_due_ns <= now_ns:
+            self._beat(now_ns)
+        self._hear(now_ns, Tick())
 
     def _told_first(self, now_ns: int, action: Action) -> bool:
         """Whether `action` must wait for a step's end: the membership has not heard of a step for so long
@@ -643,7 +650,7 @@ class ElasticRun:
         for member in self._group:
             stage: Stage = "lanes" if member == culprit else "reduce"
             self._say(now_ns, member, MemberBeat(member=member, step=self.truth.step + 1, stage=stage))
-        self._hear(now_ns, Tick())
+        self._ask(now_ns)
 
     def _fall_silent(self, failure: Failure, now_ns: int) -> None:
         """Machines are gone and nobody says so: this is the last that is heard of them."""

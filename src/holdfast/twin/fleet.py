@@ -74,22 +74,17 @@ class Fleet:
         return filled
 
     def gather_vacancies(self, size: int) -> list[int]:
-        """Where several groups of `size` places are incomplete, fill some with the machines of another.
+        """Where several groups of `size` places lack machines, complete some with those of others.
 
-        A group that lacks a machine stands still, so its other machines are as good as spares. The places
-        that have a machine again.
+        A group that lacks a machine stands still, so its other machines are as good as spares. Who lacks
+        most gives to who lacks least, until one group at most has some and not all. The places that have a
+        machine again.
         """
         filled = []
-        lacking = Counter(place // size for place in self.vacant)
-        while len(lacking) > 1:
-            donor = max(lacking, key=lambda group: (lacking[group], group))
-            place = next(place for place in self.vacant if place // size != donor)
-            given = next(
-                (one for one in range(donor * size, (donor + 1) * size) if self.machine_at(one) is not None),
-                None,
-            )
-            if given is None:
-                break
+        while len(groups := self._incomplete(size)) > 1:
+            receiver, donor = groups[0], groups[-1]
+            place = next(place for place in self.vacant if place // size == receiver)
+            given = next(at for at in range(donor * size, (donor + 1) * size) if at not in self.vacant)
             machine = self.machine_at(given)
             assert machine is not None
             self._machine_at[given] = None
@@ -97,8 +92,14 @@ class Fleet:
             self.vacant.append(given)
             self._put(machine, place)
             filled.append(place)
-            lacking = Counter(place // size for place in self.vacant)
         return filled
+
+    def _incomplete(self, size: int) -> list[int]:
+        """Groups that have machines, and not as many as places; who lacks least is first."""
+        lacking = Counter(place // size for place in self.vacant)
+        return sorted(
+            (group for group in lacking if lacking[group] < size), key=lambda one: (lacking[one], one)
+        )
 
     @property
     def repaired_ns(self) -> int | None:

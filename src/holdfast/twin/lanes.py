@@ -23,8 +23,5 @@ def step_rounds(lanes: int, members: int, slow: Sequence[Fraction], *, rebalance
         return worst
     healthy = members - len(slow)
     by_end = {Fraction(even + more) for more in range(int(worst) - even + 1)}
-    by_end |= {factor * count for factor in slow for count in range(1, even + 1)}
-    return min(
-        (end for end in by_end if healthy * int(end) + sum(int(end / factor) for factor in slow) >= lanes),
-        default=worst,
-    )
+    by_end |= {factor * count for factor in set(slow) for count in range(1, int(worst / factor) + 1)}
+    return min(end for end in by_end if healthy * int(end) + sum(int(end / one) for one in slow) >= lanes)

@@ -1,7 +1,6 @@
 """`holdfast plan cadence`: how often to checkpoint, and what the present setting costs."""
 
 import math
-import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import click
 import msgspec
 import numpy as np
 
+from holdfast.cli.durations import seconds, seconds_with_unit, some_seconds
 from holdfast.cli.numbers import number_between
 from holdfast.cli.plan.cadence_inputs import GIVEN, Given, Recorded, read_run, settle
 from holdfast.cli.prices import load_prices, prices_option
@@ -19,29 +19,8 @@ from holdfast.economics.cadence import Level
 from holdfast.economics.cadence_advice import DURABLE, Simulated, advise
 from holdfast.record.errors import InputError
 
-SECONDS_MIN, SECONDS_MAX = 1e-6, 1e9
 COUNT_MAX = 10**7
 GAPS_FILE_BYTES_MAX = 1 << 26
-_UNITS_S = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0}
-_DURATION = re.compile(rf"([0-9.]+(?:e-?[0-9]+)?) ?({'|'.join(_UNITS_S)})")
-
-
-def seconds(text: str) -> float:
-    """A time as people write it: 90, 90s, 5m, 3.1h, 2d, 250ms."""
-    found = _DURATION.fullmatch(text.strip().lower())
-    try:
-        value_s = float(found[1]) * _UNITS_S[found[2]] if found else math.nan
-    except ValueError:
-        value_s = math.nan
-    if value_s != 0 and not SECONDS_MIN <= value_s <= SECONDS_MAX:
-        raise click.BadParameter(f"{text!r} is no time; write 90, 90s, 5m, 3.1h or 2d.")
-    return value_s
-
-
-def _some_seconds(text: str) -> float:
-    if (value_s := seconds(text)) == 0:
-        raise click.BadParameter(f"{text!r} is no time at all; it must be above 0.")
-    return value_s
 
 
 def _level(text: str) -> Level:
@@ -56,7 +35,7 @@ def _level(text: str) -> Level:
         survives = math.nan
     if not 0 <= survives <= 1:
         raise click.BadParameter(f"{share!r} is no share of failures; write 90% or 0.9.")
-    return Level(name=name, stall_s=_some_seconds(stall), survives=survives)
+    return Level(name=name, stall_s=some_seconds(stall), survives=survives)
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +62,10 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.command("cadence")
 @click.option(
-    "--mtbf", type=_some_seconds, help="Mean time between failures that stop the run, such as 3.1h."
+    "--mtbf",
+    type=seconds_with_unit,
+    metavar="TIME",
+    help="Mean time between failures that stop the run, such as 3.1h.",
 )
 @click.option("--gpus", type=click.IntRange(1, COUNT_MAX), help="GPUs of the run.")
 @click.option("--nodes", type=click.IntRange(1, COUNT_MAX), help="Its nodes; one for 8 GPUs unless given.")
@@ -92,12 +74,21 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     type=number_between(1e-6, 1e6),
     help="How often a node stops the run, in place of --mtbf.  [default: 3.79, Llama 3's]",
 )
-@click.option("--stall", type=_some_seconds, help="For how long a checkpoint stops training.")
-@click.option("--write", type=seconds, help="From then until it can be used, while training goes on.")
-@click.option("--restore", type=seconds, help="How long loading one takes.")
-@click.option("--downtime", type=seconds, help="From a failure until loading begins.")
-@click.option("--step", type=_some_seconds, help="How long a step takes, for whole numbers of steps.")
-@click.option("--interval", type=_some_seconds, help="The present interval, from one checkpoint to the next.")
+@click.option("--stall", type=some_seconds, metavar="TIME", help="For how long a checkpoint stops training.")
+@click.option(
+    "--write", type=seconds, metavar="TIME", help="From then until it can be used, while training goes on."
+)
+@click.option("--restore", type=seconds, metavar="TIME", help="How long loading one takes.")
+@click.option("--downtime", type=seconds, metavar="TIME", help="From a failure until loading begins.")
+@click.option(
+    "--step", type=some_seconds, metavar="TIME", help="How long a step takes, for whole numbers of steps."
+)
+@click.option(
+    "--interval",
+    type=some_seconds,
+    metavar="TIME",
+    help="The present interval, from one checkpoint to the next.",
+)
 @click.option(
     "--level",
     type=_level,
@@ -121,7 +112,8 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
 def command(**flags: Any) -> None:
     """Show how often to checkpoint, by every known rule, and what the present interval costs a day.
 
-    Times are 90, 90s, 5m, 3.1h or 2d. What is neither given nor recorded is assumed, and shown so.
+    Times are 90s, 5m, 3.1h or 2d; without a unit, seconds. What is neither given nor recorded is assumed, and
+    shown so.
 
     Example: holdfast plan cadence --gpus 16384 --stall 30s --write 2m --step 10s --interval 1h
     """

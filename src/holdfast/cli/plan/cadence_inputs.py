@@ -67,10 +67,21 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
 
 def settle(given: Given, recorded: Recorded, prices: Prices) -> tuple[Case, tuple[Input, ...]]:
     """The case, and every input of it with its source."""
+    if given.gpus is not None and given.nodes is not None and given.gpus < given.nodes:
+        raise InputError(
+            f"{wording.many(given.gpus, 'GPU')} cannot be on {given.nodes:,} nodes.",
+            hint="--gpus is of all nodes together; one of the two is enough.",
+        )
     book = _Book()
     mtbf_s, gpus = _failures(given, recorded, book)
     step_s = book.known_time("step", given.step_s, recorded.step_s)
     costs = _costs(given, recorded, book)
+    if given.interval_s is not None and given.interval_s <= costs.stall_s:
+        raise InputError(
+            f"A checkpoint every {given.interval_s:g} s, each with a stall of {costs.stall_s:g} s, leaves no "
+            "time to train.",
+            hint="--interval is from one checkpoint to the next, its stall included.",
+        )
     interval_s = None if recorded.work_s is None else recorded.work_s + costs.stall_s
     case = Case(
         mtbf_s=mtbf_s,

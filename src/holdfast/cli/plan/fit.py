@@ -141,12 +141,12 @@ def _observed(flags: _Flags) -> Observation:
             event for event in store.select(Selection(run=run, kinds=KINDS)) if event.run not in simulated
         ]
         summaries = [
-            summary
-            for summary in store.runs()
-            if run in (None, summary.run) and summary.run not in simulated
+            summary for summary in store.runs() if run in (None, summary.run) and summary.run not in simulated
         ]
         if simulated and not events and not summaries:
-            raise InputError("Only simulated runs are there, in which nothing broke.", hint="Name one with --run.")
+            raise InputError(
+                "Only simulated runs are there, in which nothing broke.", hint="Name one with --run."
+            )
         seen = observe(events, _paid(store, summaries, events, known), known)
     if not simulated:
         return seen

@@ -10,7 +10,7 @@ from holdfast.cli.terminal import printable
 from holdfast.dashboard import wording
 from holdfast.economics.fitting import Fit, Interval
 from holdfast.economics.lemons import JOB_NODES, Removal
-from holdfast.economics.outages import Source
+from holdfast.economics.outages import DAY_NS, Source
 from holdfast.economics.repairs import Repairs
 
 CLASSES_SHOWN_MAX = 10
@@ -21,6 +21,8 @@ NAME_CHARS_MAX = 36
 GAP_CHARS = 2
 HOURS_AS_DAYS_MIN = 48.0
 NODE_DAYS_WHOLE_MIN = 10.0
+WATCHED_SHARE_MIN = 0.95
+"""Of the nodes' time: who watched less of it has not seen a fault as often as one comes."""
 
 _STYLES = {"yes": "yellow", "no": "cyan", "unknown": "dim"}
 _SOURCES: dict[Source, str] = {
@@ -73,7 +75,7 @@ def _figures(told: Fit) -> Table:
 
 def _named_figures(told: Fit) -> Iterator[tuple[str, str]]:
     span = wording.duration(told.until_ns - told.from_ns)
-    every = "" if told.hours_between_faults is None else f"; one every {_hours(told.hours_between_faults)}"
+    every = "" if told.hours_between_faults is None else f"; {_every(told, told.hours_between_faults)}"
     yield "Faults", f"{told.faults:,} on {wording.many(told.nodes, 'node')} in {span}{every}"
     decimals = 0 if told.node_days >= NODE_DAYS_WHOLE_MIN else 2
     yield "Watched", f"{told.node_days:,.{decimals}f} node-days, {_SOURCES[told.nodes_source]}"
@@ -85,6 +87,13 @@ def _named_figures(told: Fit) -> Iterator[tuple[str, str]]:
         yield "Hardware", f"{hardware} ({_between(told.hardware_interval)})"
     if told.repairs is not None:
         yield "Outages", _outages(told.repairs)
+
+
+def _every(told: Fit, hours: float) -> str:
+    """Where nodes were not watched all the time, what the interval is of must be said."""
+    span_node_days = told.nodes * (told.until_ns - told.from_ns) / DAY_NS
+    is_watched = told.node_days >= WATCHED_SHARE_MIN * span_node_days
+    return f"one every {_hours(hours)}" + ("" if is_watched else " while all of them are at work")
 
 
 def _outages(repairs: Repairs) -> str:

@@ -1,6 +1,5 @@
 """`holdfast plan run`: when a run will be done, how sure that is, and what would make it sooner."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import click
 import msgspec
 import numpy as np
 
+from holdfast.cli.durations import seconds, seconds_with_unit, some_seconds
 from holdfast.cli.moments import moment_ns
 from holdfast.cli.numbers import count, number_between
 from holdfast.cli.plan.run_case import Asked, Assumed, Case, case
@@ -110,13 +110,6 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         return self.unsure or self.twin or self.formula
 
 
-def _start_ns(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
-    """A moment, or a day, which is its midnight in UTC."""
-    is_day = text is not None and _DAY.fullmatch(text)
-    return moment_ns(context, parameter, f"{text}T00:00:00Z" if is_day else text)
-
-
-_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 _DAYS = number_between(0.001, 10_000)
 _SECONDS = number_between(0.001, 10**7)
 
@@ -133,18 +126,22 @@ _SECONDS = number_between(0.001, 10**7)
 @click.option(
     "--member-gpus", type=count, metavar="N", help="GPUs of one model replica.  [default: a node's]"
 )
-@click.option("--mtbf", "mtbf_h", type=_DAYS, metavar="HOURS", help="Between failures of the whole run.")
+@click.option(
+    "--mtbf", "mtbf_s", type=seconds_with_unit, metavar="TIME", help="Between failures of the whole run."
+)
 @click.option(
     "--rates", type=click.Path(path_type=Path), metavar="FILE", help="What `plan fit --json` found, instead."
 )
 @click.option("--policy", metavar="NAME", help="What is done about a failure: restart, spares, holdfast, ...")
 @click.option("--spares", type=click.IntRange(0, 10**6), metavar="N", help="Nodes that stand by.")
-@click.option("--interval", "interval_s", type=_SECONDS, metavar="S", help="Seconds between checkpoints.")
 @click.option(
-    "--stall", "stall_s", type=number_between(0, 10**5), metavar="S", help="Stall for each checkpoint."
+    "--interval", "interval_s", type=some_seconds, metavar="TIME", help="From one checkpoint to the next."
+)
+@click.option(
+    "--stall", "stall_s", type=seconds, metavar="TIME", help="For how long a checkpoint stops training."
 )
 @click.option("--chip", help="Such as h100, for its price.")
-@click.option("--start", "start_ns", callback=_start_ns, metavar="DATE", help="When it starts, for dates.")
+@click.option("--start", "start_ns", callback=moment_ns, metavar="DATE", help="When it starts, for dates.")
 @click.option(
     "--bad-percent",
     type=number_between(0.001, 50),
@@ -175,9 +172,9 @@ def command(**flags: Any) -> None:
 
     The end has a spread (P10, P50, P90), from a formula and from simulated runs, side by side. What could be
     changed is priced. A share of bad GPUs is followed to the output it costs. docs/expectation.md has the
-    formulas.
+    formulas. Times are 90s, 5m, 3.1h or 2d; without a unit, seconds.
 
-    Example: holdfast plan run --gpus 1024 --days 10 --mtbf 20 --start 2026-09-01
+    Example: holdfast plan run --gpus 1024 --days 10 --mtbf 20h --start 2026-09-01
     """
     given = msgspec.convert(flags, _Flags)
     found = answer(case(given, load_prices(given.prices_path)), given)

@@ -42,6 +42,8 @@ LANES_MAX = 1_024
 STEP_S = 10.0
 CHIP: Chip = "h100"
 USUAL_CHECKPOINTING = Checkpointing(interval_s=3_600, stall_s=10, write_s=0, restore_s=60)
+_FLAGS = {"mtbf_s": "--mtbf"}
+"""Flags that are not called as what they say is called here."""
 _KOKOLIS = "one of the two intervals that Kokolis et al. 2024 compare (arXiv:2410.21680)"
 _MEGATRON = "Megatron-LM stalls 7 to 13 s (ByteRobust, arXiv:2509.16293)"
 _RATE_SOURCE = "Llama 3, 419 unexpected interruptions in 54 days on 16,384 H100 (arXiv:2407.21783)"
@@ -57,7 +59,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     days: float | None
     steps: int | None
     step_s: float | None
-    mtbf_h: float | None
+    mtbf_s: float | None
     rates: Path | None
     policy: str | None
     spares: int | None
@@ -113,7 +115,7 @@ def _from_preset(asked: Asked, prices: Prices) -> Case:
         of = resized(of, asked.gpus)
     assumed = [Assumed(what="the cluster", value=of.title, source=of.source)]
     hazards, spread = of.hazards, 0.0
-    if asked.mtbf_h is not None or asked.rates is not None:
+    if asked.mtbf_s is not None or asked.rates is not None:
         hazards, spread = _hazards(asked, of.layout, assumed)
     practice = of.practice
     if asked.policy is None:
@@ -171,13 +173,13 @@ def _layout(gpus: int) -> Layout:
 def _hazards(asked: Asked, layout: Layout, assumed: list[Assumed]) -> tuple[Hazards, float]:
     """The user's failures, and how uncertain their rate is. Their mixture is Llama 3's unless a file says."""
     if asked.rates is not None:
-        if asked.mtbf_h is not None:
+        if asked.mtbf_s is not None:
             raise InputError("--rates and --mtbf both say how often it fails.", hint="Leave one of them out.")
         return hazards_from(_bytes(asked.rates)), 0.0
     mixture = preset("llama3-405b").hazards.unplanned()
     assumed.append(Assumed(what="kinds of failure", value="as Llama 3 had", source=_RATE_SOURCE))
-    if asked.mtbf_h is not None:
-        per_1000_node_days = 1000 * 24 / asked.mtbf_h / layout.nodes
+    if asked.mtbf_s is not None:
+        per_1000_node_days = 1000 * DAY_S / asked.mtbf_s / layout.nodes
         return mixture.scaled(per_1000_node_days / mixture.rate_per_1000_node_days), 0.0
     value = f"{FAILURES_PER_1000_NODE_DAYS:.2f} per 1000 node-days"
     assumed.append(Assumed(what="failure rate", value=value, source=_RATE_SOURCE))
@@ -302,7 +304,7 @@ def _policy(of: _Started, study: Study, assumed: list[Assumed]) -> Policy:
 
 def _from_record(asked: Asked, prices: Prices) -> Case:
     """A run so far: its own rate, its own times to recover, and the steps that are left."""
-    _refuse(asked, "--run", "days", "gpus", "chip", "mtbf_h", "rates")
+    _refuse(asked, "--run", "days", "gpus", "chip", "mtbf_s", "rates")
     with open_record(asked.store_url) as store:
         name = find_run(store, asked.run)
         fold = fold_run(store, name)
@@ -396,5 +398,5 @@ def _recorded_practice(told: Report, failed: RecordedFailures, assumed: list[Ass
 def _refuse(asked: Asked, beside: str, *flags: str) -> None:
     given = [flag for flag in flags if getattr(asked, flag) is not None]
     if given:
-        names = ", ".join("--" + flag.removesuffix("_h").replace("_", "-") for flag in given)
+        names = ", ".join(_FLAGS.get(flag, "--" + flag.replace("_", "-")) for flag in given)
         raise InputError(f"{names} cannot be given beside {beside}.", hint="Leave one of them out.")

@@ -29,6 +29,7 @@ _PACE = {
     "imbalance_s": "waiting for the fullest stage",
     "bubble_s": "pipeline bubble",
     "data_s": "data parallel exchange, not hidden",
+    "unexplained_s": "down to the published MFU",
 }
 
 

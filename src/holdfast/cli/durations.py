@@ -1,0 +1,37 @@
+"""How the verbs are told for how long: as people write a time."""
+
+import math
+import re
+
+import click
+
+SECONDS_MIN, SECONDS_MAX = 1e-6, 1e9
+_UNITS_S = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0}
+_DURATION = re.compile(rf"([0-9.]+(?:e-?[0-9]+)?) ?({'|'.join(_UNITS_S)})")
+
+
+def seconds(text: str) -> float:
+    """A time as people write it: 90, 90s, 5m, 3.1h, 2d, 250ms."""
+    found = _DURATION.fullmatch(text.strip().lower())
+    try:
+        value_s = float(found[1]) * _UNITS_S[found[2]] if found else math.nan
+    except ValueError:
+        value_s = math.nan
+    if value_s != 0 and not SECONDS_MIN <= value_s <= SECONDS_MAX:
+        raise click.BadParameter(f"{text!r} is no time; write 90, 90s, 5m, 3.1h or 2d.")
+    return value_s
+
+
+def some_seconds(text: str) -> float:
+    """A time above 0."""
+    if (value_s := seconds(text)) == 0:
+        raise click.BadParameter(f"{text!r} is no time at all; it must be above 0.")
+    return value_s
+
+
+def seconds_with_unit(text: str) -> float:
+    """A time above 0 that people would count in hours as soon as in seconds, so that they must say which."""
+    value_s, number = some_seconds(text), text.strip()
+    if not number[-1].isalpha():
+        raise click.BadParameter(f"{number!r} has no unit: {number}h or {number}s?")
+    return value_s
