@@ -282,26 +282,21 @@ def test_a_newcomer_that_dies_before_it_takes_part_costs_no_replica() -> None:
 
 
 def test_what_fails_while_others_change_over_is_not_what_they_change_for() -> None:
-    """One newcomer makes them change over at 2881.494 s; two seconds later they have. Another dies meanwhile."""
-    first = failure("crash", 1_000, node=3, repair_s=1_800)
-    second = failure("crash", 1_000, node=5, repair_s=1_815)
-    ground = played(policy("holdfast", GPUS, 0), first, second, failure("crash", 2_882.5, node=5))
-    (opened_s, what), *_ = told(ground, GenerationOpened, after_s=2_800)
-    ((lost_s, _),) = told(ground, MemberLost, after_s=2_800)
-    assert what == "3 members"
-    assert opened_s < lost_s < opened_s + 2.144
+    """At 2878.144 s they begin to take one newcomer in, which takes 2.144 s; another one dies meanwhile."""
+    of = study(job(member_gpus=8))
+    first = failure("crash", 1_000, node=1, repair_s=1_800)
+    second = failure("crash", 1_000, node=2, repair_s=1_815)
+    ground = played(policy("holdfast", 32, 0), first, second, failure("crash", 2_879, node=2), of=of)
+    assert told(ground, MemberLost, after_s=2_800) == [(2_879.0, "r0002.0+1 lost")]
+    assert told(ground, GenerationOpened, after_s=2_800)[0] == (2_878.144, "3 members")
 
 
 def test_shares_of_a_batch_are_never_rounded_to_less_than_all_of_it() -> None:
     """Of 24 lanes, 6 members have 4 each and 3 have 8: one would be rounded down, the other up."""
-    of = study(job(members=8, lanes=24, step_ns=SECOND_NS))
-    broken = [
-        failure("crash", 1_000 if replica < 2 else 2_000, node=2 * replica, repair_s=9_000)
-        for replica in range(5)
-    ]
+    of = study(job(members=8, member_gpus=8, lanes=24, step_ns=SECOND_NS))
+    broken = [failure("crash", 1_000 if node < 2 else 2_000, node=node, repair_s=9_000) for node in range(5)]
     ground = played(policy("holdfast", of.job.gpus, 0), *broken, of=of)
-    assert [what for _, what in told(ground, GenerationOpened)][:1] == ["8 members"]
-    assert {what for _, what in told(ground, GenerationOpened)} >= {"6 members", "3 members"}
+    assert {what for _, what in told(ground, GenerationOpened)} >= {"8 members", "6 members", "3 members"}
 
 
 def test_a_planned_stop_that_somebody_dies_in_is_still_planned() -> None:
