@@ -22,10 +22,12 @@ import msgspec
 import pytest
 
 import holdfast as package
-from holdfast.cli.bench.twin import task
 from holdfast.cli.ray_cluster import CONNECT_S_MAX
 from holdfast.cli.sweeping import sweep
 from holdfast.cli.workers import LAST_WORDS_S_MAX
+from holdfast.twin.policies import policy
+from holdfast.twin.presets import preset
+from holdfast.twin.study import Study
 from holdfast.twin.sweep import Task, play
 
 START_S_MAX = 60
@@ -148,11 +150,19 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Pl
     return Place(ray_address=cluster.address if is_inside else cluster.client_address)
 
 
-def short(policy: str, seed: int) -> Task:
-    usual = task(policy)
-    return msgspec.structs.replace(
-        usual, seed=seed, study=msgspec.structs.replace(usual.study, duration_ns=DAY_NS)
+def short(policy_name: str, seed: int) -> Task:
+    """A day of a published run."""
+    chosen = preset("llama3-405b")
+    study = Study(
+        name=chosen.name,
+        job=chosen.job,
+        layout=chosen.layout,
+        hazards=chosen.hazards,
+        duration_ns=DAY_NS,
+        usd_per_gpu_hour=1.0,
     )
+    chosen_policy = policy(policy_name, chosen.job.gpus, chosen.practice.spare_nodes)
+    return Task(study=study, policy=chosen_policy, seed=seed)
 
 
 def swept(tasks: list[Task], place: Place) -> list[Any]:
@@ -160,7 +170,7 @@ def swept(tasks: list[Task], place: Place) -> list[Any]:
 
 
 def test_the_figures_are_the_same_in_the_same_order_everywhere(place: Place) -> None:
-    tasks = [short(policy, seed) for policy in ("holdfast", "restart") for seed in range(13)]
+    tasks = [short(name, seed) for name in ("holdfast", "restart") for seed in range(13)]
     assert swept(tasks, place) == [play(one) for one in tasks]
 
 

@@ -5,10 +5,24 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cli.bench.twin import task
 from holdfast.cli.workers import BATCH_MAX, BATCHES_IN_FLIGHT_MAX, BATCHES_PER_WORKER_MIN, batches, in_order
+from holdfast.twin.presets import preset
+from holdfast.twin.study import Study
+from holdfast.twin.sweep import Task
 
-ONE = task("restart")
+_JOB = preset("llama3-405b")
+ONE = Task(
+    study=Study(
+        name=_JOB.name,
+        job=_JOB.job,
+        layout=_JOB.layout,
+        hazards=_JOB.hazards,
+        duration_ns=1,
+        usd_per_gpu_hour=0.0,
+    ),
+    policy=_JOB.practice,
+    seed=1,
+)
 
 
 @given(st.integers(0, 2_000), st.integers(0, 300))

@@ -129,3 +129,13 @@ def test_who_hangs_before_a_boundary_is_lost_alone() -> None:
             membership.advance(state, FromMember(name, beat), ns(second))
         gone += lost(membership.advance(state, Tick(), ns(second)))
     assert gone == ["n1.0"]
+
+
+def test_steps_that_are_reported_together_are_not_one_long_step() -> None:
+    """Who was held up hears of many at once; a wait that is a multiple of a step's time must not follow."""
+    state = ready(3)
+    regroup(state, ns(6))
+    commit(state, 1, ns(16))
+    commit(state, 101, ns(916))
+    assert state.observed.step_ns_max == ns(10)
+    assert state.observed.hung_ns == ns(HUNG_S_MIN)

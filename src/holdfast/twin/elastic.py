@@ -72,10 +72,12 @@ SIGKILL = 9
 WAIT_S = 7 * 86_400.0
 """How long the run waits for members it cannot go on without: a simulated operator has patience."""
 
-Doing = Literal["starting", "stepping", "fresh", "changing", "aborting", "recovering", "silent", "paused"]
-"""fresh: in the first step of a generation. changing: at a boundary, between two generations. aborting:
-everybody leaves a group of which nobody was lost. silent: somebody does not move, and nobody knows yet.
-paused: on purpose.
+Doing = Literal[
+    "starting", "stepping", "saving", "fresh", "changing", "aborting", "recovering", "silent", "paused"
+]
+"""saving: training stands still for a checkpoint. fresh: in the first step of a generation. changing: at a
+boundary, between two generations. aborting: everybody leaves a group of which nobody was lost. silent:
+somebody does not move, and nobody knows yet. paused: on purpose.
 """
 FRESH_NS = 300 * SECOND_NS
 """The membership is told of a step this recent before it is asked to decide: half of what it takes for a
@@ -112,6 +114,7 @@ class ElasticRun:
         self._doing: Doing = "starting"
         self._fresh_as = Category.STARTING  # what the first step of a generation takes beyond a normal one
         self._since_ns = 0  # the last commit, or when what the run does now began
+        self._stalled_ns = 0  # how long a checkpoint took since then, before the first step
         self._segment = 1  # steps in the last commit
         self._is_over = False  # complete, or given up by the membership
         self._step_ns = ground.job.step_ns
@@ -290,7 +293,7 @@ class ElasticRun:
     def _announce(self, now_ns: int, generation: Generation) -> None:
         self._announced, self._is_pending = generation, generation.at_boundary
         if not generation.at_boundary:
-            if self._doing in ("stepping", "changing"):
+            if self._doing in ("stepping", "saving", "changing"):
                 self._doing = "aborting"
             self._agenda.disturb()
             self._agenda.plan(now_ns + self._regroup_ns, partial(self._regroup, generation))
@@ -434,12 +437,14 @@ class ElasticRun:
             onset_ns = max(since_ns, min(alarm.onset_ns, noticed_ns))
             acted_ns = now_ns if alarm.acted_ns is None else max(since_ns, alarm.acted_ns)
             until_ns = onset_ns
+        stalled_until_ns, self._stalled_ns = min(since_ns + self._stalled_ns, until_ns), 0
+        truth.work(Category.CHECKPOINT_STALL, since_ns, stalled_until_ns)
         if self._nature is not None:
             truth.stand(self._nature, since_ns, until_ns)
         elif onset_ns < noticed_ns:
-            truth.work(Category.DISCARDED, since_ns, until_ns)
+            truth.work(Category.DISCARDED, stalled_until_ns, until_ns)
         else:
-            truth.lose(Category.DISCARDED, since_ns, until_ns, steps=self._segment, beyond=beyond)
+            truth.lose(Category.DISCARDED, stalled_until_ns, until_ns, steps=self._segment, beyond=beyond)
         truth.stand(Category.DEAD_UNDETECTED, onset_ns, noticed_ns)
         truth.stand(Category.LOCALISING, noticed_ns, acted_ns)
         truth.stand(Category.RECOVERING, acted_ns, now_ns)
@@ -463,8 +468,13 @@ class ElasticRun:
         taken = step_rounds(self.job.lanes, members, list(slow.values())[:members], rebalances=is_known)
         return ceil(self.job.step_ns * taken / full)  # work is never less than the reference by rounding
 
+    @property
+    def _steps_since_ns(self) -> int:
+        return self._since_ns + self._stalled_ns
+
     def _boundary_after(self, now_ns: int) -> int:
-        return self._since_ns + ((now_ns - self._since_ns) // self._step_ns + 1) * self._step_ns
+        begun_ns = self._steps_since_ns
+        return begun_ns + ((now_ns - begun_ns) // self._step_ns + 1) * self._step_ns
 
     def _plan_steps(self, now_ns: int) -> None:
         """Tell of the last step before the next thing that is known to happen; the rest is counted, not
@@ -474,7 +484,7 @@ class ElasticRun:
         if self._is_pending or self._is_pause_due:
             self._plan_commit(self._boundary_after(now_ns))
             return
-        since_ns, step_ns = self._since_ns, self._step_ns
+        since_ns, step_ns = self._steps_since_ns, self._step_ns
         next_ns = since_ns + step_ns
         moments = [self.horizon_ns - 1, max(self._save_ns, next_ns)]
         if self._upcoming < len(self._failures):
@@ -503,16 +513,17 @@ class ElasticRun:
         return min((moment for moment in moments if moment is not None), default=None)
 
     def _plan_commit(self, at_ns: int) -> None:
-        steps = (at_ns - self._since_ns) // self._step_ns
+        steps = (at_ns - self._steps_since_ns) // self._step_ns
         self._agenda.plan_here(at_ns, partial(self._commit, steps))
 
     def _commit(self, steps: int, now_ns: int) -> None:
         """So many steps are done since the last commit; all members say so."""
+        self.truth.work(Category.CHECKPOINT_STALL, self._since_ns, self._steps_since_ns)
         if self._doing == "fresh":
             self.truth.steps(1, self._first_ns, now_ns, self._fresh_as)
         else:
             self.truth.steps(steps, self._step_ns, now_ns)
-        self._doing, self._since_ns, self._segment = "stepping", now_ns, steps
+        self._doing, self._since_ns, self._stalled_ns, self._segment = "stepping", now_ns, 0, steps
         self._alarm, self._is_hurt = None, False
         self._step_ns = self._step_duration_ns(now_ns)
         self._agenda.disturb()
@@ -548,7 +559,7 @@ class ElasticRun:
     def _begin_save(self, now_ns: int) -> None:
         """Training stands still while the state is copied, and goes on while it is written."""
         self._agenda.disturb()
-        self._save_ns = now_ns + self._interval_ns
+        self._doing, self._save_ns = "saving", now_ns + self._interval_ns
         begun = Checkpointed(member=self._group[0], happened="begun", step=self.truth.step, place=PLACE)
         self._say(now_ns, self._group[0], begun)
         self._agenda.plan_here(now_ns + self._stall_ns, self._saved)
@@ -559,10 +570,9 @@ class ElasticRun:
             member=self._group[0], happened="saved", step=step, place=PLACE, stall_ns=self._stall_ns
         )
         self._say(now_ns, self._group[0], saved)
-        self.truth.work(Category.CHECKPOINT_STALL, now_ns - self._stall_ns, now_ns)
         self.ground.checkpoints += 1
         self._target = step
-        self._since_ns = now_ns
+        self._doing, self._stalled_ns = "stepping", self._stall_ns
         self._plan_steps(now_ns)
 
     # ---- failures ----------------------------------------------------------------------------------------
@@ -583,7 +593,7 @@ class ElasticRun:
         present = [one for one in self._replicas_of(at_work) if self._member_of(one) in self._group]
         if present:
             self.ground.count(failure)
-        is_calm = self._doing == "stepping" and bool(present)
+        is_calm = self._doing in ("stepping", "saving") and bool(present)
         is_silent = failure.row.part in SILENT_PARTS and not failure.is_transient
         if failure.kind == "gray":
             self._slow_down(failure, at_work, now_ns)
