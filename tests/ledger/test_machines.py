@@ -77,6 +77,21 @@ def test_an_earlier_checkpoint_does_not_end_the_wait_for_the_next(story: Any) ->
     assert story.gpu_s() == {"useful": 320, "checkpoint_stall": 8 * (3 + 5), "spare": 2 * 48}
 
 
+def test_a_wait_that_ended_is_a_wait_whatever_was_noticed_in_it(story: Any) -> None:
+    """Somebody who was about to join dies in it; later the run stops. The stall is known: it was measured."""
+    begun(story)
+    commit(story, 1, 2)
+    story.wait(30)
+    story.tell(FaultObserved, subject="newcomer", fault="SIGKILL")
+    story.wait(2)
+    story.tell(CheckpointSaved, step=2, stall_ns=32 * SECOND)
+    story.wait(3)
+    story.tell(RunEnded, outcome="stopped")
+    told = story.gpu_s()
+    assert (told["checkpoint_stall"], told["localising"]) == (8 * 30, 8 * 5)
+    assert "unattributed" not in told
+
+
 def test_each_loss_is_held_against_its_own_steps(story: Any) -> None:
     """Two losses of nearly a step each, one above and one below: they do not make up for each other."""
     begun(story)

@@ -15,7 +15,9 @@ from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.report import report
 from holdfast.record.events import (
     ActionTaken,
+    CheckpointBegun,
     CheckpointLoaded,
+    CheckpointSaved,
     FaultObserved,
     GenerationOpened,
     KnownEvent,
@@ -23,6 +25,7 @@ from holdfast.record.events import (
     MemberLost,
     RunEnded,
     RunStarted,
+    StepCommitted,
     decode,
     encode,
 )
@@ -319,6 +322,28 @@ def test_a_checkpoint_that_takes_no_time_does_not_hold_up_the_steps() -> None:
     assert isinstance(ended, RunEnded)
     assert ended.occurred_ns == START_NS + 60 * SECOND_NS + 500 * of.job.step_ns
     assert ground.interruptions == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "saved_and_committed_s"),
+    [
+        ((), [1_039.594, 1_049.644]),
+        ((failure("crash", 1_006, node=3),), [1_039.594, 1_049.644]),
+        ((failure("crash", 1_006, node=3), failure("crash", 1_045)), [1_039.594, 1_057.204]),
+        ((failure("crash", 1_020),), [1_032.204]),
+    ],
+)
+def test_no_step_is_committed_while_a_checkpoint_is_copied(
+    more: tuple[Failure, ...], saved_and_committed_s: list[float]
+) -> None:
+    """It begins at 994.594 s and takes 45 s unless somebody of them dies. A newcomer gets ready meanwhile."""
+    saves = Checkpointing(interval_s=600, stall_s=45, write_s=5, restore_s=0)
+    chosen = msgspec.structs.replace(policy("holdfast", GPUS, 0), checkpoint_s=990)
+    broken = failure("crash", 500, node=3, repair_s=435)
+    ground = played(chosen, broken, *more, of=study(job(checkpointing=saves)))
+    assert told(ground, CheckpointBegun)[0] == (994.594, "CheckpointBegun")
+    found = [at_s for at_s, _ in told(ground, CheckpointSaved, StepCommitted, after_s=994.595)]
+    assert found[: len(saved_and_committed_s)] == saved_and_committed_s
 
 
 def test_spares_are_shown_as_they_come_and_go() -> None:

@@ -31,7 +31,7 @@ from holdfast.twin.sweep import Figures, Task
 
 LISTENER_S_MAX = 5
 """Until somebody has to accept a connection."""
-CONNECT_S_MAX = 20
+CONNECT_S_MAX = 10
 """Until whoever accepted it has to be a Ray cluster that has taken us in: that takes one to four seconds."""
 ADDRESS_HINT = (
     "Name it as HOST:6379 or `auto` on a machine of the cluster, or ray://HOST:10001 from elsewhere."

@@ -202,7 +202,7 @@ class Accounts:
                 self._charge_pieces(dead, Category.DEAD_UNDETECTED, self.open)
                 self._charge_lost(pieces, work)
                 return
-        if pieces and pieces[-1].nature in _WAITS:
+        if pieces and pieces[-1].nature in _WAITS and pieces[-1].nature == self.nature:  # it never ended
             pieces, waited = split_off_last(pieces)
             self._lose(waited, steps, Category(waited[0].nature), beyond)
         self._lose([piece for piece in pieces if piece.nature == STEPPING], steps, work, beyond)
