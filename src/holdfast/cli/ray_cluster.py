@@ -31,8 +31,9 @@ from holdfast.twin.sweep import Figures, Task
 
 LISTENER_S_MAX = 5
 """Until somebody has to accept a connection."""
-CONNECT_S_MAX = 10
-"""Until whoever accepted it has to be a Ray cluster that has taken us in: that takes one to four seconds."""
+CONNECT_S_MAX = 25
+"""Until whoever accepted it has to be a Ray cluster that has taken us in: that takes one to four seconds, but
+Ray itself takes 21 to say that a token is missing."""
 ADDRESS_HINT = (
     "Name it as HOST:6379 or `auto` on a machine of the cluster, or ray://HOST:10001 from elsewhere."
 )
