@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from holdfast.signals.frame import Frame
 from holdfast.twin import openmetrics
 from holdfast.twin.scenarios import Played, play
-from holdfast.twin.telemetry import Samples
 
 MINUTE_NS = 60 * 10**9
 
@@ -23,8 +23,8 @@ def played() -> Played:
     return play("pool-link", 4)
 
 
-def small(**fields: object) -> Samples:
-    return Samples(
+def small(**fields: object) -> Frame:
+    return Frame(
         **{  # type: ignore[arg-type]
             "metric": "node_infiniband_symbol_error_total",
             "kind": "counter",

@@ -15,7 +15,7 @@ from holdfast.record.events import ActionTaken, FaultObserved, RunStarted, StepC
 from holdfast.twin.cluster import Layout
 from holdfast.twin.scenarios import SCENARIOS, TABLETOP, Played, play
 from holdfast.twin.scenarios.truth import Trace
-from holdfast.twin.telemetry import CLEAN, Samples
+from holdfast.twin.telemetry import CLEAN, Frame
 from holdfast.twin.training import CHECKPOINT_INTERVAL_S
 
 SECOND_NS = 10**9
@@ -150,7 +150,7 @@ def test_before_it_begins_nothing_is_wrong(name: str) -> None:
     assert np.median(steps_s) == pytest.approx(one.healthy_step_s, rel=0.01)
 
 
-def courses(one: Played, trace: Trace) -> tuple[Samples, list[int]]:
+def courses(one: Played, trace: Trace) -> tuple[Frame, list[int]]:
     """The samples of a metric and the columns that the trace is about. Of a counter its growth counts, and of
     a sum of times its growth for each request.
     """
@@ -166,7 +166,7 @@ def courses(one: Played, trace: Trace) -> tuple[Samples, list[int]]:
     return samples, columns
 
 
-def moved(one: Played, samples: Samples, columns: list[int]) -> bool:
+def moved(one: Played, samples: Frame, columns: list[int]) -> bool:
     """Whether these series, while it lasts, leave the range they had before it by more than they vary."""
     times_ns = samples.times_ns
     before = samples.values[(times_ns > times_ns[5]) & (times_ns < one.truth.began_ns)][:, columns]

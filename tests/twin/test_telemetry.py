@@ -1,4 +1,4 @@
-"""Samples under real names and labels, with the noise and the faults of the field, cheap at 16,384 GPUs."""
+"""Frames under real names and labels, with the noise and the faults of the field, cheap at 16,384 GPUs."""
 
 import time
 
@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from holdfast.record.errors import InputError
+from holdfast.signals.frame import Frame
 from holdfast.twin.cluster import Layout
 from holdfast.twin.fabric import WAIT_TICKS_MAX
 from holdfast.twin.metrics import CATALOGUE
 from holdfast.twin.scenarios import SCENARIOS, Played, play
-from holdfast.twin.telemetry import CLEAN, Dirt, Samples
+from holdfast.twin.telemetry import CLEAN, Dirt
 
 EVERYTHING = 1.0
 LARGE_SECONDS_MAX = 30.0
@@ -62,7 +63,7 @@ def dirty(name: str = "quiet", **shares: float) -> Played:
     return play(name, 1, dirt=Dirt(**{**dict.fromkeys(Dirt.__struct_fields__, 0.0), **shares}))
 
 
-def of(samples: Samples, subject: str) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+def of(samples: Frame, subject: str) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
     return samples.values[:, samples.subjects.index(subject)].astype(float)
 
 

@@ -28,11 +28,12 @@ from holdfast.record.events import (
     StepCommitted,
     encode,
 )
+from holdfast.signals.frame import Frame
 from holdfast.twin import openmetrics
 from holdfast.twin.levers import Floats
 from holdfast.twin.metrics import CATALOGUE
 from holdfast.twin.scenarios import SCENARIOS, Played, Truth
-from holdfast.twin.telemetry import Samples, Telemetry
+from holdfast.twin.telemetry import Telemetry
 
 SLOW_SHARE = 0.05
 SLOW_STEPS, USUAL_STEPS = 3, 10
@@ -167,11 +168,11 @@ class _Gauge(NamedTuple):
     worst: Callable[..., Floats]
 
 
-def _highest(samples: Samples) -> Floats:
+def _highest(samples: Frame) -> Floats:
     return _over(np.nanmax, samples.values)
 
 
-def _lowest(samples: Samples) -> Floats:
+def _lowest(samples: Frame) -> Floats:
     return _over(np.nanmin, samples.values)
 
 
@@ -183,31 +184,31 @@ def _over(reduce: Callable[..., Floats], values: Floats) -> Floats:
     return result
 
 
-def _lowest_in_run(samples: Samples) -> Floats:
+def _lowest_in_run(samples: Frame) -> Floats:
     in_run = ["hpc_job" in labels for labels in samples.labels]
     return _over(np.nanmin, samples.values[:, in_run])
 
 
-def _total_kw(samples: Samples) -> Floats:
+def _total_kw(samples: Frame) -> Floats:
     return _over(np.nansum, samples.values) / 1_000
 
 
-def _fastest_growth(samples: Samples) -> Floats:
+def _fastest_growth(samples: Frame) -> Floats:
     """Of counters: the most that one of them grew in a second; a reset is no growth."""
     step_s = np.diff(samples.times_ns)[:, None] / 1e9
     grown = np.diff(samples.values, axis=0) / step_s
     return np.concatenate([[np.nan], _over(np.nanmax, np.where(grown < 0, np.nan, grown))])
 
 
-def _growth_m(samples: Samples) -> Floats:
+def _growth_m(samples: Frame) -> Floats:
     return _fastest_growth(samples) / 1e6
 
 
-def _highest_ms(samples: Samples) -> Floats:
+def _highest_ms(samples: Frame) -> Floats:
     return _highest(samples) * 1_000
 
 
-def _slowest_reply_ms(waited: Samples, requests: Samples) -> Floats:
+def _slowest_reply_ms(waited: Frame, requests: Frame) -> Floats:
     """The mean time of a reply to whoever waits longest; where nobody asked there is none."""
     asked = np.diff(requests.values, axis=0)
     mean_s = np.divide(
@@ -434,7 +435,7 @@ def write(played: Played, directory: Path) -> tuple[Path, ...]:
     return tuple(directory / name for name in files)
 
 
-def _thinned(samples: Samples) -> Samples:
+def _thinned(samples: Frame) -> Frame:
     return msgspec.structs.replace(
         samples, times_ns=samples.times_ns[::WRITE_EVERY], values=samples.values[::WRITE_EVERY], words=()
     )

@@ -8,10 +8,10 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.signals.frame import Kind
 from holdfast.twin import readings
 from holdfast.twin.readings import Read
 
-Kind = Literal["gauge", "counter"]
 Scope = Literal[
     "gpu",
     "clock_event",

@@ -1,4 +1,4 @@
-"""Samples as OpenMetrics text with timestamps: what `promtool tsdb create-blocks-from openmetrics` takes in.
+"""Frames as OpenMetrics text with timestamps: what `promtool tsdb create-blocks-from openmetrics` takes in.
 
 Redfish's readings are no part of it: their names and words have no place in an exposition.
 """
@@ -7,15 +7,15 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from holdfast.signals.frame import Frame
 from holdfast.twin.metrics import CATALOGUE
-from holdfast.twin.telemetry import Samples
 
 _SUFFIX = "_total"
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 SERIES_PER_CHUNK = 64
 
 
-def write(samples: Iterable[Samples]) -> Iterator[bytes]:
+def write(samples: Iterable[Frame]) -> Iterator[bytes]:
     """The text, piece by piece: metric by metric, series by series, each in the order of time."""
     for one in samples:
         if CATALOGUE[one.metric].scope != "connector":
@@ -24,7 +24,7 @@ def write(samples: Iterable[Samples]) -> Iterator[bytes]:
     yield b"# EOF\n"
 
 
-def _head(samples: Samples) -> bytes:
+def _head(samples: Frame) -> bytes:
     """Only what ends in _total may call itself a counter; of other counters the type is not told."""
     family, kind = samples.metric, samples.kind
     if kind == "counter":
@@ -35,7 +35,7 @@ def _head(samples: Samples) -> bytes:
     return f"# HELP {family} {samples.meaning}\n# TYPE {family} {kind_told}\n".encode()
 
 
-def _lines(samples: Samples) -> Iterator[bytes]:
+def _lines(samples: Frame) -> Iterator[bytes]:
     stamps = [f"{at_ns / 1e9:.3f}\n" for at_ns in samples.times_ns.tolist()]
     digits = ".7g" if samples.values.dtype == np.float32 else ".17g"
     lines: list[str] = []

@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.record.errors import InputError
+from holdfast.signals.frame import Frame, Word
 from holdfast.twin.fabric import WAIT_TICKS_MAX
 from holdfast.twin.levers import Floats
-from holdfast.twin.metrics import CATALOGUE, Kind, Metric, Scope, Trap
-from holdfast.twin.series import NOT_A_NODE, Labels, Series, series
+from holdfast.twin.metrics import CATALOGUE, Metric, Scope, Trap
+from holdfast.twin.series import NOT_A_NODE, Series, series
 from holdfast.twin.world import History
 
 WORD_NOTHING, WORD_BEYOND = "Null", "Out of range"
@@ -51,27 +52,6 @@ CLEAN = Dirt(
 """Noise and rounding, and nothing else."""
 
 
-class Word(msgspec.Struct, frozen=True, kw_only=True):
-    """A text in place of a number: at which time and for which series, by their indices."""
-
-    time: int
-    series: int
-    text: str
-
-
-class Samples(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """One metric over time. values: time by series, NaN where there is no number; `words`: what is there."""
-
-    metric: str
-    kind: Kind
-    meaning: str
-    subjects: tuple[str, ...]
-    labels: tuple[Labels, ...]
-    times_ns: NDArray[np.int64]
-    values: Floats
-    words: tuple[Word, ...] = ()
-
-
 class Telemetry:
     """The samples of a history, made when they are asked for."""
 
@@ -96,12 +76,12 @@ class Telemetry:
 
     def samples(
         self, metrics: Iterable[str] | None = None, window_ns: tuple[int, int] | None = None
-    ) -> Iterator[Samples]:
+    ) -> Iterator[Frame]:
         """One metric after the other. window_ns: from when, and until before when."""
         for name in self.metrics if metrics is None else metrics:
             yield self.sample(name, window_ns)
 
-    def sample(self, name: str, window_ns: tuple[int, int] | None = None) -> Samples:
+    def sample(self, name: str, window_ns: tuple[int, int] | None = None) -> Frame:
         """The samples of one metric; `InputError` where there is none of that name."""
         metric = CATALOGUE.get(name)
         if metric is None:
@@ -112,7 +92,7 @@ class Telemetry:
         )
         who = self._of(metric.scope)
         values, words = self._read(metric, who)
-        return Samples(
+        return Frame(
             metric=metric.name,
             kind=metric.kind,
             meaning=metric.meaning,

@@ -6,10 +6,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.signals.domains import Domain, Seam
 from holdfast.twin.cluster import Domain as Place
 from holdfast.twin.cluster import Layout, gpu_name, name
 from holdfast.twin.levers import Floats, Lever, Turned, nominal
-from holdfast.twin.scenarios.truth import Domain, Owner, Seam, Trace, Where
+from holdfast.twin.scenarios.truth import Owner, Trace, Where
 from holdfast.twin.training import SECOND_NS, Loss
 from holdfast.twin.world import Cast, Decision, Xid
 

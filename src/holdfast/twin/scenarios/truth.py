@@ -4,14 +4,12 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.signals.domains import Domain, Seam
+
 Owner = Literal[
     "facilities", "network", "hardware", "platform", "storage", "serving", "training", "scheduling", "nobody"
 ]
 """The team that can mend it."""
-Domain = Literal[
-    "cooling", "power", "fabric", "gpu", "host", "storage", "pool", "software", "runtime", "none"
-]
-Seam = Literal["facilities-ml", "gpu-fabric-pool", "runtime-schedule-finance", "none"]
 Where = Literal["slowdown", "data_stall", "checkpoint_stall", "none"]
 """The category of the ledger that has most of what was lost."""
 

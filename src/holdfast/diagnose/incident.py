@@ -1,0 +1,89 @@
+"""An incident: what is wrong, why, how that is known, whose it is, what it costs and what to do."""
+
+from typing import Literal
+
+import msgspec
+
+from holdfast.signals.domains import Domain, Seam
+
+Verdict = Literal["cause", "not-hardware", "unknown"]
+"""A cause in some system; software or data, with nothing wrong beneath; or nothing that explains it."""
+
+
+class Cause(msgspec.Struct, frozen=True, kw_only=True):
+    """mechanism: how it does harm, one of those in `mechanisms`; title: that in a few words."""
+
+    subject: str
+    kind: str
+    mechanism: str
+    title: str
+    domain: Domain
+    owner: str
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """One observation for the cause (weight above 0) or against it. weight: in bans, so ten to one is 1."""
+
+    text: str
+    weight: float
+    metric: str = ""
+    subjects: tuple[str, ...] = ()
+    since_ns: int | None = None
+
+
+class Alternative(msgspec.Struct, frozen=True, kw_only=True):
+    """A cause that was considered, and why it lost."""
+
+    cause: Cause
+    confidence: float
+    lost_because: str
+
+
+class Price(msgspec.Struct, frozen=True, kw_only=True):
+    """What it has cost so far, and each hour it goes on. usd: None where no price of a GPU-hour is known."""
+
+    lost_gpu_hours: float
+    usd: float | None
+    gpu_hours_per_hour: float
+    usd_per_hour: float | None
+    lost_run_s: float
+    day_share_per_day: float
+    assumed: bool
+
+
+class Incident(msgspec.Struct, frozen=True, kw_only=True):
+    """One incident, however many findings it explains.
+
+    name         `RUN/sN`, N in the order in which they were noticed in a run
+    seam         the border between teams that it crosses; `path`: the subjects from cause to run
+    confidence   that the named cause is right
+    quality      of the telemetry it rests on, between 0 and 1, with its flaws
+    slowdown     time per step now over that of a healthy run
+    affected     members that it makes late; all where it reaches everybody
+    decides      the observation that would settle it
+    action       what to do first; `runbook` has the rest
+    """
+
+    name: str
+    run: str
+    verdict: Verdict
+    cause: Cause
+    domain: Domain
+    owner: str
+    seam: Seam
+    path: tuple[str, ...]
+    confidence: float
+    quality: float
+    flaws: tuple[str, ...]
+    began_ns: int
+    noticed_ns: int
+    ended_ns: int | None
+    what: str
+    slowdown: float
+    affected: tuple[str, ...]
+    evidence: tuple[Evidence, ...]
+    alternatives: tuple[Alternative, ...]
+    decides: str
+    action: str
+    runbook: str
+    cost: Price | None
