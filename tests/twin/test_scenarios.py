@@ -12,10 +12,11 @@ from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.report import Report, report
 from holdfast.record.errors import InputError
 from holdfast.record.events import ActionTaken, FaultObserved, RunStarted, StepCommitted, decode, encode
+from holdfast.signals.frame import Frame
 from holdfast.twin.cluster import Layout
 from holdfast.twin.scenarios import SCENARIOS, TABLETOP, Played, play
 from holdfast.twin.scenarios.truth import Trace
-from holdfast.twin.telemetry import CLEAN, Frame
+from holdfast.twin.telemetry import CLEAN
 from holdfast.twin.training import CHECKPOINT_INTERVAL_S
 
 SECOND_NS = 10**9
