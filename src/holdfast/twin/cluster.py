@@ -34,6 +34,12 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     def nodes(self) -> int:
         return -(-self.gpus // self.gpus_per_node)
 
+    def circuits(self) -> tuple[range, ...]:
+        """The loops on each circuit of facility water: one side of the hall, and the other."""
+        loops = self.count("loop")
+        half = -(-loops // 2)
+        return tuple(side for side in (range(half), range(half, loops)) if side)
+
     def size(self, domain: Domain) -> int:
         """How many nodes share one such thing, where the cluster is large enough."""
         return {
@@ -80,3 +86,16 @@ def name(domain: Domain, number: int) -> str:
 
 def gpu_name(node: int, gpu: int) -> str:
     return f"{name('node', node)}.{gpu}"
+
+
+def port_name(node: int, gpu: int) -> str:
+    """The port of the network card beside this GPU."""
+    return f"{name('node', node)}/mlx5_{gpu}"
+
+
+def circuit_name(circuit: int) -> str:
+    return f"water-{circuit}"
+
+
+def spine_name(spine: int) -> str:
+    return f"spine-{spine:04}"

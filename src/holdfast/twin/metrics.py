@@ -198,6 +198,7 @@ _MEMBER: tuple[_Row, ...] = (
         "Last step: its part of the reduction.",
     ),
     ("wait_seconds", "gauge", "member", readings.member_wait, "Last step: waiting for the other members."),
+    ("gc_seconds_total", "counter", "member", readings.member_collected, "In the garbage collector."),
 )
 
 _OTHERS: tuple[_Row, ...] = (

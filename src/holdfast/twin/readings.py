@@ -353,6 +353,10 @@ def member_wait(history: History, _: np.random.Generator) -> Floats:
     return history.wait_s[:, ever_members(history)]
 
 
+def member_collected(history: History, _: np.random.Generator) -> Floats:
+    return history.collected_s[:, ever_members(history)]
+
+
 def ever_members(history: History) -> Indices:
     """The nodes that were in the run at any time."""
     return np.flatnonzero(np.isfinite(history.compute_s).any(axis=0))

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from holdfast.signals.frame import Labels
-from holdfast.twin.cluster import gpu_name, name
+from holdfast.twin.cluster import gpu_name, name, port_name
 from holdfast.twin.levers import Indices
 from holdfast.twin.metrics import Scope
 from holdfast.twin.plant import SUPPLIES_PER_SHELF
@@ -88,7 +88,7 @@ def _xids(history: History) -> list[_Row]:
 
 def _ports(history: History) -> list[_Row]:
     return [
-        (gpu_name(node, gpu), {"device": f"mlx5_{gpu}", "port": "1", "instance": _node_exporter(node)}, node)
+        (port_name(node, gpu), {"device": f"mlx5_{gpu}", "port": "1", "instance": _node_exporter(node)}, node)
         for node, gpu in _places(history)
     ]
 

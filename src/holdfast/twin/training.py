@@ -45,6 +45,9 @@ MEMBER_SPREAD = 0.003
 MEMBER_JITTER = 0.0015
 STEP_JITTER = 0.004
 """Relative: of members among each other, of one member's computing, and of a whole step."""
+COLLECTED_S_PER_STEP = 0.004
+COLLECTED_S_MAX = 400.0
+"""A member's time in the garbage collector: in a step of a healthy run, and when the looking begins."""
 LATE_SPREAD = 0.15
 """Of how late whoever is late is, from step to step."""
 DATA_WAIT_S_MIN = 0.001
@@ -107,7 +110,7 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
 class Exported(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """What run and members export from `since_ns` on, of the last step; by node, NaN where no member is.
 
-    checkpoint_s: what the last checkpoint took.
+    checkpoint_s: what the last checkpoint took. collected_s: time in the garbage collector so far.
     """
 
     since_ns: int
@@ -118,6 +121,7 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     data_s: Floats
     exchange_s: Floats
     wait_s: Floats
+    collected_s: Floats
 
 
 class Training:
@@ -135,6 +139,7 @@ class Training:
         self._spares = deque(crew.spares)
         self._ability = rng.normal(1.0, MEMBER_SPREAD, crew.spares.stop)  # by node: no two are quite alike
         self._smooth_s = COMPUTE_S * float(self._ability[self.nodes].max()) + EXCHANGE_S
+        self._collected_s = rng.uniform(0.0, COLLECTED_S_MAX, crew.spares.stop)
         self._rng = rng
         self._now_ns = 0
         self._saved_ns = 0
@@ -217,6 +222,8 @@ class Training:
         late = self._rng.integers(len(self.nodes))
         much = self._rng.lognormal(0.0, LATE_SPREAD)
         compute_s[late] += much * (pace.stray * COMPUTE_S + pace.pause_s)
+        self._collected_s[self.nodes] += COLLECTED_S_PER_STEP
+        self._collected_s[self.nodes[late]] += much * pace.pause_s
         return compute_s
 
     def _export(self, pace: Pace, step_s: float, compute_s: Floats) -> None:
@@ -236,6 +243,7 @@ class Training:
             data_s=spread(data_s),
             exchange_s=spread(exchange_s),
             wait_s=spread(ready_s.max() - ready_s + exchange_s.max() - exchange_s),
+            collected_s=spread(self._collected_s[self.nodes]),
         )
         self._exports.append(export)
 

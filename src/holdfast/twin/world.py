@@ -95,6 +95,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     data_s: Floats
     exchange_s: Floats
     wait_s: Floats
+    collected_s: Floats
     step_s: Floats
     checkpoint_s: Floats
     steps: Floats
@@ -281,7 +282,7 @@ class _World:
     def _keep_run(self, tick: int) -> None:
         export = self.training.exported(int(self.script.times_ns[tick]))
         nothing = np.full(self.layout.nodes, np.nan, np.float32)
-        for part in ("compute_s", "data_s", "exchange_s", "wait_s"):
+        for part in ("compute_s", "data_s", "exchange_s", "wait_s", "collected_s"):
             self._keep(tick, part, nothing if export is None else getattr(export, part))
         for part in ("step_s", "checkpoint_s", "steps"):
             self._keep(tick, part, np.nan if export is None else getattr(export, part))

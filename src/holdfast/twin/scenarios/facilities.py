@@ -1,6 +1,6 @@
 """Cooling and power: causes in the building that training feels as slow steps."""
 
-from holdfast.twin.cluster import name
+from holdfast.twin.cluster import circuit_name, name
 from holdfast.twin.plant import SUPPLIES_PER_SHELF
 from holdfast.twin.scenarios.stage import Plot, Scenario, Stage, slow_members
 from holdfast.twin.scenarios.truth import Trace
@@ -23,15 +23,15 @@ def _pump(stage: Stage) -> Plot:
 
 
 def _inlet(stage: Stage) -> Plot:
-    """The loops of one facility water circuit: the half of them on this side of the hall."""
-    loops = stage.layout.number("loop", stage.cast.run[-1]) + 1
-    half = -(-loops // 2)
-    circuit = (range(half), range(loops - half, loops))[stage.one_of(2)]
-    affected = tuple(node for loop in circuit for node in stage.members_on("loop", loop))
-    supply = stage.turn("supply", circuit, stage.uniform(21, 26), over_s=stage.uniform(240, 420))
-    names = tuple(name("loop", loop) for loop in circuit)
+    """Every loop of one circuit of facility water, so the half of them on one side of the hall."""
+    circuits = stage.layout.circuits()
+    circuit = stage.one_of(len(circuits))
+    loops = circuits[circuit]
+    affected = tuple(node for loop in loops for node in stage.members_on("loop", loop))
+    supply = stage.turn("supply", loops, stage.uniform(21, 26), over_s=stage.uniform(240, 420))
+    names = tuple(name("loop", loop) for loop in loops)
     return Plot(
-        subject=names[0] if len(names) == 1 else f"{names[0]}..{names[-1]}",
+        subject=circuit_name(circuit),
         turned=(supply,),
         affected=affected,
         traces=(Trace(metric="densewatch_cdu_coolant_supply_temp_celsius", subjects=names),),

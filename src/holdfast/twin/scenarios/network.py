@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from holdfast.twin.cluster import gpu_name, name
+from holdfast.twin.cluster import name, port_name, spine_name
 from holdfast.twin.fabric import RETRANSMIT_S
 from holdfast.twin.levers import POOL_ENGINES
 from holdfast.twin.pools import spine_of
-from holdfast.twin.scenarios.stage import Plot, Scenario, Stage, at_gpu, members
+from holdfast.twin.scenarios.stage import Plot, Scenario, Stage, at_port, members
 from holdfast.twin.scenarios.truth import Trace
 
 PREFILL_SHARE, DECODE_SHARE, SPINE_SHARE = (0.25, 0.4), (0.06, 0.085), (0.12, 0.18)
@@ -26,7 +26,7 @@ def _congestion(stage: Stage) -> Plot:
             Trace(
                 metric="node_infiniband_port_transmit_wait_total",
                 subjects=tuple(
-                    gpu_name(node, gpu) for node in affected for gpu in range(stage.layout.gpus_per_node)
+                    port_name(node, gpu) for node in affected for gpu in range(stage.layout.gpus_per_node)
                 ),
             ),
         ),
@@ -39,15 +39,15 @@ def _flap(stage: Stage) -> Plot:
     there = stage.bursts(on_s=stage.uniform(60, 120), off_s=stage.uniform(20, 50))
     port = [stage.gpu_number(node, gpu)]
     return Plot(
-        subject=gpu_name(node, gpu),
+        subject=port_name(node, gpu),
         turned=(
             stage.turn("symbols", port, there * stage.uniform(250, 700)),
             stage.turn("recoveries", port, there * stage.uniform(0.1, 0.2)),
         ),
         affected=(node,),
         traces=(
-            at_gpu("node_infiniband_symbol_error_total", node, gpu),
-            at_gpu("node_infiniband_link_error_recovery_total", node, gpu),
+            at_port("node_infiniband_symbol_error_total", node, gpu),
+            at_port("node_infiniband_link_error_recovery_total", node, gpu),
         ),
         surface=_slow_exchange((node,)),
     )
@@ -63,15 +63,15 @@ def _pool_link(stage: Stage) -> Plot:
     if variant == 2:
         spine = engine % stage.layout.spines_per_pod
         slow[spines == spine] = True
-        subject = f"spine-{spine:04}"
+        subject = spine_name(spine)
         turned = stage.turn("spine", [spine], stage.uniform(*SPINE_SHARE))
     else:
         node = (cast.prefill, cast.decode)[variant][engine]
         slow[(engine, slice(None)) if variant == 0 else (slice(None), engine)] = True
-        subject = gpu_name(node, gpu)
+        subject = port_name(node, gpu)
         left = stage.uniform(*(PREFILL_SHARE, DECODE_SHARE)[variant])
         turned = stage.turn("symbols", [stage.gpu_number(node, gpu)], (1 / left - 1) / RETRANSMIT_S)
-        traces = (at_gpu("node_infiniband_symbol_error_total", node, gpu),)
+        traces = (at_port("node_infiniband_symbol_error_total", node, gpu),)
     pairs = tuple(
         f"{name('node', cast.prefill[one])}>{name('node', cast.decode[other])}"
         for one, other in np.argwhere(slow).tolist()

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from holdfast.signals.domains import Domain, Seam
 from holdfast.twin.cluster import Domain as Place
-from holdfast.twin.cluster import Layout, gpu_name, name
+from holdfast.twin.cluster import Layout, gpu_name, name, port_name
 from holdfast.twin.levers import Floats, Lever, Turned, nominal
 from holdfast.twin.scenarios.truth import Owner, Trace, Where
 from holdfast.twin.training import SECOND_NS, Loss
@@ -168,3 +168,7 @@ def slow_members(nodes: Sequence[int]) -> Trace:
 
 def at_gpu(metric: str, node: int, gpu: int) -> Trace:
     return Trace(metric=metric, subjects=(gpu_name(node, gpu),))
+
+
+def at_port(metric: str, node: int, gpu: int) -> Trace:
+    return Trace(metric=metric, subjects=(port_name(node, gpu),))
