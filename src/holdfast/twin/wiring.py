@@ -1,12 +1,12 @@
 """The simulated cluster as a topology: the same graph that a file or discovery gives of a real one."""
 
-from holdfast.signals.naming import member_name
 from holdfast.topology.graph import Builder, Topology
+from holdfast.topology.names import member_name
 from holdfast.twin.cluster import Layout, circuit_name, gpu_name, name, port_name, spine_name
 from holdfast.twin.pools import spine_of
 from holdfast.twin.world import Cast
 
-PREFILL, DECODE = "prefill", "decode"
+PREFILL, DECODE, ROUTER = "prefill", "decode", "router"
 
 
 def topology_of(casting: Cast, run: str) -> Topology:
@@ -35,12 +35,12 @@ def _plant(builder: Builder, layout: Layout) -> None:
             builder.add(name("loop", loop), "loop")
             builder.depends(name("loop", loop), circuit_name(circuit))
     for rack in range(layout.count("rack")):
-        node = layout.nodes_of("rack", rack)[0]
-        shelf, loop = (name(domain, layout.number(domain, node)) for domain in ("shelf", "loop"))
+        first = layout.nodes_of("rack", rack)[0]
+        shelf = name("shelf", layout.number("shelf", first))
         builder.add(name("rack", rack), "rack")
         builder.add(shelf, "shelf")
         builder.depends(name("rack", rack), shelf)
-        builder.depends(name("rack", rack), loop)
+        builder.depends(name("rack", rack), name("loop", layout.number("loop", first)))
 
 
 def _fabric(builder: Builder, layout: Layout) -> None:
@@ -60,6 +60,7 @@ def _node(builder: Builder, layout: Layout, node: int) -> None:
         builder.depends(gpu_name(node, gpu), host)
         builder.add(port_name(node, gpu), "port")
         builder.depends(port_name(node, gpu), leaf)
+        builder.depends(port_name(node, gpu), host)
 
 
 def _member(builder: Builder, layout: Layout, run: str, node: int) -> None:
@@ -78,9 +79,12 @@ def _pools(builder: Builder, casting: Cast, run: str) -> None:
     for pool in (PREFILL, DECODE):
         builder.add(pool, "pool")
         builder.depends(run, pool)
+    builder.add(ROUTER, "router")
     for pool, nodes in ((PREFILL, casting.prefill), (DECODE, casting.decode)):
         for node in nodes:
             builder.depends(pool, name("node", node))
+    for node in casting.decode:
+        builder.depends(name("node", node), ROUTER, why="it gets the requests that the router gives it")
     for one, source in enumerate(casting.prefill):
         for other, target in enumerate(casting.decode):
             link = f"{name('node', source)}>{name('node', target)}"

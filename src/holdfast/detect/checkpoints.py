@@ -1,0 +1,131 @@
+"""Checkpoints that take more of the run's time than they did, by what the record says of each.
+
+Either the same bytes take longer, and something beneath is slow; or more is asked: more often, or more bytes.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
+from statistics import median
+
+import msgspec
+
+from holdfast.detect.finding import Finding
+from holdfast.detect.rules import SIGNS
+from holdfast.detect.scene import Scene
+
+METRIC = "holdfast_run_checkpoint_seconds"
+SLOWER = 1.4
+"""Times as long for the same bytes."""
+SOONER = 0.6
+LARGER = 1.25
+STALL_S_MIN = 0.5
+"""Shorter ones are nobody's concern."""
+HISTORY_NS = 6 * 3_600 * 10**9
+USUAL_SHARE = 1 / 3
+"""Of the time since then, or since the run began, the first third tells what is usual."""
+CONFIDENCE = 0.95
+
+
+class _Stall(msgspec.Struct, frozen=True, kw_only=True):
+    """One checkpoint: since the one before, how long, how large (1 where nobody says)."""
+
+    from_ns: int
+    gap_s: float
+    stall_s: float
+    size_bytes: int
+
+    @property
+    def pace(self) -> float:
+        return self.stall_s / self.size_bytes
+
+
+def checkpoint_findings(scene: Scene, now_ns: int) -> Iterator[Finding]:
+    stalls = _stalls(scene, now_ns)
+    if len(stalls) < 2:
+        return
+    known = _known(stalls, now_ns)
+    pace, gap_s = _usual(known, lambda one: one.pace), _usual(known, lambda one: one.gap_s)
+    size = _usual(known, lambda one: one.size_bytes)
+    slow = _last(stalls, [one.pace > SLOWER * pace and one.stall_s >= STALL_S_MIN for one in stalls])
+    if slow:
+        usual_s = pace * slow[0].size_bytes
+        noticed_ns = slow[0].from_ns + round(min(slow[0].stall_s, SLOWER * usual_s) * 1e9)
+        stall_s = median(one.stall_s for one in slow)
+        effect_s = _per_step(scene, stall_s - usual_s, median(one.gap_s for one in slow))
+        yield _finding(scene, "slow-checkpoint", slow[0].from_ns, noticed_ns, stall_s, usual_s, effect_s)
+    more = _last(stalls, [one.gap_s < SOONER * gap_s or one.size_bytes > LARGER * size for one in stalls])
+    if more:
+        since_ns, now_s = more[0].from_ns, median(one.gap_s for one in more)
+        stall_s = median(one.stall_s for one in more)
+        effect_s = _per_step(scene, stall_s - pace * size * now_s / gap_s, now_s)
+        yield _finding(scene, "frequent-checkpoints", since_ns, since_ns, now_s, gap_s, effect_s)
+
+
+def _stalls(scene: Scene, now_ns: int) -> list[_Stall]:
+    """Of one that is not finished, what it has taken so far, once that is more than the last one took."""
+    stalls: list[_Stall] = []
+    before_ns = scene.began_ns
+    for saved in scene.checkpoints:
+        last = stalls[-1] if stalls else None
+        size = saved.size_bytes or (last.size_bytes if last else 1)
+        stall_s = (now_ns - saved.from_ns) / 1e9 if saved.stall_s is None else saved.stall_s
+        if saved.stall_s is not None or (last is not None and stall_s > last.stall_s):
+            gap_s = (saved.from_ns - before_ns) / 1e9
+            stalls.append(_Stall(from_ns=saved.from_ns, gap_s=gap_s, stall_s=stall_s, size_bytes=size))
+            before_ns = saved.from_ns
+    return stalls
+
+
+def _known(stalls: Sequence[_Stall], now_ns: int) -> Sequence[_Stall]:
+    """Those that tell what is usual: at least the first."""
+    recent = [one for one in stalls if one.from_ns >= now_ns - HISTORY_NS] or stalls[-1:]
+    first_ns = recent[0].from_ns - round(recent[0].gap_s * 1e9)
+    until_ns = first_ns + USUAL_SHARE * (now_ns - first_ns)
+    return [one for one in recent if one.from_ns <= until_ns] or recent[:1]
+
+
+def _usual(known: Sequence[_Stall], figure: Callable[[_Stall], float]) -> float:
+    """The median over time: a quarter of an hour with one checkpoint counts as much as one with thirty."""
+    ordered = sorted(known, key=figure)
+    half_s, passed_s = sum(one.gap_s for one in ordered) / 2, 0.0
+    for one in ordered:
+        passed_s += one.gap_s
+        if passed_s >= half_s:
+            break
+    return figure(one)
+
+
+def _last(stalls: Sequence[_Stall], wrong: Sequence[bool]) -> Sequence[_Stall]:
+    """Those at the end that are all wrong."""
+    count = sum(1 for _ in takewhile(bool, reversed(wrong)))
+    return stalls[len(stalls) - count :]
+
+
+def _per_step(scene: Scene, lost_s: float, gap_s: float) -> float | None:
+    return None if scene.step_s is None or gap_s <= 0 else lost_s * scene.step_s / gap_s
+
+
+def _finding(
+    scene: Scene,
+    sign: str,
+    since_ns: int,
+    noticed_ns: int,
+    value: float,
+    usual: float,
+    effect_s: float | None,
+) -> Finding:
+    return Finding(
+        sign=sign,
+        subject=scene.run,
+        metric=METRIC,
+        method="past",
+        since_ns=since_ns,
+        until_ns=None,
+        noticed_ns=noticed_ns,
+        confidence=CONFIDENCE,
+        value=value,
+        usual=usual,
+        unit="s",
+        effect_s=effect_s,
+        note=SIGNS[sign],
+    )

@@ -1,0 +1,121 @@
+"""Comparing a whole frame at once: with its own past, with its peers, with a limit; and what lasts.
+
+Everything is a few passes over one array of time by series, in single precision: 16,384 series of half an
+hour take some milliseconds. Only series in which something was found are looked at one by one.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.signals.frame import Floats
+
+Rows = NDArray[np.int64]
+
+PAST_SHARE = 1 / 3
+"""The first part of a window is what was usual. Half of that may be abnormal already: the median holds."""
+PAST_ROWS_MIN = 6
+PAST_ROWS_MAX = 24
+MANY = 4_096
+"""Of so many series or more, so many rows spread evenly over the past are enough for their medians."""
+SAMPLE_MAX = 512
+"""Of many series so many tell the spread, and what peers do."""
+MAD_TO_SIGMA = 1.4826
+BRIDGE_S = 60.0
+
+
+class Stretch(NamedTuple):
+    """Rows of one series in which a finding holds. last: inclusive; noticed: the row at which it counted."""
+
+    series: int
+    first: int
+    noticed: int
+    last: int
+    lasting: bool
+
+
+def usual(values: Floats, rows: Rows | None = None) -> Floats:
+    """By series: the median of its past; NaN where there is none. rows: those, where not the first third."""
+    rows = _past(values) if rows is None else rows
+    if not len(rows):
+        return np.full(values.shape[1], np.nan, np.float32)
+    return _middle(values[rows])
+
+
+def _past(values: Floats) -> Rows:
+    """The rows of a window that count as its past; of a short window nearly all but the last ones."""
+    count, series = values.shape
+    past = max(round(count * PAST_SHARE), min(PAST_ROWS_MIN, count - 2))
+    if past <= 0:
+        return np.empty(0, np.int64)
+    taken = min(past, PAST_ROWS_MAX) if series >= MANY else past
+    return np.unique(np.linspace(0, past - 1, taken).astype(np.int64))
+
+
+def _middle(values: Floats) -> Floats:
+    """By column: the median of what is a number. Sorting puts NaN last."""
+    ordered = np.sort(values, axis=0)
+    counts = np.isfinite(ordered).sum(axis=0)
+    columns = np.arange(values.shape[1])
+    low = ordered[np.maximum(counts - 1, 0) // 2, columns]
+    high = ordered[np.minimum(counts // 2, len(values) - 1), columns]
+    return np.where(counts > 0, (low + high) / 2, np.nan)
+
+
+def spread(values: Floats, middle: Floats, rows: Rows | None = None) -> float:
+    """The standard deviation of a series around what is usual for it, as most of them have it."""
+    rows = _past(values) if rows is None else rows
+    if not len(rows) or values.shape[1] == 0:
+        return 0.0
+    some = _some(values.shape[1])
+    away = np.abs(values[np.ix_(rows, some)] - middle[some])
+    away = away[np.isfinite(away)]
+    return float(np.median(away)) * MAD_TO_SIGMA if len(away) else 0.0
+
+
+def _some(count: int) -> NDArray[np.int64]:
+    return np.unique(np.linspace(0, count - 1, min(count, SAMPLE_MAX)).astype(np.int64))
+
+
+def lasting(
+    wrong: NDArray[np.bool_],
+    known: NDArray[np.bool_],
+    times_ns: NDArray[np.int64],
+    rows: int,
+    bridge_s: float = BRIDGE_S,
+) -> list[Stretch]:
+    """The stretches of at least `rows` consecutive observations in which a series is wrong.
+
+    known: where there is an observation at all; without one, what was before goes on. bridge_s: what comes
+    back within so much time had not gone. One pass over the rows
+    for all series together, so it does not matter how many are wrong at once.
+    """
+    columns = np.flatnonzero(wrong.sum(axis=0) >= rows)
+    if not len(columns):
+        return []
+    wrong, known = wrong[:, columns], known[:, columns]
+    row_of = np.zeros((4, len(columns)), np.int64)
+    count, first, noticed, last = row_of
+    noticed[:] = last[:] = -1
+    found: list[Stretch] = []
+
+    def close(which: NDArray[np.bool_], is_lasting: bool) -> None:
+        for one in np.flatnonzero(which & (noticed >= 0)).tolist():
+            series, rows_of_it = int(columns[one]), (int(first[one]), int(noticed[one]), int(last[one]))
+            found.append(Stretch(series, *rows_of_it, is_lasting))
+        noticed[which] = last[which] = -1
+
+    bridge_ns = bridge_s * 1e9
+    for row in range(len(times_ns)):
+        is_over = (last >= 0) & (times_ns[row] - times_ns[last] > bridge_ns)
+        if is_over.any():
+            close(is_over, False)
+        now = wrong[row]
+        first[now & (last < 0)] = row
+        last[now] = row
+        count[now] += 1
+        count[known[row] & ~now] = 0
+        noticed[(noticed < 0) & (count >= rows)] = row
+    close(last >= 0, True)
+    return found

@@ -1,0 +1,74 @@
+"""`detect`: everything that is not as it should be, in one window, at machines and in runs."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
+
+from holdfast.detect.checkpoints import checkpoint_findings
+from holdfast.detect.devices import narrow_buses, xid_findings
+from holdfast.detect.finding import Finding
+from holdfast.detect.machines import find
+from holdfast.detect.mounts import mount_findings
+from holdfast.detect.rules import RULES
+from holdfast.detect.scene import Planned, Scene
+from holdfast.detect.symptoms import symptoms
+from holdfast.detect.trends import TEMPERATURE, heating
+from holdfast.signals.quality import Flaw, inspect
+from holdfast.signals.source import Source
+from holdfast.topology.graph import Topology
+
+METRICS: tuple[str, ...] = tuple(dict.fromkeys(rule.metric for rule in RULES))
+WITHIN = frozenset({"rack", "node", "gpu", "port", "member", "engine"})
+"""What planned work on a subject takes with it. A run on it goes on, and what is wrong there is wrong."""
+
+
+class Detected(msgspec.Struct, frozen=True, kw_only=True):
+    """machines: in the cluster, whatever runs on it; runs: by run; flaws: of the telemetry."""
+
+    machines: tuple[Finding, ...]
+    runs: dict[str, tuple[Finding, ...]]
+    flaws: tuple[Flaw, ...]
+
+
+def detect(
+    source: Source, topology: Topology, scenes: Sequence[Scene], *, window_ns: tuple[int, int]
+) -> Detected:
+    """Purely: the same readings and the same record give the same findings."""
+    flaws: list[Flaw] = []
+    is_out = _out(topology, [one for scene in scenes for one in scene.out])
+    found = [finding for finding in _machines(source, window_ns, flaws) if not is_out(finding)]
+    now_ns = window_ns[1] - 1
+    runs = {
+        scene.run: tuple(
+            finding
+            for finding in (*symptoms(source, scene, window_ns), *checkpoint_findings(scene, now_ns))
+            if not is_out(finding)
+        )
+        for scene in scenes
+    }
+    return Detected(machines=tuple(found), runs=runs, flaws=tuple(flaws))
+
+
+def _machines(source: Source, window_ns: tuple[int, int], flaws: list[Flaw]) -> Iterator[Finding]:
+    there = set(source.metrics())
+    for metric in METRICS:
+        frame = source.frame(metric, window_ns) if metric in there else None
+        if frame is not None and len(frame.times_ns):
+            inspected = inspect(frame, now_ns=window_ns[1])
+            flaws += inspected.flaws
+            yield from find(inspected)
+            if metric == TEMPERATURE:
+                yield from heating(inspected)
+    yield from mount_findings(source, window_ns)
+    yield from narrow_buses(source, window_ns)
+    yield from xid_findings(source, window_ns)
+
+
+def _out(topology: Topology, planned: Iterable[Planned]) -> Callable[[Finding], bool]:
+    """Whether a finding is about something that was taken out of use when it began."""
+    of: dict[str, list[Planned]] = {}
+    for one in planned:
+        inside = topology.blast_radius(one.subject) if one.subject in topology else ()
+        for subject in (one.subject, *(name for name in inside if topology.kind(name) in WITHIN)):
+            of.setdefault(subject, []).append(one)
+    return lambda finding: any(one.covers(finding.since_ns) for one in of.get(finding.subject, ()))

@@ -1,0 +1,70 @@
+"""Findings that need two metrics, or a label: a PCIe link below its width, an error that the driver named."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from holdfast.detect import compare
+from holdfast.detect.finding import Finding
+from holdfast.detect.machines import findings
+from holdfast.detect.rules import SIGNS, Rule
+from holdfast.detect.xids import policy
+from holdfast.signals.frame import Labels
+from holdfast.signals.source import Source
+
+WIDTH, WIDTH_MAX = "node_pcidevice_current_link_width", "node_pcidevice_max_link_width"
+XIDS = "DCGM_FI_DEV_XID_ERRORS"
+IDENTITY = ("segment", "bus", "device", "function", "instance")
+XID_CONFIDENCE = 0.97
+
+
+def narrow_buses(source: Source, window_ns: tuple[int, int]) -> Iterator[Finding]:
+    """Devices whose link has fewer lanes than they have themselves."""
+    now, most = source.frame(WIDTH, window_ns), source.frame(WIDTH_MAX, window_ns)
+    if now is None or most is None or not len(now.times_ns):
+        return
+    widest = np.fmax.reduce(most.values, axis=0)
+    limit_of = dict(zip(map(_device, most.labels), widest.tolist(), strict=True))
+    usual = np.array([limit_of.get(_device(labels), 0.0) for labels in now.labels], np.float32)
+    with np.errstate(invalid="ignore"):
+        wrong = now.values < usual
+    rule = Rule(
+        sign="narrow-bus", metric=WIDTH, unit="lanes", note=SIGNS["narrow-bus"], against="physics", scrapes=2
+    )
+    ones = np.ones(len(usual), np.float32)
+    yield from findings(rule, now.subjects, now.values, wrong, usual, now.times_ns, ones, ones)
+
+
+def _device(labels: Labels) -> tuple[str | None, ...]:
+    return tuple(map(labels.get, IDENTITY))
+
+
+def xid_findings(source: Source, window_ns: tuple[int, int]) -> Iterator[Finding]:
+    """Codes that appeared in this window. The gauge never clears, so one that was there before is no news."""
+    frame = source.frame(XIDS, window_ns)
+    if frame is None or not len(frame.times_ns):
+        return
+    with np.errstate(invalid="ignore"):
+        shown = frame.values > 0
+    appeared = shown & ~np.vstack([shown[:1], shown[:-1]])
+    for row, column in np.argwhere(appeared).tolist():
+        code = int(frame.values[row, column])
+        decided = policy(code)
+        if decided.severity == "none":
+            continue
+        at_ns = int(frame.times_ns[row])
+        is_recent = frame.times_ns[-1] - at_ns <= compare.BRIDGE_S * 1e9
+        yield Finding(
+            sign="xid",
+            subject=frame.subjects[column],
+            metric=XIDS,
+            method="event",
+            since_ns=at_ns,
+            until_ns=None if is_recent else at_ns,
+            noticed_ns=at_ns,
+            confidence=XID_CONFIDENCE,
+            value=code,
+            usual=0.0,
+            unit="",
+            note=f"XID {code}: {decided.text}",
+        )

@@ -1,0 +1,116 @@
+"""How long a mount takes to answer, over all of its clients: what no single client's counters tell."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.detect import compare
+from holdfast.detect.finding import Finding
+from holdfast.detect.machines import findings
+from holdfast.detect.rules import SIGMAS, SIGNS, Rule
+from holdfast.signals.frame import Floats, Frame
+from holdfast.signals.rates import per_second
+from holdfast.signals.source import Source
+
+FAMILY = "node_mountstats_nfs_operations_{}_total"
+REQUESTS, RESPONSE, SENT = (
+    FAMILY.format(name) for name in ("requests", "response_time_seconds", "transmissions")
+)
+SIGN_OF = {"READ": "slow-reads", "WRITE": "slow-writes"}
+REQUESTS_PER_S_MIN = 1.0
+"""Fewer requests say nothing about a mount."""
+SLOWER_SHARE = 0.5
+ROWS_MIN = 2
+BRIDGE_S = 900.0
+"""A mount is asked now and then, as for checkpoints: until it is asked again, what was goes on."""
+RESENT_SHARE = 0.002
+"""Of the calls: a filer that is only busy answers all of them."""
+
+
+class _Mount(NamedTuple):
+    """One operation on one mount, at the times at which it was asked for anything."""
+
+    name: str
+    operation: str
+    times_ns: NDArray[np.int64]
+    response_s: Floats
+    resent_share: Floats
+
+
+def mount_findings(source: Source, window_ns: tuple[int, int]) -> Iterator[Finding]:
+    frames = [source.frame(metric, window_ns) for metric in (REQUESTS, RESPONSE, SENT)]
+    requests, response, sent = frames
+    if requests is None or response is None:
+        return
+    past_ns = round(window_ns[0] + compare.PAST_SHARE * (window_ns[1] - window_ns[0]))
+    for mount in _mounts(requests, response, sent):
+        if len(mount.times_ns) > ROWS_MIN:
+            yield from _slow(mount, max(ROWS_MIN, int(np.searchsorted(mount.times_ns, past_ns))))
+            yield from _resent(mount)
+
+
+def _mounts(requests: Frame, response: Frame, sent: Frame | None) -> Iterator[_Mount]:
+    asked, waited = per_second(requests), per_second(response)
+    tried = None if sent is None else per_second(sent)
+    for key, columns in _groups(asked).items():
+        total = np.nansum(asked.values[:, columns], axis=1)
+        waits = np.nansum(_same(waited, asked, columns), axis=1)
+        sends = total if tried is None else np.nansum(_same(tried, asked, columns), axis=1)
+        busy = total > REQUESTS_PER_S_MIN
+        yield _Mount(
+            name=key[0],
+            operation=key[1],
+            times_ns=asked.times_ns[busy],
+            response_s=(waits[busy] / total[busy])[:, None].astype(np.float32),
+            resent_share=(sends[busy] / total[busy] - 1.0)[:, None].astype(np.float32),
+        )
+
+
+def _groups(frame: Frame) -> dict[tuple[str, str], list[int]]:
+    groups: dict[tuple[str, str], list[int]] = {}
+    for column, labels in enumerate(frame.labels):
+        if labels.get("operation") in SIGN_OF:
+            groups.setdefault((labels.get("mountaddr", ""), labels["operation"]), []).append(column)
+    return groups
+
+
+def _same(frame: Frame, other: Frame, columns: list[int]) -> Floats:
+    """The columns of a frame that have the labels of the other one's columns."""
+    if frame.labels == other.labels:
+        return frame.values[:, columns]
+    index = {tuple(sorted(labels.items())): column for column, labels in enumerate(frame.labels)}
+    wanted = [index.get(tuple(sorted(other.labels[column].items()))) for column in columns]
+    return frame.values[:, [column for column in wanted if column is not None]]
+
+
+def _slow(mount: _Mount, past: int) -> Iterator[Finding]:
+    """past: so many of its rows tell what is usual. By time: a slow mount is asked for longer."""
+    sign, rows = SIGN_OF[mount.operation], np.arange(past)
+    usual = compare.usual(mount.response_s, rows)
+    scatter = SIGMAS * compare.spread(mount.response_s, usual, rows)
+    least = np.maximum(SLOWER_SHARE * usual, scatter).astype(np.float32)
+    rule = Rule(sign=sign, metric=RESPONSE, unit="s", note=SIGNS[sign], scrapes=2)
+    yield from _found(rule, mount, mount.response_s, usual, least)
+
+
+def _resent(mount: _Mount) -> Iterator[Finding]:
+    rule = Rule(
+        sign="resent-calls",
+        metric=SENT,
+        unit="of the calls",
+        note=SIGNS["resent-calls"],
+        against="limit",
+        limit=RESENT_SHARE,
+        scrapes=2,
+    )
+    limit = np.full(1, RESENT_SHARE, np.float32)
+    yield from _found(rule, mount, mount.resent_share, limit, np.zeros(1, np.float32))
+
+
+def _found(rule: Rule, mount: _Mount, values: Floats, usual: Floats, least: Floats) -> Iterator[Finding]:
+    with np.errstate(invalid="ignore"):
+        wrong = values - usual > least
+    trust = np.ones(1, np.float32)
+    yield from findings(rule, (mount.name,), values, wrong, usual, mount.times_ns, trust, least, BRIDGE_S)

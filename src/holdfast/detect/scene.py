@@ -1,0 +1,149 @@
+"""What the record says that detectors have to know: who is in the run, what is planned, what was decided."""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from holdfast.record.events import (
+    ActionTaken,
+    CheckpointBegun,
+    CheckpointSaved,
+    FaultObserved,
+    KnownEvent,
+    MemberJoined,
+    MemberLost,
+    ReferenceDeclared,
+    RunStarted,
+)
+
+SETTLE_NS = 300 * 10**9
+"""For so long after planned work a machine's first readings prove nothing."""
+
+
+class Planned(msgspec.Struct, frozen=True, kw_only=True):
+    """Work that was announced: what is out of use, from when to when (None: still), and what for."""
+
+    subject: str
+    from_ns: int
+    to_ns: int | None
+    reason: str
+
+    def covers(self, at_ns: int) -> bool:
+        return self.from_ns <= at_ns and (self.to_ns is None or at_ns <= self.to_ns + SETTLE_NS)
+
+
+class Saved(msgspec.Struct, frozen=True, kw_only=True):
+    """One checkpoint: when it began, how long it held training up (None: it still does), how large it is."""
+
+    from_ns: int
+    stall_s: float | None
+    size_bytes: int | None
+
+
+class Decided(msgspec.Struct, frozen=True, kw_only=True):
+    at_ns: int
+    action: str
+    subject: str
+    reason: str
+
+
+class Scene(msgspec.Struct, frozen=True, kw_only=True):
+    """One run as its record tells it, up to now.
+
+    members  those that ever were in it, with their nodes; gone: when they were lost
+    began_ns when it began, or the first that is known of it
+    gpus     how many it is meant to have
+    step_s   what a healthy step takes, where that was declared
+    out      what was taken out of use, planned or not: nothing there is news
+    """
+
+    run: str
+    began_ns: int
+    gpus: int
+    step_s: float | None
+    members: dict[str, str]
+    gone: dict[str, int]
+    checkpoints: tuple[Saved, ...]
+    decisions: tuple[Decided, ...]
+    faults: tuple[FaultObserved, ...]
+    out: tuple[Planned, ...]
+
+
+def scene(run: str, events: Iterable[KnownEvent], planned: Sequence[Planned] = (), *, now_ns: int) -> Scene:
+    """What the events of this run and of the cluster as a whole say, up to now."""
+    known = sorted(
+        (event for event in events if event.run in (run, "") and event.occurred_ns <= now_ns),
+        key=lambda event: event.occurred_ns,
+    )
+    members: dict[str, str] = {}
+    gone: dict[str, int] = {}
+    gpus, step_s = 0, None
+    for event in known:
+        match event:
+            case RunStarted():
+                gpus = event.gpus or gpus
+            case ReferenceDeclared() if event.step_ns is not None:
+                step_s = event.step_ns / 1e9
+            case MemberJoined():
+                members[event.subject] = event.node
+                gone.pop(event.subject, None)
+            case MemberLost():
+                gone[event.subject] = event.occurred_ns
+            case _:
+                pass
+    actions = [event for event in known if isinstance(event, ActionTaken)]
+    return Scene(
+        run=run,
+        began_ns=next((event.occurred_ns for event in known if event.run == run), now_ns),
+        gpus=gpus,
+        step_s=step_s,
+        members=members,
+        gone=gone,
+        checkpoints=_checkpoints(known),
+        decisions=tuple(
+            Decided(at_ns=event.occurred_ns, action=event.action, subject=event.subject, reason=event.reason)
+            for event in actions
+        ),
+        faults=tuple(event for event in known if isinstance(event, FaultObserved)),
+        out=(*planned, *_out(actions)),
+    )
+
+
+def _checkpoints(events: Iterable[KnownEvent]) -> tuple[Saved, ...]:
+    found: list[Saved] = []
+    begun_ns: int | None = None
+    for event in events:
+        if isinstance(event, CheckpointBegun) and event.blocking:
+            begun_ns = event.occurred_ns
+        elif isinstance(event, CheckpointSaved):
+            from_ns = event.occurred_ns if begun_ns is None else begun_ns
+            stall_ns = event.occurred_ns - from_ns if event.stall_ns is None else event.stall_ns
+            found.append(
+                Saved(
+                    from_ns=from_ns,
+                    stall_s=stall_ns / 1e9,
+                    size_bytes=event.size_bytes,
+                )
+            )
+            begun_ns = None
+    if begun_ns is not None:
+        found.append(Saved(from_ns=begun_ns, stall_s=None, size_bytes=None))
+    return tuple(found)
+
+
+def _out(actions: Iterable[ActionTaken]) -> tuple[Planned, ...]:
+    """What was drained, until it was restored."""
+    found: list[Planned] = []
+    for event in actions:
+        if event.action == "drain":
+            found.append(
+                Planned(subject=event.subject, from_ns=event.occurred_ns, to_ns=None, reason=event.reason)
+            )
+        elif event.action == "restore":
+            found = [
+                msgspec.structs.replace(one, to_ns=event.occurred_ns)
+                if one.subject == event.subject and one.to_ns is None
+                else one
+                for one in found
+            ]
+    return tuple(found)

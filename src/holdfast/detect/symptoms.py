@@ -1,0 +1,190 @@
+"""What is wrong with a run itself, by its own times: slow steps, late members, and who is late changing."""
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.detect import compare
+from holdfast.detect.finding import Finding, Method
+from holdfast.detect.machines import findings
+from holdfast.detect.rules import SIGMAS, SIGNS, Rule
+from holdfast.detect.scene import Scene
+from holdfast.signals.frame import Floats
+from holdfast.signals.quality import inspect
+from holdfast.signals.rates import per_second
+from holdfast.signals.source import Source
+from holdfast.topology.names import member_name
+
+STEP = "holdfast_run_step_seconds"
+COLLECTOR = "holdfast_member_gc_seconds_total"
+Part = Literal["compute", "exchange", "data"]
+PARTS: tuple[Part, ...] = ("compute", "exchange", "data")
+SLOWER_SHARE = 0.03
+"""A step that is longer by less is not worth anybody's time."""
+LATE_SHARE = 0.02
+"""Of a step: who is late by less does not hold it up noticeably."""
+PEERS_SHARE = 0.05
+"""Who is usually slower than the others by more was late before the looking began."""
+WANDERING_ROWS, WANDERING_LATE, WANDERING_WHO = 5, 4, 4
+"""Of so many steps in a row so many have somebody late, and so many of those are different members."""
+WANDERING_SHARE = 0.05
+"""Of the members at once; a cause beneath them would hold on to the same ones."""
+COLLECTING_LEAST = 0.01
+"""Of a member's time, more than usual: a tenth of a second between scrapes ten seconds apart."""
+
+
+class _Members(NamedTuple):
+    """Times of members: row by member."""
+
+    subjects: tuple[str, ...]
+    times_ns: NDArray[np.int64]
+    values: Floats
+    trust: Floats
+
+
+def symptoms(source: Source, scene: Scene, window_ns: tuple[int, int]) -> Iterator[Finding]:
+    """Everything that the run's own times show."""
+    step_s = scene.step_s
+    steps = _read(source, STEP, scene.run, window_ns)
+    if steps is not None:
+        usual_s = _usual_step(steps.values, scene.step_s)
+        step_s = usual_s
+        yield from _slow_steps(steps, usual_s)
+    for part in PARTS:
+        members = _read(source, f"holdfast_member_{part}_seconds", scene.run, window_ns)
+        if members is not None and step_s:
+            yield from _late(part, members, step_s)
+    yield from _collecting(source, scene, window_ns)
+
+
+def _read(source: Source, metric: str, run: str, window_ns: tuple[int, int]) -> _Members | None:
+    """The run's series of this metric; None where there is none."""
+    frame = source.frame(metric, window_ns)
+    if frame is None or len(frame.times_ns) < 2:
+        return None
+    chosen = [column for column, labels in enumerate(frame.labels) if labels.get("run") == run]
+    if not chosen:
+        return None
+    inspected = inspect(frame)
+    frame = per_second(inspected.frame) if frame.kind == "counter" else inspected.frame
+    labels = [frame.labels[column] for column in chosen]
+    return _Members(
+        subjects=tuple(member_name(run, one["member"]) if "member" in one else run for one in labels),
+        times_ns=frame.times_ns,
+        values=frame.values[:, chosen],
+        trust=inspected.trust[chosen],
+    )
+
+
+def _usual_step(values: Floats, declared_s: float | None) -> float:
+    """What a step took before; what was declared, where it was slower than that already."""
+    usual_s = float(compare.usual(values)[0])
+    if declared_s is not None and not usual_s <= declared_s * (1 + SLOWER_SHARE):
+        return declared_s
+    return usual_s
+
+
+def _slow_steps(steps: _Members, usual_s: float) -> Iterator[Finding]:
+    usual = np.full(1, usual_s, np.float32)
+    least = max(SLOWER_SHARE * usual_s, SIGMAS * compare.spread(steps.values, usual))
+    yield from _found("slow-step", STEP, "past", steps, usual, least)
+
+
+def _late(part: Part, members: _Members, step_s: float) -> Iterator[Finding]:
+    metric = f"holdfast_member_{part}_seconds"
+    usual = compare.usual(members.values)
+    middle = float(np.nanmedian(usual)) if np.isfinite(usual).any() else 0.0
+    # A member that came later has no past, and one that was always late no good one: its peers have.
+    usual = np.fmin(usual, middle + PEERS_SHARE * step_s).astype(np.float32)
+    least = max(LATE_SHARE * step_s, SIGMAS * compare.spread(members.values, usual))
+    yield from _found(f"late-{part}", metric, "past", members, usual, least)
+    if part == "compute":
+        yield from _wandering(members, usual, least)
+
+
+def _found(
+    sign: str, metric: str, method: Method, members: _Members, usual: Floats, least: float, scrapes: int = 3
+) -> Iterator[Finding]:
+    rule = Rule(sign=sign, metric=metric, unit="s", note=SIGNS[sign], against=method, scrapes=scrapes)
+    with np.errstate(invalid="ignore"):
+        wrong = members.values - usual > least
+    enough = np.full(len(usual), least, np.float32)
+    for finding in findings(
+        rule, members.subjects, members.values, wrong, usual, members.times_ns, members.trust, enough
+    ):
+        yield _with_effect(finding)
+
+
+def _with_effect(finding: Finding) -> Finding:
+    return msgspec.structs.replace(finding, effect_s=finding.value - finding.usual)
+
+
+def _wandering(members: _Members, usual: Floats, least: float) -> Iterator[Finding]:
+    """Somebody is late in nearly every step, and nearly every time somebody else."""
+    away = np.nan_to_num(members.values - usual, nan=-1.0)
+    fresh = np.concatenate(([True], (np.diff(members.values, axis=0) != 0).any(axis=1)))
+    rows = np.flatnonzero(fresh & np.isfinite(members.values).any(axis=1))
+    if len(rows) < WANDERING_ROWS:
+        return
+    late = away[rows] > least
+    holds, is_late = _changing(late, away[rows])
+    hits = np.flatnonzero(holds)
+    if not len(hits):
+        return
+    first = hits[0] + np.flatnonzero(is_late[hits[0] : hits[0] + WANDERING_ROWS])[0]
+    last = hits[-1] + WANDERING_ROWS - 1
+    seen = slice(first, last + 1)
+    value = float(np.median(away[rows][seen].max(axis=1)[is_late[seen]]))
+    run = members.subjects[0].rpartition("/")[0]
+    yield Finding(
+        sign="wandering",
+        subject=run,
+        metric="holdfast_member_compute_seconds",
+        method="peers",
+        since_ns=int(members.times_ns[rows[first]]),
+        until_ns=None
+        if members.times_ns[-1] - members.times_ns[rows[last]] <= compare.BRIDGE_S * 1e9
+        else int(members.times_ns[rows[last]]),
+        noticed_ns=int(members.times_ns[rows[hits[0] + WANDERING_ROWS - 1]]),
+        confidence=min(0.99, float(is_late[seen].mean())),
+        value=value,
+        usual=0.0,
+        unit="s",
+        effect_s=value,
+        note=SIGNS["wandering"],
+    )
+
+
+def _changing(late: NDArray[np.bool_], away: Floats) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """For each stretch of steps whether who is late changes in it; and the steps with such a one.
+
+    Whoever is late in most steps of a stretch is late for a reason of its own, and does not count there.
+    """
+    few = max(2, round(WANDERING_SHARE * late.shape[1]))
+    stretches = len(late) - WANDERING_ROWS + 1
+    holds, is_late = np.zeros(stretches, np.bool_), np.zeros(len(late), np.bool_)
+    for start in range(stretches):
+        steps = late[start : start + WANDERING_ROWS]
+        fleeting = steps & (steps.sum(axis=0) <= WANDERING_ROWS // 2)
+        with_one = fleeting.any(axis=1) & (steps.sum(axis=1) <= few)
+        who = np.where(fleeting, away[start : start + WANDERING_ROWS], -np.inf).argmax(axis=1)[with_one]
+        if with_one.sum() >= WANDERING_LATE and len(set(who.tolist())) >= WANDERING_WHO:
+            holds[start] = True
+            is_late[start : start + WANDERING_ROWS] |= with_one
+    return holds, is_late
+
+
+def _collecting(source: Source, scene: Scene, window_ns: tuple[int, int]) -> Iterator[Finding]:
+    """Time in the garbage collector, of whoever spends the most at a time: all others wait for it."""
+    members = _read(source, COLLECTOR, scene.run, window_ns)
+    if members is None:
+        return
+    more = members.values - compare.usual(members.values)
+    most = np.fmax.reduce(more, axis=1, keepdims=True)
+    longest = members._replace(subjects=(scene.run,), values=most, trust=members.trust.min(keepdims=True))
+    usual = np.zeros(1, np.float32)
+    least = max(COLLECTING_LEAST, SIGMAS * compare.spread(most, usual))
+    yield from _found("collecting", COLLECTOR, "past", longest, usual, least)

@@ -1,0 +1,56 @@
+"""Where readings are going: temperatures on their way to the point at which clocks fall, and how soon."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from holdfast.detect import compare
+from holdfast.detect.finding import Finding
+from holdfast.detect.rules import SIGNS
+from holdfast.signals.quality import Inspected
+
+TEMPERATURE = "DCGM_FI_DEV_GPU_TEMP"
+LIMIT_C = 87.0
+"""At which an H100's clock begins to fall."""
+OVER_S = 120.0
+"""The time over which a slope is measured."""
+ROWS_MIN = 6
+RISE_MIN_K = 3.0
+"""Above what is usual: a slope from below is a machine that has begun to work."""
+SOON_S = 900.0
+SLOPE_MIN = 1 / 60
+"""Kelvins a second."""
+CONFIDENCE = 0.8
+
+
+def heating(inspected: Inspected) -> Iterator[Finding]:
+    """GPUs that will reach the limit soon if it goes on like this. As of the last reading only."""
+    frame = inspected.frame
+    since = int(np.searchsorted(frame.times_ns, frame.times_ns[-1] - OVER_S * 1e9))
+    recent = frame.values[since:]
+    if len(recent) < ROWS_MIN:
+        return
+    at_s = (frame.times_ns[since:] - frame.times_ns[since]) / 1e9
+    centred = (at_s - at_s.mean()).astype(np.float32)
+    slope = centred @ (recent - recent[0]) / float(centred @ centred)
+    usual = compare.usual(frame.values)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        now_c = recent[-1]
+        left_s = (LIMIT_C - now_c) / slope
+        soon = (slope > SLOPE_MIN) & (left_s > 0) & (left_s < SOON_S) & (now_c - usual > RISE_MIN_K)
+    for series in np.flatnonzero(soon).tolist():
+        yield Finding(
+            sign="heating",
+            subject=frame.subjects[series],
+            metric=frame.metric,
+            method="trend",
+            since_ns=int(frame.times_ns[since]),
+            until_ns=None,
+            noticed_ns=int(frame.times_ns[-1]),
+            confidence=CONFIDENCE * float(inspected.trust[series]),
+            value=float(now_c[series]),
+            usual=float(usual[series]),
+            unit="C",
+            limit_s=float(left_s[series]),
+            note=SIGNS["heating"],
+        )

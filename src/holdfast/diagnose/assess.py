@@ -1,0 +1,217 @@
+"""`assess`: from readings and the record to incidents, each with its cause, its evidence and its price."""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from holdfast.detect.detecting import detect
+from holdfast.detect.finding import Finding
+from holdfast.detect.scene import Planned, Scene, scene
+from holdfast.diagnose.incident import Alternative, Cause, Incident
+from holdfast.diagnose.pricing import price
+from holdfast.diagnose.weighing import LATE, Case, Hypothesis, lost_because, unknown
+from holdfast.economics.prices import DEFAULTS, Prices
+from holdfast.record.events import KnownEvent
+from holdfast.signals.quality import Flaw
+from holdfast.signals.source import Source
+from holdfast.topology.graph import Topology
+
+WINDOW_S = 1_800.0
+INCIDENTS_MAX = 16
+"""In one assessment of one run: who finds more has found one, and has not understood it."""
+BANS_MIN = 0.3
+"""A cause that is less likely than two to one is not named."""
+BANS_EARLY_MIN = 1.0
+"""While the run is not slower yet, ten to one: a warning must be worth it."""
+ALTERNATIVES_MAX = 3
+FLAWS_MAX = 5
+FLAW_WEIGHT, WIDE_FLAW_WEIGHT = 0.5, 0.15
+"""What it takes from confidence that all series beneath a verdict are flawed, and that a whole metric is."""
+STALLS = ("slow-checkpoint", "frequent-checkpoints")
+SYMPTOMS = ("slow-step", "late-compute", "late-exchange", "late-data", "wandering", *STALLS)
+
+
+class Assessment(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found at one moment, by run."""
+
+    at_ns: int
+    incidents: tuple[Incident, ...]
+    findings: tuple[Finding, ...]
+    flaws: tuple[Flaw, ...]
+
+
+def assess(
+    source: Source,
+    topology: Topology,
+    *,
+    now_ns: int,
+    events: Sequence[KnownEvent] = (),
+    runs: Sequence[str] = (),
+    planned: Sequence[Planned] = (),
+    window_s: float = WINDOW_S,
+    prices: Prices = DEFAULTS,
+) -> Assessment:
+    """Look at the last `window_s` of these runs (all that the events name, where none is given)."""
+    names = runs or tuple(dict.fromkeys(event.run for event in events if event.run))
+    scenes = [scene(run, events, planned, now_ns=now_ns) for run in names]
+    detected = detect(source, topology, scenes, window_ns=(now_ns - round(window_s * 1e9), now_ns + 1))
+    incidents: list[Incident] = []
+    for one in scenes:
+        findings = (*detected.machines, *detected.runs[one.run])
+        desk = _Desk(topology=topology, scene=one, flaws=detected.flaws, prices=prices, now_ns=now_ns)
+        incidents += _incidents(findings, desk)
+    found = (*detected.machines, *(finding for of_run in detected.runs.values() for finding in of_run))
+    return Assessment(at_ns=now_ns, incidents=tuple(incidents), findings=found, flaws=detected.flaws)
+
+
+class _Desk(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """What every incident of one run is written with."""
+
+    topology: Topology
+    scene: Scene
+    flaws: Sequence[Flaw]
+    prices: Prices
+    now_ns: int
+
+
+def _incidents(findings: Iterable[Finding], desk: _Desk) -> list[Incident]:
+    """The most likely cause and what it explains; then the same with what is left, until nothing is."""
+    left = _concerning(findings, desk.topology, desk.scene)
+    incidents: list[Incident] = []
+    while left and len(incidents) < INCIDENTS_MAX:
+        case = Case(left, desk.topology, desk.scene)
+        ranked = sorted(case.hypotheses(), key=lambda each: (-each.bans, each.subject))
+        is_slow = any(finding.sign in SYMPTOMS for finding in left)
+        if not ranked or ranked[0].bans < (BANS_MIN if is_slow else BANS_EARLY_MIN):
+            if not is_slow:
+                break
+            ranked.insert(0, unknown(case))
+        incidents.append(_incident(len(incidents) + 1, ranked, case, desk))
+        explained = {(finding.sign, finding.subject) for finding in ranked[0].explains}
+        left = [finding for finding in left if (finding.sign, finding.subject) not in explained]
+    return incidents
+
+
+def _concerning(findings: Iterable[Finding], topology: Topology, one: Scene) -> list[Finding]:
+    """What is found at the run and at anything that it depends on; all where the graph does not know it."""
+    if one.run not in topology:
+        return list(findings)
+    beneath = {one.run, *topology.causes(one.run)}
+    return [finding for finding in findings if finding.subject in beneath or finding.subject not in topology]
+
+
+def _incident(number: int, ranked: Sequence[Hypothesis], case: Case, desk: _Desk) -> Incident:
+    best, one = ranked[0], desk.scene
+    mechanism, explained = best.mechanism, best.explains
+    began_ns = min(finding.since_ns for finding in explained)
+    is_over = all(finding.until_ns is not None for finding in explained)
+    ended_ns = max(finding.until_ns or 0 for finding in explained) if is_over else None
+    slowdown = _slowdown(explained, one)
+    quality, flaws = _quality(explained, desk.flaws)
+    odds = [10.0**each.bans for each in ranked]
+    confidence = odds[0] / (1.0 + sum(odds)) * quality
+    lasted_s = ((ended_ns or desk.now_ns) - began_ns) / 1e9
+    cause = _cause(best, desk.topology)
+    late = [name for sign in LATE for name in case.by_sign.get(sign, ()) if sign in mechanism.slows]
+    return Incident(
+        name=f"{one.run}/s{number}",
+        run=one.run,
+        verdict=mechanism.verdict,
+        cause=cause,
+        domain=cause.domain,
+        owner=cause.owner,
+        seam=mechanism.seam,
+        path=_path(best.subject, one.run, desk.topology),
+        confidence=confidence,
+        quality=quality,
+        flaws=flaws,
+        began_ns=began_ns,
+        noticed_ns=min(finding.noticed_ns for finding in explained),
+        ended_ns=ended_ns,
+        what=_what(explained, one),
+        slowdown=slowdown,
+        affected=tuple(dict.fromkeys(late)),
+        evidence=tuple(sorted(best.evidence, key=lambda evidence: -evidence.weight)),
+        alternatives=_alternatives(ranked, odds, quality, desk.topology),
+        decides=mechanism.decides,
+        action=mechanism.action,
+        runbook=mechanism.name,
+        cost=price(slowdown, lasted_s, one.gpus, desk.prices) if one.gpus else None,
+    )
+
+
+def _cause(hypothesis: Hypothesis, topology: Topology) -> Cause:
+    mechanism, subject = hypothesis.mechanism, hypothesis.subject
+    known = subject in topology
+    return Cause(
+        subject=subject,
+        kind=topology.kind(subject) if known else "other",
+        mechanism=mechanism.name,
+        title=mechanism.title,
+        domain=mechanism.domain,
+        owner=mechanism.owner or (topology.owner(subject) if known else ""),
+    )
+
+
+def _path(subject: str, run: str, topology: Topology) -> tuple[str, ...]:
+    if subject == run or subject not in topology or run not in topology:
+        return (subject,)
+    return topology.path(subject, run) or (subject,)
+
+
+def _slowdown(explained: Iterable[Finding], one: Scene) -> float:
+    """Steps that are longer, and what stalls between them add to a step."""
+    step = max((finding for finding in explained if finding.sign == "slow-step"), key=_effect, default=None)
+    usual_s = step.usual if step is not None else one.step_s
+    stalls = [finding for finding in explained if finding.sign in STALLS]
+    if not usual_s:
+        return 1.0
+    return 1.0 + (max(map(_effect, stalls), default=0.0) + (_effect(step) if step else 0.0)) / usual_s
+
+
+def _effect(finding: Finding) -> float:
+    return max(finding.effect_s or 0.0, 0.0)
+
+
+def _quality(explained: Sequence[Finding], flaws: Sequence[Flaw]) -> tuple[float, tuple[str, ...]]:
+    """How far the readings behind it can be trusted: less where a series that it rests on has a flaw."""
+    used = {(finding.metric, finding.subject) for finding in explained}
+    metrics = {finding.metric for finding in explained}
+    near = [flaw for flaw in flaws if (flaw.metric, flaw.subject) in used]
+    wide = [flaw for flaw in flaws if not flaw.subject and flaw.metric in metrics]
+    share = len({(flaw.metric, flaw.subject) for flaw in near}) / len(used)
+    quality = (1.0 - FLAW_WEIGHT * share) * (1.0 - WIDE_FLAW_WEIGHT * bool(wide))
+    return quality, tuple(flaw.text for flaw in (*wide, *near)[:FLAWS_MAX])
+
+
+def _what(explained: Iterable[Finding], one: Scene) -> str:
+    """What is seen in the run, in a clause."""
+    by_sign: dict[str, list[Finding]] = {}
+    for finding in explained:
+        by_sign.setdefault(finding.sign, []).append(finding)
+    parts = []
+    for sign in SYMPTOMS:
+        if found := by_sign.get(sign):
+            worst = max(found, key=_effect)
+            who = "" if worst.subject == one.run else f"{len(found)} members: "
+            parts.append(f"{who}{worst.note} ({worst.value:.3g} {worst.unit}, usually {worst.usual:.3g})")
+    return "; ".join(parts) or "the run is not slower yet"
+
+
+def _alternatives(
+    ranked: Sequence[Hypothesis], odds: Sequence[float], quality: float, topology: Topology
+) -> tuple[Alternative, ...]:
+    """The next ones, one for each mechanism or subject, and the most telling reason why they lost."""
+    best = ranked[0]
+    found: list[Alternative] = []
+    for each, weight in zip(ranked[1:], odds[1:], strict=True):
+        if len(found) == ALTERNATIVES_MAX:
+            break
+        found.append(
+            Alternative(
+                cause=_cause(each, topology),
+                confidence=weight / (1.0 + sum(odds)) * quality,
+                lost_because=lost_because(best, each),
+            )
+        )
+    return tuple(found)

@@ -1,0 +1,409 @@
+"""How much each possible cause explains: the evidence for it and against it, in bans.
+
+A hypothesis is a mechanism at a subject. What speaks for it: signs at the subject, signs at what depends on
+it and nowhere else, exactly its dependents being late, its having come first, sizes that fit. What speaks
+against it: healthy members beneath it, late ones that are not, signs of something else. The weights are in
+`mechanisms`; the rest is counting.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import pairwise
+
+import msgspec
+
+from holdfast.detect.finding import Finding
+from holdfast.detect.scene import Scene
+from holdfast.diagnose.incident import Evidence
+from holdfast.diagnose.mechanisms import MECHANISMS, Mechanism
+from holdfast.topology.graph import Topology
+
+PRIOR = -1.0
+"""Of any one cause, against there being none that is known: one in ten."""
+FITS_MIN = 0.3
+"""A sign that fits a subject worse is not thought of as coming from there."""
+FOLLOWS_RECALL = 0.4
+"""Of what depends on a cause so much need show a consequence: the hottest first."""
+UNEVEN_SHARE = 0.5
+"""Where some have more than their share, it is at most half of them."""
+SYMPTOM_WEIGHT = 1.2
+EVERYONE_WEIGHT = 0.6
+EVERYONE_SHARE = 0.8
+FIRST_WEIGHT, AFTER_WEIGHT = 0.2, -0.6
+AFTER_NS = 90 * 10**9
+"""Observations need not arrive in the order of events; later than this is later."""
+DECIDED_WEIGHT = 0.8
+DECIDED_NS = 300 * 10**9
+REGULAR_WEIGHT = 0.8
+SIZE_WEIGHT = 0.3
+NOTHING_SHOWS = -0.2
+"""A member that is late with no sign beneath it: either sensors are missing, or it is not the machine."""
+SHOWN_MAX = 4
+"""Subjects that evidence names."""
+CLOCK_BOUND = (0.4, 1.1)
+"""Of the time computed, the share that grows as the clock falls, between memory-bound and more than bound."""
+LATE = ("late-compute", "late-exchange", "late-data")
+
+
+class _All:
+    """A set that has everything in it."""
+
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
+EVERYTHING = _All()
+
+
+class Fit(msgspec.Struct, frozen=True, kw_only=True):
+    """How a sign lies around a subject: hit of the `total` that show it, of the `reached` that could."""
+
+    hit: int
+    reached: int
+    total: int
+
+    @property
+    def precision(self) -> float:
+        return self.hit / self.total
+
+    @property
+    def recall(self) -> float:
+        return self.hit / self.reached
+
+    @property
+    def f1(self) -> float:
+        return 2 * self.hit / (self.total + self.reached)
+
+
+class Hypothesis(msgspec.Struct, frozen=True, kw_only=True):
+    """A mechanism at a subject, with what speaks for it and against it."""
+
+    mechanism: Mechanism
+    subject: str
+    evidence: tuple[Evidence, ...]
+    explains: tuple[Finding, ...]
+
+    @property
+    def bans(self) -> float:
+        return PRIOR + sum(one.weight for one in self.evidence)
+
+
+UNKNOWN = Mechanism(
+    name="unknown",
+    title="nothing that is known explains it",
+    domain="none",
+    seam="none",
+    kinds=("run",),
+    verdict="unknown",
+    reach="everyone",
+    slows=(),
+    decides="What the late members have in common, and what changed when it began.",
+    action="Look at the findings and at what changed; what it was is worth a mechanism of its own.",
+)
+
+
+class Case:
+    """The findings around one run, by sign, and how each sign lies in the graph."""
+
+    def __init__(self, findings: Sequence[Finding], topology: Topology, scene: Scene) -> None:
+        self.findings, self.topology, self.scene = findings, topology, scene
+        self.by_sign: dict[str, dict[str, Finding]] = {}
+        for finding in findings:
+            at = self.by_sign.setdefault(finding.sign, {})
+            if finding.subject not in at or finding.confidence > at[finding.subject].confidence:
+                at[finding.subject] = finding
+        self._radius: dict[str, frozenset[str]] = {}
+        self._found: dict[tuple[str, str], list[Finding]] = {}
+        self._fits = {sign: self._around(set(at)) for sign, at in self.by_sign.items()}
+
+    @cached_property
+    def members(self) -> tuple[str, ...]:
+        """The run's members that are in the graph."""
+        topology = self.topology
+        if self.scene.run not in topology:
+            return ()
+        return tuple(
+            name for name in topology.dependencies(self.scene.run) if topology.kind(name) == "member"
+        )
+
+    @cached_property
+    def late(self) -> dict[str, set[str]]:
+        return {sign: set(self.by_sign.get(sign, ())) for sign in LATE}
+
+    def has(self, sign: str) -> bool:
+        return sign in self.by_sign
+
+    def fit(self, sign: str, subject: str) -> Fit | None:
+        return self._fits.get(sign, {}).get(subject)
+
+    def hypotheses(self) -> Iterator[Hypothesis]:
+        """Every mechanism at every subject that a sign points to."""
+        for mechanism in MECHANISMS:
+            for subject in self._candidates(mechanism):
+                evidence = tuple(self._evidence(mechanism, subject))
+                yield Hypothesis(
+                    mechanism=mechanism,
+                    subject=subject,
+                    evidence=evidence,
+                    explains=tuple(self._explained(mechanism, subject)),
+                )
+
+    # -- where a sign points ---------------------------------------------------------------------------
+
+    def _around(self, subjects: set[str]) -> dict[str, Fit]:
+        total = len(subjects)
+        fits = {subject: Fit(hit=1, reached=1, total=total) for subject in subjects}
+        known = [subject for subject in subjects if subject in self.topology]
+        for kind in {self.topology.kind(subject) for subject in known}:
+            of_kind = [subject for subject in known if self.topology.kind(subject) == kind]
+            among = self.members if kind == "member" and self.members else self.topology.names(kind)
+            for shared in self.topology.common_causes(of_kind, among):
+                fits[shared.subject] = Fit(hit=shared.hit, reached=shared.reached, total=total)
+        return fits
+
+    def _candidates(self, mechanism: Mechanism) -> list[str]:
+        needs = mechanism.needs or tuple(mechanism.shows)
+        if mechanism.kinds == ("run",):
+            return [self.scene.run] if any(self.has(sign) for sign in needs) else []
+        found: dict[str, None] = {}
+        for sign in needs:
+            for subject, fit in self._fits.get(sign, {}).items():
+                is_there = subject in self.topology and self.topology.kind(subject) in mechanism.kinds
+                is_its_own = sign in mechanism.shows and subject in self.by_sign[sign]
+                if is_there and (is_its_own or _share(mechanism, sign, fit) >= FITS_MIN):
+                    found[subject] = None
+        return list(found)
+
+    # -- what speaks for and against -------------------------------------------------------------------
+
+    def _evidence(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
+        yield from self._signs(mechanism, subject)
+        yield from self._contrary(mechanism, subject)
+        yield from self._symptoms(mechanism, subject)
+        yield from self._order(mechanism, subject)
+        yield from self._decisions(mechanism)
+        yield from self._sizes(mechanism, subject)
+        if mechanism.name == "slow-node":
+            yield Evidence(
+                text="no reading of the node or of what it depends on is unusual", weight=NOTHING_SHOWS
+            )
+
+    def _signs(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
+        for sign, weight in (*mechanism.shows.items(), *mechanism.follows.items()):
+            fit = self.fit(sign, subject)
+            if fit is None and mechanism.kinds == ("run",) and self.has(sign):
+                fit = self._over_run(sign)
+            if fit is None:
+                continue
+            share = _share(mechanism, sign, fit)
+            seen = self._at(sign, subject)
+            sure = max(finding.confidence for finding in seen)
+            yield _seen(seen, weight * share * sure, fit)
+
+    def _over_run(self, sign: str) -> Fit | None:
+        """Of a sign at members or their nodes: how many of the run's have it."""
+        count = len(self.members) or len(self.scene.members)
+        total = len(self.by_sign[sign])
+        return Fit(hit=min(total, count), reached=max(count, total), total=total) if count else None
+
+    def _contrary(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
+        near = self._near(subject)
+        for sign, weight in mechanism.against.items():
+            seen = [finding for finding in self.by_sign.get(sign, {}).values() if finding.subject in near]
+            if seen:
+                yield _seen(seen, -weight * max(finding.confidence for finding in seen), None)
+
+    def _near(self, subject: str) -> set[str] | _All:
+        """The subject, what depends on it and what it depends on; for a run everything."""
+        if subject == self.scene.run or subject not in self.topology:
+            return EVERYTHING
+        topology = self.topology
+        return {subject, *topology.blast_radius(subject), *topology.causes(subject)}
+
+    def _symptoms(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
+        """Who is late and who is not, against who would be."""
+        signs = [sign for sign in mechanism.slows if sign in LATE]
+        late = set().union(*(self.late[sign] for sign in signs)) if signs else set()
+        others = [sign for sign in LATE if sign not in signs and self.late[sign]]
+        if mechanism.reach == "beneath" and subject != self.scene.run:
+            yield from self._beneath(subject, late, others)
+        elif mechanism.reach == "beneath":
+            yield from self._scattered(late)
+        elif mechanism.reach == "everyone" and signs:
+            yield from self._everyone(late, others)
+
+    def _beneath(self, subject: str, late: set[str], others: list[str]) -> Iterator[Evidence]:
+        beneath = set(self.topology.blast_radius(subject, "member")) & set(self.members)
+        if not late:
+            if others:
+                text = f"members are late, but not in the way this would make them ({others[0]})"
+                yield Evidence(text=text, weight=-SYMPTOM_WEIGHT / 2)
+            return
+        hit = len(late & beneath)
+        fit = 2 * hit / (len(late) + len(beneath)) if beneath else 0.0
+        healthy, elsewhere = len(beneath) - hit, len(late) - hit
+        text = f"{hit} of the {len(late)} late members depend on it"
+        if healthy:
+            text += f"; {healthy} that depend on it are not late"
+        elif hit and not elsewhere:
+            text += ", and no member that depends on it is on time"
+        yield Evidence(text=text, weight=SYMPTOM_WEIGHT * (2 * fit - 1), subjects=_some(late & beneath))
+
+    def _scattered(self, late: set[str]) -> Iterator[Evidence]:
+        """Late members that have no machine in common, but something regular about them."""
+        if len(late) < 2:
+            yield Evidence(text="a single late member is no stage", weight=-SYMPTOM_WEIGHT)
+            return
+        shared = self.topology.common_causes(late & set(self.members), self.members)
+        best = max((one.likeness for one in shared if one.kind not in ("run", "pool")), default=0.0)
+        yield Evidence(
+            text=f"the {len(late)} late members have no machine in common that the others have not"
+            if best < EVERYONE_SHARE
+            else "the late members are exactly those of one machine or switch",
+            weight=SYMPTOM_WEIGHT * (1 - 2 * best),
+            subjects=_some(late),
+        )
+        if (every := _every(sorted(late), self.members)) is not None:
+            text = f"they are every {every}th member in order, as the stages of a pipeline are"
+            yield Evidence(text=text, weight=REGULAR_WEIGHT)
+
+    def _everyone(self, late: set[str], others: list[str]) -> Iterator[Evidence]:
+        count = len(self.members) or len(self.scene.members)
+        if not late or not count:
+            return
+        share = len(late) / count
+        weight = EVERYONE_WEIGHT if share >= EVERYONE_SHARE else -EVERYONE_WEIGHT
+        yield Evidence(text=f"{len(late)} of {count} members wait", weight=weight, subjects=_some(late))
+
+    def _order(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
+        causes = [one.since_ns for sign in mechanism.shows for one in self._at(sign, subject)]
+        effects = [one.since_ns for sign in mechanism.slows for one in self.by_sign.get(sign, {}).values()]
+        if not causes or not effects or mechanism.kinds == ("run",):
+            return
+        lead_s = (min(effects) - min(causes)) / 1e9
+        if lead_s >= -AFTER_NS / 1e9:
+            if lead_s > 0:
+                yield Evidence(text=f"it began {lead_s:.0f} s before the first symptom", weight=FIRST_WEIGHT)
+        else:
+            yield Evidence(text=f"it began {-lead_s:.0f} s after the first symptom", weight=AFTER_WEIGHT)
+
+    def _decisions(self, mechanism: Mechanism) -> Iterator[Evidence]:
+        since = [one.since_ns for sign in mechanism.slows for one in self.by_sign.get(sign, {}).values()]
+        for decided in self.scene.decisions:
+            if decided.action not in mechanism.decisions or not since:
+                continue
+            if abs(min(since) - decided.at_ns) < DECIDED_NS:
+                text = f"{decided.action} was decided then: {decided.reason}"
+                yield Evidence(text=text, weight=DECIDED_WEIGHT, since_ns=decided.at_ns)
+
+    def _sizes(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
+        """Whether an effect is as large as its cause would make it."""
+        if "low-clock" in mechanism.follows and (clocks := self._at("low-clock", subject)):
+            late = self.by_sign.get("late-compute", {}).values()
+            if late:
+                slower = max(one.usual / one.value for one in clocks if one.value > 0) - 1
+                longer = max(one.value / one.usual for one in late if one.usual > 0) - 1
+                low, high = (bound * slower for bound in CLOCK_BOUND)
+                fits = low <= longer <= high
+                text = f"clocks so low make computing {low:.0%} to {high:.0%} longer; {longer:.0%} is seen"
+                yield Evidence(text=text, weight=SIZE_WEIGHT if fits else -SIZE_WEIGHT)
+        if "slow-writes" in mechanism.shows and (writes := self._at("slow-writes", subject)):
+            for stall in self.by_sign.get("slow-checkpoint", {}).values():
+                writes_x, stall_x = writes[0].value / writes[0].usual, stall.value / stall.usual
+                fits = 0.5 <= stall_x / writes_x <= 2.0
+                text = f"writes take {writes_x:.1f} times as long, and checkpoints {stall_x:.1f} times"
+                yield Evidence(text=text, weight=SIZE_WEIGHT if fits else -SIZE_WEIGHT)
+
+    # -- what it would account for ---------------------------------------------------------------------
+
+    def _at(self, sign: str, subject: str) -> list[Finding]:
+        """The findings of a sign at the subject or at what depends on it."""
+        if (sign, subject) not in self._found:
+            self._found[sign, subject] = self._look(self.by_sign.get(sign, {}), subject)
+        return self._found[sign, subject]
+
+    def _look(self, at: Mapping[str, Finding], subject: str) -> list[Finding]:
+        if not at or subject in at:
+            return [at[subject]] if at else []
+        if subject == self.scene.run:
+            return list(at.values())
+        near = self._beneath_of(subject)
+        return [finding for name, finding in at.items() if name in near]
+
+    def _beneath_of(self, subject: str) -> frozenset[str]:
+        if subject not in self._radius:
+            inside = self.topology.blast_radius(subject) if subject in self.topology else ()
+            self._radius[subject] = frozenset(inside)
+        return self._radius[subject]
+
+    def _explained(self, mechanism: Mechanism, subject: str) -> Iterator[Finding]:
+        for sign in (*mechanism.shows, *mechanism.follows):
+            yield from self._at(sign, subject)
+        for sign in mechanism.slows:
+            for name, finding in self.by_sign.get(sign, {}).items():
+                everywhere = mechanism.reach != "beneath" or sign not in LATE or subject == self.scene.run
+                if everywhere or name in self._beneath_of(subject):
+                    yield finding
+
+
+def unknown(case: Case) -> Hypothesis:
+    """Nothing explains what is wrong with the run."""
+    symptoms = tuple(finding for finding in case.findings if finding.effect_s is not None)
+    return Hypothesis(mechanism=UNKNOWN, subject=case.scene.run, evidence=(), explains=symptoms)
+
+
+def lost_because(best: Hypothesis, other: Hypothesis) -> str:
+    """What speaks most against it; or what the better one has and it has not."""
+    against = min(other.evidence, key=lambda one: one.weight, default=None)
+    if against is not None and against.weight < 0:
+        return against.text
+    mine = {one.metric for one in other.evidence}
+    more = [one for one in best.evidence if one.weight > 0 and one.metric not in mine]
+    if more:
+        return f"it does not explain this: {max(more, key=lambda one: one.weight).text}"
+    return "it explains the same, less well"
+
+
+def _share(mechanism: Mechanism, sign: str, fit: Fit) -> float:
+    """How well a sign lies where this mechanism would put it, between 0 and 1."""
+    if sign in mechanism.uneven:
+        return fit.precision * (1.0 if fit.recall <= UNEVEN_SHARE else 0.0)
+    if sign in mechanism.shows:
+        return fit.f1
+    return fit.precision * min(1.0, fit.recall / FOLLOWS_RECALL)
+
+
+def _seen(findings: Sequence[Finding], weight: float, fit: Fit | None) -> Evidence:
+    first = min(findings, key=lambda finding: finding.since_ns)
+    strongest = max(findings, key=lambda finding: finding.confidence)
+    where = strongest.subject if len(findings) == 1 else f"{len(findings)} subjects"
+    text = f"{strongest.note}: {_figure(strongest)} at {where}"
+    if fit is not None and fit.total > fit.hit:
+        text += f", and at {fit.total - fit.hit} elsewhere"
+    return Evidence(
+        text=text,
+        weight=weight,
+        metric=strongest.metric,
+        subjects=_some([finding.subject for finding in findings]),
+        since_ns=first.since_ns,
+    )
+
+
+def _figure(finding: Finding) -> str:
+    unit = f" {finding.unit}" if finding.unit else ""
+    if finding.method == "event":
+        return f"{finding.value:g}"
+    against = "limit" if finding.method == "limit" else "usual"
+    return f"{finding.value:.3g}{unit} ({against} {finding.usual:.3g})"
+
+
+def _some(subjects: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(subjects)[:SHOWN_MAX])
+
+
+def _every(late: Sequence[str], members: Sequence[str]) -> int | None:
+    """k, where the late ones are every k-th of the members in order."""
+    place: Mapping[str, int] = {member: number for number, member in enumerate(sorted(members))}
+    at = [place[member] for member in late if member in place]
+    steps = {after - before for before, after in pairwise(at)}
+    return steps.pop() if len(steps) == 1 and len(at) > 1 and at[1] - at[0] > 1 else None

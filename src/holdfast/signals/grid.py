@@ -1,0 +1,104 @@
+"""Samples at their true times to a frame on a grid of times.
+
+Every exporter is scraped at a moment of its own within the interval, and a little late or early each time.
+Cut at fixed times, an exporter whose moment lies near the cut would have two samples in one cell and none in
+the next; so the cells of each series lie around its own moment.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.signals.catalogue import Metric
+from holdfast.signals.frame import Frame, Labels, Word
+
+COARSE_FACTOR = 1.25
+"""Of the step asked for: what is scraped less often than this gets a grid as coarse as its scrapes."""
+CELLS_MAX = 100_000
+SECOND_NS = 1_000_000_000
+LEFT_OUT = -1
+
+
+class Samples(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """Some series as they were scraped, one after the other, each in the order of time and none without any.
+
+    series: of each sample, the index of its labels. words: texts by the index of the sample, whose value is
+    NaN.
+    """
+
+    labels: tuple[Labels, ...]
+    series: NDArray[np.int64]
+    times_ns: NDArray[np.int64]
+    values: NDArray[np.float64]
+    words: tuple[tuple[int, str], ...] = ()
+
+
+def on_grid(
+    metric: Metric,
+    samples: Samples,
+    *,
+    window_ns: tuple[int, int],
+    step_ns: int,
+    name: Callable[[Labels], str | None],
+) -> Frame | None:
+    """A frame whose last cell ends with the window. Where a cell has several samples the last one counts.
+
+    A series that has no name is left out: nothing could be said of it.
+    """
+    names = [name(labels) for labels in samples.labels]
+    kept = [index for index, subject in enumerate(names) if subject]
+    if not kept:
+        return None
+    column = np.full(len(names), LEFT_OUT)
+    column[kept] = np.arange(len(kept))
+    step_ns = _step_ns(samples, step_ns)
+    times_ns = _times_ns(window_ns, step_ns)
+    cells, columns = _cells(samples, times_ns, step_ns), column[samples.series]
+    inside = (cells >= 0) & (columns >= 0)
+    values = np.full((len(times_ns), len(kept)), np.nan)
+    values[cells[inside], columns[inside]] = samples.values[inside]
+    return Frame(
+        metric=metric.name,
+        kind=metric.kind,
+        meaning=metric.meaning,
+        subjects=tuple(subject for subject in names if subject),
+        labels=tuple(samples.labels[index] for index in kept),
+        times_ns=times_ns,
+        values=values,
+        words=tuple(
+            Word(time=int(cells[at]), series=int(columns[at]), text=text)
+            for at, text in samples.words
+            if inside[at]
+        ),
+    )
+
+
+def _times_ns(window_ns: tuple[int, int], step_ns: int) -> NDArray[np.int64]:
+    cells = min(CELLS_MAX, -(-(window_ns[1] - window_ns[0]) // step_ns))
+    return window_ns[1] + np.arange(-cells, 0, dtype=np.int64) * step_ns
+
+
+def _step_ns(samples: Samples, step_ns: int) -> int:
+    """The step, or the usual time between samples in whole seconds where that is longer."""
+    gaps_ns = np.diff(samples.times_ns)[np.diff(samples.series) == 0]
+    interval_ns = float(np.median(gaps_ns)) if len(gaps_ns) else 0.0
+    if interval_ns <= COARSE_FACTOR * step_ns:
+        return step_ns
+    return max(SECOND_NS, round(interval_ns / SECOND_NS) * SECOND_NS)
+
+
+def _cells(samples: Samples, times_ns: NDArray[np.int64], step_ns: int) -> NDArray[np.int64]:
+    """The cell of each sample, counted back from the window's end so that the newest is never lost.
+
+    A series' own moment is the mean of its samples' phases, as on a circle.
+    """
+    count = len(samples.labels)
+    steps_ago = (times_ns[-1] + step_ns - samples.times_ns) / step_ns
+    angles = 2 * np.pi * steps_ago
+    sines = np.bincount(samples.series, np.sin(angles), count)
+    cosines = np.bincount(samples.series, np.cos(angles), count)
+    moments = np.arctan2(sines, cosines) / (2 * np.pi) % 1.0
+    ago = np.maximum(0, np.rint(steps_ago - moments[samples.series])).astype(np.int64)
+    return np.asarray(len(times_ns) - 1 - ago, np.int64)

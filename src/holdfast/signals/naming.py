@@ -1,0 +1,130 @@
+"""From the labels that exporters give to the names of subjects, by what each kind of metric is about.
+
+Names are those of the topology: a GPU is `host.index`, a port `host/device`. Of a host there is the name that
+it gives itself (`hostname`), else the one that it is scraped under (`instance`).
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+
+from holdfast.signals.catalogue import Metric, Scope
+from holdfast.signals.frame import Labels
+
+Buses = Mapping[tuple[str, str], str]
+"""Host and PCI address to the GPU that sits there."""
+NO_BUSES: Buses = MappingProxyType({})
+SLURM = "slurm"
+FIRST_PORT = "1"
+
+_ADDRESS = re.compile(r"([0-9a-fA-F]+):([0-9a-fA-F]+):([0-9a-fA-F]+)\.([0-9a-fA-F]+)")
+_INSTANCE = re.compile(r"(?:\w+://)?(\[[^\]]+\]|[^:/\[\]]+)(?::\d+)?(?:/.*)?")
+_CDU = re.compile(r"/CDUs/([^/]+)")
+_NUMBER = re.compile(r"(\d+)$")
+
+
+def subject_of(metric: Metric, labels: Labels, buses: Buses = NO_BUSES) -> str | None:
+    """Whom a series is about; None where its labels do not tell.
+
+    buses: what `buses_of` has learned. A PCI device that is none of these GPUs is its host's.
+    """
+    if metric.scope == "pci":
+        host = host_of(labels)
+        return buses.get((host, _pci_address(labels)), host) if host else None
+    return _NAMERS[metric.scope](labels) or None
+
+
+def buses_of(series: Iterable[Labels]) -> dict[tuple[str, str], str]:
+    """Where the GPUs sit, from the labels of any of dcgm-exporter's metrics."""
+    found = {}
+    for labels in series:
+        host, gpu = host_of(labels), _gpu(labels)
+        if host and gpu and (address := _ADDRESS.fullmatch(labels.get("pci_bus_id", ""))):
+            found[host, _address(*address.groups())] = gpu
+    return found
+
+
+def host_of(labels: Labels) -> str:
+    """The host's name; empty where there is none."""
+    if named := labels.get("hostname") or labels.get("Hostname"):
+        return named
+    instance = _INSTANCE.fullmatch(labels.get("instance", ""))
+    return instance[1].strip("[]") if instance else ""
+
+
+def _address(domain: str, bus: str, device: str, function: str) -> str:
+    """One spelling of the several: DCGM has a domain of eight digits and capitals."""
+    return f"{int(domain, 16):04x}:{int(bus, 16):02x}:{int(device, 16):02x}.{int(function, 16):x}"
+
+
+def _pci_address(labels: Labels) -> str:
+    parts = [labels.get(part, "") for part in ("segment", "bus", "device", "function")]
+    found = _ADDRESS.fullmatch("{}:{}:{}.{}".format(*parts))
+    return _address(*found.groups()) if found else ""
+
+
+def _gpu(labels: Labels) -> str:
+    """dcgm-exporter has `gpu`; Redfish's exporters have a system and `gpu_id`, NCCL's inspector a `node`."""
+    host = host_of(labels)
+    if "system_id" in labels or "slurm_job_id" in labels:
+        host = labels.get("system_id") or labels.get("node", "")
+    index = _NUMBER.search(labels.get("gpu") or labels.get("gpu_id", ""))
+    return f"{host}.{int(index[1])}" if host and index else ""
+
+
+def _port(labels: Labels) -> str:
+    host, device, port = host_of(labels), labels.get("device", ""), labels.get("port", FIRST_PORT)
+    if not (host and device):
+        return ""
+    return f"{host}/{device}" if port == FIRST_PORT else f"{host}/{device}/{port}"
+
+
+def _loop(labels: Labels) -> str:
+    """densewatch has its name, Redfish its place."""
+    if "cdu" in labels:
+        return labels["cdu"]
+    place = _CDU.search(labels.get("@odata.id", ""))
+    return place[1] if place else ""
+
+
+def _chassis(labels: Labels) -> str:
+    return labels.get("chassis_id", "")
+
+
+def _switch(labels: Labels) -> str:
+    return labels.get("switch", "")
+
+
+def _member(labels: Labels) -> str:
+    """A member that has its node's name is that node's; any other has a name only within its run."""
+    member, run = labels.get("member", ""), labels.get("run", "")
+    if not member or member == labels.get("node"):
+        return member
+    return f"{run}/{member}" if run else member
+
+
+def _pair(labels: Labels) -> str:
+    source, target = labels.get("source", ""), labels.get("target", "")
+    return f"{source}>{target}" if source and target else ""
+
+
+_NAMERS: dict[Scope, Callable[[Labels], str]] = {
+    "gpu": _gpu,
+    "clock_event": _gpu,
+    "xid": _gpu,
+    "port": _port,
+    "node": host_of,
+    "nfs": host_of,
+    "loop": _loop,
+    "connector": _loop,
+    "supply": _chassis,
+    "chassis": _chassis,
+    "switch": _switch,
+    "uplink": _switch,
+    "slurm": lambda labels: SLURM,
+    "run": lambda labels: labels.get("run", ""),
+    "member": _member,
+    "decode": host_of,
+    "worker": lambda labels: labels.get("worker_id", ""),
+    "pair": _pair,
+}

@@ -1,0 +1,276 @@
+"""Frames from a server with Prometheus' HTTP API: Prometheus, VictoriaMetrics, Thanos, Mimir.
+
+Asked for are the raw samples of a metric (`metric[30m]`), not their evaluation at each step (`query_range`):
+the latter repeats the last value for five minutes after an exporter fell silent, and so hides what is
+missing. How many samples a server gives at once is limited; a window that is too long for it is asked for in
+halves.
+"""
+
+import time
+from collections.abc import Mapping
+from typing import Self, TypeVar
+
+import httpx
+import msgspec
+import numpy as np
+
+from holdfast.signals.catalogue import describe
+from holdfast.signals.frame import Frame, Labels
+from holdfast.signals.grid import SECOND_NS, Samples, on_grid
+from holdfast.signals.naming import NO_BUSES, Buses, buses_of, subject_of
+from holdfast.signals.source import SourceError
+
+STEP_S = 10.0
+TIMEOUT_S = 30.0
+RETRY_WAITS_S = (0.2, 1.0)
+"""Before the second try and the third, which is the last."""
+WINDOW_NS_MAX = 3_600 * SECOND_NS
+"""Of one query: an answer is held in memory whole."""
+WINDOW_NS_MIN = SECOND_NS
+"""A server to which a second of a metric is too much will not be asked for less."""
+MS_NS = 1_000_000
+BUSES_METRIC = "DCGM_FI_DEV_GPU_TEMP"
+BUSES_NS_MAX = 600 * SECOND_NS
+"""How long it is believed where the GPUs sit."""
+TOO_MUCH = ("too many samples", "-search.max", "exceeded the maximum", "exceeded samples limit")
+"""By these words in their complaint servers are known to have had too much asked of them."""
+COMPLAINT_LENGTH_MAX = 300
+
+_PUNCTUATION = b'[]"'
+
+T = TypeVar("T")
+
+
+class Access(msgspec.Struct, frozen=True, kw_only=True):
+    """How to be let in. bearer: a token; user, password: basic authentication; headers: a tenant's, say."""
+
+    bearer: str = ""
+    user: str = ""
+    password: str = ""
+    headers: Mapping[str, str] = {}
+    timeout_s: float = TIMEOUT_S
+
+
+class _Series(msgspec.Struct, frozen=True):
+    """values: left as text; a million pairs of Python objects would take longer than all the rest."""
+
+    metric: Labels
+    values: msgspec.Raw
+
+
+class _Matrix(msgspec.Struct, frozen=True):
+    result: list[_Series]
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    status: str
+    data: msgspec.Raw = msgspec.Raw(b"null")
+    error: str = ""
+
+
+class _TooMuch(Exception):
+    """The server will not give so many samples at once."""
+
+
+class Prometheus:
+    """A server by its URL, up to where `/api/v1` begins.
+
+    step_s: of the frames' grid. where: labels that all series must have, where one server has several
+    clusters.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        access: Access = Access(),  # noqa: B008  frozen
+        step_s: float = STEP_S,
+        where: Mapping[str, str] = {},
+    ) -> None:
+        self._url = url.rstrip("/")
+        self._step_ns = round(step_s * SECOND_NS)
+        self._where = dict(where)
+        self._buses: tuple[int, Buses] = (-BUSES_NS_MAX, NO_BUSES)
+        self._client = _client(self._url, access)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def metrics(self) -> tuple[str, ...]:
+        names = self._get("label/__name__/values", {"match[]": self._selector(None)})
+        return tuple(sorted(self._decoded(names, list[str])))
+
+    def frame(self, metric: str, window_ns: tuple[int, int]) -> Frame | None:
+        """One metric from its raw samples, each in the cell of the grid that is nearest to it."""
+        known = describe(metric)
+        samples = self._samples(metric, window_ns)
+        if samples is None:
+            return None
+        buses = self._learned_buses(window_ns) if known.scope == "pci" else NO_BUSES
+        return on_grid(
+            known,
+            samples,
+            window_ns=window_ns,
+            step_ns=self._step_ns,
+            name=lambda labels: subject_of(known, labels, buses),
+        )
+
+    # -- asking ---------------------------------------------------------------------------------------
+
+    def _selector(self, metric: str | None) -> str:
+        """The name is a label like any other, which allows any name; without one, all there are."""
+        name = '__name__!=""' if metric is None else f"__name__={_quoted(metric)}"
+        return "{" + ",".join([name, *(f"{key}={_quoted(text)}" for key, text in self._where.items())]) + "}"
+
+    def _samples(self, metric: str, window_ns: tuple[int, int]) -> Samples | None:
+        parts, begin_ns, length_ns = [], window_ns[0], WINDOW_NS_MAX
+        while begin_ns < window_ns[1]:
+            end_ns = min(begin_ns + length_ns, window_ns[1])
+            try:
+                parts.append(self._part(metric, (begin_ns, end_ns)))
+            except _TooMuch as complaint:
+                if length_ns // 2 < WINDOW_NS_MIN:
+                    raise SourceError(f"{self._url} cannot give {metric}: {complaint}.") from None
+                length_ns = min(length_ns, end_ns - begin_ns) // 2
+                continue
+            begin_ns = end_ns
+        return _joined([series for part in parts for series in part], window_ns)
+
+    def _part(self, metric: str, window_ns: tuple[int, int]) -> list[_Series]:
+        """A range ends with its time and may or may not have the moment at which it begins: ask for more."""
+        begin_ms, end_ms = window_ns[0] // MS_NS, -(-window_ns[1] // MS_NS)
+        query = f"{self._selector(metric)}[{end_ms - begin_ms + 1}ms]"
+        data = self._get("query", {"query": query, "time": f"{end_ms / 1e3:.3f}"})
+        return self._decoded(data, _Matrix).result
+
+    def _learned_buses(self, window_ns: tuple[int, int]) -> Buses:
+        learned_ns, buses = self._buses
+        if abs(window_ns[1] - learned_ns) >= BUSES_NS_MAX:
+            times = {"start": f"{window_ns[0] / 1e9:.3f}", "end": f"{window_ns[1] / 1e9:.3f}"}
+            data = self._get("series", {"match[]": self._selector(BUSES_METRIC), **times})
+            buses = buses_of(self._decoded(data, list[Labels]))
+            self._buses = (window_ns[1], buses)
+        return buses
+
+    def _get(self, call: str, form: Mapping[str, str]) -> msgspec.Raw:
+        """What the API answers. Transport failures and the server's own are tried again, refusals are not."""
+        waits_s = iter(RETRY_WAITS_S)
+        while True:
+            try:
+                answer = self._once(call, form)
+            except httpx.TransportError as error:
+                failure = f"{self._url} cannot be reached: {_reason(error)}."
+            else:
+                if answer.status_code < httpx.codes.INTERNAL_SERVER_ERROR:
+                    return self._checked(answer)
+                failure = f"{self._url} answered {answer.status_code}: {_complaint(answer)}."
+                if _is_too_much(failure):
+                    raise _TooMuch(_complaint(answer))
+            wait_s = next(waits_s, None)
+            if wait_s is None:
+                raise SourceError(failure, hint="Is the URL right, and does the server run?")
+            time.sleep(wait_s)
+
+    def _once(self, call: str, form: Mapping[str, str]) -> httpx.Response:
+        """POST, for a selector may be longer than a URL; the names of labels are only to be had by GET."""
+        path = f"{self._url}/api/v1/{call}"
+        if call.startswith("label/"):
+            return self._client.get(path, params=dict(form))
+        return self._client.post(path, data=dict(form))
+
+    def _checked(self, answer: httpx.Response) -> msgspec.Raw:
+        if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+            raise SourceError(
+                f"{self._url} does not let us in ({answer.status_code}).", hint="Give a token or a password."
+            )
+        try:
+            body = msgspec.json.decode(answer.content, type=_Answer)
+        except msgspec.DecodeError:
+            raise self._stranger() from None
+        if body.status == "success":
+            return body.data
+        complaint = _complaint(answer)
+        if _is_too_much(complaint):
+            raise _TooMuch(complaint)
+        raise SourceError(f"{self._url} answered {answer.status_code}: {complaint}.")
+
+    def _decoded(self, data: msgspec.Raw, kind: type[T]) -> T:
+        try:
+            return msgspec.json.decode(data, type=kind)
+        except msgspec.DecodeError:
+            raise self._stranger() from None
+
+    def _stranger(self) -> SourceError:
+        return SourceError(
+            f"{self._url} answers, but not as a Prometheus does.",
+            hint="Give the URL up to where /api/v1 begins, such as http://prometheus:9090.",
+        )
+
+
+def _client(url: str, access: Access) -> httpx.Client:
+    if not url.startswith(("http://", "https://")):
+        raise SourceError(f"{url!r} is no URL of a Prometheus.", hint="It begins with http:// or https://.")
+    headers = dict(access.headers)
+    if access.bearer:
+        headers["Authorization"] = f"Bearer {access.bearer}"
+    basic = (access.user, access.password) if access.user else None
+    return httpx.Client(headers=headers, auth=basic, timeout=access.timeout_s, follow_redirects=True)
+
+
+def _quoted(text: str) -> str:
+    return msgspec.json.encode(text).decode()
+
+
+def _reason(error: httpx.TransportError) -> str:
+    if isinstance(error, httpx.TimeoutException):
+        return "it did not answer in time"
+    return str(error).rstrip(".") or type(error).__name__
+
+
+def _complaint(answer: httpx.Response) -> str:
+    """In Prometheus' own words where it has any."""
+    try:
+        text = msgspec.json.decode(answer.content, type=_Answer).error
+    except msgspec.DecodeError:
+        text = answer.text
+    return " ".join((text or answer.reason_phrase).split())[:COMPLAINT_LENGTH_MAX].rstrip(".")
+
+
+def _is_too_much(complaint: str) -> bool:
+    return any(words in complaint for words in TOO_MUCH)
+
+
+def _joined(parts: list[_Series], window_ns: tuple[int, int]) -> Samples | None:
+    """All parts as one; a series that several windows had is one again, and in the order of time."""
+    numbers: dict[bytes, int] = {}
+    labels: list[Labels] = []
+    texts, index, counts = [], [], []
+    for part in parts:
+        own = {key: text for key, text in part.metric.items() if key != "__name__"}
+        number = numbers.setdefault(msgspec.json.encode(own, order="sorted"), len(labels))
+        if number == len(labels):
+            labels.append(own)
+        text = bytes(part.values).translate(None, _PUNCTUATION)
+        texts.append(text)
+        index.append(number)
+        counts.append((text.count(b",") + 1) // 2)
+    pairs = np.fromstring(b",".join(texts).decode(), sep=",").reshape(-1, 2)
+    series = np.repeat(np.array(index, np.int64), counts)
+    times_ns = np.rint(pairs[:, 0] * 1e3).astype(np.int64) * MS_NS
+    inside = np.flatnonzero((times_ns >= window_ns[0]) & (times_ns < window_ns[1]))
+    if not len(inside):
+        return None
+    order = inside[np.lexsort((times_ns[inside], series[inside]))]
+    present, series = np.unique(series[order], return_inverse=True)
+    return Samples(
+        labels=tuple(labels[number] for number in present),
+        series=series,
+        times_ns=times_ns[order],
+        values=pairs[order, 1],
+    )

@@ -1,0 +1,421 @@
+"""How far a frame can be trusted: what is wrong with it, mended where it can be and left out where it cannot.
+
+`inspect` looks at one metric at a time. It says only what a careful engineer would: a scrape that was missed
+is no flaw, a gauge that rightly shows one value is not stuck. What it cannot see is an exporter that is a
+scrape late.
+"""
+
+from typing import Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.signals import units
+from holdfast.signals.catalogue import Metric, Scope, describe
+from holdfast.signals.frame import Floats, Frame
+from holdfast.signals.rates import NS_PER_S, per_second
+
+FlawKind = Literal[
+    "reset", "stale", "gaps", "unit", "saturated", "stuck", "implausible", "words", "out-of-range"
+]
+Flags = NDArray[np.bool_]
+Indices = NDArray[np.intp]
+
+STALE_SCRAPES = 3.5
+"""A value is too old after so many scrapes: three in a row are hardly ever missed by chance."""
+GAPS_SHARE = 0.1
+IMPLAUSIBLE_SHARE_MAX = 0.5
+"""A sensor that is wrong more often than this is not believed at all."""
+STUCK_SCRAPES_MIN = 12
+STUCK_CHANCE = 1e-9
+"""That a sensor shows one value by chance for as long as it does; a cluster has 10^5 sensors."""
+MOVING_SHARE = 0.1
+"""Sensors of which most change less often than at every tenth scrape may stand still."""
+MOVING_SHARE_MAX = 0.95
+SCRAPES_NEVER = 2**31
+QUIET_QUANTILE, LIVELY_QUANTILE = 0.1, 0.9
+NEIGHBOURS = 32
+"""Peers of a sensor: so many that show a little less, and so many that show a little more."""
+PEERS_MIN = 2
+SATURATED_AT = (2**16 - 1, 2**32 - 1)
+"""The widths of a port's counters, which stop there."""
+FLAWS_PER_KIND_MAX = 200
+"""What more there is of a kind is counted, not told one by one."""
+WORD_BEYOND = "Out of range"
+COME_AND_GO: frozenset[Scope] = frozenset({"xid", "member"})
+"""A series of these ends when an error gives way to the next or a member leaves: news, and not a flaw."""
+
+TRUST: dict[FlawKind, float] = {
+    "reset": 0.95,
+    "stale": 0.2,
+    "gaps": 0.7,
+    "unit": 0.8,
+    "saturated": 0.0,
+    "stuck": 0.0,
+    "implausible": 0.5,
+    "words": 0.9,
+    "out-of-range": 0.9,
+}
+"""What is left of the trust in a series that has a flaw; with several, all count."""
+TRUST_UNIT_UNCLEAR = 0.5
+
+
+class Flaw(msgspec.Struct, frozen=True, kw_only=True):
+    """What is wrong with a series. subject: "" where it is so of all, or of more than are told one by one.
+
+    since_ns: None where it was so from the beginning of the window.
+    """
+
+    kind: FlawKind
+    subject: str
+    metric: str
+    since_ns: int | None
+    text: str
+
+
+class Inspected(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A frame, mended where that could be and NaN where it cannot be trusted; the trust in each series."""
+
+    frame: Frame
+    trust: NDArray[np.float32]
+    flaws: tuple[Flaw, ...]
+
+
+def inspect(frame: Frame, *, now_ns: int | None = None) -> Inspected:
+    """now_ns: when it is; the frame's last time where it is not given."""
+    work = _Inspection(frame, now_ns)
+    if frame.values.size:
+        _read_words(work)
+        _note_silence(work)
+        _mend_units(work)
+        _leave_out_the_implausible(work)
+        if frame.kind == "counter":
+            _leave_out_the_saturated(work)
+            _note_resets(work)
+        elif work.metric.sensed:
+            _leave_out_the_stuck(work)
+    return work.done()
+
+
+class _Inspection:
+    """The frame under inspection. Its values are copied when the first of them changes, and not before."""
+
+    def __init__(self, frame: Frame, now_ns: int | None) -> None:
+        self.frame = frame
+        self.metric: Metric = describe(frame.metric)
+        self.values: Floats = frame.values
+        self.absent = np.isnan(frame.values)
+        times_ns = frame.times_ns
+        self.now_ns = (int(times_ns[-1]) if len(times_ns) else 0) if now_ns is None else now_ns
+        self.interval_ns = float(np.median(np.diff(times_ns))) if len(times_ns) > 1 else 0.0
+        self._trust = np.ones(len(frame.subjects), np.float32)
+        self._flaws: list[Flaw] = []
+        self._untold: dict[FlawKind, int] = {}
+        self._told: dict[FlawKind, int] = {}
+
+    def change(self) -> Floats:
+        """The values, to be changed."""
+        if self.values is self.frame.values:
+            self.values = self.frame.values.copy()
+        return self.values
+
+    def leave_out(self, where: Flags, series: Indices) -> None:
+        """where: time by those series."""
+        self.change()[:, series] = np.where(where, np.nan, self.values[:, series])
+        self.absent[:, series] |= where
+
+    def note(
+        self, kind: FlawKind, series: int, text: str, *, since: int | None = None, trust: float | None = None
+    ) -> None:
+        """since: the index of the time it began; None or 0: it was so from the beginning."""
+        self._trust[series] *= TRUST[kind] if trust is None else trust
+        if self._told.get(kind, 0) == FLAWS_PER_KIND_MAX:
+            self._untold[kind] = self._untold.get(kind, 0) + 1
+            return
+        self._told[kind] = self._told.get(kind, 0) + 1
+        subject = self.frame.subjects[series]
+        self._flaws.append(
+            Flaw(
+                kind=kind,
+                subject=subject,
+                metric=self.frame.metric,
+                since_ns=int(self.frame.times_ns[since]) if since else None,
+                text=f"{self.frame.metric} of {subject} {text}.",
+            )
+        )
+
+    def note_all(self, kind: FlawKind, text: str, since_ns: int | None) -> None:
+        """Of the whole frame."""
+        self._trust *= TRUST[kind]
+        metric = self.frame.metric
+        self._flaws.append(
+            Flaw(kind=kind, subject="", metric=metric, since_ns=since_ns, text=f"{metric} {text}.")
+        )
+
+    def done(self) -> Inspected:
+        for kind, count in self._untold.items():
+            text = f"{self.frame.metric} has {count} more series with this flaw: {kind}."
+            self._flaws.append(
+                Flaw(kind=kind, subject="", metric=self.frame.metric, since_ns=None, text=text)
+            )
+        frame = self.frame
+        if self.values is not frame.values:
+            frame = msgspec.structs.replace(frame, values=self.values)
+        return Inspected(frame=frame, trust=self._trust, flaws=tuple(self._flaws))
+
+
+# -- words and units ----------------------------------------------------------------------------------
+
+
+def _read_words(work: _Inspection) -> None:
+    """A word that is a number is read; the others are told, once for each series and text."""
+    found: dict[tuple[int, str], list[int]] = {}
+    for word in work.frame.words:
+        number = _number(word.text)
+        if number is None:
+            found.setdefault((word.series, word.text), []).append(word.time)
+        else:
+            work.change()[word.time, word.series] = number
+            work.absent[word.time, word.series] = False
+    for (series, text), times in found.items():
+        kind: FlawKind = "out-of-range" if text == WORD_BEYOND else "words"
+        count = f"{len(times)} of {len(work.frame.times_ns)}"
+        work.note(kind, series, f"was {text!r} and no number at {count} scrapes", since=min(times))
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if np.isfinite(number) else None
+
+
+def _mend_units(work: _Inspection) -> None:
+    if work.metric.trap == "ns-or-us":
+        _mend_clocks(work)
+    elif work.metric.unit == "C" and work.metric.scope in ("loop", "connector"):
+        for series in np.flatnonzero(units.in_fahrenheit(work.metric, _levels(work))):
+            work.change()[:, series] = (work.values[:, series] - 32) / 1.8
+            work.note("unit", int(series), "is in Fahrenheit and was turned into Celsius")
+    elif work.metric.unit == "kW":
+        for series in np.flatnonzero(units.in_watts(work.metric, _levels(work))):
+            work.change()[:, series] /= units.W_PER_KW
+            work.note("unit", int(series), "is in W and was turned into kW")
+
+
+def _levels(work: _Inspection) -> Floats:
+    """The usual value of each series; NaN where there is none, which compares false with everything."""
+    levels = np.full(work.values.shape[1], np.nan)
+    there = ~work.absent.all(axis=0)
+    levels[there] = np.nanmedian(work.values[:, there], axis=0)
+    return levels
+
+
+def _mend_clocks(work: _Inspection) -> None:
+    """Of those that grew at all; the others are zero time in any unit."""
+    with np.errstate(invalid="ignore"):
+        grown = np.flatnonzero(_highest(work.values) > _lowest(work.values))
+    if not len(grown):
+        return
+    subjects = [work.frame.subjects[series] for series in grown]
+    part = msgspec.structs.replace(
+        work.frame, subjects=tuple(subjects), labels=(), values=work.values[:, grown]
+    )
+    peaks = _highest(per_second(part).values)
+    verdict = units.clocked(tuple(subject.rpartition(".")[0] for subject in subjects), peaks)
+    for series in grown[verdict.in_us].tolist():
+        work.change()[:, series] *= units.NS_FROM_US
+        work.note("unit", series, "counts microseconds, and was turned into nanoseconds")
+    for series in grown[verdict.unclear].tolist():
+        text = "counts nanoseconds or microseconds: it grew too little to tell, and was taken as nanoseconds"
+        work.note("unit", series, text, trust=TRUST_UNIT_UNCLEAR)
+
+
+# -- values that cannot be believed -------------------------------------------------------------------
+
+
+def _lowest(values: Floats) -> Floats:
+    return np.asarray(np.fmin.reduce(values, axis=0))
+
+
+def _highest(values: Floats) -> Floats:
+    return np.asarray(np.fmax.reduce(values, axis=0))
+
+
+def _leave_out_the_implausible(work: _Inspection) -> None:
+    low, high = work.metric.low, work.metric.high
+    if low is None or high is None:
+        return
+    suspects = np.flatnonzero((_lowest(work.values) < low) | (_highest(work.values) > high))
+    if not len(suspects):
+        return
+    values = work.values[:, suspects]
+    wrong = (values < low) | (values > high)
+    share = wrong.sum(axis=0) / np.maximum(1, (~work.absent[:, suspects]).sum(axis=0))
+    hopeless = share > IMPLAUSIBLE_SHARE_MAX
+    worst = np.where(wrong, values, np.nan)
+    for index, series in enumerate(suspects.tolist()):
+        first = int(wrong[:, index].argmax())
+        text = f"showed {worst[first, index]:g} {work.metric.unit}, which cannot be".replace("  ", " ")
+        trust = 0.0 if hopeless[index] else None
+        work.note("implausible", series, text, since=first, trust=trust)
+    work.leave_out(wrong | hopeless, suspects)
+
+
+def _leave_out_the_saturated(work: _Inspection) -> None:
+    widths = SATURATED_AT if work.metric.scope in ("port", "uplink") else SATURATED_AT[-1:]
+    tail = work.values[-STUCK_SCRAPES_MIN:]
+    for width in widths:
+        suspects = np.flatnonzero((_lowest(tail) == width) & (_highest(tail) == width))
+        if len(suspects):
+            full = work.values[:, suspects] == width
+            for index, series in enumerate(suspects.tolist()):
+                since = int(full[:, index].argmax())
+                work.note(
+                    "saturated", series, f"stands at {width}, where it can count no further", since=since
+                )
+            work.leave_out(full, suspects)
+
+
+def _leave_out_the_stuck(work: _Inspection) -> None:
+    """One value for so long that chance cannot explain it, as often as the sensor or its peers change."""
+    if len(work.values) <= STUCK_SCRAPES_MIN:
+        return
+    moves = _shares_of_change(work)
+    # Of two passes, this one is over all and quick: who stands still for longer than even the liveliest may.
+    length = _scrapes_needed(float(np.quantile(moves, LIVELY_QUANTILE)))
+    tail = work.values[-length:]
+    still = _highest(tail) == _lowest(tail)
+    if length > len(work.values) or np.median(moves) < MOVING_SHARE or not still.any():
+        return
+    order = np.argsort(tail[-1], kind="stable")
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    for series in np.flatnonzero(still).tolist():
+        around = order[max(0, place[series] - NEIGHBOURS) : place[series] + NEIGHBOURS + 1]
+        _judge_stillness(work, series, moves[around[~still[around]]])
+
+
+def _scrapes_needed(share: float) -> int:
+    """For how many scrapes a sensor that changes at this share of them must stand still to be stuck."""
+    if share < MOVING_SHARE:
+        return SCRAPES_NEVER
+    scrapes = np.log(STUCK_CHANCE) / np.log(1 - min(share, MOVING_SHARE_MAX))
+    return max(STUCK_SCRAPES_MIN, 1 + int(np.ceil(scrapes)))
+
+
+def _shares_of_change(work: _Inspection) -> Floats:
+    """At which share of scrapes each series changed."""
+    changed = work.values[1:] != work.values[:-1]
+    changed &= ~(work.absent[1:] | work.absent[:-1])
+    return np.asarray(np.add.reduce(changed, axis=0, dtype=np.uint16) / len(changed))
+
+
+def _judge_stillness(work: _Inspection, series: int, peers: Floats) -> None:
+    """peers: how often others change that show nearly the same."""
+    there = np.flatnonzero(~work.absent[:, series])
+    values = work.values[there, series]
+    moved = np.flatnonzero(values[1:] != values[:-1])
+    since = int(moved[-1]) + 1 if len(moved) else 0
+    shares = [float(np.quantile(peers, QUIET_QUANTILE))] if len(peers) >= PEERS_MIN else []
+    if since >= STUCK_SCRAPES_MIN:
+        shares.append(len(moved) / since)
+    scrapes = len(values) - since
+    if scrapes < _scrapes_needed(min(shares, default=0.0)):
+        return
+    text = f"has shown exactly {values[-1]:g} at {scrapes} scrapes in a row, while sensors like it move"
+    first = int(there[since])
+    work.note("stuck", series, text, since=first)
+    work.leave_out(np.arange(len(work.values))[:, None] >= first, np.array([series]))
+
+
+# -- what is missing ----------------------------------------------------------------------------------
+
+
+def _note_resets(work: _Inspection) -> None:
+    """Over a gap as well: a machine that boots is not scraped meanwhile."""
+    values = work.values
+    times, series = _where(values[1:] < values[:-1])
+    times_back, series_back = _where(work.absent[:-1] > work.absent[1:])
+    before = times_back.copy()
+    while len(searching := np.flatnonzero((before > 0) & work.absent[before, series_back])):
+        before[searching] -= 1
+    fell = values[times_back + 1, series_back] < values[before, series_back]
+    found: dict[int, list[int]] = {}
+    for time, index in zip(
+        [*times.tolist(), *times_back[fell].tolist()],
+        [*series.tolist(), *series_back[fell].tolist()],
+        strict=True,
+    ):
+        found.setdefault(index, []).append(time + 1)
+    for index, at in found.items():
+        often = "once" if len(at) == 1 else f"{len(at)} times"
+        work.note("reset", index, f"began again at zero {often}", since=min(at))
+
+
+def _where(flags: Flags) -> tuple[Indices, Indices]:
+    """As np.nonzero of a table, in a tenth of its time."""
+    found = np.flatnonzero(flags)
+    return np.divmod(found, flags.shape[1])
+
+
+def _note_silence(work: _Inspection) -> None:
+    times_ns = work.frame.times_ns
+    patience_ns = STALE_SCRAPES * work.interval_ns
+    if not patience_ns:
+        return
+    if work.now_ns - times_ns[-1] > patience_ns:
+        text = f"has no value of the last {_span(work.now_ns - int(times_ns[-1]))}"
+        work.note_all("stale", text, int(times_ns[-1]))
+    elif work.metric.scope not in COME_AND_GO:
+        missing = _missing(work)
+        last_of_old = int(np.searchsorted(times_ns, work.now_ns - patience_ns))
+        silent = missing[last_of_old:].all(axis=0)
+        for series in _without_successor(work, np.flatnonzero(silent)):
+            _note_end(work, series, missing[:, series])
+        counts = np.add.reduce(missing, axis=0, dtype=np.uint32)
+        for series in np.flatnonzero((counts > GAPS_SHARE * len(times_ns)) & ~silent).tolist():
+            _note_gaps(work, series, missing[:, series])
+
+
+def _missing(work: _Inspection) -> Flags:
+    """Where there is nothing: no number, and no word either."""
+    if not work.frame.words:
+        return work.absent
+    missing = work.absent.copy()
+    missing[[word.time for word in work.frame.words], [word.series for word in work.frame.words]] = False
+    return missing
+
+
+def _without_successor(work: _Inspection, silent: Indices) -> list[int]:
+    """Those whose subject has no other series that speaks: labels change, such as the name of a GPU's job."""
+    if not len(silent):
+        return []
+    subjects = work.frame.subjects
+    alive = {subjects[series] for series in np.flatnonzero(~work.absent[-1])}
+    return [series for series in silent.tolist() if subjects[series] not in alive]
+
+
+def _note_end(work: _Inspection, series: int, missing: Flags) -> None:
+    there = np.flatnonzero(~missing)
+    if len(there):
+        old = _span(work.now_ns - int(work.frame.times_ns[there[-1]]))
+        work.note("stale", series, f"has had no value for {old}", since=int(there[-1]))
+    else:
+        work.note("stale", series, "has had no value at all")
+
+
+def _note_gaps(work: _Inspection, series: int, missing: Flags) -> None:
+    """Before its first value a series did not exist, which is no gap."""
+    there = np.flatnonzero(~missing)
+    gaps = int(missing[there[0] : there[-1]].sum())
+    if gaps > GAPS_SHARE * len(missing):
+        first = int(there[0] + missing[there[0] :].argmax())
+        work.note("gaps", series, f"has no value at {gaps} of {len(missing)} scrapes", since=first)
+
+
+def _span(duration_ns: float) -> str:
+    seconds = duration_ns / NS_PER_S
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

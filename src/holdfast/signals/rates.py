@@ -1,0 +1,46 @@
+"""Counters to growth per second, whatever happened to the counter or to the scrapes.
+
+Row by row in time: a row of 16,384 series stays in the processor's cache, the whole window would not.
+"""
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.signals.frame import Frame
+
+NS_PER_S = 1e9
+
+
+def per_second(frame: Frame) -> Frame:
+    """The growth of each series since the value before it, by the time that lies between the two.
+
+    A fall is a reset: the counter began again at zero, so all that it shows is growth. NaN in the first row
+    and where a scrape is missing; the next value's growth is over the longer time.
+    """
+    rates = np.full(frame.values.shape, np.nan, np.float32)
+    if len(frame.times_ns) > 1:
+        _fill(rates, frame)
+    return msgspec.structs.replace(frame, kind="gauge", values=rates, words=())
+
+
+def _fill(rates: NDArray[np.float32], frame: Frame) -> None:
+    seconds = (frame.times_ns - frame.times_ns[0]) / NS_PER_S
+    before = np.array(frame.values[0], np.float64)
+    before_s = np.full(before.shape, seconds[0])
+    growth = np.empty_like(before)
+    absent = np.flatnonzero(np.isnan(before))
+    for time in range(1, len(seconds)):
+        now = frame.values[time]
+        np.subtract(now, before, out=growth)
+        fell = growth < 0
+        if fell.any():
+            np.copyto(growth, now, where=fell)
+        elapsed_s = seconds[time] - seconds[time - 1]
+        # Whoever was absent at the last scrape has grown for longer than that.
+        growth[absent] *= elapsed_s / (seconds[time] - before_s[absent])
+        np.divide(growth, elapsed_s, out=rates[time], casting="same_kind")
+        absent = np.flatnonzero(np.isnan(now))
+        kept, kept_s = before[absent], before_s[absent]
+        before[:], before_s[:] = now, seconds[time]
+        before[absent], before_s[absent] = kept, kept_s

@@ -1,0 +1,98 @@
+"""Slurm: nodes and their GPUs, the tree of switches, and which job has which nodes."""
+
+import re
+from collections import Counter
+
+import msgspec
+
+from holdfast.record.errors import InputError
+from holdfast.topology.file_format import GPUS_PER_NODE_MAX
+from holdfast.topology.hostlist import expand
+from holdfast.topology.survey import Survey
+
+SOURCE = "Slurm"
+
+_NODE = re.compile(r"^NodeName=(\S+)", re.MULTILINE)
+_GRES = re.compile(r"(?:^|\s)Gres=(\S+)")
+_GPUS = re.compile(r"gpu(?::[^:,()]+)?:([0-9]+)(?:\(|,|$)")
+_SETTING = re.compile(r"(\w+)=(\S+)")
+
+
+class _Job(msgspec.Struct, frozen=True, kw_only=True):
+    job_id: int
+    name: str = ""
+    nodes: str = ""
+    job_state: str | list[str] = ""
+
+    @property
+    def is_running(self) -> bool:
+        """Newer versions tell a state as a list."""
+        return "RUNNING" in ([self.job_state] if isinstance(self.job_state, str) else self.job_state)
+
+
+class _Queue(msgspec.Struct, frozen=True, kw_only=True):
+    jobs: list[_Job] = []
+
+
+def survey(*, nodes: str, switches: str, jobs: bytes) -> Survey:
+    """nodes, switches, jobs: what `scontrol show node`, `scontrol show topology` and `squeue --json` print.
+
+    The switches may as well be a topology.conf. A running job is a run, called as the job is.
+    """
+    found = Survey(SOURCE)
+    _add_nodes(found, nodes)
+    _add_switches(found, switches)
+    _add_jobs(found, jobs)
+    return found
+
+
+def _add_nodes(found: Survey, text: str) -> None:
+    begins = [*_NODE.finditer(text)]
+    ends = [begin.start() for begin in begins[1:]] + [len(text)]
+    for begin, end in zip(begins, ends, strict=True):
+        found.kinds[begin[1]] = "node"
+        gres = _GRES.search(text, begin.start(), end)
+        count = sum(int(gpus) for gpus in _GPUS.findall(gres[1])) if gres else 0
+        if 0 < count <= GPUS_PER_NODE_MAX:
+            found.add_gpus(begin[1], map(str, range(count)))
+
+
+def _add_switches(found: Survey, text: str) -> None:
+    """One that has switches below it is a spine; all others are leaves."""
+    for line in text.splitlines():
+        settings = {key.lower(): value for key, value in _SETTING.findall(line.partition("#")[0])}
+        names = _names(settings.get("switchname", ""))
+        below = _names(settings.get("switches", ""))
+        for switch in names:
+            found.kinds[switch] = "spine" if below else "leaf"
+            for other in below:
+                found.place(other, "spine", switch)
+            if not below:
+                for node in _names(settings.get("nodes", "")):
+                    found.place(node, "leaf", switch)
+
+
+def _add_jobs(found: Survey, text: bytes) -> None:
+    try:
+        queue = msgspec.json.decode(text, type=_Queue)
+    except msgspec.MsgspecError as error:
+        raise InputError(
+            f"What squeue printed is not understood: {error}.",
+            hint="`squeue --json` needs Slurm 21.08 or newer.",
+        ) from None
+    running = [job for job in queue.jobs if job.is_running and job.nodes]
+    times = Counter(job.name for job in running)
+    for job in running:
+        run = job.name if job.name and times[job.name] == 1 else f"{job.name or 'job'}-{job.job_id}"
+        if found.kinds.get(run, "run") != "run":
+            run = f"{run}-{job.job_id}"
+        found.aliases[str(job.job_id)] = run
+        for node in _names(job.nodes):
+            found.add_member(run, node)
+
+
+def _names(text: str) -> list[str]:
+    try:
+        return expand(text)
+    except InputError:
+        return []

@@ -1,0 +1,264 @@
+"""The topology file: a cluster in a page of YAML, made into facts and a graph.
+
+`read` takes text and gives a survey, so that what systems say can be merged with it; `load` gives the graph
+of a file alone. `file_format` has what may be written.
+"""
+
+from collections.abc import Collection
+from difflib import get_close_matches
+from importlib import resources
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+
+from holdfast.record.errors import InputError
+from holdfast.record.importers.intake import time_ns
+from holdfast.topology import document
+from holdfast.topology.assemble import assemble, matching
+from holdfast.topology.document import Document, Place
+from holdfast.topology.file_format import KEY_LIKENESS_MIN, Names, Nodes, Run, TopologyFile, Window, converted
+from holdfast.topology.graph import KINDS, Kind, Topology
+from holdfast.topology.groups import Group, deal
+from holdfast.topology.hostlist import expand
+from holdfast.topology.survey import Doubt, Survey
+
+TEXT_CHARS_MAX = 64 * 2**20
+NAMES_COMPARED_MAX = 10_000
+"""How many names a mistyped one is held against."""
+
+
+class Maintenance(msgspec.Struct, frozen=True, kw_only=True):
+    """Planned work on some subjects. to_ns: the first moment at which it is over."""
+
+    subjects: tuple[str, ...]
+    from_ns: int
+    to_ns: int
+    reason: str
+
+
+class Described(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A cluster as it was described: facts, their graph, planned work, and what seemed wrong on the way."""
+
+    topology: Topology
+    survey: Survey
+    maintenance: tuple[Maintenance, ...] = ()
+    doubts: tuple[Doubt, ...] = ()
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """What a file says: facts, to be merged with those of others, and what only a file can say."""
+
+    survey: Survey
+    kind_owners: dict[Kind, str]
+    owners: dict[str, str]
+    windows: tuple[tuple[int, Window], ...]
+    doubts: tuple[Doubt, ...]
+
+    def described(self, survey: Survey, doubts: tuple[Doubt, ...] = ()) -> Described:
+        """The graph of a survey that these facts have gone into. doubts: those of the merging."""
+        topology = assemble(survey, kind_owners=self.kind_owners, owners=self.owners)
+        return Described(
+            topology=topology,
+            survey=survey,
+            maintenance=tuple(_maintenance(line, window, topology) for line, window in self.windows),
+            doubts=self.doubts + doubts,
+        )
+
+
+def example() -> str:
+    """A file to begin with."""
+    return resources.files("holdfast.topology").joinpath("example.yaml").read_text("utf-8")
+
+
+def schema() -> str:
+    """What a file may say, as JSON Schema, for editors."""
+    return resources.files("holdfast.topology").joinpath("schema.json").read_text("utf-8")
+
+
+def load(path: Path) -> Topology:
+    """The graph of a file."""
+    page = read(path.read_text("utf-8"), source=path.name)
+    return page.described(page.survey).topology
+
+
+def read(text: str, *, source: str = "the file") -> Page:
+    """What the text says. source: what to call it where others contradict it."""
+    if len(text) > TEXT_CHARS_MAX:
+        raise InputError(f"The file is longer than {TEXT_CHARS_MAX:,} characters.", hint="Use host lists.")
+    written = document.read(text)
+    return _Reader(written, converted(written), source).page()
+
+
+class _Reader:
+    """Turns what a file says into facts, section by section; each needs those before it."""
+
+    def __init__(self, written: Document, said: TopologyFile, source: str) -> None:
+        self._written = written
+        self._said = said
+        self._survey = Survey(source)
+        self._doubts: list[Doubt] = []
+
+    def page(self) -> Page:
+        said = self._said
+        self._nodes()
+        nodes = [name for name, kind in self._survey.kinds.items() if kind == "node"]
+        racks = self._group("racks", "rack", nodes)
+        self._group("shelves", "shelf", racks or nodes)
+        loops = self._group("loops", "loop", racks or nodes)
+        self._group("circuits", "circuit", loops)
+        leaves = self._group("leaves", "leaf", nodes)
+        self._group("spines", "spine", leaves)
+        self._group("mounts", "mount", nodes)
+        self._pools()
+        self._runs()
+        for name, runs in said.milestones.items():
+            self._add(("milestones", name), name, "milestone")
+            self._survey.uses[name] = self._names(("milestones", name), runs, "run")
+        self._further()
+        kinds = {kind: owner for kind, owner in said.owners.items() if kind in KINDS}
+        return Page(
+            survey=self._survey,
+            kind_owners=msgspec.convert(kinds, dict[Kind, str]),
+            owners={pattern: owner for pattern, owner in said.owners.items() if pattern not in KINDS},
+            windows=tuple(
+                (self._written.line(("maintenance", index)), window)
+                for index, window in enumerate(said.maintenance)
+            ),
+            doubts=tuple(self._doubts),
+        )
+
+    def _nodes(self) -> None:
+        for hosts, built in self._said.nodes.items():
+            place = ("nodes", hosts)
+            built = built or Nodes()
+            ports = tuple(self._expanded((*place, "ports"), built.ports)) if built.ports else ()
+            gpus = tuple(str(gpu) for gpu in range(built.gpus))
+            for node in self._expanded(place, hosts):
+                self._add(place, node, "node")
+                if gpus:
+                    self._survey.gpus[node] = gpus
+                if ports:
+                    self._survey.ports[node] = ports
+
+    def _group(self, section: str, kind: Kind, below: list[str]) -> list[str]:
+        """Place what is below on the subjects of a section. Return those subjects."""
+        groups = []
+        for names, who in getattr(self._said, section).items():
+            place = (section, names)
+            group = Group(heads=self._expanded(place, names), who=who, line=self._written.line(place))
+            for head in group.heads:
+                self._add(place, head, kind)
+            groups.append(group)
+        for placed in deal(groups, below, self._survey.ports, self._doubts):
+            if placed.name not in self._survey.kinds and not self._is_port(placed.name):
+                raise _unknown(placed.line, placed.name, below)
+            self._survey.place(placed.name, kind, placed.on)
+        return [head for group in groups for head in group.heads]
+
+    def _is_port(self, name: str) -> bool:
+        node, slash, port = name.partition("/")
+        return bool(slash) and port in self._survey.ports.get(node, ())
+
+    def _pools(self) -> None:
+        for name, pool in self._said.pools.items():
+            self._add(("pools", name), name, "pool")
+            self._survey.engines[name] = self._names(("pools", name, "engines"), pool.engines, "node")
+        for name, pool in self._said.pools.items():
+            if pool.receives_from:
+                place = ("pools", name, "receives_from")
+                self._survey.uses[name] = self._names(place, pool.receives_from, "pool")
+
+    def _runs(self) -> None:
+        for name, run in self._said.runs.items():
+            self._add(("runs", name), name, "run")
+            self._survey.members[name] = self._members(name, run)
+            if run.pools:
+                self._survey.uses[name] = self._names(("runs", name, "pools"), run.pools, "pool")
+
+    def _members(self, name: str, run: Run) -> dict[str, str]:
+        place: Place = ("runs", name)
+        if sum(map(bool, (run.partition, run.nodes, run.members))) != 1:
+            raise _mistake(
+                self._written.line(place),
+                f"The run {name!r} must have one of partition, nodes and members",
+                "Say on which nodes its members are, in one of these ways.",
+            )
+        if run.members:
+            return self._named_members((*place, "members"), run.members)
+        if run.partition and run.partition not in self._said.partitions:
+            known = ", ".join(self._said.partitions) or "none"
+            line = self._written.line((*place, "partition"))
+            raise _mistake(line, f"There is no partition {run.partition!r}", f"Known are: {known}.")
+        nodes = self._said.partitions[run.partition] if run.partition else run.nodes
+        where: Place = ("partitions", run.partition) if run.partition else (*place, "nodes")
+        return {node: node for node in self._names(where, nodes, "node")}
+
+    def _named_members(self, place: Place, members: dict[str, str]) -> dict[str, str]:
+        """Two host lists of the same length are pairs."""
+        pairs: dict[str, str] = {}
+        for names, hosts in members.items():
+            called = self._expanded((*place, names), names)
+            nodes = self._names((*place, names), hosts, "node")
+            if len(nodes) not in (1, len(called)):
+                sentence = f"{names!r} are {len(called)} members, and {hosts!r} are {len(nodes)} nodes"
+                raise _mistake(self._written.line((*place, names)), sentence, "Give each member its node.")
+            pairs |= zip(called, nodes * (len(called) // len(nodes)), strict=True)
+        return pairs
+
+    def _further(self) -> None:
+        for names, subject in self._said.subjects.items():
+            place = ("subjects", names)
+            on = self._expanded((*place, "depends_on"), subject.depends_on) if subject.depends_on else []
+            for name in self._expanded(place, names):
+                self._add(place, name, subject.kind)
+                self._survey.further |= dict.fromkeys(((name, other) for other in on), subject.why)
+
+    def _add(self, place: Place, name: str, kind: Kind) -> None:
+        known = self._survey.kinds.setdefault(name, kind)
+        if known != kind:
+            raise _mistake(
+                self._written.line(place),
+                f"{name!r} is a {known} and a {kind}",
+                "Names are unique over all kinds: call one of them otherwise.",
+            )
+
+    def _expanded(self, place: Place, names: Names) -> list[str]:
+        try:
+            return [name for text in ([names] if isinstance(names, str) else names) for name in expand(text)]
+        except InputError as error:
+            sentence = error.sentence.removesuffix(".")
+            raise _mistake(self._written.line(place), sentence, error.hint) from None
+
+    def _names(self, place: Place, names: Names, kind: Kind) -> list[str]:
+        """Names of subjects that were already described, each of this kind."""
+        found = self._expanded(place, names)
+        for name in found:
+            if self._survey.kinds.get(name) != kind:
+                known = [other for other, its in self._survey.kinds.items() if its == kind]
+                raise _unknown(self._written.line(place), name, known)
+        return found
+
+
+def _maintenance(line: int, window: Window, topology: Topology) -> Maintenance:
+    patterns = [window.subjects] if isinstance(window.subjects, str) else window.subjects
+    known = frozenset(topology.names())
+    try:
+        names = tuple(dict.fromkeys(name for pattern in patterns for name in matching(pattern, known)))
+        begin_ns, end_ns = time_ns(window.begin), time_ns(window.end)
+    except (InputError, ValueError) as error:
+        hint = error.hint if isinstance(error, InputError) else "Write times as 2026-01-31T12:00:00Z."
+        raise _mistake(line, str(error).removesuffix("."), hint) from None
+    if end_ns <= begin_ns:
+        raise _mistake(line, "The maintenance ends before it begins", "Check `from` and `to`.")
+    return Maintenance(subjects=names, from_ns=begin_ns, to_ns=end_ns, reason=window.reason)
+
+
+def _mistake(line: int, sentence: str, hint: str) -> InputError:
+    return InputError(f"line {line}: {sentence}.", hint=hint)
+
+
+def _unknown(line: int, name: str, known: Collection[str]) -> InputError:
+    near = get_close_matches(name, list(islice(known, NAMES_COMPARED_MAX)), n=1, cutoff=KEY_LIKENESS_MIN)
+    hint = f"Did you mean {near[0]!r}?" if near else "Describe it first, or check the spelling."
+    return _mistake(line, f"{name!r} is not described", hint)

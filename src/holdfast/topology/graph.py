@@ -1,0 +1,464 @@
+"""The cluster as one graph: what depends on what, whose it is, and what follows from that.
+
+A `Builder` collects subjects and dependencies by name; `build` makes a `Topology` of them, which never
+changes and keeps everything in flat arrays, so that 100,000 GPUs (about 250,000 subjects) answer in
+milliseconds. Wherever several subjects are returned, they are in one order that does not depend on how the
+graph was built: by kind as in `KINDS`, and within a kind by name, numbers by their value.
+
+Nothing here reads a file or asks a system; `file` and `discovery` do, and fill a Builder.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from itertools import islice, pairwise
+from typing import Literal, NamedTuple, get_args
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.record.errors import InputError
+from holdfast.topology.arrays import (
+    CYCLIC,
+    Counts,
+    Indices,
+    Rows,
+    Search,
+    closure,
+    depths_of,
+    reachable,
+    rows_of,
+)
+
+Kind = Literal[
+    "circuit",
+    "loop",
+    "shelf",
+    "rack",
+    "spine",
+    "leaf",
+    "link",
+    "port",
+    "node",
+    "gpu",
+    "mount",
+    "pool",
+    "router",
+    "engine",
+    "run",
+    "member",
+    "team",
+    "milestone",
+    "other",
+]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+DEFAULT_OWNERS: Mapping[Kind, str] = {
+    "circuit": "facilities",
+    "loop": "facilities",
+    "shelf": "facilities",
+    "rack": "facilities",
+    "spine": "network",
+    "leaf": "network",
+    "link": "network",
+    "port": "network",
+    "node": "hardware",
+    "gpu": "hardware",
+    "mount": "storage",
+    "pool": "serving",
+    "router": "serving",
+    "engine": "serving",
+    "run": "training",
+    "member": "training",
+    "milestone": "business",
+}
+"""Who answers for a kind of subject where nobody says otherwise. A team is its own owner."""
+
+CYCLE_SHOWN_MAX = 6
+"""Subjects of a cycle that an error names."""
+UNKNOWN_SHOWN_MAX = 3
+LIKENESS_MIN = 0.6
+LIKENESS_LENGTHS_MAX = 2
+LIKENESS_NAMES_MAX = 20_000
+"""A mistyped name is held against those of about its length, and no more of them than take a moment."""
+REACHES_KEPT_MAX = 8
+"""How many sets of peers keep what they depend on; a diagnosis asks about the same few again and again."""
+
+_KIND_NUMBER = {kind: number for number, kind in enumerate(KINDS)}
+_DIGITS = re.compile(r"[0-9]+")
+_DIGITS_PADDED = 20
+
+
+class Shared(msgspec.Struct, frozen=True, kw_only=True):
+    """A subject that several symptoms depend on.
+
+    reached   how many of the subjects that were looked at depend on it
+    hit       how many of the symptoms do
+    symptoms  how many there are
+    bans      how much better it says who is ill and who is not than chance does, as a power of ten: two
+              shares of ill, beneath it and elsewhere, against one share for all. Below 0: fewer are ill
+              beneath it than elsewhere
+    """
+
+    subject: str
+    kind: Kind
+    owner: str
+    reached: int
+    hit: int
+    symptoms: int
+    bans: float
+
+    @property
+    def likeness(self) -> float:
+        """Of what it reaches to the symptoms: those both have, over those either has. 1: exactly the same."""
+        return self.hit / (self.reached + self.symptoms - self.hit)
+
+
+class SeamCount(msgspec.Struct, frozen=True, kw_only=True):
+    """How many dependencies there are between a kind of one owner and a kind of another."""
+
+    cause_kind: Kind
+    cause_owner: str
+    symptom_kind: Kind
+    symptom_owner: str
+    count: int
+
+
+class Builder:
+    """Collects subjects and dependencies in any order. Saying the same again changes nothing.
+
+    owners: who answers for a kind, in place of `DEFAULT_OWNERS` where it says so.
+    """
+
+    def __init__(self, owners: Mapping[Kind, str] | None = None) -> None:
+        self._kind_owners = {**DEFAULT_OWNERS, **(owners or {})}
+        self._kinds: dict[str, Kind] = {}
+        self._owners: dict[str, str] = {}
+        self._dependents: list[str] = []
+        self._dependencies: list[str] = []
+        self._reasons: dict[tuple[str, str], str] = {}
+
+    @property
+    def kinds(self) -> Mapping[str, Kind]:
+        """The subjects so far, and what they are."""
+        return self._kinds
+
+    def add(self, name: str, kind: Kind, *, owner: str = "") -> None:
+        """A subject. owner: who answers for this one; of several that are given, the last."""
+        known = self._kinds.setdefault(name, kind)
+        if known != kind:
+            raise InputError(
+                f"The subject {name!r} is a {known} and a {kind}.",
+                hint="Names are unique over all kinds: call one of them otherwise.",
+            )
+        if owner:
+            self._owners[name] = owner
+
+    def depends(self, name: str, on: str, *, why: str = "") -> None:
+        """Say that `name` suffers when `on` does; either may be added later. why: a clause for people."""
+        self._dependents.append(name)
+        self._dependencies.append(on)
+        if why:
+            self._reasons[name, on] = why
+
+    def build(self) -> "Topology":
+        """The graph. Names that were never added, and cycles, are refused by name."""
+        names = _ordered(self._kinds)
+        index = {name: number for number, name in enumerate(names)}
+        ends, other_ends = self._edges(index)
+        up, down = rows_of(ends, other_ends, len(names)), rows_of(other_ends, ends, len(names))
+        depths = depths_of(up, down)
+        if np.any(depths == CYCLIC):
+            raise _cyclic(names, up, depths)
+        return Topology(
+            names=names,
+            index=index,
+            kinds=np.array([_KIND_NUMBER[self._kinds[name]] for name in names], np.int8),
+            owners=[self._owner(name) for name in names],
+            graph=_Graph(up, down, depths),
+            reasons=dict(self._reasons),
+        )
+
+    def _owner(self, name: str) -> str:
+        kind = self._kinds[name]
+        return self._owners.get(name) or self._kind_owners.get(kind) or (name if kind == "team" else "")
+
+    def _edges(self, index: Mapping[str, int]) -> tuple[Indices, Indices]:
+        count = len(self._dependents)
+        try:
+            dependents = np.fromiter(map(index.__getitem__, self._dependents), np.int64, count)
+            dependencies = np.fromiter(map(index.__getitem__, self._dependencies), np.int64, count)
+        except KeyError:
+            raise self._unknown(index) from None
+        both = np.unique(dependents * len(index) + dependencies)
+        return (both // max(1, len(index))).astype(np.int32), (both % max(1, len(index))).astype(np.int32)
+
+    def _unknown(self, index: Mapping[str, int]) -> InputError:
+        pairs = zip(self._dependents, self._dependencies, strict=True)
+        missing = {
+            end: f"{end!r} ({name!r} depends on {on!r})"
+            for name, on in pairs
+            for end in (name, on)
+            if end not in index
+        }
+        shown = ", ".join(list(missing.values())[:UNKNOWN_SHOWN_MAX])
+        more = f" and {len(missing) - UNKNOWN_SHOWN_MAX:,} more" if len(missing) > UNKNOWN_SHOWN_MAX else ""
+        return InputError(
+            f"The topology does not say what these are: {shown}{more}.",
+            hint=_likely(next(iter(missing)), index) or "Add them with their kinds.",
+        )
+
+
+class _Graph(NamedTuple):
+    """What each depends on, what depends on each, and the longest way from each to the bottom."""
+
+    dependencies: Rows
+    dependents: Rows
+    depths: Indices
+
+
+class _Reach(NamedTuple):
+    """Of some peers: for each, by its place among them, all it depends on; and by subject, how many do."""
+
+    rows: Rows
+    reached: Counts
+
+
+class Topology:
+    """Made by `Builder.build`; questions about names it does not have are an InputError, but for `in`."""
+
+    def __init__(
+        self,
+        *,
+        names: tuple[str, ...],
+        index: Mapping[str, int],
+        kinds: NDArray[np.int8],
+        owners: Sequence[str],
+        graph: _Graph,
+        reasons: Mapping[tuple[str, str], str],
+    ) -> None:
+        self._names = names
+        self._index = index
+        self._kinds = kinds
+        self._owners = owners
+        numbers = {owner: number for number, owner in enumerate(dict.fromkeys(owners))}
+        self._owner_numbers = np.array([numbers[owner] for owner in owners], np.int32)
+        self._graph = graph
+        self._reasons = reasons
+        self._reaches: dict[bytes, _Reach] = {}
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._index
+
+    def kind(self, name: str) -> Kind:
+        return KINDS[int(self._kinds[self._number(name)])]
+
+    def owner(self, name: str) -> str:
+        """Its own, else the default owner of its kind; empty where nobody answers for it."""
+        return self._owners[self._number(name)]
+
+    def why(self, name: str, on: str) -> str:
+        """The clause that was given for a dependency; empty where none was."""
+        return self._reasons.get((name, on), "")
+
+    def names(self, kind: Kind | None = None) -> tuple[str, ...]:
+        if kind is None:
+            return self._names
+        begin, end = np.searchsorted(self._kinds, [_KIND_NUMBER[kind], _KIND_NUMBER[kind] + 1])
+        return self._names[begin:end]
+
+    def dependencies(self, name: str) -> tuple[str, ...]:
+        """What it depends on directly."""
+        return self._named(self._graph.dependencies.of(self._number(name)))
+
+    def dependents(self, name: str) -> tuple[str, ...]:
+        """What depends on it directly."""
+        return self._named(self._graph.dependents.of(self._number(name)))
+
+    def blast_radius(self, cause: str, kind: Kind | None = None) -> tuple[str, ...]:
+        """All that depend on it, through others too."""
+        return self._named(reachable(self._graph.dependents, self._number(cause)), kind)
+
+    def causes(self, symptom: str, kind: Kind | None = None) -> tuple[str, ...]:
+        """All that it depends on, through others too."""
+        return self._named(reachable(self._graph.dependencies, self._number(symptom)), kind)
+
+    def common_causes(self, symptoms: Collection[str], among: Collection[str]) -> tuple[Shared, ...]:
+        """What the symptoms have in common and the rest of `among` has not, the best explanation first.
+
+        Each is a subject that at least two of the symptoms depend on (or one, where there is but one). They
+        are ranked by `Shared.bans`, so that healthy subjects in a cause's blast radius count against it as
+        symptoms outside of it do; where all are ill and that tells nothing, by `Shared.likeness`; of equals,
+        the nearest to the symptoms comes first.
+        """
+        ill = self._numbers(symptoms)
+        peers = np.union1d(self._numbers(among), ill)
+        reach = self._reach(peers)
+        all_hit = np.bincount(reach.rows.gather(np.searchsorted(peers, ill))[1], minlength=len(self._names))
+        found = np.flatnonzero(all_hit >= min(2, max(1, len(ill))))
+        hit, reached = all_hit[found], reach.reached[found]
+        bans = _bans(hit, reached, len(ill), len(peers))
+        likeness = hit / (reached + len(ill) - hit)
+        best = np.lexsort((found, -self._graph.depths[found], -likeness, -bans))
+        rows = zip(
+            found[best].tolist(), hit[best].tolist(), reached[best].tolist(), bans[best].tolist(), strict=True
+        )
+        return tuple(
+            Shared(
+                subject=self._names[number],
+                kind=KINDS[int(self._kinds[number])],
+                owner=self._owners[number],
+                reached=reached_by_it,
+                hit=hit_by_it,
+                symptoms=len(ill),
+                bans=weight,
+            )
+            for number, hit_by_it, reached_by_it, weight in rows
+        )
+
+    def path(self, cause: str, symptom: str) -> tuple[str, ...]:
+        """The shortest way along which the cause reaches the symptom, both included; () where there is none.
+
+        Of several as short, one with the fewest seams, and always the same.
+        """
+        begin, end = self._number(cause), self._number(symptom)
+        down = Search(self._graph.dependents, begin, end, self._owner_numbers)
+        up = Search(self._graph.dependencies, end, begin, self._owner_numbers)
+        # From one end there may be much to look at and from the other little: whoever has less goes on.
+        while len(down.front) and len(up.front) and not (down.found or up.found):
+            min(down, up, key=lambda search: len(search.front)).advance()
+        way = down.way() if down.found else up.way()[::-1]
+        return tuple(self._names[number] for number in way)
+
+    def seams(self, path: Sequence[str]) -> tuple[tuple[str, str], ...]:
+        """The neighbours on a path that have different owners."""
+        return tuple((one, other) for one, other in pairwise(path) if self.owner(one) != self.owner(other))
+
+    def seam_counts(self) -> tuple[SeamCount, ...]:
+        """All seams, by what is on either side of them, in the order of the causes' kinds."""
+        causes = self._graph.dependencies.targets
+        symptoms = np.repeat(np.arange(len(self)), np.diff(self._graph.dependencies.starts))
+        crossing = self._owner_numbers[causes] != self._owner_numbers[symptoms]
+        sides = [
+            column[ends[crossing]]
+            for ends in (causes, symptoms)
+            for column in (self._kinds, self._owner_numbers)
+        ]
+        found, counts = np.unique(np.stack(sides, axis=1), axis=0, return_counts=True)
+        owners = list(dict.fromkeys(self._owners))
+        return tuple(
+            SeamCount(
+                cause_kind=KINDS[row[0]],
+                cause_owner=owners[row[1]],
+                symptom_kind=KINDS[row[2]],
+                symptom_owner=owners[row[3]],
+                count=count,
+            )
+            for row, count in zip(found.tolist(), counts.tolist(), strict=True)
+        )
+
+    def _number(self, name: str) -> int:
+        try:
+            return self._index[name]
+        except KeyError:
+            raise self._unknown(name) from None
+
+    def _numbers(self, names: Collection[str]) -> Counts:
+        """Each once, ascending."""
+        try:
+            return np.unique(np.fromiter(map(self._index.__getitem__, names), np.int64, len(names)))
+        except KeyError:
+            raise self._unknown(next(name for name in names if name not in self._index)) from None
+
+    def _unknown(self, name: str) -> InputError:
+        hint = _likely(name, self._index) or "`holdfast topology show` tells what there is."
+        return InputError(f"The topology has no subject {name!r}.", hint=hint)
+
+    def _named(self, numbers: Indices, kind: Kind | None = None) -> tuple[str, ...]:
+        if kind is not None:
+            numbers = numbers[self._kinds[numbers] == _KIND_NUMBER[kind]]
+        return tuple(map(self._names.__getitem__, numbers.tolist()))
+
+    def _reach(self, peers: Counts) -> _Reach:
+        """What these depend on; kept for the next question."""
+        key = peers.tobytes()
+        if key not in self._reaches:
+            if len(self._reaches) >= REACHES_KEPT_MAX:
+                del self._reaches[next(iter(self._reaches))]
+            rows = closure(self._graph.dependencies, peers, len(self._names))
+            self._reaches[key] = _Reach(rows, np.bincount(rows.targets, minlength=len(self._names)))
+        return self._reaches[key]
+
+
+def _ordered(kinds: Mapping[str, Kind]) -> tuple[str, ...]:
+    """The names by kind, then by name with numbers by their value."""
+    by_kind: dict[Kind, list[str]] = {kind: [] for kind in KINDS}
+    for name, kind in kinds.items():
+        by_kind[kind].append(name)
+    return tuple(name for names in by_kind.values() for name in in_order(names))
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """As people would order them: n2 before n10."""
+    return sorted(names, key=_natural)
+
+
+def _natural(name: str) -> tuple[str, str]:
+    return _DIGITS.sub(_padded, name), name
+
+
+def _padded(digits: "re.Match[str]") -> str:
+    return digits[0].zfill(_DIGITS_PADDED)
+
+
+def _cyclic(names: Sequence[str], dependencies: Rows, depths: Indices) -> InputError:
+    """Whoever walks among those that are CYCLIC comes around some time."""
+    number, met = int(np.flatnonzero(depths == CYCLIC)[0]), dict[int, int]()
+    while number not in met:
+        met[number] = len(met)
+        beneath = dependencies.of(number)
+        number = int(beneath[depths[beneath] == CYCLIC][0])
+    cycle = [repr(names[other]) for other in met][met[number] :]
+    shown = cycle if len(cycle) <= CYCLE_SHOWN_MAX else [*cycle[:CYCLE_SHOWN_MAX], "others"]
+    return InputError(
+        f"The topology has a cycle: {' depends on '.join([*shown, cycle[0]])}.",
+        hint="Leave out the dependency that is the wrong way round: the first named suffers from the second.",
+    )
+
+
+def _bans(hit: Counts, reached: Counts, ill: int, peers: int) -> NDArray[np.float64]:
+    """How much likelier who is ill becomes by letting the share of ill beneath a cause be its own.
+
+    A likelihood ratio of two binomials against one, each at its likeliest share, in powers of ten; negative
+    where the share beneath is the smaller one.
+    """
+    missed, elsewhere = ill - hit, peers - reached
+    apart = _likelihood(hit, reached) + _likelihood(missed, elsewhere)
+    together = _likelihood(np.array([ill]), np.array([peers]))
+    sign = np.where(hit * elsewhere >= missed * reached, 1.0, -1.0)
+    return sign * np.maximum(apart - together, 0.0)
+
+
+def _likelihood(ill: Counts, all_of_them: Counts) -> NDArray[np.float64]:
+    """The logarithm to base 10 of that of so many ill among so many, at the likeliest share."""
+    well = all_of_them - ill
+    return _times_log(ill, ill / np.maximum(all_of_them, 1)) + _times_log(
+        well, well / np.maximum(all_of_them, 1)
+    )
+
+
+def _times_log(times: Counts, share: NDArray[np.float64]) -> NDArray[np.float64]:
+    """0 times anything is 0."""
+    return times.astype(np.float64) * np.log10(np.where(times > 0, share, 1.0))
+
+
+def _likely(name: str, known: Collection[str]) -> str:
+    """A hint where a known name looks like this one; empty where none does."""
+    alike = (other for other in known if abs(len(other) - len(name)) <= LIKENESS_LENGTHS_MAX)
+    candidates = list(islice(alike, LIKENESS_NAMES_MAX))
+    near = get_close_matches(name, candidates, n=1, cutoff=LIKENESS_MIN)
+    return f"Did you mean {near[0]!r}?" if near else ""

@@ -1,0 +1,122 @@
+"""Groups in the topology file: who is on which rack, loop, leaf or mount.
+
+An entry is `4 each` (so many each, in order, of those that no other entry has), `16 each by rail` (the same
+of nodes, with a leaf for each port), `all`, or a host list that says exactly who. The first three may be
+followed by `of LIST` to choose from those alone.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from holdfast.record.errors import InputError
+from holdfast.topology.hostlist import expand, fold
+from holdfast.topology.names import port_name
+from holdfast.topology.survey import Doubt
+
+_DEALING = re.compile(r"(?:(?P<size>[1-9][0-9]*) each(?P<rail> by rail)?|(?P<all>all))(?: of (?P<from>.+))?")
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry: `heads` (the racks, say) and who is on them, as it is written."""
+
+    heads: list[str]
+    who: str | list[str]
+    line: int
+
+
+class Placed(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody on some head, and the line that says so."""
+
+    name: str
+    on: str
+    line: int
+
+
+def deal(
+    groups: Sequence[Group], below: Sequence[str], ports: Mapping[str, Sequence[str]], doubts: list[Doubt]
+) -> Iterator[Placed]:
+    """Who is on whom. below: all that may be dealt out, in order; ports: those of each node.
+
+    Whoever an entry names is not dealt out by another that says how many. What does not come out even is
+    told in `doubts`.
+    """
+    named = {name for group in groups if not _dealing(group.who) for name in _named(group)}
+    left = [name for name in below if name not in named]
+    for group in groups:
+        dealing = _dealing(group.who)
+        if dealing is None:
+            yield from _each_with_all(group, _named(group))
+            continue
+        pool = _expanded(group, dealing["from"]) if dealing["from"] else left
+        if dealing["all"]:
+            yield from _each_with_all(group, pool)
+            continue
+        size = int(dealing["size"])
+        rails = _rails(group, pool, ports) if dealing["rail"] else 1
+        heads, taken = group.heads, pool[: size * (len(group.heads) // rails)]
+        _judge(group, size * rails, len(taken) * rails, doubts)
+        for index, name in enumerate(taken):
+            if dealing["rail"]:
+                for rail, port in enumerate(ports[name]):
+                    on = heads[index // size * rails + rail]
+                    yield Placed(name=port_name(name, port), on=on, line=group.line)
+            else:
+                yield Placed(name=name, on=heads[index // size], line=group.line)
+        if not dealing["from"]:
+            left = left[len(taken) :]
+        elif len(taken) < len(pool):
+            doubts.append(_left_over(group, pool[len(taken) :]))
+
+
+def _dealing(who: str | list[str]) -> "re.Match[str] | None":
+    return _DEALING.fullmatch(who.strip()) if isinstance(who, str) else None
+
+
+def _each_with_all(group: Group, names: Sequence[str]) -> Iterator[Placed]:
+    return (Placed(name=name, on=head, line=group.line) for name in names for head in group.heads)
+
+
+def _named(group: Group) -> list[str]:
+    texts = [group.who] if isinstance(group.who, str) else group.who
+    return [name for text in texts for name in _expanded(group, text)]
+
+
+def _expanded(group: Group, text: str) -> list[str]:
+    try:
+        return expand(text)
+    except InputError as error:
+        raise InputError(
+            f"line {group.line}: {error.sentence}",
+            hint="Say who: `4 each`, `16 each by rail`, `all`, or a host list such as n[00-15].",
+        ) from None
+
+
+def _rails(group: Group, nodes: Sequence[str], ports: Mapping[str, Sequence[str]]) -> int:
+    """How many ports each node has: it must be the same for all."""
+    counts = {len(ports.get(node, ())) for node in nodes}
+    if len(counts) != 1 or counts == {0}:
+        raise InputError(
+            f"line {group.line}: Not all nodes have equally many ports, so they have no rails in common.",
+            hint="Name the nodes that have, as in `16 each by rail of n[00-15]`.",
+        )
+    return counts.pop()
+
+
+def _judge(group: Group, size: int, dealt: int, doubts: list[Doubt]) -> None:
+    room = size * len(group.heads)
+    if dealt == room:
+        return
+    full, rest = divmod(dealt, size)
+    partly = f"{group.heads[full]} has {rest} of {size}" if rest else ""
+    empty = group.heads[full + bool(rest) :]
+    nothing = f"{fold(empty)} {'has' if len(empty) == 1 else 'have'} nothing" if empty else ""
+    how = " and ".join(filter(None, (partly, nothing)))
+    text = f"line {group.line}: {size} each does not come out even: {how}."
+    doubts.append(Doubt(kind="grouping", subjects=tuple(group.heads[full:]), text=text))
+
+
+def _left_over(group: Group, names: Sequence[str]) -> Doubt:
+    text = f"line {group.line}: {fold(names)} {'is' if len(names) == 1 else 'are'} left over."
+    return Doubt(kind="grouping", subjects=tuple(names), text=text)

@@ -1,0 +1,177 @@
+"""How good a diagnosis is: scenarios played with their truth known, what would have been said, and when."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from holdfast.diagnose.assess import WINDOW_S, assess
+from holdfast.diagnose.incident import Incident
+from holdfast.topology.graph import Topology
+from holdfast.twin.cluster import Layout
+from holdfast.twin.replay import Replay
+from holdfast.twin.scenarios import Played, play
+from holdfast.twin.wiring import topology_of
+from holdfast.twin.world import cast
+
+MECHANISM_OF: dict[str, str] = {
+    "cooling-pump": "coolant-flow",
+    "cooling-inlet": "coolant-supply",
+    "power-cap": "power-brake",
+    "leaf-congestion": "leaf-congestion",
+    "link-flap": "link-errors",
+    "pool-link": "pool-path",
+    "pcie-downgrade": "pcie-width",
+    "hbm-errors": "memory-errors",
+    "cpu-steal": "cpu-contention",
+    "storage-contention": "storage-crowded",
+    "storage-stall": "storage-slow",
+    "checkpoint-cadence": "checkpoint-cadence",
+    "gc-pause": "garbage-collection",
+    "data-loader": "data-loader",
+    "sequence-imbalance": "sequence-length",
+    "pipeline-stage": "pipeline-stage",
+    "routing-imbalance": "routing-imbalance",
+}
+"""What a right diagnosis of each scenario is called."""
+EARLY_S = 60.0
+"""An incident that is said to have begun by so much before the truth is another one."""
+PATIENT_S = 600.0
+"""Who has not noticed after so long has not noticed in time; the last word is looked at all the same."""
+
+
+class Paper(msgspec.Struct, frozen=True, kw_only=True):
+    """One scenario to be diagnosed."""
+
+    scenario: str
+    seed: int
+    gpus: int
+    duration_s: float = WINDOW_S
+
+
+class Marks(msgspec.Struct, frozen=True, kw_only=True):
+    """How it went.
+
+    said          mechanism and subject of everything that was reported in the end
+    right         of those, how many were the truth; named: the truth was among them
+    domain_right, owner_right   of the first of them
+    detect_s      from the beginning until anything was reported about it; None: nothing was within the time
+    name_s        until the right cause was the first that was reported
+    false_alarms  reported where nothing was wrong: before it began, or all of it where nothing ever was
+    quiet_s       time in which nothing was wrong
+    """
+
+    paper: Paper
+    is_incident: bool
+    said: tuple[tuple[str, str], ...]
+    right: int
+    named: bool
+    domain_right: bool
+    owner_right: bool
+    detect_s: float | None
+    name_s: float | None
+    false_alarms: int
+    quiet_s: float
+
+
+def examine(paper: Paper) -> Marks:
+    """Play it, look at it as monitoring would have, scrape by scrape, and compare with the truth."""
+    played = play(paper.scenario, paper.seed, layout=Layout(gpus=paper.gpus), duration_s=paper.duration_s)
+    return _Examiner(played, paper).marks()
+
+
+class _Examiner:
+    def __init__(self, played: Played, paper: Paper) -> None:
+        self.played, self.paper, self.truth = played, paper, played.truth
+        casting = cast(played.layout, with_pools=played.scenario.with_pools)
+        self.topology: Topology = topology_of(casting, played.run)
+        self.source = Replay(played.telemetry)
+        steps = self.source.frame("holdfast_run_step_seconds", (0, 2**62))
+        assert steps is not None
+        self.times_ns: list[int] = steps.times_ns.tolist()
+
+    def marks(self) -> Marks:
+        truth = self.truth
+        if not truth.is_incident:
+            return self._quiet()
+        began_ns, end_ns = truth.began_ns, self.times_ns[-1]
+        detect_s, name_s = self._first_seen()
+        said = self._at(end_ns)
+        mine = [incident for incident in said if not self._is_early(incident)]
+        right = sum(map(self._is_right, said))
+        return Marks(
+            paper=self.paper,
+            is_incident=True,
+            said=_named(said),
+            right=min(right, 1),
+            named=right > 0,
+            domain_right=bool(mine) and mine[0].domain == truth.cause.domain,
+            owner_right=bool(mine) and mine[0].owner == truth.cause.owner,
+            detect_s=detect_s,
+            name_s=name_s,
+            false_alarms=len(self._at(began_ns)),
+            quiet_s=(began_ns - self.times_ns[0]) / 1e9,
+        )
+
+    def _quiet(self) -> Marks:
+        """Nothing is wrong: every window counts, one after the other, half of each seen twice."""
+        alarms: set[tuple[str, str, int]] = set()
+        first_ns, end_ns = self.times_ns[0], self.times_ns[-1]
+        said: tuple[Incident, ...] = ()
+        for now_ns in _every(first_ns, end_ns, WINDOW_S / 2):
+            said = self._at(now_ns)
+            alarms |= {
+                (one.cause.mechanism, one.cause.subject, round(one.began_ns / (WINDOW_S * 1e9)))
+                for one in said
+            }
+        return Marks(
+            paper=self.paper,
+            is_incident=False,
+            said=tuple(sorted({(mechanism, subject) for mechanism, subject, _ in alarms})),
+            right=0,
+            named=False,
+            domain_right=not alarms,
+            owner_right=not alarms,
+            detect_s=None,
+            name_s=None,
+            false_alarms=len(alarms),
+            quiet_s=(end_ns - first_ns) / 1e9,
+        )
+
+    def _first_seen(self) -> tuple[float | None, float | None]:
+        detect_s: float | None = None
+        for now_ns in self.times_ns:
+            since_s = (now_ns - self.truth.began_ns) / 1e9
+            if since_s <= 0:
+                continue
+            if since_s > PATIENT_S:
+                break
+            said = [one for one in self._at(now_ns) if not self._is_early(one)]
+            if said and detect_s is None:
+                detect_s = since_s
+            if said and self._is_right(said[0]):
+                return detect_s, since_s
+        return detect_s, None
+
+    def _at(self, now_ns: int) -> tuple[Incident, ...]:
+        return assess(self.source, self.topology, now_ns=now_ns, events=self.played.events).incidents
+
+    def _is_early(self, incident: Incident) -> bool:
+        return incident.began_ns < self.truth.began_ns - EARLY_S * 1e9
+
+    def _is_right(self, incident: Incident) -> bool:
+        truth = self.truth.cause
+        if self._is_early(incident) or incident.cause.mechanism != MECHANISM_OF[self.paper.scenario]:
+            return False
+        return truth.subject not in self.topology or incident.cause.subject == truth.subject
+
+
+def _named(incidents: tuple[Incident, ...]) -> tuple[tuple[str, str], ...]:
+    return tuple((incident.cause.mechanism, incident.cause.subject) for incident in incidents)
+
+
+def _every(first_ns: int, end_ns: int, step_s: float) -> Iterator[int]:
+    now_ns = first_ns + round(step_s * 1e9)
+    while now_ns < end_ns:
+        yield now_ns
+        now_ns += round(step_s * 1e9)
+    yield end_ns
