@@ -5,6 +5,7 @@ from holdfast.cli.lazy import LazyGroup
 command = LazyGroup(
     "holdfast.cli.bench",
     {
+        "diagnose": "Diagnose hundreds of simulated incidents: precision, recall, time, false alarms, cost.",
         "gpu": "Train a GPT on a GPU: alone, shared and killed, and a step against a plain loop.",
         "ledger": "Fold a million events: events a second, memory, the cost of one more.",
         "overhead": "Train without faults: a step against plain DDP, the reduction against all_reduce.",
