@@ -9,10 +9,12 @@ from holdfast.detect.devices import narrow_buses, xid_findings
 from holdfast.detect.finding import Finding
 from holdfast.detect.machines import find
 from holdfast.detect.mounts import mount_findings
+from holdfast.detect.physics import SUSPECT_TRUST, below_rated, slow_links, unbalanced
 from holdfast.detect.rules import RULES
 from holdfast.detect.scene import Planned, Scene
 from holdfast.detect.symptoms import symptoms
 from holdfast.detect.trends import TEMPERATURE, heating
+from holdfast.detect.xids import NO_OVERRIDES, Overrides
 from holdfast.signals.quality import Flaw, inspect
 from holdfast.signals.source import Source
 from holdfast.topology.graph import Topology
@@ -31,12 +33,22 @@ class Detected(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def detect(
-    source: Source, topology: Topology, scenes: Sequence[Scene], *, window_ns: tuple[int, int]
+    source: Source,
+    topology: Topology,
+    scenes: Sequence[Scene],
+    *,
+    window_ns: tuple[int, int],
+    xids: Overrides = NO_OVERRIDES,
 ) -> Detected:
-    """Purely: the same readings and the same record give the same findings."""
-    flaws: list[Flaw] = []
+    """Purely: the same readings and the same record give the same findings. xids: a site's own policy."""
+    flaws = [*unbalanced(source, window_ns)]
+    suspect = {flaw.subject for flaw in flaws}
     is_out = _out(topology, [one for scene in scenes for one in scene.out])
-    found = [finding for finding in _machines(source, window_ns, flaws) if not is_out(finding)]
+    found = [
+        _doubted(finding, suspect)
+        for finding in _machines(source, window_ns, flaws, xids)
+        if not is_out(finding)
+    ]
     now_ns = window_ns[1] - 1
     runs = {
         scene.run: tuple(
@@ -49,7 +61,16 @@ def detect(
     return Detected(machines=tuple(found), runs=runs, flaws=tuple(flaws))
 
 
-def _machines(source: Source, window_ns: tuple[int, int], flaws: list[Flaw]) -> Iterator[Finding]:
+def _doubted(finding: Finding, suspect: set[str]) -> Finding:
+    """Less sure, where the subject's sensors contradict each other."""
+    if finding.subject not in suspect:
+        return finding
+    return msgspec.structs.replace(finding, confidence=finding.confidence * SUSPECT_TRUST)
+
+
+def _machines(
+    source: Source, window_ns: tuple[int, int], flaws: list[Flaw], xids: Overrides
+) -> Iterator[Finding]:
     there = set(source.metrics())
     for metric in METRICS:
         frame = source.frame(metric, window_ns) if metric in there else None
@@ -59,9 +80,11 @@ def _machines(source: Source, window_ns: tuple[int, int], flaws: list[Flaw]) -> 
             yield from find(inspected)
             if metric == TEMPERATURE:
                 yield from heating(inspected)
+    yield from below_rated(source, window_ns)
+    yield from slow_links(source, window_ns)
     yield from mount_findings(source, window_ns)
     yield from narrow_buses(source, window_ns)
-    yield from xid_findings(source, window_ns)
+    yield from xid_findings(source, window_ns, xids)
 
 
 def _out(topology: Topology, planned: Iterable[Planned]) -> Callable[[Finding], bool]:

@@ -8,7 +8,7 @@ from holdfast.detect import compare
 from holdfast.detect.finding import Finding
 from holdfast.detect.machines import findings
 from holdfast.detect.rules import SIGNS, Rule
-from holdfast.detect.xids import policy
+from holdfast.detect.xids import Overrides, policy
 from holdfast.signals.frame import Labels
 from holdfast.signals.source import Source
 
@@ -39,7 +39,7 @@ def _device(labels: Labels) -> tuple[str | None, ...]:
     return tuple(map(labels.get, IDENTITY))
 
 
-def xid_findings(source: Source, window_ns: tuple[int, int]) -> Iterator[Finding]:
+def xid_findings(source: Source, window_ns: tuple[int, int], overrides: Overrides) -> Iterator[Finding]:
     """Codes that appeared in this window. The gauge never clears, so one that was there before is no news."""
     frame = source.frame(XIDS, window_ns)
     if frame is None or not len(frame.times_ns):
@@ -49,7 +49,7 @@ def xid_findings(source: Source, window_ns: tuple[int, int]) -> Iterator[Finding
     appeared = shown & ~np.vstack([shown[:1], shown[:-1]])
     for row, column in np.argwhere(appeared).tolist():
         code = int(frame.values[row, column])
-        decided = policy(code)
+        decided = policy(code, overrides=overrides)
         if decided.severity == "none":
             continue
         at_ns = int(frame.times_ns[row])

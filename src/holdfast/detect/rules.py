@@ -226,14 +226,6 @@ RULES: tuple[Rule, ...] = (
         scrapes=1,
     ),
     Rule(
-        sign="slow-link",
-        metric="node_infiniband_rate_bytes_per_second",
-        unit="B/s",
-        note="the link was trained to a lower rate",
-        least_share=0.1,
-        falls=True,
-    ),
-    Rule(
         sign="port-waits",
         metric="node_infiniband_port_transmit_wait_total",
         unit="ticks/s",
@@ -299,6 +291,7 @@ RULES: tuple[Rule, ...] = (
 """Against the past unless something else is said."""
 
 SIGNS: dict[str, str] = {rule.sign: rule.note for rule in RULES} | {
+    "slow-link": "the link was trained to a lower rate than others",
     "heating": "is heating up towards its limit",
     "slow-step": "steps take longer",
     "late-compute": "computes longer than it did",

@@ -7,6 +7,7 @@ import msgspec
 from holdfast.detect.detecting import detect
 from holdfast.detect.finding import Finding
 from holdfast.detect.scene import Planned, Scene, scene
+from holdfast.detect.xids import NO_OVERRIDES, Overrides
 from holdfast.diagnose.incident import Alternative, Cause, Incident
 from holdfast.diagnose.pricing import price
 from holdfast.diagnose.weighing import LATE, Case, Hypothesis, lost_because, unknown
@@ -50,11 +51,16 @@ def assess(
     planned: Sequence[Planned] = (),
     window_s: float = WINDOW_S,
     prices: Prices = DEFAULTS,
+    xids: Overrides = NO_OVERRIDES,
 ) -> Assessment:
-    """Look at the last `window_s` of these runs (all that the events name, where none is given)."""
+    """Look at the last `window_s` of these runs (all that the events name, where none is given).
+
+    planned: work that was announced. xids: where a site decides otherwise than the published policy.
+    """
     names = runs or tuple(dict.fromkeys(event.run for event in events if event.run))
     scenes = [scene(run, events, planned, now_ns=now_ns) for run in names]
-    detected = detect(source, topology, scenes, window_ns=(now_ns - round(window_s * 1e9), now_ns + 1))
+    window_ns = (now_ns - round(window_s * 1e9), now_ns + 1)
+    detected = detect(source, topology, scenes, window_ns=window_ns, xids=xids)
     incidents: list[Incident] = []
     for one in scenes:
         findings = (*detected.machines, *detected.runs[one.run])

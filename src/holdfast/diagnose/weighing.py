@@ -349,7 +349,15 @@ class Case:
 def unknown(case: Case) -> Hypothesis:
     """Nothing explains what is wrong with the run."""
     symptoms = tuple(finding for finding in case.findings if finding.effect_s is not None)
-    return Hypothesis(mechanism=UNKNOWN, subject=case.scene.run, evidence=(), explains=symptoms)
+    late = set().union(*case.late.values()) & set(case.members)
+    evidence = []
+    if late and (shared := case.topology.common_causes(late, case.members)):
+        best = shared[0]
+        text = (
+            f"{best.hit} of {len(late)} late members depend on {best.subject}, {best.reached} members in all"
+        )
+        evidence.append(Evidence(text=text, weight=0.0, subjects=_some(late)))
+    return Hypothesis(mechanism=UNKNOWN, subject=case.scene.run, evidence=tuple(evidence), explains=symptoms)
 
 
 def lost_because(best: Hypothesis, other: Hypothesis) -> str:

@@ -6,6 +6,7 @@ followed by `of LIST` to choose from those alone.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
@@ -54,20 +55,29 @@ def deal(
             yield from _each_with_all(group, pool)
             continue
         size = int(dealing["size"])
-        rails = _rails(group, pool, ports) if dealing["rail"] else 1
-        heads, taken = group.heads, pool[: size * (len(group.heads) // rails)]
-        _judge(group, size * rails, len(taken) * rails, doubts)
-        for index, name in enumerate(taken):
-            if dealing["rail"]:
-                for rail, port in enumerate(ports[name]):
-                    on = heads[index // size * rails + rail]
-                    yield Placed(name=port_name(name, port), on=on, line=group.line)
-            else:
-                yield Placed(name=name, on=heads[index // size], line=group.line)
+        rails = _rails(group, pool, ports) if dealing["rail"] else 0
+        taken = pool[: size * (len(group.heads) // max(1, rails))]
+        placed = [*(_by_rail(group, taken, size, ports) if rails else _in_order(group, taken, size))]
+        yield from placed
+        _judge(group, size, Counter(one.on for one in placed), doubts)
         if not dealing["from"]:
             left = left[len(taken) :]
         elif len(taken) < len(pool):
             doubts.append(_left_over(group, pool[len(taken) :]))
+
+
+def _in_order(group: Group, names: Sequence[str], size: int) -> Iterator[Placed]:
+    for index, name in enumerate(names):
+        yield Placed(name=name, on=group.heads[index // size], line=group.line)
+
+
+def _by_rail(
+    group: Group, nodes: Sequence[str], size: int, ports: Mapping[str, Sequence[str]]
+) -> Iterator[Placed]:
+    for index, node in enumerate(nodes):
+        for rail, port in enumerate(ports[node]):
+            head = group.heads[index // size * len(ports[node]) + rail]
+            yield Placed(name=port_name(node, port), on=head, line=group.line)
 
 
 def _dealing(who: str | list[str]) -> "re.Match[str] | None":
@@ -104,17 +114,22 @@ def _rails(group: Group, nodes: Sequence[str], ports: Mapping[str, Sequence[str]
     return counts.pop()
 
 
-def _judge(group: Group, size: int, dealt: int, doubts: list[Doubt]) -> None:
-    room = size * len(group.heads)
-    if dealt == room:
+def _judge(group: Group, size: int, filled: Mapping[str, int], doubts: list[Doubt]) -> None:
+    partly = [head for head in group.heads if 0 < filled.get(head, 0) < size]
+    empty = [head for head in group.heads if head not in filled]
+    if not (partly or empty):
         return
-    full, rest = divmod(dealt, size)
-    partly = f"{group.heads[full]} has {rest} of {size}" if rest else ""
-    empty = group.heads[full + bool(rest) :]
-    nothing = f"{fold(empty)} {'has' if len(empty) == 1 else 'have'} nothing" if empty else ""
-    how = " and ".join(filter(None, (partly, nothing)))
-    text = f"line {group.line}: {size} each does not come out even: {how}."
-    doubts.append(Doubt(kind="grouping", subjects=tuple(group.heads[full:]), text=text))
+    parts = []
+    if partly:
+        parts.append(f"{fold(partly)} {_has(partly)} {filled[partly[0]]} of {size}")
+    if empty:
+        parts.append(f"{fold(empty)} {_has(empty)} nothing")
+    text = f"line {group.line}: {size} each does not come out even: {' and '.join(parts)}."
+    doubts.append(Doubt(kind="grouping", subjects=(*partly, *empty), text=text))
+
+
+def _has(names: Sequence[str]) -> str:
+    return "has" if len(names) == 1 else "have"
 
 
 def _left_over(group: Group, names: Sequence[str]) -> Doubt:

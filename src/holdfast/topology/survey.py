@@ -54,6 +54,7 @@ class Survey:
         self.engines: dict[str, list[str]] = {}
         self.aliases: dict[str, str] = {}
         self.further: dict[tuple[str, str], str] = {}
+        self._sources: dict[tuple[str, str], str] = {}
 
     def place(self, name: str, kind: Kind, on: str) -> None:
         """Say that the subject stands on another, which is of this kind; nothing stands on itself."""
@@ -63,6 +64,13 @@ class Survey:
         places = self.on.setdefault(name, {}).setdefault(kind, [])
         if on not in places:
             places.append(on)
+
+    def credit(self, name: str, fact: str, source: str) -> None:
+        """Remember that another source said this about the subject."""
+        self._sources[name, fact] = source
+
+    def source_of(self, name: str, fact: str) -> str:
+        return self._sources.get((name, fact), self.source)
 
     def add_ports(self, node: str, ports: Iterable[str]) -> None:
         self.kinds[node] = "node"
@@ -81,32 +89,32 @@ class Survey:
 def merged(surveys: Sequence[Survey]) -> tuple[Survey, tuple[Doubt, ...]]:
     """One survey that says what the first one says, and of what it is silent about what the others say."""
     first = surveys[0]
-    doubts: list[Doubt] = []
+    with_nodes = [survey for survey in surveys if "node" in survey.kinds.values()]
+    doubts = [doubt for other in with_nodes[1:] for doubt in _unmatched(with_nodes[0], other)]
     for other in surveys[1:]:
         doubts += _taken_in(first, other)
     return first, tuple(doubts)
 
 
 def _taken_in(first: Survey, other: Survey) -> Iterator[Doubt]:
-    yield from _unmatched(first, other)
     first.aliases |= other.aliases
     wrong = {name for name, kind in other.kinds.items() if first.kinds.get(name, kind) != kind}
-    for name in wrong:
-        text = _differing(first, other, name, f"a {first.kinds[name]}", f"a {other.kinds[name]}")
+    for name in in_order(wrong):
+        says = first.source_of(name, "kind")
+        text = _differing(name, f"a {first.kinds[name]} ({says})", f"a {other.kinds[name]} ({other.source})")
         yield Doubt(kind="contradiction", subjects=(name,), text=text)
     for name, kind in other.kinds.items():
-        if name not in first.aliases:
-            first.kinds.setdefault(name, kind)
+        if name not in first.aliases and name not in first.kinds:
+            first.kinds[name] = kind
+            first.credit(name, "kind", other.source)
     yield from _places_taken_in(first, other, wrong)
-    yield from _hardware_taken_in(first, other)
+    yield from _hardware_taken_in(first, other, wrong)
     yield from _members_taken_in(first, other)
 
 
 def _unmatched(first: Survey, other: Survey) -> Iterator[Doubt]:
-    """Nodes that only one of the two knows, where either knows any."""
+    """Nodes that only one of the two knows."""
     mine, theirs = _nodes(first), _nodes(other)
-    if not (mine and theirs):
-        return
     for knows, silent, only in ((other, first, theirs - mine), (first, other, mine - theirs)):
         if only:
             names = in_order(only)
@@ -120,7 +128,7 @@ def _nodes(survey: Survey) -> set[str]:
 
 
 def _places_taken_in(first: Survey, other: Survey, wrong: set[str]) -> Iterator[Doubt]:
-    differing: dict[tuple[Kind, str, str], list[str]] = {}
+    differing: dict[tuple[str, str], list[str]] = {}
     for name, places in other.on.items():
         for kind, found in places.items():
             known = _known_places(first, name, kind)
@@ -129,10 +137,12 @@ def _places_taken_in(first: Survey, other: Survey, wrong: set[str]) -> Iterator[
             if not known or kind not in WHOLE:
                 for on in found:
                     first.place(name, kind, on)
+                first.credit(name, kind, other.source)
             elif not {*found} <= {*known}:
-                differing.setdefault((kind, fold(known), fold(found)), []).append(name)
-    for (kind, known_on, found_on), names in differing.items():
-        text = _differing(first, other, fold(in_order(names)), f"on {kind} {known_on}", f"on {found_on}")
+                here = f"on {kind} {fold(known)} ({first.source_of(name, kind)})"
+                differing.setdefault((here, f"on {fold(found)} ({other.source})"), []).append(name)
+    for (here, there), names in differing.items():
+        text = _differing(fold(in_order(names)), here, there)
         yield Doubt(kind="contradiction", subjects=tuple(in_order(names)), text=text)
 
 
@@ -148,18 +158,27 @@ def _known_places(survey: Survey, name: str, kind: Kind) -> list[str]:
     return survey.on.get(node_of_port(name), {}).get("leaf", [])
 
 
-def _hardware_taken_in(first: Survey, other: Survey) -> Iterator[Doubt]:
+def _hardware_taken_in(first: Survey, other: Survey, wrong: set[str]) -> Iterator[Doubt]:
     for node, gpus in other.gpus.items():
-        known = first.gpus.setdefault(node, gpus)
-        if {*known} != {*gpus}:
-            text = _differing(first, other, node, _counted(known, "GPU"), _counted(gpus, "GPU"), verb="has")
+        if node in wrong:
+            continue
+        if node not in first.gpus:
+            first.gpus[node] = gpus
+            first.credit(node, "gpus", other.source)
+        elif {*first.gpus[node]} != {*gpus}:
+            here = f"{_gpus(first.gpus[node])} ({first.source_of(node, 'gpus')})"
+            text = _differing(node, here, f"{_gpus(gpus)} ({other.source})", verb="has")
             yield Doubt(kind="contradiction", subjects=(node,), text=text)
     for node, ports in other.ports.items():
-        gone = {*first.ports.setdefault(node, ports)} - {*ports}
-        if gone:
-            # More ports than the file has are usual: those for storage and for people have no part in a run.
-            known_ports = fold(in_order(gone))
-            text = f"{node} has the ports {known_ports} ({first.source}), and has not ({other.source})."
+        if node in wrong:
+            continue
+        if node not in first.ports:
+            first.ports[node] = ports
+            first.credit(node, "ports", other.source)
+        # More ports than the first has are usual: those for storage and for people have no part in a run.
+        elif gone := {*first.ports[node]} - {*ports}:
+            here = f"the ports {fold(in_order(gone))} ({first.source_of(node, 'ports')})"
+            text = _differing(node, here, f"has not ({other.source})", verb="has")
             yield Doubt(kind="contradiction", subjects=(node,), text=text)
 
 
@@ -172,15 +191,17 @@ def _members_taken_in(first: Survey, other: Survey) -> Iterator[Doubt]:
         if known is None:
             first.kinds.setdefault(run, "run")
             first.members[run] = dict(members)
+            first.credit(run, "members", other.source)
         elif {*known.values()} != {*members.values()}:
             here, there = (f"on {fold(in_order({*nodes.values()}))}" for nodes in (known, members))
-            text = _differing(first, other, f"run {run}", here, there)
+            says = first.source_of(run, "members")
+            text = _differing(f"run {run}", f"{here} ({says})", f"{there} ({other.source})")
             yield Doubt(kind="contradiction", subjects=(run,), text=text)
 
 
-def _differing(first: Survey, other: Survey, what: str, here: str, there: str, *, verb: str = "is") -> str:
-    return f"{what} {verb} {here} ({first.source}), and {there} ({other.source})."
+def _differing(what: str, here: str, there: str, *, verb: str = "is") -> str:
+    return f"{what} {verb} {here}, and {there}."
 
 
-def _counted(things: Sequence[str], what: str) -> str:
-    return f"{len(things)} {what}" + "s" * (len(things) != 1)
+def _gpus(gpus: Sequence[str]) -> str:
+    return f"{len(gpus)} GPU" + "s" * (len(gpus) != 1)

@@ -9,7 +9,9 @@ from holdfast.diagnose.incident import Incident
 from holdfast.topology.graph import Topology
 from holdfast.twin.cluster import Layout
 from holdfast.twin.replay import Replay
+from holdfast.twin.metrics import CATALOGUE
 from holdfast.twin.scenarios import Played, play
+from holdfast.twin.telemetry import Dirt
 from holdfast.twin.wiring import topology_of
 from holdfast.twin.world import cast
 
@@ -33,19 +35,33 @@ MECHANISM_OF: dict[str, str] = {
     "routing-imbalance": "routing-imbalance",
 }
 """What a right diagnosis of each scenario is called."""
+CONNECTOR = tuple(name for name, metric in CATALOGUE.items() if metric.scope == "connector")
 EARLY_S = 60.0
 """An incident that is said to have begun by so much before the truth is another one."""
 PATIENT_S = 600.0
 """Who has not noticed after so long has not noticed in time; the last word is looked at all the same."""
 
 
+HIDEABLE: dict[str, tuple[str, ...]] = {
+    "facilities": ("densewatch_", "redfish_", *CONNECTOR),
+    "switches": ("infiniband_switch_",),
+    "violations": ("DCGM_FI_DEV_THERMAL_VIOLATION", "DCGM_FI_DEV_POWER_VIOLATION", "DCGM_EXP_"),
+    "mountstats": ("node_mountstats_", "node_nfs_"),
+    "pressure": ("node_pressure_",),
+    "pools": ("vllm:", "dynamo_", "holdfast_pool_"),
+}
+"""What another team may not share, or an exporter leaves off unless told: by how its metrics' names begin."""
+
+
 class Paper(msgspec.Struct, frozen=True, kw_only=True):
-    """One scenario to be diagnosed."""
+    """One scenario to be diagnosed. without: what monitoring does not have. dirt: times as bad as usual."""
 
     scenario: str
     seed: int
     gpus: int
     duration_s: float = WINDOW_S
+    without: tuple[str, ...] = ()
+    dirt: float = 1.0
 
 
 class Marks(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,8 +91,19 @@ class Marks(msgspec.Struct, frozen=True, kw_only=True):
 
 def examine(paper: Paper) -> Marks:
     """Play it, look at it as monitoring would have, scrape by scrape, and compare with the truth."""
-    played = play(paper.scenario, paper.seed, layout=Layout(gpus=paper.gpus), duration_s=paper.duration_s)
+    played = play(
+        paper.scenario,
+        paper.seed,
+        layout=Layout(gpus=paper.gpus),
+        duration_s=paper.duration_s,
+        dirt=_dirt(paper.dirt),
+    )
     return _Examiner(played, paper).marks()
+
+
+def _dirt(times: float) -> Dirt:
+    usual = msgspec.structs.asdict(Dirt())
+    return Dirt(**{name: min(1.0, times * share) for name, share in usual.items()})
 
 
 class _Examiner:
@@ -84,7 +111,8 @@ class _Examiner:
         self.played, self.paper, self.truth = played, paper, played.truth
         casting = cast(played.layout, with_pools=played.scenario.with_pools)
         self.topology: Topology = topology_of(casting, played.run)
-        self.source = Replay(played.telemetry)
+        hidden = tuple(prefix for family in paper.without for prefix in HIDEABLE[family])
+        self.source = Replay(played.telemetry, hidden)
         steps = self.source.frame("holdfast_run_step_seconds", (0, 2**62))
         assert steps is not None
         self.times_ns: list[int] = steps.times_ns.tolist()

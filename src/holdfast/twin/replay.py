@@ -10,10 +10,11 @@ from holdfast.twin.telemetry import Telemetry
 class Replay:
     """A `Source`. Each metric is made once and kept, so that many moments can be looked at."""
 
-    def __init__(self, telemetry: Telemetry) -> None:
+    def __init__(self, telemetry: Telemetry, hidden: tuple[str, ...] = ()) -> None:
+        """hidden: metrics whose names begin like this are not there."""
         self._telemetry = telemetry
         self._kept: dict[str, Frame] = {}
-        self._metrics = telemetry.metrics
+        self._metrics = tuple(name for name in telemetry.metrics if not name.startswith(hidden or ("\0",)))
 
     def metrics(self) -> tuple[str, ...]:
         return self._metrics

@@ -12,7 +12,8 @@ from holdfast.topology.survey import Survey
 
 SOURCE = "Slurm"
 
-_NODE = re.compile(r"^NodeName=(\S+)", re.MULTILINE)
+_BLOCK = re.compile(r"^(?=NodeName=)", re.MULTILINE)
+_NODE = re.compile(r"NodeName=(\S+)")
 _GRES = re.compile(r"(?:^|\s)Gres=(\S+)")
 _GPUS = re.compile(r"gpu(?::[^:,()]+)?:([0-9]+)(?:\(|,|$)")
 _SETTING = re.compile(r"(\w+)=(\S+)")
@@ -47,14 +48,15 @@ def survey(*, nodes: str, switches: str, jobs: bytes) -> Survey:
 
 
 def _add_nodes(found: Survey, text: str) -> None:
-    begins = [*_NODE.finditer(text)]
-    ends = [begin.start() for begin in begins[1:]] + [len(text)]
-    for begin, end in zip(begins, ends, strict=True):
-        found.kinds[begin[1]] = "node"
-        gres = _GRES.search(text, begin.start(), end)
+    for block in _BLOCK.split(text):
+        name = _NODE.match(block)
+        if name is None:
+            continue
+        found.kinds[name[1]] = "node"
+        gres = _GRES.search(block)
         count = sum(int(gpus) for gpus in _GPUS.findall(gres[1])) if gres else 0
         if 0 < count <= GPUS_PER_NODE_MAX:
-            found.add_gpus(begin[1], map(str, range(count)))
+            found.add_gpus(name[1], map(str, range(count)))
 
 
 def _add_switches(found: Survey, text: str) -> None:

@@ -1,0 +1,121 @@
+"""The topology in the terminal: what there is, what a subject depends on and who on it, a path, its seams."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from holdfast.cli.terminal import printable
+from holdfast.dashboard import wording
+from holdfast.topology.graph import KINDS, Kind, Topology
+from holdfast.topology.hostlist import fold
+
+NAMES_SHOWN_MAX = 48
+"""Characters of a list of names in a tree; what follows is cut."""
+OWNERS_SHOWN_MAX = 3
+
+
+def show_all(topology: Topology, console: Console) -> None:
+    """What there is, by kind and owner, and where the seams are."""
+    console.print(wording.many(len(topology), "subject"), style="bold")
+    console.print(_kinds_table(topology, topology.names))
+    seams = topology.seam_counts()
+    if seams:
+        console.print()
+        table = Table("seam", "from", "to", box=None, pad_edge=False, header_style="dim")
+        table.add_column("dependencies", justify="right")
+        for seam in seams:
+            owners = (seam.cause_owner or "nobody", seam.symptom_owner or "nobody")
+            table.add_row(f"{seam.cause_kind} → {seam.symptom_kind}", *map(_safe, owners), f"{seam.count:,}")
+        console.print(table)
+
+
+def show_subject(topology: Topology, subject: str, console: Console) -> None:
+    """What it depends on, as a tree, and who depends on it, by kind."""
+    root = Tree(_label(topology, topology.kind(subject), [subject]), guide_style="dim")
+    _grow(topology, root, [subject], {subject})
+    console.print("Depends on", style="bold")
+    console.print(root)
+    radius = topology.blast_radius(subject)
+    console.print()
+    console.print("Blast radius" if radius else "Nothing depends on it.", style="bold")
+    if radius:
+        console.print(_kinds_table(topology, lambda kind: topology.blast_radius(subject, kind)))
+
+
+def show_path(topology: Topology, path: Sequence[str], console: Console) -> None:
+    """One subject a line; a line between two of different owners is a seam."""
+    seams = {*topology.seams(path)}
+    width = max(len(_safe(name)) for name in path)
+    for index, name in enumerate(path):
+        before = path[index - 1] if index else None
+        if before is not None and (before, name) in seams:
+            owners = f"{topology.owner(before) or 'nobody'} │ {topology.owner(name) or 'nobody'}"
+            console.print(Text(f"  ── seam: {_safe(owners)} ──", style="bold yellow"))
+        line = Text("→ " if index else "  ", style="dim")
+        line.append(f"{_safe(name):{width}}", style="bold")
+        line.append(f"  {topology.kind(name):9}  {_safe(topology.owner(name)) or 'nobody'}")
+        if before is not None and (why := topology.why(name, before)):
+            line.append(f"  ({_safe(why)})", style="dim")
+        console.print(line)
+
+
+def _grow(topology: Topology, branch: Tree, names: Sequence[str], seen: set[str]) -> None:
+    """What a group of subjects depends on, nearest kinds first; what was shown is not shown again."""
+    for kind, beneath in _beneath(topology, names):
+        fresh = [name for name in beneath if name not in seen]
+        if fresh:
+            seen.update(fresh)
+            _grow(topology, branch.add(_label(topology, kind, fresh)), fresh, seen)
+
+
+def _beneath(topology: Topology, names: Sequence[str]) -> Iterator[tuple[Kind, list[str]]]:
+    found = dict.fromkeys(other for name in names for other in topology.dependencies(name))
+    for kind in reversed(KINDS):
+        if of_kind := [name for name in found if topology.kind(name) == kind]:
+            yield kind, of_kind
+
+
+def _label(topology: Topology, kind: Kind, names: Sequence[str]) -> Text:
+    label = Text(f"{kind} ", style="dim")
+    label.append(_cut(_names(names)), style="bold")
+    if len(names) > 1:
+        label.append(f" ({len(names):,})", style="dim")
+    label.append(f"  {_owners(topology, names)}")
+    return label
+
+
+def _owners(topology: Topology, names: Sequence[str]) -> str:
+    counts = Counter(topology.owner(name) or "nobody" for name in names)
+    if len(counts) == 1:
+        return _safe(next(iter(counts)))
+    shown = [f"{_safe(owner)} {count:,}" for owner, count in counts.most_common(OWNERS_SHOWN_MAX)]
+    return ", ".join(shown) + ", …" * (len(counts) > OWNERS_SHOWN_MAX)
+
+
+def _names(names: Sequence[str]) -> str:
+    return _safe(fold(names))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= NAMES_SHOWN_MAX else text[: NAMES_SHOWN_MAX - 1] + "…"
+
+
+def _safe(text: str) -> str:
+    return printable(text)
+
+
+def _kinds_table(topology: Topology, names_of: Callable[[Kind], Sequence[str]]) -> Table:
+    """How many there are of each kind, whose they are, and as many of their names as there is room for."""
+    table = Table(box=None, pad_edge=False, header_style="dim", expand=True)
+    table.add_column("kind", no_wrap=True)
+    table.add_column("count", no_wrap=True, justify="right")
+    table.add_column("owner", no_wrap=True)
+    table.add_column("names", no_wrap=True, overflow="ellipsis", ratio=1)
+    for kind in KINDS:
+        if names := names_of(kind):
+            table.add_row(kind, f"{len(names):,}", _owners(topology, names), _names(names))
+    return table
