@@ -8,12 +8,12 @@ from holdfast.detect import compare
 from holdfast.detect.finding import Finding
 from holdfast.detect.machines import findings
 from holdfast.detect.rules import SIGNS, Rule
-from holdfast.detect.xids import Overrides, policy
-from holdfast.signals.frame import Labels
+from holdfast.detect.xids import Overrides, XidPolicy, policy
+from holdfast.signals.frame import Frame, Labels
 from holdfast.signals.source import Source
 
 WIDTH, WIDTH_MAX = "node_pcidevice_current_link_width", "node_pcidevice_max_link_width"
-XIDS = "DCGM_FI_DEV_XID_ERRORS"
+XIDS, XID_COUNTS = "DCGM_FI_DEV_XID_ERRORS", "DCGM_EXP_XID_ERRORS_COUNT"
 IDENTITY = ("segment", "bus", "device", "function", "instance")
 XID_CONFIDENCE = 0.97
 
@@ -41,30 +41,42 @@ def _device(labels: Labels) -> tuple[str | None, ...]:
 
 def xid_findings(source: Source, window_ns: tuple[int, int], overrides: Overrides) -> Iterator[Finding]:
     """Codes that appeared in this window. The gauge never clears, so one that was there before is no news."""
-    frame = source.frame(XIDS, window_ns)
-    if frame is None or not len(frame.times_ns):
-        return
-    with np.errstate(invalid="ignore"):
-        shown = frame.values > 0
-    appeared = shown & ~np.vstack([shown[:1], shown[:-1]])
-    for row, column in np.argwhere(appeared).tolist():
-        code = int(frame.values[row, column])
-        decided = policy(code, overrides=overrides)
-        if decided.severity == "none":
+    for metric in (XIDS, XID_COUNTS):
+        frame = source.frame(metric, window_ns)
+        if frame is None or not len(frame.times_ns):
             continue
-        at_ns = int(frame.times_ns[row])
-        is_recent = frame.times_ns[-1] - at_ns <= compare.BRIDGE_S * 1e9
-        yield Finding(
-            sign="xid",
-            subject=frame.subjects[column],
-            metric=XIDS,
-            method="event",
-            since_ns=at_ns,
-            until_ns=None if is_recent else at_ns,
-            noticed_ns=at_ns,
-            confidence=XID_CONFIDENCE,
-            value=code,
-            usual=0.0,
-            unit="",
-            note=f"XID {code}: {decided.text}",
-        )
+        with np.errstate(invalid="ignore"):
+            shown = frame.values > 0
+        appeared = shown & ~np.vstack([shown[:1], shown[:-1]])
+        for row, column in np.argwhere(appeared).tolist():
+            code = _code(frame, row, column)
+            decided = None if code is None else policy(code, overrides=overrides)
+            if decided is not None and decided.severity != "none":
+                yield _reported(decided, frame, row, column)
+
+
+def _code(frame: Frame, row: int, column: int) -> int | None:
+    """The gauge shows the code itself; of counts it is a label."""
+    if frame.metric == XIDS:
+        return int(frame.values[row, column])
+    text = frame.labels[column].get("xid", "")
+    return int(text) if text.isdecimal() else None
+
+
+def _reported(decided: XidPolicy, frame: Frame, row: int, column: int) -> Finding:
+    at_ns = int(frame.times_ns[row])
+    is_recent = frame.times_ns[-1] - at_ns <= compare.BRIDGE_S * 1e9
+    return Finding(
+        sign="xid",
+        subject=frame.subjects[column],
+        metric=frame.metric,
+        method="event",
+        since_ns=at_ns,
+        until_ns=None if is_recent else at_ns,
+        noticed_ns=at_ns,
+        confidence=XID_CONFIDENCE,
+        value=decided.code,
+        usual=0.0,
+        unit="",
+        note=f"XID {decided.code}: {decided.text}",
+    )

@@ -88,6 +88,15 @@ RULES: tuple[Rule, ...] = (
         least=1.5,
     ),
     Rule(
+        sign="leak",
+        metric="densewatch_cdu_leak_detected",
+        unit="",
+        note="a leak is reported",
+        against="limit",
+        limit=0.5,
+        scrapes=2,
+    ),
+    Rule(
         sign="failed-supply",
         metric="redfish_chassis_power_powersupply_health",
         unit="",

@@ -216,7 +216,8 @@ class Prometheus:
 def _client(url: str, access: Access) -> httpx.Client:
     if not url.startswith(("http://", "https://")):
         raise SourceError(f"{url!r} is no URL of a Prometheus.", hint="It begins with http:// or https://.")
-    headers = dict(access.headers)
+    # Compressing what stays in one data centre takes a server longer than sending it.
+    headers = {"Accept-Encoding": "identity", **access.headers}
     if access.bearer:
         headers["Authorization"] = f"Bearer {access.bearer}"
     basic = (access.user, access.password) if access.user else None
@@ -263,14 +264,15 @@ def _joined(parts: list[_Series], window_ns: tuple[int, int]) -> Samples | None:
     pairs = np.fromstring(b",".join(texts).decode(), sep=",").reshape(-1, 2)
     series = np.repeat(np.array(index, np.int64), counts)
     times_ns = np.rint(pairs[:, 0] * 1e3).astype(np.int64) * MS_NS
-    inside = np.flatnonzero((times_ns >= window_ns[0]) & (times_ns < window_ns[1]))
-    if not len(inside):
+    order = np.flatnonzero((times_ns >= window_ns[0]) & (times_ns < window_ns[1]))
+    if not len(order):
         return None
-    order = inside[np.lexsort((times_ns[inside], series[inside]))]
-    present, series = np.unique(series[order], return_inverse=True)
+    if len(parts) > len(labels):
+        order = order[np.lexsort((times_ns[order], series[order]))]
+    present = np.bincount(series[order], minlength=len(labels)) > 0
     return Samples(
-        labels=tuple(labels[number] for number in present),
-        series=series,
+        labels=tuple(own for own, is_there in zip(labels, present, strict=True) if is_there),
+        series=(np.cumsum(present) - 1)[series[order]],
         times_ns=times_ns[order],
         values=pairs[order, 1],
     )

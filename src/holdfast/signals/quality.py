@@ -34,9 +34,9 @@ MOVING_SHARE = 0.1
 """Sensors of which most change less often than at every tenth scrape may stand still."""
 MOVING_SHARE_MAX = 0.95
 SCRAPES_NEVER = 2**31
-QUIET_QUANTILE, LIVELY_QUANTILE = 0.1, 0.9
-NEIGHBOURS = 32
-"""Peers of a sensor: so many that show a little less, and so many that show a little more."""
+QUIET_QUANTILE, LIVELY_QUANTILE = 0.25, 0.9
+NEIGHBOURS = 48
+"""Peers of a sensor: so many that show nearly the same."""
 PEERS_MIN = 2
 SATURATED_AT = (2**16 - 1, 2**32 - 1)
 """The widths of a port's counters, which stop there."""
@@ -290,12 +290,33 @@ def _leave_out_the_stuck(work: _Inspection) -> None:
     still = _highest(tail) == _lowest(tail)
     if length > len(work.values) or np.median(moves) < MOVING_SHARE or not still.any():
         return
-    order = np.argsort(tail[-1], kind="stable")
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
+    shares: dict[tuple[int, float], float] = {}
     for series in np.flatnonzero(still).tolist():
-        around = order[max(0, place[series] - NEIGHBOURS) : place[series] + NEIGHBOURS + 1]
-        _judge_stillness(work, series, moves[around[~still[around]]])
+        there = np.flatnonzero(~work.absent[:, series])
+        values = work.values[there, series]
+        moved = np.flatnonzero(values[1:] != values[:-1])
+        since = int(moved[-1]) + 1 if len(moved) else 0
+        first, value = int(there[since]), float(values[-1])
+        if (first, value) not in shares:
+            shares[first, value] = _share_of_peers(work.values[first], value, moves)
+        # It may always have been quieter than its peers, as far as there is a past to tell.
+        share = min(shares[first, value], len(moved) / since if since >= STUCK_SCRAPES_MIN else 1.0)
+        if (scrapes := len(values) - since) >= _scrapes_needed(share):
+            text = f"has shown exactly {value:g} at {scrapes} scrapes in a row, while sensors like it move"
+            work.note("stuck", series, text, since=first)
+            work.leave_out(np.arange(len(work.values))[:, None] >= first, np.array([series]))
+
+
+def _share_of_peers(values: Floats, value: float, moves: Floats) -> float:
+    """How often those change that showed nearly the same when the sensor was last seen to live.
+
+    Idle GPUs among busy ones rightly stand still, and are found beside others that do.
+    """
+    distances = np.abs(values - value)
+    nearest = np.argpartition(distances, min(NEIGHBOURS, len(distances) - 1))[: NEIGHBOURS + 1]
+    if len(nearest) <= PEERS_MIN:
+        return 0.0
+    return float(np.quantile(moves[nearest], QUIET_QUANTILE))
 
 
 def _scrapes_needed(share: float) -> int:
@@ -311,24 +332,6 @@ def _shares_of_change(work: _Inspection) -> Floats:
     changed = work.values[1:] != work.values[:-1]
     changed &= ~(work.absent[1:] | work.absent[:-1])
     return np.asarray(np.add.reduce(changed, axis=0, dtype=np.uint16) / len(changed))
-
-
-def _judge_stillness(work: _Inspection, series: int, peers: Floats) -> None:
-    """peers: how often others change that show nearly the same."""
-    there = np.flatnonzero(~work.absent[:, series])
-    values = work.values[there, series]
-    moved = np.flatnonzero(values[1:] != values[:-1])
-    since = int(moved[-1]) + 1 if len(moved) else 0
-    shares = [float(np.quantile(peers, QUIET_QUANTILE))] if len(peers) >= PEERS_MIN else []
-    if since >= STUCK_SCRAPES_MIN:
-        shares.append(len(moved) / since)
-    scrapes = len(values) - since
-    if scrapes < _scrapes_needed(min(shares, default=0.0)):
-        return
-    text = f"has shown exactly {values[-1]:g} at {scrapes} scrapes in a row, while sensors like it move"
-    first = int(there[since])
-    work.note("stuck", series, text, since=first)
-    work.leave_out(np.arange(len(work.values))[:, None] >= first, np.array([series]))
 
 
 # -- what is missing ----------------------------------------------------------------------------------

@@ -166,7 +166,7 @@ class Store:
                 labels=tuple(msgspec.json.decode(labels[key], type=Labels) for key in keys.tolist()),
                 series=series.astype(np.int64),
                 times_ns=numbers["at_ns"],
-                values=numbers["value"],
+                values=np.ma.filled(numbers["value"], np.nan),  # DuckDB takes NaN for a NULL
                 words=tuple((at, text) for at, (text,) in zip(where, words, strict=True)),
             )
 

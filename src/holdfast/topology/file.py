@@ -4,7 +4,7 @@
 of a file alone. `file_format` has what may be written.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from importlib import resources
 from itertools import islice
@@ -42,8 +42,15 @@ class Described(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     topology: Topology
     survey: Survey
+    kind_owners: dict[Kind, str] = {}
+    owners: dict[str, str] = {}
     maintenance: tuple[Maintenance, ...] = ()
     doubts: tuple[Doubt, ...] = ()
+
+    def with_members(self, members: Mapping[str, Mapping[str, str]]) -> Topology:
+        """The graph with these members in these runs, whatever was known of them. members: their nodes."""
+        survey = self.survey.with_members(members)
+        return assemble(survey, kind_owners=self.kind_owners, owners=self.owners)
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -61,6 +68,8 @@ class Page(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return Described(
             topology=topology,
             survey=survey,
+            kind_owners=self.kind_owners,
+            owners=self.owners,
             maintenance=tuple(_maintenance(line, window, topology) for line, window in self.windows),
             doubts=self.doubts + doubts,
         )

@@ -5,7 +5,8 @@ thousand facts. `merged` lays surveys over each other; the first one wins, and w
 told as a doubt. `assemble` makes the graph.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from typing import Literal
 
 import msgspec
@@ -84,6 +85,14 @@ class Survey:
         """A member that is called as its node is."""
         self.kinds[run], self.kinds[node] = "run", "node"
         self.members.setdefault(run, {})[node] = node
+
+    def with_members(self, members: Mapping[str, Mapping[str, str]]) -> "Survey":
+        """The same facts, but of these runs other members, with their nodes."""
+        changed = copy(self)
+        nodes = {node for of_run in members.values() for node in of_run.values()}
+        changed.kinds = {**dict.fromkeys(nodes, "node"), **self.kinds, **dict.fromkeys(members, "run")}
+        changed.members = {**self.members, **{run: dict(of_run) for run, of_run in members.items()}}
+        return changed
 
 
 def merged(surveys: Sequence[Survey]) -> tuple[Survey, tuple[Doubt, ...]]:

@@ -8,8 +8,8 @@ from holdfast.diagnose.assess import WINDOW_S, assess
 from holdfast.diagnose.incident import Incident
 from holdfast.topology.graph import Topology
 from holdfast.twin.cluster import Layout
-from holdfast.twin.replay import Replay
 from holdfast.twin.metrics import CATALOGUE
+from holdfast.twin.replay import Replay
 from holdfast.twin.scenarios import Played, play
 from holdfast.twin.telemetry import Dirt
 from holdfast.twin.wiring import topology_of

@@ -56,7 +56,8 @@ def _happened(rates: Floats, history: History, rng: np.random.Generator) -> Floa
     """A counter of things that happen by chance at these rates a second; few subjects ever have any."""
     counts = np.zeros(rates.shape)
     active = rates.max(axis=0) > 0
-    counts[:, active] = rng.poisson(rates[:, active] * history.scrape_s)
+    # A difference of single-precision sums may be a hair below nothing.
+    counts[:, active] = rng.poisson(np.maximum(rates[:, active], 0.0) * history.scrape_s)
     return np.cumsum(counts, axis=0)
 
 

@@ -1,0 +1,154 @@
+"""One look at runs: their record and their signals put before `assess`, at a price that fits them."""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import click
+import msgspec
+
+from holdfast.cli.record import home
+from holdfast.cli.topology_sources import TOPOLOGY_FILE, Systems, load_topology
+from holdfast.detect.scene import Planned
+from holdfast.diagnose.assess import Assessment, assess
+from holdfast.economics.prices import Prices
+from holdfast.record.events import (
+    CostRate,
+    KnownEvent,
+    MemberJoined,
+    MemberLost,
+    ReferenceDeclared,
+    RunEnded,
+    Unknown,
+)
+from holdfast.record.store import Selection, Store
+from holdfast.signals.source import Source
+from holdfast.topology import file
+from holdfast.topology.file import Described, Maintenance
+from holdfast.topology.graph import Topology
+
+LIVE_NS_MAX = 86_400 * 10**9
+"""A run of which nothing was recorded for longer than this is not live, whether or not it said goodbye."""
+NO_TOPOLOGY = (
+    "holdfast: There is no topology: what several machines have in common cannot be told.\n"
+    "  hint: `holdfast topology show --example > topology.yaml` makes a file to begin with."
+)
+CONTEXT_KINDS = (
+    "run.started",
+    "run.ended",
+    "generation.opened",
+    "member.joined",
+    "member.lost",
+    "checkpoint.begun",
+    "checkpoint.saved",
+    "phase.entered",
+    "fault.observed",
+    "action.taken",
+    "cost.rate",
+    "reference.declared",
+)
+"""What an assessment wants of the record. Steps are left out: they are in the signals, and too many."""
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """What an assessment looks at, and with which prices."""
+
+    store: Store
+    source: Source
+    cluster: Described
+    prices: Prices
+    window_s: float
+
+    def window_ns(self, at_ns: int) -> tuple[int, int]:
+        return at_ns - round(self.window_s * 10**9), at_ns + 1
+
+
+def described(path: Path | None, prometheus_url: str | None) -> Described:
+    """The topology of the file that was named or is at home, with what the Prometheus in use adds to it.
+
+    Without either there is still the run itself to look at: that is said, and not refused.
+    """
+    if path is None and prometheus_url is None and not (home() / TOPOLOGY_FILE).exists():
+        click.echo(NO_TOPOLOGY, err=True)
+        nothing = file.read("")
+        return nothing.described(nothing.survey)
+    return load_topology(path, Systems(prometheus=prometheus_url))
+
+
+def look(setting: Setting, runs: Sequence[str], at_ns: int) -> Assessment:
+    """What is wrong with these runs at this moment."""
+    events = [event for run in (*runs, "") for event in _context(setting.store, run, at_ns)]
+    return assess(
+        setting.source,
+        _grounded(setting.cluster, _members(events)),
+        now_ns=at_ns,
+        events=events,
+        runs=tuple(runs),
+        planned=_planned(setting.cluster.maintenance),
+        window_s=setting.window_s,
+        prices=_priced(setting.prices, events),
+    )
+
+
+Seats = tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
+
+
+def _members(events: Iterable[KnownEvent]) -> Seats:
+    """Of each run, who is in it by the record, and on which node."""
+    found: dict[str, dict[str, str]] = {}
+    for event in events:
+        if isinstance(event, MemberJoined) and event.node:
+            found.setdefault(event.run, {})[event.subject] = event.node
+        elif isinstance(event, MemberLost):
+            found.get(event.run, {}).pop(event.subject, None)
+    return tuple((run, tuple(members.items())) for run, members in found.items() if members)
+
+
+@lru_cache(maxsize=2)
+def _grounded(cluster: Described, members: Seats) -> Topology:
+    """The cluster with the runs on it as they are now; made again when somebody comes or goes."""
+    return cluster.with_members({run: dict(seats) for run, seats in members}) if members else cluster.topology
+
+
+def _planned(windows: Iterable[Maintenance]) -> list[Planned]:
+    return [
+        Planned(subject=subject, from_ns=one.from_ns, to_ns=one.to_ns, reason=one.reason)
+        for one in windows
+        for subject in one.subjects
+    ]
+
+
+def live_runs(store: Store, seen: frozenset[str], at_ns: int) -> tuple[str, ...]:
+    """Runs that have not ended by the record, and those whose signals are seen without their being in it."""
+    recent = {
+        summary.run
+        for summary in store.runs()
+        if summary.run and summary.first_ns <= at_ns <= summary.last_ns + LIVE_NS_MAX
+    }
+    ended = {run for run in recent if _has_ended(store, run, at_ns)}
+    return tuple(sorted((recent | seen) - ended))
+
+
+def _has_ended(store: Store, run: str, at_ns: int) -> bool:
+    selection = Selection(run=run, kinds=("run.started", "run.ended"), until_ns=at_ns + 1)
+    last = deque(store.select(selection), maxlen=1)
+    return bool(last) and isinstance(last[0], RunEnded)
+
+
+def _context(store: Store, run: str, at_ns: int) -> Iterable[KnownEvent]:
+    found = store.select(Selection(run=run, kinds=CONTEXT_KINDS, until_ns=at_ns + 1))
+    return (event for event in found if not isinstance(event, Unknown))
+
+
+def _priced(prices: Prices, events: Iterable[KnownEvent]) -> Prices:
+    """With what a GPU-hour costs by the record, where all runs agree on it; an assessment has one price."""
+    rates: dict[str, float] = {}
+    chips: dict[str, str] = {}
+    for event in events:
+        if isinstance(event, CostRate) and event.usd_per_gpu_hour is not None:
+            rates[event.run] = event.usd_per_gpu_hour
+        elif isinstance(event, ReferenceDeclared) and event.chip is not None:
+            chips[event.run] = event.chip
+    rate, chip = {*rates.values()}, {*chips.values()}
+    return prices.for_run(rate.pop() if len(rate) == 1 else None, chip.pop() if len(chip) == 1 else None)

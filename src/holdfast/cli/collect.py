@@ -1,0 +1,263 @@
+"""`holdfast collect`: one process for a node or a site that reads what exporters do not give."""
+
+import os
+import re
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, get_args
+
+import click
+import httpx
+import msgspec
+
+from holdfast.cli.collect_faults import FaultRecord, Names
+from holdfast.cli.collect_outlets import Collected, Outlet, printing, recording, serving, storing, tell
+from holdfast.cli.durations import some_seconds
+from holdfast.cli.files import parsed
+from holdfast.cli.record import home, json_option, store_option
+from holdfast.cli.signal_sources import SIGNALS_DIRECTORY
+from holdfast.detect.xids import CATALOGUE, NO_OVERRIDES, Source, parse_overrides
+from holdfast.record.clock import Clock, SystemClock
+from holdfast.record.errors import InputError
+from holdfast.signals.collectors import Collector
+from holdfast.signals.collectors.infiniband import SYSFS, InfinibandCollector, ports_by_address
+from holdfast.signals.collectors.kernel_log_collector import KernelLogCollector
+from holdfast.signals.collectors.nvml import NvmlCollector
+from holdfast.signals.collectors.redfish import RedfishCollector, Service
+from holdfast.signals.collectors.rounds import Outcome, Rounds
+from holdfast.signals.collectors.slurm import SlurmCollector
+from holdfast.signals.frame import Labels
+
+STDIN = "-"
+DEFAULT_SIGNALS = ""
+"""`--signals` without a directory: the one that the other verbs read."""
+_HOST = re.compile(r"[\w.:-]+")
+
+
+class _Flags(msgspec.Struct, frozen=True, kw_only=True):
+    """The command line, typed; None for what was not given."""
+
+    infiniband: str | None
+    redfish: tuple[str, ...]
+    redfish_session: bool
+    redfish_insecure: bool
+    redfish_ca: str | None
+    nvml: bool
+    kernel_log: str | None
+    slurm: bool
+    host: str | None
+    every_s: float
+    once: bool
+    listen: str | None
+    signals: str | None
+    record: bool
+    store_url: str | None
+    xid_source: Source
+    xid_policy: Path | None
+    as_json: bool
+
+
+@click.command("collect")
+@click.option(
+    "--infiniband",
+    is_flag=False,
+    flag_value=str(SYSFS),
+    metavar="[PATH]",
+    help=f"Ports of InfiniBand and RoCE adapters.  [path: {SYSFS}]",
+)
+@click.option(
+    "--redfish",
+    multiple=True,
+    metavar="[NAME=]URL",
+    help="Cooling units and power shelves of a service; may be given again. NAME: what the unit is called.",
+)
+@click.option("--redfish-session", is_flag=True, help="Log in once, instead of at every request.")
+@click.option("--redfish-insecure", is_flag=True, help="Trust any certificate.")
+@click.option("--redfish-ca", metavar="FILE", help="Trust certificates that this authority has signed.")
+@click.option("--nvml", is_flag=True, help="This machine's GPUs, under dcgm-exporter's names.")
+@click.option(
+    "--kernel-log", metavar="PATH", help="XIDs and the like from this log: /dev/kmsg, a file, or -."
+)
+@click.option("--slurm", is_flag=True, help="States of nodes, jobs and maintenance.")
+@click.option("--host", metavar="NAME", help="What this machine is called.  [default: its host name]")
+@click.option(
+    "--every",
+    "every_s",
+    type=some_seconds,
+    metavar="TIME",
+    default="10s",
+    show_default=True,
+    help="How often.",
+)
+@click.option("--once", is_flag=True, help="Read everything once and end.")
+@click.option("--listen", metavar="HOST:PORT", help="Serve the readings for Prometheus, at /metrics.")
+@click.option(
+    "--signals",
+    is_flag=False,
+    flag_value=DEFAULT_SIGNALS,
+    metavar="[DIR]",
+    help="Keep the readings in the embedded store.  [dir: $HOLDFAST_SIGNALS, or signals in $HOLDFAST_HOME]",
+)
+@click.option("--record", is_flag=True, help="Record faults of the kernel log.")
+@store_option
+@click.option(
+    "--xid-source",
+    type=click.Choice(get_args(Source)),
+    default=CATALOGUE,
+    show_default=True,
+    help="Whose word counts on how grave an XID is.",
+)
+@click.option(
+    "--xid-policy", type=click.Path(path_type=Path), help="A TOML file of what this site thinks of XIDs."
+)
+@json_option
+def command(**flags: Any) -> int:
+    """Read what exporters do not give: cooling units, kernel log, fabric ports, GPUs, Slurm.
+
+    One process for a node, or for a site's cooling. Readings have the names, units and labels of the
+    exporters that would have them. They are printed, served for Prometheus (--listen) or kept (--signals).
+    Who logs in to Redfish is taken from $HOLDFAST_REDFISH_USER and $HOLDFAST_REDFISH_PASSWORD.
+    """
+    given = msgspec.convert(flags, _Flags)
+    if given.once and given.listen is not None:
+        raise InputError("With --once there is nobody to listen.", hint="Leave out --once or --listen.")
+    with ExitStack() as stack:
+        sources = _Sources(given, SystemClock())
+        for collector in sources.all:
+            stack.callback(collector.close)
+        outlets = [stack.enter_context(outlet) for outlet in _outlets(given, sources.names)]
+        rounds = Rounds(sources.all, tell)
+        if given.once:
+            outcomes = rounds.play(None)
+            _hand_out(sources.collected(outcomes), outlets)
+            return 2 if all(outcome.readings is None for outcome in outcomes) else 0
+        # Whoever is asked to end logs out of what it has logged in to.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        while True:
+            begun_s = time.monotonic()
+            _hand_out(sources.collected(rounds.play(given.every_s)), outlets)
+            time.sleep(max(0.0, begun_s + given.every_s - time.monotonic()))
+
+
+def _hand_out(collected: Collected, outlets: list[Outlet]) -> None:
+    with _uninterrupted():
+        for outlet in outlets:
+            outlet(collected)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """An interrupt waits until what was begun is done: a database would make an error of its own of it."""
+    asked = False
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        asked = True
+
+    before = {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if asked:
+        raise KeyboardInterrupt
+
+
+def _outlets(given: _Flags, names: Callable[[], Names]) -> Iterator[AbstractContextManager[Outlet]]:
+    """Where the readings go: to stdout where nothing else was asked for, or they are read once."""
+    if given.record:
+        yield recording(_fault_record(given), names)
+    if given.signals is not None:
+        yield storing(_signals_directory(given.signals), step_s=given.every_s)
+    if given.listen is not None:
+        yield serving(given.listen)
+    kept = given.record or given.signals is not None or given.listen is not None
+    if given.once or not kept:
+        yield printing(as_json=given.as_json, once=given.once)
+
+
+def _signals_directory(given: str) -> Path:
+    return Path(given or os.environ.get("HOLDFAST_SIGNALS") or home() / SIGNALS_DIRECTORY)
+
+
+def _fault_record(given: _Flags) -> FaultRecord:
+    overrides = NO_OVERRIDES
+    if given.xid_policy is not None:
+        hint = "docs/collectors.md shows such a file."
+        overrides = parsed(given.xid_policy, parse_overrides, what="XID policy", hint=hint)
+    return FaultRecord(given.store_url, home(), source=given.xid_source, overrides=overrides)
+
+
+class _Sources:
+    """The collectors that were asked for, and what they know beside their readings."""
+
+    def __init__(self, given: _Flags, clock: Clock) -> None:
+        host = given.host or socket.gethostname()
+        self._clock = clock
+        self._sysfs = Path(given.infiniband or SYSFS)
+        self._nvml = NvmlCollector(clock=clock, host=host) if given.nvml else None
+        self._log = _kernel_log(given, clock, host, self._gpus)
+        self._slurm = SlurmCollector(clock=clock) if given.slurm else None
+        self._redfish = [RedfishCollector(_service(text, given), clock=clock) for text in given.redfish]
+        ports = InfinibandCollector(self._sysfs, clock=clock, host=host) if given.infiniband else None
+        chosen: list[Collector | None] = [ports, self._nvml, self._log, self._slurm, *self._redfish]
+        self.all = [collector for collector in chosen if collector is not None]
+        if not self.all:
+            raise InputError(
+                "Nothing was asked for.",
+                hint="Name a source: --infiniband, --redfish, --nvml, --kernel-log or --slurm.",
+            )
+
+    def names(self) -> Names:
+        return Names(gpus=self._gpus(), ports=ports_by_address(self._sysfs))
+
+    def collected(self, outcomes: Sequence[Outcome]) -> Collected:
+        return Collected(
+            at_ns=self._clock.now_ns(),
+            outcomes=tuple(outcomes),
+            events=tuple(self._log.take_events()) if self._log else (),
+            cooling=tuple(link for collector in self._redfish for link in collector.links()),
+            slurm=self._slurm.view() if self._slurm else None,
+        )
+
+    def _gpus(self) -> dict[str, Labels]:
+        return self._nvml.gpus() if self._nvml else {}
+
+
+def _kernel_log(
+    given: _Flags, clock: Clock, host: str, gpus: Callable[[], dict[str, Labels]]
+) -> KernelLogCollector | None:
+    if given.kernel_log is None:
+        return None
+    path = None if given.kernel_log == STDIN else Path(given.kernel_log)
+    return KernelLogCollector(path, clock=clock, host=host, gpus=gpus, whole=given.once)
+
+
+def _service(text: str, given: _Flags) -> Service:
+    """`cdu-0000=https://10.0.0.7`, or the URL alone."""
+    name, separator, url = text.partition("=")
+    if not separator or "/" in name:
+        name, url = "", text
+    try:
+        address = httpx.URL(url)
+    except httpx.InvalidURL:
+        address = httpx.URL("")
+    if address.scheme not in ("http", "https") or not _HOST.fullmatch(address.host):
+        raise InputError(
+            "--redfish: This is no URL of a Redfish service.", hint="Write https://HOST or NAME=https://HOST."
+        )
+    return Service(
+        url=str(address.copy_with(userinfo=b"")),
+        name=name,
+        user=address.username or os.environ.get("HOLDFAST_REDFISH_USER", ""),
+        password=address.password or os.environ.get("HOLDFAST_REDFISH_PASSWORD", ""),
+        session=given.redfish_session,
+        verify=not given.redfish_insecure,
+        authority=given.redfish_ca,
+    )

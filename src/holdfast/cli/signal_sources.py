@@ -1,0 +1,94 @@
+"""How the verbs get signals: from a Prometheus-compatible server, or from the embedded store's directory."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from holdfast.cli.durations import some_seconds
+from holdfast.cli.record import home
+from holdfast.record.errors import InputError
+
+if TYPE_CHECKING:
+    from holdfast.signals.source import Source
+
+Verb = TypeVar("Verb", bound=Callable[..., Any])
+
+SIGNALS_DIRECTORY = "signals"
+DEFAULT_STEP = "10s"
+STEP_KEY = f"{__name__}.step_s"
+"""Where the option is kept for `open_signals`: the verbs have no other use for it."""
+RUN_METRICS = ("holdfast_run_step_seconds", "holdfast_run_steps_total")
+"""Of which every run that is watched has at least one."""
+
+
+def signals_options(verb: Verb) -> Verb:
+    directory = click.option(
+        "--signals",
+        "signals_path",
+        type=click.Path(path_type=Path, file_okay=False),
+        envvar="HOLDFAST_SIGNALS",
+        metavar="DIR",
+        help="Signals of the embedded store.  [default: $HOLDFAST_SIGNALS, or signals in $HOLDFAST_HOME]",
+    )
+    server = click.option(
+        "--prometheus",
+        "prometheus_url",
+        envvar="HOLDFAST_PROMETHEUS",
+        metavar="URL",
+        help="Signals of a Prometheus-compatible server.  [default: $HOLDFAST_PROMETHEUS]",
+    )
+    step = click.option(
+        "--step",
+        type=some_seconds,
+        default=DEFAULT_STEP,
+        show_default=True,
+        expose_value=False,
+        callback=_keep_step,
+        metavar="TIME",
+        help="How far apart the server's samples are.",
+    )
+    return server(directory(step(verb)))
+
+
+def _keep_step(context: click.Context, _parameter: click.Parameter, step_s: float) -> None:
+    context.meta[STEP_KEY] = step_s
+
+
+@contextmanager
+def open_signals(prometheus_url: str | None, path: Path | None) -> Iterator["Source"]:
+    """The source that was named; a directory on the command line goes before a server in the environment."""
+    if prometheus_url is not None and not _is_named("signals_path"):
+        from holdfast.signals.prometheus import STEP_S, Prometheus
+
+        context = click.get_current_context(silent=True)
+        step_s = STEP_S if context is None else context.meta.get(STEP_KEY, STEP_S)
+        with Prometheus(prometheus_url, step_s=step_s) as server:
+            yield server
+        return
+    directory = home() / SIGNALS_DIRECTORY if path is None else path
+    if not directory.is_dir():
+        raise InputError(
+            f"There are no signals in {directory}.",
+            hint="Name a server with --prometheus URL, or fill a directory with `holdfast collect`.",
+        )
+    from holdfast.signals.store import Store
+
+    with Store(directory) as store:
+        yield store
+
+
+def _is_named(parameter: str) -> bool:
+    """Whether the option stands on the command line itself."""
+    context = click.get_current_context(silent=True)
+    if context is None:
+        return False
+    return context.get_parameter_source(parameter) is click.core.ParameterSource.COMMANDLINE
+
+
+def runs_in(source: "Source", window_ns: tuple[int, int]) -> frozenset[str]:
+    """The runs that have told their step time in this window."""
+    frames = (source.frame(metric, window_ns) for metric in RUN_METRICS)
+    return frozenset(name for frame in frames if frame is not None for name in frame.subjects)

@@ -1,0 +1,72 @@
+"""The latest readings for Prometheus to scrape, by its conventions.
+
+A name that Prometheus has no form for (Redfish's readings, whose place is a label `@odata.id`) appears under
+densewatch's. The label `instance` is left out: Prometheus adds its own. Words have no place in an exposition,
+and a collector that fails has none of its last readings there: they would pass for new ones.
+"""
+
+import re
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from prometheus_client import Metric
+from prometheus_client.registry import Collector as PrometheusCollector
+
+from holdfast.signals.catalogue import CATALOGUE, describe
+from holdfast.signals.collectors.redfish import as_densewatch
+from holdfast.signals.reading import Reading
+
+UP_METRIC = "holdfast_collector_up"
+COUNTER_SUFFIX = "_total"
+_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
+
+
+class Exposition(PrometheusCollector):
+    """What is served. Readings are put in by one thread and served by others."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._readings: dict[str, Sequence[Reading] | None] = {}
+
+    def put(self, collector: str, readings: Sequence[Reading] | None) -> None:
+        """All that a collector shows now; None where it failed."""
+        with self._lock:
+            self._readings[collector] = readings
+
+    def collect(self) -> Iterator[Metric]:
+        with self._lock:
+            readings = dict(self._readings)
+        up = Metric(UP_METRIC, "Whether a collector could read its source.", "gauge")
+        for collector, found in readings.items():
+            up.add_sample(UP_METRIC, {"collector": collector}, float(found is not None))
+        yield up
+        yield from families(reading for found in readings.values() for reading in found or ())
+
+
+def families(readings: Iterable[Reading]) -> Iterator[Metric]:
+    """Readings as Prometheus groups them: a metric with its help and type, and all of its series."""
+    given = list(readings)
+    found: dict[str, Metric] = {}
+    for reading in [*filter(_has_form, given), *as_densewatch(given)]:
+        if reading.value is not None:
+            family = found.setdefault(reading.metric, _family(reading.metric))
+            family.add_sample(reading.metric, _labels(reading.labels), reading.value)
+    yield from found.values()
+
+
+def _has_form(reading: Reading) -> bool:
+    known = CATALOGUE.get(reading.metric)
+    return "@odata.id" not in reading.labels or (known is not None and known.scope == "chassis")
+
+
+def _family(name: str) -> Metric:
+    """Only what ends in _total may call itself a counter; of other counters the type is not told."""
+    known = describe(name)
+    help_text = f"{known.meaning} ({known.unit})" if known.unit else known.meaning
+    if known.kind == "counter" and name.endswith(COUNTER_SUFFIX):
+        return Metric(name.removesuffix(COUNTER_SUFFIX), help_text, "counter")
+    return Metric(name, help_text, "unknown" if known.kind == "counter" else "gauge")
+
+
+def _labels(labels: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in labels.items() if name != "instance" and _LABEL.fullmatch(name)}

@@ -1,0 +1,173 @@
+"""Ports of InfiniBand and RoCE adapters, from /sys/class/infiniband, under node_exporter's names and units.
+
+What cannot be read, or is no number, becomes a reading with a word in the number's place: a counter that a
+driver refuses to show is news too. Counters that stopped at their width are left as they are.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from holdfast.record.clock import Clock
+from holdfast.signals.collectors import Unavailable
+from holdfast.signals.collectors.kernel_log import pci_address
+from holdfast.signals.frame import Labels
+from holdfast.signals.reading import Reading
+
+SYSFS = Path("/sys/class/infiniband")
+PREFIX = "node_infiniband_"
+DEVICES_MAX = 64
+PORTS_MAX = 64
+FILE_BYTES_MAX = 256
+"""What is read of a file: the longest real one is a rate with its name."""
+WORD_BYTES = 4
+"""The kernel counts data in words of four bytes, whatever the width of the link."""
+BYTES_PER_GIGABIT = 125_000_000
+MS_PER_SECOND = 1000
+
+_COUNTERS = {
+    "VL15_dropped": "vl15_dropped_total",
+    "excessive_buffer_overrun_errors": "excessive_buffer_overrun_errors_total",
+    "link_downed": "link_downed_total",
+    "link_error_recovery": "link_error_recovery_total",
+    "local_link_integrity_errors": "local_link_integrity_errors_total",
+    "multicast_rcv_packets": "multicast_packets_received_total",
+    "multicast_xmit_packets": "multicast_packets_transmitted_total",
+    "port_rcv_constraint_errors": "port_constraint_errors_received_total",
+    "port_rcv_data": "port_data_received_bytes_total",
+    "port_rcv_discards": "port_discards_received_total",
+    "port_rcv_errors": "port_errors_received_total",
+    "port_rcv_packets": "port_packets_received_total",
+    "port_rcv_remote_physical_errors": "port_receive_remote_physical_errors_total",
+    "port_rcv_switch_relay_errors": "port_receive_switch_relay_errors_total",
+    "port_xmit_constraint_errors": "port_constraint_errors_transmitted_total",
+    "port_xmit_data": "port_data_transmitted_bytes_total",
+    "port_xmit_discards": "port_discards_transmitted_total",
+    "port_xmit_packets": "port_packets_transmitted_total",
+    "port_xmit_wait": "port_transmit_wait_total",
+    "symbol_error": "symbol_error_total",
+    "unicast_rcv_packets": "unicast_packets_received_total",
+    "unicast_xmit_packets": "unicast_packets_transmitted_total",
+}
+_HW_COUNTERS = {
+    "duplicate_request": "duplicate_requests_packets_total",
+    "implied_nak_seq_err": "implied_nak_seq_errors_total",
+    "lifespan": "lifespan_seconds",
+    "local_ack_timeout_err": "local_ack_timeout_errors_total",
+    "np_cnp_sent": "np_cnp_packets_sent_total",
+    "np_ecn_marked_roce_packets": "np_ecn_marked_roce_packets_received_total",
+    "out_of_buffer": "out_of_buffer_drops_total",
+    "out_of_sequence": "out_of_sequence_packets_received_total",
+    "packet_seq_err": "packet_sequence_errors_total",
+    "req_cqe_error": "req_cqes_errors_total",
+    "req_cqe_flush_error": "req_cqes_flush_errors_total",
+    "req_remote_access_errors": "req_remote_access_errors_total",
+    "req_remote_invalid_request": "req_remote_invalid_request_errors_total",
+    "resp_cqe_error": "resp_cqes_errors_total",
+    "resp_cqe_flush_error": "resp_cqes_flush_errors_total",
+    "resp_local_length_error": "resp_local_length_errors_total",
+    "resp_remote_access_errors": "resp_remote_access_errors_total",
+    "rnr_nak_retry_err": "rnr_nak_retry_packets_received_total",
+    "roce_adp_retrans": "roce_adp_retransmits_total",
+    "roce_adp_retrans_to": "roce_adp_retransmits_timeout_total",
+    "roce_slow_restart": "roce_slow_restart_used_total",
+    "roce_slow_restart_cnps": "roce_slow_restart_cnps_total",
+    "roce_slow_restart_trans": "roce_slow_restart_total",
+    "rp_cnp_handled": "rp_cnp_packets_handled_total",
+    "rp_cnp_ignored": "rp_cnp_ignored_packets_received_total",
+    "rx_atomic_requests": "rx_atomic_requests_total",
+    "rx_dct_connect": "rx_dct_connect_requests_total",
+    "rx_icrc_encapsulated": "rx_icrc_encapsulated_errors_total",
+    "rx_read_requests": "rx_read_requests_total",
+    "rx_write_requests": "rx_write_requests_total",
+}
+FOLDERS = {"counters": _COUNTERS, "hw_counters": _HW_COUNTERS}
+"""The files of a port's two folders, and node_exporter's names for what they count."""
+_STATES = {"state": "state_id", "phys_state": "physical_state_id"}
+_IN_WORDS = {"port_rcv_data", "port_xmit_data"}
+_INFO = {"board_id": "board_id", "fw_ver": "firmware_version", "hca_type": "hca_type"}
+
+_WHOLE = re.compile(r"\d{1,20}", re.ASCII)
+_STATE = re.compile(r"(\d{1,3}): .*", re.ASCII)
+_RATE = re.compile(r"(\d{1,6}(?:\.\d{1,6})?) Gb/sec.*", re.ASCII)
+
+
+class InfinibandCollector:
+    """Every port in a tree like /sys/class/infiniband. host: whose ports they are."""
+
+    name = "InfiniBand"
+
+    def __init__(self, root: Path, *, clock: Clock, host: str) -> None:
+        self._root = root
+        self._clock = clock
+        self._host = host
+
+    def collect(self) -> list[Reading]:
+        at_ns = self._clock.now_ns()
+        devices = _folders(self._root, DEVICES_MAX)
+        if devices is None:
+            raise Unavailable(
+                f"{self._root} cannot be read, so there are no ports to be seen.",
+                hint="Has this machine an InfiniBand or RoCE adapter, and is its driver loaded?",
+            )
+        return [reading for device in devices for reading in self._device(device, at_ns)]
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _device(self, device: Path, at_ns: int) -> Iterator[Reading]:
+        labels = {"device": device.name, "instance": self._host}
+        info = {label: _text(device / file) or "" for file, label in _INFO.items()}
+        yield Reading(metric=f"{PREFIX}info", labels={**labels, **info}, at_ns=at_ns, value=1.0)
+        for port in _folders(device / "ports", PORTS_MAX) or ():
+            yield from _port(port, {**labels, "port": port.name}, at_ns)
+
+
+def ports_by_address(root: Path) -> dict[str, str]:
+    """The names of the adapters, by PCI address: `mlx5_0` behind `0000:41:00.0`."""
+    names: dict[str, str] = {}
+    for device in _folders(root, DEVICES_MAX) or ():
+        try:
+            address = pci_address((device / "device").resolve().name)
+        except (OSError, RuntimeError):  # the latter for links that lead in a circle
+            continue
+        if address:
+            names[address] = device.name
+    return names
+
+
+def _port(port: Path, labels: Labels, at_ns: int) -> Iterator[Reading]:
+    for file, name in _STATES.items():
+        yield _reading(name, labels, at_ns, _text(port / file), _STATE, 1)
+    yield _reading("rate_bytes_per_second", labels, at_ns, _text(port / "rate"), _RATE, BYTES_PER_GIGABIT)
+    for folder, names in FOLDERS.items():
+        for file, name in names.items():
+            path = port / folder / file
+            # Which counters there are depends on the adapter and its driver.
+            if path.exists():
+                scale = WORD_BYTES if file in _IN_WORDS else 1 / MS_PER_SECOND if file == "lifespan" else 1
+                yield _reading(name, labels, at_ns, _text(path), _WHOLE, scale)
+
+
+def _reading(
+    name: str, labels: Labels, at_ns: int, text: str | None, form: "re.Pattern[str]", scale: float
+) -> Reading:
+    found = form.fullmatch(text) if text is not None else None
+    value = float(found[1] if found.lastindex else found[0]) * scale if found else None
+    word = "" if found else "unreadable" if text is None else text or "empty"
+    return Reading(metric=PREFIX + name, labels=labels, at_ns=at_ns, value=value, word=word)
+
+
+def _text(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            return file.read(FILE_BYTES_MAX).decode("utf-8", "replace").strip()
+    except OSError:
+        return None
+
+
+def _folders(path: Path, count_max: int) -> list[Path] | None:
+    try:
+        return sorted(entry for entry in path.iterdir() if entry.is_dir())[:count_max]
+    except OSError:
+        return None

@@ -1,0 +1,371 @@
+"""The kernel log: faults of GPUs, NVSwitches and network adapters, out of every form in which lines come.
+
+`parse_line` is a pure function of one line and never raises: what a line does not say is None or empty, and a
+line that tells of no fault is an event of source `other`. Read are `dmesg` (seconds since boot, `-T`, `-r`,
+`--time-format iso`), `journalctl` (short, short-iso, json), `/dev/kmsg`, syslog of either kind, and the
+fabric manager's own log.
+"""
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Literal
+
+import msgspec
+
+LINE_BYTES_MAX = 8192
+"""What is read of a line. The kernel cuts a record of /dev/kmsg at this length too."""
+DIGITS_MAX = 18
+"""Of any number that is believed: within 64 bits."""
+FUTURE_MAX = timedelta(days=1)
+"""How far ahead of us a clock may be before a date without a year is taken for one of the year before."""
+
+Source = Literal["xid", "sxid", "mlx5", "other"]
+Recovery = Literal["none", "reset-gpu", "reboot", "drain-p2p", "drain-and-reset", "unknown"]
+"""What XID 154 says is to be done; NVML numbers them from 0 on in this order."""
+_RECOVERIES: tuple[Recovery, ...] = ("none", "reset-gpu", "reboot", "drain-p2p", "drain-and-reset")
+
+
+class KernelEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of the log.
+
+    at_ns     when, since 1970; None where the line does not say
+    uptime_s  when, since the boot of that machine
+    host      whose line, where it says so
+    code      the XID or SXID
+    sign      of an mlx5 line: which of the known complaints it is
+    device    the PCI address of the GPU, switch or adapter: `0000:9b:00.0`
+    fatal     what the line says about it: NVSwitch and NVLink errors do
+    pid, process  who used the GPU
+    link      the NVLink, where one is named
+    recovery  of XID 154: what the driver says is to be done
+    """
+
+    source: Source
+    message: str
+    at_ns: int | None = None
+    uptime_s: float | None = None
+    host: str = ""
+    code: int | None = None
+    sign: str = ""
+    device: str = ""
+    fatal: bool | None = None
+    pid: int | None = None
+    process: str = ""
+    link: int | None = None
+    recovery: Recovery | None = None
+
+
+class _Head(msgspec.Struct, frozen=True, kw_only=True):
+    """What stands before the text of a line."""
+
+    text: str
+    at_ns: int | None = None
+    uptime_s: float | None = None
+    host: str = ""
+
+
+def parse_line(line: str | bytes, *, now_ns: int | None = None, zone: tzinfo | None = UTC) -> KernelEvent:
+    """What the line says.
+
+    now_ns: about when it was read, which gives syslog's dates their year. zone: of times that name none; None
+    for this machine's own.
+    """
+    text = line[:LINE_BYTES_MAX]
+    if isinstance(text, bytes):
+        text = text.decode("utf-8", "replace")
+    head = _head(text.strip("\r\n\x00 ").replace("\x00", "\ufffd"), _Reckoning(now_ns=now_ns, zone=zone))
+    event = _xid(head) or _sxid(head) or _fabric_manager(head) or _mlx5(head)
+    return event or _event(head, source="other")
+
+
+def pci_address(text: str) -> str:
+    """A PCI address in the one form used here, `0000:9b:00.0`; empty where the text is none.
+
+    The driver writes 0000:9b:00, NVML and the fabric manager 00000000:9B:00.0.
+    """
+    found = _PCI.fullmatch(text.strip())
+    if not found:
+        return ""
+    domain, bus, device, function = found.groups()
+    return f"{int(domain or '0', 16):04x}:{bus.lower()}:{device.lower()}.{function or '0'}"
+
+
+_PCI = re.compile(
+    r"(?:PCI:)?(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?", re.IGNORECASE | re.ASCII
+)
+
+
+# Heads: each form has one pattern and one reader, and the first that fits is used.
+
+
+class _Reckoning(msgspec.Struct, frozen=True, kw_only=True):
+    """What turns a date that leaves something out into a time."""
+
+    now_ns: int | None
+    zone: tzinfo | None
+
+
+_Reader = Callable[["re.Match[str]", _Reckoning], _Head]
+
+_KMSG = re.compile(rf"\d{{1,6}},\d{{1,20}},(\d{{1,{DIGITS_MAX}}}),[^;]*;(.*)", re.ASCII | re.DOTALL)
+_UPTIME = re.compile(
+    r"(?:<\d{1,3}>)?(?:kern\s*:\w+\s*: )?\[\s*(\d{1,12}\.\d{1,9})\] ?(.*)", re.ASCII | re.DOTALL
+)
+_CTIME = re.compile(
+    r"\[[A-Z][a-z]{2} ([A-Z][a-z]{2}) {1,2}(\d{1,2}) (\d\d:\d\d:\d\d) (\d{4})\] ?(.*)", re.ASCII | re.DOTALL
+)
+_FABRIC = re.compile(
+    r"\[([A-Z][a-z]{2}) {1,2}(\d{1,2}) (\d{4}) (\d\d:\d\d:\d\d)\] (?:\[\w+\] )*(?:\[tid \d+\] )?(.*)",
+    re.ASCII | re.DOTALL,
+)
+_ISO = re.compile(
+    r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)? (.*)", re.ASCII | re.DOTALL
+)
+_SYSLOG = re.compile(
+    r"(?:<\d{1,3}>)?([A-Z][a-z]{2}) {1,2}(\d{1,2}) (\d\d:\d\d:\d\d)(?:\.\d+)? (.*)", re.ASCII | re.DOTALL
+)
+_TAGGED = re.compile(r"([\w.:-]{1,255}) [\w./-]{1,64}(?:\[\d{1,9}\])?: (.*)", re.ASCII | re.DOTALL)
+"""A host and a program before the text: `n17 kernel: `."""
+
+
+def _head(line: str, reckoning: _Reckoning) -> _Head:
+    if line.startswith("{"):
+        return _journal_head(line)
+    for pattern, read in _HEADS:
+        if found := pattern.fullmatch(line):
+            return read(found, reckoning)
+    return _Head(text=line)
+
+
+def _kmsg_head(found: "re.Match[str]", reckoning: _Reckoning) -> _Head:
+    # A record goes on with lines of its own, ` SUBSYSTEM=...`, which are not its text.
+    return _Head(text=found[2].partition("\n")[0], uptime_s=int(found[1]) / 1e6)
+
+
+def _uptime_head(found: "re.Match[str]", reckoning: _Reckoning) -> _Head:
+    return _Head(text=found[2], uptime_s=float(found[1]))
+
+
+def _ctime_head(found: "re.Match[str]", reckoning: _Reckoning) -> _Head:
+    month, day, clock, year, text = found.groups()
+    return _Head(text=text, at_ns=_date_ns(f"{year} {month} {day} {clock}", reckoning))
+
+
+def _fabric_head(found: "re.Match[str]", reckoning: _Reckoning) -> _Head:
+    month, day, year, clock, text = found.groups()
+    return _Head(text=text, at_ns=_date_ns(f"{year} {month} {day} {clock}", reckoning))
+
+
+def _iso_head(found: "re.Match[str]", reckoning: _Reckoning) -> _Head:
+    second, fraction, zone, rest = found.groups()
+    at_ns = _moment_ns(
+        lambda: (
+            datetime.fromisoformat(second + zone)
+            if zone
+            else datetime.fromisoformat(second).replace(tzinfo=reckoning.zone)
+        )
+    )
+    if at_ns is not None:
+        at_ns += int((fraction or "").ljust(9, "0"))
+    return _tagged(rest, at_ns)
+
+
+def _syslog_head(found: "re.Match[str]", reckoning: _Reckoning) -> _Head:
+    month, day, clock, rest = found.groups()
+    return _tagged(rest, _yearless_ns(f"{month} {day} {clock}", reckoning))
+
+
+_HEADS: tuple[tuple["re.Pattern[str]", _Reader], ...] = (
+    (_KMSG, _kmsg_head),
+    (_UPTIME, _uptime_head),
+    (_CTIME, _ctime_head),
+    (_FABRIC, _fabric_head),
+    (_ISO, _iso_head),
+    (_SYSLOG, _syslog_head),
+)
+
+
+def _tagged(rest: str, at_ns: int | None) -> _Head:
+    """What stands behind a date: host and program, and sometimes the uptime as well."""
+    tagged = _TAGGED.fullmatch(rest)
+    host, text = (tagged[1], tagged[2]) if tagged else ("", rest)
+    within = _UPTIME.fullmatch(text)
+    if within:
+        return _Head(text=within[2], at_ns=at_ns, uptime_s=float(within[1]), host=host)
+    return _Head(text=text, at_ns=at_ns, host=host)
+
+
+class _JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """Of `journalctl -o json`. A message that is no text comes as a list of its bytes."""
+
+    message: str | list[int] | None = msgspec.field(name="MESSAGE", default=None)
+    host: str = msgspec.field(name="_HOSTNAME", default="")
+    realtime_us: str = msgspec.field(name="__REALTIME_TIMESTAMP", default="")
+    source_realtime_us: str = msgspec.field(name="_SOURCE_REALTIME_TIMESTAMP", default="")
+    monotonic_us: str = msgspec.field(name="_SOURCE_MONOTONIC_TIMESTAMP", default="")
+
+
+_journal_decoder = msgspec.json.Decoder(_JournalEntry)
+
+
+def _journal_head(line: str) -> _Head:
+    try:
+        entry = _journal_decoder.decode(line.encode("utf-8", "replace"))
+        message = entry.message or ""
+        text = message if isinstance(message, str) else bytes(message).decode("utf-8", "replace")
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return _Head(text=line)
+    at_us = _whole(entry.source_realtime_us) or _whole(entry.realtime_us)
+    uptime_us = _whole(entry.monotonic_us)
+    return _Head(
+        text=text.strip("\r\n\x00 ").partition("\n")[0],
+        at_ns=at_us * 1000 if at_us else None,
+        uptime_s=None if uptime_us is None else uptime_us / 1e6,
+        host=entry.host,
+    )
+
+
+def _whole(digits: str) -> int | None:
+    return int(digits) if re.fullmatch(rf"\d{{1,{DIGITS_MAX - 2}}}", digits, re.ASCII) else None
+
+
+def _date_ns(text: str, reckoning: _Reckoning) -> int | None:
+    return _moment_ns(lambda: datetime.strptime(text, "%Y %b %d %H:%M:%S").replace(tzinfo=reckoning.zone))
+
+
+def _yearless_ns(text: str, reckoning: _Reckoning) -> int | None:
+    """Syslog leaves the year out: it is the last one in which that date was not still to come."""
+    if reckoning.now_ns is None:
+        return None
+    now = datetime.fromtimestamp(reckoning.now_ns / 1e9, UTC)
+    latest_ns = int((now + FUTURE_MAX).timestamp() * 1e9)
+    # Four years hold a 29th of February.
+    years = (_date_ns(f"{now.year + 1 - back:04} {text}", reckoning) for back in range(6))
+    return next((at_ns for at_ns in years if at_ns is not None and at_ns <= latest_ns), None)
+
+
+def _moment_ns(read: Callable[[], datetime]) -> int | None:
+    try:
+        return int(read().timestamp()) * 10**9
+    except (ValueError, OverflowError):
+        return None
+
+
+# Faults.
+
+_XID = re.compile(
+    r"\bXid \((?:PCI:)?([0-9a-fA-F:.]+)[^)]{0,64}\): (\d{1,9})(?:, (.*))?", re.ASCII | re.DOTALL
+)
+_SXID = re.compile(
+    r"\bSXid \((?:PCI:)?([0-9a-fA-F:.]+)[^)]{0,64}\): (\d{1,9})(?:, (.*))?", re.ASCII | re.DOTALL
+)
+_SWITCH = re.compile(
+    r"\bNVSwitch (non-)?fatal error (\d{1,9})\b.*?\bpci bus id ([0-9a-fA-F:.]+)(?:.*?\bport (\d{1,4}))?",
+    re.ASCII | re.DOTALL,
+)
+_MLX5 = re.compile(r"\bmlx5_core ([0-9a-fA-F:.]*[0-9a-fA-F]): (.*)", re.ASCII | re.DOTALL)
+_PID = re.compile(r"\bpid='?(\d{1,9})\b", re.ASCII)
+_PROCESS = re.compile(r"\bname=([^,]{1,256})")
+_FATAL = re.compile(r"\b(non-?)?fatal\b", re.ASCII | re.IGNORECASE)
+_LINK = re.compile(r"\blink (-?\d{1,4})\b", re.ASCII | re.IGNORECASE)
+_RECOVERY = re.compile(
+    r"\brecovery action changed from 0x[0-9a-f]+.*? to 0x([0-9a-f]{1,8})\b", re.ASCII | re.IGNORECASE
+)
+
+_MLX5_SIGNS: tuple[tuple[str, "re.Pattern[str]"], ...] = (
+    ("health-compromised", re.compile(r"health compromised - reached miss count")),
+    ("unrecoverable-hardware-error", re.compile(r"unrecoverable hardware error")),
+    ("module-high-temperature", re.compile(r"Port module event.*High Temperature")),
+)
+
+NVLINK_XIDS = frozenset({74, *range(144, 151)})
+"""XIDs of NVLinks: whether one is fatal, and on which link, is in its text."""
+RECOVERY_XID = 154
+
+
+def _event(head: _Head, *, source: Source) -> KernelEvent:
+    return KernelEvent(
+        source=source, message=head.text, at_ns=head.at_ns, uptime_s=head.uptime_s, host=head.host
+    )
+
+
+def _xid(head: _Head) -> KernelEvent | None:
+    found = _XID.search(head.text)
+    if not found:
+        return None
+    code, text = int(found[2]), found[3] or ""
+    process = _PROCESS.search(text)
+    return msgspec.structs.replace(
+        _event(head, source="xid"),
+        code=code,
+        device=pci_address(found[1]),
+        pid=_first_number(_PID, text),
+        process=_known_name(process[1]) if process else "",
+        fatal=_fatal(text) if code in NVLINK_XIDS else None,
+        link=_link(text) if code in NVLINK_XIDS else None,
+        recovery=_recovery(text) if code == RECOVERY_XID else None,
+    )
+
+
+def _sxid(head: _Head) -> KernelEvent | None:
+    found = _SXID.search(head.text)
+    if not found:
+        return None
+    text = found[3] or ""
+    return msgspec.structs.replace(
+        _event(head, source="sxid"),
+        code=int(found[2]),
+        device=pci_address(found[1]),
+        fatal=_fatal(text),
+        link=_link(text),
+    )
+
+
+def _fabric_manager(head: _Head) -> KernelEvent | None:
+    found = _SWITCH.search(head.text)
+    if not found:
+        return None
+    return msgspec.structs.replace(
+        _event(head, source="sxid"),
+        code=int(found[2]),
+        device=pci_address(found[3]),
+        fatal=not found[1],
+        link=int(found[4]) if found[4] else None,
+    )
+
+
+def _mlx5(head: _Head) -> KernelEvent | None:
+    found = _MLX5.search(head.text)
+    if not found:
+        return None
+    sign = next((sign for sign, pattern in _MLX5_SIGNS if pattern.search(found[2])), "")
+    if not sign:
+        return None
+    return msgspec.structs.replace(_event(head, source="mlx5"), sign=sign, device=pci_address(found[1]))
+
+
+def _first_number(pattern: "re.Pattern[str]", text: str) -> int | None:
+    found = pattern.search(text)
+    return int(found[1]) if found else None
+
+
+def _known_name(name: str) -> str:
+    return "" if name.strip("'\"") == "<unknown>" else name.strip()
+
+
+def _fatal(text: str) -> bool | None:
+    found = _FATAL.search(text)
+    return not found[1] if found else None
+
+
+def _link(text: str) -> int | None:
+    """-1 in the driver's text means that it is about no one link."""
+    number = _first_number(_LINK, text)
+    return None if number == -1 else number
+
+
+def _recovery(text: str) -> Recovery:
+    found = _RECOVERY.search(text)
+    number = int(found[1], 16) if found else len(_RECOVERIES)
+    return _RECOVERIES[number] if number < len(_RECOVERIES) else "unknown"

@@ -1,0 +1,123 @@
+"""Faults of the kernel log as they come, and XIDs counted as dcgm-exporter counts them."""
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC
+from pathlib import Path
+
+import msgspec
+
+from holdfast.record.clock import Clock
+from holdfast.signals.collectors.kernel_log import KernelEvent, parse_line
+from holdfast.signals.collectors.log_follower import LogFollower
+from holdfast.signals.frame import Labels
+from holdfast.signals.reading import Reading
+
+XID_METRIC = "DCGM_EXP_XID_ERRORS_COUNT"
+WINDOW_MS = 300_000
+"""The exporter's own default: how long an XID is counted."""
+COUNTED_MAX = 10_000
+"""XIDs that are counted at once: a storm beyond it is counted as this many."""
+SERIES_MAX = 1_000
+EVENTS_MAX = 10_000
+"""Faults that wait to be fetched; the oldest are let go."""
+OWN_LOG = Path("/dev/kmsg")
+
+
+class KernelLogCollector:
+    """Reads a log from its beginning on.
+
+    host      whose log it is, where a line does not say
+    gpus      what labels a GPU has, by PCI address; asked at each look, as it may be known only later
+    whole     read to the end and count everything, not only what is recent
+    """
+
+    name = "kernel log"
+
+    def __init__(
+        self,
+        path: Path | None,
+        *,
+        clock: Clock,
+        host: str,
+        gpus: Callable[[], Mapping[str, Labels]],
+        whole: bool = False,
+    ) -> None:
+        self._follower = LogFollower(path)
+        self._clock = clock
+        self._host = host
+        self._gpus = gpus
+        self._whole = whole
+        # The kernel stamps its records with the time since the boot, which is known for this machine only.
+        self._boot_ns = clock.wall_ns() - time.monotonic_ns() if path == OWN_LOG else None
+        self._recent: deque[tuple[int, _Series]] = deque(maxlen=COUNTED_MAX)
+        self._series: dict[_Series, None] = {}
+        self._events: deque[KernelEvent] = deque(maxlen=EVENTS_MAX)
+
+    def collect(self) -> list[Reading]:
+        now_ns = self._clock.now_ns()
+        lines = self._follower.all_lines() if self._whole else self._follower.new_lines()
+        self._take(lines, now_ns)
+        return self._counts(now_ns)
+
+    def take_events(self) -> list[KernelEvent]:
+        """The faults since the last call, each with its time and host as far as they are known."""
+        events = list(self._events)
+        self._events.clear()
+        return events
+
+    def close(self) -> None:
+        self._follower.close()
+
+    def _take(self, lines: Iterable[bytes], now_ns: int) -> None:
+        # A log that is followed is this machine's; one that is read whole may be anybody's.
+        zone = UTC if self._whole else None
+        for line in lines:
+            event = parse_line(line, now_ns=now_ns, zone=zone)
+            if event.source == "other":
+                continue
+            event = self._placed(event)
+            self._events.append(event)
+            if event.source == "xid" and event.code is not None:
+                series = _Series(xid=event.code, device=event.device, host=event.host)
+                self._recent.append((event.at_ns or now_ns, series))
+                if len(self._series) < SERIES_MAX:
+                    self._series[series] = None
+
+    def _placed(self, event: KernelEvent) -> KernelEvent:
+        at_ns = event.at_ns
+        if at_ns is None and self._boot_ns is not None and event.uptime_s is not None:
+            at_ns = self._boot_ns + round(event.uptime_s * 1e9)
+        return msgspec.structs.replace(event, at_ns=at_ns, host=event.host or self._host)
+
+    def _counts(self, now_ns: int) -> list[Reading]:
+        """One for each XID of each GPU that was ever seen; 0 once it is past the window."""
+        oldest_ns = 0 if self._whole else now_ns - WINDOW_MS * 10**6
+        counts = Counter(series for at_ns, series in self._recent if at_ns >= oldest_ns)
+        gpus = self._gpus()
+        window = {} if self._whole else {"window_size_in_ms": str(WINDOW_MS)}
+        return [
+            Reading(
+                metric=XID_METRIC,
+                labels={**_gpu_labels(series, gpus), "xid": str(series.xid), **window},
+                at_ns=now_ns,
+                value=float(counts[series]),
+            )
+            for series in self._series
+        ]
+
+
+class _Series(msgspec.Struct, frozen=True, kw_only=True):
+    xid: int
+    device: str
+    host: str
+
+
+def _gpu_labels(series: _Series, gpus: Mapping[str, Labels]) -> Labels:
+    """As the exporter names the GPU, where it is known which one has that address."""
+    known = gpus.get(series.device)
+    if known is not None:
+        return dict(known)
+    address = f"0000{series.device.upper()}" if series.device else ""
+    return {"pci_bus_id": address, "hostname": series.host, "instance": series.host}

@@ -1,0 +1,96 @@
+"""Rounds: every collector is asked at the same time, and none can hold up or end the others.
+
+A collector that is still at work when its round is over is left to it and asked again when it is done. What
+it fails with is told once, until it fails differently or works again.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from holdfast.record.errors import HoldfastError
+from holdfast.signals.collectors import Collector
+from holdfast.signals.reading import Reading
+
+Tell = Callable[[str, str], None]
+"""Tells a person a sentence and a hint."""
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What a collector gave in a round. readings: None where it failed, for the reason in `problem`."""
+
+    collector: str
+    readings: tuple[Reading, ...] | None
+    problem: str = ""
+
+
+class Rounds:
+    """Asks these collectors again and again."""
+
+    def __init__(self, collectors: Sequence[Collector], tell: Tell) -> None:
+        self._slots = [_Slot(collector) for collector in collectors]
+        self._tell = tell
+
+    def play(self, wait_s: float | None) -> list[Outcome]:
+        """One round: what came of it within this time; None to wait for all, each of which has its bounds."""
+        for slot in self._slots:
+            slot.begin()
+        deadline_s = None if wait_s is None else time.monotonic() + wait_s
+        for slot in self._slots:
+            slot.wait(None if deadline_s is None else max(0.0, deadline_s - time.monotonic()))
+        outcomes = [outcome for slot in self._slots if (outcome := slot.take()) is not None]
+        for slot in self._slots:
+            slot.tell_news(self._tell)
+        return outcomes
+
+
+class _Slot:
+    """A collector, and the thread that waits for it. No two of its calls overlap."""
+
+    def __init__(self, collector: Collector) -> None:
+        self._collector = collector
+        self._thread: threading.Thread | None = None
+        self._readings: list[Reading] | None = None
+        self._problem: HoldfastError | None = None
+        self._told = ""
+
+    def begin(self) -> None:
+        if self._thread is None:
+            # A daemon: nobody who wants to leave has to wait for a source that does not answer.
+            self._thread = threading.Thread(target=self._work, name=self._collector.name, daemon=True)
+            self._thread.start()
+
+    def wait(self, seconds: float | None) -> None:
+        if self._thread is not None:
+            self._thread.join(seconds)
+
+    def take(self) -> Outcome | None:
+        """What it gave; None while it is at work."""
+        if self._thread is None or self._thread.is_alive():
+            return None
+        self._thread = None
+        return Outcome(
+            collector=self._collector.name,
+            readings=None if self._readings is None else tuple(self._readings),
+            problem=self._problem.sentence if self._problem else "",
+        )
+
+    def tell_news(self, tell: Tell) -> None:
+        problem = self._problem
+        if problem is not None and problem.sentence != self._told:
+            tell(problem.sentence, problem.hint)
+        elif problem is None and self._told:
+            tell(f"{self._collector.name} can be read again.", "")
+        self._told = problem.sentence if problem else ""
+
+    def _work(self) -> None:
+        readings, problem = None, None
+        try:
+            readings = self._collector.collect()
+        except HoldfastError as error:
+            problem = error
+        except Exception as error:  # a defect of ours: it is told, and the other collectors go on
+            problem = HoldfastError(f"{self._collector.name} failed: {type(error).__name__}: {error}.")
+        self._readings, self._problem = readings, problem

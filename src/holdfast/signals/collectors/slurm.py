@@ -1,0 +1,193 @@
+"""Slurm: how many nodes are in which state, which are drained and why, whose jobs are where, what is planned.
+
+Slurm's commands are asked for lines of our own form, which every version prints alike (its JSON has changed
+from one to the next). Each has a time limit: without its controller a command would wait for minutes.
+"""
+
+import os
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import msgspec
+
+from holdfast.record.clock import Clock
+from holdfast.record.errors import InputError
+from holdfast.signals.collectors import Unavailable
+from holdfast.signals.reading import Reading
+from holdfast.topology.hostlist import expand
+
+COMMAND_TIMEOUT_S = 10.0
+PREFIX = "slurm_nodes_"
+STATES = (
+    ("maint", ("maint",)),
+    ("drain", ("drain",)),
+    ("down", ("down", "unk", "no_respond", "powered_down", "powering_down", "boot", "reboot")),
+    ("fail", ("fail",)),
+    ("err", ("err", "inval")),
+    ("comp", ("comp",)),
+    ("alloc", ("alloc",)),
+    ("mix", ("mix",)),
+    ("resv", ("resv", "reserved", "planned")),
+    ("idle", ("idle",)),
+)
+"""How vpenso's exporter calls a state, and how the words of `sinfo` for it begin; the first that fits."""
+SUFFIXES = "*~#!%$@^-+"
+"""What `sinfo` appends to a state, such as * for a node that does not answer."""
+
+
+class NodeState(msgspec.Struct, frozen=True, kw_only=True):
+    """A node as Slurm sees it. state: in its own word; answers: whether it does."""
+
+    node: str
+    state: str
+    answers: bool
+    reason: str
+
+
+class JobPlacement(msgspec.Struct, frozen=True, kw_only=True):
+    """A running job and its nodes."""
+
+    job: str
+    name: str
+    nodes: tuple[str, ...]
+
+
+class MaintenanceWindow(msgspec.Struct, frozen=True, kw_only=True):
+    """A reservation for maintenance: what happens on these nodes meanwhile is planned."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+    nodes: tuple[str, ...]
+
+
+class SlurmView(msgspec.Struct, frozen=True, kw_only=True):
+    """All of it, at one time."""
+
+    nodes: tuple[NodeState, ...] = ()
+    jobs: tuple[JobPlacement, ...] = ()
+    maintenance: tuple[MaintenanceWindow, ...] = ()
+
+
+class SlurmCollector:
+    """Asks the Slurm that this machine's commands reach."""
+
+    name = "Slurm"
+
+    def __init__(self, *, clock: Clock) -> None:
+        self._clock = clock
+        self._view = SlurmView()
+
+    def collect(self) -> list[Reading]:
+        at_ns = self._clock.now_ns()
+        self._view = SlurmView(
+            nodes=parse_nodes(_ask("sinfo", "--Node", "--noheader", "--format=%N|%T|%E")),
+            jobs=parse_jobs(_ask("squeue", "--noheader", "--states=running", "--format=%i|%N|%j")),
+            maintenance=parse_reservations(_ask("scontrol", "--oneliner", "show", "reservation")),
+        )
+        counts = Counter(state_name(node.state) for node in self._view.nodes)
+        return [
+            Reading(metric=PREFIX + name, labels={}, at_ns=at_ns, value=float(counts[name]))
+            for name, _ in STATES
+        ]
+
+    def view(self) -> SlurmView:
+        """What the last reading saw."""
+        return self._view
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def state_name(state: str) -> str:
+    """The exporter's name for a state of `sinfo`; empty for one that is not known."""
+    return next((name for name, starts in STATES if state.startswith(starts)), "")
+
+
+def parse_nodes(text: str) -> tuple[NodeState, ...]:
+    """Of lines `node|state|reason`. A node has a line for each of its partitions, and counts once."""
+    nodes: dict[str, NodeState] = {}
+    for line in text.splitlines():
+        node, _, rest = line.partition("|")
+        state, bar, reason = rest.partition("|")
+        if node and bar:
+            told = "" if reason in ("none", "") else reason
+            nodes[node] = NodeState(
+                node=node, state=state.rstrip(SUFFIXES).lower(), answers="*" not in state, reason=told
+            )
+    return tuple(nodes.values())
+
+
+def parse_jobs(text: str) -> tuple[JobPlacement, ...]:
+    """Of lines `job|nodes|name`; a job that has no nodes is left out."""
+    return tuple(_placements(text))
+
+
+def _placements(text: str) -> Iterator[JobPlacement]:
+    for line in text.splitlines():
+        job, _, rest = line.partition("|")
+        nodes, bar, name = rest.partition("|")
+        if bar and (names := _names(nodes)):
+            yield JobPlacement(job=job.strip(), name=name, nodes=names)
+
+
+def parse_reservations(text: str) -> tuple[MaintenanceWindow, ...]:
+    """Those for maintenance, of `scontrol --oneliner show reservation` with times in UTC."""
+    return tuple(window for line in text.splitlines() if (window := _window(line)) is not None)
+
+
+def _window(line: str) -> MaintenanceWindow | None:
+    fields = dict(re.findall(r"(\w+)=(\S*)", line))
+    start_ns, end_ns = _time_ns(fields.get("StartTime", "")), _time_ns(fields.get("EndTime", ""))
+    if "MAINT" not in fields.get("Flags", "").split(",") or start_ns is None or end_ns is None:
+        return None
+    return MaintenanceWindow(
+        name=fields.get("ReservationName", ""),
+        start_ns=start_ns,
+        end_ns=end_ns,
+        nodes=_names(fields.get("Nodes", "")),
+    )
+
+
+def _names(hostlist: str) -> tuple[str, ...]:
+    try:
+        return tuple(expand(hostlist)) if hostlist and hostlist != "(null)" else ()
+    except InputError:
+        return ()
+
+
+def _time_ns(text: str) -> int | None:
+    try:
+        return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()) * 10**9
+    except ValueError:
+        return None
+
+
+def _ask(*command: str) -> str:
+    """What the command prints, with all times in UTC."""
+    try:
+        done = subprocess.run(
+            command,
+            env={**os.environ, "TZ": "UTC", "SLURM_TIME_FORMAT": "standard"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=COMMAND_TIMEOUT_S,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise Unavailable(
+            f"There is no command {command[0]} here.", hint="Slurm's client commands are needed."
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise Unavailable(
+            f"{command[0]} did not answer within {COMMAND_TIMEOUT_S:g} s.", hint="Is slurmctld running?"
+        ) from None
+    except OSError as error:
+        raise Unavailable(f"{command[0]} cannot be run: {error.strerror}.") from None
+    if done.returncode != 0:
+        said = done.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
+        raise Unavailable(f"{command[0]} failed: {said or f'exit code {done.returncode}'}.")
+    return done.stdout.decode("utf-8", "replace")

@@ -1,0 +1,211 @@
+"""Real servers for the sources: Prometheus and VictoriaMetrics, with one history, scraping real exporters.
+
+They are installed and run like the servers of the whole suite. The history is an hour old, and has a gap. The
+server has little patience with large queries, so that every long window has to be asked for in parts.
+"""
+
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+
+from holdfast.signals.reading import Reading
+
+READY_WAIT_S = 60
+SECOND_NS = 10**9
+STEP_S = 10
+HISTORY_SCRAPES = 60
+HISTORY_HOSTS = 5
+MISSED = range(20, 26)
+"""Scrapes that the first host misses: less than the five minutes for which Prometheus repeats a value."""
+LIVE_S, DARK_S = 4, 3
+SAMPLES_MAX = 400
+"""The most that Prometheus gives at once; all of the history is more."""
+
+
+@pytest.fixture(scope="session")
+def servers(request: pytest.FixtureRequest) -> Any:
+    """What the suite's own conftest installs and runs servers with."""
+    return request.config.pluginmanager.get_plugin(str(Path(__file__).parents[1] / "conftest.py"))
+
+
+@pytest.fixture(scope="session")
+def history() -> tuple[Reading, ...]:
+    """Two GPUs' temperatures and energies on each of some hosts, scraped at a moment of each host's own."""
+    begin_ns = (time.time_ns() // SECOND_NS - 3600) // STEP_S * STEP_S * SECOND_NS
+    rng = np.random.default_rng(5)
+    readings = []
+    for scrape in range(HISTORY_SCRAPES):
+        for host in range(HISTORY_HOSTS):
+            moment_ms = host * 2_400 + int(rng.integers(-20, 20)) + 50
+            at_ns = begin_ns + scrape * STEP_S * SECOND_NS + moment_ms * 10**6
+            if host == 0 and scrape in MISSED:
+                continue
+            for gpu in range(2):
+                labels = {
+                    "hostname": f"n{host}",
+                    "gpu": str(gpu),
+                    "pci_bus_id": f"00000000:{gpu + 1:02X}:00.0",
+                }
+                values = {
+                    "DCGM_FI_DEV_GPU_TEMP": 40.0 + host + scrape % 7,
+                    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": 1e12 + 5e6 * scrape,
+                }
+                readings += [
+                    Reading(metric=metric, labels=labels, at_ns=at_ns, value=value)
+                    for metric, value in values.items()
+                ]
+    return tuple(sorted(readings, key=lambda reading: (reading.metric, str(reading.labels), reading.at_ns)))
+
+
+@pytest.fixture(scope="session")
+def exporter_port(servers: Any) -> int:
+    port: int = servers._free_port()
+    return port
+
+
+@pytest.fixture(scope="session")
+def node_exporter(servers: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a real node exporter."""
+    _install(servers, "prometheus-node-exporter")
+    home, port = tmp_path_factory.mktemp("node-exporter"), servers._free_port()
+    with servers._daemon(["prometheus-node-exporter", f"--web.listen-address=127.0.0.1:{port}"], home):
+        _await(f"http://127.0.0.1:{port}/metrics", home / "prometheus-node-exporter.log")
+        yield f"127.0.0.1:{port}"
+
+
+@pytest.fixture(scope="session")
+def scrape_settings(node_exporter: str, exporter_port: int, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    settings = tmp_path_factory.mktemp("scraping") / "scrape.yml"
+    settings.write_text(
+        "global: {scrape_interval: 1s, scrape_timeout: 1s}\n"
+        "scrape_configs:\n"
+        f"  - {{job_name: node, static_configs: [{{targets: ['{node_exporter}']}}]}}\n"
+        f"  - {{job_name: made, static_configs: [{{targets: ['127.0.0.1:{exporter_port}']}}]}}\n",
+        encoding="utf-8",
+    )
+    return settings
+
+
+@pytest.fixture(scope="session")
+def prometheus(
+    servers: Any,
+    history: tuple[Reading, ...],
+    scrape_settings: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[str]:
+    _install(servers, "prometheus")
+    home, port = tmp_path_factory.mktemp("prometheus"), servers._free_port()
+    lines = [f"{_exposed(reading)} {reading.at_ns / SECOND_NS:.3f}\n" for reading in history]
+    (home / "history.txt").write_text("".join(lines) + "# EOF\n", encoding="utf-8")
+    blocks = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(home / "history.txt"), str(home)]
+    subprocess.run(blocks, check=True, capture_output=True)
+    command = [
+        "prometheus",
+        f"--config.file={scrape_settings}",
+        f"--storage.tsdb.path={home}",
+        f"--query.max-samples={SAMPLES_MAX}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]
+    with servers._daemon(command, home):
+        _await(f"http://127.0.0.1:{port}/-/ready", home / "prometheus.log")
+        yield f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture(scope="session")
+def victoria(
+    servers: Any,
+    history: tuple[Reading, ...],
+    scrape_settings: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[str]:
+    _install(servers, "victoria-metrics")
+    home, port = tmp_path_factory.mktemp("victoria"), servers._free_port()
+    command = [
+        "victoria-metrics",
+        f"-storageDataPath={home}",
+        f"-httpListenAddr=127.0.0.1:{port}",
+        f"-promscrape.config={scrape_settings}",
+        "-search.latencyOffset=0s",
+    ]
+    with servers._daemon(command, home):
+        url = f"http://127.0.0.1:{port}"
+        _await(f"{url}/health", home / "victoria-metrics.log")
+        lines = [f"{_exposed(reading)} {reading.at_ns // 10**6}\n" for reading in history]
+        httpx.post(f"{url}/api/v1/import/prometheus", content="".join(lines)).raise_for_status()
+        httpx.get(f"{url}/internal/force_flush").raise_for_status()
+        yield url
+
+
+@pytest.fixture(scope="session")
+def lived(prometheus: str, victoria: str, exporter_port: int) -> tuple[int, int, int]:
+    """An exporter that works, is gone and comes back, scraped by both: when it began, went dark and ended."""
+    for url in (prometheus, victoria):
+        _await_scrapes(url)
+    begin_ns = time.time_ns()
+    _export(exporter_port, LIVE_S, start=1_000.0)
+    dark_ns = time.time_ns()
+    time.sleep(DARK_S)
+    _export(exporter_port, LIVE_S, start=0.0)
+    return begin_ns, dark_ns, time.time_ns()
+
+
+def _export(port: int, duration_s: float, *, start: float) -> None:
+    """A process's life: its counter begins at `start`, as if it had counted before, and grows."""
+    registry = CollectorRegistry()
+    counter = Counter("made_steps", "Steps.", registry=registry)
+    gauge = Gauge("made_level", "A level.", registry=registry)
+    counter.inc(start)
+    server, thread = start_http_server(port, addr="127.0.0.1", registry=registry)
+    try:
+        deadline = time.monotonic() + duration_s
+        while time.monotonic() < deadline:
+            counter.inc(1)
+            gauge.set(time.monotonic())
+            time.sleep(0.02)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _await_scrapes(url: str) -> None:
+    """A server looks for its targets for some seconds before it asks the first of them."""
+    deadline = time.monotonic() + READY_WAIT_S
+    while time.monotonic() < deadline:
+        answer = httpx.get(f"{url}/api/v1/query", params={"query": 'count(up{job="made"})'}).json()
+        if answer["data"]["result"]:
+            return
+        time.sleep(0.1)
+    pytest.fail(f"{url} scrapes nothing")
+
+
+def _exposed(reading: Reading) -> str:
+    labels = ",".join(f'{key}="{text}"' for key, text in reading.labels.items())
+    return f"{reading.metric}{{{labels}}} {reading.value}"
+
+
+def _install(servers: Any, package: str) -> None:
+    try:
+        if not servers.shutil.which(package):
+            servers._apt_install(package)
+    except servers._Unavailable as reason:
+        pytest.skip(f"no {package}: {reason}")
+
+
+def _await(url: str, log: Path) -> None:
+    deadline = time.monotonic() + READY_WAIT_S
+    while time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(url, timeout=5):
+                return
+        except OSError:
+            time.sleep(0.1)
+    pytest.fail(f"{url} did not answer:\n{log.read_text(encoding='utf-8')}")
