@@ -126,11 +126,12 @@ def live_runs(store: Store, seen: frozenset[str], at_ns: int) -> tuple[str, ...]
         for summary in store.runs()
         if summary.run and summary.first_ns <= at_ns <= summary.last_ns + LIVE_NS_MAX
     }
-    ended = {run for run in recent if _has_ended(store, run, at_ns)}
+    ended = {run for run in recent if has_ended(store, run, at_ns)}
     return tuple(sorted((recent | seen) - ended))
 
 
-def _has_ended(store: Store, run: str, at_ns: int) -> bool:
+def has_ended(store: Store, run: str, at_ns: int) -> bool:
+    """Whether the record says so, as of then."""
     selection = Selection(run=run, kinds=("run.started", "run.ended"), until_ns=at_ns + 1)
     last = deque(store.select(selection), maxlen=1)
     return bool(last) and isinstance(last[0], RunEnded)

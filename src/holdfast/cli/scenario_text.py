@@ -28,10 +28,10 @@ from holdfast.record.events import (
     StepCommitted,
     encode,
 )
+from holdfast.signals.catalogue import CATALOGUE
 from holdfast.signals.frame import Frame
 from holdfast.twin import openmetrics
 from holdfast.twin.levers import Floats
-from holdfast.twin.metrics import CATALOGUE
 from holdfast.twin.scenarios import SCENARIOS, Played, Truth
 from holdfast.twin.telemetry import Telemetry
 

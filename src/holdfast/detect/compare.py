@@ -23,6 +23,8 @@ SAMPLE_MAX = 512
 """Of many series so many tell the spread, and what peers do."""
 MAD_TO_SIGMA = 1.4826
 BRIDGE_S = 60.0
+ONSET_SHARE = 0.4
+"""Of the difference that matters: from there on it was on its way."""
 
 
 class Stretch(NamedTuple):
@@ -119,3 +121,10 @@ def lasting(
         noticed[(noticed < 0) & (count >= rows)] = row
     close(last >= 0, True)
     return found
+
+
+def onset(away: Floats, least: float, first: int) -> int:
+    """The row at which a series began to leave what is usual, before it was as far away as to matter."""
+    while first > 0 and least > 0 and away[first - 1] > ONSET_SHARE * least:
+        first -= 1
+    return first

@@ -13,6 +13,8 @@ from holdfast.signals.quality import Inspected
 from holdfast.signals.rates import per_second
 
 CONFIDENCE_MAX = 0.99
+ONSETS_MAX = 512
+"""Of so many at once it is worth knowing to the scrape when each of them left what is usual."""
 
 
 def find(inspected: Inspected) -> Iterator[Finding]:
@@ -96,6 +98,9 @@ def findings(
     usuals, leasts, trusts, times = usual.tolist(), least.tolist(), trust.tolist(), times_ns.tolist()
     for stretch in stretches:
         series = stretch.series
+        first = stretch.first
+        if len(stretches) <= ONSETS_MAX:
+            first = compare.onset(np.abs(values[:, series] - usuals[series]), leasts[series], first)
         (value, observations), expected = mean_of[series], usuals[series]
         sure = _sure(abs(value - expected), leasts[series], observations)
         yield Finding(
@@ -103,7 +108,7 @@ def findings(
             subject=subjects[series],
             metric=rule.metric,
             method=rule.against,
-            since_ns=times[stretch.first],
+            since_ns=times[first],
             until_ns=None if stretch.lasting else times[stretch.last],
             noticed_ns=times[stretch.noticed],
             confidence=sure * trusts[series],

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from holdfast.detect.compare import PAST_SHARE
 from holdfast.detect.detecting import detect
 from holdfast.detect.finding import Finding
 from holdfast.detect.scene import Planned, Scene, scene
@@ -18,6 +19,8 @@ from holdfast.signals.source import Source
 from holdfast.topology.graph import Topology
 
 WINDOW_S = 1_800.0
+REACH_S_MAX = 6 * 3_600.0
+"""What is wrong for longer than two thirds of this is seen by its peers and limits, no longer by its past."""
 INCIDENTS_MAX = 16
 """In one assessment of one run: who finds more has found one, and has not understood it."""
 BANS_MIN = 0.3
@@ -50,16 +53,18 @@ def assess(
     runs: Sequence[str] = (),
     planned: Sequence[Planned] = (),
     window_s: float = WINDOW_S,
+    since_ns: int | None = None,
     prices: Prices = DEFAULTS,
     xids: Overrides = NO_OVERRIDES,
 ) -> Assessment:
     """Look at the last `window_s` of these runs (all that the events name, where none is given).
 
-    planned: work that was announced. xids: where a site decides otherwise than the published policy.
+    planned: work that was announced. since_ns: since when something is known to be wrong; the window then
+    reaches back far enough to show how it was before. xids: where a site's policy differs from the published.
     """
     names = runs or tuple(dict.fromkeys(event.run for event in events if event.run))
     scenes = [scene(run, events, planned, now_ns=now_ns) for run in names]
-    window_ns = (now_ns - round(window_s * 1e9), now_ns + 1)
+    window_ns = (now_ns - _reach_ns(window_s, since_ns, now_ns), now_ns + 1)
     detected = detect(source, topology, scenes, window_ns=window_ns, xids=xids)
     incidents: list[Incident] = []
     for one in scenes:
@@ -68,6 +73,12 @@ def assess(
         incidents += _incidents(findings, desk)
     found = (*detected.machines, *(finding for of_run in detected.runs.values() for finding in of_run))
     return Assessment(at_ns=now_ns, incidents=tuple(incidents), findings=found, flaws=detected.flaws)
+
+
+def _reach_ns(window_s: float, since_ns: int | None, now_ns: int) -> int:
+    """A third of what is looked at must be from before it began: that is where the past is taken from."""
+    age_s = 0.0 if since_ns is None else (now_ns - since_ns) / 1e9
+    return round(max(window_s, min(age_s / (1 - PAST_SHARE), REACH_S_MAX)) * 1e9)
 
 
 class _Desk(msgspec.Struct, frozen=True, kw_only=True, eq=False):

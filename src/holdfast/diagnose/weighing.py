@@ -344,6 +344,11 @@ class Case:
                 everywhere = mechanism.reach != "beneath" or sign not in LATE or subject == self.scene.run
                 if everywhere or name in self._beneath_of(subject):
                     yield finding
+        if mechanism.reach == "wandering":
+            # By chance it is the same member for a while.
+            yield from (
+                one for one in self.by_sign.get("late-compute", {}).values() if one.until_ns is not None
+            )
 
 
 def unknown(case: Case) -> Hypothesis:

@@ -6,9 +6,9 @@ import msgspec
 
 from holdfast.diagnose.assess import WINDOW_S, assess
 from holdfast.diagnose.incident import Incident
+from holdfast.signals.catalogue import CATALOGUE
 from holdfast.topology.graph import Topology
 from holdfast.twin.cluster import Layout
-from holdfast.twin.metrics import CATALOGUE
 from holdfast.twin.replay import Replay
 from holdfast.twin.scenarios import Played, play
 from holdfast.twin.telemetry import Dirt

@@ -1,39 +1,15 @@
-"""Every metric the twin can show: its real name, whose it is, and how its sensor behaves.
+"""Every metric the twin can show: what it reads of the history, and how its sensor behaves.
 
-The names are those of dcgm-exporter, node_exporter, infiniband_exporter, densewatch, Redfish, Slurm's
-exporter, vLLM and Dynamo; Holdfast's own begin with `holdfast_`. No other names may be used.
+The names are those of `signals.catalogue`, where kind, scope and meaning are; no others may be used.
 """
-
-from typing import Literal
 
 import msgspec
 
-from holdfast.signals.frame import Kind
+from holdfast.signals.catalogue import CATALOGUE as KNOWN
+from holdfast.signals.catalogue import Metric as Known
+from holdfast.signals.catalogue import Trap
 from holdfast.twin import readings
 from holdfast.twin.readings import Read
-
-Scope = Literal[
-    "gpu",
-    "clock_event",
-    "xid",
-    "port",
-    "pci",
-    "node",
-    "nfs",
-    "loop",
-    "connector",
-    "supply",
-    "uplink",
-    "slurm",
-    "run",
-    "member",
-    "decode",
-    "worker",
-    "pair",
-]
-"""What a metric has a series for; `series` knows their labels."""
-Trap = Literal["ns-or-us", "saturates", "fahrenheit", "watts", "words"]
-"""What is known to go wrong with a metric in the field: its unit, its width, or words in place of numbers."""
 
 
 class Sensor(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,11 +31,10 @@ class Sensor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Metric(msgspec.Struct, frozen=True, kw_only=True):
-    name: str
-    kind: Kind
-    scope: Scope
+    """known: what everybody knows of it; read: what it would show if sensors were perfect."""
+
+    known: Known
     read: Read
-    meaning: str
     sensor: Sensor
 
 
@@ -112,178 +87,92 @@ _SENSORS: dict[str, Sensor] = {
 }
 """Of those that are not exact."""
 
-_Row = tuple[str, Kind, Scope, Read, str]
-
-_DCGM: tuple[_Row, ...] = (
-    ("SM_CLOCK", "gauge", "gpu", readings.sm_clock, "Clock of the multiprocessors (MHz)."),
-    ("GPU_TEMP", "gauge", "gpu", readings.gpu_temperature, "Temperature of the GPU (C)."),
-    ("MEMORY_TEMP", "gauge", "gpu", readings.memory_temperature, "Temperature of its memory (C)."),
-    ("POWER_USAGE", "gauge", "gpu", readings.power, "Power it draws (W)."),
-    (
-        "TOTAL_ENERGY_CONSUMPTION",
-        "counter",
-        "gpu",
-        readings.energy,
-        "Energy since the driver was loaded (mJ).",
-    ),
-    ("GPU_UTIL", "gauge", "gpu", readings.utilisation, "Time with a kernel on it, waiting or not (%)."),
-    ("PCIE_REPLAY_COUNTER", "counter", "gpu", readings.pcie_replays, "PCIe retries."),
-    ("XID_ERRORS", "gauge", "xid", readings.last_xid, "The last XID; never clears, and hides repeats."),
-    ("ECC_SBE_VOL_TOTAL", "counter", "gpu", readings.corrected, "Memory errors that ECC corrected."),
-    (
-        "CORRECTABLE_REMAPPED_ROWS",
-        "counter",
-        "gpu",
-        readings.remapped,
-        "Rows replaced after corrected errors.",
-    ),
-    (
-        "UNCORRECTABLE_REMAPPED_ROWS",
-        "counter",
-        "gpu",
-        readings.lost_rows,
-        "Rows replaced after other errors.",
-    ),
-    ("THERMAL_VIOLATION", "counter", "gpu", readings.hot_s, "Time with a low clock for heat (ns or us)."),
-    ("POWER_VIOLATION", "counter", "gpu", readings.braked_s, "Time with a low clock for power (ns or us)."),
-)
-
-_PORT: tuple[_Row, ...] = (
-    ("state_id", "gauge", "port", readings.port_state, "Logical state of the port (4: active)."),
-    ("physical_state_id", "gauge", "port", readings.port_physical_state, "Physical state (5: link up)."),
-    ("rate_bytes_per_second", "gauge", "port", readings.port_rate, "Rate the link was trained to."),
-    ("symbol_error_total", "counter", "port", readings.symbol_errors, "Symbols with errors."),
-    ("link_error_recovery_total", "counter", "port", readings.recoveries, "Times the link recovered."),
-    ("link_downed_total", "counter", "port", readings.downs, "Times it failed to recover and went down."),
-    (
-        "port_transmit_wait_total",
-        "counter",
-        "port",
-        readings.transmit_wait,
-        "Ticks with data it might not send.",
-    ),
-    ("port_data_transmitted_bytes_total", "counter", "port", readings.sent_bytes, "Bytes sent."),
-    ("port_data_received_bytes_total", "counter", "port", readings.sent_bytes, "Bytes received."),
-)
-
-_NFS: tuple[_Row, ...] = (
-    ("requests_total", "counter", "nfs", readings.nfs_requests, "Requests, by operation."),
-    ("transmissions_total", "counter", "nfs", readings.nfs_transmissions, "Requests, with those sent again."),
-    ("major_timeouts_total", "counter", "nfs", readings.nfs_major_timeouts, "Major timeouts."),
-    (
-        "response_time_seconds_total",
-        "counter",
-        "nfs",
-        readings.nfs_response,
-        "Time until the replies, in all.",
-    ),
-)
-
-_CDU: tuple[_Row, ...] = (
-    ("coolant_flow_lpm", "gauge", "loop", readings.flow, "Coolant flow (L/min)."),
-    ("coolant_supply_temp_celsius", "gauge", "loop", readings.supply, "Coolant to the racks."),
-    ("coolant_return_temp_celsius", "gauge", "loop", readings.returned, "Coolant from the racks."),
-    ("heat_removed_kw", "gauge", "loop", readings.heat, "Heat taken out of the racks."),
-    ("pump_speed_percent", "gauge", "loop", readings.pump, "Speed asked of the pump."),
-)
-
-_MEMBER: tuple[_Row, ...] = (
-    ("compute_seconds", "gauge", "member", readings.member_compute, "Last step: computing its lanes."),
-    ("data_seconds", "gauge", "member", readings.member_data, "Last step: waiting for its data."),
-    (
-        "exchange_seconds",
-        "gauge",
-        "member",
-        readings.member_exchange,
-        "Last step: its part of the reduction.",
-    ),
-    ("wait_seconds", "gauge", "member", readings.member_wait, "Last step: waiting for the other members."),
-    ("gc_seconds_total", "counter", "member", readings.member_collected, "In the garbage collector."),
-)
-
-_OTHERS: tuple[_Row, ...] = (
-    ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "gauge", "gpu", readings.tensor_active, "Tensor cores at work."),
-    (
-        "DCGM_FI_PROF_DRAM_ACTIVE",
-        "gauge",
-        "gpu",
-        readings.memory_active,
-        "Cycles in which memory moves data.",
-    ),
-    ("DCGM_FI_PROF_PCIE_RX_BYTES", "gauge", "gpu", readings.pcie_received, "Received over PCIe (B/s)."),
-    ("DCGM_EXP_CLOCK_EVENTS_COUNT", "gauge", "clock_event", readings.clock_events, "Low clocks, by reason."),
-    (
-        "infiniband_switch_port_transmit_wait_total",
-        "counter",
-        "uplink",
-        readings.switch_wait,
-        "Of an uplink.",
-    ),
-    ("node_pcidevice_current_link_width", "gauge", "pci", readings.pci_width, "PCIe lanes in use."),
-    ("node_pcidevice_max_link_width", "gauge", "pci", readings.pci_width_max, "PCIe lanes it has."),
-    ("node_pressure_cpu_waiting_seconds_total", "counter", "node", readings.cpu_pressure, "Waits for a CPU."),
-    ("node_pressure_io_waiting_seconds_total", "counter", "node", readings.io_pressure, "Waits for I/O."),
-    ("node_kernel_hung_tasks_total", "counter", "node", readings.hung_tasks, "Tasks stuck for two minutes."),
-    ("node_nfs_rpc_retransmissions_total", "counter", "node", readings.retransmissions, "Calls sent again."),
-    ("FlowLitersPerMinute", "gauge", "connector", readings.flow, "Redfish: coolant flow."),
-    ("RatedFlowLitersPerMinute", "gauge", "connector", readings.rated_flow, "Redfish: what it is built for."),
-    ("SupplyTemperatureCelsius", "gauge", "connector", readings.supply, "Redfish: coolant to the racks."),
-    ("ReturnTemperatureCelsius", "gauge", "connector", readings.returned, "Redfish: coolant from the racks."),
-    ("HeatRemovedkW", "gauge", "connector", readings.heat, "Redfish: heat taken out of the racks."),
-    ("redfish_chassis_power_powersupply_health", "gauge", "supply", readings.supplies, "1 OK, 3 critical."),
-    ("slurm_nodes_maint", "gauge", "slurm", readings.nodes_in_maintenance, "Nodes in maintenance."),
-    ("slurm_nodes_alloc", "gauge", "slurm", readings.nodes_allocated, "Nodes given to jobs."),
-    (
-        "holdfast_run_step_seconds",
-        "gauge",
-        "run",
-        readings.run_step,
-        "Last step, with the wait for its data.",
-    ),
-    ("holdfast_run_steps_total", "counter", "run", readings.run_steps, "Steps committed."),
-    (
-        "holdfast_run_checkpoint_seconds",
-        "gauge",
-        "run",
-        readings.run_checkpoint,
-        "Last stall for a checkpoint.",
-    ),
-    ("holdfast_pool_transfer_seconds", "gauge", "pair", readings.pair_transfer, "A cache, engine to engine."),
-    ("vllm:nixl_xfer_time_seconds_count", "counter", "decode", readings.transfers, "Caches that came."),
-    ("vllm:nixl_xfer_time_seconds_sum", "counter", "decode", readings.transfer_time, "Their time, in all."),
-    ("vllm:kv_cache_usage_perc", "gauge", "decode", readings.cache_usage, "How full a cache is (1: full)."),
-    (
-        "dynamo_frontend_worker_last_time_to_first_token_seconds",
-        "gauge",
-        "worker",
-        readings.first_token,
-        "Until the last request had its first token.",
-    ),
-)
-
-_FAMILIES: tuple[tuple[str, tuple[_Row, ...]], ...] = (
-    ("DCGM_FI_DEV_", _DCGM),
-    ("node_infiniband_", _PORT),
-    ("node_mountstats_nfs_operations_", _NFS),
-    ("densewatch_cdu_", _CDU),
-    ("holdfast_member_", _MEMBER),
-    ("", _OTHERS),
-)
+_READS: dict[str, dict[str, Read]] = {
+    "DCGM_FI_DEV_": {
+        "SM_CLOCK": readings.sm_clock,
+        "GPU_TEMP": readings.gpu_temperature,
+        "MEMORY_TEMP": readings.memory_temperature,
+        "POWER_USAGE": readings.power,
+        "TOTAL_ENERGY_CONSUMPTION": readings.energy,
+        "GPU_UTIL": readings.utilisation,
+        "PCIE_REPLAY_COUNTER": readings.pcie_replays,
+        "XID_ERRORS": readings.last_xid,
+        "ECC_SBE_VOL_TOTAL": readings.corrected,
+        "CORRECTABLE_REMAPPED_ROWS": readings.remapped,
+        "UNCORRECTABLE_REMAPPED_ROWS": readings.lost_rows,
+        "THERMAL_VIOLATION": readings.hot_s,
+        "POWER_VIOLATION": readings.braked_s,
+    },
+    "node_infiniband_": {
+        "state_id": readings.port_state,
+        "physical_state_id": readings.port_physical_state,
+        "rate_bytes_per_second": readings.port_rate,
+        "symbol_error_total": readings.symbol_errors,
+        "link_error_recovery_total": readings.recoveries,
+        "link_downed_total": readings.downs,
+        "port_transmit_wait_total": readings.transmit_wait,
+        "port_data_transmitted_bytes_total": readings.sent_bytes,
+        "port_data_received_bytes_total": readings.sent_bytes,
+    },
+    "node_mountstats_nfs_operations_": {
+        "requests_total": readings.nfs_requests,
+        "transmissions_total": readings.nfs_transmissions,
+        "major_timeouts_total": readings.nfs_major_timeouts,
+        "response_time_seconds_total": readings.nfs_response,
+    },
+    "densewatch_cdu_": {
+        "coolant_flow_lpm": readings.flow,
+        "coolant_supply_temp_celsius": readings.supply,
+        "coolant_return_temp_celsius": readings.returned,
+        "heat_removed_kw": readings.heat,
+        "pump_speed_percent": readings.pump,
+    },
+    "holdfast_member_": {
+        "compute_seconds": readings.member_compute,
+        "data_seconds": readings.member_data,
+        "exchange_seconds": readings.member_exchange,
+        "wait_seconds": readings.member_wait,
+        "gc_seconds_total": readings.member_collected,
+    },
+    "": {
+        "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": readings.tensor_active,
+        "DCGM_FI_PROF_DRAM_ACTIVE": readings.memory_active,
+        "DCGM_FI_PROF_PCIE_RX_BYTES": readings.pcie_received,
+        "DCGM_EXP_CLOCK_EVENTS_COUNT": readings.clock_events,
+        "infiniband_switch_port_transmit_wait_total": readings.switch_wait,
+        "node_pcidevice_current_link_width": readings.pci_width,
+        "node_pcidevice_max_link_width": readings.pci_width_max,
+        "node_pressure_cpu_waiting_seconds_total": readings.cpu_pressure,
+        "node_pressure_io_waiting_seconds_total": readings.io_pressure,
+        "node_kernel_hung_tasks_total": readings.hung_tasks,
+        "node_nfs_rpc_retransmissions_total": readings.retransmissions,
+        "FlowLitersPerMinute": readings.flow,
+        "RatedFlowLitersPerMinute": readings.rated_flow,
+        "SupplyTemperatureCelsius": readings.supply,
+        "ReturnTemperatureCelsius": readings.returned,
+        "HeatRemovedkW": readings.heat,
+        "redfish_chassis_power_powersupply_health": readings.supplies,
+        "slurm_nodes_maint": readings.nodes_in_maintenance,
+        "slurm_nodes_alloc": readings.nodes_allocated,
+        "holdfast_run_step_seconds": readings.run_step,
+        "holdfast_run_steps_total": readings.run_steps,
+        "holdfast_run_checkpoint_seconds": readings.run_checkpoint,
+        "holdfast_pool_transfer_seconds": readings.pair_transfer,
+        "vllm:nixl_xfer_time_seconds_count": readings.transfers,
+        "vllm:nixl_xfer_time_seconds_sum": readings.transfer_time,
+        "vllm:kv_cache_usage_perc": readings.cache_usage,
+        "dynamo_frontend_worker_last_time_to_first_token_seconds": readings.first_token,
+    },
+}
+"""What each metric reads, by how their names begin."""
 
 
 def _catalogue() -> dict[str, Metric]:
-    """The rows under their full names, each with its sensor. Counts that nothing is said of are exact."""
+    """Each with its sensor. Counts that nothing is said of are exact."""
+    named = {prefix + name: read for prefix, reads in _READS.items() for name, read in reads.items()}
     return {
-        prefix + name: Metric(
-            name=prefix + name,
-            kind=kind,
-            scope=scope,
-            read=read,
-            meaning=meaning,
-            sensor=_SENSORS.get(prefix + name, _EXACT),
-        )
-        for prefix, rows in _FAMILIES
-        for name, kind, scope, read, meaning in rows
+        name: Metric(known=KNOWN[name], read=read, sensor=_SENSORS.get(name, _EXACT))
+        for name, read in named.items()
     }
 
 

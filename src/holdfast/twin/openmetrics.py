@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from holdfast.signals.catalogue import CATALOGUE
 from holdfast.signals.frame import Frame
-from holdfast.twin.metrics import CATALOGUE
 
 _SUFFIX = "_total"
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})

@@ -10,10 +10,10 @@ from itertools import product
 import msgspec
 import numpy as np
 
+from holdfast.signals.catalogue import Scope
 from holdfast.signals.frame import Labels
 from holdfast.twin.cluster import gpu_name, name, port_name
 from holdfast.twin.levers import Indices
-from holdfast.twin.metrics import Scope
 from holdfast.twin.plant import SUPPLIES_PER_SHELF
 from holdfast.twin.readings import ever_members
 from holdfast.twin.world import History

@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.record.errors import InputError
+from holdfast.signals.catalogue import Scope, Trap
 from holdfast.signals.frame import Frame, Word
 from holdfast.twin.fabric import WAIT_TICKS_MAX
 from holdfast.twin.levers import Floats
-from holdfast.twin.metrics import CATALOGUE, Metric, Scope, Trap
+from holdfast.twin.metrics import CATALOGUE, Metric
 from holdfast.twin.series import NOT_A_NODE, Series, series
 from holdfast.twin.world import History
 
@@ -69,10 +70,10 @@ class Telemetry:
     @property
     def metrics(self) -> tuple[str, ...]:
         """What there is: the metrics that have any series here."""
-        return tuple(name for name, metric in CATALOGUE.items() if self._of(metric.scope).subjects)
+        return tuple(name for name, metric in CATALOGUE.items() if self._of(metric.known.scope).subjects)
 
     def has(self, metrics: Iterable[str]) -> bool:
-        return all(self._of(CATALOGUE[name].scope).subjects for name in metrics)
+        return all(self._of(CATALOGUE[name].known.scope).subjects for name in metrics)
 
     def samples(
         self, metrics: Iterable[str] | None = None, window_ns: tuple[int, int] | None = None
@@ -90,12 +91,12 @@ class Telemetry:
         first, end = (
             (0, len(times_ns)) if window_ns is None else np.searchsorted(times_ns, window_ns).tolist()
         )
-        who = self._of(metric.scope)
+        who = self._of(metric.known.scope)
         values, words = self._read(metric, who)
         return Frame(
-            metric=metric.name,
-            kind=metric.kind,
-            meaning=metric.meaning,
+            metric=metric.known.name,
+            kind=metric.known.kind,
+            meaning=metric.known.meaning,
             subjects=who.subjects,
             labels=who.labels,
             times_ns=times_ns[first:end],
@@ -116,9 +117,9 @@ class Telemetry:
         return np.random.default_rng([zlib.crc32(text.encode()) for text in (self._history.run, purpose)])
 
     def _read(self, metric: Metric, who: Series) -> tuple[Floats, tuple[Word, ...]]:
-        rng = self._generator(metric.name)
+        rng = self._generator(metric.known.name)
         truth = metric.read(self._history, rng)
-        values = _gauge(metric, truth, rng) if metric.kind == "gauge" else _counter(metric, truth, rng)
+        values = _gauge(metric, truth, rng) if metric.known.kind == "gauge" else _counter(metric, truth, rng)
         values = self._trapped(metric.sensor.trap, values, who, rng)
         values = self._distorted(metric, values, who, rng)
         words = self._words(metric, values, rng) if metric.sensor.trap == "words" else ()
@@ -152,17 +153,17 @@ class Telemetry:
             values[rng.random(len(values)) < self._dirt.missed_share] = np.nan
             return values
         late = self._is_late[who.node]
-        if metric.kind == "gauge" and late.any():
+        if metric.known.kind == "gauge" and late.any():
             values[1:, late] = values[:-1, late].copy()
         down = self._is_down[:, who.node]
-        if metric.kind == "counter" and down.any():
+        if metric.known.kind == "counter" and down.any():
             _begin_again(values, down)
         return np.where(self._missed[:, who.node] | down, np.nan, values)
 
     def _words(self, metric: Metric, values: Floats, rng: np.random.Generator) -> tuple[Word, ...]:
         nothing = rng.random(values.shape) < self._dirt.words_share
         beyond = np.zeros_like(nothing)
-        if metric.name == "FlowLitersPerMinute" and self._dirt.words_share:
+        if metric.known.name == "FlowLitersPerMinute" and self._dirt.words_share:
             beyond = self._history.levers.over_time("flow") < FLOW_RANGE_SHARE
         return tuple(
             Word(time=int(time), series=int(index), text=WORD_BEYOND if beyond[time, index] else WORD_NOTHING)
