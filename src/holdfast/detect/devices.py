@@ -14,6 +14,7 @@ from holdfast.signals.source import Source
 
 WIDTH, WIDTH_MAX = "node_pcidevice_current_link_width", "node_pcidevice_max_link_width"
 XIDS, XID_COUNTS = "DCGM_FI_DEV_XID_ERRORS", "DCGM_EXP_XID_ERRORS_COUNT"
+READ = (WIDTH, WIDTH_MAX, XIDS, XID_COUNTS)
 IDENTITY = ("segment", "bus", "device", "function", "instance")
 XID_CONFIDENCE = 0.97
 

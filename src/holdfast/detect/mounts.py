@@ -18,6 +18,7 @@ FAMILY = "node_mountstats_nfs_operations_{}_total"
 REQUESTS, RESPONSE, SENT = (
     FAMILY.format(name) for name in ("requests", "response_time_seconds", "transmissions")
 )
+READ = (REQUESTS, RESPONSE, SENT)
 SIGN_OF = {"READ": "slow-reads", "WRITE": "slow-writes"}
 REQUESTS_PER_S_MIN = 1.0
 """Fewer requests say nothing about a mount."""

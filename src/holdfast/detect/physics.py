@@ -40,6 +40,7 @@ _SIDES: tuple[tuple[str, str, str, str], ...] = (
     (FLOW, "SupplyTemperatureCelsius", "ReturnTemperatureCelsius", "HeatRemovedkW"),
 )
 """Flow, supply, return and heat, by exporter."""
+READ = (*(metric for side in _SIDES for metric in side), RATED, LINK_RATE)
 
 
 class _Loops(NamedTuple):

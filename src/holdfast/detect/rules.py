@@ -114,6 +114,13 @@ RULES: tuple[Rule, ...] = (
         least=6.0,
     ),
     Rule(
+        sign="hot-gpu",
+        metric="DCGM_FI_DEV_MEMORY_TEMP",
+        unit="C",
+        note="hotter than usual",
+        least=8.0,
+    ),
+    Rule(
         sign="low-clock",
         metric="DCGM_FI_DEV_SM_CLOCK",
         unit="MHz",
@@ -203,6 +210,18 @@ RULES: tuple[Rule, ...] = (
         limit=0.5,
         scrapes=2,
     ),
+    *(
+        Rule(
+            sign="nvlink-errors",
+            metric=f"DCGM_FI_DEV_NVLINK_{kind}_ERROR_COUNT_TOTAL",
+            unit="/s",
+            note="NVLink has errors",
+            view="rate",
+            against="limit",
+            limit=1.0,
+        )
+        for kind in ("CRC_FLIT", "CRC_DATA", "REPLAY", "RECOVERY")
+    ),
     # -- fabric ------------------------------------------------------------------------------------
     Rule(
         sign="symbol-errors",
@@ -233,6 +252,23 @@ RULES: tuple[Rule, ...] = (
         against="limit",
         limit=0.0,  # fatal on any, by NVSentinel
         scrapes=1,
+    ),
+    Rule(
+        sign="link-down",
+        metric="node_infiniband_state_id",
+        unit="",
+        note="the port is not active",
+        least=0.5,
+        falls=True,
+        scrapes=2,
+    ),
+    Rule(
+        sign="link-recoveries",
+        metric="node_infiniband_physical_state_id",
+        unit="",
+        note="the link is not up",
+        least=0.5,
+        scrapes=2,
     ),
     Rule(
         sign="port-waits",

@@ -22,6 +22,7 @@ STEP = "holdfast_run_step_seconds"
 COLLECTOR = "holdfast_member_gc_seconds_total"
 Part = Literal["compute", "exchange", "data"]
 PARTS: tuple[Part, ...] = ("compute", "exchange", "data")
+READ = (STEP, COLLECTOR, *(f"holdfast_member_{part}_seconds" for part in PARTS))
 SLOWER_SHARE = 0.03
 """A step that is longer by less is not worth anybody's time."""
 LATE_SHARE = 0.02
