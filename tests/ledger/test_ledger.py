@@ -25,6 +25,7 @@ from holdfast.record.events import (
     DataMoved,
     FaultObserved,
     GenerationOpened,
+    IncidentDiagnosed,
     MemberJoined,
     MemberLost,
     PhaseEntered,
@@ -94,6 +95,11 @@ _FIELDS: dict[Any, dict[str, st.SearchStrategy[Any]]] = {
         "what": st.sampled_from(["dataset", "cold", "egress"]),
         "size_bytes": st.integers(0, 2**62),
         "usd": st.none() | st.floats(0, 1e6),
+    },
+    IncidentDiagnosed: {
+        "incident": st.just("any/s1"),
+        "state": st.sampled_from(["open", "changed", "resolved"]),
+        "diagnosis": st.just("{}"),
     },
 }
 

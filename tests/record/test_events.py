@@ -12,6 +12,7 @@ from holdfast.record.events import (
     KINDS,
     NAME_CHARS_MAX,
     SCHEMA,
+    IncidentDiagnosed,
     KnownEvent,
     MalformedEvent,
     StepCommitted,
@@ -40,6 +41,7 @@ ASKED_FOR = [
     "action.taken",
     "cost.rate",
     "reference.declared",
+    "incident.diagnosed",
     "correction",
 ]
 
@@ -137,6 +139,13 @@ def test_names_have_bounds(field: str, length: int) -> None:
     assert decode(encode(longest)) == longest
     with pytest.raises(MalformedEvent):
         decode(encode(StepCommitted(**{**fields, field: "n" * (length + 1)})))  # type: ignore[arg-type]
+
+
+def test_a_diagnosis_is_open_changed_or_resolved() -> None:
+    said = IncidentDiagnosed(id="x", occurred_ns=1, run="r", incident="r/s1", state="open", diagnosis="{}")
+    assert decode(encode(said)) == said
+    with pytest.raises(MalformedEvent):
+        decode(encode(said).replace(b'"open"', b'"perhaps"'))
 
 
 @settings(max_examples=300)

@@ -76,8 +76,8 @@ def described(path: Path | None, prometheus_url: str | None) -> Described:
     return load_topology(path, Systems(prometheus=prometheus_url))
 
 
-def look(setting: Setting, runs: Sequence[str], at_ns: int) -> Assessment:
-    """What is wrong with these runs at this moment."""
+def look(setting: Setting, runs: Sequence[str], at_ns: int, since_ns: int | None = None) -> Assessment:
+    """What is wrong with these runs at this moment. since_ns: since when something is known to be."""
     events = [event for run in (*runs, "") for event in _context(setting.store, run, at_ns)]
     return assess(
         setting.source,
@@ -87,6 +87,7 @@ def look(setting: Setting, runs: Sequence[str], at_ns: int) -> Assessment:
         runs=tuple(runs),
         planned=_planned(setting.cluster.maintenance),
         window_s=setting.window_s,
+        since_ns=since_ns,
         prices=_priced(setting.prices, events),
     )
 

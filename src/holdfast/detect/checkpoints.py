@@ -39,26 +39,49 @@ class _Stall(msgspec.Struct, frozen=True, kw_only=True):
         return self.stall_s / self.size_bytes
 
 
-def checkpoint_findings(scene: Scene, now_ns: int) -> Iterator[Finding]:
+def checkpoint_findings(scene: Scene, window_ns: tuple[int, int]) -> Iterator[Finding]:
+    """Those that are going on, or were over within the window."""
+    found = _findings(scene, window_ns[1] - 1)
+    return (one for one in found if one.until_ns is None or one.until_ns >= window_ns[0])
+
+
+def _findings(scene: Scene, now_ns: int) -> Iterator[Finding]:
     stalls = _stalls(scene, now_ns)
     if len(stalls) < 2:
         return
     known = _known(stalls, now_ns)
     pace, gap_s = _usual(known, lambda one: one.pace), _usual(known, lambda one: one.gap_s)
     size = _usual(known, lambda one: one.size_bytes)
-    slow = _last(stalls, [one.pace > SLOWER * pace and one.stall_s >= STALL_S_MIN for one in stalls])
+    slow, over_ns = _last(stalls, [one.pace > SLOWER * pace and one.stall_s >= STALL_S_MIN for one in stalls])
     if slow:
         usual_s = pace * slow[0].size_bytes
-        noticed_ns = slow[0].from_ns + round(min(slow[0].stall_s, SLOWER * usual_s) * 1e9)
         stall_s = median(one.stall_s for one in slow)
-        effect_s = _per_step(scene, stall_s - usual_s, median(one.gap_s for one in slow))
-        yield _finding(scene, "slow-checkpoint", slow[0].from_ns, noticed_ns, stall_s, usual_s, effect_s)
-    more = _last(stalls, [one.gap_s < SOONER * gap_s or one.size_bytes > LARGER * size for one in stalls])
+        yield _finding(
+            scene,
+            "slow-checkpoint",
+            since_ns=slow[0].from_ns,
+            until_ns=over_ns,
+            noticed_ns=slow[0].from_ns + round(min(slow[0].stall_s, SLOWER * usual_s) * 1e9),
+            value=stall_s,
+            usual=usual_s,
+            effect_s=_per_step(scene, stall_s - usual_s, median(one.gap_s for one in slow)),
+        )
+    wrong = [one.gap_s < SOONER * gap_s or one.size_bytes > LARGER * size for one in stalls]
+    more, over_ns = _last(stalls, wrong)
     if more:
-        since_ns, now_s = more[0].from_ns, median(one.gap_s for one in more)
-        stall_s = median(one.stall_s for one in more)
-        effect_s = _per_step(scene, stall_s - pace * size * now_s / gap_s, now_s)
-        yield _finding(scene, "frequent-checkpoints", since_ns, since_ns, now_s, gap_s, effect_s)
+        now_s, stall_s = (
+            median(figure) for figure in zip(*((one.gap_s, one.stall_s) for one in more), strict=True)
+        )
+        yield _finding(
+            scene,
+            "frequent-checkpoints",
+            since_ns=more[0].from_ns,
+            until_ns=over_ns,
+            noticed_ns=more[0].from_ns,
+            value=now_s,
+            usual=gap_s,
+            effect_s=_per_step(scene, stall_s - pace * size * now_s / gap_s, now_s),
+        )
 
 
 def _stalls(scene: Scene, now_ns: int) -> list[_Stall]:
@@ -95,10 +118,11 @@ def _usual(known: Sequence[_Stall], figure: Callable[[_Stall], float]) -> float:
     return figure(one)
 
 
-def _last(stalls: Sequence[_Stall], wrong: Sequence[bool]) -> Sequence[_Stall]:
-    """Those at the end that are all wrong."""
-    count = sum(1 for _ in takewhile(bool, reversed(wrong)))
-    return stalls[len(stalls) - count :]
+def _last(stalls: Sequence[_Stall], wrong: Sequence[bool]) -> tuple[Sequence[_Stall], int | None]:
+    """The last of them in a row that are wrong, and when the next one was right again, if one was."""
+    end = max((number + 1 for number, flag in enumerate(wrong) if flag), default=0)
+    count = sum(1 for _ in takewhile(bool, reversed(wrong[:end])))
+    return stalls[end - count : end], stalls[end].from_ns if end < len(stalls) else None
 
 
 def _per_step(scene: Scene, lost_s: float, gap_s: float) -> float | None:
@@ -108,7 +132,9 @@ def _per_step(scene: Scene, lost_s: float, gap_s: float) -> float | None:
 def _finding(
     scene: Scene,
     sign: str,
+    *,
     since_ns: int,
+    until_ns: int | None,
     noticed_ns: int,
     value: float,
     usual: float,
@@ -120,7 +146,7 @@ def _finding(
         metric=METRIC,
         method="past",
         since_ns=since_ns,
-        until_ns=None,
+        until_ns=until_ns,
         noticed_ns=noticed_ns,
         confidence=CONFIDENCE,
         value=value,

@@ -16,6 +16,8 @@ Rows = NDArray[np.int64]
 PAST_SHARE = 1 / 3
 """The first part of a window is what was usual. Half of that may be abnormal already: the median holds."""
 PAST_ROWS_MIN = 6
+PAST_KNOWN_MIN = 3
+"""From fewer readings nobody knows what is usual."""
 PAST_ROWS_MAX = 24
 MANY = 4_096
 """Of so many series or more, so many rows spread evenly over the past are enough for their medians."""
@@ -46,23 +48,29 @@ def usual(values: Floats, rows: Rows | None = None) -> Floats:
 
 
 def _past(values: Floats) -> Rows:
-    """The rows of a window that count as its past; of a short window nearly all but the last ones."""
-    count, series = values.shape
+    """The rows that count as the past: of those since there are any readings, the first third.
+
+    Of a short time it is nearly all but the last ones.
+    """
+    series = values.shape[1]
+    known = np.isfinite(values[:, _some(series)]).sum(axis=1) if series else np.zeros(len(values))
+    begun = int(np.argmax(2 * known >= known.max())) if len(known) else 0
+    count = len(values) - begun
     past = max(round(count * PAST_SHARE), min(PAST_ROWS_MIN, count - 2))
     if past <= 0:
         return np.empty(0, np.int64)
     taken = min(past, PAST_ROWS_MAX) if series >= MANY else past
-    return np.unique(np.linspace(0, past - 1, taken).astype(np.int64))
+    return begun + np.unique(np.linspace(0, past - 1, taken).astype(np.int64))
 
 
 def _middle(values: Floats) -> Floats:
-    """By column: the median of what is a number. Sorting puts NaN last."""
+    """By column: the median of what is a number, where there is enough of it. Sorting puts NaN last."""
     ordered = np.sort(values, axis=0)
     counts = np.isfinite(ordered).sum(axis=0)
     columns = np.arange(values.shape[1])
     low = ordered[np.maximum(counts - 1, 0) // 2, columns]
     high = ordered[np.minimum(counts // 2, len(values) - 1), columns]
-    return np.where(counts > 0, (low + high) / 2, np.nan)
+    return np.where(counts >= min(PAST_KNOWN_MIN, len(values)), (low + high) / 2, np.nan)
 
 
 def spread(values: Floats, middle: Floats, rows: Rows | None = None) -> float:

@@ -49,11 +49,10 @@ def detect(
         for finding in _machines(source, window_ns, flaws, xids)
         if not is_out(finding)
     ]
-    now_ns = window_ns[1] - 1
     runs = {
         scene.run: tuple(
             finding
-            for finding in (*symptoms(source, scene, window_ns), *checkpoint_findings(scene, now_ns))
+            for finding in (*symptoms(source, scene, window_ns), *checkpoint_findings(scene, window_ns))
             if not is_out(finding)
         )
         for scene in scenes

@@ -32,6 +32,7 @@ from holdfast.record.events import (
     DataMoved,
     FaultObserved,
     GenerationOpened,
+    IncidentDiagnosed,
     MemberJoined,
     MemberLost,
     PhaseEntered,
@@ -651,7 +652,7 @@ class Fold:
         self.counts.unknown_events += 1
 
     def _nothing(self, event: AnyEvent) -> None:
-        """Kept in the record, and no matter of time: a check of a checkpoint."""
+        """Kept in the record, and no matter of time: a check of a checkpoint, or what somebody thinks of it."""
 
 
 _HANDLERS: dict[type, Callable[[Fold, Any], None]] = {
@@ -675,6 +676,7 @@ _HANDLERS: dict[type, Callable[[Fold, Any], None]] = {
     ReferenceDeclared: Fold._reference,
     CollectiveTimed: Fold._collective,
     DataMoved: Fold._data,
+    IncidentDiagnosed: Fold._nothing,
     Correction: Fold._nothing,
     Unknown: Fold._unknown,
 }

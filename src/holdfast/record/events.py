@@ -34,6 +34,7 @@ Precision = Literal["bf16", "fp8"]
 Attention = Literal["full", "causal"]
 Collective = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast"]
 DataUse = Literal["dataset", "cold", "egress"]
+IncidentState = Literal["open", "changed", "resolved"]
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -260,6 +261,18 @@ class DataMoved(Event, frozen=True, kw_only=True, tag_field="kind", tag="data.mo
     place: str = ""
 
 
+class IncidentDiagnosed(Event, frozen=True, kw_only=True, tag_field="kind", tag="incident.diagnosed"):
+    """Somebody found out what is wrong with the run, found out better, or saw that it is over.
+
+    incident   its name, `RUN/sN`: all that is said under one name is about one incident, the last word counts
+    diagnosis  the whole of it as JSON, as `holdfast diagnose --json` shows it
+    """
+
+    incident: Name
+    state: IncidentState
+    diagnosis: str
+
+
 class Correction(Event, frozen=True, kw_only=True, tag_field="kind", tag="correction"):
     """The event `target` was wrong and does not count. What should have stood there is an event of its
     own.
@@ -305,6 +318,7 @@ KnownEvent = (
     | ReferenceDeclared
     | CollectiveTimed
     | DataMoved
+    | IncidentDiagnosed
     | Correction
 )
 AnyEvent = KnownEvent | Unknown

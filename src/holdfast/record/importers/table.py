@@ -156,7 +156,7 @@ _TIE_ORDER: tuple[tuple[str, ...], ...] = (
     ("checkpoint.loaded",),
     ("phase.entered",),
     ("step.begun",),
-    ("checkpoint.begun", "correction"),
+    ("checkpoint.begun", "incident.diagnosed", "correction"),
 )
 _TIE_RANKS = {kind: rank for rank, kinds in enumerate(_TIE_ORDER) for kind in kinds}
 

@@ -1,0 +1,34 @@
+"""`holdfast runbook`: what to do about an incident."""
+
+import click
+
+from holdfast.cli import diagnosed
+from holdfast.cli.record import json_option, open_record, store_option
+from holdfast.cli.terminal import print_json, printable
+from holdfast.record.clock import SystemClock
+
+
+@click.command("runbook")
+@click.argument("incident", required=False, metavar="[INCIDENT|RUN]")
+@store_option
+@json_option
+def command(incident: str | None, store_url: str | None, as_json: bool) -> None:
+    """Print the runbook of INCIDENT (RUN/s1, say) in Markdown, filled in with its own subjects.
+
+    Of a RUN: of its newest open incident. Left out: of the newest there is.
+    """
+    from holdfast.diagnose.runbooks import runbook, seam_runbook
+
+    with open_record(store_url) as store:
+        found = diagnosed.find(store, incident)
+    now_ns = SystemClock().now_ns()
+    own = runbook(found.incident, now_ns=now_ns)
+    across = seam_runbook(found.incident, now_ns=now_ns)
+    if as_json:
+        print_json(
+            {"incident": found.incident.name, "state": found.state, "runbook": own, "seam_runbook": across}
+        )
+        return
+    text = own.text if across is None else f"{own.text}\n{across.text}"
+    # It comes from the record, and the record from others: nothing in it may move a terminal's cursor.
+    click.echo("\n".join(printable(line) for line in text.splitlines()))

@@ -1,0 +1,72 @@
+"""`holdfast stragglers`: who or what holds a training step back, from a trace of its operations."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from holdfast.cli.pages import html_option, require_one_output, write_page
+from holdfast.cli.record import json_option
+from holdfast.cli.terminal import print_json, printable
+from holdfast.diagnose.stragglers.meta import Meta, read_meta
+from holdfast.diagnose.stragglers.reading import FORMATS, Format, read_trace
+from holdfast.diagnose.stragglers.report import Report, report_on
+
+
+@click.command("stragglers")
+@click.argument("trace", type=click.Path(path_type=Path))
+@click.option(
+    "--meta",
+    "meta_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="META",
+    help="The job's name and sizes, in YAML.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    help="table: operations in Parquet or CSV; profiler: PyTorch's JSON, a file or a directory of one for "
+    "each rank; members: the parts of a run's steps in CSV or JSONL.  [default: told by the name]",
+)
+@html_option
+@json_option
+def command(
+    trace: Path, meta_path: Path | None, form: Format | None, html_path: Path | None, as_json: bool
+) -> None:
+    """Find out from a TRACE of operations who holds a step back.
+
+    The step is simulated again with ideal durations, for everything and for all but one worker, stage or type
+    of operation: what the slowdown then is, and who explains it.
+    """
+    require_one_output(html_path, as_json)
+    report = _report(trace, meta_path, form)
+    for sentence in report.gaps:
+        click.echo(f"holdfast: {printable(sentence)}", err=True)
+    if html_path is not None:
+        from holdfast.dashboard.stragglers_page import render
+
+        write_page(render(report), html_path)
+    if as_json:
+        print_json(_as_json(report))
+    elif html_path is None:
+        from holdfast.cli.stragglers_text import show
+
+        show(report)
+
+
+def _report(path: Path, meta_path: Path | None, form: Format | None) -> Report:
+    meta = Meta() if meta_path is None else read_meta(meta_path)
+    return report_on(read_trace(path, form), meta, title=meta.trial_name or path.name)
+
+
+def _as_json(report: Report) -> dict[str, Any]:
+    """The figures on top, the verdict as a sentence, and what it is made of as its cause."""
+    verdict = msgspec.to_builtins(report.verdict)
+    return {
+        "name": report.title,
+        "verdict": verdict.pop("sentence"),
+        "cause": verdict,
+        **msgspec.to_builtins(report.analysis),
+    }

@@ -1,0 +1,144 @@
+"""Stragglers for a reader at a terminal: the verdict, the figures, the heat map, who and what is slow."""
+
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.cli.terminal import printable
+from holdfast.dashboard import wording
+from holdfast.diagnose.stragglers.report import Report
+from holdfast.diagnose.stragglers.verdict import seconds
+from holdfast.diagnose.stragglers.whatif import Analysis
+
+WORKERS_SHOWN_MAX = 6
+OPERATIONS_SHOWN_MAX = 6
+ROWS_SHOWN_MAX = 16
+"""Of a heat map; the hottest are shown, `--html` shows all."""
+CELL_WIDTH = 8
+NAME_WIDTH_MAX = 24
+BLOCKS = " ░▒▓█"
+FAINT = 0.02
+"""A score less than this above 1 has no block."""
+
+
+def show(report: Report) -> None:
+    console = Console(highlight=False)
+    analysis = report.analysis
+    _print(console, _heading(report))
+    console.print()
+    _print(console, report.verdict.sentence, style="bold")
+    _print(console, report.verdict.basis)
+    _print(console, f"Next: {report.verdict.advice}")
+    console.print()
+    console.print(_figures(analysis))
+    console.print()
+    _show_heat(console, report)
+    console.print(_workers(analysis))
+    console.print()
+    console.print(_operations(analysis))
+
+
+def _print(console: Console, text: str, style: str = "") -> None:
+    console.print(Text(printable(text)), style=style)
+
+
+def _heading(report: Report) -> str:
+    analysis = report.analysis
+    replicas, stages = len(report.dp_ranks), len(report.stages)
+    grid = f"{wording.many(replicas, 'data-parallel rank')} x {wording.many(stages, 'stage')}"
+    return (
+        f"{wording.short(report.title)}: {wording.many(analysis.worker_count, 'worker')} ({grid}), "
+        f"{wording.many(analysis.steps, 'step')}, {wording.many(analysis.operation_count, 'operation')}"
+    )
+
+
+def _figures(analysis: Analysis) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    for name, figure, meaning in _figure_rows(analysis):
+        table.add_row(name, Text(figure, justify="right"), meaning)
+    return table
+
+
+def _figure_rows(analysis: Analysis) -> Iterator[tuple[str, str, str]]:
+    recorded = seconds(analysis.recorded_s)
+    yield "step", seconds(analysis.step_s), f"simulated from its operations ({recorded} recorded)"
+    yield "ideal", seconds(analysis.ideal_s), "with every operation at its ideal"
+    yield "slowdown", f"{analysis.slowdown:.3f}", "the step over its ideal"
+    if analysis.m_w is not None:
+        yield "M_W", f"{analysis.m_w:.3f}", "of the slowdown is explained by the slowest 3 % of the workers"
+    if analysis.m_s is not None:
+        yield "M_S", f"{analysis.m_s:.3f}", "by the last stage"
+
+
+# -- the heat map ------------------------------------------------------------------------------------------
+
+
+def _show_heat(console: Console, report: Report) -> None:
+    """Data-parallel ranks down, stages across; each place with how much it alone slows the step."""
+    hottest = max((score for row in report.heat for score in row if score is not None), default=1.0)
+    rows = sorted(range(len(report.heat)), key=lambda row: -max(score or 0.0 for score in report.heat[row]))
+    shown = sorted(rows[:ROWS_SHOWN_MAX])
+    names = [wording.short(printable(report.dp_ranks[row]), NAME_WIDTH_MAX) for row in shown]
+    width = max(len(name) for name in names) + 2
+    with_numbers = width + CELL_WIDTH * len(report.stages) <= console.width
+    left_out = "" if len(shown) == len(rows) else f", the slowest {len(shown)} of {len(rows)} rows"
+    _print(console, f"Slowdown by worker{left_out}", style="bold")
+    if len(report.stages) > 1:
+        _print(console, " " * width + _stage_names(report.stages, with_numbers))
+    for name, row in zip(names, shown, strict=True):
+        cells = [_cell(score, hottest, with_numbers) for score in report.heat[row]]
+        _print(console, f"{name:{width}}" + "".join(cells))
+    console.print()
+
+
+def _stage_names(stages: tuple[int, ...], with_numbers: bool) -> str:
+    if with_numbers:
+        return "".join(f"{f'stage {stage}':{CELL_WIDTH}}" for stage in stages)
+    return f"stages {stages[0]} to {stages[-1]}"
+
+
+def _cell(score: float | None, hottest: float, with_numbers: bool) -> str:
+    if score is None:
+        return f"{'·':{CELL_WIDTH if with_numbers else 1}}"
+    heat = max(0.0, score - 1) / max(hottest - 1, FAINT)
+    block = BLOCKS[0] if score - 1 < FAINT else BLOCKS[max(1, round(heat * (len(BLOCKS) - 1)))]
+    return f"{f'{block} {score:.2f}':{CELL_WIDTH}}" if with_numbers else block
+
+
+# -- tables ------------------------------------------------------------------------------------------------
+
+
+def _workers(analysis: Analysis) -> Table:
+    has_grid = len(analysis.stages) > 1
+    table = _headed("worker", *(("dp rank", "stage") if has_grid else ()), "alone", "explains")
+    for one in analysis.workers[:WORKERS_SHOWN_MAX]:
+        name = Text(wording.short(printable(one.name), NAME_WIDTH_MAX))
+        place = (f"{one.dp_rank}", f"{one.stage}") if has_grid else ()
+        table.add_row(name, *place, f"{one.slowdown:.3f}", _share(one.share))
+    return table
+
+
+def _operations(analysis: Analysis) -> Table:
+    table = _headed("operation", "ideal", "count", "alone", "explains")
+    for one in analysis.operations[:OPERATIONS_SHOWN_MAX]:
+        count = f"{one.count:,}"
+        table.add_row(
+            Text(printable(one.type)), seconds(one.ideal_s), count, f"{one.slowdown:.3f}", _share(one.share)
+        )
+    return table
+
+
+def _headed(*names: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for number, name in enumerate(names):
+        table.add_column(name, justify="right" if number else "left")
+    return table
+
+
+def _share(share: float | None) -> str:
+    """`100.2 %`; what is as good as nothing has no sign."""
+    if share is None:
+        return wording.UNKNOWN
+    return f"{0.0 if abs(share) < 0.0005 else 100 * share:.1f} %"

@@ -1,0 +1,224 @@
+"""`holdfast watch`: looks at runs and what is beneath them again and again, and tells of each incident."""
+
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+import msgspec
+
+from holdfast.cli import diagnosed
+from holdfast.cli.assessing import Setting, described, has_ended, live_runs, look
+from holdfast.cli.durations import some_seconds
+from holdfast.cli.incident_text import change_line
+from holdfast.cli.moments import moment_ns
+from holdfast.cli.prices import load_prices, prices_option
+from holdfast.cli.record import HomeJournal, home, json_option, open_record, store_option
+from holdfast.cli.signal_sources import open_signals, runs_in, signals_options
+from holdfast.cli.terminal import printable
+from holdfast.cli.topology_sources import topology_option
+from holdfast.cli.watch_metrics import Exporter, WatchMetrics
+from holdfast.cli.watching import Looked, Outlet, Watch, go_on
+from holdfast.diagnose.alertmanager import Alertmanager
+from holdfast.diagnose.alerts import alert
+from holdfast.diagnose.incident import Incident
+from holdfast.diagnose.lifecycle import Casebook, Change
+from holdfast.diagnose.webhook import Webhook, message
+from holdfast.record.clock import Clock, SystemClock
+from holdfast.record.journal import JOURNAL_DIRECTORY
+from holdfast.record.recorder import Recorder
+from holdfast.record.store import Store
+from holdfast.signals.source import Source
+from holdfast.topology.file import Described
+
+TOPOLOGY_AGE_NS_MAX = 600 * 10**9
+"""How long the topology is believed before it is read again: jobs come and go."""
+
+
+class _Flags(msgspec.Struct, frozen=True, kw_only=True):
+    """The command line, typed; None for what was not given."""
+
+    runs: tuple[str, ...]
+    every_s: float
+    window_s: float
+    once: bool
+    at_ns: int | None
+    alertmanager_urls: tuple[str, ...]
+    webhook_urls: tuple[str, ...]
+    listen: str | None
+    prometheus_url: str | None
+    signals_path: Path | None
+    topology_path: Path | None
+    prices_path: Path | None
+    store_url: str | None
+    as_json: bool
+
+
+@click.command("watch")
+@click.argument("runs", nargs=-1, metavar="[RUN]...")
+@click.option("--every", "every_s", type=some_seconds, default="10s", show_default=True, metavar="TIME")
+@click.option(
+    "--window",
+    "window_s",
+    type=some_seconds,
+    default="30m",
+    show_default=True,
+    metavar="TIME",
+    help="How far each look goes back.",
+)
+@click.option("--once", is_flag=True, help="Look once and end; exit with code 1 if that was not possible.")
+@click.option("--at", "at_ns", callback=moment_ns, metavar="TIME", help="Look once, as of this time.")
+@click.option(
+    "--alertmanager", "alertmanager_urls", multiple=True, metavar="URL", help="Tell it. May be repeated."
+)
+@click.option("--webhook", "webhook_urls", multiple=True, metavar="URL", help="Tell it. May be repeated.")
+@click.option("--listen", metavar="HOST:PORT", help="Serve metrics of the watch for Prometheus.")
+@signals_options
+@topology_option
+@prices_option
+@store_option
+@json_option
+def command(**flags: Any) -> int:
+    """Watch RUNs (all that are live unless named): print, record and send a message for each incident.
+
+    One message when an incident opens, when its cause or owner changes, when its cost has doubled and when it
+    is over. Ends with an interrupt or SIGTERM.
+    """
+    given = msgspec.convert(flags, _Flags)
+    clock = SystemClock()
+    with ExitStack() as stack:
+        store = stack.enter_context(open_record(given.store_url))
+        source = stack.enter_context(open_signals(given.prometheus_url, given.signals_path))
+        metrics = WatchMetrics()
+        if given.listen is not None:
+            stack.enter_context(Exporter(metrics, given.listen))
+        at_ns = clock.now_ns() if given.at_ns is None else given.at_ns
+        is_only_look = given.once or given.at_ns is not None
+        watch = Watch(
+            _Looking(given, store, source, clock),
+            Casebook(diagnosed.changes_of(store, *given.runs), now_ns=at_ns, is_only_look=is_only_look),
+            _outlets(given, stack, clock),
+            metrics,
+            _say,
+        )
+        if is_only_look:
+            return 0 if watch.turn(at_ns) else 1
+        with _until_told_to_stop() as stop:
+            go_on(lambda: watch.turn(clock.now_ns()), given.every_s, stop)
+    return 0
+
+
+class _Looking:
+    """A look at the runs that are watched: with the newest record and a topology that is not too old."""
+
+    def __init__(self, given: _Flags, store: Store, source: Source, clock: Clock) -> None:
+        self._given = given
+        self._store = store
+        self._source = source
+        self._clock = clock
+        self._journal = HomeJournal(store)
+        self._prices = load_prices(given.prices_path)
+        self._cluster: Described | None = None
+        self._read_ns = 0
+
+    def __call__(self, at_ns: int, since_ns: int | None) -> Looked:
+        self._journal.take_in()
+        setting = Setting(
+            store=self._store,
+            source=self._source,
+            cluster=self._topology(),
+            prices=self._prices,
+            window_s=self._given.window_s,
+        )
+        seen = runs_in(self._source, setting.window_ns(at_ns))
+        runs = self._given.runs or live_runs(self._store, seen, at_ns)
+        # Who has ended has no signals any more, and nothing is strange about that.
+        unseen = tuple(run for run in runs if run not in seen and not has_ended(self._store, run, at_ns))
+        found = look(setting, runs, at_ns, since_ns)
+        return Looked(runs=runs, unseen=unseen, assessment=found)
+
+    def _topology(self) -> Described:
+        now_ns = self._clock.now_ns()
+        if self._cluster is None or now_ns - self._read_ns > TOPOLOGY_AGE_NS_MAX:
+            self._cluster = described(self._given.topology_path, self._given.prometheus_url)
+            self._read_ns = now_ns
+        return self._cluster
+
+
+def _outlets(given: _Flags, stack: ExitStack, clock: Clock) -> list[Outlet]:
+    outlets: list[Outlet] = [
+        _Terminal(given.as_json),
+        _Record(stack.enter_context(Recorder(home() / JOURNAL_DIRECTORY, clock=clock))),
+    ]
+    outlets += [_Webhook(stack.enter_context(Webhook(url, tell=_say))) for url in given.webhook_urls]
+    for url in given.alertmanager_urls:
+        channel = Alertmanager(
+            url, generator=given.prometheus_url or "", every_s=given.every_s, clock=clock, tell=_say
+        )
+        outlets.append(_Alertmanager(stack.enter_context(channel)))
+    return outlets
+
+
+class _Terminal:
+    """A line for each change on stdout."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+
+    def changed(self, change: Change) -> None:
+        click.echo(msgspec.json.encode(message(change)) if self._as_json else change_line(change))
+
+    def standing(self, incidents: Sequence[Incident]) -> None: ...
+
+
+class _Record:
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def changed(self, change: Change) -> None:
+        diagnosed.write(self._recorder, change)
+
+    def standing(self, incidents: Sequence[Incident]) -> None: ...
+
+
+class _Webhook:
+    def __init__(self, webhook: Webhook) -> None:
+        self._webhook = webhook
+
+    def changed(self, change: Change) -> None:
+        self._webhook.send(change)
+
+    def standing(self, incidents: Sequence[Incident]) -> None: ...
+
+
+class _Alertmanager:
+    def __init__(self, channel: Alertmanager) -> None:
+        self._channel = channel
+
+    def changed(self, change: Change) -> None: ...
+
+    def standing(self, incidents: Sequence[Incident]) -> None:
+        self._channel.hold(alert(incident) for incident in incidents)
+
+
+def _say(sentence: str) -> None:
+    click.echo(f"holdfast: {printable(sentence)}", err=True)
+
+
+@contextmanager
+def _until_told_to_stop() -> Iterator[threading.Event]:
+    stop = threading.Event()
+
+    def told(number: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    before = {number: signal.signal(number, told) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

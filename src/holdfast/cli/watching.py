@@ -1,0 +1,118 @@
+"""The loop of `holdfast watch`: look, compare with what was known, tell who has to know, and look again.
+
+Whatever fails in a look (a server that is down, a store that is locked, a defect of ours) is told once and
+tried again with the next: monitoring that dies of what it monitors is of no use.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from holdfast.cli.watch_metrics import Seen, WatchMetrics
+from holdfast.diagnose.assess import Assessment
+from holdfast.diagnose.incident import Incident
+from holdfast.diagnose.lifecycle import Casebook, Change
+from holdfast.record.errors import HoldfastError
+
+SHORTEST_WAIT_S = 0.05
+"""Between two looks, where one takes longer than the interval."""
+
+
+class Looked(msgspec.Struct, frozen=True, kw_only=True):
+    """One look: at which runs, what was found, and which of them the signals tell nothing of."""
+
+    runs: tuple[str, ...]
+    unseen: tuple[str, ...]
+    assessment: Assessment
+
+
+class Outlet(Protocol):
+    """Whoever is told. Neither call may wait."""
+
+    def changed(self, change: Change) -> None: ...
+
+    def standing(self, incidents: Sequence[Incident]) -> None:
+        """After every look: all that is open."""
+
+
+class Watch:
+    """look: makes an assessment as of a moment, given since when something is known to be wrong.
+
+    say: tells whoever runs the watch, in a sentence.
+    """
+
+    def __init__(
+        self,
+        look: Callable[[int, int | None], Looked],
+        book: Casebook,
+        outlets: Sequence[Outlet],
+        metrics: WatchMetrics,
+        say: Callable[[str], None],
+    ) -> None:
+        self._look = look
+        self._book = book
+        self._outlets = outlets
+        self._metrics = metrics
+        self._say = say
+        self._problem = ""
+        self._unseen: tuple[str, ...] = ()
+
+    def turn(self, at_ns: int) -> bool:
+        """Look once. Whether that could be done."""
+        begun_s = time.perf_counter()
+        try:
+            looked = self._look(at_ns, self._book.since_ns)
+        except Exception as error:
+            self._metrics.failed()
+            self._tell_problem(error.sentence if isinstance(error, HoldfastError) else _defect(error))
+            return False
+        if self._problem:
+            self._say("The evaluation succeeds again.")
+            self._problem = ""
+        self._tell_unseen(looked.unseen)
+        taken = self._book.take(looked.assessment.incidents, at_ns, unseen=looked.unseen)
+        for outlet in self._outlets:
+            for change in taken.changes:
+                outlet.changed(change)
+            outlet.standing(self._book.open)
+        self._metrics.evaluated(
+            Seen(
+                at_s=at_ns / 1e9,
+                took_s=time.perf_counter() - begun_s,
+                runs=looked.runs,
+                unseen=looked.unseen,
+                incidents=self._book.open,
+                changes=taken.changes,
+                flaws=looked.assessment.flaws,
+            )
+        )
+        return True
+
+    def _tell_problem(self, problem: str) -> None:
+        if problem != self._problem:
+            self._say(f"{problem} It is tried again.")
+        self._problem = problem
+
+    def _tell_unseen(self, unseen: tuple[str, ...]) -> None:
+        """That nothing was found in what cannot be seen must not pass for health."""
+        for run in set(unseen) - set(self._unseen):
+            self._say(f"The signals have no step of {run} in the window: nothing can be said of it.")
+        self._unseen = unseen
+
+
+def _defect(error: Exception) -> str:
+    return f"The evaluation failed ({type(error).__name__}: {error})."
+
+
+def go_on(turn: Callable[[], object], every_s: float, stop: threading.Event) -> None:
+    """Take a turn every so often until told to stop. Turns that were missed are not made up for."""
+    due_s = time.monotonic()
+    while True:
+        turn()
+        now_s = time.monotonic()
+        due_s = max(due_s + every_s, now_s + SHORTEST_WAIT_S)
+        if stop.wait(due_s - now_s):
+            return

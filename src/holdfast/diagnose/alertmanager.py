@@ -1,0 +1,171 @@
+"""Alerts to an Alertmanager, kept there as long as they hold, whether or not it is up all the time.
+
+Alertmanager forgets an alert whose `endsAt` has passed, so one that goes on is sent again before that, with
+a new one. Hence there is no queue: a thread of its own sends what holds now, whenever that changes and once
+a minute. What could not be delivered is part of the next attempt, and the watcher never waits.
+"""
+
+import threading
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Self
+from urllib.parse import quote
+
+import msgspec
+
+from holdfast.diagnose.alerts import Alert
+from holdfast.diagnose.sending import address, backoff_s, client, post, shown
+from holdfast.diagnose.wording import moment
+from holdfast.record.clock import Clock, SystemClock
+
+RESEND_S = 60.0
+"""As often as Prometheus does it."""
+EXPIRY_RESENDS = 4
+"""An alert is good for so many sendings: it survives a few that fail, and ends soon after we do."""
+RESOLVED_KEPT_MAX = 1_000
+"""Alerts that are over and could not be delivered yet; the oldest give way."""
+CLOSE_WAIT_S = 6.0
+"""How long closing waits for the last sending."""
+
+_SECOND_NS = 10**9
+_Identity = tuple[tuple[str, str], ...]
+
+
+class _Posted(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """An alert as Alertmanager's API (v2) takes it."""
+
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    starts_at: str
+    ends_at: str
+    generator_url: str = msgspec.field(default="", name="generatorURL")
+
+
+class Alertmanager:
+    """Keeps one Alertmanager informed. `hold` is called by the watcher with all that is open, and returns."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        generator: str = "",
+        every_s: float = RESEND_S,
+        clock: Clock | None = None,
+        tell: Callable[[str], None] = lambda sentence: None,
+    ) -> None:
+        """generator: the URL of a Prometheus in whose graphs an alert's run can be looked at.
+
+        tell: is given a sentence when Alertmanager stops or begins to answer.
+        """
+        self._url = f"{address(url, what='Alertmanager')}/api/v2/alerts"
+        self._generator = generator
+        self._every_s = max(RESEND_S, every_s)
+        self._clock = clock or SystemClock()
+        self._tell = tell
+        self._lock = threading.Condition()
+        self._open: dict[str, Alert] = {}
+        self._over: dict[_Identity, Alert] = {}
+        self._changed = self._closed = False
+        self._thread = threading.Thread(target=self._send_on, name="holdfast-alertmanager", daemon=True)
+        self._thread.start()
+
+    def hold(self, alerts: Iterable[Alert]) -> None:
+        """These are open now. What was open and is not among them is over."""
+        with self._lock:
+            now = {one.incident: one for one in alerts}
+            at_ns = self._clock.now_ns()
+            for name, before in self._open.items():
+                after = now.get(name)
+                if after is None or after.labels != before.labels:
+                    # To Alertmanager the labels are the alert: with another cause it is another one.
+                    ended_ns = max(at_ns, before.starts_ns)
+                    self._over[_identity(before)] = msgspec.structs.replace(before, ends_ns=ended_ns)
+            for one in now.values():
+                self._over.pop(_identity(one), None)
+            while len(self._over) > RESOLVED_KEPT_MAX:
+                self._over.pop(next(iter(self._over)))
+            # What else is new in an alert, such as its cost, can wait for its next sending.
+            self._changed = self._changed or _identities(now) != _identities(self._open)
+            self._open = now
+            self._lock.notify()
+
+    def close(self) -> None:
+        """Send what is not sent yet, once, and end. Open alerts are left to expire: nothing is mended by it
+        that nobody watches any more.
+        """
+        with self._lock:
+            self._closed = True
+            self._lock.notify()
+        self._thread.join(CLOSE_WAIT_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _send_on(self) -> None:
+        failures, wait_s = 0, self._every_s
+        with client() as http:
+            while True:
+                with self._lock:
+                    # A new alert does not wait for the next attempt at an old one.
+                    self._lock.wait_for(lambda: self._changed or self._closed, wait_s)
+                    last, self._changed = self._closed, False
+                    open_, over = list(self._open.values()), dict(self._over)
+                problem = post(http, self._url, self._body(open_, over.values())) if open_ or over else None
+                failures = self._judge(problem, failures)
+                if problem is None:
+                    self._forget(over)
+                if last:
+                    return
+                wait_s = min(backoff_s(failures), self._every_s) if failures else self._every_s
+
+    def _judge(self, problem: str | None, failures: int) -> int:
+        where = shown(self._url.removesuffix("/api/v2/alerts"))
+        if problem is not None:
+            if not failures:
+                self._tell(f"Alertmanager at {where} did not take the alerts ({problem}); it is tried again.")
+            return failures + 1
+        if failures:
+            self._tell(f"Alertmanager at {where} takes alerts again.")
+        return 0
+
+    def _forget(self, delivered: dict[_Identity, Alert]) -> None:
+        with self._lock:
+            for identity, one in delivered.items():
+                if self._over.get(identity) == one:
+                    del self._over[identity]
+
+    def _body(self, open_: Iterable[Alert], over: Iterable[Alert]) -> bytes:
+        ends_ns = self._clock.now_ns() + round(EXPIRY_RESENDS * self._every_s * _SECOND_NS)
+        posted = [self._posted(one, ends_ns) for one in open_]
+        posted += [self._posted(one, one.ends_ns or ends_ns) for one in over]
+        return msgspec.json.encode(posted)
+
+    def _posted(self, one: Alert, ends_ns: int) -> _Posted:
+        return _Posted(
+            labels=one.labels,
+            annotations=one.annotations,
+            starts_at=moment(one.starts_ns),
+            ends_at=moment(ends_ns),
+            generator_url=self._graph(one),
+        )
+
+    def _graph(self, one: Alert) -> str:
+        """Where the run's step time is drawn, as the alerts of Prometheus itself lead to their expression."""
+        if not self._generator:
+            return ""
+        run = one.labels["run"].replace("\\", "\\\\").replace('"', '\\"')
+        expression = f'holdfast_run_step_seconds{{run="{run}"}}'
+        return f"{self._generator}/graph?g0.expr={quote(expression)}&g0.tab=0"
+
+
+def _identity(one: Alert) -> _Identity:
+    return tuple(sorted(one.labels.items()))
+
+
+def _identities(alerts: dict[str, Alert]) -> set[_Identity]:
+    return {_identity(one) for one in alerts.values()}

@@ -1,0 +1,147 @@
+"""One message an incident: what is wrong beneath, what the run feels of it, and what that costs.
+
+An alert is a value made from an incident; how it reaches people is for `alertmanager`, `webhook` and the
+terminal. However many findings an incident explains, it is one alert; its labels say whose it is.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from holdfast.diagnose.incident import Incident, Price
+from holdfast.diagnose.wording import lasting, members, money, share
+
+ALERT_NAME = "HoldfastIncident"
+Severity = Literal["critical", "warning", "info"]
+EVIDENCE_TOLD_MAX = 3
+
+_DAY_S = 86_400
+
+
+class SeverityRule(msgspec.Struct, frozen=True, kw_only=True):
+    """An incident has this severity if the run is slowed by this factor, or it costs this much an hour, or
+    harms in one of these ways.
+    """
+
+    severity: Severity
+    slowdown_min: float
+    usd_per_hour_min: float
+    mechanisms: frozenset[str] = frozenset()
+
+
+SEVERITIES: tuple[SeverityRule, ...] = (
+    SeverityRule(severity="critical", slowdown_min=1.25, usd_per_hour_min=1_000.0),
+    SeverityRule(
+        severity="warning",
+        slowdown_min=1.05,
+        usd_per_hour_min=100.0,
+        # These get worse by themselves: a GPU that reports faults or corrects errors may end a member next.
+        mechanisms=frozenset({"gpu-fault", "memory-errors"}),
+    ),
+)
+"""The first that holds counts; none: `info`. It is by cost alone: how sure the cause is says the confidence.
+A quarter more time per step is a fifth of all progress; a twentieth is what a careful team notices by itself.
+"""
+
+
+class Alert(msgspec.Struct, frozen=True, kw_only=True):
+    """A message about one incident. ends_ns: None while it goes on."""
+
+    incident: str
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    starts_ns: int
+    ends_ns: int | None
+
+
+def severity(incident: Incident, rules: tuple[SeverityRule, ...] = SEVERITIES) -> Severity:
+    usd_per_hour = (incident.cost and incident.cost.usd_per_hour) or 0.0
+    for rule in rules:
+        if (
+            incident.slowdown >= rule.slowdown_min
+            or usd_per_hour >= rule.usd_per_hour_min
+            or incident.cause.mechanism in rule.mechanisms
+        ):
+            return rule.severity
+    return "info"
+
+
+def alert(incident: Incident) -> Alert:
+    """The message about an incident as it is now."""
+    cause = incident.cause
+    return Alert(
+        incident=incident.name,
+        labels={
+            "alertname": ALERT_NAME,
+            "incident": incident.name,
+            "run": incident.run,
+            "cause": cause.subject,
+            "mechanism": cause.mechanism,
+            "domain": incident.domain,
+            "owner": incident.owner,
+            "seam": incident.seam,
+            "severity": severity(incident),
+        },
+        annotations={
+            "summary": summary(incident),
+            "description": "\n".join((infrastructure(incident), runtime(incident), cost(incident.cost))),
+            "cost": cost(incident.cost),
+            "action": incident.action,
+            "runbook": f"holdfast runbook {incident.name}",
+        },
+        starts_ns=incident.began_ns,
+        ends_ns=incident.ended_ns,
+    )
+
+
+def summary(incident: Incident) -> str:
+    """The whole of it in one sentence, for a pager's only line."""
+    price = incident.cost
+    bill = f", {money(price.usd_per_hour)} an hour" if price and price.usd_per_hour is not None else ""
+    slowed = f"{incident.run} is {slowness(incident.slowdown)}{bill}"
+    match incident.verdict:
+        case "unknown":
+            return f"{slowed}: nothing that was looked at explains it"
+        case "not-hardware":
+            return f"{slowed}: {incident.cause.title} ({incident.owner}); nothing is wrong beneath it"
+        case "cause":
+            return f"{slowed}: {incident.cause.title} ({incident.cause.subject}, {incident.owner})"
+
+
+def slowness(slowdown: float) -> str:
+    return f"{share(slowdown - 1)} slower" if slowdown > 1 else "not slower"
+
+
+def infrastructure(incident: Incident) -> str:
+    """What is wrong beneath, and what says so."""
+    cause = incident.cause
+    told = [one.text for one in incident.evidence if one.weight > 0][:EVIDENCE_TOLD_MAX]
+    seen = f" Seen: {'; '.join(told)}." if told else ""
+    sure = f"{share(incident.confidence)} sure"
+    if incident.verdict == "unknown":
+        return f"Infrastructure: nothing found that explains it.{seen}"
+    where = f"It is {cause.subject} ({cause.kind}), owned by {incident.owner}; {sure}."
+    return f"Infrastructure: {cause.title}. {where}{seen}"
+
+
+def runtime(incident: Incident) -> str:
+    """What the run feels of it."""
+    who = f" Late: {members(incident.affected)}." if incident.affected else ""
+    lost = f", {lasting(incident.cost.lost_run_s)} of it lost so far" if incident.cost else ""
+    return f"Runtime: {incident.run} is {slowness(incident.slowdown)}{lost}.{who}"
+
+
+def cost(price: Price | None) -> str:
+    """What it costs in money and in schedule."""
+    if price is None:
+        return "Money: not known."
+    so_far = f"{price.lost_gpu_hours:,.1f} GPU-hours"
+    hourly = f"{price.gpu_hours_per_hour:,.1f} GPU-hours"
+    if price.usd is not None:
+        so_far += f" ({money(price.usd)})"
+    if price.usd_per_hour is not None:
+        hourly += f" ({money(price.usd_per_hour)})"
+    late = lasting(price.day_share_per_day * _DAY_S)
+    assumed = " The price of a GPU-hour is assumed." if price.assumed and price.usd is not None else ""
+    schedule = f"each day it goes on, the run is done {late} later"
+    return f"Money: {so_far} so far, {hourly} each hour; {schedule}.{assumed}"

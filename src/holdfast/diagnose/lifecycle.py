@@ -1,0 +1,291 @@
+"""What becomes of an incident from one assessment to the next: new, the same, changed or over.
+
+An assessment knows only its window; the casebook remembers. It gives every incident a name that stays, finds
+the same incident again when its cause is revised, and does not call one over for a single look at which it
+was not seen. Nothing here does I/O: what it knew when it was closed comes back from the record.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import count
+
+import msgspec
+
+from holdfast.diagnose.incident import Incident, Price
+from holdfast.record.events import AnyEvent, IncidentDiagnosed, IncidentState
+
+UNSEEN_S_MAX = 60.0
+"""An incident that no assessment has shown for so long is over: six looks, at the usual ten seconds."""
+REOPENED_S_MAX = 600.0
+"""The same cause again within so long after the end is the same incident, which was not over after all."""
+NEWS_S_MAX = 600.0
+"""What was over for longer than this when it was first seen is history: it is named, and nobody is told."""
+COST_GROWTH_MIN = 2.0
+"""Written down again each time the cost has grown by this factor: some ten times, however long it lasts."""
+SHARED_MIN = 0.3
+"""Of two diagnoses' evidence, the smaller's share in common that makes them one incident of two causes."""
+ONSET_S_MAX = 60.0
+SHARED_MEMBERS_MIN = 0.5
+"""Without common evidence: incidents that began so close to each other and hold up the same members."""
+SUBJECTS_KEPT_MAX = 64
+"""Subjects kept of each piece of evidence: a line of the record has a bound, and a hall has 100,000 GPUs."""
+
+_SECOND_NS = 10**9
+_HOUR_S = 3_600
+_HOUR_NS = _HOUR_S * _SECOND_NS
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """What is new about an incident, and when. before: as it was last written down; None for a new one."""
+
+    state: IncidentState
+    at_ns: int
+    incident: Incident
+    before: Incident | None = None
+
+
+class Taken(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of an assessment. incidents: its own, in their order, as they are known from now on."""
+
+    incidents: tuple[Incident, ...]
+    changes: tuple[Change, ...]
+
+
+class _Case(msgspec.Struct):
+    """One incident over time.
+
+    told       as last written down
+    seen_ns    by the last assessment that showed it, or that could not have
+    priced_ns  up to when its cost is known
+    """
+
+    incident: Incident
+    told: Incident
+    seen_ns: int
+    priced_ns: int
+    is_open: bool
+
+
+class Casebook:
+    """The incidents of some runs, open and over. `take` is called with each assessment, in their order."""
+
+    def __init__(
+        self, changes: Iterable[Change] = (), *, now_ns: int = 0, is_only_look: bool = False
+    ) -> None:
+        """changes: what was written down before, oldest first. What is open of it counts as seen at
+        `now_ns`: while nobody looked, nobody can have missed it. is_only_look: there will be no second look
+        to confirm the first, so that what it does not see is over.
+        """
+        if is_only_look:
+            now_ns -= round(UNSEEN_S_MAX * _SECOND_NS)
+        self._cases: dict[str, _Case] = {}
+        for change in changes:
+            incident, is_open = change.incident, change.state != "resolved"
+            self._cases[incident.name] = _Case(incident, incident, now_ns, change.at_ns, is_open)
+
+    @property
+    def open(self) -> tuple[Incident, ...]:
+        """As last seen, by the time at which they began."""
+        found = (case.incident for case in self._cases.values() if case.is_open)
+        return tuple(sorted(found, key=lambda incident: (incident.began_ns, incident.name)))
+
+    @property
+    def since_ns(self) -> int | None:
+        """Since when something has been wrong; None where nothing is open."""
+        return min((incident.began_ns for incident in self.open), default=None)
+
+    def take(self, incidents: Sequence[Incident], at_ns: int, *, unseen: Collection[str] = ()) -> Taken:
+        """What an assessment at this moment changes, and its incidents under the names that they keep.
+
+        unseen: runs that cannot be seen now. Nothing is over for not having been found there, and what was
+        found is from a time that was assessed before.
+        """
+        incidents = [incident for incident in incidents if incident.run not in unseen]
+        changes: list[Change | None] = []
+        cases: list[_Case] = []
+        for incident, known in zip(incidents, self._matched(incidents), strict=True):
+            if known is None:
+                known = self._begin(incident, at_ns)
+                changes.append(_first_word(known, at_ns))
+            else:
+                changes.append(_go_on(known, incident, at_ns))
+            cases.append(known)
+        changes += self._ended(at_ns, unseen)
+        return Taken(
+            incidents=tuple(case.incident for case in cases),
+            changes=tuple(change for change in changes if change is not None),
+        )
+
+    def _ended(self, at_ns: int, unseen: Collection[str]) -> Iterator[Change]:
+        last_ns = at_ns - round(UNSEEN_S_MAX * _SECOND_NS)
+        for case in self._cases.values():
+            if case.incident.run in unseen:
+                case.seen_ns = max(case.seen_ns, at_ns)
+            elif case.is_open and case.seen_ns <= last_ns:
+                yield _end(case, at_ns)
+
+    def _begin(self, incident: Incident, at_ns: int) -> _Case:
+        named = msgspec.structs.replace(incident, name=self._name(incident.run))
+        case = self._cases[named.name] = _Case(named, named, at_ns, at_ns, named.ended_ns is None)
+        return case
+
+    def _name(self, run: str) -> str:
+        return next(name for number in count(1) if (name := f"{run}/s{number}") not in self._cases)
+
+    def _matched(self, incidents: Sequence[Incident]) -> list[_Case | None]:
+        """The case of each incident. The same cause goes first: only what is left is matched by likeness."""
+        free = list(self._cases.values())
+        matched: list[_Case | None] = [None] * len(incidents)
+        for likeness in (_same_cause, _same_trouble):
+            for place, incident in enumerate(incidents):
+                if matched[place] is None and (best := _best(incident, free, likeness)):
+                    matched[place] = best
+                    free.remove(best)
+        return matched
+
+
+def restored(events: Iterable[AnyEvent]) -> list[Change]:
+    """The changes in a record, oldest first. What cannot be read was written by a newer version."""
+    changes = []
+    for event in events:
+        if isinstance(event, IncidentDiagnosed):
+            try:
+                incident = msgspec.json.decode(event.diagnosis, type=Incident)
+            except msgspec.MsgspecError:
+                continue
+            changes.append(Change(state=event.state, at_ns=event.occurred_ns, incident=incident))
+    return changes
+
+
+def diagnosis(incident: Incident) -> str:
+    """The incident for the record: all of it, but for the names beyond the first few of each observation."""
+    evidence = tuple(
+        msgspec.structs.replace(one, subjects=one.subjects[:SUBJECTS_KEPT_MAX]) for one in incident.evidence
+    )
+    return msgspec.json.encode(msgspec.structs.replace(incident, evidence=evidence)).decode()
+
+
+def _best(incident: Incident, cases: Iterable[_Case], likeness: "_Likeness") -> _Case | None:
+    scored = [(likeness(incident, case), case) for case in cases if case.incident.run == incident.run]
+    score, best = max(scored, key=lambda pair: pair[0], default=(0.0, None))
+    return best if score > 0 else None
+
+
+def _same_cause(incident: Incident, case: _Case) -> float:
+    """1 for an open case of this cause, less for one that was over shortly before, 0 for any other."""
+    known = case.incident
+    if _place(incident) != _place(known):
+        return 0.0
+    if case.is_open:
+        return 1.0
+    ended_ns = case.seen_ns if known.ended_ns is None else known.ended_ns
+    ago_s = max(0.0, (incident.began_ns - ended_ns) / _SECOND_NS)
+    apart_s = abs(incident.began_ns - known.began_ns) / _SECOND_NS
+    return max(0.0, 1 - ago_s / REOPENED_S_MAX) / (2 + apart_s / REOPENED_S_MAX)
+
+
+def _same_trouble(incident: Incident, case: _Case) -> float:
+    """How much the two rest on the same observations, or hold up the same members from the same moment on."""
+    known = case.incident
+    if not case.is_open:
+        return 0.0
+    mine, theirs = _observations(incident), _observations(known)
+    shared = len(mine & theirs) / min(len(mine), len(theirs)) if mine and theirs else 0.0
+    if shared >= SHARED_MIN:
+        return shared
+    late, were_late = {*incident.affected}, {*known.affected}
+    together = len(late & were_late) / len(late | were_late) if late | were_late else 0.0
+    is_onset = abs(incident.began_ns - known.began_ns) <= ONSET_S_MAX * _SECOND_NS
+    return SHARED_MIN * together if is_onset and together >= SHARED_MEMBERS_MIN else 0.0
+
+
+_Likeness = Callable[[Incident, _Case], float]
+
+
+def _place(incident: Incident) -> tuple[str, str]:
+    return incident.cause.subject, incident.cause.mechanism
+
+
+def _observations(incident: Incident) -> set[tuple[str, str]]:
+    """What was seen where. That the run is slow is no mark of an incident: of every one it is."""
+    return {
+        (one.metric, subject)
+        for one in incident.evidence
+        if one.weight > 0
+        for subject in one.subjects
+        if subject != incident.run
+    }
+
+
+def _first_word(case: _Case, at_ns: int) -> Change | None:
+    ended_ns = case.incident.ended_ns
+    if ended_ns is None:
+        return Change(state="open", at_ns=at_ns, incident=case.incident)
+    if at_ns - ended_ns > NEWS_S_MAX * _SECOND_NS:
+        return None
+    return Change(state="resolved", at_ns=at_ns, incident=case.incident)
+
+
+def _go_on(case: _Case, incident: Incident, at_ns: int) -> Change | None:
+    """Bring a case up to date, and say what there is to say about that."""
+    if incident.ended_ns is not None and not case.is_open:
+        return None  # it is still in the assessment's window, and known to be over
+    known, was_open = case.incident, case.is_open
+    cost = _cost_so_far(case, incident, at_ns)
+    began_ns = min(known.began_ns, incident.began_ns)
+    case.incident = msgspec.structs.replace(
+        incident, name=known.name, began_ns=began_ns, noticed_ns=known.noticed_ns, cost=cost
+    )
+    case.is_open = incident.ended_ns is None
+    case.seen_ns = case.priced_ns = at_ns
+    if not case.is_open:
+        return _told(case, "resolved", at_ns)
+    if not was_open:
+        return _told(case, "open", at_ns)
+    return _told(case, "changed", at_ns) if _is_news(case.told, case.incident) else None
+
+
+def _end(case: _Case, at_ns: int) -> Change:
+    case.is_open = False
+    ended_ns = max(case.seen_ns, case.incident.noticed_ns)
+    case.incident = msgspec.structs.replace(case.incident, ended_ns=ended_ns)
+    return _told(case, "resolved", at_ns)
+
+
+def _told(case: _Case, state: IncidentState, at_ns: int) -> Change:
+    before, case.told = case.told, case.incident
+    return Change(state=state, at_ns=at_ns, incident=case.incident, before=before)
+
+
+def _cost_so_far(case: _Case, incident: Incident, at_ns: int) -> Price | None:
+    """As assessed; where the window no longer reaches back to the beginning, what was known and what was
+    added to it since then.
+    """
+    known, assessed = case.incident.cost, incident.cost
+    if known is None or assessed is None or incident.began_ns <= case.incident.began_ns:
+        return assessed or known
+    until_ns = at_ns if incident.ended_ns is None else incident.ended_ns
+    # What happened between its end and its coming back is not part of it.
+    hours = max(0, until_ns - case.priced_ns) / _HOUR_NS if case.is_open else 0.0
+    gpu_hours = known.lost_gpu_hours + hours * assessed.gpu_hours_per_hour
+    run_s = known.lost_run_s + hours * _HOUR_S * assessed.day_share_per_day
+    usd = assessed.usd
+    if usd is not None and known.usd is not None:
+        usd = max(usd, known.usd + hours * (assessed.usd_per_hour or 0.0))
+    return msgspec.structs.replace(
+        assessed,
+        lost_gpu_hours=max(assessed.lost_gpu_hours, gpu_hours),
+        usd=usd,
+        lost_run_s=max(assessed.lost_run_s, run_s),
+    )
+
+
+def _is_news(told: Incident, now: Incident) -> bool:
+    """Whether who knows the one has to hear the other: another cause, owner or action, or twice the bill."""
+    if any(getattr(told, name) != getattr(now, name) for name in _NEWS) or _place(told) != _place(now):
+        return True
+    if told.cost is None or now.cost is None:
+        return told.cost is not now.cost
+    return now.cost.lost_gpu_hours >= COST_GROWTH_MIN * told.cost.lost_gpu_hours > 0
+
+
+_NEWS = ("verdict", "domain", "owner", "seam", "action")

@@ -1,0 +1,191 @@
+"""Runbooks: what to do about an incident, filled in with its own subjects, evidence, times and commands.
+
+Each is a Markdown file of this folder's `runbooks`, named for a mechanism or a seam. What a file may use is
+what `Facts` has; a name that is not there is an error, and the tests render every file.
+"""
+
+import re
+import shlex
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import msgspec
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from holdfast.diagnose.alerts import cost, runtime, severity, slowness
+from holdfast.diagnose.incident import Evidence, Incident
+from holdfast.diagnose.wording import listed, moment, share
+from holdfast.signals.domains import Seam
+from holdfast.topology.hostlist import fold
+
+FOLDER = Path(__file__).parent / "runbooks"
+SEAMS: tuple[Seam, ...] = ("facilities-ml", "gpu-fabric-pool", "runtime-schedule-finance")
+UNKNOWN = "unknown"
+HOSTS_IN_QUERIES_MAX = 16
+"""A query for more hosts than this answers with more lines than anybody reads."""
+MARGIN_S = 600
+"""Graphs and logs are asked for from so long before the beginning: what came first is what matters."""
+
+_SECOND_NS = 10**9
+_GPU = re.compile(r"(?P<host>.+)\.(?P<index>[0-9]+)")
+_PORT = re.compile(r"(?P<host>[^/]+)/(?P<device>[^/]+)(?:/(?P<port>[0-9]+))?")
+_REGEX_SIGNS = re.compile(r"([\\.^$*+?{}\[\]|()])")
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a runbook may say of an incident.
+
+    subject     where the cause is; `host`, `gpu`, `device` and `port` as far as its name tells them: the host
+                is the first one affected where the cause is no part of a host, the GPU is empty where it is
+                none
+    hosts       the hosts of the members that are late, `hostlist` all of them as Slurm takes them, and
+                `host_regex` a pattern of PromQL for the first of them
+    range       of PromQL, from before the beginning until now
+    since, until  the same stretch as moments
+    """
+
+    incident: Incident
+    subject: str
+    host: str
+    gpu: str
+    device: str
+    port: str
+    hosts: tuple[str, ...]
+    hostlist: str
+    host_regex: str
+    run: str
+    run_label: str
+    began: str
+    noticed: str
+    ended: str
+    since: str
+    until: str
+    range: str
+    severity: str
+    slowness: str
+    runtime: str
+    cost: str
+    hourly: str
+
+
+class Rendered(msgspec.Struct, frozen=True, kw_only=True):
+    """A runbook in Markdown. name: of the mechanism or the seam that it is for."""
+
+    name: str
+    text: str
+
+
+def names() -> tuple[str, ...]:
+    """Every runbook there is: of the mechanisms and of the seams."""
+    return tuple(sorted(path.stem for path in FOLDER.glob("[a-z]*.md")))
+
+
+def runbook(incident: Incident, *, now_ns: int) -> Rendered:
+    """What to do about an incident. A mechanism that has no runbook of its own is treated as unknown."""
+    wanted = incident.runbook or incident.cause.mechanism
+    return _rendered(wanted if wanted in names() else UNKNOWN, incident, now_ns)
+
+
+def seam_runbook(incident: Incident, *, now_ns: int) -> Rendered | None:
+    """Who calls whom; None where the incident crosses no seam."""
+    return _rendered(incident.seam, incident, now_ns) if incident.seam in SEAMS else None
+
+
+def facts(incident: Incident, now_ns: int) -> Facts:
+    subject = incident.cause.subject
+    host, gpu, device, port = _parts(incident)
+    hosts = tuple(dict.fromkeys(_host_of(name) for name in incident.affected)) or (host,)
+    shown = hosts[:HOSTS_IN_QUERIES_MAX]
+    until_ns = max(now_ns if incident.ended_ns is None else incident.ended_ns, incident.began_ns)
+    since_ns = max(0, incident.began_ns - MARGIN_S * _SECOND_NS)
+    return Facts(
+        incident=incident,
+        subject=subject,
+        host=shlex.quote(host),
+        gpu=gpu,
+        device=shlex.quote(device),
+        port=port,
+        hosts=hosts,
+        hostlist=shlex.quote(fold(hosts)),
+        host_regex=_pattern(shown),
+        run=incident.run,
+        run_label=_label(incident.run),
+        began=moment(incident.began_ns),
+        noticed=moment(incident.noticed_ns),
+        ended="" if incident.ended_ns is None else moment(incident.ended_ns),
+        since=moment(since_ns),
+        until=moment(until_ns),
+        range=f"{-(-(until_ns - since_ns) // (60 * _SECOND_NS))}m",
+        severity=severity(incident),
+        slowness=slowness(incident.slowdown),
+        runtime=runtime(incident),
+        cost=cost(incident.cost),
+        hourly=_hourly(incident),
+    )
+
+
+def _hourly(incident: Incident) -> str:
+    """What waiting costs, as a clause."""
+    if incident.cost is None:
+        return "what an hour of it costs is not known"
+    if incident.cost.usd_per_hour is None:
+        return f"an hour of it costs {incident.cost.gpu_hours_per_hour:,.1f} GPU-hours"
+    return f"an hour of it costs {incident.cost.usd_per_hour:,.0f} USD"
+
+
+def _rendered(name: str, incident: Incident, now_ns: int) -> Rendered:
+    known = facts(incident, now_ns)
+    text = _templates().get_template(f"{name}.md").render(msgspec.structs.asdict(known))
+    return Rendered(name=name, text=re.sub(r"\n{3,}", "\n\n", text).strip() + "\n")
+
+
+@cache
+def _templates() -> Environment:
+    # Markdown for people, not HTML: nothing is to be escaped, but what came from others stays on its line.
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,
+        finalize=_one_line,
+    )
+    environment.filters.update(moment=moment, listed=listed, share=share, bans=_bans, quote=shlex.quote)
+    return environment
+
+
+def _one_line(value: object) -> object:
+    """Names and notes come from others: a newline in one could pass for an instruction of ours."""
+    return " ".join(value.split()) if isinstance(value, str) else value
+
+
+def _bans(evidence: Evidence) -> str:
+    return f"{'for' if evidence.weight >= 0 else 'against'}, {abs(evidence.weight):.1f}"
+
+
+def _parts(incident: Incident) -> tuple[str, str, str, str]:
+    """Host, GPU, device and port of the cause. Where it is on no host, the first one that suffers."""
+    subject, kind = incident.cause.subject, incident.cause.kind
+    first = _host_of(incident.affected[0]) if incident.affected else "HOST"
+    if kind == "port" and (found := _PORT.fullmatch(subject)):
+        return found["host"], "", found["device"], found["port"] or "1"
+    if kind == "gpu" and (found := _GPU.fullmatch(subject)):
+        return found["host"], found["index"], "mlx5_0", "1"
+    return (_host_of(subject) if kind in ("node", "member", "engine") else first), "", "mlx5_0", "1"
+
+
+def _host_of(member: str) -> str:
+    """A member is a host's name, or `RUN/NAME` in a live run, where the name is all there is to go by."""
+    return member.rpartition("/")[2]
+
+
+def _pattern(hosts: Sequence[str]) -> str:
+    """An RE2 expression in a PromQL string, for labels with and without a port."""
+    # Within a PromQL string the backslash of an escaped sign has to be escaped itself.
+    either = "|".join(_REGEX_SIGNS.sub(r"\\\\\1", host) for host in hosts).replace('"', '\\"')
+    return f"({either})(:[0-9]+)?"
+
+
+def _label(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')

@@ -1,0 +1,190 @@
+"""`holdfast diagnose`, from a drill of the twin in a real Prometheus to the answer on the terminal."""
+
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.record.events import encode
+from holdfast.signals.frame import Frame
+from holdfast.twin import openmetrics
+from holdfast.twin.scenarios import play
+from holdfast.twin.scenarios.truth import Truth
+
+Holdfast = Callable[..., Any]
+READY_WAIT_S = 60
+METRICS = (
+    "holdfast_run_step_seconds",
+    "holdfast_run_steps_total",
+    "holdfast_member_compute_seconds",
+    "holdfast_member_exchange_seconds",
+    "holdfast_member_data_seconds",
+    "holdfast_member_wait_seconds",
+    "densewatch_cdu_coolant_flow_lpm",
+    "densewatch_cdu_coolant_supply_temp_celsius",
+    "densewatch_cdu_pump_speed_percent",
+    "DCGM_FI_DEV_SM_CLOCK",
+    "DCGM_FI_DEV_GPU_TEMP",
+    "DCGM_FI_DEV_THERMAL_VIOLATION",
+    "node_infiniband_port_transmit_wait_total",
+)
+"""Enough to find the cause and to be wrong about it."""
+TOPOLOGY = """\
+nodes:
+  n[00000-00063]: {{gpus: 8, ports: "mlx5_[0-7]"}}
+racks: {{"rack-[0000-0015]": 4 each}}
+shelves: {{"shelf-[0000-0015]": 1 each}}
+loops: {{"cdu-[0000-0001]": 8 each}}
+circuits: {{water-0: "cdu-0000", water-1: "cdu-0001"}}
+leaves: {{"leaf-[0000-0003]": 16 each}}
+spines: {{"spine-[0000-0003]": all}}
+mounts: {{fs-0000: all}}
+runs: {{{run}: {{nodes: "n[00000-00063]"}}}}
+"""
+
+
+class Drill(msgspec.Struct, frozen=True, kw_only=True):
+    """A drill whose signals are in a Prometheus."""
+
+    run: str
+    events: Path
+    topology: Path
+    prometheus: str
+    truth: Truth
+
+
+@pytest.fixture(scope="module")
+def drill(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drill]:
+    servers: Any = request.config.pluginmanager.get_plugin(str(Path(__file__).parents[1] / "conftest.py"))
+    try:
+        if not servers.shutil.which("promtool"):
+            servers._apt_install("prometheus")
+    except servers._Unavailable as reason:
+        pytest.skip(f"no Prometheus: {reason}")
+    home = tmp_path_factory.mktemp("drill")
+    played = play("cooling-pump", 3)
+    om = home / "signals.om"
+    with om.open("wb") as file:
+        file.writelines(openmetrics.write(map(_thinned, map(played.telemetry.sample, METRICS))))
+    blocks = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(om)]
+    subprocess.run([*blocks, str(home / "data")], check=True, capture_output=True)
+    settings, port = home / "prometheus.yml", servers._free_port()
+    settings.write_text("global: {}\n", encoding="utf-8")
+    command = [
+        "prometheus",
+        f"--config.file={settings}",
+        f"--storage.tsdb.path={home / 'data'}",
+        "--storage.tsdb.retention.time=100y",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]
+    events, topology = home / "events.jsonl", home / "topology.yaml"
+    events.write_bytes(b"".join(encode(event) + b"\n" for event in played.events))
+    topology.write_text(TOPOLOGY.format(run=played.run), encoding="utf-8")
+    with servers._daemon(command, home):
+        _await(f"http://127.0.0.1:{port}/-/ready")
+        yield Drill(
+            run=played.run,
+            events=events,
+            topology=topology,
+            prometheus=f"http://127.0.0.1:{port}",
+            truth=played.truth,
+        )
+
+
+def _thinned(frame: Frame) -> Frame:
+    """Every third scrape: a scrape of 30 s, and a third of the time to load."""
+    return msgspec.structs.replace(frame, times_ns=frame.times_ns[::3], values=frame.values[::3], words=())
+
+
+def _await(url: str) -> None:
+    deadline = time.monotonic() + READY_WAIT_S
+    while time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(url, timeout=5):
+                return
+        except OSError:
+            time.sleep(0.05)
+    pytest.fail("Prometheus did not start")
+
+
+@pytest.fixture
+def diagnose(holdfast: Holdfast, drill: Drill) -> Holdfast:
+    """The verb with the drill in its record, its signals and its topology."""
+    assert holdfast("import", drill.events).code == 0
+
+    def run(*arguments: str, **variables: str) -> Any:
+        options = ("--prometheus", drill.prometheus, "--topology", str(drill.topology))
+        return holdfast("diagnose", *arguments, *options, **variables)
+
+    return run
+
+
+def test_the_cause_its_owner_and_its_price_are_found(diagnose: Holdfast, drill: Drill) -> None:
+    told = diagnose(drill.run, "--json").json
+    (incident,) = told["incidents"]
+    truth = drill.truth
+    assert incident["cause"]["subject"] == truth.cause.subject
+    assert incident["cause"]["mechanism"] == "coolant-flow"
+    assert (incident["domain"], incident["owner"]) == (truth.cause.domain, truth.cause.owner)
+    assert incident["seam"] == truth.seam
+    assert abs(incident["began_ns"] - truth.began_ns) < 90 * 10**9
+    assert incident["confidence"] > 0.8
+    assert incident["cost"]["lost_gpu_hours"] > 0
+    assert incident["evidence"]
+    assert {"alternatives", "decides", "action", "runbook", "flaws"} <= set(incident)
+    assert (told["run"], told["quality"]["sees_run"]) == (drill.run, True)
+    assert {"kind", "subject", "metric", "text"} <= set(told["quality"]["flaws"][0])
+
+
+def test_the_answer_is_in_the_order_of_the_question_and_fits_80_columns(
+    diagnose: Holdfast, drill: Drill
+) -> None:
+    done = diagnose(drill.run, COLUMNS="80")
+    assert done.code == 0
+    lines = done.out.splitlines()
+    assert max(map(len, lines)) <= 80
+    heads = [line.split()[0] for line in lines if line and not line.startswith(" ")]
+    wanted = ["Why", "Whose", "Cost", "Do", "Evidence", "Settled", "Telemetry"]
+    assert [head for head in heads if head in wanted][: len(wanted)] == wanted
+    assert "cdu-0000" in done.out
+    assert "facilities" in done.out
+    assert f"holdfast runbook {drill.run}/s1" in done.out
+
+
+def test_what_was_found_is_recorded_if_asked_for_and_found_again(
+    diagnose: Holdfast, holdfast: Holdfast, drill: Drill
+) -> None:
+    assert holdfast("incidents", "--json").json == []
+    assert diagnose(drill.run, "--record", "--check").code == 1
+    assert [one["name"] for one in holdfast("incidents", "--open", "--json").json] == [f"{drill.run}/s1"]
+    assert holdfast("runbook", drill.run).out.startswith("# Coolant flow has fallen at cdu-0000")
+    assert diagnose(drill.run, "--record").code == 0
+    assert len(holdfast("events", drill.run, "--kind", "incident.diagnosed").out.splitlines()) == 1
+
+
+def test_where_nothing_is_seen_nothing_is_said_to_be_well(diagnose: Holdfast, drill: Drill) -> None:
+    done = diagnose(drill.run, "--at", "2026-03-05", "--check")
+    assert done.code == 0
+    assert "Nothing can be said: the signals have no step of this run in that time." in done.out
+    assert diagnose(drill.run, "--at", "2026-03-05", "--json").json["quality"]["sees_run"] is False
+
+
+def test_a_run_that_nobody_knows_is_a_mistake(diagnose: Holdfast, drill: Drill) -> None:
+    done = diagnose(drill.run[:-1], "--at", "2026-03-02T09:30:00Z")
+    assert done.code == 2
+    assert f"Did you mean {drill.run!r}?" in done.err
+
+
+def test_without_signals_it_says_where_they_could_come_from(holdfast: Holdfast, drill: Drill) -> None:
+    assert holdfast("import", drill.events).code == 0
+    done = holdfast("diagnose")
+    assert done.code == 2
+    assert "--prometheus URL" in done.err
+    dead = holdfast("diagnose", "--prometheus", "http://127.0.0.1:9", "--topology", drill.topology)
+    assert dead.code == 2
+    assert "Traceback" not in dead.err

@@ -1,0 +1,335 @@
+"""`holdfast watch`: a loop that does not die, what it tells and to whom, the command from end to end."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from holdfast.cli.watch_metrics import Exporter, WatchMetrics
+from holdfast.cli.watching import Looked, Watch, go_on
+from holdfast.diagnose.assess import Assessment
+from holdfast.diagnose.incident import Incident
+from holdfast.diagnose.lifecycle import Casebook, Change
+from holdfast.record.errors import InputError
+from holdfast.record.events import RunEnded, encode
+from holdfast.signals.quality import Flaw
+from holdfast.signals.reading import Reading
+from holdfast.signals.source import SourceError
+from holdfast.signals.store import Store
+from holdfast.twin.scenarios import play
+
+Holdfast = Callable[..., Any]
+S = 10**9
+STOP_WAIT_S = 30
+METRICS = (
+    "holdfast_run_step_seconds",
+    "holdfast_member_compute_seconds",
+    "holdfast_member_exchange_seconds",
+    "holdfast_member_data_seconds",
+    "densewatch_cdu_coolant_flow_lpm",
+    "densewatch_cdu_coolant_supply_temp_celsius",
+    "densewatch_cdu_pump_speed_percent",
+)
+TOPOLOGY = """\
+nodes:
+  n[00000-00063]: {{gpus: 8}}
+racks: {{"rack-[0000-0015]": 4 each}}
+loops: {{"cdu-[0000-0001]": 8 each}}
+runs: {{{run}: {{nodes: "n[00000-00063]"}}}}
+"""
+
+
+@pytest.fixture
+def incident(data: Path) -> Incident:
+    return msgspec.json.decode((data / "incident.json").read_bytes(), type=Incident)
+
+
+class Heard:
+    """An outlet that remembers."""
+
+    def __init__(self) -> None:
+        self.changes: list[tuple[str, str]] = []
+        self.open: list[tuple[str, ...]] = []
+
+    def changed(self, change: Change) -> None:
+        self.changes.append((change.state, change.incident.name))
+
+    def standing(self, incidents: Sequence[Incident]) -> None:
+        self.open.append(tuple(one.name for one in incidents))
+
+
+class Script:
+    """Looks that are played one after the other: incidents, or what goes wrong with the look."""
+
+    def __init__(self, *looks: tuple[Incident, ...] | Exception) -> None:
+        self.looks = list(looks)
+        self.unseen: tuple[str, ...] = ()
+        self.since_ns: list[int | None] = []
+
+    def __call__(self, at_ns: int, since_ns: int | None) -> Looked:
+        self.since_ns.append(since_ns)
+        look = self.looks.pop(0)
+        if isinstance(look, Exception):
+            raise look
+        flaw = Flaw(kind="stuck", subject="n1.0", metric="m", since_ns=None, text="m of n1.0 stands still.")
+        found = Assessment(at_ns=at_ns, incidents=look, findings=(), flaws=(flaw,))
+        return Looked(runs=("pretrain",), unseen=self.unseen, assessment=found)
+
+
+def watched(script: Script, said: list[str]) -> tuple[Watch, Heard, WatchMetrics]:
+    heard, metrics = Heard(), WatchMetrics()
+    return Watch(script, Casebook(), [heard], metrics, said.append), heard, metrics
+
+
+def value(metrics: WatchMetrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(name, labels)
+
+
+def test_each_change_is_told_once_and_what_is_open_every_time(incident: Incident) -> None:
+    script = Script((incident,), (incident,), (), ())
+    watch, heard, _ = watched(script, [])
+    began_ns = incident.began_ns
+    assert all(watch.turn(began_ns + seconds * S) for seconds in (40, 50, 120, 130))
+    assert heard.changes == [("open", "pretrain/s1"), ("resolved", "pretrain/s1")]
+    assert heard.open == [("pretrain/s1",), ("pretrain/s1",), (), ()]
+    # A look has to know how far back the beginning is, to see how it was before.
+    assert script.since_ns == [None, began_ns, began_ns, None]
+
+
+def test_a_look_that_fails_is_told_once_and_resolves_nothing(incident: Incident) -> None:
+    said: list[str] = []
+    down = SourceError("http://p cannot be asked: refused.", hint="Is it up?")
+    script = Script((incident,), down, down, ValueError("a defect of ours"), (incident,))
+    watch, heard, metrics = watched(script, said)
+    turns = [watch.turn(incident.began_ns + minute * 60 * S) for minute in range(5)]
+    assert turns == [True, False, False, False, True]
+    assert said == [
+        "http://p cannot be asked: refused. It is tried again.",
+        "The evaluation failed (ValueError: a defect of ours). It is tried again.",
+        "The evaluation succeeds again.",
+    ]
+    assert heard.changes == [("open", "pretrain/s1")]
+    assert value(metrics, "holdfast_watch_evaluation_failures_total") == 3
+
+
+def test_a_run_without_signals_is_not_passed_over_in_silence(incident: Incident) -> None:
+    said: list[str] = []
+    script = Script((), (), ())
+    script.unseen = ("pretrain",)
+    watch, _, metrics = watched(script, said)
+    watch.turn(S)
+    watch.turn(2 * S)
+    assert said == ["The signals have no step of pretrain in the window: nothing can be said of it."]
+    assert value(metrics, "holdfast_watch_unseen_runs") == 1
+
+
+def test_metrics_follow_the_incidents_and_leave_with_them(incident: Incident) -> None:
+    own = {
+        "run": "pretrain",
+        "mechanism": "coolant-flow",
+        "domain": "cooling",
+        "owner": "facilities",
+        "seam": "facilities-ml",
+    }
+    labels = {**own, "severity": "critical"}
+    watch, _, metrics = watched(Script((incident,), ()), [])
+    watch.turn(incident.began_ns + 40 * S)
+    assert value(metrics, "holdfast_incident_open", **labels) == 1
+    assert value(metrics, "holdfast_incident_cost_usd", **labels) == 49.9
+    assert value(metrics, "holdfast_incident_cost_usd_per_second", **labels) == pytest.approx(518.7 / 3600)
+    assert value(metrics, "holdfast_incident_lost_gpu_seconds", **labels) == 12.5 * 3600
+    assert value(metrics, "holdfast_incident_slowdown_ratio", **labels) == 1.33
+    assert value(metrics, "holdfast_signal_quality_ratio", **labels) == 0.98
+    assert value(metrics, "holdfast_signal_flaws", kind="stuck") == 1
+    assert value(metrics, "holdfast_watch_last_success_timestamp_seconds") == incident.began_ns / S + 40
+    watch.turn(incident.began_ns + 200 * S)
+    assert value(metrics, "holdfast_incident_open", **labels) is None
+    assert value(metrics, "holdfast_incidents_total", **own) == 1
+    assert value(metrics, "holdfast_watch_evaluation_seconds_count") == 2
+
+
+def test_metrics_are_served_as_prometheus_reads_them(incident: Incident, unused_port: int) -> None:
+    watch, _, metrics = watched(Script((incident,)), [])
+    watch.turn(incident.began_ns + 40 * S)
+    with Exporter(metrics, f"127.0.0.1:{unused_port}"):
+        with urllib.request.urlopen(f"http://127.0.0.1:{unused_port}/metrics", timeout=5) as answer:
+            families = list(text_string_to_metric_families(answer.read().decode()))
+        with pytest.raises(InputError, match="cannot be served"):
+            Exporter(metrics, f"127.0.0.1:{unused_port}")
+    names = {family.name for family in families}
+    assert {"holdfast_incident_open", "holdfast_watch_evaluation_seconds", "holdfast_watch_info"} <= names
+    assert all(family.documentation for family in families)
+    assert all(name.startswith("holdfast_") for name in names)
+
+
+@pytest.mark.parametrize("address", ["9464", "host:", "host:99999", "host:port", ""])
+def test_an_address_that_is_none_is_refused(address: str) -> None:
+    with pytest.raises(InputError, match="is no address"):
+        Exporter(WatchMetrics(), address)
+
+
+def test_turns_that_were_missed_are_not_made_up_for() -> None:
+    stop, turns = threading.Event(), []
+
+    def turn() -> None:
+        turns.append(time.monotonic())
+        if len(turns) == 1:
+            time.sleep(0.5)
+        if len(turns) == 4:
+            stop.set()
+
+    go_on(turn, 0.1, stop)
+    gaps = np.diff(turns)
+    assert len(turns) == 4
+    assert gaps[0] >= 0.5
+    assert all(gaps[1:] >= 0.05)
+
+
+# -- the command ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def unused_port() -> int:
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        return int(server.server_port)
+
+
+class Drill(msgspec.Struct, frozen=True, kw_only=True):
+    run: str
+    signals: Path
+    events: Path
+    topology: Path
+
+
+@pytest.fixture(scope="module")
+def drill(tmp_path_factory: pytest.TempPathFactory) -> Drill:
+    """A coolant pump that fails, in the embedded store."""
+    home = tmp_path_factory.mktemp("drill")
+    played = play("cooling-pump", 3)
+    with Store(home / "signals") as store:
+        for metric in METRICS:
+            frame = played.telemetry.sample(metric)
+            store.append(
+                Reading(metric=metric, labels=labels, at_ns=int(at_ns), value=float(value))
+                for labels, column in zip(frame.labels, frame.values.T, strict=True)
+                for at_ns, value in zip(frame.times_ns, column, strict=True)
+                if np.isfinite(value)
+            )
+    events, topology = home / "events.jsonl", home / "topology.yaml"
+    events.write_bytes(b"".join(encode(event) + b"\n" for event in played.events))
+    topology.write_text(TOPOLOGY.format(run=played.run), encoding="utf-8")
+    return Drill(run=played.run, signals=home / "signals", events=events, topology=topology)
+
+
+@pytest.fixture
+def watch(holdfast: Holdfast, drill: Drill) -> Holdfast:
+    assert holdfast("import", drill.events).code == 0
+
+    def run(*arguments: str) -> Any:
+        options = ("--window", "15m", "--signals", drill.signals, "--topology", drill.topology)
+        return holdfast("watch", *arguments, *options)
+
+    return run
+
+
+@pytest.fixture
+def posted() -> Iterator[tuple[str, list[Any]]]:
+    """The URL of a receiver, and what it was sent: messages of a webhook, or alerts for an Alertmanager."""
+    bodies: list[Any] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            bodies.append((self.path, json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *args: Any) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", bodies
+        server.shutdown()
+        thread.join()
+
+
+def test_an_incident_is_printed_recorded_and_sent_once_however_often_the_watch_begins(
+    watch: Holdfast, holdfast: Holdfast, drill: Drill, posted: tuple[str, list[Any]], tmp_path: Path
+) -> None:
+    url, bodies = posted
+    channels = ("--webhook", f"{url}/hook", "--alertmanager", url)
+    first = watch("--at", "2026-03-02T09:20:00Z", *channels)
+    assert first.code == 0, first.err
+    (line,) = first.out.splitlines()
+    assert line.startswith("2026-03-02 09:20:00Z  open ")
+    assert f"{drill.run}/s1" in line
+    assert "(cdu-0000, facilities)" in line
+    hooks = [body for path, body in bodies if path == "/hook"]
+    alerts = [body for path, body in bodies if path == "/api/v2/alerts"]
+    assert [hook["state"] for hook in hooks] == ["open"]
+    assert alerts[0][0]["labels"]["incident"] == f"{drill.run}/s1"
+    # Begun again it finds its open incident in the record, and has nothing new to say of it.
+    again = watch("--at", "2026-03-02T09:21:00Z", "--json")
+    assert (again.code, again.out) == (0, ""), again.err
+    # Long after it sees nothing any more, which is no news of the incident; that the run has ended is.
+    blind = watch("--at", "2026-03-02T12:00:00Z", "--json")
+    assert blind.out == ""
+    assert "nothing can be said of it" in blind.err
+    assert holdfast("import", _end_of(drill, tmp_path)).code == 0
+    over = watch(drill.run, "--at", "2026-03-02T12:00:00Z", "--json")
+    assert json.loads(over.out)["state"] == "resolved"
+    assert over.err == ""
+    (known,) = holdfast("incidents", "--json").json
+    assert (known["name"], known["state"]) == (f"{drill.run}/s1", "resolved")
+
+
+def _end_of(drill: Drill, folder: Path) -> Path:
+    path = folder / "end.jsonl"
+    at_ns = 1_772_449_200 * S
+    path.write_bytes(encode(RunEnded(id="end", occurred_ns=at_ns, run=drill.run, outcome="completed")))
+    return path
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_server_that_is_down_is_told_once_and_the_watch_ends_when_told_to(
+    environment: dict[str, str], tmp_path: Path, drill: Drill, unused_port: int, number: signal.Signals
+) -> None:
+    command = [sys.executable, "-m", "holdfast", "watch", drill.run, "--every", "200ms"]
+    options = ["--prometheus", f"http://127.0.0.1:{unused_port}", "--topology", str(drill.topology)]
+    process = subprocess.Popen(
+        [*command, *options],
+        env=environment,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    first = process.stderr.readline()
+    time.sleep(1)
+    assert process.poll() is None
+    process.send_signal(number)
+    out, rest = process.communicate(timeout=STOP_WAIT_S)
+    assert (process.returncode, out, rest) == (0, "", "")
+    assert "It is tried again." in first
+
+
+def test_a_single_look_that_fails_says_so_by_its_code(
+    holdfast: Holdfast, drill: Drill, unused_port: int
+) -> None:
+    server = f"http://127.0.0.1:{unused_port}"
+    done = holdfast("watch", drill.run, "--once", "--prometheus", server, "--topology", drill.topology)
+    assert done.code == 1
+    assert "Traceback" not in done.err

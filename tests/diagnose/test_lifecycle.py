@@ -1,0 +1,243 @@
+"""Incidents from one assessment to the next: named once, followed when the cause is revised, over in time."""
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.diagnose.incident import Evidence, Incident
+from holdfast.diagnose.lifecycle import (
+    SUBJECTS_KEPT_MAX,
+    UNSEEN_S_MAX,
+    Casebook,
+    Taken,
+    diagnosis,
+    restored,
+)
+from holdfast.record.events import IncidentDiagnosed, Unknown
+
+Make = Callable[..., Incident]
+S = 10**9
+
+
+@pytest.fixture
+def began_ns(incident: Make) -> int:
+    return incident().began_ns
+
+
+def told(taken: Taken) -> list[tuple[str, str]]:
+    return [(change.state, change.incident.name) for change in taken.changes]
+
+
+def test_an_incident_is_told_once_and_keeps_its_name(incident: Make, began_ns: int) -> None:
+    book = Casebook()
+    assert told(book.take([incident(name="")], began_ns + 40 * S)) == [("open", "pretrain/s1")]
+    assert told(book.take([incident(name="pretrain/s7", confidence=0.97)], began_ns + 50 * S)) == []
+    (known,) = book.open
+    assert (known.name, known.confidence) == ("pretrain/s1", 0.97)
+    assert book.take([incident(name="")], began_ns + 60 * S).incidents == book.open
+    assert known.noticed_ns == incident().noticed_ns
+
+
+def test_a_second_cause_is_a_second_incident_and_runs_count_for_themselves(
+    incident: Make, began_ns: int
+) -> None:
+    book = Casebook()
+    other = incident(
+        subject="fs-0000", mechanism="storage-slow", affected=("n00200",), evidence=(), began_ns=began_ns + 1
+    )
+    taken = book.take([incident(), other, incident(run="tune")], began_ns + 40 * S)
+    assert told(taken) == [("open", "pretrain/s1"), ("open", "pretrain/s2"), ("open", "tune/s1")]
+
+
+def test_a_revised_cause_is_the_same_incident_and_news(incident: Make, began_ns: int) -> None:
+    book = Casebook()
+    book.take([incident(subject="n00003", mechanism="slow-node")], began_ns + 40 * S)
+    (change,) = book.take([incident(began_ns=began_ns - 20 * S)], began_ns + 60 * S).changes
+    assert (change.state, change.incident.name) == ("changed", "pretrain/s1")
+    assert change.before is not None
+    assert change.before.cause.mechanism == "slow-node"
+    assert change.incident.cause.mechanism == "coolant-flow"
+    assert change.incident.began_ns == began_ns - 20 * S
+
+
+def test_the_same_late_members_from_the_same_moment_are_one_trouble(incident: Make, began_ns: int) -> None:
+    book = Casebook()
+    book.take([incident(subject="", mechanism="unknown", verdict="unknown", evidence=())], began_ns)
+    assert told(book.take([incident()], began_ns + 10 * S)) == [("changed", "pretrain/s1")]
+    # Later, or elsewhere, it would have been another.
+    elsewhere = incident(subject="leaf-0001", mechanism="leaf-congestion", evidence=(), affected=("n00900",))
+    assert told(book.take([incident(), elsewhere], began_ns + 20 * S)) == [("open", "pretrain/s2")]
+
+
+def test_that_the_run_is_slow_makes_no_two_incidents_one(incident: Make, began_ns: int) -> None:
+    slow = Evidence(text="slow", weight=1.0, metric="holdfast_run_step_seconds", subjects=("pretrain",))
+    book = Casebook()
+    book.take([incident(evidence=(slow,))], began_ns)
+    other = incident(
+        mechanism="storage-slow", evidence=(slow,), affected=("n00900",), began_ns=began_ns + 900 * S
+    )
+    assert told(book.take([incident(evidence=(slow,)), other], began_ns)) == [("open", "pretrain/s2")]
+
+
+def test_the_end_is_told_once_and_the_same_again_soon_reopens(incident: Make, began_ns: int) -> None:
+    book = Casebook()
+    book.take([incident()], began_ns + 40 * S)
+    over = incident(ended_ns=began_ns + 300 * S)
+    assert told(book.take([over], began_ns + 310 * S)) == [("resolved", "pretrain/s1")]
+    assert told(book.take([over], began_ns + 320 * S)) == []
+    assert book.open == ()
+    again = incident(began_ns=began_ns + 500 * S)
+    assert told(book.take([again], began_ns + 520 * S)) == [("open", "pretrain/s1")]
+    book.take([incident(ended_ns=began_ns + 600 * S)], began_ns + 610 * S)
+    much_later = incident(began_ns=began_ns + 9_000 * S)
+    assert told(book.take([much_later], began_ns + 9_040 * S)) == [("open", "pretrain/s2")]
+
+
+def test_one_look_without_it_is_not_the_end(incident: Make, began_ns: int) -> None:
+    book = Casebook()
+    at_ns = began_ns + 40 * S
+    book.take([incident()], at_ns)
+    assert told(book.take([], at_ns + 10 * S)) == []
+    assert len(book.open) == 1
+    (change,) = book.take([], at_ns + round(UNSEEN_S_MAX) * S).changes
+    assert (change.state, change.incident.ended_ns) == ("resolved", at_ns)
+
+
+def test_a_bill_that_doubles_is_news(incident: Make, began_ns: int) -> None:
+    cost = incident().cost
+    assert cost is not None
+    book = Casebook()
+    book.take([incident()], began_ns + 40 * S)
+    more = msgspec.structs.replace(cost, lost_gpu_hours=1.9 * cost.lost_gpu_hours)
+    assert told(book.take([incident(cost=more)], began_ns + 50 * S)) == []
+    twice = msgspec.structs.replace(cost, lost_gpu_hours=2 * cost.lost_gpu_hours)
+    assert told(book.take([incident(cost=twice)], began_ns + 60 * S)) == [("changed", "pretrain/s1")]
+
+
+def test_cost_goes_on_growing_when_the_window_has_left_the_beginning_behind(
+    incident: Make, began_ns: int
+) -> None:
+    cost = incident().cost
+    assert cost is not None
+    book = Casebook()
+    book.take([incident()], began_ns)
+    hour = 3_600 * S
+    book.take([incident(began_ns=began_ns + hour // 2)], began_ns + hour)
+    (known,) = book.open
+    assert known.cost is not None
+    assert known.began_ns == began_ns
+    assert known.cost.lost_gpu_hours == pytest.approx(cost.lost_gpu_hours + cost.gpu_hours_per_hour)
+    assert known.cost.usd == pytest.approx((cost.usd or 0) + (cost.usd_per_hour or 0))
+    assert known.cost.lost_run_s == pytest.approx(cost.lost_run_s + 900)
+
+
+def test_what_was_written_down_is_found_again(incident: Make, began_ns: int) -> None:
+    book = Casebook()
+    changes = book.take([incident(), incident(run="tune")], began_ns).changes
+    changes += book.take([incident(run="tune", ended_ns=began_ns + S)], began_ns + 5 * S).changes
+    events = [
+        IncidentDiagnosed(
+            id=f"e-{number}",
+            occurred_ns=began_ns,
+            run=change.incident.run,
+            incident=change.incident.name,
+            state=change.state,
+            diagnosis=diagnosis(change.incident),
+        )
+        for number, change in enumerate(changes)
+    ]
+    newer = msgspec.structs.replace(events[0], diagnosis='{"of": "another version"}')
+    unknown = Unknown(id="u", occurred_ns=1, kind="incident.imagined")
+    again = Casebook(restored([*events, newer, unknown]), now_ns=began_ns + 3_600 * S)
+    assert [known.name for known in again.open] == ["pretrain/s1"]
+    # An hour in which nobody looked is no hour in which it was not there.
+    assert told(again.take([], began_ns + 3_610 * S)) == []
+    assert told(again.take([incident(run="tune", began_ns=began_ns + 9_000 * S)], began_ns + 3_620 * S)) == [
+        ("open", "tune/s2")
+    ]
+
+
+def test_the_record_keeps_a_bounded_number_of_names(incident: Make) -> None:
+    crowd = Evidence(text="hot", weight=1.0, metric="m", subjects=tuple(f"n{i}.0" for i in range(100_000)))
+    kept = msgspec.json.decode(diagnosis(incident(evidence=(crowd,))), type=Incident)
+    assert len(kept.evidence[0].subjects) == SUBJECTS_KEPT_MAX
+    assert kept.affected == incident().affected
+
+
+looks = st.lists(
+    st.lists(
+        st.tuples(st.sampled_from(["cdu-0000", "leaf-0001"]), st.sampled_from(["a", "b"]), st.booleans()),
+        max_size=4,
+        unique_by=lambda seen: seen[:2],
+    ),
+    max_size=12,
+)
+
+
+@given(looks)
+def test_whatever_is_assessed_the_changes_make_sense(
+    incident: Make, looks: list[list[tuple[str, str, bool]]]
+) -> None:
+    """Nothing is changed or over that was not open, nothing opened twice, and all open ones were told."""
+    book, said, at_ns = Casebook(), dict[str, str](), incident().began_ns
+    for look in looks:
+        at_ns += 30 * S
+        taken = book.take(
+            [
+                incident(subject=subject, mechanism=mechanism, ended_ns=at_ns if is_over else None)
+                for subject, mechanism, is_over in look
+            ],
+            at_ns,
+        )
+        assert len(taken.incidents) == len(look)
+        for change in taken.changes:
+            name = change.incident.name
+            is_new = name not in said
+            assert (change.state == "open" and said.get(name) in (None, "resolved")) or (
+                change.state in ("changed", "resolved")
+                and (said.get(name) in ("open", "changed") or (is_new and change.incident.ended_ns))
+            )
+            assert (change.before is None) is is_new
+            said[name] = change.state
+        assert {known.name for known in book.open} == {n for n, state in said.items() if state != "resolved"}
+
+
+def test_what_a_single_look_does_not_see_is_over(incident: Make, began_ns: int) -> None:
+    changes = Casebook().take([incident()], began_ns + 40 * S).changes
+    at_ns = began_ns + 600 * S
+    (change,) = Casebook(changes, now_ns=at_ns, is_only_look=True).take([], at_ns).changes
+    assert change.state == "resolved"
+    assert change.incident.ended_ns == at_ns - round(UNSEEN_S_MAX) * S
+    assert told(Casebook(changes, now_ns=at_ns, is_only_look=True).take([incident()], at_ns)) == []
+
+
+def test_what_cannot_be_seen_is_not_over(incident: Make, began_ns: int) -> None:
+    book = Casebook()
+    book.take([incident(), incident(run="tune")], began_ns)
+    old = incident(mechanism="unknown", affected=(), evidence=(), ended_ns=began_ns + S)
+    assert told(book.take([old], began_ns + 600 * S, unseen=["pretrain"])) == [("resolved", "tune/s1")]
+    # When it can be seen again, one look without it is still not enough.
+    assert told(book.take([], began_ns + 610 * S)) == []
+    assert told(book.take([], began_ns + 660 * S)) == [("resolved", "pretrain/s1")]
+
+
+def test_cost_goes_on_from_what_was_written_down(incident: Make, began_ns: int) -> None:
+    cost = incident().cost
+    assert cost is not None
+    changes = Casebook().take([incident()], began_ns).changes
+    hour = 3_600 * S
+    book = Casebook(changes, now_ns=began_ns + 2 * hour, is_only_look=True)
+    (known,) = book.take([incident(began_ns=began_ns + hour)], began_ns + 2 * hour).incidents
+    assert known.cost is not None
+    assert known.cost.lost_gpu_hours == pytest.approx(cost.lost_gpu_hours + 2 * cost.gpu_hours_per_hour)
+
+
+def test_what_was_over_long_before_it_was_seen_is_no_news(incident: Make, began_ns: int) -> None:
+    over = incident(ended_ns=began_ns + 300 * S)
+    assert told(Casebook().take([over], began_ns + 400 * S)) == [("resolved", "pretrain/s1")]
+    taken = Casebook().take([over], began_ns + 3_600 * S)
+    assert told(taken) == []
+    assert [one.name for one in taken.incidents] == ["pretrain/s1"]
