@@ -45,7 +45,7 @@ def test_names_tell_the_kind() -> None:
 )
 def test_of_other_names_something_is_known(name: str, kind: str, scope: str) -> None:
     metric = describe(name)
-    assert (metric.name, metric.kind, metric.known.scope) == (name, kind, scope)
+    assert (metric.name, metric.kind, metric.scope) == (name, kind, scope)
 
 
 def test_the_page_has_all_of_it() -> None:
@@ -56,4 +56,4 @@ def test_the_page_has_all_of_it() -> None:
 
 def _cells(name: str) -> str:
     metric = CATALOGUE[name]
-    return " | ".join((metric.kind, metric.unit, metric.known.scope, metric.trap or "", metric.meaning))
+    return " | ".join((metric.kind, metric.unit, metric.scope, metric.trap or "", metric.meaning))
