@@ -34,6 +34,8 @@ from holdfast.twin import openmetrics
 from holdfast.twin.levers import Floats
 from holdfast.twin.scenarios import SCENARIOS, Played, Truth
 from holdfast.twin.telemetry import Telemetry
+from holdfast.twin.wiring import topology_file
+from holdfast.twin.world import cast
 
 SLOW_SHARE = 0.05
 SLOW_STEPS, USUAL_STEPS = 3, 10
@@ -415,11 +417,13 @@ def write(played: Played, directory: Path) -> tuple[Path, ...]:
 
     `holdfast import` reads events.jsonl, `promtool tsdb create-blocks-from openmetrics` signals.om.
     """
+    casting = cast(played.layout, with_pools=played.scenario.with_pools)
     samples = (_thinned(played.telemetry.sample(name)) for name in played.telemetry.metrics)
     files: dict[str, Iterator[bytes]] = {
         "events.jsonl": (encode(event) + b"\n" for event in played.events),
         "signals.om": openmetrics.write(samples),
         "redfish.jsonl": _redfish(played.telemetry),
+        "topology.yaml": iter([topology_file(casting, played.run).encode()]),
         "truth.json": iter([msgspec.json.format(msgspec.json.encode(played.truth), indent=2) + b"\n"]),
     }
     try:

@@ -1,8 +1,13 @@
-"""The simulated cluster as a topology: the same graph that a file or discovery gives of a real one."""
+"""The simulated cluster as a topology file: the graph that a diagnosis needs, as a user would write it."""
 
-from holdfast.topology.graph import Builder, Topology
-from holdfast.topology.names import member_name
-from holdfast.twin.cluster import Layout, circuit_name, gpu_name, name, port_name, spine_name
+from collections.abc import Iterator
+
+import yaml
+
+from holdfast.topology import file
+from holdfast.topology.graph import Topology
+from holdfast.topology.names import link_name
+from holdfast.twin.cluster import Domain, Layout, circuit_name, name, spine_name
 from holdfast.twin.pools import spine_of
 from holdfast.twin.world import Cast
 
@@ -10,87 +15,59 @@ PREFILL, DECODE, ROUTER = "prefill", "decode", "router"
 
 
 def topology_of(casting: Cast, run: str) -> Topology:
-    """All of the cluster, with the run on it; spares are there too, and nothing depends on them yet."""
-    layout, builder = casting.layout, Builder()
-    _plant(builder, layout)
-    _fabric(builder, layout)
-    builder.add(run, "run")
-    for mount in range(layout.count("mount")):
-        builder.add(name("mount", mount), "mount")
-    for node in range(layout.nodes):
-        _node(builder, layout, node)
-    for node in (*casting.run, *casting.spare):
-        _member(builder, layout, run, node)
-    for node in casting.run:
-        builder.depends(run, member_name(run, name("node", node)))
-    if len(casting.prefill):
-        _pools(builder, casting, run)
-    return builder.build()
+    """All of the cluster with the run on it; nothing depends on the spares."""
+    page = file.read(topology_file(casting, run))
+    return page.described(page.survey).topology
 
 
-def _plant(builder: Builder, layout: Layout) -> None:
-    for circuit, loops in enumerate(layout.circuits()):
-        builder.add(circuit_name(circuit), "circuit")
-        for loop in loops:
-            builder.add(name("loop", loop), "loop")
-            builder.depends(name("loop", loop), circuit_name(circuit))
-    for rack in range(layout.count("rack")):
-        first = layout.nodes_of("rack", rack)[0]
-        shelf = name("shelf", layout.number("shelf", first))
-        builder.add(name("rack", rack), "rack")
-        builder.add(shelf, "shelf")
-        builder.depends(name("rack", rack), shelf)
-        builder.depends(name("rack", rack), name("loop", layout.number("loop", first)))
-
-
-def _fabric(builder: Builder, layout: Layout) -> None:
-    for spine in range(layout.spines_per_pod):
-        builder.add(spine_name(spine), "spine")
-    for leaf in range(layout.count("leaf")):
-        builder.add(name("leaf", leaf), "leaf")
-
-
-def _node(builder: Builder, layout: Layout, node: int) -> None:
-    host = name("node", node)
-    builder.add(host, "node")
-    builder.depends(host, name("rack", layout.number("rack", node)))
-    leaf = name("leaf", layout.number("leaf", node))
-    for gpu in range(layout.gpus_per_node):
-        builder.add(gpu_name(node, gpu), "gpu")
-        builder.depends(gpu_name(node, gpu), host)
-        builder.add(port_name(node, gpu), "port")
-        builder.depends(port_name(node, gpu), leaf)
-        builder.depends(port_name(node, gpu), host)
-
-
-def _member(builder: Builder, layout: Layout, run: str, node: int) -> None:
-    member = member_name(run, name("node", node))
-    builder.add(member, "member")
-    builder.depends(member, name("mount", layout.number("mount", node)))
-    for gpu in range(layout.gpus_per_node):
-        builder.depends(member, gpu_name(node, gpu))
-        builder.depends(member, port_name(node, gpu))
-
-
-def _pools(builder: Builder, casting: Cast, run: str) -> None:
-    """Two pools, and between each pair of their engines a path over both nodes' ports and one spine."""
+def topology_file(casting: Cast, run: str) -> str:
     layout = casting.layout
-    spines = spine_of(layout)
-    for pool in (PREFILL, DECODE):
-        builder.add(pool, "pool")
-        builder.depends(run, pool)
-    builder.add(ROUTER, "router")
-    for pool, nodes in ((PREFILL, casting.prefill), (DECODE, casting.decode)):
-        for node in nodes:
-            builder.depends(pool, name("node", node))
-    for node in casting.decode:
-        builder.depends(name("node", node), ROUTER, why="it gets the requests that the router gives it")
+    plan: dict[str, object] = {
+        "nodes": {_names("node", range(layout.nodes)): _built(layout)},
+        "racks": {_all(layout, "rack"): f"{layout.nodes_per_rack} each"},
+        "shelves": {_all(layout, "shelf"): "1 each"},
+        "loops": {_all(layout, "loop"): f"{layout.racks_per_loop} each"},
+        "circuits": {
+            circuit_name(circuit): _names("loop", loops) for circuit, loops in enumerate(layout.circuits())
+        },
+        "leaves": {_all(layout, "leaf"): f"{layout.nodes_per_leaf} each"},
+        "mounts": {_all(layout, "mount"): f"{layout.nodes_per_mount} each"},
+        "runs": {run: {"nodes": _names("node", casting.run)}},
+    }
+    if len(casting.prefill):
+        plan["runs"] = {run: {"nodes": _names("node", casting.run), "pools": [PREFILL, DECODE]}}
+        plan["pools"] = {
+            PREFILL: {"engines": _names("node", casting.prefill)},
+            DECODE: {"engines": _names("node", casting.decode), "receives_from": PREFILL},
+        }
+        plan["subjects"] = dict(_paths(casting))
+    return yaml.safe_dump(plan, sort_keys=False)
+
+
+def _built(layout: Layout) -> dict[str, object]:
+    return {"gpus": layout.gpus_per_node, "ports": f"mlx5_[0-{layout.gpus_per_node - 1}]"}
+
+
+def _all(layout: Layout, domain: Domain) -> str:
+    return _names(domain, range(layout.count(domain)))
+
+
+def _names(domain: Domain, numbers: range) -> str:
+    """A host list of neighbours."""
+    first, last = name(domain, numbers[0]), name(domain, numbers[-1])
+    stem = first.rstrip("0123456789")
+    return first if first == last else f"{stem}[{first.removeprefix(stem)}-{last.removeprefix(stem)}]"
+
+
+def _paths(casting: Cast) -> Iterator[tuple[str, dict[str, str]]]:
+    """What no grouping says: the spine between two engines, and the router before those that decode."""
+    spines = spine_of(casting.layout)
+    for spine in range(casting.layout.spines_per_pod):
+        yield spine_name(spine), {"kind": "spine"}
     for one, source in enumerate(casting.prefill):
         for other, target in enumerate(casting.decode):
-            link = f"{name('node', source)}>{name('node', target)}"
-            builder.add(link, "link")
-            builder.depends(DECODE, link)
-            builder.depends(link, spine_name(int(spines[one, other])))
-            for node in (source, target):
-                for gpu in range(layout.gpus_per_node):
-                    builder.depends(link, port_name(node, gpu))
+            link = link_name(name("node", source), name("node", target))
+            yield link, {"kind": "link", "depends_on": spine_name(int(spines[one, other]))}
+    yield ROUTER, {"kind": "router"}
+    for node in casting.decode:
+        yield name("node", node), {"kind": "node", "depends_on": ROUTER}
