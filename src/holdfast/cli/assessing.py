@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.cli.record import home
 from holdfast.cli.topology_sources import TOPOLOGY_FILE, Systems, load_topology
+from holdfast.cli.xid_policy import load_xids
 from holdfast.detect.scene import Planned
 from holdfast.diagnose.assess import Assessment, assess
 from holdfast.economics.prices import Prices
@@ -89,6 +90,7 @@ def look(setting: Setting, runs: Sequence[str], at_ns: int, since_ns: int | None
         window_s=setting.window_s,
         since_ns=since_ns,
         prices=_priced(setting.prices, events),
+        xids=load_xids(),
     )
 
 

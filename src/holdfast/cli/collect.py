@@ -18,10 +18,10 @@ import msgspec
 from holdfast.cli.collect_faults import FaultRecord, Names
 from holdfast.cli.collect_outlets import Collected, Outlet, printing, recording, serving, storing, tell
 from holdfast.cli.durations import some_seconds
-from holdfast.cli.files import parsed
 from holdfast.cli.record import home, json_option, store_option
 from holdfast.cli.signal_sources import SIGNALS_DIRECTORY
-from holdfast.detect.xids import CATALOGUE, NO_OVERRIDES, Source, parse_overrides
+from holdfast.cli.xid_policy import load_xids
+from holdfast.detect.xids import CATALOGUE, Source
 from holdfast.record.clock import Clock, SystemClock
 from holdfast.record.errors import InputError
 from holdfast.signals.collectors import Collector
@@ -113,7 +113,9 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     help="Whose word counts on how grave an XID is.",
 )
 @click.option(
-    "--xid-policy", type=click.Path(path_type=Path), help="A TOML file of what this site thinks of XIDs."
+    "--xid-policy",
+    type=click.Path(path_type=Path),
+    help="What this site thinks of XIDs, as TOML.  [default: xids.toml in $HOLDFAST_HOME]",
 )
 @json_option
 def command(**flags: Any) -> int:
@@ -187,10 +189,7 @@ def _signals_directory(given: str) -> Path:
 
 
 def _fault_record(given: _Flags) -> FaultRecord:
-    overrides = NO_OVERRIDES
-    if given.xid_policy is not None:
-        hint = "docs/collectors.md shows such a file."
-        overrides = parsed(given.xid_policy, parse_overrides, what="XID policy", hint=hint)
+    overrides = load_xids(given.xid_policy)
     return FaultRecord(given.store_url, home(), source=given.xid_source, overrides=overrides)
 
 

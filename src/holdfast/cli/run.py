@@ -57,6 +57,9 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     tee: str
     chaos: str | None
     seed: int | None
+    team: str
+    metrics_host: str
+    metrics_port: int | None
     size: Path | None
     live: bool
 
@@ -151,6 +154,19 @@ def _without_effect(name: str, why: str, **settings: Any) -> Callable[[Verb], Ve
 @click.option(
     "--seed", type=click.IntRange(min=0), metavar="S", help="Of the faults at random.  [default: a new one]"
 )
+@click.option("--team", default="", metavar="NAME", help="Whose the run is, in the record and its metrics.")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Serve the run's metrics for Prometheus, where its coordinator is; 0 takes a free port.",
+)
+@click.option(
+    "--metrics-host",
+    default="127.0.0.1",
+    metavar="ADDRESS",
+    help="At which address of this machine.  [default: 127.0.0.1]",
+)
 @click.option(
     "--size",
     type=click.Path(path_type=Path),
@@ -225,6 +241,7 @@ def _order(given: _Flags) -> Order:
     plan, storm_per_min = _chaos(given.chaos)
     policy = Policy(
         run=_run_name(given),
+        team=given.team,
         slots=_slots(given.nproc_per_node),
         nodes_min=nodes_min,
         nodes_max=nodes_max,
@@ -249,6 +266,7 @@ def _order(given: _Flags) -> Order:
         log_directory=given.log_dir,
         storm_per_min=storm_per_min,
         seed=secrets.randbits(32) if given.seed is None else given.seed,
+        metrics=None if given.metrics_port is None else (given.metrics_host, given.metrics_port),
     )
 
 
