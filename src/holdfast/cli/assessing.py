@@ -43,6 +43,7 @@ CONTEXT_KINDS = (
     "member.lost",
     "checkpoint.begun",
     "checkpoint.saved",
+    "checkpoint.failed",
     "phase.entered",
     "fault.observed",
     "action.taken",

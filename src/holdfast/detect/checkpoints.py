@@ -27,7 +27,7 @@ CONFIDENCE = 0.95
 
 
 class _Stall(msgspec.Struct, frozen=True, kw_only=True):
-    """One checkpoint: since the one before, how long, how large (1 where nobody says)."""
+    """One checkpoint: since the one before (0: nobody knows), how long, how large (1 where nobody says)."""
 
     from_ns: int
     gap_s: float
@@ -66,7 +66,7 @@ def _findings(scene: Scene, now_ns: int) -> Iterator[Finding]:
             usual=usual_s,
             effect_s=_per_step(scene, stall_s - usual_s, median(one.gap_s for one in slow)),
         )
-    wrong = [one.gap_s < SOONER * gap_s or one.size_bytes > LARGER * size for one in stalls]
+    wrong = [_is_soon(one, gap_s) or one.size_bytes > LARGER * size for one in stalls]
     more, over_ns = _last(stalls, wrong)
     if more:
         now_s, stall_s = (
@@ -77,11 +77,15 @@ def _findings(scene: Scene, now_ns: int) -> Iterator[Finding]:
             "frequent-checkpoints",
             since_ns=more[0].from_ns,
             until_ns=over_ns,
-            noticed_ns=more[0].from_ns,
+            noticed_ns=more[0].from_ns + (0 if _is_soon(more[0], gap_s) else round(more[0].stall_s * 1e9)),
             value=now_s,
             usual=gap_s,
-            effect_s=_per_step(scene, stall_s - pace * size * now_s / gap_s, now_s),
+            effect_s=_per_step(scene, stall_s - pace * size * (now_s / gap_s if gap_s else 1.0), now_s),
         )
+
+
+def _is_soon(one: _Stall, gap_s: float) -> bool:
+    return 0 < one.gap_s < SOONER * gap_s
 
 
 def _stalls(scene: Scene, now_ns: int) -> list[_Stall]:

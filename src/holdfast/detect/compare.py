@@ -115,6 +115,7 @@ def lasting(
             series, rows_of_it = int(columns[one]), (int(first[one]), int(noticed[one]), int(last[one]))
             found.append(Stretch(series, *rows_of_it, is_lasting))
         noticed[which] = last[which] = -1
+        count[which] = 0
 
     bridge_ns = bridge_s * 1e9
     for row in range(len(times_ns)):
@@ -132,7 +133,10 @@ def lasting(
 
 
 def onset(away: Floats, least: float, first: int) -> int:
-    """The row at which a series began to leave what is usual, before it was as far away as to matter."""
+    """The row at which a series began to leave what is usual, before it was as far away as to matter.
+
+    away: by row, how far in the direction in which it went.
+    """
     while first > 0 and least > 0 and away[first - 1] > ONSET_SHARE * least:
         first -= 1
     return first

@@ -43,7 +43,7 @@ def detect(
     """Purely: the same readings and the same record give the same findings. xids: a site's own policy."""
     flaws = [*unbalanced(source, window_ns)]
     suspect = {flaw.subject for flaw in flaws}
-    is_out = _out(topology, [one for scene in scenes for one in scene.out])
+    is_out = _out(topology, [one for scene in scenes for one in scene.out], window_ns[1])
     found = [
         _doubted(finding, suspect)
         for finding in _machines(source, window_ns, flaws, xids)
@@ -86,11 +86,19 @@ def _machines(
     yield from xid_findings(source, window_ns, xids)
 
 
-def _out(topology: Topology, planned: Iterable[Planned]) -> Callable[[Finding], bool]:
-    """Whether a finding is about something that was taken out of use when it began."""
+def _out(topology: Topology, planned: Iterable[Planned], now_ns: int) -> Callable[[Finding], bool]:
+    """Whether a finding began while its subject was out of use, and has not outlasted that."""
     of: dict[str, list[Planned]] = {}
     for one in planned:
         inside = topology.blast_radius(one.subject) if one.subject in topology else ()
         for subject in (one.subject, *(name for name in inside if topology.kind(name) in WITHIN)):
             of.setdefault(subject, []).append(one)
-    return lambda finding: any(one.covers(finding.since_ns) for one in of.get(finding.subject, ()))
+
+    def is_out(finding: Finding) -> bool:
+        is_over = finding.until_ns is not None
+        return any(
+            one.covers(finding.since_ns) and (is_over or one.covers(now_ns))
+            for one in of.get(finding.subject, ())
+        )
+
+    return is_out

@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from holdfast.detect import compare
 from holdfast.detect.finding import Finding
 from holdfast.detect.machines import findings
 from holdfast.detect.rules import SIGNS, Rule
 from holdfast.detect.xids import Overrides, XidPolicy, policy
-from holdfast.signals.frame import Frame, Labels
+from holdfast.signals.frame import Floats, Frame, Labels
 from holdfast.signals.source import Source
 
 WIDTH, WIDTH_MAX = "node_pcidevice_current_link_width", "node_pcidevice_max_link_width"
@@ -46,14 +47,24 @@ def xid_findings(source: Source, window_ns: tuple[int, int], overrides: Override
         frame = source.frame(metric, window_ns)
         if frame is None or not len(frame.times_ns):
             continue
-        with np.errstate(invalid="ignore"):
-            shown = frame.values > 0
-        appeared = shown & ~np.vstack([shown[:1], shown[:-1]])
-        for row, column in np.argwhere(appeared).tolist():
+        for row, column in np.argwhere(_changed(frame.values)).tolist():
             code = _code(frame, row, column)
             decided = None if code is None else policy(code, overrides=overrides)
             if decided is not None and decided.severity != "none":
                 yield _reported(decided, frame, row, column)
+
+
+def _changed(values: Floats) -> NDArray[np.bool_]:
+    """Where a series shows a code, and another one or none at its last reading before."""
+    with np.errstate(invalid="ignore"):
+        columns = np.flatnonzero((values > 0).any(axis=0))
+    changed = np.zeros(values.shape, np.bool_)
+    before = np.where(np.isnan(values[0, columns]), 0.0, values[0, columns])
+    for row in range(1, len(values)):
+        now = np.where(np.isnan(values[row, columns]), before, values[row, columns])
+        changed[row, columns] = (now > 0) & (now != before)
+        before = now
+    return changed
 
 
 def _code(frame: Frame, row: int, column: int) -> int | None:

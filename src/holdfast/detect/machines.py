@@ -97,11 +97,11 @@ def findings(
     mean_of = dict(zip(columns.tolist(), zip(means.tolist(), counts.tolist(), strict=True), strict=True))
     usuals, leasts, trusts, times = usual.tolist(), least.tolist(), trust.tolist(), times_ns.tolist()
     for stretch in stretches:
-        series = stretch.series
-        first = stretch.first
-        if len(stretches) <= ONSETS_MAX:
-            first = compare.onset(np.abs(values[:, series] - usuals[series]), leasts[series], first)
+        series, first = stretch.series, stretch.first
         (value, observations), expected = mean_of[series], usuals[series]
+        if len(stretches) <= ONSETS_MAX:
+            away = (values[:, series] - expected) * np.sign(value - expected)
+            first = compare.onset(away, leasts[series], first)
         sure = _sure(abs(value - expected), leasts[series], observations)
         yield Finding(
             sign=rule.sign,

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -53,8 +54,9 @@ def mount_findings(source: Source, window_ns: tuple[int, int]) -> Iterator[Findi
 
 
 def _mounts(requests: Frame, response: Frame, sent: Frame | None) -> Iterator[_Mount]:
-    asked, waited = per_second(requests), per_second(response)
-    tried = None if sent is None else per_second(sent)
+    asked = per_second(requests)
+    waited = _at_times_of(asked, per_second(response))
+    tried = None if sent is None else _at_times_of(asked, per_second(sent))
     for key, columns in _groups(asked).items():
         total = np.nansum(asked.values[:, columns], axis=1)
         waits = np.nansum(_same(waited, asked, columns), axis=1)
@@ -67,6 +69,21 @@ def _mounts(requests: Frame, response: Frame, sent: Frame | None) -> Iterator[_M
             response_s=(waits[busy] / total[busy])[:, None].astype(np.float32),
             resent_share=(sends[busy] / total[busy] - 1.0)[:, None].astype(np.float32),
         )
+
+
+def _at_times_of(other: Frame, frame: Frame) -> Frame:
+    """The frame with the rows of another one: each metric is read by itself, and begins when it begins."""
+    if len(frame.times_ns) == len(other.times_ns) and (frame.times_ns == other.times_ns).all():
+        return frame
+    after = np.clip(np.searchsorted(frame.times_ns, other.times_ns), 1, max(len(frame.times_ns) - 1, 1))
+    is_before = other.times_ns - frame.times_ns[after - 1] <= np.abs(
+        frame.times_ns[after % len(frame.times_ns)] - other.times_ns
+    )
+    rows = np.where(is_before, after - 1, after % len(frame.times_ns))
+    off_ns = np.abs(frame.times_ns[rows] - other.times_ns)
+    step_ns = np.median(np.diff(other.times_ns)) if len(other.times_ns) > 1 else 0
+    values = np.where((off_ns <= step_ns)[:, None], frame.values[rows], np.nan)
+    return msgspec.structs.replace(frame, times_ns=other.times_ns, values=values)
 
 
 def _groups(frame: Frame) -> dict[tuple[str, str], list[int]]:

@@ -108,23 +108,30 @@ def below_rated(source: Source, window_ns: tuple[int, int]) -> Iterator[Finding]
 
 
 def slow_links(source: Source, window_ns: tuple[int, int]) -> Iterator[Finding]:
-    """Links that were trained to less than the others have, whenever that was."""
+    """Links that were trained to less than the same device has on other nodes, whenever that was."""
     frame = source.frame(LINK_RATE, window_ns)
     if frame is None or not len(frame.times_ns):
         return
-    usual = np.full(len(frame.subjects), np.nanmedian(frame.values[-1]), np.float32)
+    most = np.fmax.reduce(frame.values, axis=0)
+    devices = np.array([labels.get("device", "") for labels in frame.labels])
+    usual = np.empty(len(most), np.float32)
+    for device in np.unique(devices):
+        peers = devices == device
+        known = most[peers][np.isfinite(most[peers])]
+        usual[peers] = np.median(known) if len(known) else np.nan
     with np.errstate(invalid="ignore"):
-        slower = frame.values[-1] < LINK_SHARE * usual
-    if not slower.any():
-        return
-    columns = np.flatnonzero(slower)
-    values = frame.values[:, columns]
-    with np.errstate(invalid="ignore"):
-        wrong = values < LINK_SHARE * usual[columns]
+        wrong = frame.values < LINK_SHARE * usual
+    columns = np.flatnonzero(wrong.any(axis=0))
     rule = Rule(
         sign="slow-link", metric=LINK_RATE, unit="B/s", note=SIGNS["slow-link"], against="peers", scrapes=2
     )
-    least = (1 - LINK_SHARE) * usual[columns]
-    names = tuple(frame.subjects[column] for column in columns)
-    ones = np.ones(len(columns), np.float32)
-    yield from findings(rule, names, values, wrong, usual[columns], frame.times_ns, ones, least)
+    yield from findings(
+        rule,
+        tuple(frame.subjects[column] for column in columns),
+        frame.values[:, columns],
+        wrong[:, columns],
+        usual[columns],
+        frame.times_ns,
+        np.ones(len(columns), np.float32),
+        (1 - LINK_SHARE) * usual[columns],
+    )

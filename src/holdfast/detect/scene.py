@@ -7,6 +7,7 @@ import msgspec
 from holdfast.record.events import (
     ActionTaken,
     CheckpointBegun,
+    CheckpointFailed,
     CheckpointSaved,
     FaultObserved,
     KnownEvent,
@@ -17,7 +18,7 @@ from holdfast.record.events import (
 )
 
 SETTLE_NS = 300 * 10**9
-"""For so long after planned work a machine's first readings prove nothing."""
+"""For so long after planned work a machine's readings prove nothing."""
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +30,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
     def covers(self, at_ns: int) -> bool:
+        """Whether what begins then may come of this work."""
         return self.from_ns <= at_ns and (self.to_ns is None or at_ns <= self.to_ns + SETTLE_NS)
 
 
@@ -115,6 +117,8 @@ def _checkpoints(events: Iterable[KnownEvent]) -> tuple[Saved, ...]:
     for event in events:
         if isinstance(event, CheckpointBegun) and event.blocking:
             begun_ns = event.occurred_ns
+        elif isinstance(event, CheckpointFailed | RunStarted):
+            begun_ns = None
         elif isinstance(event, CheckpointSaved):
             from_ns = event.occurred_ns if begun_ns is None else begun_ns
             stall_ns = event.occurred_ns - from_ns if event.stall_ns is None else event.stall_ns

@@ -48,16 +48,18 @@ class _Members(NamedTuple):
 
 def symptoms(source: Source, scene: Scene, window_ns: tuple[int, int]) -> Iterator[Finding]:
     """Everything that the run's own times show."""
-    step_s = scene.step_s
-    steps = _read(source, STEP, scene.run, window_ns)
+    step_s, steps = scene.step_s, _read(source, STEP, scene.run, window_ns)
     if steps is not None:
-        usual_s = _usual_step(steps.values, scene.step_s)
-        step_s = usual_s
-        yield from _slow_steps(steps, usual_s)
+        steps = _once(steps, _new_steps(steps))
+        usual_s = float(compare.usual(steps.values)[0])
+        step_s = _usual_step(usual_s, scene.step_s)
+        yield from _slow_steps(steps, usual_s, step_s)
     for part in PARTS:
         members = _read(source, f"holdfast_member_{part}_seconds", scene.run, window_ns)
         if members is not None and step_s:
-            yield from _late(part, members, step_s)
+            if steps is not None:
+                members = _once(members, _new_steps(steps))
+            yield from _late(part, members, step_s, scene.run)
     yield from _collecting(source, scene, window_ns)
 
 
@@ -71,30 +73,52 @@ def _read(source: Source, metric: str, run: str, window_ns: tuple[int, int]) -> 
         return None
     inspected = inspect(frame)
     frame = per_second(inspected.frame) if frame.kind == "counter" else inspected.frame
-    labels = [frame.labels[column] for column in chosen]
+    columns: dict[str, list[int]] = {}
+    for column in chosen:
+        labels = frame.labels[column]
+        subject = member_name(run, labels["member"]) if "member" in labels else run
+        columns.setdefault(subject, []).append(column)
+    values = np.where(np.isfinite(frame.values), frame.values, np.nan)
     return _Members(
-        subjects=tuple(member_name(run, one["member"]) if "member" in one else run for one in labels),
+        subjects=tuple(columns),
         times_ns=frame.times_ns,
-        values=frame.values[:, chosen],
-        trust=inspected.trust[chosen],
+        # Whoever shows it may have moved, and then there are several series of one.
+        values=np.stack([np.fmax.reduce(values[:, own], axis=1) for own in columns.values()], axis=1),
+        trust=np.array([inspected.trust[own].min() for own in columns.values()], np.float32),
     )
 
 
-def _usual_step(values: Floats, declared_s: float | None) -> float:
+def _new_steps(steps: _Members) -> NDArray[np.int64]:
+    """When the run showed a step that it had not shown before."""
+    shown = steps.values[:, 0]
+    known = np.flatnonzero(np.isfinite(shown))
+    is_new = np.concatenate(([True], np.diff(shown[known]) != 0)) if len(known) else np.empty(0, np.bool_)
+    return steps.times_ns[known[is_new]]
+
+
+def _once(members: _Members, new_ns: NDArray[np.int64]) -> _Members:
+    """Each step once: a scrape that shows the same step again is no further observation."""
+    seen = np.searchsorted(new_ns, members.times_ns, side="right")
+    again = np.concatenate(([False], np.diff(seen) == 0))
+    return members._replace(values=np.where(again[:, None], np.nan, members.values))
+
+
+def _usual_step(usual_s: float, declared_s: float | None) -> float:
     """What a step took before; what was declared, where it was slower than that already."""
-    usual_s = float(compare.usual(values)[0])
     if declared_s is not None and not usual_s <= declared_s * (1 + SLOWER_SHARE):
         return declared_s
     return usual_s
 
 
-def _slow_steps(steps: _Members, usual_s: float) -> Iterator[Finding]:
+def _slow_steps(steps: _Members, past_s: float, usual_s: float) -> Iterator[Finding]:
+    """past_s: the middle of what it took, around which it scatters; usual_s: what it is held against."""
+    scatter_s = SIGMAS * compare.spread(steps.values, np.full(1, past_s, np.float32))
+    method: Method = "past" if usual_s == past_s else "reference"
     usual = np.full(1, usual_s, np.float32)
-    least = max(SLOWER_SHARE * usual_s, SIGMAS * compare.spread(steps.values, usual))
-    yield from _found("slow-step", STEP, "past", steps, usual, least)
+    yield from _found("slow-step", STEP, method, steps, usual, max(SLOWER_SHARE * usual_s, scatter_s))
 
 
-def _late(part: Part, members: _Members, step_s: float) -> Iterator[Finding]:
+def _late(part: Part, members: _Members, step_s: float, run: str) -> Iterator[Finding]:
     metric = f"holdfast_member_{part}_seconds"
     usual = compare.usual(members.values)
     middle = float(np.nanmedian(usual)) if np.isfinite(usual).any() else 0.0
@@ -103,7 +127,7 @@ def _late(part: Part, members: _Members, step_s: float) -> Iterator[Finding]:
     least = max(LATE_SHARE * step_s, SIGMAS * compare.spread(members.values, usual))
     yield from _found(f"late-{part}", metric, "past", members, usual, least)
     if part == "compute":
-        yield from _wandering(members, usual, least)
+        yield from _wandering(members, usual, least, run)
 
 
 def _found(
@@ -123,11 +147,10 @@ def _with_effect(finding: Finding) -> Finding:
     return msgspec.structs.replace(finding, effect_s=finding.value - finding.usual)
 
 
-def _wandering(members: _Members, usual: Floats, least: float) -> Iterator[Finding]:
+def _wandering(members: _Members, usual: Floats, least: float, run: str) -> Iterator[Finding]:
     """Somebody is late in nearly every step, and nearly every time somebody else."""
     away = np.nan_to_num(members.values - usual, nan=-1.0)
-    fresh = np.concatenate(([True], (np.diff(members.values, axis=0) != 0).any(axis=1)))
-    rows = np.flatnonzero(fresh & np.isfinite(members.values).any(axis=1))
+    rows = np.flatnonzero(np.isfinite(members.values).any(axis=1))
     if len(rows) < WANDERING_ROWS:
         return
     late = away[rows] > least
@@ -139,7 +162,6 @@ def _wandering(members: _Members, usual: Floats, least: float) -> Iterator[Findi
     last = hits[-1] + WANDERING_ROWS - 1
     seen = slice(first, last + 1)
     value = float(np.median(away[rows][seen].max(axis=1)[is_late[seen]]))
-    run = members.subjects[0].rpartition("/")[0]
     yield Finding(
         sign="wandering",
         subject=run,

@@ -5,6 +5,7 @@ of NVLink whether it is fatal, of XID 154 what the driver wants done.
 """
 
 import functools
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from importlib import resources
@@ -102,14 +103,18 @@ def parse_overrides(text: str) -> Overrides:
     hint = "Write [xid.63] with action, severity or text; docs/collectors.md has the words."
     try:
         site = msgspec.convert(tomllib.loads(text), _SiteFile)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(f"This is no TOML: {error}.", hint=hint) from None
     except msgspec.ValidationError as error:
         raise InputError(f"The XID policy cannot be read: {error}.", hint=hint) from None
-    unknown = [code for code in site.xid if not (code.isascii() and code.isdigit())]
+    unknown = [code for code in site.xid if not _CODE.fullmatch(code)]
     if unknown:
         raise InputError(f"{unknown[0]!r} is no XID.", hint=hint)
     return {int(code): override for code, override in site.xid.items()}
+
+
+_CODE = re.compile(r"[0-9]{1,9}")
+"""As many digits as are read of an XID in a line."""
 
 
 class _SiteFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

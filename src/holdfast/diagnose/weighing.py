@@ -6,7 +6,7 @@ against it: healthy members beneath it, late ones that are not, signs of somethi
 `mechanisms`; the rest is counting.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 
@@ -184,9 +184,7 @@ class Case:
         yield from self._decisions(mechanism)
         yield from self._sizes(mechanism, subject)
         if mechanism.name == "slow-node":
-            yield Evidence(
-                text="no reading of the node or of what it depends on is unusual", weight=NOTHING_SHOWS
-            )
+            yield from self._bare(subject)
 
     def _signs(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
         for sign, weight in (*mechanism.shows.items(), *mechanism.follows.items()):
@@ -212,6 +210,16 @@ class Case:
             seen = [finding for finding in self.by_sign.get(sign, {}).values() if finding.subject in near]
             if seen:
                 yield _seen(seen, -weight * max(finding.confidence for finding in seen), None)
+
+    def _bare(self, node: str) -> Iterator[Evidence]:
+        """Whether nothing but its member's lateness is unusual about a node."""
+        near = {node, *self.topology.blast_radius(node), *self.topology.causes(node)} - {self.scene.run}
+        seen = [one for one in self.findings if one.subject in near and one.sign not in LATE]
+        if seen:
+            yield _seen(seen, 2 * NOTHING_SHOWS, None)
+        else:
+            text = "no reading of the node, or of what it depends on, is unusual"
+            yield Evidence(text=text, weight=NOTHING_SHOWS)
 
     def _near(self, subject: str) -> set[str] | _All:
         """The subject, what depends on it and what it depends on; for a run everything."""
@@ -263,7 +271,7 @@ class Case:
             weight=SYMPTOM_WEIGHT * (1 - 2 * best),
             subjects=_some(late),
         )
-        if (every := _every(sorted(late), self.members)) is not None:
+        if (every := _every(late, self.members)) is not None:
             text = f"they are every {every}th member in order, as the stages of a pipeline are"
             yield Evidence(text=text, weight=REGULAR_WEIGHT)
 
@@ -301,14 +309,16 @@ class Case:
         if "low-clock" in mechanism.follows and (clocks := self._at("low-clock", subject)):
             late = self.by_sign.get("late-compute", {}).values()
             if late:
-                slower = max(one.usual / one.value for one in clocks if one.value > 0) - 1
-                longer = max(one.value / one.usual for one in late if one.usual > 0) - 1
+                slower = max((one.usual / one.value for one in clocks if one.value > 0), default=1.0) - 1
+                longer = max((one.value / one.usual for one in late if one.usual > 0), default=1.0) - 1
                 low, high = (bound * slower for bound in CLOCK_BOUND)
                 fits = low <= longer <= high
                 text = f"clocks so low make computing {low:.0%} to {high:.0%} longer; {longer:.0%} is seen"
                 yield Evidence(text=text, weight=SIZE_WEIGHT if fits else -SIZE_WEIGHT)
         if "slow-writes" in mechanism.shows and (writes := self._at("slow-writes", subject)):
             for stall in self.by_sign.get("slow-checkpoint", {}).values():
+                if not (writes[0].usual > 0 and stall.usual > 0):
+                    continue
                 writes_x, stall_x = writes[0].value / writes[0].usual, stall.value / stall.usual
                 fits = 0.5 <= stall_x / writes_x <= 2.0
                 text = f"writes take {writes_x:.1f} times as long, and checkpoints {stall_x:.1f} times"
@@ -414,9 +424,8 @@ def _some(subjects: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(subjects)[:SHOWN_MAX])
 
 
-def _every(late: Sequence[str], members: Sequence[str]) -> int | None:
-    """k, where the late ones are every k-th of the members in order."""
-    place: Mapping[str, int] = {member: number for number, member in enumerate(sorted(members))}
-    at = [place[member] for member in late if member in place]
+def _every(late: Collection[str], members: Sequence[str]) -> int | None:
+    """k, where the late ones are every k-th of the members, which are in order."""
+    at = [number for number, member in enumerate(members) if member in late]
     steps = {after - before for before, after in pairwise(at)}
     return steps.pop() if len(steps) == 1 and len(at) > 1 and at[1] - at[0] > 1 else None
