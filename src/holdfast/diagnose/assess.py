@@ -11,7 +11,16 @@ from holdfast.detect.scene import Planned, Scene, scene
 from holdfast.detect.xids import NO_OVERRIDES, Overrides
 from holdfast.diagnose.incident import Alternative, Cause, Incident
 from holdfast.diagnose.pricing import price
-from holdfast.diagnose.weighing import LATE, Case, Hypothesis, lost_because, unknown
+from holdfast.diagnose.weighing import (
+    LATE,
+    STALLS,
+    SYMPTOMS,
+    UNKNOWN,
+    Case,
+    Hypothesis,
+    lost_because,
+    unknown,
+)
 from holdfast.economics.prices import DEFAULTS, Prices
 from holdfast.record.events import KnownEvent
 from holdfast.signals.quality import Flaw
@@ -24,15 +33,13 @@ REACH_S_MAX = 6 * 3_600.0
 INCIDENTS_MAX = 16
 """In one assessment of one run: who finds more has found one, and has not understood it."""
 BANS_MIN = 0.3
-"""A cause that is less likely than two to one is not named."""
+"""That it is none of the known causes is given two to one: a cause that is less likely is not named."""
 BANS_EARLY_MIN = 1.0
 """While the run is not slower yet, ten to one: a warning must be worth it."""
 ALTERNATIVES_MAX = 3
 FLAWS_MAX = 5
 FLAW_WEIGHT, WIDE_FLAW_WEIGHT = 0.5, 0.15
 """What it takes from confidence that all series beneath a verdict are flawed, and that a whole metric is."""
-STALLS = ("slow-checkpoint", "frequent-checkpoints")
-SYMPTOMS = ("slow-step", "late-compute", "late-exchange", "late-data", "wandering", *STALLS)
 
 
 class Assessment(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,8 +110,9 @@ def _incidents(findings: Iterable[Finding], desk: _Desk) -> list[Incident]:
             if not is_slow:
                 break
             ranked.insert(0, unknown(case))
-        incidents.append(_incident(len(incidents) + 1, ranked, case, desk))
         explained = {(finding.sign, finding.subject) for finding in ranked[0].explains}
+        mine = [finding for finding in left if (finding.sign, finding.subject) in explained]
+        incidents.append(_incident(len(incidents) + 1, ranked, mine, desk))
         left = [finding for finding in left if (finding.sign, finding.subject) not in explained]
     return incidents
 
@@ -117,19 +125,20 @@ def _concerning(findings: Iterable[Finding], topology: Topology, one: Scene) -> 
     return [finding for finding in findings if finding.subject in beneath or finding.subject not in topology]
 
 
-def _incident(number: int, ranked: Sequence[Hypothesis], case: Case, desk: _Desk) -> Incident:
+def _incident(
+    number: int, ranked: Sequence[Hypothesis], explained: Sequence[Finding], desk: _Desk
+) -> Incident:
+    """explained: all that the best hypothesis accounts for, also what came and went before."""
     best, one = ranked[0], desk.scene
-    mechanism, explained = best.mechanism, best.explains
+    mechanism = best.mechanism
     began_ns = min(finding.since_ns for finding in explained)
     is_over = all(finding.until_ns is not None for finding in explained)
     ended_ns = max(finding.until_ns or 0 for finding in explained) if is_over else None
     slowdown = _slowdown(explained, one)
     quality, flaws = _quality(explained, desk.flaws)
-    odds = [10.0**each.bans for each in ranked]
-    confidence = odds[0] / (1.0 + sum(odds)) * quality
+    shares = _shares(ranked)
     lasted_s = ((ended_ns or desk.now_ns) - began_ns) / 1e9
     cause = _cause(best, desk.topology)
-    late = [name for sign in LATE for name in case.by_sign.get(sign, ()) if sign in mechanism.slows]
     return Incident(
         name=f"{one.run}/s{number}",
         run=one.run,
@@ -139,7 +148,7 @@ def _incident(number: int, ranked: Sequence[Hypothesis], case: Case, desk: _Desk
         owner=cause.owner,
         seam=mechanism.seam,
         path=_path(best.subject, one.run, desk.topology),
-        confidence=confidence,
+        confidence=shares[0] * quality,
         quality=quality,
         flaws=flaws,
         began_ns=began_ns,
@@ -147,14 +156,21 @@ def _incident(number: int, ranked: Sequence[Hypothesis], case: Case, desk: _Desk
         ended_ns=ended_ns,
         what=_what(explained, one),
         slowdown=slowdown,
-        affected=tuple(dict.fromkeys(late)),
+        affected=tuple(dict.fromkeys(finding.subject for finding in explained if finding.sign in LATE)),
         evidence=tuple(sorted(best.evidence, key=lambda evidence: -evidence.weight)),
-        alternatives=_alternatives(ranked, odds, quality, desk.topology),
+        alternatives=_alternatives(ranked, shares, quality, desk.topology),
         decides=mechanism.decides,
         action=mechanism.action,
         runbook=mechanism.name,
         cost=price(slowdown, lasted_s, one.gpus, desk.prices) if one.gpus else None,
     )
+
+
+def _shares(ranked: Sequence[Hypothesis]) -> list[float]:
+    """How likely each of them is, beside all others and that it is none that is known."""
+    weights = [10.0**BANS_MIN if each.mechanism is UNKNOWN else 10.0**each.bans for each in ranked]
+    total = sum(weights) + (0.0 if ranked[0].mechanism is UNKNOWN else 10.0**BANS_MIN)
+    return [weight / total for weight in weights]
 
 
 def _cause(hypothesis: Hypothesis, topology: Topology) -> Cause:
@@ -216,18 +232,18 @@ def _what(explained: Iterable[Finding], one: Scene) -> str:
 
 
 def _alternatives(
-    ranked: Sequence[Hypothesis], odds: Sequence[float], quality: float, topology: Topology
+    ranked: Sequence[Hypothesis], shares: Sequence[float], quality: float, topology: Topology
 ) -> tuple[Alternative, ...]:
     """The next ones, one for each mechanism or subject, and the most telling reason why they lost."""
     best = ranked[0]
     found: list[Alternative] = []
-    for each, weight in zip(ranked[1:], odds[1:], strict=True):
+    for each, share in zip(ranked[1:], shares[1:], strict=True):
         if len(found) == ALTERNATIVES_MAX:
             break
         found.append(
             Alternative(
                 cause=_cause(each, topology),
-                confidence=weight / (1.0 + sum(odds)) * quality,
+                confidence=share * quality,
                 lost_because=lost_because(best, each),
             )
         )

@@ -43,6 +43,8 @@ SHOWN_MAX = 4
 CLOCK_BOUND = (0.4, 1.1)
 """Of the time computed, the share that grows as the clock falls, between memory-bound and more than bound."""
 LATE = ("late-compute", "late-exchange", "late-data")
+STALLS = ("slow-checkpoint", "frequent-checkpoints")
+SYMPTOMS = ("slow-step", *LATE, "wandering", *STALLS)
 
 
 class _All:
@@ -363,7 +365,7 @@ class Case:
 
 def unknown(case: Case) -> Hypothesis:
     """Nothing explains what is wrong with the run."""
-    symptoms = tuple(finding for finding in case.findings if finding.effect_s is not None)
+    symptoms = tuple(finding for finding in case.findings if finding.sign in SYMPTOMS)
     late = set().union(*case.late.values()) & set(case.members)
     evidence = []
     if late and (shared := case.topology.common_causes(late, case.members)):
