@@ -55,8 +55,8 @@ check: $(installed) ## Check format, lint, strict types, the import table and th
 	$(bin)/python -m pytest --quiet tests/test_architecture.py tests/test_docs.py
 
 .PHONY: test
-test: $(installed) ## Run the whole test suite.
-	$(bin)/python -m pytest
+test: $(installed) ## Run the whole test suite, two tests at a time: many of them wait.
+	$(bin)/python -m pytest --numprocesses 2 --dist worksteal
 
 .PHONY: bench
 bench: $(installed) $(peers)/.installed ## Measure everything that has a peer or a limit against it.
@@ -64,6 +64,10 @@ bench: $(installed) $(peers)/.installed ## Measure everything that has a peer or
 	$(bin)/holdfast bench record
 	$(bin)/holdfast bench overhead
 	$(bin)/holdfast bench recovery --peers-python $(peers)/bin/python
+
+.PHONY: testbed
+testbed: $(installed) ## Make faults for real on this machine and have each diagnosed (root; six minutes).
+	$(bin)/python testbed/live.py
 
 .PHONY: format
 format: $(installed) ## Rewrite the code in the house format.

@@ -2,10 +2,13 @@
 
 A server is installed with apt-get if it is missing, runs on loopback in a directory of its own for as long as
 the session does, and is ended by its process number. Where it cannot be had, its tests are skipped with the
-reason; with HOLDFAST_NO_SKIP=1 in the environment any skipped test makes the session fail.
+reason; with HOLDFAST_NO_SKIP=1 in the environment any skipped test makes the session fail. Workers that share
+the tests have servers of their own each, and install one at a time.
 """
 
+import compileall
 import contextlib
+import fcntl
 import os
 import pwd
 import shutil
@@ -21,6 +24,9 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from hypothesis import settings
+
+import holdfast
 
 INSTALL_WAIT_S = 600
 KILL_WAIT_S = 10
@@ -61,6 +67,15 @@ class _Unavailable(Exception):
     """A server cannot be had on this machine, and why."""
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    # How long an example takes says how busy the machine is, and nothing about what is tested.
+    settings.register_profile("unhurried", deadline=None)
+    settings.load_profile("unhurried")
+    # Where none may write bytecode, each of the hundreds of interpreters that are started would compile all.
+    if not hasattr(config, "workerinput"):
+        compileall.compile_dir(Path(holdfast.__file__).parent, quiet=1)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if skipped := _skips_that_fail(terminalreporter.config):
         terminalreporter.write_line(f"HOLDFAST_NO_SKIP: {skipped} skipped, which is a failure here", red=True)
@@ -72,9 +87,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def _skips_that_fail(config: pytest.Config) -> int:
-    if os.environ.get("HOLDFAST_NO_SKIP") != "1":
-        return 0
+    """How many; a worker, which reports to another process, leaves it to that one."""
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    if os.environ.get("HOLDFAST_NO_SKIP") != "1" or reporter is None:
+        return 0
     return len(reporter.stats.get("skipped", ()))
 
 
@@ -168,12 +184,21 @@ def _apt_install(package: str) -> None:
     if os.geteuid() != 0 and not shutil.which("sudo"):
         raise _Unavailable(f"{package} is not installed and we are neither root nor have sudo")
     install = ["install", "-y", "--no-install-recommends", package]
-    if _run_apt(install).returncode == 0:
-        return
-    _run_apt(["update"])
-    done = _run_apt(install)
+    with _alone():
+        if _run_apt(install).returncode == 0:
+            return
+        _run_apt(["update"])
+        done = _run_apt(install)
     if done.returncode != 0:
         raise _Unavailable(f"`apt-get {' '.join(install)}` failed: {done.stdout.strip()[-500:]}")
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """While another worker of this user installs something, wait: apt-get would rather fail."""
+    with (Path(tempfile.gettempdir()) / f"holdfast-install-{os.geteuid()}").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _run_apt(words: list[str]) -> "subprocess.CompletedProcess[str]":

@@ -73,7 +73,7 @@ def test_an_installation_that_hangs_is_a_skip_and_tells_why(tmp_path: Path) -> N
         (commands / name).chmod(0o755)
     for name in ("sleep", "timeout"):
         (commands / name).symlink_to(str(shutil.which(name)))
-    done = session(tmp_path, BROWSING, PATH=str(commands))
+    done = session(tmp_path, BROWSING, PATH=str(commands), TMPDIR=str(tmp_path))  # and a lock of its own
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 skipped" in done.stdout
     assert "chromium` took longer than 0.2 s" in done.stdout

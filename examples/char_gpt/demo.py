@@ -30,7 +30,7 @@ def main(home: Path, arguments: list[str]) -> int:
     disturbed = train(home, "disturbed", ("--nodes", 2, "--nproc-per-node", 2, *faults), arguments)
 
     say("Train again, with 2 members and without faults.")
-    undisturbed = train(home, "undisturbed", ("--nproc-per-node", 2), arguments)
+    undisturbed = train(home, "undisturbed", ("--nproc-per-node", 2, "--warm", 0), arguments)
 
     say("Compare the weights.")
     print(f"  disturbed    {disturbed}\n  undisturbed  {undisturbed}", file=sys.stderr)

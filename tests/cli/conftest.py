@@ -1,10 +1,11 @@
 """The command as a user runs it: a process of its own, with a home of its own."""
 
+import json
 import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +38,46 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {**kept, "HOLDFAST_HOME": str(tmp_path / "home"), "COLUMNS": "100", "NO_COLOR": "1"}
 
 
+@pytest.fixture(scope="session")
+def zygote() -> Iterator["subprocess.Popen[bytes]"]:
+    """A process that has imported every verb (zygote.py), of which commands are forked."""
+    with subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("zygote.py"))],
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # only a process without threads may be forked
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        yield process
+
+
 @pytest.fixture
-def holdfast(environment: dict[str, str], tmp_path: Path) -> Callable[..., Outcome]:
-    def run(*arguments: str | Path, **variables: str) -> Outcome:
+def holdfast(
+    environment: dict[str, str], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, zygote: Any
+) -> Callable[..., Outcome]:
+    """Runs the command in a process that is forked; where a variable is one that an interpreter reads as it
+    starts, in a new one.
+    """
+    streams = tmp_path_factory.mktemp("streams")
+
+    def fork(words: list[str], variables: dict[str, str]) -> Outcome:
+        call = {
+            "arguments": words,
+            "environment": variables,
+            "folder": str(tmp_path),
+            "out": str(streams / "out"),
+            "err": str(streams / "err"),
+            "limit_s": RUN_WAIT_S,
+        }
+        zygote.stdin.write(json.dumps(call).encode() + b"\n")  # not every argument is UTF-8
+        zygote.stdin.flush()
+        code = int(zygote.stdout.readline())
+        out, err = ((streams / name).read_text(encoding="utf-8") for name in ("out", "err"))
+        return Outcome(code=code, out=out, err=err)
+
+    def start(words: list[str], variables: dict[str, str]) -> Outcome:
         done = subprocess.run(
-            [sys.executable, "-m", "holdfast", *map(str, arguments)],
-            env={**environment, **variables},
+            [sys.executable, "-m", "holdfast", *words],
+            env=variables,
             cwd=tmp_path,
             capture_output=True,
             encoding="utf-8",
@@ -51,6 +86,12 @@ def holdfast(environment: dict[str, str], tmp_path: Path) -> Callable[..., Outco
             check=False,
         )
         return Outcome(code=done.returncode, out=done.stdout, err=done.stderr)
+
+    def run(*arguments: str | Path, **variables: str) -> Outcome:
+        is_for_interpreter = any(name.startswith("PYTHON") for name in variables)
+        return (start if is_for_interpreter else fork)(
+            [str(word) for word in arguments], {**environment, **variables}
+        )
 
     return run
 

@@ -18,6 +18,7 @@ import pytest
 from holdfast.cli import main
 from holdfast.record.events import encode
 from holdfast.record.store import Selection, open_store
+from holdfast.signals.reading import Reading
 from holdfast.signals.store import Store
 
 ROOT = Path(__file__).parents[2]
@@ -117,7 +118,10 @@ def test_sources_that_all_fail_are_a_failure(holdfast: Callable[..., Any], tmp_p
         (["--slurm", "--listen", "127.0.0.1:99999"], "'127.0.0.1:99999' is no address to listen at."),
         (["--redfish", "cdu-1=10.0.0.7"], "--redfish: This is no URL of a Redfish service."),
         (["--redfish", "https://[", "--once"], "--redfish: This is no URL of a Redfish service."),
+        (["--redfish", "http://10.0.0.7", "--redfish", "http://10.0.0.7/"], "10.0.0.7 is there twice."),
         (["--slurm", "--every", "0"], "'0' is no time at all"),
+        (["--slurm", "--keep", "1d"], "--keep is about stored readings."),
+        (["--slurm", "--listen", "a..b:80"], "Nobody can listen at a..b:80"),
         (
             ["--slurm", "--record", "--xid-policy", "gone.toml"],
             "The XID policy cannot be read from gone.toml",
@@ -223,6 +227,22 @@ def test_readings_are_stored_where_the_other_verbs_look(
             frame = store.frame("FlowLitersPerMinute", (at_ns - 60 * 10**9, at_ns + 10**9))
         assert frame is not None
         assert frame.subjects == ("cdu-0000",)  # and not the water of the facility
+
+
+def test_what_is_older_than_it_is_kept_for_is_deleted(
+    holdfast: Callable[..., Any], ports: Path, tmp_path: Path
+) -> None:
+    signals = tmp_path / "signals"
+    with Store(signals) as store:
+        store.append([Reading(metric="old", labels={}, at_ns=10**18, value=1.0)])
+    arguments = ("collect", "--infiniband", ports, "--once", "--json", "--signals", signals)
+    assert holdfast(*arguments).code == 0
+    with Store(signals) as store:
+        assert "old" in store.metrics()
+    assert holdfast(*arguments, "--keep=30d").code == 0
+    with Store(signals) as store:
+        assert "old" not in store.metrics()
+        assert len(store.metrics()) > 1
 
 
 def test_rounds_are_printed_where_nothing_else_was_asked_for(

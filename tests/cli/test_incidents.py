@@ -69,6 +69,15 @@ def test_the_list_fits_a_narrow_terminal(holdfast: Holdfast) -> None:
     assert "facilities" in lines[1]
 
 
+@pytest.mark.usefixtures("recorded")
+def test_what_does_not_fit_goes_on_below_and_is_never_cut(holdfast: Holdfast) -> None:
+    done = holdfast("incidents", COLUMNS="60")
+    lines = done.out.splitlines()
+    assert max(map(len, lines)) <= 60
+    assert lines[1].split() == ["incident", "state", "(UTC)", "slower", "GPU-h", "owner", "cause"]
+    assert [word for word in done.out.split() if word in ("open", "over")] == ["open", "over", "open"]
+
+
 def test_no_incident_is_said_so(holdfast: Holdfast) -> None:
     done = holdfast("incidents")
     assert (done.code, done.out, done.err) == (0, "", "The record has no incident.\n")

@@ -2,7 +2,6 @@
 
 import os
 import socket
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -110,17 +109,6 @@ def test_a_database_that_was_cut_off(holdfast: Any, data: Path, tmp_path: Path) 
     path = tmp_path / "home" / "record.sqlite"
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     complaint(holdfast("report"))
-
-
-def test_a_locked_database(holdfast: Any, data: Path, tmp_path: Path) -> None:
-    holdfast("import", data / GOOGLE)
-    connection = sqlite3.connect(tmp_path / "home" / "record.sqlite", isolation_level=None)
-    connection.execute("BEGIN EXCLUSIVE")
-    try:
-        assert "locked" in complaint(holdfast("import", data / GOOGLE)).lower()
-    finally:
-        connection.rollback()
-        connection.close()
 
 
 def test_an_unreachable_postgresql(holdfast: Any) -> None:

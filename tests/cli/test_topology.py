@@ -54,6 +54,11 @@ def serving(answers: Mapping[str, object]) -> Iterator[str]:
             answer = answers.get(path)
             self.wfile.write(msgspec.json.encode(answer(asked) if callable(answer) else answer))
 
+        def do_POST(self) -> None:
+            form = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            self.path += f"?{form}"
+            self.do_GET()
+
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             pass
 
@@ -162,9 +167,19 @@ def test_the_example_passes_the_check_and_the_schema_is_printed(holdfast: Holdfa
         (
             "nodes:\n  n1:",
             ["show", "--prometheus", "http://127.0.0.1:9"],
-            "http://127.0.0.1:9 cannot be asked",
+            "http://127.0.0.1:9 cannot be reached: ",
         ),
-        ("nodes:\n  n1:", ["show", "--redfish", "http://127.0.0.1:9"], "http://127.0.0.1:9 cannot be asked"),
+        (
+            "nodes:\n  n1:",
+            ["show", "--prometheus", "http://[::1"],
+            "is no URL of a Prometheus.",
+        ),
+        ("nodes:\n  n1:", ["show", "--redfish", "http://[::1"], "This is no URL of a Redfish service."),
+        (
+            "nodes:\n  n1:",
+            ["show", "--redfish", "http://127.0.0.1:9"],
+            "127.0.0.1:9 does not answer",
+        ),
         ("nodes:\n  n1:", ["show", "--kubernetes", "no.json"], "The nodes cannot be read from no.json"),
     ],
 )
@@ -210,7 +225,29 @@ def test_what_is_no_prometheus_is_refused(holdfast: Holdfast) -> None:
     with serving({"/api/v1/series": {"status": "error"}}) as url:
         done = holdfast("topology", "show", "--prometheus", url)
     assert done.code == 2
-    assert "does not answer as Prometheus does (status 200)" in done.err
+    assert "answered 200: OK." in done.err
+
+
+def test_a_redfish_without_cooling_units_is_told(holdfast: Holdfast) -> None:
+    with serving({"/redfish/v1/ThermalEquipment/CDUs": "<html>"}) as url:
+        done = holdfast("topology", "show", "--redfish", url)
+    assert done.code == 2
+    assert "has no cooling unit that could be read." in done.err
+
+
+@pytest.mark.parametrize("system", ["--prometheus", "--redfish"])
+def test_passwords_are_told_nobody(holdfast: Holdfast, system: str) -> None:
+    done = holdfast("topology", "show", system, "http://ada:tide@127.0.0.1:9")
+    assert done.code == 2
+    assert "127.0.0.1:9" in done.err
+    assert "tide" not in done.err
+
+
+def test_a_chain_is_shown_as_far_as_it_is_a_picture(holdfast: Holdfast, tmp_path: Path) -> None:
+    links = [f"  s{number}: {{depends_on: s{number - 1}}}" for number in range(1, 3000)]
+    (tmp_path / "chain.yaml").write_text("\n".join(["subjects:", "  s0: {}", *links]), encoding="utf-8")
+    done = holdfast("topology", "show", "s2999", "--topology", "chain.yaml")
+    assert (done.code, "s2980" in done.out, "…" in done.out) == (0, True, True)
 
 
 def test_slurm_is_asked_for_nodes_and_jobs(holdfast: Holdfast, slurm: Path, tmp_path: Path) -> None:
@@ -236,8 +273,16 @@ def await_running(environment: Mapping[str, str]) -> None:
 def test_where_slurm_is_not_there_it_is_told(holdfast: Holdfast, tmp_path: Path) -> None:
     done = holdfast("topology", "show", "--slurm", PATH=str(tmp_path))
     assert done.code == 2
-    assert "There is no scontrol here." in done.err
+    assert "There is no command scontrol here." in done.err
     (tmp_path / "scontrol").write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2; exit 1\n")
     (tmp_path / "scontrol").chmod(0o755)
     done = holdfast("topology", "show", "--slurm", PATH=str(tmp_path))
-    assert "`scontrol show node` failed: Unable to contact slurm controller." in done.err
+    assert "scontrol failed: Unable to contact slurm controller." in done.err
+
+
+def test_a_name_that_is_no_text_is_survived(holdfast: Holdfast, tmp_path: Path) -> None:
+    for command, printed in (("scontrol", r"NodeName=n\377 Gres=gpu:2\n"), ("squeue", '{"jobs":[]}')):
+        (tmp_path / command).write_text(f"#!/bin/sh\nprintf '{printed}'\n", encoding="utf-8")
+        (tmp_path / command).chmod(0o755)
+    done = holdfast("topology", "show", "--slurm", "--json", PATH=str(tmp_path))
+    assert done.json["kinds"]["gpu"]["count"] == 2

@@ -104,6 +104,8 @@ def test_a_site_has_the_last_word() -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
+        (f"[xid.{'9' * 5000}]", "is no XID"),
+        (f"a = {'[' * 5000}", "This is no TOML"),
         ("[xid.63]\naction = 'dance'", "Invalid enum value 'dance'"),
         ("[xid.63]\nactoin = 'drain'", "unknown field `actoin`"),
         ("[xid.sixty]\naction = 'drain'", "'sixty' is no XID"),

@@ -115,6 +115,24 @@ def test_an_open_alert_is_good_for_several_sendings_and_no_longer(receiver: Any,
     assert len(receiver.bodies) <= 2  # only closing sent it again
 
 
+def test_a_severity_that_wavers_is_one_alert(receiver: Any, incident: Make) -> None:
+    with Alertmanager(receiver.url) as channel:
+        for slowdown in (1.2, 1.3, 1.2, 1.3, 1.2):
+            channel.hold([alert(incident(slowdown=slowdown))])
+        bodies = receiver.wait(lambda bodies: any(len(body) == 2 for body in bodies))
+    # The milder one is over, and the graver one stays.
+    ends_s = {one["labels"]["severity"]: datetime.fromisoformat(one["endsAt"]) for one in bodies[-1]}
+    assert ends_s["warning"] < ends_s["critical"]
+    assert [one["labels"]["severity"] for one in receiver.bodies[-1]] == ["critical"]
+
+
+def test_who_may_ask_prometheus_is_not_told_to_whom_the_alert_goes(receiver: Any, incident: Make) -> None:
+    with Alertmanager(receiver.url, generator="http://ops:secret@prometheus.example:9090/") as channel:
+        channel.hold([alert(incident())])
+        (body,) = receiver.wait(lambda bodies: bool(bodies))
+    assert body[0]["generatorURL"].startswith("http://prometheus.example:9090/graph?")
+
+
 @pytest.mark.parametrize("url", ["", "alertmanager:9093", "ftp://host", "http://", "http://host:port"])
 def test_a_url_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(InputError, match="URL of the Alertmanager"):

@@ -26,6 +26,16 @@ def test_one_message_joins_infrastructure_runtime_and_money(incident: Make) -> N
     assert (told.starts_ns, told.ends_ns) == (incident().began_ns, None)
 
 
+def test_of_what_is_over_nothing_is_said_to_go_on(incident: Make) -> None:
+    over = incident(ended_ns=incident().began_ns + 600 * 10**9)
+    assert summary(over).startswith("pretrain was 33 % slower, 49.90 USD: coolant flow")
+    assert alert(over).annotations["description"].splitlines()[1:] == [
+        "Runtime: pretrain was 33 % slower, 1 min 28 s of it lost. Late: 31 members, n[00000-00030].",
+        "Money: 12.5 GPU-hours (49.90 USD); the run is done 1 min 28 s later."
+        " The price of a GPU-hour is assumed.",
+    ]
+
+
 def test_labels_say_whose_it_is(incident: Make) -> None:
     assert alert(incident()).labels == {
         "alertname": "HoldfastIncident",

@@ -109,12 +109,73 @@ def test_one_look_without_it_is_not_the_end(incident: Make, began_ns: int) -> No
 def test_a_bill_that_doubles_is_news(incident: Make, began_ns: int) -> None:
     cost = incident().cost
     assert cost is not None
+
+    def after(hours: float) -> Incident:
+        return incident(
+            cost=msgspec.structs.replace(cost, lost_gpu_hours=hours * 130, gpu_hours_per_hour=130)
+        )
+
+    book = Casebook()
+    book.take([after(0.01)], began_ns)
+    # First after a quarter of an hour: twice nearly nothing is nearly nothing.
+    looks = [0.02, 0.04, 0.1, 0.24, 0.25, 0.49, 0.5, 0.9, 1.0]
+    news = [hours for hours in looks if told(book.take([after(hours)], began_ns + round(hours * 3_600) * S))]
+    assert news == [0.25, 0.5, 1.0]
+
+
+def test_that_the_run_feels_it_now_is_news_once(incident: Make, began_ns: int) -> None:
+    cost = incident().cost
+    assert cost is not None
+    free = msgspec.structs.replace(
+        cost, lost_gpu_hours=0.0, usd=0.0, gpu_hours_per_hour=0.0, usd_per_hour=0.0
+    )
+    early = incident(slowdown=1.0, cost=free)
+    book = Casebook()
+    assert told(book.take([early], began_ns)) == [("open", "pretrain/s1")]
+    assert told(book.take([early], began_ns + 10 * S)) == []
+    felt = incident(slowdown=1.02, cost=msgspec.structs.replace(free, lost_gpu_hours=0.1))
+    (change,) = book.take([felt], began_ns + 20 * S).changes
+    assert (change.state, change.incident.slowdown) == ("changed", 1.02)
+    assert told(book.take([early], began_ns + 30 * S)) == []
+    assert told(book.take([felt], began_ns + 40 * S)) == []
+
+
+def test_what_becomes_graver_is_news_and_what_wavers_is_not(incident: Make, began_ns: int) -> None:
+    book = Casebook()
+    looks = [1.1, 1.24, 1.26, 1.24, 1.26, 1.02, 1.3]
+    said = [
+        told(book.take([incident(slowdown=slowdown)], began_ns + number * 10 * S))
+        for number, slowdown in enumerate(looks)
+    ]
+    assert [bool(changes) for changes in said] == [True, False, True, False, False, False, False]
+
+
+def test_a_cause_that_is_found_for_what_was_unknown_is_the_same_incident(
+    incident: Make, began_ns: int
+) -> None:
+    book = Casebook()
+    unknown = incident(subject="pretrain", mechanism="unknown", verdict="unknown", evidence=(), affected=())
+    book.take([unknown], began_ns + 40 * S)
+    assert told(book.take([incident(affected=())], began_ns + 50 * S)) == [("changed", "pretrain/s1")]
+    assert len(book.open) == 1
+
+
+def test_a_look_at_the_past_ends_nothing_that_came_later(incident: Make, began_ns: int) -> None:
+    changes = Casebook().take([incident()], began_ns + 40 * S).changes
+    at_ns = began_ns - 600 * S
+    assert told(Casebook(changes, now_ns=at_ns, is_only_look=True).take([], at_ns)) == []
+
+
+def test_what_came_back_costs_from_then_on(incident: Make, began_ns: int) -> None:
+    cost = incident().cost
+    assert cost is not None
     book = Casebook()
     book.take([incident()], began_ns + 40 * S)
-    more = msgspec.structs.replace(cost, lost_gpu_hours=1.9 * cost.lost_gpu_hours)
-    assert told(book.take([incident(cost=more)], began_ns + 50 * S)) == []
-    twice = msgspec.structs.replace(cost, lost_gpu_hours=2 * cost.lost_gpu_hours)
-    assert told(book.take([incident(cost=twice)], began_ns + 60 * S)) == [("changed", "pretrain/s1")]
+    book.take([incident(ended_ns=began_ns + 300 * S)], began_ns + 310 * S)
+    book.take([incident(began_ns=began_ns + 500 * S)], began_ns + 536 * S)
+    (known,) = book.open
+    assert known.cost is not None
+    assert known.cost.lost_gpu_hours == pytest.approx(cost.lost_gpu_hours + 0.01 * cost.gpu_hours_per_hour)
 
 
 def test_cost_goes_on_growing_when_the_window_has_left_the_beginning_behind(

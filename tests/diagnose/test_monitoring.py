@@ -92,6 +92,26 @@ def test_alertmanager_takes_its_settings(alertmanager: object) -> None:
     assert "SUCCESS" in said("amtool", "check-config", FOLDER / "alertmanager.yml")
 
 
+@pytest.mark.parametrize(
+    ("owner", "seam", "told"),
+    [
+        ("facilities", "facilities-ml", {"training", "facilities"}),
+        ("network", "gpu-fabric-pool", {"training", "network"}),
+        ("platform", "gpu-fabric-pool", {"training", "hardware"}),
+        ("serving", "gpu-fabric-pool", {"training", "serving"}),
+        ("storage", "runtime-schedule-finance", {"finance", "storage"}),
+        ("scheduling", "runtime-schedule-finance", {"finance", "scheduling"}),
+        ("training", "runtime-schedule-finance", {"finance", "training"}),
+        ("training", "none", {"training"}),
+        ("a-team-of-its-own", "facilities-ml", {"training"}),
+    ],
+)
+def test_who_can_mend_it_is_told(alertmanager: object, owner: str, seam: str, told: set[str]) -> None:
+    labels = [f"owner={owner}", f"seam={seam}", "severity=warning", "alertname=HoldfastIncident"]
+    settings = f"--config.file={FOLDER / 'alertmanager.yml'}"
+    assert {*said("amtool", "config", "routes", "test", settings, *labels).strip().split(",")} == told
+
+
 def test_prometheus_takes_every_query_of_the_dashboard(prometheus: str) -> None:
     for query in queries():
         url = f"{prometheus}/api/v1/query?{urllib.parse.urlencode({'query': query})}"

@@ -108,6 +108,15 @@ def test_a_name_cannot_break_out_of_its_query(url: str) -> None:
 # -- what goes wrong ----------------------------------------------------------------------------------
 
 Answer = tuple[int, bytes]
+
+
+def _matrix(values: str) -> bytes:
+    """An answer with one series that has these values."""
+    return EMPTY.replace(
+        b"[]", f'[{{"metric": {{"hostname": "n1", "gpu": "0"}}, "values": {values}}}]'.encode()
+    )
+
+
 Seen = list[tuple[str, dict[str, str]]]
 
 
@@ -151,7 +160,13 @@ def answering(answer: Callable[[int], Answer]) -> Iterator[tuple[str, Seen]]:
         ((400, b'{"status":"error","error":"parse error: x."}'), "answered 400: parse error: x.$", 1),
         ((404, b'{"status":"error","error":""}'), "answered 404: Not Found", 1),
         ((503, b"<h1>tired</h1>"), "answered 503: <h1>tired</h1>", 3),
-        ((422, b'{"status":"error","error":"too many samples"}'), "cannot give DCGM_FI_DEV_GPU_TEMP", 7),
+        ((200, _matrix('[[1, "abc"]]')), "not as a Prometheus does", 1),
+        ((200, _matrix("[[1]]")), "not as a Prometheus does", 1),
+        (
+            (422, b'{"status":"error","error":"too many samples"}'),
+            "will not give so much: too many samples",
+            7,
+        ),
     ],
 )
 def test_what_goes_wrong_is_said_in_a_sentence(answer: Answer, sentence: str, requests: int) -> None:

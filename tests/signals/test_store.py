@@ -102,6 +102,14 @@ def test_what_is_old_is_forgotten(tmp_path: Path) -> None:
     assert frame.values[:, 0].tolist() == pytest.approx([np.nan, np.nan, 2, 3], nan_ok=True)
 
 
+def test_a_file_that_is_none_of_ours_is_told(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        store.append([reading(0, 1.0)])
+        (tmp_path / "0_9_0_abc.parquet").write_bytes(b"no such format")
+        with pytest.raises(StoreError, match=r"cannot be read: .*0_9_0_abc.parquet"):
+            store.metrics()
+
+
 def test_a_coarser_rhythm_gets_a_coarser_grid(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         store.append([reading(scrape, 1.0) for scrape in range(0, 18, 6)])

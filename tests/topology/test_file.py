@@ -2,7 +2,6 @@
 
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.record.errors import InputError
 from holdfast.topology import document
-from holdfast.topology.file import Described, example, load, read, schema
+from holdfast.topology.file import Described, example, read, schema
 from holdfast.topology.file_format import TopologyFile
 
 LOAD_S_MAX = 30.0
@@ -139,6 +138,20 @@ MISTAKES = [
     ("node:\n  n1:", "line 1: A topology has no key `node`", "Did you mean `nodes`?"),
     ("nodes:\n  n1:\n    gpu: 8", "line 3: `nodes.n1` has no key `gpu`", "Did you mean `gpus`?"),
     ("nodes:\n  n1:\n    gpus: eight", "line 3: `nodes.n1.gpus` is text, and must be a whole number", ""),
+    ("nodes:\n  n[1-2]: {gpus: 8}\n  n[2-3]: {gpus: 4}", "line 3: 'n2' is there twice", "Leave one out."),
+    ("version: !!int x", "line 1: This is no int that can be read", "quotes"),
+    ("version: !!int ''", "line 1: This is no int that can be read", "quotes"),
+    ("version: !!bool x", "line 1: This is no bool that can be read", "quotes"),
+    (f"version: {'9' * 5000}", "line 1: This is no int that can be read", "quotes"),
+    ("racks: [a]", "line 1: `racks` is a list, and must be a table", ""),
+    (f"nodes:\n  n1:\nracks:\n  r: {'9' * 5000} each", "is no list of names", "`4 each`"),
+    (f"nodes:\n  n1:\nracks:\n  r: n[{'9' * 5000}]", "is no list of names", "`4 each`"),
+    (
+        "nodes:\n  n[0-1999]:\npools:\n  p: {engines: 'n[0-999]'}\n"
+        "  d: {engines: 'n[1000-1999]', receives_from: p}",
+        "From engines of 'p' to those of 'd' there are more than 500,000 links",
+        "smaller pools",
+    ),
     ("nodes: 7", "line 1: `nodes` is a whole number, and must be a table", ""),
     ("nodes:\n  n1: {gpus: -1}", "line 2: `nodes.n1.gpus` is not as it must be: expected `int` >= 0", ""),
     ("version: 2", "line 1: `version` is not as it must be", ""),
@@ -233,11 +246,9 @@ def hundred_thousand() -> str:
     return text
 
 
-def test_a_hundred_thousand_gpus_load_in_seconds(tmp_path: Path) -> None:
-    path = tmp_path / "topology.yaml"
-    path.write_text(hundred_thousand(), encoding="utf-8")
-    begun = time.perf_counter()
-    topology = load(path)
-    assert time.perf_counter() - begun < LOAD_S_MAX
+def test_a_hundred_thousand_gpus_load_in_seconds() -> None:
+    begun = time.process_time()
+    topology = described(hundred_thousand()).topology
+    assert time.process_time() - begun < LOAD_S_MAX
     assert len(topology.names("gpu")) == 100_000
     assert len(topology.blast_radius("cdu-0003", "member")) == 32

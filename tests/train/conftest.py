@@ -25,7 +25,7 @@ from holdfast.record.recorder import Recorder
 from holdfast.run import wire
 from holdfast.run.coordinator import Coordinator
 from holdfast.run.state import Ending, Policy
-from holdfast.train.group import GroupBroken, Transfer
+from holdfast.train.group import GroupBroken, Sending, Transfer
 
 RUN_S_MAX = 120.0
 LETTER_S_MAX = 20.0
@@ -157,6 +157,9 @@ class LoopbackGroup:
 
     def settle(self) -> None:
         pass
+
+    def sending(self) -> tuple[Sending, ...]:
+        return ()
 
     def abort(self) -> None:
         pass

@@ -82,6 +82,27 @@ def test_what_is_under_way_is_kept_although_nobody_else_has_it(pair: list[GlooGr
     assert all(bool((tensor == number).all()) for number, tensor in enumerate(arrived))
 
 
+def test_connections_tell_how_long_they_were_sending_and_go_on_as_before(pair: list[GlooGroup]) -> None:
+    """To ask must not change how gloo uses them, which would then wait for ever."""
+    size = 1 << 24
+
+    def exchanged() -> None:
+        received = torch.empty(size, dtype=torch.uint8)
+        receiving = pair[1].exchange([], [(received, 0)], 1)
+        pair[0].exchange([(torch.ones(size, dtype=torch.uint8), 1)], [], 1).wait()
+        receiving.wait()
+
+    before = pair[0].sending()
+    for _ in range(4):
+        exchanged()
+        assert len(pair[0].sending()) == len(before)
+    after = pair[0].sending()
+    assert len(before) >= 1  # both ends are in this process
+    assert sum(sending.busy_s for sending in after) > sum(sending.busy_s for sending in before)
+    pair[0].close()
+    assert pair[0].sending() == ()
+
+
 def fails_within(work: Callable[[], None], end: Callable[[], None]) -> float:
     """How long after `end` an operation that waits fails."""
     with ThreadPoolExecutor(1) as pool:

@@ -30,8 +30,9 @@ def plan_of(seed: int, members: int) -> tuple[PlannedFault, ...]:
     )
 
 
-@pytest.mark.parametrize("lanes", [8, 16])
-@pytest.mark.parametrize(("nodes", "slots"), [(1, 1), (2, 1), (3, 1), (2, 2)])
+@pytest.mark.parametrize(
+    ("nodes", "slots", "lanes"), [(1, 1, 8), (2, 1, 16), (3, 1, 8), (3, 1, 16), (2, 2, 8)]
+)
 def test_fifty_kills_leave_no_trace(cluster: Any, nodes: int, slots: int, lanes: int) -> None:
     seed = 1000 * lanes + 10 * nodes + slots
     undisturbed = cluster.train("plain", steps=STEPS, lanes=lanes)

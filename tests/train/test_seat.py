@@ -89,6 +89,11 @@ class ScriptedControl:
     def at(self, step: int, stage: wire.Stage) -> None:
         pass
 
+    is_asked = False
+
+    def reports(self, report: Callable[[], wire.Spent | None]) -> None:
+        pass
+
     def strike(self, step: int, moment: wire.Moment, rank: int, size: int) -> None:
         pass
 

@@ -32,7 +32,7 @@ from holdfast.topology.graph import Topology
 LIVE_NS_MAX = 86_400 * 10**9
 """A run of which nothing was recorded for longer than this is not live, whether or not it said goodbye."""
 NO_TOPOLOGY = (
-    "holdfast: There is no topology: what several machines have in common cannot be told.\n"
+    "holdfast: There is no topology file: what machines have in common is known only as far as labels tell.\n"
     "  hint: `holdfast topology show --example > topology.yaml` makes a file to begin with."
 )
 CONTEXT_KINDS = (
@@ -71,10 +71,11 @@ def described(path: Path | None, prometheus_url: str | None) -> Described:
 
     Without either there is still the run itself to look at: that is said, and not refused.
     """
-    if path is None and prometheus_url is None and not (home() / TOPOLOGY_FILE).exists():
+    if path is None and not (home() / TOPOLOGY_FILE).exists():
         click.echo(NO_TOPOLOGY, err=True)
-        nothing = file.read("")
-        return nothing.described(nothing.survey)
+        if prometheus_url is None:
+            nothing = file.read("")
+            return nothing.described(nothing.survey)
     return load_topology(path, Systems(prometheus=prometheus_url))
 
 

@@ -1,7 +1,6 @@
 """`holdfast collect`: one process for a node or a site that reads what exporters do not give."""
 
 import os
-import re
 import signal
 import socket
 import time
@@ -12,11 +11,11 @@ from types import FrameType
 from typing import Any, get_args
 
 import click
-import httpx
 import msgspec
 
 from holdfast.cli.collect_faults import FaultRecord, Names
 from holdfast.cli.collect_outlets import Collected, Outlet, printing, recording, serving, storing, tell
+from holdfast.cli.collect_services import redfish_service
 from holdfast.cli.durations import some_seconds
 from holdfast.cli.record import home, json_option, store_option
 from holdfast.cli.signal_sources import SIGNALS_DIRECTORY
@@ -28,7 +27,7 @@ from holdfast.signals.collectors import Collector
 from holdfast.signals.collectors.infiniband import SYSFS, InfinibandCollector, ports_by_address
 from holdfast.signals.collectors.kernel_log_collector import KernelLogCollector
 from holdfast.signals.collectors.nvml import NvmlCollector
-from holdfast.signals.collectors.redfish import RedfishCollector, Service
+from holdfast.signals.collectors.redfish import RedfishCollector
 from holdfast.signals.collectors.rounds import Outcome, Rounds
 from holdfast.signals.collectors.slurm import SlurmCollector
 from holdfast.signals.frame import Labels
@@ -36,7 +35,6 @@ from holdfast.signals.frame import Labels
 STDIN = "-"
 DEFAULT_SIGNALS = ""
 """`--signals` without a directory: the one that the other verbs read."""
-_HOST = re.compile(r"[\w.:-]+")
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +53,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     once: bool
     listen: str | None
     signals: str | None
+    keep_s: float | None
     record: bool
     store_url: str | None
     xid_source: Source
@@ -103,6 +102,13 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     metavar="[DIR]",
     help="Keep the readings in the embedded store.  [dir: $HOLDFAST_SIGNALS, or signals in $HOLDFAST_HOME]",
 )
+@click.option(
+    "--keep",
+    "keep_s",
+    type=some_seconds,
+    metavar="TIME",
+    help="Delete stored readings that are older: 30d, say.",
+)
 @click.option("--record", is_flag=True, help="Record faults of the kernel log.")
 @store_option
 @click.option(
@@ -128,6 +134,8 @@ def command(**flags: Any) -> int:
     given = msgspec.convert(flags, _Flags)
     if given.once and given.listen is not None:
         raise InputError("With --once there is nobody to listen.", hint="Leave out --once or --listen.")
+    if given.keep_s is not None and given.signals is None:
+        raise InputError("--keep is about stored readings.", hint="Store them with --signals.")
     with ExitStack() as stack:
         sources = _Sources(given, SystemClock())
         for collector in sources.all:
@@ -176,7 +184,7 @@ def _outlets(given: _Flags, names: Callable[[], Names]) -> Iterator[AbstractCont
     if given.record:
         yield recording(_fault_record(given), names)
     if given.signals is not None:
-        yield storing(_signals_directory(given.signals), step_s=given.every_s)
+        yield storing(_signals_directory(given.signals), step_s=given.every_s, keep_s=given.keep_s)
     if given.listen is not None:
         yield serving(given.listen)
     kept = given.record or given.signals is not None or given.listen is not None
@@ -203,7 +211,7 @@ class _Sources:
         self._nvml = NvmlCollector(clock=clock, host=host) if given.nvml else None
         self._log = _kernel_log(given, clock, host, self._gpus)
         self._slurm = SlurmCollector(clock=clock) if given.slurm else None
-        self._redfish = [RedfishCollector(_service(text, given), clock=clock) for text in given.redfish]
+        self._redfish = _redfish(given, clock)
         ports = InfinibandCollector(self._sysfs, clock=clock, host=host) if given.infiniband else None
         chosen: list[Collector | None] = [ports, self._nvml, self._log, self._slurm, *self._redfish]
         self.all = [collector for collector in chosen if collector is not None]
@@ -229,6 +237,24 @@ class _Sources:
         return self._nvml.gpus() if self._nvml else {}
 
 
+def _redfish(given: _Flags, clock: Clock) -> list[RedfishCollector]:
+    services = [
+        redfish_service(
+            text,
+            session=given.redfish_session,
+            verify=not given.redfish_insecure,
+            authority=given.redfish_ca,
+        )
+        for text in given.redfish
+    ]
+    titles = [service.title for service in services]
+    if twice := [title for title in titles if titles.count(title) > 1]:
+        raise InputError(
+            f"--redfish: {twice[0]} is there twice.", hint="Give each service a name: NAME=https://HOST."
+        )
+    return [RedfishCollector(service, clock=clock) for service in services]
+
+
 def _kernel_log(
     given: _Flags, clock: Clock, host: str, gpus: Callable[[], dict[str, Labels]]
 ) -> KernelLogCollector | None:
@@ -236,27 +262,3 @@ def _kernel_log(
         return None
     path = None if given.kernel_log == STDIN else Path(given.kernel_log)
     return KernelLogCollector(path, clock=clock, host=host, gpus=gpus, whole=given.once)
-
-
-def _service(text: str, given: _Flags) -> Service:
-    """`cdu-0000=https://10.0.0.7`, or the URL alone."""
-    name, separator, url = text.partition("=")
-    if not separator or "/" in name:
-        name, url = "", text
-    try:
-        address = httpx.URL(url)
-    except httpx.InvalidURL:
-        address = httpx.URL("")
-    if address.scheme not in ("http", "https") or not _HOST.fullmatch(address.host):
-        raise InputError(
-            "--redfish: This is no URL of a Redfish service.", hint="Write https://HOST or NAME=https://HOST."
-        )
-    return Service(
-        url=str(address.copy_with(userinfo=b"")),
-        name=name,
-        user=address.username or os.environ.get("HOLDFAST_REDFISH_USER", ""),
-        password=address.password or os.environ.get("HOLDFAST_REDFISH_PASSWORD", ""),
-        session=given.redfish_session,
-        verify=not given.redfish_insecure,
-        authority=given.redfish_ca,
-    )

@@ -64,8 +64,11 @@ def recording(record: FaultRecord, names: Callable[[], Names]) -> Iterator[Outle
 
 
 @contextmanager
-def storing(path: Path, *, step_s: float) -> Iterator[Outlet]:
-    """Readings into the store of signals, but for the facility's water, which is no coolant of a rack."""
+def storing(path: Path, *, step_s: float, keep_s: float | None) -> Iterator[Outlet]:
+    """Readings into the store of signals, but for the facility's water, which is no coolant of a rack.
+
+    keep_s: what is older than this is deleted; None: nothing is.
+    """
     from holdfast.signals.store import Store
 
     complaints = _Complaints()
@@ -74,6 +77,8 @@ def storing(path: Path, *, step_s: float) -> Iterator[Outlet]:
         def outlet(collected: Collected) -> None:
             with complaints.caught():
                 store.append(reading for reading in collected.readings if not is_facility_water(reading))
+                if keep_s is not None:
+                    store.forget(collected.at_ns - round(keep_s * 1e9))
 
         yield outlet
 
@@ -91,9 +96,10 @@ def serving(address: str) -> Iterator[Outlet]:
     registry.register(exposition)
     try:
         server, thread = start_http_server(port, addr=host, registry=registry)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter for a host that is no name
+        reason = getattr(error, "strerror", None) or error
         raise InputError(
-            f"Nobody can listen at {address}: {error.strerror or error}.", hint="Is the port taken?"
+            f"Nobody can listen at {address}: {reason}.", hint="Is the host this one, and the port free?"
         ) from None
     click.echo(f"holdfast: Serving the readings at http://{host}:{server.server_port}/metrics", err=True)
 

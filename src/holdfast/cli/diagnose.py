@@ -1,6 +1,6 @@
 """`holdfast diagnose`: why a run is slow, whose problem it is, what it costs and what to do."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
@@ -95,19 +95,23 @@ def _answered(given: _Flags) -> Answer:
             window_s=given.window_s,
         )
         seen = runs_in(source, setting.window_ns(at_ns))
-        if run not in seen and run not in {summary.run for summary in store.runs()}:
-            _refuse(run, seen)
-        book = Casebook(diagnosed.changes_of(store, run), now_ns=at_ns, is_only_look=True)
+        recorded = {summary.run for summary in store.runs() if summary.run}
+        if run not in seen | recorded:
+            _refuse(run, seen | recorded)
+        known = diagnosed.changes_of(store, run)
+        book = Casebook(known, now_ns=at_ns, is_only_look=True)
         assessment = look(setting, [run], at_ns, book.since_ns)
         taken = book.take(assessment.incidents, at_ns, unseen={run} - seen)
     if given.record:
         _write(taken.changes)
+        known += taken.changes
     return Answer(
         run=run,
         at_ns=at_ns,
         window_s=given.window_s,
         sees_run=run in seen,
         incidents=taken.incidents,
+        recorded=frozenset(change.incident.name for change in known),
         flaws=assessment.flaws,
     )
 
@@ -121,8 +125,8 @@ def _asked_for(store: Store, given: _Flags) -> tuple[str, int]:
     return run, at_ns if given.at_ns is None else given.at_ns
 
 
-def _refuse(run: str, seen: frozenset[str]) -> NoReturn:
-    near = get_close_matches(run, sorted(seen), n=1, cutoff=0.4)
+def _refuse(run: str, known: Collection[str]) -> NoReturn:
+    near = get_close_matches(run, sorted(known), n=1, cutoff=0.4)
     hint = f"Did you mean {near[0]!r}?" if near else "`holdfast runs` lists those of the record."
     raise InputError(f"Neither the record nor the signals know a run {run!r}.", hint=hint)
 

@@ -24,13 +24,18 @@ _COLOURS = {"critical": "red", "warning": "yellow", "info": "cyan"}
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What `diagnose` found. sees_run: whether the signals tell anything of the run in the window at all."""
+    """What `diagnose` found.
+
+    sees_run  whether the signals tell anything of the run in the window at all
+    recorded  the names of those incidents that `runbook` will find
+    """
 
     run: str
     at_ns: int
     window_s: float
     sees_run: bool
     incidents: tuple[Incident, ...]
+    recorded: frozenset[str]
     flaws: tuple[Flaw, ...]
 
 
@@ -42,26 +47,27 @@ def show(answer: Answer) -> None:
     console.print(f"{wording.span(since_ns, answer.at_ns)}, {wording.duration(answer.at_ns - since_ns)}\n")
     if not answer.sees_run:
         console.print(
-            "Nothing can be said: the signals have no step of this run in that time.", style="bold yellow"
+            "Nothing can be said: the signals have no step of this run in that time.\n", style="bold yellow"
         )
     elif not answer.incidents:
         console.print(
-            "Nothing is wrong: the run and all beneath it are as they should be.", style="bold green"
+            "Nothing is wrong: the run and all beneath it are as they should be.\n", style="bold green"
         )
     for incident in answer.incidents:
-        _show_incident(console, incident)
+        _show_incident(console, incident, is_recorded=incident.name in answer.recorded)
     _show_flaws(console, answer.flaws)
 
 
-def _show_incident(console: Console, incident: Incident) -> None:
+def _show_incident(console: Console, incident: Incident, *, is_recorded: bool) -> None:
     grave = severity(incident)
     console.print(Text(_headline(incident), style=f"bold {_COLOURS[grave]}"))
     table = _pairs()
     table.add_row("Why", _why(incident))
     table.add_row("Whose", _whose(incident))
-    table.add_row("Cost", cost(incident.cost).removeprefix("Money: "))
+    table.add_row("Cost", cost(incident).removeprefix("Money: "))
     table.add_row("Do", printable(incident.action))
-    table.add_row("", f"holdfast runbook {printable(incident.name)}")
+    first = "" if is_recorded else "holdfast diagnose --record ...; "
+    table.add_row("", f"{first}holdfast runbook {printable(incident.name)}")
     console.print(table)
     console.print()
     _show_evidence(console, incident)
@@ -75,9 +81,13 @@ def _show_incident(console: Console, incident: Incident) -> None:
 
 
 def _headline(incident: Incident) -> str:
-    state = "" if incident.ended_ns is None else f", over since {wording.stamp(incident.ended_ns)}"
-    began = wording.stamp(incident.began_ns)
-    return printable(f"{incident.name}: {slowness(incident.slowdown)} since {began}{state}")
+    began, slow = wording.stamp(incident.began_ns), slowness(incident.slowdown)
+    if incident.ended_ns is not None:
+        return printable(
+            f"{incident.name}: {slow} from {began} to {wording.stamp(incident.ended_ns)}, now over"
+        )
+    since = f"{slow} since {began}" if incident.slowdown > 1 else f"began {began}, the run is {slow}"
+    return printable(f"{incident.name}: {since}")
 
 
 def _why(incident: Incident) -> str:
@@ -91,7 +101,8 @@ def _why(incident: Incident) -> str:
             answer = f"{wording.opening(cause.title)}: {cause.subject} ({cause.kind})."
     who = f" Late: {members(incident.affected)}." if incident.affected else ""
     seen = f" {wording.opening(incident.what)}." if incident.what else ""
-    return printable(f"{answer} {share(incident.confidence)} sure.{seen}{who}")
+    sure = "" if incident.verdict == "unknown" else f" {share(incident.confidence)} sure."
+    return printable(f"{answer}{sure}{seen}{who}")
 
 
 def _whose(incident: Incident) -> str:
@@ -155,7 +166,10 @@ def show_list(incidents: Sequence[tuple[IncidentState, Incident]]) -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for heading in ("incident", "state", "began (UTC)", "slower", "GPU-h", "owner", "cause"):
         flush: Literal["left", "right"] = "right" if heading in ("slower", "GPU-h") else "left"
-        table.add_column(heading, justify=flush, no_wrap=heading != "cause", overflow="fold")
+        # In a narrow terminal names and times go on below; nothing is cut.
+        is_whole = heading in ("state", "slower", "GPU-h")
+        width_min = max(map(len, heading.split()))
+        table.add_column(heading, justify=flush, no_wrap=is_whole, min_width=width_min, overflow="fold")
     for state, incident in incidents:
         lost = "–" if incident.cost is None else f"{incident.cost.lost_gpu_hours:,.1f}"
         cause = "unknown" if incident.verdict == "unknown" else _cause(incident)

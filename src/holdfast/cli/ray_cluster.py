@@ -46,7 +46,9 @@ Reply = list[Figures] | Exception
 """What the driver says: nothing, once it is connected; then figures, in order; or at last what went wrong."""
 
 
-def played_by_ray(tasks: Sequence[Task], address: str) -> Generator[Figures, None, None]:
+def played_by_ray(
+    tasks: Sequence[Task], address: str, connect_s_max: float = CONNECT_S_MAX
+) -> Generator[Figures, None, None]:
     if importlib.util.find_spec("ray") is None:
         raise InputError(
             "Ray is not installed here.",
@@ -63,6 +65,7 @@ def played_by_ray(tasks: Sequence[Task], address: str) -> Generator[Figures, Non
         with lifeline, says, deaf_to_interrupts():
             driver.start()
         try:
+            _await_driver(replies, address, connect_s_max)
             yield from _figures(replies, len(tasks), address)
         finally:
             held.close()
@@ -87,12 +90,15 @@ def _require_listener(address: str) -> None:
         ) from None
 
 
-def _figures(replies: Connection, owed: int, address: str) -> Iterator[Figures]:
-    if not replies.poll(CONNECT_S_MAX):
+def _await_driver(replies: Connection, address: str, within_s: float) -> None:
+    if not replies.poll(within_s):
         raise InputError(
-            f"What listens at {address} has not answered as a Ray cluster within {CONNECT_S_MAX} s.",
+            f"What listens at {address} has not answered as a Ray cluster within {within_s:g} s.",
             hint=ADDRESS_HINT,
         )
+
+
+def _figures(replies: Connection, owed: int, address: str) -> Iterator[Figures]:
     while owed:
         try:
             reply: Reply = replies.recv()

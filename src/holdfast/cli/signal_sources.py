@@ -1,5 +1,6 @@
 """How the verbs get signals: from a Prometheus-compatible server, or from the embedded store's directory."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from holdfast.cli.record import home
 from holdfast.record.errors import InputError
 
 if TYPE_CHECKING:
+    from holdfast.signals.prometheus import Access
     from holdfast.signals.source import Source
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
@@ -57,6 +59,17 @@ def _keep_step(context: click.Context, _parameter: click.Parameter, step_s: floa
     context.meta[STEP_KEY] = step_s
 
 
+def prometheus_access() -> "Access":
+    """How to be let in, from the environment: on a command line everybody could read it."""
+    from holdfast.signals.prometheus import Access
+
+    return Access(
+        bearer=os.environ.get("HOLDFAST_PROMETHEUS_TOKEN", ""),
+        user=os.environ.get("HOLDFAST_PROMETHEUS_USER", ""),
+        password=os.environ.get("HOLDFAST_PROMETHEUS_PASSWORD", ""),
+    )
+
+
 @contextmanager
 def open_signals(prometheus_url: str | None, path: Path | None) -> Iterator["Source"]:
     """The source that was named; a directory on the command line goes before a server in the environment."""
@@ -65,7 +78,7 @@ def open_signals(prometheus_url: str | None, path: Path | None) -> Iterator["Sou
 
         context = click.get_current_context(silent=True)
         step_s = STEP_S if context is None else context.meta.get(STEP_KEY, STEP_S)
-        with Prometheus(prometheus_url, step_s=step_s) as server:
+        with Prometheus(prometheus_url, access=prometheus_access(), step_s=step_s) as server:
             yield server
         return
     directory = home() / SIGNALS_DIRECTORY if path is None else path

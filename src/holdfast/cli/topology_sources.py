@@ -1,19 +1,23 @@
 """How the verbs get the topology: from the file that was named or the one at home, and from live systems."""
 
-import subprocess
-import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-import httpx
 import msgspec
 
+from holdfast.cli.collect_services import redfish_service
 from holdfast.cli.files import parsed
 from holdfast.cli.record import home
+from holdfast.cli.signal_sources import prometheus_access
+from holdfast.record.clock import SystemClock
 from holdfast.record.errors import InputError
+from holdfast.signals.collectors import Unavailable
+from holdfast.signals.collectors.redfish_service import Connection, Service
+from holdfast.signals.collectors.slurm import ask
+from holdfast.signals.prometheus import Prometheus
 from holdfast.topology import file
 from holdfast.topology.discovery import kubernetes, prometheus, redfish, slurm
 from holdfast.topology.file import Described, Page
@@ -22,9 +26,9 @@ from holdfast.topology.survey import Survey, merged
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 TOPOLOGY_FILE = "topology.yaml"
-COMMAND_WAIT_S = 30
-ANSWER_WAIT_S = 30
-SERIES_WITHIN_S = 600
+COMMAND_WAIT_S = 30.0
+"""Longer than a collector waits: all nodes of a large cluster are many pages."""
+SERIES_WITHIN_NS = 600 * 10**9
 """How old a series' last sample may be for it to count as there."""
 
 _HINT = "`holdfast topology show --example > topology.yaml` makes a file to begin with."
@@ -54,7 +58,7 @@ def systems_options(verb: Verb) -> Verb:
     """Options that add what live systems say; together they make a `Systems`."""
     for option in (
         click.option("--kubernetes", type=click.Path(path_type=Path), metavar="FILE", help=_KUBERNETES_HELP),
-        click.option("--redfish", multiple=True, metavar="URL", help=_REDFISH_HELP),
+        click.option("--redfish", multiple=True, metavar="[NAME=]URL", help=_REDFISH_HELP),
         click.option("--prometheus", metavar="URL", help="Ask a Prometheus what its labels tell."),
         click.option("--slurm", is_flag=True, help="Ask Slurm for nodes, switches and running jobs."),
     ):
@@ -63,7 +67,7 @@ def systems_options(verb: Verb) -> Verb:
 
 
 _KUBERNETES_HELP = "Take in what `kubectl get nodes -o json` printed to this file."
-_REDFISH_HELP = "Ask a Redfish service which racks its cooling units cool. May be repeated."
+_REDFISH_HELP = "Ask a Redfish service which racks its cooling units cool. NAME: what its unit is called."
 
 
 def load_topology(path: Path | None, systems: Systems | None = None) -> Described:
@@ -90,44 +94,37 @@ def _surveys(systems: Systems) -> list[Survey]:
     if systems.kubernetes:
         surveys.append(kubernetes.survey(_contents(systems.kubernetes)))
     if systems.prometheus:
-        surveys.append(prometheus.survey(_series(systems.prometheus)))
-    for url in systems.redfish:
-        with httpx.Client(base_url=url, timeout=ANSWER_WAIT_S, follow_redirects=True) as client:
-            surveys.append(redfish.survey(partial(_answer, client)))
+        surveys.append(_ask_prometheus(systems.prometheus))
+    surveys.extend(_ask_redfish(redfish_service(text)) for text in systems.redfish)
     return surveys
 
 
 def _ask_slurm() -> Survey:
-    return slurm.survey(
-        nodes=_printed("scontrol", "show", "node"),
-        switches=_printed("scontrol", "show", "topology", may_fail=True),  # where no tree is configured
-        jobs=_printed("squeue", "--json").encode(),
-    )
-
-
-def _printed(*command: str, may_fail: bool = False) -> str:
+    nodes = ask("scontrol", "show", "node", timeout_s=COMMAND_WAIT_S)
     try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=COMMAND_WAIT_S,
-            stdin=subprocess.DEVNULL,
+        switches = ask("scontrol", "show", "topology", timeout_s=COMMAND_WAIT_S)
+    except Unavailable:  # where no tree is configured
+        switches = ""
+    jobs = ask("squeue", "--json", timeout_s=COMMAND_WAIT_S)
+    return slurm.survey(nodes=nodes, switches=switches, jobs=jobs.encode())
+
+
+def _ask_redfish(service: Service) -> Survey:
+    with closing(Connection(service)) as connection:
+        found = connection.read(lambda walk: redfish.survey(walk.get, name=service.name))
+    if not found.kinds:
+        raise Unavailable(
+            f"{service.title} has no cooling unit that could be read.",
+            hint=f"They are looked for under {redfish.CDUS_PATH}.",
         )
-    except FileNotFoundError:
-        raise InputError(
-            f"There is no {command[0]} here.", hint="Run this where Slurm's commands are installed."
-        ) from None
-    except subprocess.TimeoutExpired:
-        sentence = f"`{' '.join(command)}` did not end within {COMMAND_WAIT_S} s."
-        raise InputError(sentence, hint="Does slurmctld answer? Try `scontrol ping`.") from None
-    if done.returncode == 0 or may_fail:
-        return done.stdout if done.returncode == 0 else ""
-    reason = (done.stderr.strip().splitlines() or ["it did not say why"])[-1]
-    raise InputError(
-        f"`{' '.join(command)}` failed: {reason}.", hint="Does slurmctld answer? Try `scontrol ping`."
-    )
+    return found
+
+
+def _ask_prometheus(url: str) -> Survey:
+    now_ns = SystemClock().now_ns()
+    with Prometheus(url, access=prometheus_access()) as server:
+        series = server.series(prometheus.SELECTORS, (now_ns - SERIES_WITHIN_NS, now_ns))
+    return prometheus.survey(series)
 
 
 def _contents(path: Path) -> bytes:
@@ -137,41 +134,4 @@ def _contents(path: Path) -> bytes:
         raise InputError(
             f"The nodes cannot be read from {path}: {error.strerror}.",
             hint="Write them with `kubectl get nodes -o json`.",
-        ) from None
-
-
-class _Series(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of Prometheus to `/api/v1/series`."""
-
-    data: list[dict[str, str]]
-
-
-def _series(url: str) -> list[dict[str, str]]:
-    since_s = time.time() - SERIES_WITHIN_S
-    asked = [("match[]", selector) for selector in prometheus.SELECTORS] + [("start", f"{since_s:.0f}")]
-    with httpx.Client(base_url=url, timeout=ANSWER_WAIT_S) as client:
-        answer = _get(client, "/api/v1/series", asked)
-    try:
-        answer.raise_for_status()
-        return msgspec.json.decode(answer.content, type=_Series).data
-    except (httpx.HTTPStatusError, msgspec.MsgspecError):
-        raise InputError(
-            f"{url} does not answer as Prometheus does (status {answer.status_code}).",
-            hint="Give the address under which /api/v1/series is found, such as http://localhost:9090.",
-        ) from None
-
-
-def _answer(client: httpx.Client, path: str) -> bytes | None:
-    answer = _get(client, path)
-    return answer.content if answer.status_code == httpx.codes.OK else None
-
-
-def _get(client: httpx.Client, path: str, asked: Sequence[tuple[str, str]] = ()) -> httpx.Response:
-    try:
-        return client.get(path, params=httpx.QueryParams(tuple(asked)))
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        reason = str(error) or type(error).__name__
-        raise InputError(
-            f"{client.base_url} cannot be asked: {reason}.",
-            hint="Is the address right, with http:// or https://?",
         ) from None

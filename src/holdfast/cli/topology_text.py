@@ -16,6 +16,8 @@ from holdfast.topology.hostlist import fold
 NAMES_SHOWN_MAX = 48
 """Characters of a list of names in a tree; what follows is cut."""
 OWNERS_SHOWN_MAX = 3
+DEPTH_SHOWN_MAX = 20
+"""Levels of a tree. A cluster has a dozen; a chain of thousands would be no picture."""
 
 
 def show_all(topology: Topology, console: Console) -> None:
@@ -36,7 +38,7 @@ def show_all(topology: Topology, console: Console) -> None:
 def show_subject(topology: Topology, subject: str, console: Console) -> None:
     """What it depends on, as a tree, and who depends on it, by kind."""
     root = Tree(_label(topology, topology.kind(subject), [subject]), guide_style="dim")
-    _grow(topology, root, [subject], {subject})
+    _grow(topology, root, [subject], {subject}, DEPTH_SHOWN_MAX)
     console.print("Depends on", style="bold")
     console.print(root)
     radius = topology.blast_radius(subject)
@@ -63,13 +65,16 @@ def show_path(topology: Topology, path: Sequence[str], console: Console) -> None
         console.print(line)
 
 
-def _grow(topology: Topology, branch: Tree, names: Sequence[str], seen: set[str]) -> None:
+def _grow(topology: Topology, branch: Tree, names: Sequence[str], seen: set[str], levels: int) -> None:
     """What a group of subjects depends on, nearest kinds first; what was shown is not shown again."""
     for kind, beneath in _beneath(topology, names):
         fresh = [name for name in beneath if name not in seen]
+        if fresh and not levels:
+            branch.add(Text("…", style="dim"))
+            return
         if fresh:
             seen.update(fresh)
-            _grow(topology, branch.add(_label(topology, kind, fresh)), fresh, seen)
+            _grow(topology, branch.add(_label(topology, kind, fresh)), fresh, seen, levels - 1)
 
 
 def _beneath(topology: Topology, names: Sequence[str]) -> Iterator[tuple[Kind, list[str]]]:

@@ -85,8 +85,8 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
 def command(**flags: Any) -> int:
     """Watch RUNs (all that are live unless named): print, record and send a message for each incident.
 
-    One message when an incident opens, when its cause or owner changes, when its cost has doubled and when it
-    is over. Ends with an interrupt or SIGTERM.
+    One message when an incident opens, when its cause or owner changes, when it becomes graver, when its cost
+    has doubled and when it is over. Ends with an interrupt or SIGTERM.
     """
     given = msgspec.convert(flags, _Flags)
     clock = SystemClock()

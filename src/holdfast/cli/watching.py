@@ -98,7 +98,7 @@ class Watch:
 
     def _tell_unseen(self, unseen: tuple[str, ...]) -> None:
         """That nothing was found in what cannot be seen must not pass for health."""
-        for run in set(unseen) - set(self._unseen):
+        for run in sorted(set(unseen) - set(self._unseen)):
             self._say(f"The signals have no step of {run} in the window: nothing can be said of it.")
         self._unseen = unseen
 

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import msgspec
 
 from holdfast.detect.checkpoints import checkpoint_findings
-from holdfast.detect.devices import narrow_buses, xid_findings
+from holdfast.detect.devices import WIDTH, WIDTH_MAX, narrow_buses, xid_findings
 from holdfast.detect.finding import Finding
 from holdfast.detect.machines import find
-from holdfast.detect.mounts import mount_findings
+from holdfast.detect.mounts import REQUESTS, RESPONSE, SIGN_OF, mount_findings
 from holdfast.detect.physics import SUSPECT_TRUST, below_rated, slow_links, unbalanced
 from holdfast.detect.rules import RULES
 from holdfast.detect.scene import Planned, Scene
@@ -25,11 +25,15 @@ WITHIN = frozenset({"rack", "node", "gpu", "port", "member", "engine"})
 
 
 class Detected(msgspec.Struct, frozen=True, kw_only=True):
-    """machines: in the cluster, whatever runs on it; runs: by run; flaws: of the telemetry."""
+    """machines: in the cluster, whatever runs on it; runs: by run; flaws: of the telemetry.
+
+    measured: the signs that would have been found if they had been there.
+    """
 
     machines: tuple[Finding, ...]
     runs: dict[str, tuple[Finding, ...]]
     flaws: tuple[Flaw, ...]
+    measured: frozenset[str]
 
 
 def detect(
@@ -57,7 +61,17 @@ def detect(
         )
         for scene in scenes
     }
-    return Detected(machines=tuple(found), runs=runs, flaws=tuple(flaws))
+    measured = _measured(frozenset(source.metrics()))
+    return Detected(machines=tuple(found), runs=runs, flaws=tuple(flaws), measured=measured)
+
+
+def _measured(metrics: frozenset[str]) -> frozenset[str]:
+    signs = {rule.sign for rule in RULES if rule.metric in metrics}
+    if {REQUESTS, RESPONSE} <= metrics:
+        signs |= set(SIGN_OF.values())
+    if {WIDTH, WIDTH_MAX} <= metrics:
+        signs.add("narrow-bus")
+    return frozenset(signs)
 
 
 def _doubted(finding: Finding, suspect: set[str]) -> Finding:

@@ -23,7 +23,8 @@ READ = (REQUESTS, RESPONSE, SENT)
 SIGN_OF = {"READ": "slow-reads", "WRITE": "slow-writes"}
 REQUESTS_PER_S_MIN = 1.0
 """Fewer requests say nothing about a mount."""
-SLOWER_SHARE = 0.5
+SLOWER_SHARE, SLOWER_S = 0.5, 0.003
+"""A busy disk takes a millisecond or two more now and then."""
 ROWS_MIN = 2
 BRIDGE_S = 900.0
 """A mount is asked now and then, as for checkpoints: until it is asked again, what was goes on."""
@@ -108,7 +109,7 @@ def _slow(mount: _Mount, past: int) -> Iterator[Finding]:
     sign, rows = SIGN_OF[mount.operation], np.arange(past)
     usual = compare.usual(mount.response_s, rows)
     scatter = SIGMAS * compare.spread(mount.response_s, usual, rows)
-    least = np.maximum(SLOWER_SHARE * usual, scatter).astype(np.float32)
+    least = np.maximum(SLOWER_SHARE * usual, max(scatter, SLOWER_S)).astype(np.float32)
     rule = Rule(sign=sign, metric=RESPONSE, unit="s", note=SIGNS[sign], scrapes=2)
     yield from _found(rule, mount, mount.response_s, usual, least)
 

@@ -168,9 +168,7 @@ def _wandering(members: _Members, usual: Floats, least: float, run: str) -> Iter
         metric="holdfast_member_compute_seconds",
         method="peers",
         since_ns=int(members.times_ns[rows[first]]),
-        until_ns=None
-        if members.times_ns[-1] - members.times_ns[rows[last]] <= compare.BRIDGE_S * 1e9
-        else int(members.times_ns[rows[last]]),
+        until_ns=None if last >= len(rows) - 2 else int(members.times_ns[rows[last]]),
         noticed_ns=int(members.times_ns[rows[hits[0] + WANDERING_ROWS - 1]]),
         confidence=min(0.99, float(is_late[seen].mean())),
         value=value,

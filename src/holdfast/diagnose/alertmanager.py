@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from holdfast.diagnose.alerts import Alert
+from holdfast.diagnose.alerts import Alert, no_milder
 from holdfast.diagnose.sending import address, backoff_s, client, post, shown
 from holdfast.diagnose.wording import moment
 from holdfast.record.clock import Clock, SystemClock
@@ -53,12 +53,13 @@ class Alertmanager:
         clock: Clock | None = None,
         tell: Callable[[str], None] = lambda sentence: None,
     ) -> None:
-        """generator: the URL of a Prometheus in whose graphs an alert's run can be looked at.
+        """generator: the URL of a Prometheus in whose graphs an alert's run can be looked at. Its user and
+        password are not passed on: an alert is read by more people than may ask that server.
 
         tell: is given a sentence when Alertmanager stops or begins to answer.
         """
         self._url = f"{address(url, what='Alertmanager')}/api/v2/alerts"
-        self._generator = generator
+        self._generator = shown(generator).rstrip("/") if generator else ""
         self._every_s = max(RESEND_S, every_s)
         self._clock = clock or SystemClock()
         self._tell = tell
@@ -72,7 +73,7 @@ class Alertmanager:
     def hold(self, alerts: Iterable[Alert]) -> None:
         """These are open now. What was open and is not among them is over."""
         with self._lock:
-            now = {one.incident: one for one in alerts}
+            now = {one.incident: no_milder(one, self._open.get(one.incident)) for one in alerts}
             at_ns = self._clock.now_ns()
             for name, before in self._open.items():
                 after = now.get(name)

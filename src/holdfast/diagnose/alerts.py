@@ -16,6 +16,7 @@ Severity = Literal["critical", "warning", "info"]
 EVIDENCE_TOLD_MAX = 3
 
 _DAY_S = 86_400
+_GRAVITY = {"info": 0, "warning": 1, "critical": 2}
 
 
 class SeverityRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +67,18 @@ def severity(incident: Incident, rules: tuple[SeverityRule, ...] = SEVERITIES) -
     return "info"
 
 
+def is_graver(incident: Incident, other: Incident) -> bool:
+    return _GRAVITY[severity(incident)] > _GRAVITY[severity(other)]
+
+
+def no_milder(one: Alert, before: Alert | None) -> Alert:
+    """With the gravest severity that it has had: what wavers around a bound is not a new alert each time."""
+    if before is None or _GRAVITY[before.labels["severity"]] <= _GRAVITY[one.labels["severity"]]:
+        return one
+    labels = {**one.labels, "severity": before.labels["severity"]}
+    return msgspec.structs.replace(one, labels=labels)
+
+
 def alert(incident: Incident) -> Alert:
     """The message about an incident as it is now."""
     cause = incident.cause
@@ -84,8 +97,8 @@ def alert(incident: Incident) -> Alert:
         },
         annotations={
             "summary": summary(incident),
-            "description": "\n".join((infrastructure(incident), runtime(incident), cost(incident.cost))),
-            "cost": cost(incident.cost),
+            "description": "\n".join((infrastructure(incident), runtime(incident), cost(incident))),
+            "cost": cost(incident),
             "action": incident.action,
             "runbook": f"holdfast runbook {incident.name}",
         },
@@ -96,9 +109,7 @@ def alert(incident: Incident) -> Alert:
 
 def summary(incident: Incident) -> str:
     """The whole of it in one sentence, for a pager's only line."""
-    price = incident.cost
-    bill = f", {money(price.usd_per_hour)} an hour" if price and price.usd_per_hour is not None else ""
-    slowed = f"{incident.run} is {slowness(incident.slowdown)}{bill}"
+    slowed = f"{incident.run} {_is(incident)} {slowness(incident.slowdown)}{_bill(incident)}"
     match incident.verdict:
         case "unknown":
             return f"{slowed}: nothing that was looked at explains it"
@@ -106,6 +117,18 @@ def summary(incident: Incident) -> str:
             return f"{slowed}: {incident.cause.title} ({incident.owner}); nothing is wrong beneath it"
         case "cause":
             return f"{slowed}: {incident.cause.title} ({incident.cause.subject}, {incident.owner})"
+
+
+def _is(incident: Incident) -> str:
+    return "is" if incident.ended_ns is None else "was"
+
+
+def _bill(incident: Incident) -> str:
+    """By the hour while it goes on, and all of it afterwards."""
+    price = incident.cost
+    if price is None or price.usd is None or price.usd_per_hour is None:
+        return ""
+    return f", {money(price.usd_per_hour)} an hour" if incident.ended_ns is None else f", {money(price.usd)}"
 
 
 def slowness(slowdown: float) -> str:
@@ -127,21 +150,28 @@ def infrastructure(incident: Incident) -> str:
 def runtime(incident: Incident) -> str:
     """What the run feels of it."""
     who = f" Late: {members(incident.affected)}." if incident.affected else ""
-    lost = f", {lasting(incident.cost.lost_run_s)} of it lost so far" if incident.cost else ""
-    return f"Runtime: {incident.run} is {slowness(incident.slowdown)}{lost}.{who}"
+    so_far = " so far" if incident.ended_ns is None else ""
+    lost = f", {lasting(incident.cost.lost_run_s)} of it lost{so_far}" if incident.cost else ""
+    return f"Runtime: {incident.run} {_is(incident)} {slowness(incident.slowdown)}{lost}.{who}"
 
 
-def cost(price: Price | None) -> str:
-    """What it costs in money and in schedule."""
+def cost(incident: Incident) -> str:
+    """What it costs in money and in schedule; of what is over, what it has cost."""
+    price = incident.cost
     if price is None:
         return "Money: not known."
-    so_far = f"{price.lost_gpu_hours:,.1f} GPU-hours"
-    hourly = f"{price.gpu_hours_per_hour:,.1f} GPU-hours"
+    spent = f"{price.lost_gpu_hours:,.1f} GPU-hours"
     if price.usd is not None:
-        so_far += f" ({money(price.usd)})"
+        spent += f" ({money(price.usd)})"
+    assumed = " The price of a GPU-hour is assumed." if price.assumed and price.usd is not None else ""
+    if incident.ended_ns is None:
+        return f"Money: {spent} so far, {_going_on(price)}.{assumed}"
+    return f"Money: {spent}; the run is done {lasting(price.lost_run_s)} later.{assumed}"
+
+
+def _going_on(price: Price) -> str:
+    hourly = f"{price.gpu_hours_per_hour:,.1f} GPU-hours"
     if price.usd_per_hour is not None:
         hourly += f" ({money(price.usd_per_hour)})"
     late = lasting(price.day_share_per_day * _DAY_S)
-    assumed = " The price of a GPU-hour is assumed." if price.assumed and price.usd is not None else ""
-    schedule = f"each day it goes on, the run is done {late} later"
-    return f"Money: {so_far} so far, {hourly} each hour; {schedule}.{assumed}"
+    return f"{hourly} each hour; each day it goes on, the run is done {late} later"

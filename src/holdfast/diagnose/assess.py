@@ -1,6 +1,7 @@
 """`assess`: from readings and the record to incidents, each with its cause, its evidence and its price."""
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 import msgspec
 
@@ -10,6 +11,7 @@ from holdfast.detect.finding import Finding
 from holdfast.detect.scene import Planned, Scene, scene
 from holdfast.detect.xids import NO_OVERRIDES, Overrides
 from holdfast.diagnose.incident import Alternative, Cause, Incident
+from holdfast.diagnose.mechanisms import Mechanism
 from holdfast.diagnose.pricing import price
 from holdfast.diagnose.weighing import (
     LATE,
@@ -23,6 +25,7 @@ from holdfast.diagnose.weighing import (
 )
 from holdfast.economics.prices import DEFAULTS, Prices
 from holdfast.record.events import KnownEvent
+from holdfast.signals.once import OnceSource
 from holdfast.signals.quality import Flaw
 from holdfast.signals.source import Source
 from holdfast.topology.graph import Topology
@@ -72,11 +75,18 @@ def assess(
     names = runs or tuple(dict.fromkeys(event.run for event in events if event.run))
     scenes = [scene(run, events, planned, now_ns=now_ns) for run in names]
     window_ns = (now_ns - _reach_ns(window_s, since_ns, now_ns), now_ns + 1)
-    detected = detect(source, topology, scenes, window_ns=window_ns, xids=xids)
+    detected = detect(OnceSource(source), topology, scenes, window_ns=window_ns, xids=xids)
     incidents: list[Incident] = []
     for one in scenes:
         findings = (*detected.machines, *detected.runs[one.run])
-        desk = _Desk(topology=topology, scene=one, flaws=detected.flaws, prices=prices, now_ns=now_ns)
+        desk = _Desk(
+            topology=topology,
+            scene=one,
+            measured=detected.measured,
+            flaws=detected.flaws,
+            prices=prices,
+            now_ns=now_ns,
+        )
         incidents += _incidents(findings, desk)
     found = (*detected.machines, *(finding for of_run in detected.runs.values() for finding in of_run))
     return Assessment(at_ns=now_ns, incidents=tuple(incidents), findings=found, flaws=detected.flaws)
@@ -93,6 +103,7 @@ class _Desk(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     topology: Topology
     scene: Scene
+    measured: frozenset[str]
     flaws: Sequence[Flaw]
     prices: Prices
     now_ns: int
@@ -103,7 +114,7 @@ def _incidents(findings: Iterable[Finding], desk: _Desk) -> list[Incident]:
     left = _concerning(findings, desk.topology, desk.scene)
     incidents: list[Incident] = []
     while left and len(incidents) < INCIDENTS_MAX:
-        case = Case(left, desk.topology, desk.scene)
+        case = Case(left, desk.topology, desk.scene, desk.measured)
         ranked = sorted(case.hypotheses(), key=lambda each: (-each.bans, each.subject))
         is_slow = any(finding.sign in SYMPTOMS for finding in left)
         if not ranked or ranked[0].bans < (BANS_MIN if is_slow else BANS_EARLY_MIN):
@@ -112,9 +123,14 @@ def _incidents(findings: Iterable[Finding], desk: _Desk) -> list[Incident]:
             ranked.insert(0, unknown(case))
         explained = {(finding.sign, finding.subject) for finding in ranked[0].explains}
         mine = [finding for finding in left if (finding.sign, finding.subject) in explained]
-        incidents.append(_incident(len(incidents) + 1, ranked, mine, desk))
+        incidents.append(_incident(ranked, mine, case, desk))
         left = [finding for finding in left if (finding.sign, finding.subject) not in explained]
-    return incidents
+    # What slows the run now comes first, and what has not done any harm yet last.
+    incidents.sort(key=lambda each: (each.ended_ns is not None, -each.slowdown))
+    return [
+        msgspec.structs.replace(each, name=f"{each.run}/s{number}")
+        for number, each in enumerate(incidents, start=1)
+    ]
 
 
 def _concerning(findings: Iterable[Finding], topology: Topology, one: Scene) -> list[Finding]:
@@ -126,7 +142,7 @@ def _concerning(findings: Iterable[Finding], topology: Topology, one: Scene) -> 
 
 
 def _incident(
-    number: int, ranked: Sequence[Hypothesis], explained: Sequence[Finding], desk: _Desk
+    ranked: Sequence[Hypothesis], explained: Sequence[Finding], case: Case, desk: _Desk
 ) -> Incident:
     """explained: all that the best hypothesis accounts for, also what came and went before."""
     best, one = ranked[0], desk.scene
@@ -140,7 +156,7 @@ def _incident(
     lasted_s = ((ended_ns or desk.now_ns) - began_ns) / 1e9
     cause = _cause(best, desk.topology)
     return Incident(
-        name=f"{one.run}/s{number}",
+        name="",
         run=one.run,
         verdict=mechanism.verdict,
         cause=cause,
@@ -156,7 +172,7 @@ def _incident(
         ended_ns=ended_ns,
         what=_what(explained, one),
         slowdown=slowdown,
-        affected=tuple(dict.fromkeys(finding.subject for finding in explained if finding.sign in LATE)),
+        affected=_affected(mechanism, explained, case),
         evidence=tuple(sorted(best.evidence, key=lambda evidence: -evidence.weight)),
         alternatives=_alternatives(ranked, shares, quality, desk.topology),
         decides=mechanism.decides,
@@ -164,6 +180,13 @@ def _incident(
         runbook=mechanism.name,
         cost=price(slowdown, lasted_s, one.gpus, desk.prices) if one.gpus else None,
     )
+
+
+def _affected(mechanism: Mechanism, explained: Iterable[Finding], case: Case) -> tuple[str, ...]:
+    """The members that are late by it; of what holds up another one each time, or all at once, all."""
+    if mechanism.reach in ("wandering", "stall"):
+        return case.members
+    return tuple(dict.fromkeys(finding.subject for finding in explained if finding.sign in LATE))
 
 
 def _shares(ranked: Sequence[Hypothesis]) -> list[float]:
@@ -207,12 +230,19 @@ def _effect(finding: Finding) -> float:
 
 
 def _quality(explained: Sequence[Finding], flaws: Sequence[Flaw]) -> tuple[float, tuple[str, ...]]:
-    """How far the readings behind it can be trusted: less where a series that it rests on has a flaw."""
-    used = {(finding.metric, finding.subject) for finding in explained}
-    metrics = {finding.metric for finding in explained}
-    near = [flaw for flaw in flaws if (flaw.metric, flaw.subject) in used]
-    wide = [flaw for flaw in flaws if not flaw.subject and flaw.metric in metrics]
-    share = len({(flaw.metric, flaw.subject) for flaw in near}) / len(used)
+    """How far the readings behind it can be trusted: less where series that it rests on have flaws.
+
+    Each metric counts the same: one cooling loop says as much as its hundred GPUs.
+    """
+    used: dict[str, set[str]] = {}
+    for finding in explained:
+        used.setdefault(finding.metric, set()).add(finding.subject)
+    near = [flaw for flaw in flaws if flaw.subject in used.get(flaw.metric, ())]
+    wide = [flaw for flaw in flaws if not flaw.subject and flaw.metric in used]
+    bad: dict[str, set[str]] = {}
+    for flaw in near:
+        bad.setdefault(flaw.metric, set()).add(flaw.subject)
+    share = sum(len(bad.get(metric, ())) / len(subjects) for metric, subjects in used.items()) / len(used)
     quality = (1.0 - FLAW_WEIGHT * share) * (1.0 - WIDE_FLAW_WEIGHT * bool(wide))
     return quality, tuple(flaw.text for flaw in (*wide, *near)[:FLAWS_MAX])
 
@@ -234,17 +264,15 @@ def _what(explained: Iterable[Finding], one: Scene) -> str:
 def _alternatives(
     ranked: Sequence[Hypothesis], shares: Sequence[float], quality: float, topology: Topology
 ) -> tuple[Alternative, ...]:
-    """The next ones, one for each mechanism or subject, and the most telling reason why they lost."""
-    best = ranked[0]
-    found: list[Alternative] = []
+    """The best of each mechanism that lost, and the most telling reason why."""
+    firsts: dict[str, tuple[Hypothesis, float]] = {}
     for each, share in zip(ranked[1:], shares[1:], strict=True):
-        if len(found) == ALTERNATIVES_MAX:
-            break
-        found.append(
-            Alternative(
-                cause=_cause(each, topology),
-                confidence=share * quality,
-                lost_because=lost_because(best, each),
-            )
+        firsts.setdefault(each.mechanism.name, (each, share))
+    return tuple(
+        Alternative(
+            cause=_cause(each, topology),
+            confidence=share * quality,
+            lost_because=lost_because(ranked[0], each),
         )
-    return tuple(found)
+        for each, share in islice(firsts.values(), ALTERNATIVES_MAX)
+    )

@@ -10,6 +10,7 @@ from itertools import count
 
 import msgspec
 
+from holdfast.diagnose.alerts import is_graver
 from holdfast.diagnose.incident import Incident, Price
 from holdfast.record.events import AnyEvent, IncidentDiagnosed, IncidentState
 
@@ -20,7 +21,10 @@ REOPENED_S_MAX = 600.0
 NEWS_S_MAX = 600.0
 """What was over for longer than this when it was first seen is history: it is named, and nobody is told."""
 COST_GROWTH_MIN = 2.0
-"""Written down again each time the cost has grown by this factor: some ten times, however long it lasts."""
+COST_NEWS_HOURS_MIN = 0.125
+"""Written down again each time the cost has grown by this factor, from what so much of an hour costs on:
+after a quarter of an hour, half an hour, an hour and so on, some ten times however long it lasts.
+"""
 SHARED_MIN = 0.3
 """Of two diagnoses' evidence, the smaller's share in common that makes them one incident of two causes."""
 ONSET_S_MAX = 60.0
@@ -120,7 +124,8 @@ class Casebook:
         for case in self._cases.values():
             if case.incident.run in unseen:
                 case.seen_ns = max(case.seen_ns, at_ns)
-            elif case.is_open and case.seen_ns <= last_ns:
+            elif case.is_open and case.seen_ns <= last_ns and case.incident.noticed_ns <= at_ns:
+                # A look at the past says nothing about what was noticed only later.
                 yield _end(case, at_ns)
 
     def _begin(self, incident: Incident, at_ns: int) -> _Case:
@@ -184,7 +189,9 @@ def _same_cause(incident: Incident, case: _Case) -> float:
 
 
 def _same_trouble(incident: Incident, case: _Case) -> float:
-    """How much the two rest on the same observations, or hold up the same members from the same moment on."""
+    """How much the two rest on the same observations, or hold up the same members from the same moment on.
+    What nothing explained has neither: a cause that is found for the same moment is that of it.
+    """
     known = case.incident
     if not case.is_open:
         return 0.0
@@ -194,8 +201,11 @@ def _same_trouble(incident: Incident, case: _Case) -> float:
         return shared
     late, were_late = {*incident.affected}, {*known.affected}
     together = len(late & were_late) / len(late | were_late) if late | were_late else 0.0
-    is_onset = abs(incident.began_ns - known.began_ns) <= ONSET_S_MAX * _SECOND_NS
-    return SHARED_MIN * together if is_onset and together >= SHARED_MEMBERS_MIN else 0.0
+    if abs(incident.began_ns - known.began_ns) > ONSET_S_MAX * _SECOND_NS:
+        return 0.0
+    if known.verdict == "unknown":
+        together = max(together, SHARED_MEMBERS_MIN)
+    return SHARED_MIN * together if together >= SHARED_MEMBERS_MIN else 0.0
 
 
 _Likeness = Callable[[Incident, _Case], float]
@@ -265,7 +275,8 @@ def _cost_so_far(case: _Case, incident: Incident, at_ns: int) -> Price | None:
         return assessed or known
     until_ns = at_ns if incident.ended_ns is None else incident.ended_ns
     # What happened between its end and its coming back is not part of it.
-    hours = max(0, until_ns - case.priced_ns) / _HOUR_NS if case.is_open else 0.0
+    from_ns = case.priced_ns if case.is_open else max(case.priced_ns, incident.began_ns)
+    hours = max(0, until_ns - from_ns) / _HOUR_NS
     gpu_hours = known.lost_gpu_hours + hours * assessed.gpu_hours_per_hour
     run_s = known.lost_run_s + hours * _HOUR_S * assessed.day_share_per_day
     usd = assessed.usd
@@ -280,12 +291,17 @@ def _cost_so_far(case: _Case, incident: Incident, at_ns: int) -> Price | None:
 
 
 def _is_news(told: Incident, now: Incident) -> bool:
-    """Whether who knows the one has to hear the other: another cause, owner or action, or twice the bill."""
+    """Whether who knows the one has to hear the other: another cause, owner or action; that the run feels it
+    now, or far more than before; or twice the bill.
+    """
     if any(getattr(told, name) != getattr(now, name) for name in _NEWS) or _place(told) != _place(now):
+        return True
+    if told.slowdown <= 1 < now.slowdown or is_graver(now, told):
         return True
     if told.cost is None or now.cost is None:
         return told.cost is not now.cost
-    return now.cost.lost_gpu_hours >= COST_GROWTH_MIN * told.cost.lost_gpu_hours > 0
+    least = now.cost.gpu_hours_per_hour * COST_NEWS_HOURS_MIN
+    return now.cost.lost_gpu_hours >= COST_GROWTH_MIN * max(told.cost.lost_gpu_hours, least) > 0
 
 
 _NEWS = ("verdict", "domain", "owner", "seam", "action")

@@ -27,6 +27,7 @@ class Mechanism(msgspec.Struct, frozen=True, kw_only=True):
     uneven    of these, that only some of what depends on it shows them is the point
     against   signs anywhere near it that speak for something else
     slows     the symptoms in the run that it explains
+    clears    signs that are looked for and not found, where their absence says something
     needs     without one of these it is not thought of; those in `shows` where empty
     decisions what somebody had decided just before
     decides   the observation that would settle it
@@ -47,6 +48,7 @@ class Mechanism(msgspec.Struct, frozen=True, kw_only=True):
     follows: dict[str, float] = {}
     uneven: tuple[str, ...] = ()
     against: dict[str, float] = {}
+    clears: dict[str, float] = {}
     needs: tuple[str, ...] = ()
     decisions: tuple[str, ...] = ()
 
@@ -273,6 +275,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
         slows=("late-data", "slow-step"),
         follows={"cpu-pressure": 0.8, "late-data": 0.6},
         against={"slow-reads": 1.5, "resent-calls": 0.8, "slow-transfer": 1.5, "full-cache": 1.5},
+        clears={"slow-reads": 0.5},
         needs=("late-data",),
         decides="Response times of reads are as before, CPU pressure is not, and every mount is alike.",
         action="Look at the last change of the loader; give it more workers or prefetch more.",

@@ -41,7 +41,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
                 none
     hosts       the hosts of the members that are late, `hostlist` all of them as Slurm takes them, and
                 `host_regex` a pattern of PromQL for the first of them
-    range       of PromQL, from before the beginning until now
+    range       of PromQL, from before the beginning until now, or until the end of what is over
     since, until  the same stretch as moments
     """
 
@@ -120,7 +120,7 @@ def facts(incident: Incident, now_ns: int) -> Facts:
         severity=severity(incident),
         slowness=slowness(incident.slowdown),
         runtime=runtime(incident),
-        cost=cost(incident.cost),
+        cost=cost(incident),
         hourly=_hourly(incident),
     )
 

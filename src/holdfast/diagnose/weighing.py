@@ -13,6 +13,7 @@ from itertools import pairwise
 import msgspec
 
 from holdfast.detect.finding import Finding
+from holdfast.detect.rules import SIGNS
 from holdfast.detect.scene import Scene
 from holdfast.diagnose.incident import Evidence
 from holdfast.diagnose.mechanisms import MECHANISMS, Mechanism
@@ -36,6 +37,8 @@ DECIDED_WEIGHT = 0.8
 DECIDED_NS = 300 * 10**9
 REGULAR_WEIGHT = 0.8
 SIZE_WEIGHT = 0.3
+SIGNLESS = -0.7
+"""Its consequences are there, but the cause itself, which is measured, is not."""
 NOTHING_SHOWS = -0.2
 """A member that is late with no sign beneath it: either sensors are missing, or it is not the machine."""
 SHOWN_MAX = 4
@@ -43,6 +46,7 @@ SHOWN_MAX = 4
 CLOCK_BOUND = (0.4, 1.1)
 """Of the time computed, the share that grows as the clock falls, between memory-bound and more than bound."""
 LATE = ("late-compute", "late-exchange", "late-data")
+POOL_SIGN = "slow-transfer"
 STALLS = ("slow-checkpoint", "frequent-checkpoints")
 SYMPTOMS = ("slow-step", *LATE, "wandering", *STALLS)
 
@@ -107,8 +111,15 @@ UNKNOWN = Mechanism(
 class Case:
     """The findings around one run, by sign, and how each sign lies in the graph."""
 
-    def __init__(self, findings: Sequence[Finding], topology: Topology, scene: Scene) -> None:
-        self.findings, self.topology, self.scene = findings, topology, scene
+    def __init__(
+        self,
+        findings: Sequence[Finding],
+        topology: Topology,
+        scene: Scene,
+        measured: Collection[str] = frozenset(),
+    ) -> None:
+        """measured: the signs that would have been found if they had been there."""
+        self.findings, self.topology, self.scene, self.measured = findings, topology, scene, measured
         self.by_sign: dict[str, dict[str, Finding]] = {}
         for finding in findings:
             at = self.by_sign.setdefault(finding.sign, {})
@@ -181,6 +192,7 @@ class Case:
     def _evidence(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
         yield from self._signs(mechanism, subject)
         yield from self._contrary(mechanism, subject)
+        yield from self._absent(mechanism, subject)
         yield from self._symptoms(mechanism, subject)
         yield from self._order(mechanism, subject)
         yield from self._decisions(mechanism)
@@ -212,6 +224,23 @@ class Case:
             seen = [finding for finding in self.by_sign.get(sign, {}).values() if finding.subject in near]
             if seen:
                 yield _seen(seen, -weight * max(finding.confidence for finding in seen), None)
+
+    def _absent(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
+        """What is measured and is not there: it clears others, or leaves this without its own sign."""
+        for sign, weight in mechanism.clears.items():
+            if sign in self.measured and not self.has(sign) and self._sees_pools:
+                yield Evidence(text=f"not found, though it is measured: {SIGNS[sign]}", weight=weight)
+        shows = [sign for sign in mechanism.shows if sign in self.measured]
+        if shows and mechanism.follows and not any(self._at(sign, subject) for sign in mechanism.shows):
+            text = f"not found at {subject}, though it is measured: {SIGNS[shows[0]]}"
+            yield Evidence(text=text, weight=SIGNLESS)
+
+    @cached_property
+    def _sees_pools(self) -> bool:
+        """Whether what comes from inference pools is measured, if the run takes anything from any."""
+        known = self.scene.run in self.topology
+        needs = self.topology.dependencies(self.scene.run) if known else ()
+        return POOL_SIGN in self.measured or not any(self.topology.kind(name) == "pool" for name in needs)
 
     def _bare(self, node: str) -> Iterator[Evidence]:
         """Whether nothing but its member's lateness is unusual about a node."""
@@ -274,7 +303,7 @@ class Case:
             subjects=_some(late),
         )
         if (every := _every(late, self.members)) is not None:
-            text = f"they are every {every}th member in order, as the stages of a pipeline are"
+            text = f"they are one in {every} members, evenly spaced, as the stages of a pipeline are"
             yield Evidence(text=text, weight=REGULAR_WEIGHT)
 
     def _everyone(self, late: set[str], others: list[str]) -> Iterator[Evidence]:

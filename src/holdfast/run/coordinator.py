@@ -66,6 +66,8 @@ CLOSE_S = 2.0
 HAPPENED_MAX = 50
 RATE_STEPS = 32
 """Over how many of the last steps the rate is taken."""
+RECENT_NS = 1_000_000_000
+"""Over the steps of this time the last step's time is taken: one alone is noise where steps are short."""
 KEYS_MAX = 4096
 """How many of the latest events can be named as causes."""
 SIGNAL_CODE = 128
@@ -168,12 +170,14 @@ class Coordinator:
                 step=member.step,
                 lanes=member.lanes,
                 alive=not member.is_lost,
+                spent=member.spent,
             )
             for member in list(state.members.values())
         )
         closing, losses = state.closing, tuple(state.losses)
         return Status(
             run=state.policy.run,
+            team=state.policy.team,
             started_ns=state.started_ns,
             generation=0 if state.stepping is None else state.stepping.number,
             step=state.step,
@@ -181,6 +185,9 @@ class Coordinator:
             loss=losses[-1][1] if losses else None,
             losses=losses,
             rate=self._rate(),
+            step_s=self._step_s(),
+            stall_s=None if (stall_ns := state.checkpointing.stall_ns) is None else stall_ns / 1e9,
+            write_s=self._write_s(),
             members=members,
             nodes=tuple(NodeStatus(name=name, alive=name in state.nodes) for name in list(self._nodes)),
             happened=tuple(self._happened),
@@ -333,6 +340,22 @@ class Coordinator:
             return 0.0
         (first_ns, first), (last_ns, last) = commits[0], commits[-1]
         return (last - first) * 1e9 / (last_ns - first_ns) if last > first and last_ns > first_ns else 0.0
+
+    def _step_s(self) -> float | None:
+        """The mean over the steps of the last second, or the last step where that took longer."""
+        commits = tuple(self._commits)
+        if len(commits) < 2:
+            return None
+        last_ns, last = commits[-1]
+        recent = [commit for commit in commits[:-1] if last_ns - commit[0] <= RECENT_NS]
+        first_ns, first = recent[0] if recent else commits[-2]
+        return (last_ns - first_ns) / 1e9 / max(1, last - first)
+
+    def _write_s(self) -> float | None:
+        times = self._state.checkpointing
+        begun_ns, write_ns = times.begun_ns, times.write_ns
+        under_way_ns = 0 if begun_ns is None else self._clock.now_ns() - begun_ns
+        return None if write_ns is None and begun_ns is None else max(write_ns or 0, under_way_ns) / 1e9
 
 
 class _Connection(asyncio.Protocol):

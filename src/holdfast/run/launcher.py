@@ -60,7 +60,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     made up. command: the script, ready to be started. nodes: how many agents; node_rank: as torchrun counts.
     coordinator: where it should be; None: here, for this machine alone. token: empty where none is set.
     checkpoints: None: in the run's own directory; checkpoint_every: None: by cost. storm_per_min: faults a
-    minute, from `seed`.
+    minute, from `seed`. metrics: the address and port to serve them at, where the coordinator is.
     """
 
     policy: Policy
@@ -78,6 +78,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     log_directory: Path | None = None
     storm_per_min: float = 0.0
     seed: int = 0
+    metrics: tuple[str, int] | None = None
 
 
 def launch(order: Order, display: Display | None = None) -> int:
@@ -151,18 +152,19 @@ async def _hold(order: Order, site: Site, display: Display | None, voice: "_Voic
     ):
         coordinator = _Hub(order.policy, site.token, recorder, clock, say)
         try:
-            await coordinator.start(site.bind, site.port)
-            site = msgspec.structs.replace(site, port=coordinator.endpoint[1])
-            publish(Endpoint(host=site.host, port=site.port, token=site.token, pid=os.getpid()))
-            with _shown(display, coordinator, clock) as outlet:
-                say(f"run {run}, coordinator at {site}")
-                if order.storm_per_min:
-                    say(f"chaos: {order.storm_per_min:g} faults a minute, --seed {order.seed}")
-                names = _names(order, is_first=True)
-                nodes = [
-                    Node(one, outlet, coordinator.away_s) for one in _assignments(order, site, run, names)
-                ]
-                ending = await _conduct(order, coordinator, nodes)
+            with _measured(order, coordinator) as page:  # first of all: it may be a mistake of the user's
+                await coordinator.start(site.bind, site.port)
+                site = msgspec.structs.replace(site, port=coordinator.endpoint[1])
+                publish(Endpoint(host=site.host, port=site.port, token=site.token, pid=os.getpid()))
+                with _shown(display, coordinator, clock) as outlet:
+                    say(f"run {run}, coordinator at {site}")
+                    if page:
+                        say(f"metrics at {page}")
+                    if order.storm_per_min:
+                        say(f"chaos: {order.storm_per_min:g} faults a minute, --seed {order.seed}")
+                    assignments = _assignments(order, site, run, _names(order, is_first=True))
+                    nodes = [Node(one, outlet, coordinator.away_s) for one in assignments]
+                    ending = await _conduct(order, coordinator, nodes)
         finally:
             await coordinator.close()
     voice.tell_end(run, ending)
@@ -322,6 +324,16 @@ def _signals(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
 
 def _shown(display: Display | None, coordinator: Coordinator, clock: Clock) -> AbstractContextManager[Outlet]:
     return nullcontext(Outlet()) if display is None else display(coordinator.status, clock)
+
+
+def _measured(order: Order, coordinator: Coordinator) -> AbstractContextManager[str]:
+    """Serves the run's metrics, where that is wanted; the page's URL, or nothing."""
+    if order.metrics is None:
+        return nullcontext("")
+    from holdfast.run.metrics import serving  # a run that nobody scrapes need not load it
+
+    host, port = order.metrics
+    return serving(host, port, coordinator.status)
 
 
 def _nothing(_text: str) -> None:

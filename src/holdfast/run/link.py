@@ -18,9 +18,20 @@ from typing import Self, get_args
 from holdfast.record.errors import HoldfastError
 from holdfast.run.frames import FrameBuffer
 from holdfast.run.handshake import HANDSHAKE_WAIT_S, accepted_by, answer, stranger, unreachable
-from holdfast.run.wire import AnyMessage, FromWorker, MalformedFrame, MemberBeat, Stage, ToWorker, frame
+from holdfast.run.wire import (
+    AnyMessage,
+    FromWorker,
+    MalformedFrame,
+    MemberBeat,
+    Spent,
+    Stage,
+    ToWorker,
+    frame,
+)
 
 BEAT_INTERVAL_S = 0.25
+REPORT_INTERVAL_S = 1.0
+"""So often a heartbeat carries what the member has measured."""
 QUEUE_MAX = 16384
 """Messages that wait to be sent. More than that means that nobody takes them: the link is given up."""
 LAST_WORDS_S = 1.0
@@ -47,6 +58,8 @@ class Link:
         self._is_open = True
         self._step = 0
         self._stage: Stage = "starting"
+        self._report_due_s = 0.0
+        self.on_report: Callable[[], Spent | None] = lambda: None
         self._sender = threading.Thread(target=self._send_all, name="holdfast-sender", daemon=True)
         self._reader = threading.Thread(target=self._read_all, name="holdfast-reader", daemon=True)
         # A forked child (a data loader's, say) would keep the connection open beyond this process's death.
@@ -133,13 +146,19 @@ class Link:
                     self._changed.wait(max(0.0, due_s - time.monotonic()))
             if time.monotonic() >= due_s:
                 due_s = time.monotonic() + BEAT_INTERVAL_S
-                beat = MemberBeat(member=self.member, step=self._step, stage=self._stage)
                 with self._changed:
-                    self._queue.append(frame(beat))
+                    self._queue.append(frame(self._beat(due_s)))
             try:
                 self._send_queued()
             except OSError:
                 self._end()
+
+    def _beat(self, now_s: float) -> MemberBeat:
+        spent = None
+        if now_s >= self._report_due_s:
+            self._report_due_s = now_s + REPORT_INTERVAL_S
+            spent = self.on_report()
+        return MemberBeat(member=self.member, step=self._step, stage=self._stage, spent=spent)
 
     def _send_queued(self) -> None:
         with self._sending:

@@ -106,7 +106,8 @@ def _take_in(state: State, event: Happening) -> bool:
         case StrikeRequested(strike):
             state.out.append(Reply(_strike(state, strike)))
         case Begun():
-            state.record(RunStarted(id="", occurred_ns=state.now_ns, gpus=state.gpus))
+            team = state.policy.team
+            state.record(RunStarted(id="", occurred_ns=state.now_ns, gpus=state.gpus, team=team))
         case Tick():
             _check_leases(state)
     return True
@@ -200,6 +201,8 @@ def _heard_member(state: State, member: Member, message: FromWorker) -> bool:
     match message:
         case MemberBeat():
             member.step, member.stage = message.step, message.stage
+            if message.spent is not None and message.spent.steps > member.spent[0].steps:
+                member.spent = (message.spent, member.spent[0])
             return False
         case Committed():
             protected.committed(state, member, message)
@@ -291,7 +294,15 @@ def _checkpointed(state: State, member: Member, message: Checkpointed) -> None:
         return
     if message.happened == "failed":
         state.say(f"checkpoint of step {message.step} failed: {message.reason}", "trouble")
+    _time_checkpoint(state, message)
     state.record(checkpoint_event(message, state.now_ns))
+
+
+def _time_checkpoint(state: State, message: Checkpointed) -> None:
+    times = state.checkpointing
+    if message.happened == "saved" and times.begun_ns is not None:
+        times.stall_ns, times.write_ns = message.stall_ns, state.now_ns - times.begun_ns
+    times.begun_ns = state.now_ns if message.happened == "begun" else None
 
 
 # ---- chaos -----------------------------------------------------------------------------------------------

@@ -85,7 +85,8 @@ def _launch(state: State) -> None:
         processes.activate(state, node)
     if state.is_launched:
         state.gpus = state.seats
-        state.record(RunStarted(id="", occurred_ns=state.now_ns, gpus=state.gpus))
+        team = state.policy.team
+        state.record(RunStarted(id="", occurred_ns=state.now_ns, gpus=state.gpus, team=team))
     state.is_launched, state.restart_due_ns, state.launched_ns = True, None, state.now_ns
     for name, slot in list(state.vacant):
         processes.start(state, state.nodes[name], slot, "active")

@@ -18,6 +18,7 @@ from holdfast.run.wire import (
     Outcome,
     PlannedFault,
     Setup,
+    Spent,
     Stage,
     Strike,
     ToAgent,
@@ -34,13 +35,14 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """What the user asked for.
 
-    slots: members a node has. nodes_min: without so many nodes the run waits; nodes beyond `nodes_max` are
-    spares. warm: processes a node keeps ready to step in. max_restarts: of a script that never joins.
-    wait_s: the longest the run waits for nodes or members that it cannot go on without. grace_s: what a
-    worker has between SIGTERM and SIGKILL. faults: strikes that are planned.
+    team: whose the run is. slots: members a node has. nodes_min: without so many nodes the run waits; nodes
+    beyond `nodes_max` are spares. warm: processes a node keeps ready to step in. max_restarts: of a script
+    that never joins. wait_s: the longest the run waits for nodes or members that it cannot go on without.
+    grace_s: what a worker has between SIGTERM and SIGKILL. faults: strikes that are planned.
     """
 
     run: str
+    team: str = ""
     slots: Positive = 1
     nodes_min: Positive = 1
     nodes_max: Positive = 1
@@ -168,6 +170,7 @@ class Member(msgspec.Struct, kw_only=True):
     has_left: it ended well, though nobody released it. is_stopped: we ended it. reported: generation and
     step of its last commit. loaded: step and place of the checkpoint it has begun with. struck_ns: when a
     fault was last aimed at it. recorded_as: the role it has joined with, as far as the record knows.
+    spent: where its time went, by its last report, and by the one before.
     """
 
     name: str
@@ -193,6 +196,7 @@ class Member(msgspec.Struct, kw_only=True):
     stage: Stage = "starting"
     step: int = 0
     lanes: tuple[int, ...] = ()
+    spent: tuple[Spent, Spent] = (Spent(), Spent())
 
     @property
     def is_done(self) -> bool:
@@ -246,6 +250,16 @@ class Round(msgspec.Struct, kw_only=True):
     lost: dict[str, int] = {}
     broken_ns: int | None = None
     tally: dict[int, int] = {}
+
+
+class Checkpointing(msgspec.Struct, kw_only=True):
+    """What checkpoints cost. begun_ns: since when one is being written; stall_ns, write_ns: how long training
+    waited for the last that is durable, and how long it took to be.
+    """
+
+    begun_ns: int | None = None
+    stall_ns: int | None = None
+    write_ns: int | None = None
 
 
 class Unexplained(msgspec.Struct, frozen=True, kw_only=True):
@@ -327,6 +341,7 @@ class State(msgspec.Struct, kw_only=True):
     is_cut_short: bool = False
     is_anybody_done: bool = False
     complaint: str = ""
+    checkpointing: Checkpointing = msgspec.field(default_factory=Checkpointing)
     losses: deque[tuple[int, float]] = msgspec.field(default_factory=lambda: deque(maxlen=LOSSES_MAX))
     faults: tuple[PlannedFault, ...] = ()
     unexplained: dict[str, Unexplained] = {}

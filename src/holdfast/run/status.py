@@ -5,13 +5,16 @@ from typing import Literal
 import msgspec
 
 from holdfast.record.events import Role
-from holdfast.run.wire import Outcome, Stage
+from holdfast.run.wire import Outcome, Spent, Stage
 
 Severity = Literal["note", "trouble", "failure"]
 
 
 class MemberStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One process: role, what it does, the step it works on, and the lanes it was dealt."""
+    """One process: role, what it does, the step it works on, and the lanes it was dealt.
+
+    spent: where its time went, by its last report, and by the one before.
+    """
 
     name: str
     node: str
@@ -21,6 +24,7 @@ class MemberStatus(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     lanes: tuple[int, ...]
     alive: bool
+    spent: tuple[Spent, Spent] = (Spent(), Spent())
 
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +47,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
     generation: the last one that was formed; 0 before the first. step: the last one that all members have.
     loss: that of the last step that reported one; losses: those of the last steps, as (step, loss).
-    rate: steps per second over the last ones, 0 while there are none. happened: the last things that did.
+    rate: steps per second over the last ones, 0 while there are none. step_s: how long a step took, over
+    those of the last second, or the last one where that took longer; None while there are none.
+    stall_s, write_s: how long training waited for the last checkpoint, and how long that took to be durable,
+    or the one that is being written has taken if that is longer. happened: the last things that did.
     outcome: None while it runs.
     """
 
@@ -59,3 +66,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[NodeStatus, ...]
     happened: tuple[Happened, ...]
     outcome: Outcome | None
+    team: str = ""
+    step_s: float | None = None
+    stall_s: float | None = None
+    write_s: float | None = None

@@ -226,12 +226,30 @@ class Committed(Message, frozen=True, kw_only=True, tag=True):
     loss: float | None
 
 
+class Spent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a member's time went in all the steps it has measured: see train/measures.py.
+
+    collecting_s: of all that, what Python spent collecting garbage. resent: segments that were lost on the
+    way to other members and sent again.
+    """
+
+    steps: int = 0
+    compute_s: float = 0.0
+    data_s: float = 0.0
+    checkpoint_s: float = 0.0
+    exchange_s: float = 0.0
+    wait_s: float = 0.0
+    collecting_s: float = 0.0
+    resent: int = 0
+
+
 class MemberBeat(Message, frozen=True, kw_only=True, tag=True):
-    """The member lives. step: the one it works on."""
+    """The member lives. step: the one it works on. spent: now and then, where its time went."""
 
     member: str
     step: int
     stage: Stage
+    spent: Spent | None = None
 
 
 class Finished(Message, frozen=True, kw_only=True, tag=True):

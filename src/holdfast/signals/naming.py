@@ -10,17 +10,15 @@ from types import MappingProxyType
 
 from holdfast.signals.catalogue import Metric, Scope
 from holdfast.signals.frame import Labels
+from holdfast.topology.names import gpu_name, gpu_of, host_of, link_name, member_name, port_name, port_of
 
 Buses = Mapping[tuple[str, str], str]
 """Host and PCI address to the GPU that sits there."""
 NO_BUSES: Buses = MappingProxyType({})
 SLURM = "slurm"
-FIRST_PORT = "1"
 
 _ADDRESS = re.compile(r"([0-9a-fA-F]+):([0-9a-fA-F]+):([0-9a-fA-F]+)\.([0-9a-fA-F]+)")
-_INSTANCE = re.compile(r"(?:\w+://)?(\[[^\]]+\]|[^:/\[\]]+)(?::\d+)?(?:/.*)?")
 _CDU = re.compile(r"/CDUs/([^/]+)")
-_NUMBER = re.compile(r"(\d+)$")
 
 
 def subject_of(metric: Metric, labels: Labels, buses: Buses = NO_BUSES) -> str | None:
@@ -44,14 +42,6 @@ def buses_of(series: Iterable[Labels]) -> dict[tuple[str, str], str]:
     return found
 
 
-def host_of(labels: Labels) -> str:
-    """The host's name; empty where there is none."""
-    if named := labels.get("hostname") or labels.get("Hostname"):
-        return named
-    instance = _INSTANCE.fullmatch(labels.get("instance", ""))
-    return instance[1].strip("[]") if instance else ""
-
-
 def _address(domain: str, bus: str, device: str, function: str) -> str:
     """One spelling of the several: DCGM has a domain of eight digits and capitals."""
     return f"{int(domain, 16):04x}:{int(bus, 16):02x}:{int(device, 16):02x}.{int(function, 16):x}"
@@ -68,15 +58,13 @@ def _gpu(labels: Labels) -> str:
     host = host_of(labels)
     if "system_id" in labels or "slurm_job_id" in labels:
         host = labels.get("system_id") or labels.get("node", "")
-    index = _NUMBER.search(labels.get("gpu") or labels.get("gpu_id", ""))
-    return f"{host}.{int(index[1])}" if host and index else ""
+    gpu = gpu_of(labels.get("gpu") or labels.get("gpu_id", ""))
+    return gpu_name(host, gpu) if host and gpu else ""
 
 
 def _port(labels: Labels) -> str:
-    host, device, port = host_of(labels), labels.get("device", ""), labels.get("port", FIRST_PORT)
-    if not (host and device):
-        return ""
-    return f"{host}/{device}" if port == FIRST_PORT else f"{host}/{device}/{port}"
+    host, port = host_of(labels), port_of(labels)
+    return port_name(host, port) if host and port else ""
 
 
 def _loop(labels: Labels) -> str:
@@ -100,12 +88,12 @@ def _member(labels: Labels) -> str:
     member, run = labels.get("member", ""), labels.get("run", "")
     if not member or member == labels.get("node"):
         return member
-    return f"{run}/{member}" if run else member
+    return member_name(run, member) if run else member
 
 
 def _pair(labels: Labels) -> str:
     source, target = labels.get("source", ""), labels.get("target", "")
-    return f"{source}>{target}" if source and target else ""
+    return link_name(source, target) if source and target else ""
 
 
 _NAMERS: dict[Scope, Callable[[Labels], str]] = {

@@ -7,7 +7,7 @@ halves.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Self, TypeVar
 
 import httpx
@@ -39,6 +39,7 @@ COMPLAINT_LENGTH_MAX = 300
 _PUNCTUATION = b'[]"'
 
 T = TypeVar("T")
+_Form = Mapping[str, str | list[str]]
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +56,7 @@ class _Series(msgspec.Struct, frozen=True):
     """values: left as text; a million pairs of Python objects would take longer than all the rest."""
 
     metric: Labels
-    values: msgspec.Raw
+    values: msgspec.Raw = msgspec.Raw(b"[]")  # of native histograms there are none
 
 
 class _Matrix(msgspec.Struct, frozen=True):
@@ -68,8 +69,8 @@ class _Answer(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-class _TooMuch(Exception):
-    """The server will not give so many samples at once."""
+class _TooMuch(SourceError):
+    """The server will not give so much at once."""
 
 
 class Prometheus:
@@ -87,11 +88,11 @@ class Prometheus:
         step_s: float = STEP_S,
         where: Mapping[str, str] = {},
     ) -> None:
-        self._url = url.rstrip("/")
+        self._url = _without_password(url).rstrip("/")
         self._step_ns = round(step_s * SECOND_NS)
         self._where = dict(where)
         self._buses: tuple[int, Buses] = (-BUSES_NS_MAX, NO_BUSES)
-        self._client = _client(self._url, access)
+        self._client = _client(url, access)
 
     def close(self) -> None:
         self._client.close()
@@ -105,6 +106,11 @@ class Prometheus:
     def metrics(self) -> tuple[str, ...]:
         names = self._get("label/__name__/values", {"match[]": self._selector(None)})
         return tuple(sorted(self._decoded(names, list[str])))
+
+    def series(self, selectors: Sequence[str], window_ns: tuple[int, int]) -> list[Labels]:
+        """The labels of all series that any of these choose, with `__name__`."""
+        times = {"start": f"{window_ns[0] / 1e9:.3f}", "end": f"{window_ns[1] / 1e9:.3f}"}
+        return self._decoded(self._get("series", {"match[]": list(selectors), **times}), list[Labels])
 
     def frame(self, metric: str, window_ns: tuple[int, int]) -> Frame | None:
         """One metric from its raw samples, each in the cell of the grid that is nearest to it."""
@@ -134,13 +140,16 @@ class Prometheus:
             end_ns = min(begin_ns + length_ns, window_ns[1])
             try:
                 parts.append(self._part(metric, (begin_ns, end_ns)))
-            except _TooMuch as complaint:
+            except _TooMuch:
                 if length_ns // 2 < WINDOW_NS_MIN:
-                    raise SourceError(f"{self._url} cannot give {metric}: {complaint}.") from None
+                    raise
                 length_ns = min(length_ns, end_ns - begin_ns) // 2
                 continue
             begin_ns = end_ns
-        return _joined([series for part in parts for series in part], window_ns)
+        try:
+            return _joined([series for part in parts for series in part], window_ns)
+        except ValueError:
+            raise self._stranger() from None
 
     def _part(self, metric: str, window_ns: tuple[int, int]) -> list[_Series]:
         """A range ends with its time and may or may not have the moment at which it begins: ask for more."""
@@ -152,34 +161,32 @@ class Prometheus:
     def _learned_buses(self, window_ns: tuple[int, int]) -> Buses:
         learned_ns, buses = self._buses
         if abs(window_ns[1] - learned_ns) >= BUSES_NS_MAX:
-            times = {"start": f"{window_ns[0] / 1e9:.3f}", "end": f"{window_ns[1] / 1e9:.3f}"}
-            data = self._get("series", {"match[]": self._selector(BUSES_METRIC), **times})
-            buses = buses_of(self._decoded(data, list[Labels]))
+            buses = buses_of(self.series([self._selector(BUSES_METRIC)], window_ns))
             self._buses = (window_ns[1], buses)
         return buses
 
-    def _get(self, call: str, form: Mapping[str, str]) -> msgspec.Raw:
+    def _get(self, call: str, form: _Form) -> msgspec.Raw:
         """What the API answers. Transport failures and the server's own are tried again, refusals are not."""
         waits_s = iter(RETRY_WAITS_S)
         while True:
             try:
                 answer = self._once(call, form)
-            except httpx.TransportError as error:
+            except (httpx.RequestError, UnicodeError) as error:  # the latter for a host that is no name
                 failure = f"{self._url} cannot be reached: {_reason(error)}."
             else:
                 if answer.status_code < httpx.codes.INTERNAL_SERVER_ERROR:
                     return self._checked(answer)
                 failure = f"{self._url} answered {answer.status_code}: {_complaint(answer)}."
                 if _is_too_much(failure):
-                    raise _TooMuch(_complaint(answer))
+                    raise self._too_much(answer)
             wait_s = next(waits_s, None)
             if wait_s is None:
                 raise SourceError(failure, hint="Is the URL right, and does the server run?")
             time.sleep(wait_s)
 
-    def _once(self, call: str, form: Mapping[str, str]) -> httpx.Response:
+    def _once(self, call: str, form: _Form) -> httpx.Response:
         """POST, for a selector may be longer than a URL; the names of labels are only to be had by GET."""
-        path = f"{self._url}/api/v1/{call}"
+        path = f"/api/v1/{call}"
         if call.startswith("label/"):
             return self._client.get(path, params=dict(form))
         return self._client.post(path, data=dict(form))
@@ -187,7 +194,8 @@ class Prometheus:
     def _checked(self, answer: httpx.Response) -> msgspec.Raw:
         if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
             raise SourceError(
-                f"{self._url} does not let us in ({answer.status_code}).", hint="Give a token or a password."
+                f"{self._url} does not let us in ({answer.status_code}).",
+                hint="Set HOLDFAST_PROMETHEUS_TOKEN, or HOLDFAST_PROMETHEUS_USER and _PASSWORD.",
             )
         try:
             body = msgspec.json.decode(answer.content, type=_Answer)
@@ -197,7 +205,7 @@ class Prometheus:
             return body.data
         complaint = _complaint(answer)
         if _is_too_much(complaint):
-            raise _TooMuch(complaint)
+            raise self._too_much(answer)
         raise SourceError(f"{self._url} answered {answer.status_code}: {complaint}.")
 
     def _decoded(self, data: msgspec.Raw, kind: type[T]) -> T:
@@ -205,6 +213,12 @@ class Prometheus:
             return msgspec.json.decode(data, type=kind)
         except msgspec.DecodeError:
             raise self._stranger() from None
+
+    def _too_much(self, answer: httpx.Response) -> _TooMuch:
+        return _TooMuch(
+            f"{self._url} will not give so much: {_complaint(answer)}.",
+            hint="Raise the limit that the server names, or ask for a shorter time.",
+        )
 
     def _stranger(self) -> SourceError:
         return SourceError(
@@ -214,21 +228,35 @@ class Prometheus:
 
 
 def _client(url: str, access: Access) -> httpx.Client:
-    if not url.startswith(("http://", "https://")):
-        raise SourceError(f"{url!r} is no URL of a Prometheus.", hint="It begins with http:// or https://.")
+    try:
+        address = httpx.URL(url)
+    except httpx.InvalidURL:
+        address = httpx.URL("")
+    if address.scheme not in ("http", "https") or not address.host:
+        shown = _without_password(url)
+        raise SourceError(f"{shown!r} is no URL of a Prometheus.", hint="Write http://HOST or https://HOST.")
     # Compressing what stays in one data centre takes a server longer than sending it.
     headers = {"Accept-Encoding": "identity", **access.headers}
     if access.bearer:
         headers["Authorization"] = f"Bearer {access.bearer}"
     basic = (access.user, access.password) if access.user else None
-    return httpx.Client(headers=headers, auth=basic, timeout=access.timeout_s, follow_redirects=True)
+    return httpx.Client(
+        base_url=address, headers=headers, auth=basic, timeout=access.timeout_s, follow_redirects=True
+    )
+
+
+def _without_password(url: str) -> str:
+    """As it may be told: what stands before the host is a secret."""
+    scheme, mark, rest = url.partition("://")
+    place, slash, path = rest.partition("/")
+    return f"{scheme}{mark}{place.rpartition('@')[2]}{slash}{path}"
 
 
 def _quoted(text: str) -> str:
     return msgspec.json.encode(text).decode()
 
 
-def _reason(error: httpx.TransportError) -> str:
+def _reason(error: httpx.RequestError | UnicodeError) -> str:
     if isinstance(error, httpx.TimeoutException):
         return "it did not answer in time"
     return str(error).rstrip(".") or type(error).__name__
@@ -257,7 +285,8 @@ def _joined(parts: list[_Series], window_ns: tuple[int, int]) -> Samples | None:
         number = numbers.setdefault(msgspec.json.encode(own, order="sorted"), len(labels))
         if number == len(labels):
             labels.append(own)
-        text = bytes(part.values).translate(None, _PUNCTUATION)
+        if not (text := bytes(part.values).translate(None, _PUNCTUATION)):
+            continue
         texts.append(text)
         index.append(number)
         counts.append((text.count(b",") + 1) // 2)

@@ -136,9 +136,12 @@ class Store:
                 return None
             try:
                 return read("read_parquet([" + ", ".join(f"'{path}'" for path in paths) + "])")
-            except duckdb.IOException as error:
-                failure = str(error).splitlines()[0]
-        raise StoreError(f"The signals in {self._root} cannot be read: {failure}.")
+            except duckdb.Error as error:
+                failure = str(error).splitlines()[0].rstrip(".")
+        raise StoreError(
+            f"The signals in {self._root} cannot be read: {failure}.",
+            hint="Move the file away that is not as `holdfast collect` wrote it.",
+        )
 
     def _samples(self, metric: str, window_ns: tuple[int, int]) -> Samples | None:
         """All is asked of the same files, so that the answers fit together."""
@@ -188,10 +191,12 @@ class Store:
             _sync(partial)
             partial.rename(path)
             _sync(self._root)
-        except (OSError, duckdb.IOException) as error:
+        except (OSError, duckdb.Error) as error:
             partial.unlink(missing_ok=True)
+            failure = str(error).splitlines()[0].rstrip(".")
             raise StoreError(
-                f"The signals cannot be written to {self._root}: {error}.", hint="Is the disk full?"
+                f"The signals cannot be written to {self._root}: {failure}.",
+                hint="Is the disk full, or a file there not as `holdfast collect` wrote it?",
             ) from None
 
     def _merge(self) -> None:

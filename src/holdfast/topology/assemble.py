@@ -2,12 +2,16 @@
 
 import fnmatch
 from collections.abc import Collection, Mapping
+from itertools import product
 
 from holdfast.record.errors import InputError
 from holdfast.topology.graph import Builder, Kind, Topology
 from holdfast.topology.hostlist import expand
 from holdfast.topology.names import gpu_name, link_name, member_name, port_name
 from holdfast.topology.survey import Survey
+
+LINKS_MAX = 500_000
+"""Between the engines of two pools, a link for every pair: more would take minutes and all memory."""
 
 
 def assemble(
@@ -99,14 +103,23 @@ def _add_pool(builder: Builder, survey: Survey, pool: str) -> None:
         _work_on(builder, survey, pool, node)
     for other in survey.uses.get(pool, ()):
         builder.depends(pool, other)
-        for source in survey.engines.get(other, ()):
-            for target in survey.engines[pool]:
-                link = link_name(source, target)
-                builder.add(link, "link")
-                builder.depends(pool, link)
-                for node in (source, target):
-                    for port in survey.ports.get(node, ()):
-                        builder.depends(link, port_name(node, port))
+        sources, targets = survey.engines.get(other, ()), survey.engines[pool]
+        if len(sources) * len(targets) > LINKS_MAX:
+            raise InputError(
+                f"From engines of {other!r} to those of {pool!r} there are more than {LINKS_MAX:,} links.",
+                hint="Describe them as several smaller pools, as requests are routed.",
+            )
+        for source, target in product(sources, targets):
+            _add_link(builder, survey, pool, source, target)
+
+
+def _add_link(builder: Builder, survey: Survey, pool: str, source: str, target: str) -> None:
+    link = link_name(source, target)
+    builder.add(link, "link")
+    builder.depends(pool, link)
+    for node in (source, target):
+        for port in survey.ports.get(node, ()):
+            builder.depends(link, port_name(node, port))
 
 
 def _work_on(builder: Builder, survey: Survey, name: str, node: str) -> None:

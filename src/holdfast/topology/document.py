@@ -46,7 +46,7 @@ def read(text: str) -> Document:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
         raise _not_yaml(error) from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise InputError(f"This is not YAML: {' '.join(str(error).split())}.", hint=_HINT) from None
     if data is None:
         data = {}
@@ -78,11 +78,7 @@ def _plain(loader: Any, node: yaml.Node, place: Place, lines: dict[Place, int]) 
             lines[*place, index] = _line(entry)
             entries.append(_plain(loader, entry, (*place, index), lines))
         return entries
-    if node.tag in _AS_TYPED:
-        value: Plain = loader.construct_object(node)
-        return value
-    text: str = node.value
-    return text
+    return _scalar(loader, node) if node.tag in _AS_TYPED else str(node.value)
 
 
 def _table(loader: Any, node: yaml.MappingNode, place: Place, lines: dict[Place, int]) -> dict[str, Plain]:
@@ -98,6 +94,19 @@ def _table(loader: Any, node: yaml.MappingNode, place: Place, lines: dict[Place,
         lines[*place, key] = _line(key_node)
         table[key] = _plain(loader, value_node, (*place, key), lines)
     return table
+
+
+def _scalar(loader: Any, node: yaml.Node) -> Plain:
+    """A number or truth value. What is tagged as one and is none makes the parser fail in ways of its own."""
+    try:
+        value: Plain = loader.construct_object(node)
+    except (ValueError, LookupError):
+        kind = node.tag.rpartition(":")[2]
+        raise InputError(
+            f"line {_line(node)}: This is no {kind} that can be read.",
+            hint="Put it in quotes to have it as text.",
+        ) from None
+    return value
 
 
 def _line(node: yaml.Node) -> int:

@@ -1,14 +1,13 @@
 """The topology file: a cluster in a page of YAML, made into facts and a graph.
 
-`read` takes text and gives a survey, so that what systems say can be merged with it; `load` gives the graph
-of a file alone. `file_format` has what may be written.
+`read` takes text and gives a page of facts, so that what systems say can be merged with them before the graph
+is made. `file_format` has what may be written.
 """
 
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from importlib import resources
 from itertools import islice
-from pathlib import Path
 
 import msgspec
 
@@ -85,12 +84,6 @@ def schema() -> str:
     return resources.files("holdfast.topology").joinpath("schema.json").read_text("utf-8")
 
 
-def load(path: Path) -> Topology:
-    """The graph of a file."""
-    page = read(path.read_text("utf-8"), source=path.name)
-    return page.described(page.survey).topology
-
-
 def read(text: str, *, source: str = "the file") -> Page:
     """What the text says. source: what to call it where others contradict it."""
     if len(text) > TEXT_CHARS_MAX:
@@ -144,6 +137,8 @@ class _Reader:
             ports = tuple(self._expanded((*place, "ports"), built.ports)) if built.ports else ()
             gpus = tuple(str(gpu) for gpu in range(built.gpus))
             for node in self._expanded(place, hosts):
+                if node in self._survey.kinds:
+                    raise _mistake(self._written.line(place), f"{node!r} is there twice", "Leave one out.")
                 self._add(place, node, "node")
                 if gpus:
                     self._survey.gpus[node] = gpus

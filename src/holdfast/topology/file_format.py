@@ -124,7 +124,7 @@ def _parts(data: dict[str, Any]) -> Iterator[tuple[Place, dict[str, Any]]]:
         if section in TopologyFile.__struct_fields__ and isinstance(value, dict):
             for key, entry in value.items():
                 yield (section, key), {section: {key: entry}}
-        elif isinstance(value, list):
+        elif section == "maintenance" and isinstance(value, list):
             for index, entry in enumerate(value):
                 yield (section, index), {section: [entry]}
         yield (section,), {section: value}

@@ -16,7 +16,9 @@ from holdfast.topology.hostlist import expand, fold
 from holdfast.topology.names import port_name
 from holdfast.topology.survey import Doubt
 
-_DEALING = re.compile(r"(?:(?P<size>[1-9][0-9]*) each(?P<rail> by rail)?|(?P<all>all))(?: of (?P<from>.+))?")
+_DEALING = re.compile(
+    r"(?:(?P<size>[1-9][0-9]{0,8}) each(?P<rail> by rail)?|(?P<all>all))(?: of (?P<from>.+))?"
+)
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,8 +13,10 @@ _HINT = (
     "Host lists are written as Slurm writes them: `n[00-15,20]` for n00 to n15 and n20, with commas between."
 )
 _ITEM = re.compile(r"(?:[^\[\],\s]|\[[^\[\]]*\])+")
-_RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
-_LAST_NUMBER = re.compile(r"(.*?)([0-9]+)([^0-9]*)", re.DOTALL)
+DIGITS_MAX = 18
+"""Of a number in a name; longer ones are text, of which the last digits count."""
+_RANGE = re.compile(rf"([0-9]{{1,{DIGITS_MAX}}})(?:-([0-9]{{1,{DIGITS_MAX}}}))?")
+_LAST_NUMBER = re.compile(rf"(.*?)([0-9]{{1,{DIGITS_MAX}}})([^0-9]*)", re.DOTALL)
 
 
 def expand(text: str) -> list[str]:

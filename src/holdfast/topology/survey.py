@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.topology.graph import Kind, in_order
 from holdfast.topology.hostlist import fold
-from holdfast.topology.names import node_of_port
+from holdfast.topology.names import node_of_port, port_name
 
 DoubtKind = Literal[
     "contradiction", "unmatched", "grouping", "ownerless", "missing-hardware", "unplaced", "unused"
@@ -162,7 +162,7 @@ def _known_places(survey: Survey, name: str, kind: Kind) -> list[str]:
     if kind != "leaf":
         return []
     if name in survey.ports:
-        ports = (f"{name}/{port}" for port in survey.ports[name])
+        ports = (port_name(name, port) for port in survey.ports[name])
         return list(dict.fromkeys(leaf for port in ports for leaf in survey.on.get(port, {}).get("leaf", [])))
     return survey.on.get(node_of_port(name), {}).get("leaf", [])
 

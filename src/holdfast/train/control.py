@@ -36,6 +36,10 @@ class Control(Protocol):
     @property
     def member(self) -> str: ...
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether anybody will want this member's reports."""
+
     def admitted(self) -> wire.Admitted:
         """Wait until this process has a place in the run."""
 
@@ -66,6 +70,9 @@ class Control(Protocol):
     def at(self, step: int, stage: wire.Stage) -> None:
         """What this member is doing now, for its heartbeats."""
 
+    def reports(self, report: Callable[[], wire.Spent | None]) -> None:
+        """Where this member's time went: is asked for now and then, in another thread."""
+
     def strike(self, step: int, moment: wire.Moment, rank: int, size: int) -> None:
         """Here a planned fault may strike member `rank` of `size`."""
 
@@ -78,6 +85,8 @@ class Control(Protocol):
 
 class Coordinated:
     """A member under a coordinator."""
+
+    is_asked = True
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.member = environment["HOLDFAST_MEMBER"]
@@ -199,6 +208,9 @@ class Coordinated:
     def at(self, step: int, stage: wire.Stage) -> None:
         self._link.beat(step, stage)
 
+    def reports(self, report: Callable[[], wire.Spent | None]) -> None:
+        self._link.on_report = report
+
     def strike(self, step: int, moment: wire.Moment, rank: int, size: int) -> None:
         faults = self._newest.faults if self._newest is not None else ()
         for fault in faults:
@@ -232,6 +244,7 @@ class Alone:
     """The only member of a run that nobody coordinates. It writes its own record."""
 
     member = "alone"
+    is_asked = False
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -277,6 +290,9 @@ class Alone:
 
     def at(self, step: int, stage: wire.Stage) -> None:
         """Nobody watches."""
+
+    def reports(self, report: Callable[[], wire.Spent | None]) -> None:
+        """Nobody asks."""
 
     def strike(self, step: int, moment: wire.Moment, rank: int, size: int) -> None:
         """Nobody plans faults."""

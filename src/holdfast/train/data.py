@@ -25,6 +25,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from holdfast.record.errors import InputError
 from holdfast.run import kin
 from holdfast.train import randomness
+from holdfast.train.measures import FETCHING
 from holdfast.train.sockets import network_sockets
 
 EPOCHS_KEPT = 2
@@ -94,7 +95,8 @@ class MapData:
     def __call__(self, lane: LaneOfStep) -> Any:
         """The batch of this lane in this step."""
         key = _Key.of(lane)
-        return self._ahead.take(key) if self._ahead else self._batches[key]
+        with FETCHING:
+            return self._ahead.take(key) if self._ahead else self._batches[key]
 
     def indices(self, lane: LaneOfStep) -> list[int]:
         """Which samples these are."""
@@ -314,6 +316,10 @@ class StreamData:
 
     def __call__(self, lane: LaneOfStep) -> Any:
         """The batch of this lane in this step."""
+        with FETCHING:
+            return self._fetched(lane)
+
+    def _fetched(self, lane: LaneOfStep) -> Any:
         source, size = self._source, self._batch_size or 1
         if isinstance(source, IterableDataset):
             # All lanes read alike, so that a dataset that shuffles by itself is shuffled alike for all.

@@ -20,12 +20,13 @@ from holdfast.train.sheets import Fold, Layout, Sheet
 
 @dataclass(frozen=True, kw_only=True)
 class Sum:
-    """What the whole run computed in a step, beside the gradients: each lane's loss, and the generation its
-    member knew of.
+    """What the whole run computed in a step, beside the gradients: each lane's loss, the generation its
+    member knew of, and the largest of what members tell of their times.
     """
 
     losses: tuple[float, ...]
     pending: tuple[int, ...]
+    latest: tuple[float, float]
 
     @property
     def loss(self) -> float:
@@ -143,8 +144,10 @@ class Gradients:
             except GroupBroken as broken:  # the fold goes on: what is held stays good
                 self._failure = broken.with_traceback(None)
 
-    def end(self, pending: int) -> None:
-        """The lane is through. pending: the generation this member knows to be waiting, or 0."""
+    def end(self, pending: int, told: tuple[float, float]) -> None:
+        """The lane is through. pending: the generation this member knows to be waiting, or 0. told: its
+        times, which its last lane carries to the others.
+        """
         lane = self._lane
         assert lane is not None
         if lane.backwards != self._accumulate:
@@ -153,6 +156,8 @@ class Gradients:
                 hint="Call lane.backward(loss) in every lane; protect(accumulate=N) sets how often.",
             )
         lane.sheet.pending[lane.index] = pending
+        if self._last:
+            lane.sheet.told[:, lane.index] = torch.tensor(told)
         self._write_used(lane.sheet, lane.used)
         self._check_buffers()
         with torch.no_grad():
@@ -238,9 +243,11 @@ class Gradients:
         used = total.used.tolist()  # the one moment in a step when the host waits for the device
         for parameter, gradient, count in zip(self._state.parameters, total.gradients, used, strict=True):
             parameter.grad = gradient if count else None
+        through_s, sending_s = (max(members) for members in total.told.tolist())
         return Sum(
             losses=tuple(total.losses.tolist()),
             pending=tuple(int(number) for number in total.pending.tolist()),
+            latest=(through_s, sending_s),
         )
 
     def _reduce(self, reduction: Reduction | None) -> Sheet:

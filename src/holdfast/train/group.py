@@ -6,12 +6,15 @@ waits for its operations. So `GlooGroup.abort` shuts down exactly the group's so
 operation fails at once, here and at the other end.
 """
 
+import os
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Protocol
+from itertools import islice
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import torch
@@ -24,6 +27,8 @@ FORM_TIMEOUT_S = 60.0
 OPERATION_TIMEOUT_S = 6 * 3600.0
 """Not how failures are found, the coordinator tells of those; a bound all the same."""
 ABANDON_POLL_S = 0.002
+WATCHED_MAX = 64
+"""So many connections are asked how they fare: the usual one shows in a few of them."""
 
 Transfer = tuple[torch.Tensor, int]
 """A tensor and the rank it goes to or comes from."""
@@ -37,6 +42,17 @@ class GroupBroken(Exception):
 
 class Superseded(Exception):
     """A newer generation was opened while this one was being formed."""
+
+
+class Sending(NamedTuple):
+    """How a connection has fared since it was made.
+
+    busy_s: how long it has had data on the way, without the time in which the other end took none.
+    resent: segments that were lost and sent again.
+    """
+
+    busy_s: float
+    resent: int
 
 
 class Work(Protocol):
@@ -62,6 +78,9 @@ class Group(Protocol):
 
     def settle(self) -> None:
         """Wait until the results of everything that was waited for are in memory. Raises `GroupBroken`."""
+
+    def sending(self) -> tuple[Sending, ...]:
+        """How each of some connections fares, always the same ones; empty where they cannot be asked."""
 
     def abort(self) -> None:
         """Make every operation fail now. Any thread may call this, more than once."""
@@ -142,6 +161,7 @@ class GlooGroup:
         self._aborted = threading.Event()
         self._shutting = threading.Lock()
         self._is_shut = False
+        self._watched: list[socket.socket] | None = None
 
     def exchange(self, sends: Sequence[Transfer], receives: Sequence[Transfer], tag: int) -> Work:
         if self._aborted.is_set():
@@ -156,6 +176,21 @@ class GlooGroup:
 
     def settle(self) -> None:
         """A wait for gloo is one for the result."""
+
+    def sending(self) -> tuple[Sending, ...]:
+        if self._watched is None:  # not before it is asked for: forming a group is in the way of a recovery
+            self._watched = list(islice(self._connections(), WATCHED_MAX))
+        with suppress(OSError):  # a connection ended: so will the group
+            return tuple(map(_sending, self._watched))
+        return ()
+
+    def _connections(self) -> Iterator[socket.socket]:
+        """Copies of the group's connections, which stay open."""
+        for connection in _tcp_sockets():
+            with suppress(OSError):
+                if not _listens(connection) and self._is_ours(connection):
+                    # Not dup(), which makes it a blocking one, for gloo as well.
+                    yield socket.socket(fileno=os.dup(connection.fileno()))
 
     def abort(self) -> None:
         self._aborted.set()
@@ -176,6 +211,9 @@ class GlooGroup:
 
     def close(self) -> None:
         self.abort()
+        for copy in self._watched or ():
+            copy.close()
+        self._watched = []
         self._group = None
 
 
@@ -213,6 +251,9 @@ class StagedGroup:
 
     def settle(self) -> None:
         self._group.settle()
+
+    def sending(self) -> tuple[Sending, ...]:
+        return self._group.sending()
 
     def abort(self) -> None:
         self._group.abort()
@@ -270,6 +311,10 @@ class NcclGroup:
         if self._aborted.is_set():  # the kernels ended, but not with a result
             raise GroupBroken("the group was aborted")
 
+    def sending(self) -> tuple[Sending, ...]:
+        """NCCL does not tell."""
+        return ()
+
     def abort(self) -> None:
         self._aborted.set()
         self._backend.abort()
@@ -305,6 +350,16 @@ def _reason(error: BaseException) -> str:
 
 def _tcp_sockets() -> Iterator[socket.socket]:
     return (copy for _, copy in network_sockets() if copy.type == socket.SOCK_STREAM)
+
+
+_TCP_INFO = struct.Struct("=100xI64xQQ")
+"""tcpi_total_retrans, tcpi_busy_time and tcpi_rwnd_limited of tcp_info (include/uapi/linux/tcp.h)."""
+
+
+def _sending(connection: socket.socket) -> Sending:
+    told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+    resent, busy_us, unwelcome_us = _TCP_INFO.unpack(told)
+    return Sending(busy_s=(busy_us - unwelcome_us) / 1e6, resent=resent)
 
 
 def _listens(connection: socket.socket) -> bool:

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Self
 
 import torch
@@ -22,12 +22,16 @@ from holdfast.train.checkpoint import DirectoryCheckpoints, Happened, Writer
 from holdfast.train.control import Alone, Control, Coordinated
 from holdfast.train.gradients import Gradients
 from holdfast.train.group import GlooGroup, Group, NcclGroup, Rendezvous, StagedGroup
+from holdfast.train.measures import Collections
 from holdfast.train.protected import Protected, digest
 from holdfast.train.seat import RunOver, Seat
 from holdfast.train.steps import Loop, Settings, Step
 
 JOIN_SEED = 0
 """What every member's generators begin with, so that every one of them builds the same model."""
+
+SIGNAL_AGAIN_S = 0.005
+"""After this time a signal is sent again that came while it could not be obeyed."""
 
 
 def join() -> "Run":
@@ -263,7 +267,12 @@ def _warm_up() -> None:
     digest(optimizer.state_dict())
 
 
-def _leave(number: int, _frame: object) -> None:
+def _leave(number: int, frame: FrameType | None) -> None:
+    if Collections.is_told(frame):  # what is raised here would be lost: once more, in a moment
+        again = threading.Timer(SIGNAL_AGAIN_S, os.kill, (os.getpid(), number))
+        again.daemon = True
+        again.start()
+        return
     raise SystemExit(128 + number)
 
 

@@ -17,7 +17,7 @@ from holdfast.train import transfer, tree
 from holdfast.train.checkpoint import Checkpoints
 from holdfast.train.control import Control
 from holdfast.train.gradients import Gradients
-from holdfast.train.group import Group, GroupBroken, Rendezvous, Superseded, form
+from holdfast.train.group import Group, GroupBroken, Rendezvous, Sending, Superseded, form
 from holdfast.train.protected import Protected
 from holdfast.train.reduction import Reduction
 
@@ -109,6 +109,10 @@ class Seat:
         self._gradients.forget()
         if self._patched:
             self._deal_evenly()
+
+    def sending(self) -> tuple[Sending, ...]:
+        """How the connections to the other members fare."""
+        return () if self._group is None else self._group.sending()
 
     def leave(self) -> None:
         """Give the group back; nothing of it writes into our memory any more."""

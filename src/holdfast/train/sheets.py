@@ -2,8 +2,8 @@
 
 A sheet holds everything one lane contributes to a step: gradients in buckets, in the order in which backward
 makes them; moving buffers (BatchNorm's statistics); and a tail of small things that ride along: every lane's
-loss, the generation its member knows of, and which parameters were used. Sheets add up element by element, so
-that neither bucket sizes nor slices can change a bit of the result.
+loss, the generation its member knows of, the times that it tells, and which parameters were used. Sheets add
+up element by element, so that neither bucket sizes nor slices can change a bit of the result.
 
 A member that folds k neighbouring lanes needs log2(k) + 1 sheets, and one more where it folds nothing.
 """
@@ -21,6 +21,8 @@ BUCKET_BYTES = {"cpu": 16 << 20, "cuda": 25 << 20}
 """Small enough to overlap with backward, large enough not to pay for beginnings."""
 ALIGNMENT = 16
 """Elements; keeps every view on a boundary that vector instructions like."""
+TOLD = 2
+"""How many times a member tells the others: see measures.py."""
 _TAIL_DTYPES = (torch.float32, torch.float64)
 
 
@@ -66,6 +68,7 @@ class Layout:
         tail = len(self._sizes) - 1
         self.losses = self._append(tail, (lanes,))
         self.pending = self._append(tail, (lanes,))
+        self.told = self._append(tail, (TOLD, lanes))
         self.used = self._append(tail, (len(parameters),))
         self.moving = [self._place_moving(tensor, tail) for tensor in moving]
         self.early = range(tail)
@@ -122,6 +125,7 @@ class Sheet:
         self.moving = [region.of(self.flats) for region in layout.moving]
         self.losses = layout.losses.of(self.flats)
         self.pending = layout.pending.of(self.flats)
+        self.told = layout.told.of(self.flats)
         self.used = layout.used.of(self.flats)
 
     def clear(self) -> None:

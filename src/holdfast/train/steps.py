@@ -19,6 +19,7 @@ from holdfast.train.checkpoint import Writer
 from holdfast.train.control import Control
 from holdfast.train.gradients import Gradients, Sum
 from holdfast.train.group import GroupBroken
+from holdfast.train.measures import Collections, CudaWatch, HostWatch, Measures
 from holdfast.train.protected import Protected
 from holdfast.train.seat import RunOver, Seat
 
@@ -106,6 +107,9 @@ class Loop:
         self._changing = False
         self._asked = -1
         self._optimizing = False
+        watch = CudaWatch() if state.device.type == "cuda" else HostWatch()
+        self._measures = Measures(watch, Collections() if control.is_asked else None)
+        control.reports(self._measures.report)
         for optimizer in state.optimizers:
             optimizer.register_step_pre_hook(self._refuse_own_step)
 
@@ -129,10 +133,11 @@ class Loop:
         while seat.version < total and not seat.through:
             if self._changing or seat.lost:
                 self._changing = False
-                seat.regroup()
+                self._regroup()
                 continue
             step = Step(self, seat.version + 1)
             randomness.begin(self._settings.seed, step.number, randomness.BEFORE_LANES)
+            self._measures.handed()
             yield step
             if not step.committed:
                 raise InputError(
@@ -148,6 +153,7 @@ class Loop:
                 hint="A step has one loop over step.lanes; protect(accumulate=N) is for several passes.",
             )
         step.begun = True
+        self._measures.asked()
         self._gradients.check_buffers_still()
         yield from self._lanes(step)
         randomness.begin(self._settings.seed, step.number, randomness.REDUCED)
@@ -162,7 +168,7 @@ class Loop:
             else:
                 if self._reduce(step):
                     return
-            seat.regroup()
+            self._regroup()
         # Somebody had committed this step already, and his state was taken over.
         assert seat.loss is not None
         step.reduced_to(seat.loss)
@@ -174,18 +180,20 @@ class Loop:
         self._gradients.begin(index, seat.reduction, last=index == seat.todo[-1])
         randomness.begin(settings.seed, step.number, index)
         yield Lane(self._gradients, step.number, index, settings.lanes)
-        self._gradients.end(self._control.pending(seat.number))
+        self._gradients.end(self._control.pending(seat.number), self._measures.told())
 
     def _reduce(self, step: Step) -> bool:
         """Sum over all members. False: somebody is gone, and the step goes on in another generation."""
         seat = self._seat
         self._control.at(step.number, "reduce")
         self._control.strike(step.number, "reduce", seat.rank, seat.size)
+        self._measures.arrived()
         try:
             total = self._gradients.reduce(seat.reduction)
         except GroupBroken as broken:
             seat.say_broken(str(broken))
             return False
+        self._measures.reduced(total.latest)
         self._changing = self._agreed(total)
         step.reduced_to(total.loss)
         return True
@@ -256,7 +264,7 @@ class Loop:
             self._seat.through = True
             digest = self._state.digest()
             while self._control.finished(self._seat.version, digest, self._seat.number) is not None:
-                self._seat.regroup()
+                self._regroup()
         except RunOver:
             return
 
@@ -264,13 +272,18 @@ class Loop:
         """Have the present version written, by one member: the run may be gone on with another time."""
         whole = self._seat.version > 0 and not self._optimizing
         if self._writer is not None and self._seat.rank == 0 and whole:
-            self._writer.offer(self._seat.version, self._seat.durable())
+            self._measures.stalled(self._writer.offer(self._seat.version, self._seat.durable()))
 
     def _take_seat(self) -> None:
         if self._seat.number == 0:
-            self._seat.regroup()
+            self._regroup()
+
+    def _regroup(self) -> None:
+        self._seat.regroup()
+        self._measures.restart(self._seat.sending)
 
     def close(self) -> None:
+        self._measures.close()
         self._seat.leave()
         if self._writer is not None:
             self._writer.close()

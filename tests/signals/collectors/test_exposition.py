@@ -9,7 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from holdfast.record.clock import ManualClock
 from holdfast.signals.collectors.exposition import Exposition
 from holdfast.signals.collectors.infiniband import InfinibandCollector
-from holdfast.signals.collectors.redfish import RedfishCollector, Service
+from holdfast.signals.collectors.redfish import RedfishCollector
+from holdfast.signals.collectors.redfish_service import Service
 from holdfast.signals.reading import Reading
 
 

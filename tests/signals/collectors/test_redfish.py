@@ -1,7 +1,6 @@
 """Cooling units over Redfish: the mock-up, and services that lie, loop and never end."""
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,15 +13,8 @@ from hypothesis import strategies as st
 from holdfast.record.clock import ManualClock
 from holdfast.signals.catalogue import CATALOGUE
 from holdfast.signals.collectors import Unavailable
-from holdfast.signals.collectors.redfish import (
-    BODY_BYTES_MAX,
-    MEMBERS_MAX,
-    REQUESTS_MAX,
-    CoolingLink,
-    RedfishCollector,
-    Service,
-    as_densewatch,
-)
+from holdfast.signals.collectors.redfish import MEMBERS_MAX, CoolingLink, RedfishCollector, as_densewatch
+from holdfast.signals.collectors.redfish_service import BODY_BYTES_MAX, REQUESTS_MAX, Service
 from holdfast.signals.reading import Reading
 
 Serve = Callable[[Callable[[str], tuple[int, bytes]]], str]
@@ -179,7 +171,7 @@ def test_a_session_that_ran_out_is_opened_again(guarded_cdu_service: str) -> Non
 
 
 def test_nobody_there_is_one_sentence() -> None:
-    with pytest.raises(Unavailable, match=r"Redfish at 127\.0\.0\.1 does not answer: .*refused"):
+    with pytest.raises(Unavailable, match=r"Redfish at 127\.0\.0\.1:9 does not answer: .*refused"):
         collect("http://127.0.0.1:9")
 
 
@@ -271,11 +263,9 @@ def test_a_service_that_never_ends_is_left(serve: Serve) -> None:
         }
         return 200, json.dumps({"Members": members, **links}).encode()
 
-    begun_s = time.monotonic()
     with pytest.raises(Unavailable, match="too large or too slow"):
         collect(serve(answer))
     assert len(asked) == REQUESTS_MAX
-    assert time.monotonic() - begun_s < 20
 
 
 anything = st.recursive(

@@ -3,9 +3,11 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.signals.catalogue import describe
+from holdfast.signals.naming import subject_of
 from holdfast.topology.assemble import assemble
 from holdfast.topology.discovery import prometheus
-from holdfast.topology.discovery.prometheus import host_of
+from holdfast.topology.names import gpu_name, port_name
 
 GPU = {
     "__name__": "DCGM_FI_DEV_GPU_TEMP",
@@ -79,7 +81,15 @@ def test_a_host_is_told_by_either_label_or_by_the_instance() -> None:
     bare = {key: value for key, value in GPU.items() if key != "Hostname"}
     assert prometheus.survey([{**bare, "hostname": "node02"}]).gpus == {"node02": ("3",)}
     assert prometheus.survey([bare]).gpus == {"node01": ("3",)}
-    assert host_of("n1") == "n1"
+    assert prometheus.survey([{**bare, "instance": "https://node03:9400/metrics"}]).gpus == {"node03": ("3",)}
+
+
+def test_subjects_are_called_as_signals_call_them() -> None:
+    labels = {"hostname": "n1", "instance": "10.0.0.1:9100"}
+    series = [{**GPU, **labels, "Hostname": "", "gpu": "GPU07"}, {**PORT, **labels, "port": "2"}]
+    found = prometheus.survey(series)
+    named = [subject_of(describe(one["__name__"]), one) for one in series]
+    assert named == [gpu_name("n1", *found.gpus["n1"]), port_name("n1", *found.ports["n1"])]
 
 
 def test_cables_make_a_tree_of_switches() -> None:

@@ -20,7 +20,6 @@ import msgspec
 
 import holdfast
 
-MEMBERS = 4
 NODES = 2
 UNBOUNDED_STEPS = 1_000_000
 """Peers are ended by the harness, not by their last step."""
@@ -44,44 +43,53 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     spared: bool = False
 
 
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """What every contestant does: which interpreter, where, how far, and with how many members."""
+
+    python: str
+    folder: Path
+    steps: int = UNBOUNDED_STEPS
+    members: int
+
+
 class Contestant(msgspec.Struct, frozen=True, kw_only=True):
     """Who takes part.
 
-    needs: the module without which it cannot. launches: from (python, folder, steps) to its processes.
-    committing: how many processes commit each step while nobody is killed, members and spares.
+    needs: the module without which it cannot. launches: the processes of a task. spares: how many processes
+    commit each step beside the members while nobody is killed.
     """
 
     name: str
     needs: str
-    launches: Callable[[str, Path, int], tuple[Launch, ...]]
-    committing: int = MEMBERS
+    launches: Callable[[Task], tuple[Launch, ...]]
+    spares: int = 0
 
 
-def _script(name: str, folder: Path, steps: int, *, spares: int = 0) -> tuple[str, ...]:
-    told = {"--steps": steps, "--members": MEMBERS, "--spares": spares, "--folder": folder}
+def _script(name: str, task: Task, *, spares: int = 0) -> tuple[str, ...]:
+    told = {"--steps": task.steps, "--members": task.members, "--spares": spares, "--folder": task.folder}
     return (str(SCRIPTS / name), *(str(word) for pair in told.items() for word in pair))
 
 
-def torchrun(python: str, folder: Path, steps: int) -> tuple[Launch, ...]:
+def torchrun(task: Task) -> tuple[Launch, ...]:
     """Without the variable the workers of a restart find stale addresses in its store, and gloo fails."""
-    elastic = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(MEMBERS))
+    elastic = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(task.members))
     limits = ("--max-restarts", "5", "--monitor-interval", "0.1")
     return (
         Launch(
-            arguments=(python, *elastic, *limits, *_script("torchrun_ddp.py", folder, steps)),
+            arguments=(task.python, *elastic, *limits, *_script("torchrun_ddp.py", task)),
             environment={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
         ),
     )
 
 
-def nvrx(python: str, folder: Path, steps: int) -> tuple[Launch, ...]:
+def nvrx(task: Task) -> tuple[Launch, ...]:
     """One reserve rank. Rank 0 holds the store, without which nobody recovers: it is spared."""
-    ranks = MEMBERS + 1
+    ranks = task.members + 1
     ports = _free_ports(2)
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": ports[0], "BENCH_STORE_PORT": ports[1]}
     return tuple(
         Launch(
-            arguments=(python, *_script("nvrx_inprocess.py", folder, steps, spares=1)),
+            arguments=(task.python, *_script("nvrx_inprocess.py", task, spares=1)),
             environment={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)},
             spared=rank == 0,
         )
@@ -89,37 +97,37 @@ def nvrx(python: str, folder: Path, steps: int) -> tuple[Launch, ...]:
     )
 
 
-def torchft(python: str, folder: Path, steps: int, *, spares: int = 0) -> tuple[Launch, ...]:
+def torchft(task: Task, *, spares: int = 0) -> tuple[Launch, ...]:
     """A lighthouse, and a replica group of one process for each member."""
     (port,) = _free_ports(1)
     lighthouse = (
-        *(str(Path(python).with_name("torchft_lighthouse")), "--bind", f"127.0.0.1:{port}"),
-        *("--min_replicas", str(MEMBERS if spares else 1), "--quorum_tick_ms", "10"),
+        *(str(Path(task.python).with_name("torchft_lighthouse")), "--bind", f"127.0.0.1:{port}"),
+        *("--min_replicas", str(task.members if spares else 1), "--quorum_tick_ms", "10"),
         *("--join_timeout_ms", "1000", "--heartbeat_timeout_ms", "500"),
     )
     groups = tuple(
         Launch(
-            arguments=(python, *_script("torchft_ddp.py", folder, steps, spares=spares)),
+            arguments=(task.python, *_script("torchft_ddp.py", task, spares=spares)),
             environment={"TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{port}", "REPLICA_GROUP_ID": str(group)},
             supervised=True,
-            spared=group >= MEMBERS,
+            spared=group >= task.members,
         )
-        for group in range(MEMBERS + spares)
+        for group in range(task.members + spares)
     )
     return (Launch(arguments=lighthouse), *groups)
 
 
-def torchft_spare(python: str, folder: Path, steps: int) -> tuple[Launch, ...]:
-    return torchft(python, folder, steps, spares=1)
+def torchft_spare(task: Task) -> tuple[Launch, ...]:
+    return torchft(task, spares=1)
 
 
-def protected(python: str, folder: Path, steps: int) -> tuple[Launch, ...]:
+def protected(task: Task) -> tuple[Launch, ...]:
     """Two nodes, so that one can be lost; a warm process on each."""
-    run = ("run", "--nodes", str(NODES), "--nproc-per-node", str(MEMBERS // NODES), "--warm", "1")
+    run = ("run", "--nodes", str(NODES), "--nproc-per-node", str(task.members // NODES), "--warm", "1")
     return (
         Launch(
-            arguments=(python, "-m", "holdfast", *run, *_script("protected.py", folder, steps)),
-            environment={"HOLDFAST_HOME": str(folder / "home")},
+            arguments=(task.python, "-m", "holdfast", *run, *_script("protected.py", task)),
+            environment={"HOLDFAST_HOME": str(task.folder / "home")},
         ),
     )
 
@@ -129,7 +137,7 @@ PEERS = (
     Contestant(name="torchrun", needs="torch.distributed.run", launches=torchrun),
     Contestant(name="nvrx", needs="nvidia_resiliency_ext.inprocess", launches=nvrx),
     Contestant(name="torchft", needs="torchft", launches=torchft),
-    Contestant(name="torchft_spare", needs="torchft", launches=torchft_spare, committing=MEMBERS + 1),
+    Contestant(name="torchft_spare", needs="torchft", launches=torchft_spare, spares=1),
 )
 
 

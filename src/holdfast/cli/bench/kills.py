@@ -15,12 +15,11 @@ import msgspec
 from holdfast.cli.bench.commits import Whole, read_commits, step_s, steps_lost, whole_steps
 from holdfast.cli.bench.contestants import (
     HOLDFAST,
-    MEMBERS,
     NODES,
     POLL_INTERVAL_S,
-    UNBOUNDED_STEPS,
     Contestant,
     Processes,
+    Task,
     node_of,
 )
 from holdfast.record.events import GenerationOpened, MemberLost
@@ -73,39 +72,43 @@ class Failed(Exception):
     """A contestant did not do in time what was awaited of it."""
 
 
-def peer_recovery(peer: Contestant, python: str, folder: Path, generator: random.Random) -> Recovery:
+def peer_recovery(peer: Contestant, task: Task, generator: random.Random) -> Recovery:
     """One kill of a worker of a peer. Raises `Failed`."""
-    with Processes(peer.launches(python, folder, UNBOUNDED_STEPS), folder) as processes:
-        usual = _warm(folder, processes, members=peer.committing)
-        kill = Kill.of_worker(folder, processes, generator, usual)
-        resumed = kill.awaited(MEMBERS)
-    shrunk = whole_steps(read_commits(folder), MEMBERS - 1, after_ns=kill.at_ns)
+    with Processes(peer.launches(task), task.folder) as processes:
+        usual = _warm(task.folder, processes, task.members + peer.spares)
+        kill = Kill.of_worker(task.folder, processes, generator, usual)
+        resumed = kill.awaited(task.members)
+    shrunk = whole_steps(read_commits(task.folder), task.members - 1, after_ns=kill.at_ns)
     shrunk_s = (shrunk[0].at_ns - kill.at_ns) / 1e9 if shrunk else None
     return msgspec.structs.replace(kill.recovery(resumed), shrunk_s=shrunk_s)
 
 
-def survival(folder: Path, generator: random.Random) -> Survival:
+def survival(folder: Path, members: int, generator: random.Random) -> Survival:
     """One run of Holdfast with its kills. Raises `Failed`."""
-    with Processes(HOLDFAST.launches(sys.executable, folder, RUN_STEPS), folder) as processes:
-        _await(processes, lambda: _warm_processes_started(folder), START_S_MAX, "warm processes")
-        usual = _warm(folder, processes, after_ns=time.monotonic_ns(), steps=SETTLE_STEPS)
+    with Processes(HOLDFAST.launches(_whole_run(folder, members)), folder) as processes:
+        _await(processes, lambda: _warm_processes_started(folder, members), START_S_MAX, "warm processes")
+        usual = _warm(folder, processes, members, after_ns=time.monotonic_ns(), steps=SETTLE_STEPS)
         kill = Kill.of_worker(folder, processes, generator, usual)
-        resumed = kill.awaited(MEMBERS)
+        resumed = kill.awaited(members)
         phases_s = _phases_s(folder, kill, resumed)
-        usual = _warm(folder, processes, after_ns=resumed.at_ns)
+        usual = _warm(folder, processes, members, after_ns=resumed.at_ns)
         node_kill = Kill.of_node(folder, processes, generator, usual)
-        shrunk = node_kill.awaited(MEMBERS - MEMBERS // NODES)
+        shrunk = node_kill.awaited(members - members // NODES)
         digest = _digest_at_end(folder, processes)
     return Survival(
         worker=kill.recovery(resumed), node=node_kill.recovery(shrunk), phases_s=phases_s, digest=digest
     )
 
 
-def undisturbed(folder: Path) -> Undisturbed:
+def undisturbed(folder: Path, members: int) -> Undisturbed:
     """A run of Holdfast to its end. Raises `Failed`."""
-    with Processes(HOLDFAST.launches(sys.executable, folder, RUN_STEPS), folder) as processes:
+    with Processes(HOLDFAST.launches(_whole_run(folder, members)), folder) as processes:
         digest = _digest_at_end(folder, processes)
-    return Undisturbed(step_s=step_s(whole_steps(read_commits(folder), MEMBERS)), digest=digest)
+    return Undisturbed(step_s=step_s(whole_steps(read_commits(folder), members)), digest=digest)
+
+
+def _whole_run(folder: Path, members: int) -> Task:
+    return Task(python=sys.executable, folder=folder, steps=RUN_STEPS, members=members)
 
 
 class Kill:
@@ -159,7 +162,7 @@ class Kill:
             whole = [
                 event
                 for event in after
-                if isinstance(event, GenerationOpened) and len(event.members) == MEMBERS
+                if isinstance(event, GenerationOpened) and len(event.members) == len(self.before)
             ]
             return (min(lost_ns), whole[0]) if lost_ns and whole else None
 
@@ -185,8 +188,8 @@ def _await(processes: Processes, found: Callable[[], T | None], limit_s: float, 
 def _warm(
     folder: Path,
     processes: Processes,
+    members: int,
     *,
-    members: int = MEMBERS,
     after_ns: int = 0,
     steps: int = WARM_UP_STEPS,
 ) -> list[Whole]:
@@ -199,8 +202,8 @@ def _warm(
     return _await(processes, enough, START_S_MAX, f"{steps} steps")
 
 
-def _warm_processes_started(folder: Path) -> bool | None:
-    return True if len(list(folder.glob("*.marks"))) >= MEMBERS + NODES else None
+def _warm_processes_started(folder: Path, members: int) -> bool | None:
+    return True if len(list(folder.glob("*.marks"))) >= members + NODES else None
 
 
 def _digest_at_end(folder: Path, processes: Processes) -> str:

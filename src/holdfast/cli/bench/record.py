@@ -54,10 +54,10 @@ class RecordBench(msgspec.Struct, frozen=True, kw_only=True):
     lost: int
 
 
-def measure(*, rounds: int = ROUNDS, events: int = EVENTS_PER_ROUND, kills: int = KILLS) -> RecordBench:
+def measure(rounds: int, kills: int) -> RecordBench:
     """Run the whole benchmark in a temporary directory of its own."""
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as directory:
-        costs = _costs(Path(directory), rounds, events)
+        costs = _costs(Path(directory), rounds, EVENTS_PER_ROUND)
         losses = _losses(Path(directory), kills)
     return RecordBench(
         event_us=round(costs.event_us, 3),
@@ -189,10 +189,14 @@ def record_for_ever() -> NoReturn:
 
 
 @click.command()
+@click.option(
+    "--rounds", type=click.IntRange(min=1), default=ROUNDS, show_default=True, help="Fewer for a quick look."
+)
+@click.option("--kills", type=click.IntRange(min=1), default=KILLS, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def command(as_json: bool) -> None:
+def command(rounds: int, kills: int, as_json: bool) -> None:
     """Measure what recording an event costs, and that SIGKILL loses none."""
-    result = measure()
+    result = measure(rounds, kills)
     click.echo(msgspec.json.encode(result).decode() if as_json else table(result))
 
 

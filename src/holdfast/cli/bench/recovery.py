@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from holdfast.cli.bench.contestants import MEMBERS, PEERS, Contestant, importable, torch_version
+from holdfast.cli.bench.contestants import PEERS, Contestant, Task, importable, torch_version
 from holdfast.cli.bench.kills import (
     PHASES,
     Failed,
@@ -31,6 +31,9 @@ from holdfast.cli.bench.kills import (
 from holdfast.cli.record import json_option
 from holdfast.record.errors import InputError
 
+MEMBERS = 4
+MEMBERS_CHOICE = ("2", "4", "8")
+"""How many have equal shares of the lanes, also when one of two nodes is lost."""
 REPETITIONS = 5
 SEED = 1
 FLOOR = "a step: what the killed worker had computed is gone, and its replacement computes it again"
@@ -76,12 +79,21 @@ class RecoveryBench(msgspec.Struct, frozen=True, kw_only=True):
     default=Path(sys.executable),
     help="The interpreter that has torchrun, nvidia-resiliency-ext and torchft.  [default: this one]",
 )
+@click.option(
+    "--members",
+    type=click.Choice(MEMBERS_CHOICE),
+    default=str(MEMBERS),
+    show_default=True,
+    help="On two nodes; fewer for a quick look.",
+)
 @click.option("--peer", "names", multiple=True, help="Measure this peer only; may be given more than once.")
 @json_option
-def command(repetitions: int, peers_python: Path, names: tuple[str, ...], as_json: bool) -> None:
+def command(
+    repetitions: int, peers_python: Path, members: str, names: tuple[str, ...], as_json: bool
+) -> None:
     """Kill a worker: seconds until the whole membership commits again, beside three peers."""
     python = str(peers_python)
-    bench = measure(repetitions, present(_named(names), python), python)
+    bench = measure(repetitions, int(members), present(_named(names), python), python)
     click.echo(msgspec.json.format(msgspec.json.encode(bench)).decode() if as_json else table(bench))
 
 
@@ -107,22 +119,23 @@ def present(peers: Iterable[Contestant], python: str) -> list[Contestant]:
     return found
 
 
-def measure(repetitions: int, peers: Sequence[Contestant], python: str) -> RecoveryBench:
+def measure(repetitions: int, members: int, peers: Sequence[Contestant], python: str) -> RecoveryBench:
     """Everybody in turn, so many times."""
     generator = random.Random(SEED)
     survivals = []
     recoveries: dict[str, list[Recovery]] = {peer.name: [] for peer in peers}
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as directory:
-        calm = undisturbed(_folder(directory, "undisturbed"))
+        calm = undisturbed(_folder(directory, "undisturbed"), members)
         for number in range(repetitions):
-            survivals.append(survival(_folder(directory, f"holdfast-{number}"), generator))
+            survivals.append(survival(_folder(directory, f"holdfast-{number}"), members, generator))
             for peer in peers:
                 folder = _folder(directory, f"{peer.name}-{number}")
+                task = Task(python=python, folder=folder, members=members)
                 try:
-                    recoveries[peer.name].append(peer_recovery(peer, python, folder, generator))
+                    recoveries[peer.name].append(peer_recovery(peer, task, generator))
                 except Failed as failure:
                     _tell(f"{peer.name} {failure}")
-    return summary(calm, survivals, {name: tuple(found) for name, found in recoveries.items()})
+    return summary(members, calm, survivals, {name: tuple(found) for name, found in recoveries.items()})
 
 
 def _folder(directory: str, name: str) -> Path:
@@ -136,7 +149,10 @@ def _tell(sentence: str) -> None:
 
 
 def summary(
-    calm: Undisturbed, survivals: Sequence[Survival], peers: dict[str, tuple[Recovery, ...]]
+    members: int,
+    calm: Undisturbed,
+    survivals: Sequence[Survival],
+    peers: dict[str, tuple[Recovery, ...]],
 ) -> RecoveryBench:
     """The medians of all samples."""
     holdfast_s = statistics.median(run.worker.recovered_s for run in survivals)
@@ -158,7 +174,7 @@ def summary(
         floor=FLOOR,
         ratio_torchrun=holdfast_s / torchrun_s if torchrun_s else None,
         ratio_best_peer=holdfast_s / min(known) if known else None,
-        members=MEMBERS,
+        members=members,
         survivals=tuple(survivals),
         peers=peers,
     )

@@ -30,6 +30,8 @@ _HINT = (
 )
 _US = 1e-6
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)$")
+_BACKEND = re.compile(r"(gloo|nccl|mpi|ucc):")
+_NO_WORK = re.compile(rf"c10d::|{_BACKEND.pattern}|{_STEP.pattern}")
 _COLLECTIVES = {
     "reducescatter": "reduce-scatter",
     "allreduce": "all-reduce",
@@ -154,8 +156,9 @@ def _activity(spans: Sequence[_Event]) -> tuple[list[_Event], list[_Event]]:
         # A loader keeps the GPU waiting without a kernel of its own.
         work += [event for event in spans if event.cat == "user_annotation" and _phase(event.name) == "data"]
     else:
-        communication = [event for event in spans if re.match(r"(gloo|nccl|mpi|ucc):", event.name)]
-        work = [event for event in spans if event.cat == "cpu_op" and not event.name.startswith("c10d::")]
+        communication = [event for event in spans if _BACKEND.match(event.name)]
+        # Older profilers call communication and the marks of steps operations as well: neither is work.
+        work = [event for event in spans if event.cat == "cpu_op" and not _NO_WORK.match(event.name)]
     return sorted(communication, key=lambda event: event.ts), work
 
 

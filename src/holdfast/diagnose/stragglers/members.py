@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.diagnose.stragglers.trace import Trace, from_columns
+from holdfast.diagnose.stragglers.trace import Trace, from_columns, literal_glob
 from holdfast.record.errors import InputError
 
 PARTS = ("data", "compute", "exchange")
@@ -32,7 +32,7 @@ def read_members(path: Path) -> Trace:
     try:
         with duckdb.connect() as database:
             read: dict[str, Any] = database.execute(
-                f"SELECT {columns} FROM {reader}($path) ORDER BY step, member", {"path": str(path)}
+                f"SELECT {columns} FROM {reader}($path) ORDER BY step, member", {"path": literal_glob(path)}
             ).fetchnumpy()
     except duckdb.Error as error:
         sentence = str(error).split("\n", 1)[0]

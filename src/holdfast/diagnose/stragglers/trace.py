@@ -129,7 +129,7 @@ def _columns(path: Path) -> dict[str, Any]:
 
     reader = "read_parquet" if path.suffix.lower() in {".parquet", ".pq"} else "read_csv"
     source = f"{reader}($path)"
-    named = {"path": _literal_glob(path)}
+    named = {"path": literal_glob(path)}
     try:
         with duckdb.connect() as database:
             described = database.execute(f"DESCRIBE SELECT * FROM {source}", named).fetchall()
@@ -151,7 +151,7 @@ def _columns(path: Path) -> dict[str, Any]:
     return {**columns, "kinds": kinds}
 
 
-def _literal_glob(path: Path) -> str:
+def literal_glob(path: Path) -> str:
     """A path whose letters all stand for themselves: DuckDB would read it as a pattern."""
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in str(path))
 

@@ -156,11 +156,12 @@ def _stage(analysis: Analysis) -> Verdict | None:
     if not _explains(worst.share):
         return None
     last = worst == analysis.stages[-1]
+    which = f"The last stage ({worst.stage})" if last else f"Stage {worst.stage}"
     return Verdict(
         kind="stage",
         judgement="not-hardware",
-        sentence=f"{'The last stage' if last else 'Stage'} ({worst.stage}) holds the step back on all of "
-        f"its workers alike: with its durations at the ideal it takes {seconds(_fixed_s(analysis, worst))} "
+        sentence=f"{which} holds the step back on all of its workers alike: with its "
+        f"durations at the ideal it takes {seconds(_fixed_s(analysis, worst))} "
         f"in place of {seconds(analysis.step_s)}, {_percent(worst.share)} of the slowdown.",
         basis=f"{'M_S' if last else 'Its share'} is {_ratio(worst.share)} and over {HALF:g} ({SOURCE}); the "
         f"slowest 3 % of the workers explain {_percent(analysis.m_w)}, so it is the partition, no machine.",

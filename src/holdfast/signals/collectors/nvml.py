@@ -196,12 +196,14 @@ class NvmlCollector:
             labels = {"gpu": str(index), "hostname": self._host, "instance": self._host}
             yield _reading(PREFIX + "SM_CLOCK", labels, at_ns, None, word=str(error))
             return
-        self._labels[address] = labels
+        if address:
+            self._labels[address] = labels
         for name, ask in DEVICE_METRICS:
             if (value := _answer(nvml, gpu, ask)) is not None:
                 yield _reading(PREFIX + name, labels, at_ns, value)
         yield from _clock_events(nvml, gpu, labels, at_ns)
-        yield from _link(nvml, gpu, address, self._host, at_ns)
+        if address:
+            yield from _link(nvml, gpu, address, self._host, at_ns)
 
 
 def _labels(nvml: Library, gpu: Any, index: int, host: str) -> tuple[Labels, str]:

@@ -21,6 +21,7 @@ from holdfast.topology.hostlist import expand
 
 COMMAND_TIMEOUT_S = 10.0
 PREFIX = "slurm_nodes_"
+_HINT = "Does slurmctld answer? Try `scontrol ping`."
 STATES = (
     ("maint", ("maint",)),
     ("drain", ("drain",)),
@@ -84,9 +85,9 @@ class SlurmCollector:
     def collect(self) -> list[Reading]:
         at_ns = self._clock.now_ns()
         self._view = SlurmView(
-            nodes=parse_nodes(_ask("sinfo", "--Node", "--noheader", "--format=%N|%T|%E")),
-            jobs=parse_jobs(_ask("squeue", "--noheader", "--states=running", "--format=%i|%N|%j")),
-            maintenance=parse_reservations(_ask("scontrol", "--oneliner", "show", "reservation")),
+            nodes=parse_nodes(ask("sinfo", "--Node", "--noheader", "--format=%N|%T|%E")),
+            jobs=parse_jobs(ask("squeue", "--noheader", "--states=running", "--format=%i|%N|%j")),
+            maintenance=parse_reservations(ask("scontrol", "--oneliner", "show", "reservation")),
         )
         counts = Counter(state_name(node.state) for node in self._view.nodes)
         return [
@@ -166,7 +167,7 @@ def _time_ns(text: str) -> int | None:
         return None
 
 
-def _ask(*command: str) -> str:
+def ask(*command: str, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
     """What the command prints, with all times in UTC."""
     try:
         done = subprocess.run(
@@ -174,20 +175,18 @@ def _ask(*command: str) -> str:
             env={**os.environ, "TZ": "UTC", "SLURM_TIME_FORMAT": "standard"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=COMMAND_TIMEOUT_S,
+            timeout=timeout_s,
             check=False,
         )
     except FileNotFoundError:
         raise Unavailable(
-            f"There is no command {command[0]} here.", hint="Slurm's client commands are needed."
+            f"There is no command {command[0]} here.", hint="Run this where Slurm's commands are installed."
         ) from None
     except subprocess.TimeoutExpired:
-        raise Unavailable(
-            f"{command[0]} did not answer within {COMMAND_TIMEOUT_S:g} s.", hint="Is slurmctld running?"
-        ) from None
+        raise Unavailable(f"{command[0]} did not answer within {timeout_s:g} s.", hint=_HINT) from None
     except OSError as error:
-        raise Unavailable(f"{command[0]} cannot be run: {error.strerror}.") from None
+        raise Unavailable(f"{command[0]} cannot be run: {error.strerror}.", hint=_HINT) from None
     if done.returncode != 0:
         said = done.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
-        raise Unavailable(f"{command[0]} failed: {said or f'exit code {done.returncode}'}.")
+        raise Unavailable(f"{command[0]} failed: {said or f'exit code {done.returncode}'}.", hint=_HINT)
     return done.stdout.decode("utf-8", "replace")

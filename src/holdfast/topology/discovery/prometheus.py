@@ -7,7 +7,7 @@ which unit cools that.
 
 from collections.abc import Iterable, Mapping
 
-from holdfast.topology.names import port_name
+from holdfast.topology.names import gpu_of, host_of, port_name, port_of
 from holdfast.topology.survey import Survey
 
 SOURCE = "Prometheus"
@@ -44,29 +44,23 @@ def survey(series: Iterable[Labels]) -> Survey:
     return found
 
 
-def host_of(instance: str) -> str:
-    """The host in `n1:9100`."""
-    return instance.rpartition(":")[0] or instance
-
-
 def _add_gpu(found: Survey, labels: Labels) -> None:
-    host = labels.get("Hostname") or labels.get("hostname") or host_of(labels.get("instance", ""))
-    if not host or not labels.get("gpu"):
+    host, gpu = host_of(labels), gpu_of(labels.get("gpu", ""))
+    if not host or not gpu:
         return
-    found.add_gpus(host, [labels["gpu"]])
+    found.add_gpus(host, [gpu])
     if job := labels.get("hpc_job"):
         found.add_member(job, host)
 
 
 def _add_port(found: Survey, labels: Labels) -> None:
-    host, device = host_of(labels.get("instance", "")), labels.get("device")
-    if host and device:
-        number = labels.get("port", "1")
-        found.add_ports(host, [device if number == "1" else f"{device}/{number}"])
+    host, port = host_of(labels), port_of(labels)
+    if host and port:
+        found.add_ports(host, [port])
 
 
 def _add_mount(found: Survey, labels: Labels) -> None:
-    host, mount = host_of(labels.get("instance", "")), labels.get("mountaddr")
+    host, mount = host_of(labels), labels.get("mountaddr")
     if host and mount:
         found.kinds[host] = "node"
         found.place(host, "mount", mount)

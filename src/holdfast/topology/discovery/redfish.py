@@ -1,17 +1,20 @@
-"""Redfish: which cooling unit has which racks connected to it, and which water it is cooled by itself."""
+"""Redfish: which cooling unit has which racks connected to it, and which water it is cooled by itself.
+
+Who walks the service sets the bounds: how many resources, how long, and that nothing is fetched twice.
+"""
 
 from collections.abc import Callable, Iterator
 
 import msgspec
 
+from holdfast.topology.names import unit_name
 from holdfast.topology.survey import Survey
 
 SOURCE = "Redfish"
 CDUS_PATH = "/redfish/v1/ThermalEquipment/CDUs"
-MEMBERS_MAX = 10_000
 
-Fetch = Callable[[str], bytes | None]
-"""Gets the resource at a path; None where there is none."""
+Fetch = Callable[[str], object]
+"""Gets the resource at a path, as plain data; None where there is none."""
 
 
 class _Link(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,35 +40,40 @@ class _Resource(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
     links: _Links = _Links()
 
 
-def survey(fetch: Fetch) -> Survey:
-    """The units of one service. A chassis that is connected to one is a rack, called as in its path."""
+def survey(fetch: Fetch, *, name: str = "") -> Survey:
+    """The units of one service. A chassis that is connected to one is a rack, called as in its path.
+
+    name: what the service's unit is called, as for the collector that reads it.
+    """
     found = Survey(SOURCE)
-    for unit in _members(fetch, _Link(path=CDUS_PATH)):
-        if not unit.id:
+    units = [*_members(fetch, _Link(path=CDUS_PATH))]
+    for unit in units:
+        called = unit_name(name, unit.id, is_only=len(units) == 1)
+        if not called:
             continue
-        found.kinds[unit.id] = "loop"
+        found.kinds[called] = "loop"
         for connector in _members(fetch, unit.secondary_coolant_connectors):
             for chassis in connector.links.connected_chassis:
                 if chassis.last:
                     found.kinds[chassis.last] = "rack"
-                    found.place(chassis.last, "loop", unit.id)
+                    found.place(chassis.last, "loop", called)
         for connector in _members(fetch, unit.primary_coolant_connectors):
             water = connector.links.connected_cooling_loop
             if water and water.last:
-                found.place(unit.id, "circuit", water.last)
+                found.place(called, "circuit", water.last)
     return found
 
 
 def _members(fetch: Fetch, collection: _Link | None) -> Iterator[_Resource]:
     if collection is None:
         return
-    for member in _resource(fetch, collection).members[:MEMBERS_MAX]:
+    for member in _resource(fetch, collection).members:
         yield _resource(fetch, member)
 
 
 def _resource(fetch: Fetch, link: _Link) -> _Resource:
-    text = fetch(link.path) if link.path else None
+    given = fetch(link.path) if link.path else None
     try:
-        return msgspec.json.decode(text, type=_Resource) if text else _Resource()
-    except msgspec.MsgspecError:
+        return _Resource() if given is None else msgspec.convert(given, _Resource)
+    except msgspec.ValidationError:
         return _Resource()

@@ -1,0 +1,201 @@
+"""What a run shows to Prometheus while it goes: its steps, and where its members' time goes.
+
+A page of text, made from the coordinator's status whenever somebody asks for it, in threads of its own.
+Nothing of the run waits for it: what goes wrong here is the scraper's loss.
+
+A gauge in seconds is the mean over the steps of about a second, or the last step where that took longer: of
+steps that take milliseconds a scrape would else see one in a thousand. The counters miss nothing.
+"""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from holdfast import __version__
+from holdfast.record.errors import InputError
+from holdfast.run.status import MemberStatus, Status
+from holdfast.run.wire import Spent
+
+PATH = "/metrics"
+CLIENT_S_MAX = 10.0
+"""How long a client may take to ask, and to listen."""
+CLIENTS_MAX = 16
+"""Scrapes at a time; whoever comes when there are as many is turned away."""
+CLOSE_POLL_S = 0.05
+
+_PARTS = (
+    ("compute", "computing its lanes, with the optimizer and all else the script does"),
+    ("data", "waiting for its data, as far as that can be told from computing"),
+    ("exchange", "in its own part of the reduction"),
+    ("wait", "waiting for the other members in the reduction"),
+    ("checkpoint", "standing still while its state was copied for a checkpoint"),
+)
+_RUN = ("run",)
+_MEMBER = ("run", "member", "node")
+
+Ask = Callable[[], Status]
+
+
+class RunCollector(Collector):
+    """The run's metrics as they are at the moment of a scrape."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+
+    def collect(self) -> Iterator[Metric]:
+        status = self._ask()
+        stepping = [member for member in status.members if member.alive and member.role == "active"]
+        yield from _of_run(status, stepping)
+        yield from _of_members(status.run, [member for member in stepping if member.spent[0].steps])
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing: a registry would otherwise ask for a status when there is none yet."""
+        return iter(())
+
+
+def _of_run(status: Status, stepping: list[MemberStatus]) -> Iterator[Metric]:
+    known = InfoMetricFamily(
+        "holdfast_run", "The run, whose it is and the version that runs it.", labels=_RUN
+    )
+    known.add_metric([status.run], {"team": status.team, "version": __version__})
+    yield known
+    steps = CounterMetricFamily("holdfast_run_steps", "Steps committed.", labels=_RUN)
+    steps.add_metric([status.run], status.step)
+    yield steps
+    lanes = sum(len(member.lanes) for member in stepping)
+    gauges: tuple[tuple[str, str, float | None], ...] = (
+        ("step_seconds", "A step: the mean of the last second's, or the last one.", status.step_s),
+        ("steps_planned", "The step that the run is to end with.", status.steps_total),
+        ("loss", "Loss of the last step.", status.loss),
+        ("checkpoint_seconds", "How long training waited for the last checkpoint.", status.stall_s),
+        ("checkpoint_write_seconds", "The last checkpoint, until it was durable.", status.write_s),
+        ("generation", "Counts changes of the members; 0 before the first step.", status.generation),
+        ("members", "Members that take part.", len(stepping)),
+        ("nodes", "Nodes that are there.", sum(node.alive for node in status.nodes)),
+        ("lanes", "Lanes of a step.", lanes),
+    )
+    for name, meaning, value in gauges:
+        if value is not None:
+            gauge = GaugeMetricFamily(f"holdfast_run_{name}", meaning, labels=_RUN)
+            gauge.add_metric([status.run], value)
+            yield gauge
+
+
+def _of_members(run: str, members: list[MemberStatus]) -> Iterator[Metric]:
+    labels = [[run, member.name, member.node] for member in members]
+    for part, meaning in _PARTS:
+        mean = GaugeMetricFamily(
+            f"holdfast_member_{part}_seconds", f"Of a step, the time {meaning}.", labels=_MEMBER
+        )
+        total = CounterMetricFamily(f"holdfast_member_{part}_seconds", f"Time {meaning}.", labels=_MEMBER)
+        for label, member in zip(labels, members, strict=True):
+            last, before = member.spent
+            mean.add_metric(label, _mean_s(_seconds(last, part), _seconds(before, part), last, before))
+            total.add_metric(label, _seconds(last, part))
+        yield mean
+        yield total
+    counters: tuple[tuple[str, str, Callable[[Spent], float]], ...] = (
+        ("steps", "Steps that the member has measured.", lambda spent: spent.steps),
+        ("gc_seconds", "Time in Python's garbage collector.", lambda spent: spent.collecting_s),
+        ("resent_segments", "TCP segments sent to other members again.", lambda spent: spent.resent),
+    )
+    for name, meaning, read in counters:
+        counter = CounterMetricFamily(f"holdfast_member_{name}", meaning, labels=_MEMBER)
+        for label, member in zip(labels, members, strict=True):
+            counter.add_metric(label, read(member.spent[0]))
+        yield counter
+    lanes = GaugeMetricFamily("holdfast_member_lanes", "Lanes that the member computes.", labels=_MEMBER)
+    for label, member in zip(labels, members, strict=True):
+        lanes.add_metric(label, len(member.lanes))
+    yield lanes
+
+
+def _seconds(spent: Spent, part: str) -> float:
+    seconds: float = getattr(spent, f"{part}_s")
+    return seconds
+
+
+def _mean_s(last_s: float, before_s: float, last: Spent, before: Spent) -> float:
+    return (last_s - before_s) / max(1, last.steps - before.steps)
+
+
+@contextlib.contextmanager
+def serving(host: str, port: int, ask: Ask) -> Iterator[str]:
+    """Serve the page while the block lasts; its URL. port 0: a free one. `InputError` where it cannot be."""
+    try:
+        server = _Server(host, port, RunCollector(ask))
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(
+            f"Metrics cannot be served at {host}:{port}: {reason.lower()}.",
+            hint="Give another --metrics-port, or 0 for one that is free; --metrics-host is an address of "
+            "this machine.",
+        ) from None
+    thread = threading.Thread(
+        target=server.serve_forever, args=(CLOSE_POLL_S,), name="holdfast-metrics", daemon=True
+    )
+    thread.start()
+    try:
+        shown = f"[{host}]" if ":" in host else host
+        yield f"http://{shown}:{server.server_address[1]}{PATH}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    """Answers scrapes, a bounded number at a time, and waits for none of them at its end."""
+
+    daemon_threads = True
+    block_on_close = False
+    allow_reuse_address = True
+
+    def __init__(self, host: str, port: int, collector: Collector) -> None:
+        self.collector = collector
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._room = threading.BoundedSemaphore(CLIENTS_MAX)
+        super().__init__((host, port), _Page)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._room.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away, or did not listen: nobody need hear of it."""
+
+
+class _Page(BaseHTTPRequestHandler):
+    timeout = CLIENT_S_MAX
+    server: _Server
+
+    def do_GET(self) -> None:
+        if self.path.partition("?")[0] != PATH:
+            self.send_error(404, f"Metrics are at {PATH}")
+            return
+        # Not OpenMetrics: there a gauge and a counter cannot share a name but for the counter's _total.
+        page = generate_latest(self.server.collector)
+        self.send_response(200)
+        self.send_header("Content-Type", CONTENT_TYPE_LATEST)
+        self.send_header("Content-Length", str(len(page)))
+        self.end_headers()
+        self.wfile.write(page)
+
+    def log_message(self, *_: object) -> None:
+        """The terminal is the run's."""

@@ -1,0 +1,294 @@
+"""Where a member's time goes, step by step: for whoever asks why a run is slow, and never in its way.
+
+A step is measured from the end of one reduction to the end of the next, and divided without a rest:
+
+- data: from the moment the script has the step until it asks for its first lane, and inside `MapData` and
+  `StreamData`. What a script fetches by itself in the middle of a lane cannot be told from computing.
+- checkpoint: while the state is copied for one.
+- compute: all else until its own lanes are through, the optimizer and the script's own doings with it.
+- wait: until the last member's lanes are through; and as much longer as the slowest member was sending.
+- exchange: what is left of the reduction.
+
+No clock is compared with another machine's. A reduction ends for all at once, but for the time that a message
+takes; so every member tells all others how long after that it was through with its lanes, and how long it has
+been sending. That rides along with the gradients of the next step and costs no message of its own.
+"""
+
+import gc
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from types import FrameType
+from typing import Any, Protocol
+
+import torch
+
+from holdfast.run.wire import Spent
+from holdfast.train.group import Sending
+
+SAMPLE_INTERVAL_S = 1.0
+"""How often connections are asked, at the end of a step: their own count has the grain of a kernel's tick."""
+
+SENDING_SHARE = 0.5
+"""Of an exchange: a member whose sending takes more of it is what the others wait for."""
+
+AskConnections = Callable[[], Sequence[Sending]]
+
+Told = tuple[float, float]
+"""What a member tells of the step before: seconds until its lanes were through, and seconds of sending."""
+
+
+class Stopwatch:
+    """Adds up the time spent in its block; blocks inside a block count once."""
+
+    def __init__(self) -> None:
+        self.total_s = 0.0
+        self._depth = 0
+        self._begun_s = 0.0
+
+    def __enter__(self) -> None:
+        if not self._depth:
+            self._begun_s = time.perf_counter()
+        self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self.total_s += time.perf_counter() - self._begun_s
+
+
+FETCHING = Stopwatch()
+"""The time this process spends in data helpers, which know nothing of the run; a process is one member."""
+
+
+class Watch(Protocol):
+    """Marks moments of the device that computes."""
+
+    def mark(self) -> Any: ...
+
+    def seconds(self, since: Any, until: Any) -> float: ...
+
+
+class HostWatch:
+    """The CPU computes when it is told to."""
+
+    def mark(self) -> float:
+        return time.perf_counter()
+
+    def seconds(self, since: float, until: float) -> float:
+        return until - since
+
+
+class CudaWatch:
+    """A GPU computes later than it is told to: a moment is when it comes to it."""
+
+    def mark(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+    def seconds(self, since: torch.cuda.Event, until: torch.cuda.Event) -> float:
+        until.synchronize()  # is called at the end of a reduction, which the host has waited for anyway
+        return float(since.elapsed_time(until)) / 1e3
+
+
+class Collections:
+    """The time Python spends collecting garbage in this process, from here until `close`.
+
+    What is raised in a callback of the collector's is lost, and a signal that came during a collection is
+    handled first thing after it, which is there: a handler that raises must ask `is_told` first.
+    """
+
+    def __init__(self) -> None:
+        self.total_s = 0.0
+        self._begun_s = 0.0
+        gc.callbacks.append(self._heard)
+
+    def _heard(self, phase: str, _info: dict[str, int]) -> None:
+        if phase == "start":
+            self._begun_s = time.perf_counter()
+        else:
+            self.total_s += time.perf_counter() - self._begun_s
+
+    @classmethod
+    def is_told(cls, frame: FrameType | None) -> bool:
+        """Whether this is where the collector tells of itself."""
+        return frame is not None and frame.f_code is cls._heard.__code__
+
+    def close(self) -> None:
+        if self._heard in gc.callbacks:
+            gc.callbacks.remove(self._heard)
+
+
+class Measures:
+    """One member's times. The script's thread measures; any thread may ask for the `report`."""
+
+    def __init__(self, watch: Watch, collections: Collections | None = None) -> None:
+        self._watch = watch
+        self._collections = collections
+        self._spent = Spent()
+        self._connections = _Connections(lambda: ())
+        self._ended: Any = None
+        self._arrived: Any = None
+        self._idle_s = _Idle()
+        self._handed_s: float | None = None
+        self._undivided: _Cycle | None = None
+
+    def report(self) -> Spent | None:
+        """All that was measured since the member began; None before the first step."""
+        return self._spent if self._spent.steps else None
+
+    def restart(self, ask: AskConnections) -> None:
+        """A generation was formed: there is no reduction that all of its members saw end."""
+        self._connections = _Connections(ask)
+        self._ended = self._undivided = None
+
+    def handed(self) -> None:
+        """The script has its step: what it does before its lanes is counted as fetching data."""
+        self._handed_s = time.perf_counter() - FETCHING.total_s
+
+    def asked(self) -> None:
+        """The script wants its first lane."""
+        if self._handed_s is not None:
+            self._idle_s.before_lanes += time.perf_counter() - FETCHING.total_s - self._handed_s
+            self._handed_s = None
+
+    def stalled(self, stall_ns: int) -> None:
+        """Training waited so long for a checkpoint."""
+        self._idle_s.checkpoint += stall_ns / 1e9
+
+    def told(self) -> Told:
+        """What the others must know of the step before; zeros where there is nothing to tell."""
+        last = self._undivided
+        return (0.0, 0.0) if last is None else (last.through_s, last.sending_s)
+
+    def arrived(self) -> None:
+        """This member's lanes are through: from here on it exchanges, or waits."""
+        self._arrived = self._watch.mark()
+
+    def reduced(self, latest: Told) -> None:
+        """The reduction is over. latest: the largest of what members told of the step before."""
+        begun, self._ended = self._ended, self._watch.mark()
+        if self._undivided is not None:
+            parts = self._undivided.divided(latest)
+            collecting_s = self._collections.total_s if self._collections is not None else 0.0
+            self._spent = _sum(self._spent, parts, collecting_s, self._connections.resent())
+        self._connections.count_step()
+        idle_s, self._idle_s = self._idle_s, _Idle(fetched_before=FETCHING.total_s)
+        if begun is None:
+            return
+        self._undivided = _Cycle(
+            through_s=self._watch.seconds(begun, self._arrived),
+            reduction_s=self._watch.seconds(self._arrived, self._ended),
+            data_s=idle_s.before_lanes + FETCHING.total_s - idle_s.fetched_before,
+            checkpoint_s=idle_s.checkpoint,
+            sending_s=self._connections.sending_s,
+        )
+
+    def close(self) -> None:
+        if self._collections is not None:
+            self._collections.close()
+
+
+@dataclass
+class _Idle:
+    """Seconds of the cycle under way in which nothing was computed."""
+
+    fetched_before: float = 0.0
+    before_lanes: float = 0.0
+    checkpoint: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Parts:
+    """A step, divided. In seconds."""
+
+    compute_s: float
+    data_s: float
+    checkpoint_s: float
+    exchange_s: float
+    wait_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Cycle:
+    """A step as one member sees it, until it knows what the others tell of it."""
+
+    through_s: float
+    reduction_s: float
+    data_s: float
+    checkpoint_s: float
+    sending_s: float
+
+    def divided(self, latest: Told) -> _Parts:
+        through_s, sending_s = latest
+        wait_s = min(self.reduction_s, max(0.0, through_s - self.through_s))
+        wait_s += self._behind_slowest_s(self.reduction_s - wait_s, sending_s)
+        return _Parts(
+            compute_s=max(0.0, self.through_s - self.data_s - self.checkpoint_s),
+            data_s=self.data_s,
+            checkpoint_s=self.checkpoint_s,
+            exchange_s=self.reduction_s - wait_s,
+            wait_s=wait_s,
+        )
+
+    def _behind_slowest_s(self, exchange_s: float, sending_s: float) -> float:
+        """Of the exchange, what is a wait for the member that was sending longest, for so long.
+
+        Where that is most of the exchange it is all of it: what else there is comes with sending.
+        """
+        longer_s = max(0.0, sending_s - self.sending_s)
+        if sending_s > SENDING_SHARE * exchange_s:
+            longer_s *= max(1.0, exchange_s / sending_s)
+        return min(exchange_s, longer_s)
+
+
+def _sum(spent: Spent, parts: _Parts, collecting_s: float, resent: int) -> Spent:
+    return Spent(
+        steps=spent.steps + 1,
+        compute_s=spent.compute_s + parts.compute_s,
+        data_s=spent.data_s + parts.data_s,
+        checkpoint_s=spent.checkpoint_s + parts.checkpoint_s,
+        exchange_s=spent.exchange_s + parts.exchange_s,
+        wait_s=spent.wait_s + parts.wait_s,
+        collecting_s=collecting_s,
+        resent=spent.resent + resent,
+    )
+
+
+class _Connections:
+    """How long this member sends in a step, by what its group's connections say.
+
+    The median over the connections: it is the member's own link that is slow if they all are, and another's
+    if one of them is.
+    """
+
+    def __init__(self, ask: AskConnections) -> None:
+        self._ask = ask
+        self._last: Sequence[Sending] = ()
+        self._asked_s = 0.0
+        self._steps = 0
+        self._resent = 0
+        self.sending_s = 0.0
+
+    def count_step(self) -> None:
+        """A step is over; ask, if that was long enough ago."""
+        self._steps += 1
+        now_s = time.perf_counter()
+        if now_s - self._asked_s < SAMPLE_INTERVAL_S:
+            return
+        last, self._last = self._last, self._ask()
+        if last and len(last) == len(self._last):
+            grown = [
+                (new.busy_s - old.busy_s, new.resent - old.resent)
+                for old, new in zip(last, self._last, strict=True)
+            ]
+            self.sending_s = max(0.0, median(busy_s for busy_s, _ in grown)) / self._steps
+            self._resent += sum(max(0, resent) for _, resent in grown)
+        self._asked_s, self._steps = now_s, 0
+
+    def resent(self) -> int:
+        """Segments sent again since this was last asked."""
+        resent, self._resent = self._resent, 0
+        return resent

@@ -1,0 +1,119 @@
+"""Limits on a node's processes: its share of a processor, and how fast it reads and writes a device.
+
+Both versions of control groups are spoken, whichever the machine has. A group is removed with its name.
+"""
+
+import contextlib
+import time
+from pathlib import Path
+from typing import Protocol
+
+ROOT = Path("/sys/fs/cgroup")
+PERIOD_US = 100_000
+SHARE_MAX = 262_144
+"""The most that version 1 has; a group with it gets its processors before anybody else on the machine."""
+WEIGHT_MAX = 10_000
+"""And version 2."""
+REMOVE_WAIT_S = 5.0
+REMOVE_POLL_S = 0.05
+
+
+class Limits(Protocol):
+    """The limits of one node."""
+
+    def take_in(self, pid: int, *, cpu: bool) -> None:
+        """Put a process into the group. cpu: the processor's limit holds for it as well."""
+
+    def limit_cpu(self, share: float | None) -> None:
+        """At most so much of one processor; None: as much as it likes."""
+
+    def limit_device(self, device: str, bytes_per_s: int | None) -> None:
+        """Read and write a device, `7:0`, at most so fast."""
+
+    def throttled_s(self) -> float:
+        """How long it has been kept from a processor so far."""
+
+    def remove(self) -> None: ...
+
+
+class FirstVersion:
+    """A group in each of two hierarchies."""
+
+    def __init__(self, name: str) -> None:
+        self._cpu, self._io = ROOT / "cpu" / name, ROOT / "blkio" / name
+        for group in (self._cpu, self._io):
+            group.mkdir(exist_ok=True)
+        (self._cpu / "cpu.shares").write_text(str(SHARE_MAX), encoding="ascii")
+
+    def take_in(self, pid: int, *, cpu: bool) -> None:
+        for group in (self._cpu, self._io) if cpu else (self._io,):
+            (group / "cgroup.procs").write_text(str(pid), encoding="ascii")
+
+    def limit_cpu(self, share: float | None) -> None:
+        quota_us = -1 if share is None else int(PERIOD_US * share)
+        (self._cpu / "cpu.cfs_quota_us").write_text(str(quota_us), encoding="ascii")
+
+    def limit_device(self, device: str, bytes_per_s: int | None) -> None:
+        for direction in ("read", "write"):
+            limit = self._io / f"blkio.throttle.{direction}_bps_device"
+            limit.write_text(f"{device} {bytes_per_s or 0}", encoding="ascii")
+
+    def throttled_s(self) -> float:
+        return _of(self._cpu / "cpu.stat", "throttled_time") / 1e9
+
+    def remove(self) -> None:
+        for group in (self._cpu, self._io):
+            _remove(group)
+
+
+class SecondVersion:
+    """One group with two below it, only one of which has the processor's limit."""
+
+    def __init__(self, name: str) -> None:
+        self._group = ROOT / name
+        self._limited, self._free = self._group / "limited", self._group / "free"
+        (ROOT / "cgroup.subtree_control").write_text("+cpu +io", encoding="ascii")
+        self._group.mkdir(exist_ok=True)
+        (self._group / "cgroup.subtree_control").write_text("+cpu +io", encoding="ascii")
+        for group in (self._limited, self._free):
+            group.mkdir(exist_ok=True)
+        (self._group / "cpu.weight").write_text(str(WEIGHT_MAX), encoding="ascii")
+
+    def take_in(self, pid: int, *, cpu: bool) -> None:
+        group = self._limited if cpu else self._free
+        (group / "cgroup.procs").write_text(str(pid), encoding="ascii")
+
+    def limit_cpu(self, share: float | None) -> None:
+        quota = "max" if share is None else str(int(PERIOD_US * share))
+        (self._limited / "cpu.max").write_text(f"{quota} {PERIOD_US}", encoding="ascii")
+
+    def limit_device(self, device: str, bytes_per_s: int | None) -> None:
+        most = bytes_per_s or "max"
+        (self._group / "io.max").write_text(f"{device} rbps={most} wbps={most}", encoding="ascii")
+
+    def throttled_s(self) -> float:
+        return _of(self._limited / "cpu.stat", "throttled_usec") / 1e6
+
+    def remove(self) -> None:
+        for group in (self._limited, self._free, self._group):
+            _remove(group)
+
+
+def limits(name: str) -> Limits:
+    """A new group of this name, or the one that there is."""
+    return SecondVersion(name) if (ROOT / "cgroup.controllers").exists() else FirstVersion(name)
+
+
+def _of(file: Path, key: str) -> int:
+    return next(
+        int(line.split()[1]) for line in file.read_text(encoding="ascii").splitlines() if line.startswith(key)
+    )
+
+
+def _remove(group: Path) -> None:
+    """Its processes are gone, but the kernel may take a moment to know."""
+    due_s = time.monotonic() + REMOVE_WAIT_S
+    while group.exists() and time.monotonic() < due_s:
+        with contextlib.suppress(OSError):
+            group.rmdir()
+        time.sleep(REMOVE_POLL_S)

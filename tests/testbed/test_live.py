@@ -1,0 +1,89 @@
+"""The live testbed, in short: a fault made for real is found, and nothing is left of it all.
+
+It needs root, namespaces and a real Prometheus, which is installed like the servers of the whole suite.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LIVE = Path(__file__).parents[2] / "testbed" / "live.py"
+PLAY_WAIT_S = 150.0
+STARTED_WAIT_S = 60.0
+STOP_WAIT_S = 45.0
+PACKAGES = {
+    "ip": "iproute2",
+    "nsenter": "util-linux",
+    "mkfs.ext4": "e2fsprogs",
+    "prometheus": "prometheus",
+    "prometheus-node-exporter": "prometheus-node-exporter",
+}
+
+
+@pytest.fixture(scope="module")
+def live(request: pytest.FixtureRequest) -> list[str]:
+    """The command, once all it needs is there."""
+    servers: Any = request.config.pluginmanager.get_plugin(str(LIVE.parents[1] / "tests" / "conftest.py"))
+    if os.geteuid() != 0:
+        pytest.skip("no testbed: namespaces and limits need root")
+    try:
+        for command, package in PACKAGES.items():
+            if shutil.which(command) is None:
+                servers._apt_install(package)
+    except servers._Unavailable as reason:
+        pytest.skip(f"no testbed: {reason}")
+    return [sys.executable, str(LIVE)]
+
+
+def leftovers() -> list[str]:
+    """What has a testbed's name."""
+    places = ["/run/netns/hf-*", "/sys/class/net/hf-*", "/sys/fs/cgroup/hf-*", "/sys/fs/cgroup/*/hf-*"]
+    found = [path for place in places for path in Path("/").glob(place.removeprefix("/"))]
+    return [str(path) for path in (*found, *Path("/dev/shm").glob("hf-testbed-*"))]
+
+
+def test_a_slow_link_is_found_behind_the_node_that_has_it(live: list[str]) -> None:
+    done = subprocess.run(
+        [*live, "--brief", "--fault", "link", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=PLAY_WAIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (verdict,) = json.loads(done.stdout)
+    assert verdict["is_right"]
+    assert verdict["slowdown"] > 2
+    assert leftovers() == []
+
+
+def test_a_testbed_that_is_stopped_removes_everything(live: list[str]) -> None:
+    process = subprocess.Popen(live, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        assert "started" in process.stderr.readline()
+        assert leftovers()
+        second = subprocess.run(
+            live, capture_output=True, text=True, timeout=STARTED_WAIT_S, check=False
+        )  # must not take the first one's nodes for what was left behind
+        assert (second.returncode, second.stderr) == (2, "testbed: another testbed runs on this machine\n")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(STOP_WAIT_S) == 128 + signal.SIGINT
+        assert "everything is removed" in process.stderr.read()
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        process.stderr.close()
+    due_s = time.monotonic() + STOP_WAIT_S
+    while leftovers() and time.monotonic() < due_s:
+        time.sleep(0.2)
+    assert leftovers() == []

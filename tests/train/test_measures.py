@@ -1,0 +1,266 @@
+"""Where a member's time goes: divided without a rest, and laid at the right door in a run that goes."""
+
+import gc
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from holdfast.train.group import Sending
+from holdfast.train.measures import FETCHING, SAMPLE_INTERVAL_S, Collections, HostWatch, Measures, Stopwatch
+
+WAIT_S = 90.0
+STEPS_MIN = 20
+"""Measured by a member before it is looked at."""
+GRACE_S = 9.0
+"""Less than what members have to leave before they are killed."""
+DATA_S, SLOW_S, GARBAGE_S = 0.03, 0.12, 0.03
+
+SCRIPT = f"""
+import gc, time
+import torch
+import holdfast.train as hf
+from holdfast.train.data import MapData
+
+class Slow(list):
+    def __getitem__(self, index):
+        time.sleep({DATA_S})
+        return torch.full((4,), float(index))
+
+with hf.join() as run:
+    model = torch.nn.Linear(4, 4)
+    state = run.protect(model, torch.optim.SGD(model.parameters(), lr=0.1), lanes=2, seed=1)
+    data = MapData(Slow(range(64)), batch_size=1)
+    for step in state.steps(1_000_000):
+        for lane in step.lanes:
+            if run.member == "n1.0":
+                time.sleep({SLOW_S})
+            if run.member == "n0.0":
+                deadline = time.perf_counter() + {GARBAGE_S}
+                while time.perf_counter() < deadline:
+                    gc.collect(0)
+            lane.backward(model(data(lane)).square().mean())
+        step.commit()
+"""
+
+seconds = st.floats(0.0, 10.0)
+
+
+class Hand:
+    """A watch that the test moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def mark(self) -> float:
+        return self.now_s
+
+    def seconds(self, since: float, until: float) -> float:
+        return until - since
+
+
+@pytest.fixture
+def measures() -> Iterator[Measures]:
+    measures = Measures(HostWatch(), Collections())
+    yield measures
+    measures.close()
+
+
+def stepped(hands: list[Hand], members: list[Measures], lanes_s: list[float], exchange_s: float) -> None:
+    """One step of all members: each computes so long, and the reduction begins when the last is through."""
+    for hand, member, lane_s in zip(hands, members, lanes_s, strict=True):
+        hand.now_s += lane_s
+        member.arrived()
+    told = [member.told() for member in members]
+    latest = max(through for through, _ in told), max(sending for _, sending in told)
+    end_s = max(hand.now_s for hand in hands) + exchange_s
+    for hand, member in zip(hands, members, strict=True):
+        hand.now_s = end_s
+        member.reduced(latest)
+
+
+@given(
+    lanes_s=st.lists(st.lists(seconds, min_size=3, max_size=3), min_size=3, max_size=6), exchange_s=seconds
+)
+def test_a_step_is_divided_without_a_rest_and_only_the_last_waits_for_nobody(
+    lanes_s: list[list[float]], exchange_s: float
+) -> None:
+    hands = [Hand() for _ in range(3)]
+    members = [Measures(hand) for hand in hands]
+    try:
+        for lane_s in lanes_s:
+            stepped(hands, members, lane_s, exchange_s)
+        # The first step has no reduction before it to begin with, and the last is told of in the next.
+        measured = lanes_s[1:-1]
+        for number, member in enumerate(members):
+            spent = member.report()
+            assert spent is not None
+            assert spent.steps == len(measured)
+            assert spent.compute_s == pytest.approx(sum(lane_s[number] for lane_s in measured))
+            waited_s = sum(max(lane_s) - lane_s[number] for lane_s in measured)
+            assert spent.wait_s == pytest.approx(waited_s, abs=1e-9)
+            assert spent.exchange_s == pytest.approx(exchange_s * len(measured), abs=1e-9)
+    finally:
+        for member in members:
+            member.close()
+
+
+def test_a_slow_link_is_the_exchange_of_who_is_behind_it_and_the_wait_of_the_others() -> None:
+    """Connections say how long each was sending: all of one member's are slow, and one of each other's."""
+    hands = [Hand() for _ in range(4)]
+    members = [Measures(hand) for hand in hands]
+    counts = [[0.0] * 3 for _ in members]
+
+    def ask(number: int) -> tuple[Sending, ...]:
+        is_behind = number == 3
+        for peer in range(3):
+            counts[number][peer] += 0.5 if is_behind or peer == 2 else 0.01
+        return tuple(Sending(busy_s=busy_s, resent=0) for busy_s in counts[number])
+
+    try:
+        for number, member in enumerate(members):
+            member.restart(lambda number=number: ask(number))  # type: ignore[misc]
+        for _ in range(3):  # far enough apart for every one of them to be asked
+            stepped(hands, members, [0.1] * 4, 0.6)
+            time.sleep(SAMPLE_INTERVAL_S)
+        before = [member.report() for member in members]
+        stepped(hands, members, [0.1] * 4, 0.6)
+        for number, (member, last) in enumerate(zip(members, before, strict=True)):
+            spent = member.report()
+            assert spent is not None
+            assert last is not None
+            exchange_s, wait_s = spent.exchange_s - last.exchange_s, spent.wait_s - last.wait_s
+            # The rest of the exchange, 0.1 s, comes with the sending that was slow.
+            assert (exchange_s, wait_s) == pytest.approx((0.6, 0.0) if number == 3 else (0.012, 0.588))
+    finally:
+        for member in members:
+            member.close()
+
+
+def test_data_are_counted_once_whoever_fetches_them(measures: Measures) -> None:
+    def step() -> None:
+        measures.handed()
+        time.sleep(0.02)  # a loader of the script's own
+        with FETCHING:  # and a helper of ours
+            time.sleep(0.02)
+        measures.asked()
+        measures.stalled(10_000_000)
+        time.sleep(0.03)
+        measures.arrived()
+        measures.reduced(measures.told())
+
+    for _ in range(4):
+        step()
+    spent = measures.report()
+    assert spent is not None
+    assert spent.steps == 2
+    assert 0.08 <= spent.data_s < 0.16
+    assert spent.checkpoint_s == pytest.approx(0.02)
+    assert spent.compute_s >= 0.03
+    assert spent.wait_s == 0
+
+
+def test_what_was_told_before_the_members_changed_is_forgotten(measures: Measures) -> None:
+    for _ in range(2):
+        measures.arrived()
+        measures.reduced((0.0, 0.0))
+    assert measures.told()[0] > 0
+    measures.restart(lambda: ())
+    assert measures.told() == (0.0, 0.0)
+    measures.arrived()
+    measures.reduced((5.0, 5.0))
+    assert measures.report() is None
+
+
+def test_a_stopwatch_counts_a_block_inside_a_block_once() -> None:
+    watch = Stopwatch()
+    with watch, watch:
+        time.sleep(0.02)
+    assert 0.02 <= watch.total_s < 0.04 + 0.2
+
+
+def test_collections_are_counted_until_it_is_closed() -> None:
+    callbacks = len(gc.callbacks)
+    watched = Collections()
+    gc.collect()
+    counted_s = watched.total_s
+    assert counted_s > 0
+    watched.close()
+    gc.collect()
+    assert watched.total_s == counted_s
+    assert len(gc.callbacks) == callbacks
+
+
+# ---- a run that goes -------------------------------------------------------------------------------------
+
+
+class Page:
+    """A run's metrics, by name and member."""
+
+    def __init__(self, url: str) -> None:
+        with urllib.request.urlopen(url, timeout=10) as page:  # on loopback
+            text = page.read().decode()
+        self.values = {
+            (sample.name, sample.labels.get("member", "")): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+
+    def of(self, name: str) -> dict[str, float]:
+        return {member: value for (known, member), value in self.values.items() if known == name}
+
+
+@pytest.fixture
+def page_url(tmp_path: Path) -> Iterator[str]:
+    """Of a run with two members, one of them slow, one that collects garbage, both short of data."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    options = ["--nodes", "2", "--warm", "0", "--metrics-port", "0"]
+    run = subprocess.Popen(
+        [sys.executable, "-m", "holdfast", "run", *options, str(script)],
+        env={**os.environ, "HOLDFAST_HOME": str(tmp_path / "home")},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert run.stderr is not None
+    try:
+        yield next(match[1] for line in run.stderr if (match := re.search(r"metrics at (\S+)", line)))
+    finally:
+        begun_s = time.monotonic()
+        run.send_signal(signal.SIGTERM)
+        said = run.stderr.read()
+        run.wait(WAIT_S)
+        run.stderr.close()
+    # One of them is hit by the signal in the middle of a collection, and must leave all the same.
+    assert time.monotonic() - begun_s < GRACE_S, said
+    assert "Exception ignored" not in said
+
+
+def test_a_run_shows_who_is_slow_who_waits_and_for_what(page_url: str) -> None:
+    due_s = time.monotonic() + WAIT_S
+    while min(Page(page_url).of("holdfast_member_steps_total").values(), default=0.0) < STEPS_MIN:
+        assert time.monotonic() < due_s
+        time.sleep(0.2)
+    page = Page(page_url)
+    compute_s, wait_s = page.of("holdfast_member_compute_seconds"), page.of("holdfast_member_wait_seconds")
+    assert set(compute_s) == {"n0.0", "n1.0"}
+    assert compute_s["n1.0"] - compute_s["n0.0"] > (SLOW_S - GARBAGE_S) / 2
+    assert wait_s["n0.0"] - wait_s["n1.0"] > (SLOW_S - GARBAGE_S) / 2
+    data_s = page.of("holdfast_member_data_seconds")
+    assert all(DATA_S <= each < 3 * DATA_S for each in data_s.values())
+    collecting = page.of("holdfast_member_gc_seconds_total")
+    assert collecting["n0.0"] > STEPS_MIN * GARBAGE_S / 2 > 2 * collecting["n1.0"]
+    step_s = page.of("holdfast_run_step_seconds")[""]
+    parts = ("compute", "data", "exchange", "wait", "checkpoint")
+    divided_s = sum(page.of(f"holdfast_member_{part}_seconds")["n0.0"] for part in parts)
+    assert divided_s == pytest.approx(step_s, rel=0.5)
