@@ -67,7 +67,7 @@ def test_the_same_bytes_that_take_longer_are_slow(found: Found) -> None:
     one = found(events, LAST_S + 60)["slow-checkpoint"]
     assert one.since_ns == (BEGAN_S + LAST_S) * S
     assert (one.value, one.usual) == pytest.approx((40.0, STALL_S))
-    assert one.effect_s == pytest.approx((40.0 - STALL_S) * 6 / EVERY_S)
+    assert one.effect_s == pytest.approx((40.0 - STALL_S) * 6 / (EVERY_S - (40.0 - STALL_S)))
     assert one.until_ns is None
     over = found([*events, *saved(10 * EVERY_S)], 10 * EVERY_S + 60)["slow-checkpoint"]
     assert (over.since_ns, over.until_ns) == (one.since_ns, (BEGAN_S + 10 * EVERY_S) * S)
@@ -111,7 +111,8 @@ def test_more_frequent_ones_are_more(found: Found) -> None:
     assert (one.sign, one.subject) == ("frequent-checkpoints", RUN)
     assert one.since_ns == (BEGAN_S + 5_000) * S
     assert (one.value, one.usual) == pytest.approx((100, EVERY_S))
-    assert one.effect_s == pytest.approx((STALL_S - STALL_S * 100 / EVERY_S) * 6 / 100)
+    more_s = STALL_S - STALL_S * 100 / EVERY_S
+    assert one.effect_s == pytest.approx(more_s * 6 / (100 - more_s))
 
 
 def test_the_first_ones_tell_what_is_usual(found: Found) -> None:

@@ -15,6 +15,7 @@ from holdfast.detect.detecting import METRICS
 from holdfast.detect.scene import Planned
 from holdfast.diagnose.assess import Assessment, assess
 from holdfast.diagnose.incident import Incident
+from holdfast.diagnose.weighing import SYMPTOMS
 from holdfast.economics.prices import DEFAULTS
 from holdfast.record.events import (
     ActionTaken,
@@ -232,7 +233,8 @@ def test_the_price_is_what_anyone_would_compute(name: str) -> None:
     assert price is not None
     (started,) = [event for event in case(name).played.events if isinstance(event, RunStarted)]
     until_ns = incident.ended_ns or case(name).times_ns[-1]
-    lasted_h = (until_ns - incident.began_ns) / 1e9 / 3_600
+    felt_ns = min(one.since_ns for one in said(name).findings if one.sign in SYMPTOMS)
+    lasted_h = (until_ns - felt_ns) / 1e9 / 3_600
     lost = started.gpus * (1 - 1 / incident.slowdown)
     usd = DEFAULTS.usd_per_gpu_hour.value
     assert price.gpu_hours_per_hour == pytest.approx(lost)

@@ -31,7 +31,7 @@ from holdfast.signals.source import Source
 from holdfast.topology.graph import Topology
 
 WINDOW_S = 1_800.0
-REACH_S_MAX = 6 * 3_600.0
+REACH_S_MAX = 2 * 3_600.0
 """What is wrong for longer than two thirds of this is seen by its peers and limits, no longer by its past."""
 INCIDENTS_MAX = 16
 """In one assessment of one run: who finds more has found one, and has not understood it."""
@@ -153,7 +153,9 @@ def _incident(
     slowdown = _slowdown(explained, one)
     quality, flaws = _quality(explained, desk.flaws)
     shares = _shares(ranked)
-    lasted_s = ((ended_ns or desk.now_ns) - began_ns) / 1e9
+    # The cause may have been at work for a while before the run felt it, and then it cost nothing yet.
+    felt_ns = min((finding.since_ns for finding in explained if finding.sign in SYMPTOMS), default=began_ns)
+    lasted_s = ((ended_ns or desk.now_ns) - felt_ns) / 1e9
     cause = _cause(best, desk.topology)
     return Incident(
         name="",
@@ -256,9 +258,13 @@ def _what(explained: Iterable[Finding], one: Scene) -> str:
     for sign in SYMPTOMS:
         if found := by_sign.get(sign):
             worst = max(found, key=_effect)
-            who = "" if worst.subject == one.run else f"{len(found)} members: "
+            who = "" if worst.subject == one.run else f"{_members(len(found))} late, the worst "
             parts.append(f"{who}{worst.note} ({worst.value:.3g} {worst.unit}, usually {worst.usual:.3g})")
     return "; ".join(parts) or "the run is not slower yet"
+
+
+def _members(count: int) -> str:
+    return "1 member is" if count == 1 else f"{count} members are"
 
 
 def _alternatives(

@@ -37,6 +37,8 @@ DECIDED_WEIGHT = 0.8
 DECIDED_NS = 300 * 10**9
 REGULAR_WEIGHT = 0.8
 SIZE_WEIGHT = 0.3
+ELSEWHERE = -0.5
+"""One of its kind shows the sign, and it is not this one."""
 SIGNLESS = -0.7
 """Its consequences are there, but the cause itself, which is measured, is not."""
 NOTHING_SHOWS = -0.2
@@ -230,10 +232,18 @@ class Case:
         for sign, weight in mechanism.clears.items():
             if sign in self.measured and not self.has(sign) and self._sees_pools:
                 yield Evidence(text=f"not found, though it is measured: {SIGNS[sign]}", weight=weight)
+        for sign in mechanism.shows:
+            others = [name for name in self.by_sign.get(sign, ()) if self._is_like(name, subject)]
+            if others and not self._at(sign, subject):
+                yield Evidence(text=f"at {others[0]} and not here: {SIGNS[sign]}", weight=ELSEWHERE)
         shows = [sign for sign in mechanism.shows if sign in self.measured]
         if shows and mechanism.follows and not any(self._at(sign, subject) for sign in mechanism.shows):
             text = f"not found at {subject}, though it is measured: {SIGNS[shows[0]]}"
             yield Evidence(text=text, weight=SIGNLESS)
+
+    def _is_like(self, name: str, subject: str) -> bool:
+        topology = self.topology
+        return name != subject and name in topology and topology.kind(name) == topology.kind(subject)
 
     @cached_property
     def _sees_pools(self) -> bool:
@@ -344,7 +354,8 @@ class Case:
                 longer = max((one.value / one.usual for one in late if one.usual > 0), default=1.0) - 1
                 low, high = (bound * slower for bound in CLOCK_BOUND)
                 fits = low <= longer <= high
-                text = f"clocks so low make computing {low:.0%} to {high:.0%} longer; {longer:.0%} is seen"
+                text = f"clocks so low make computing {100 * low:.0f} to {100 * high:.0f} % longer;"
+                text += f" {100 * longer:.0f} % is seen"
                 yield Evidence(text=text, weight=SIZE_WEIGHT if fits else -SIZE_WEIGHT)
         if "slow-writes" in mechanism.shows and (writes := self._at("slow-writes", subject)):
             for stall in self.by_sign.get("slow-checkpoint", {}).values():
@@ -448,7 +459,11 @@ def _figure(finding: Finding) -> str:
     if finding.method == "event":
         return f"{finding.value:g}"
     against = "limit" if finding.method == "limit" else "usual"
-    return f"{finding.value:.3g}{unit} ({against} {finding.usual:.3g})"
+    return f"{_number(finding.value)}{unit} ({against} {_number(finding.usual)})"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.3g}"
 
 
 def _some(subjects: Iterable[str]) -> tuple[str, ...]:

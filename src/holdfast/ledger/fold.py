@@ -652,7 +652,7 @@ class Fold:
         self.counts.unknown_events += 1
 
     def _nothing(self, event: AnyEvent) -> None:
-        """Kept in the record, and no matter of time: a check of a checkpoint, or what somebody thinks of it."""
+        """Kept in the record, and no matter of time: a check of a checkpoint, or an opinion."""
 
 
 _HANDLERS: dict[type, Callable[[Fold, Any], None]] = {
