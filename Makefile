@@ -64,6 +64,7 @@ bench: $(installed) $(peers)/.installed ## Measure everything that has a peer or
 	$(bin)/holdfast bench record
 	$(bin)/holdfast bench overhead
 	$(bin)/holdfast bench recovery --peers-python $(peers)/bin/python
+	$(bin)/holdfast bench diagnose
 
 .PHONY: testbed
 testbed: $(installed) ## Make faults for real on this machine and have each diagnosed (root; six minutes).
