@@ -71,6 +71,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # How long an example takes says how busy the machine is, and nothing about what is tested.
     settings.register_profile("unhurried", deadline=None)
     settings.load_profile("unhurried")
+    # Whoever was started in the background may ignore Ctrl-C, and so would all that is started here.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # Where none may write bytecode, each of the hundreds of interpreters that are started would compile all.
     if not hasattr(config, "workerinput"):
         compileall.compile_dir(Path(holdfast.__file__).parent, quiet=1)

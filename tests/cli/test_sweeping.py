@@ -202,17 +202,12 @@ def begun(environment: dict[str, str], tmp_path: Path) -> Iterator[Callable[...,
         started.append(process)
         return process
 
-    # Whoever started the tests in the background may have had them ignore it, which would be inherited.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield begin
-    finally:
-        signal.signal(signal.SIGINT, before)
-        for process in started:
-            for pid in session(process.pid):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            process.communicate()
+    yield begin
+    for process in started:
+        for pid in session(process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.communicate()
 
 
 WORKERS_OF_A_POOL = "spawn_main"
