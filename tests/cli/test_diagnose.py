@@ -1,5 +1,6 @@
 """`holdfast diagnose`, from a drill of the twin in a real Prometheus to the answer on the terminal."""
 
+import shlex
 import subprocess
 import time
 import urllib.request
@@ -10,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.record.events import encode
+from holdfast.record.events import RunEnded, encode
 from holdfast.signals.frame import Frame
 from holdfast.twin import openmetrics
 from holdfast.twin.scenarios import play
@@ -168,9 +169,13 @@ def test_what_was_found_is_recorded_if_asked_for_and_found_again(
 
 
 def test_where_nothing_is_seen_nothing_is_said_to_be_well(diagnose: Holdfast, drill: Drill) -> None:
-    done = diagnose(drill.run, "--at", "2026-03-05", "--check")
-    assert done.code == 0
-    assert "Nothing can be said: the signals have no step of this run in that time." in done.out
+    sentence = "Nothing can be said: the signals have no step of this run in that time."
+    done = diagnose(drill.run, "--at", "2026-03-05")
+    assert (done.code, done.err) == (0, "")
+    assert sentence in done.out
+    checked = diagnose(drill.run, "--at", "2026-03-05", "--check")
+    assert (checked.code, checked.out) == (2, "")
+    assert sentence in checked.err
     assert diagnose(drill.run, "--at", "2026-03-05", "--json").json["quality"]["sees_run"] is False
 
 
@@ -178,6 +183,61 @@ def test_a_run_that_nobody_knows_is_a_mistake(diagnose: Holdfast, drill: Drill) 
     done = diagnose(drill.run[:-1], "--at", "2026-03-02T09:30:00Z")
     assert done.code == 2
     assert f"Did you mean {drill.run!r}?" in done.err
+    done = diagnose("zzz", "--at", "2026-03-02T09:30:00Z")
+    assert done.code == 2
+    assert f"The signals know {drill.run}." in done.err
+
+
+def test_of_a_run_without_signals_it_is_said_who_has_some(
+    diagnose: Holdfast, holdfast: Holdfast, tmp_path: Path
+) -> None:
+    path = tmp_path / "other.jsonl"
+    at_ns = 1_772_443_800 * 10**9
+    path.write_bytes(encode(RunEnded(id="end", occurred_ns=at_ns, run="other", outcome="completed")))
+    assert holdfast("import", path).code == 0
+    assert "in that time. The signals know drill-" in " ".join(diagnose("other").out.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--window", "30d"], "A window of 30d is too long: 6h is the most."),
+        (["--at", "2100-01-01"], "--at: 2100-01-01 is in the future."),
+    ],
+)
+@pytest.mark.parametrize("verb", [["diagnose"], ["watch", "--once"]], ids=" ".join)
+def test_a_time_that_cannot_be_looked_at_is_refused(
+    holdfast: Holdfast, verb: list[str], words: list[str], sentence: str
+) -> None:
+    done = holdfast(*verb, *words)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(f"holdfast: {sentence}\n  hint: ")
+
+
+def test_what_has_to_be_run_before_the_runbook_can_be_run_as_it_is_printed(
+    diagnose: Holdfast, holdfast: Holdfast, drill: Drill
+) -> None:
+    lines = diagnose(drill.run, "--window", "20m", COLUMNS="80").out.splitlines()
+    first = next(number for number, line in enumerate(lines) if "holdfast diagnose" in line)
+    last = next(number for number, line in enumerate(lines) if "holdfast runbook" in line)
+    printed = "\n".join(lines[first:last])
+    shell = ["sh", "-c", f"set -- {printed}\nprintf '%s\\n' \"$@\""]
+    command = subprocess.run(shell, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert command[:4] == ["holdfast", "diagnose", drill.run, "--record"]
+    assert command[4:6] == ["--window", "1200s"]
+    assert holdfast(*command[1:]).code == 0
+    assert holdfast(*shlex.split(lines[last])[1:]).code == 0
+
+
+def test_that_there_is_no_topology_is_said_last_and_with_the_path_that_is_read(
+    holdfast: Holdfast, drill: Drill, tmp_path: Path
+) -> None:
+    assert holdfast("import", drill.events).code == 0
+    dead = holdfast("diagnose", "--prometheus", "http://127.0.0.1:9")
+    assert "no topology file" not in dead.err
+    done = holdfast("diagnose", "--prometheus", drill.prometheus)
+    assert done.code == 0
+    assert f"`holdfast topology show --example > {tmp_path / 'home' / 'topology.yaml'}`" in done.err
 
 
 def test_without_signals_it_says_where_they_could_come_from(holdfast: Holdfast, drill: Drill) -> None:

@@ -78,6 +78,21 @@ def test_what_does_not_fit_goes_on_below_and_is_never_cut(holdfast: Holdfast) ->
     assert [word for word in done.out.split() if word in ("open", "over")] == ["open", "over", "open"]
 
 
+@pytest.mark.usefixtures("recorded")
+@pytest.mark.parametrize("columns", ["30", "60", "80"])
+def test_a_name_is_never_folded_for_it_is_copied(holdfast: Holdfast, columns: str) -> None:
+    lines = holdfast("incidents", COLUMNS=columns).out.splitlines()
+    first = [line.split()[0] for line in lines if line.startswith(("pretrain", "tune"))]
+    assert first == ["pretrain/s2", "pretrain/s1", "tune/a/s1"]
+
+
+@pytest.mark.usefixtures("recorded")
+def test_an_event_tells_what_was_found_and_not_all_of_the_diagnosis(holdfast: Holdfast) -> None:
+    first = holdfast("events", "pretrain").out.splitlines()[0]
+    assert first.endswith("incident=pretrain/s1 state=open mechanism=coolant-flow about=cdu-0000")
+    assert '\\"cause\\"' in holdfast("events", "pretrain", "--json").out
+
+
 def test_no_incident_is_said_so(holdfast: Holdfast) -> None:
     done = holdfast("incidents")
     assert (done.code, done.out, done.err) == (0, "", "The record has no incident.\n")

@@ -48,6 +48,22 @@ def test_wrong_flags_and_names(holdfast: Any, arguments: list[str]) -> None:
     assert complaint(holdfast(*arguments))
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [["runbook", "x\udcff/s1"], ["watch", "--once", "\udcff"], ["events", "--subject", "\udcff"]],
+    ids=["runbook", "watch", "events"],
+)
+def test_a_name_that_is_no_text(holdfast: Any, arguments: list[str]) -> None:
+    assert "is no name in the record: it is not UTF-8." in complaint(holdfast(*arguments))
+
+
+@pytest.mark.parametrize("verb", [["topology", "check"], ["topology", "show", "--slurm"]], ids=" ".join)
+def test_a_home_that_cannot_be_looked_into(holdfast: Any, tmp_path: Path, verb: list[str]) -> None:
+    # A name that is too long fails as one that may not be searched does, and for every user.
+    done = holdfast(*verb, HOLDFAST_HOME=str(tmp_path / ("x" * 300)))
+    assert "cannot be" in complaint(done)
+
+
 def test_a_file_that_is_not_there(holdfast: Any) -> None:
     assert "cannot be read: No such file" in complaint(holdfast("import", "nowhere.jsonl"))
 

@@ -118,7 +118,9 @@ def test_idle_workers_are_told(call: Any, tmp_path: Path) -> None:
         ("gone.parquet", "There is no trace gone.parquet."),
         ("trace.csv", "has no column step."),
         ("trace.csv --meta gone.yaml", "The job's meta file gone.yaml cannot be read"),
-        ("trace.csv --format members", "cannot be read as steps of members"),
+        ("trace.csv --format members", "cannot be read as steps of members: a column is missing"),
+        ("noise.parquet", "cannot be read as a trace: it is damaged, or no such table."),
+        ("words.csv", "cannot be read as a trace: a column is missing, or has what is no number."),
         ("trace.csv --format profiler", "is no trace of the PyTorch profiler"),
         ("trace.csv --format kineto", "'kineto' is not one of"),
         ("trace.csv --json --html -", "would both print to stdout"),
@@ -129,12 +131,16 @@ def test_mistakes_are_one_sentence_and_a_hint(
     call: Any, tmp_path: Path, arguments: str, sentence: str
 ) -> None:
     (tmp_path / "trace.csv").write_text("a,b\n1,2\n", encoding="utf-8")
+    (tmp_path / "noise.parquet").write_bytes(b"no Parquet")
+    words = "optype,step,start_ts,duration,mc\ngc,1,0,1,first\n"
+    (tmp_path / "words.csv").write_text(words, encoding="utf-8")
     outcome = call(f"stragglers {arguments}", code=2)
     first, hint, *more = outcome.err.splitlines()
     assert sentence in first
     assert hint.startswith("  hint: ")
     assert more == []
     assert outcome.out == ""
+    assert " Error: " not in outcome.err
 
 
 def test_names_cannot_command_the_terminal(call: Any, tmp_path: Path) -> None:

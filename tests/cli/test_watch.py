@@ -21,9 +21,9 @@ from holdfast.cli.watch_metrics import Exporter, WatchMetrics
 from holdfast.cli.watching import Looked, Watch, go_on
 from holdfast.diagnose.assess import Assessment
 from holdfast.diagnose.incident import Incident
-from holdfast.diagnose.lifecycle import Casebook, Change
+from holdfast.diagnose.lifecycle import Casebook, Change, diagnosis
 from holdfast.record.errors import InputError
-from holdfast.record.events import RunEnded, encode
+from holdfast.record.events import IncidentDiagnosed, RunEnded, encode
 from holdfast.signals.quality import Flaw
 from holdfast.signals.reading import Reading
 from holdfast.signals.source import SourceError
@@ -85,7 +85,7 @@ class Script:
             raise look
         flaw = Flaw(kind="stuck", subject="n1.0", metric="m", since_ns=None, text="m of n1.0 stands still.")
         found = Assessment(at_ns=at_ns, incidents=look, findings=(), flaws=(flaw,))
-        return Looked(runs=("pretrain",), unseen=self.unseen, assessment=found)
+        return Looked(runs=("pretrain",), unseen=self.unseen, ends_ns={}, assessment=found)
 
 
 def watched(script: Script, said: list[str]) -> tuple[Watch, Heard, WatchMetrics]:
@@ -289,10 +289,19 @@ def test_an_incident_is_printed_recorded_and_sent_once_however_often_the_watch_b
     assert "nothing can be said of it" in blind.err
     assert holdfast("import", _end_of(drill, tmp_path)).code == 0
     over = watch(drill.run, "--at", "2026-03-02T12:00:00Z", "--json")
-    assert json.loads(over.out)["state"] == "resolved"
+    told = json.loads(over.out)
+    assert told["state"] == "resolved"
     assert over.err == ""
     (known,) = holdfast("incidents", "--json").json
     assert (known["name"], known["state"]) == (f"{drill.run}/s1", "resolved")
+    assert known["ended_ns"] == 1_772_449_200 * S  # with the run, not when that was seen
+
+
+def test_a_single_look_says_which_runs_it_could_have_looked_at(watch: Holdfast, drill: Drill) -> None:
+    done = watch("zzz", "--at", "2026-03-02T09:20:00Z")
+    assert done.code == 0
+    assert "no step of zzz in the window" in done.err
+    assert done.err.endswith(f"holdfast: The signals know {drill.run}.\n")
 
 
 def _end_of(drill: Drill, folder: Path) -> Path:
@@ -333,3 +342,68 @@ def test_a_single_look_that_fails_says_so_by_its_code(
     done = holdfast("watch", drill.run, "--once", "--prometheus", server, "--topology", drill.topology)
     assert done.code == 1
     assert "Traceback" not in done.err
+    assert "cannot be reached" in done.err
+    assert "tried again" not in done.err
+
+
+def test_looking_at_a_run_does_not_make_it_longer(watch: Holdfast, holdfast: Holdfast, drill: Drill) -> None:
+    def figures() -> tuple[Any, ...]:
+        return holdfast("report", drill.run, "--json").json, holdfast("runs", "--json").json
+
+    before = figures()
+    options = ("--signals", drill.signals, "--topology", drill.topology)
+    first = holdfast("diagnose", "--record", "--json", *options).json
+    assert len(first["incidents"]) == 1
+    # Months later nothing of it is live, and what no look shows any more was over when it was last shown.
+    assert watch("--once").code == 0
+    (known,) = holdfast("incidents", "--json").json
+    assert (known["state"], known["ended_ns"]) == ("resolved", first["at_ns"])
+    assert len(holdfast("events", drill.run, "--kind", "incident.diagnosed").out.splitlines()) == 2
+    assert figures() == before
+    assert holdfast("diagnose", "--json", *options).json["at_ns"] == first["at_ns"]
+
+
+def test_of_a_run_that_has_ended_nothing_goes_on(
+    watch: Holdfast, holdfast: Holdfast, drill: Drill, tmp_path: Path
+) -> None:
+    ended_ns = 1_772_443_500 * S  # 09:25, with the pump still broken
+    end = RunEnded(id="end", occurred_ns=ended_ns, run=drill.run, outcome="stopped")
+    path = tmp_path / "end.jsonl"
+    path.write_bytes(encode(end))
+    assert json.loads(watch("--at", "2026-03-02T09:20:00Z", "--json").out)["state"] == "open"
+    assert holdfast("import", path).code == 0
+    over = json.loads(watch(drill.run, "--at", "2026-03-02T09:26:00Z", "--json").out)
+    assert over["state"] == "resolved"
+    assert watch(drill.run, "--at", "2026-03-02T09:27:00Z", "--json").out == ""
+    options = ("--signals", drill.signals, "--topology", drill.topology, "--at", "2026-03-02T09:28:00Z")
+    done = holdfast("diagnose", drill.run, "--check", *options)
+    assert done.code == 0, done.out
+    assert "to 2026-03-02 09:25:00Z, now over" in done.out
+
+
+def test_a_diagnosis_tells_what_its_window_shows_and_what_the_record_has_besides(
+    holdfast: Holdfast, drill: Drill, incident: Incident, tmp_path: Path
+) -> None:
+    began_ns = 1_772_442_120 * S  # 09:02, when all was well
+    opened = msgspec.structs.replace(
+        incident, name=f"{drill.run}/s1", run=drill.run, began_ns=began_ns, noticed_ns=began_ns
+    )
+    said = IncidentDiagnosed(
+        id="said",
+        occurred_ns=began_ns,
+        run=drill.run,
+        incident=opened.name,
+        state="open",
+        diagnosis=diagnosis(opened),
+    )
+    path = tmp_path / "said.jsonl"
+    path.write_bytes(encode(said))
+    assert holdfast("import", drill.events).code == holdfast("import", path).code == 0
+    options = ("--signals", drill.signals, "--topology", drill.topology, "--at", "2026-03-02T09:05:00Z")
+    done = holdfast("diagnose", drill.run, "--check", "--record", *options)
+    assert done.code == 0, done.out
+    line = f"The record has {drill.run}/s1 open since 2026-03-02 09:02:00Z; this window does not show it."
+    assert line in done.out
+    assert "Why" not in done.out
+    answer = holdfast("diagnose", drill.run, "--json", *options).json
+    assert (answer["incidents"], answer["unshown"]) == ([], [f"{drill.run}/s1"])

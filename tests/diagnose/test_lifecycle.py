@@ -271,7 +271,8 @@ def test_what_a_single_look_does_not_see_is_over(incident: Make, began_ns: int) 
     at_ns = began_ns + 600 * S
     (change,) = Casebook(changes, now_ns=at_ns, is_only_look=True).take([], at_ns).changes
     assert change.state == "resolved"
-    assert change.incident.ended_ns == at_ns - round(UNSEEN_S_MAX) * S
+    # It was last there when it was last shown, however much later somebody looks again.
+    assert change.incident.ended_ns == began_ns + 40 * S
     assert told(Casebook(changes, now_ns=at_ns, is_only_look=True).take([incident()], at_ns)) == []
 
 
@@ -302,3 +303,27 @@ def test_what_was_over_long_before_it_was_seen_is_no_news(incident: Make, began_
     taken = Casebook().take([over], began_ns + 3_600 * S)
     assert told(taken) == []
     assert [one.name for one in taken.incidents] == ["pretrain/s1"]
+
+
+def test_with_the_run_all_is_over_that_was_wrong_with_it(incident: Make, began_ns: int) -> None:
+    ends_ns = {"pretrain": began_ns + 90 * S}
+    book = Casebook()
+    book.take([incident()], began_ns + 40 * S)
+    # Its last signals still show it.
+    (change,) = book.take([incident()], began_ns + 100 * S, ends_ns=ends_ns).changes
+    assert (change.state, change.incident.ended_ns) == ("resolved", began_ns + 90 * S)
+    assert told(book.take([incident()], began_ns + 200 * S, ends_ns=ends_ns)) == []
+    assert book.open == ()
+    again = Casebook([change], now_ns=began_ns + 900 * S, is_only_look=True)
+    assert told(again.take([incident()], began_ns + 900 * S, ends_ns=ends_ns)) == []
+    # What begins after the end is not the run's.
+    later = incident(began_ns=began_ns + 91 * S, mechanism="storage-slow")
+    assert book.take([later], began_ns + 210 * S, ends_ns=ends_ns).incidents == ()
+
+
+def test_what_nobody_saw_end_is_over_with_the_run(incident: Make, began_ns: int) -> None:
+    opened = Casebook().take([incident()], began_ns + 40 * S).changes
+    at_ns = began_ns + 10**7 * S
+    ends_ns = {"pretrain": began_ns + 3_600 * S}
+    (change,) = Casebook(opened, now_ns=at_ns).take([], at_ns, ends_ns=ends_ns).changes
+    assert (change.state, change.incident.ended_ns) == ("resolved", began_ns + 3_600 * S)

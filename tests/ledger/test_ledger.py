@@ -199,11 +199,12 @@ class Meter:
 @given(histories())
 def test_every_gpu_nanosecond_is_in_exactly_one_category(events: list[AnyEvent]) -> None:
     events = [event for event in events if not event.causes]
-    if not events:
+    own = [event for event in events if not isinstance(event, IncidentDiagnosed)]
+    if not own:
         return
     read = told(events)
     assert sum(read.partition.values()) == read.paid_gpu_ns
-    assert read.paid_gpu_ns == Meter().read(in_order(events))
+    assert read.paid_gpu_ns == Meter().read(in_order(own))
     assert all(part >= 0 for part in read.partition.values())
     for key, part in read.partition.items():
         assert sum(bucket.get(key, 0) for bucket in read.course.buckets) == part
@@ -352,3 +353,19 @@ def test_reading_does_not_change_what_is_read() -> None:
         ledger.add([event])
         assert report("any", ledger.fold) == report("any", ledger.fold)
     assert report("any", ledger.fold) == told(events)
+
+
+@settings(max_examples=100, deadline=None)
+@given(histories(), st.integers(0, 90 * S))
+def test_an_opinion_about_a_run_changes_nothing_whenever_it_is_formed(
+    events: list[AnyEvent], at_ns: int
+) -> None:
+    said = IncidentDiagnosed(
+        id="o", occurred_ns=at_ns, run="any", incident="any/s1", state="open", diagnosis="{}"
+    )
+    rest = [event for event in events if not isinstance(event, IncidentDiagnosed)]
+    assert told([said, *events]) == told(rest)
+    ledger = Ledger()
+    for event in in_order([*events, said]):
+        ledger.add([event])
+    assert report("any", ledger.fold) == told(in_order(rest))

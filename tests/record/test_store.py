@@ -28,6 +28,7 @@ from holdfast.record.events import (
     AnyEvent,
     Correction,
     FaultObserved,
+    IncidentDiagnosed,
     MemberJoined,
     RunStarted,
     StepCommitted,
@@ -220,6 +221,32 @@ def test_runs_are_counted_and_the_newest_comes_first(store: Store) -> None:
         RunSummary(run="day", events=2, first_ns=15, last_ns=40),
         RunSummary(run="night", events=5, first_ns=5, last_ns=30),
     ]
+
+
+def _opinion(number: int, at_ns: int, run: str = "night") -> IncidentDiagnosed:
+    return IncidentDiagnosed(
+        id=f"o-{number}", occurred_ns=at_ns, run=run, incident=f"{run}/s1", state="open", diagnosis="{}"
+    )
+
+
+def test_an_opinion_about_a_run_is_kept_and_makes_it_neither_longer_nor_newer(store: Store) -> None:
+    store.ingest([_opinion(1, 5), *EVENTS, _opinion(2, 2**61)])
+    store.ingest([_opinion(3, 2**62), _opinion(4, 1)])
+    assert store.runs() == [
+        RunSummary(run="day", events=2, first_ns=15, last_ns=40),
+        RunSummary(run="night", events=4, first_ns=10, last_ns=30),
+    ]
+    assert _ids(store.select(Selection(since_ns=41))) == ["o-2", "o-3"]
+    kinds = ("incident.diagnosed", "fault.observed")
+    assert _ids(store.select(Selection(kinds=kinds, until_ns=10))) == ["o-4", "o-1"]
+
+
+def test_a_run_of_which_there_are_only_opinions_comes_last_until_it_has_an_event(store: Store) -> None:
+    store.ingest([_opinion(1, 70, "dusk"), *EVENTS])
+    store.ingest([_opinion(2, 60, "dusk")])
+    assert store.runs()[-1] == RunSummary(run="dusk", events=0, first_ns=60, last_ns=70)
+    store.ingest([StepCommitted(id="e-1", occurred_ns=65, run="dusk", step=1)])
+    assert store.runs()[0] == RunSummary(run="dusk", events=1, first_ns=65, last_ns=65)
 
 
 def test_the_last_mark_counts(store: Store) -> None:

@@ -159,7 +159,8 @@ def answering(answer: Callable[[int], Answer]) -> Iterator[tuple[str, Seen]]:
         ((401, b"who?"), r"does not let us in \(401\)", 1),
         ((400, b'{"status":"error","error":"parse error: x."}'), "answered 400: parse error: x.$", 1),
         ((404, b'{"status":"error","error":""}'), "answered 404: Not Found", 1),
-        ((503, b"<h1>tired</h1>"), "answered 503: <h1>tired</h1>", 3),
+        ((503, b"<h1>tired</h1>"), "answered 503: Service Unavailable.$", 3),
+        ((501, b"<!DOCTYPE HTML><p>Unsupported"), "answers, but not as a Prometheus does", 1),
         ((200, _matrix('[[1, "abc"]]')), "not as a Prometheus does", 1),
         ((200, _matrix("[[1]]")), "not as a Prometheus does", 1),
         (

@@ -3,19 +3,16 @@
 from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from pathlib import Path
 
-import click
 import msgspec
 
-from holdfast.cli.record import home
-from holdfast.cli.topology_sources import TOPOLOGY_FILE, Systems, load_topology
 from holdfast.cli.xid_policy import load_xids
 from holdfast.detect.scene import Planned
 from holdfast.diagnose.assess import Assessment, assess
 from holdfast.economics.prices import Prices
 from holdfast.record.events import (
     CostRate,
+    GenerationOpened,
     KnownEvent,
     MemberJoined,
     MemberLost,
@@ -25,16 +22,11 @@ from holdfast.record.events import (
 )
 from holdfast.record.store import Selection, Store
 from holdfast.signals.source import Source
-from holdfast.topology import file
 from holdfast.topology.file import Described, Maintenance
 from holdfast.topology.graph import Topology
 
 LIVE_NS_MAX = 86_400 * 10**9
 """A run of which nothing was recorded for longer than this is not live, whether or not it said goodbye."""
-NO_TOPOLOGY = (
-    "holdfast: There is no topology file: what machines have in common is known only as far as labels tell.\n"
-    "  hint: `holdfast topology show --example > topology.yaml` makes a file to begin with."
-)
 CONTEXT_KINDS = (
     "run.started",
     "run.ended",
@@ -66,19 +58,6 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return at_ns - round(self.window_s * 10**9), at_ns + 1
 
 
-def described(path: Path | None, prometheus_url: str | None) -> Described:
-    """The topology of the file that was named or is at home, with what the Prometheus in use adds to it.
-
-    Without either there is still the run itself to look at: that is said, and not refused.
-    """
-    if path is None and not (home() / TOPOLOGY_FILE).exists():
-        click.echo(NO_TOPOLOGY, err=True)
-        if prometheus_url is None:
-            nothing = file.read("")
-            return nothing.described(nothing.survey)
-    return load_topology(path, Systems(prometheus=prometheus_url))
-
-
 def look(setting: Setting, runs: Sequence[str], at_ns: int, since_ns: int | None = None) -> Assessment:
     """What is wrong with these runs at this moment. since_ns: since when something is known to be."""
     events = [event for run in (*runs, "") for event in _context(setting.store, run, at_ns)]
@@ -102,12 +81,20 @@ Seats = tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
 def _members(events: Iterable[KnownEvent]) -> Seats:
     """Of each run, who is in it by the record, and on which node."""
     found: dict[str, dict[str, str]] = {}
+    seated: dict[str, frozenset[str]] = {}
     for event in events:
         if isinstance(event, MemberJoined) and event.node:
             found.setdefault(event.run, {})[event.subject] = event.node
         elif isinstance(event, MemberLost):
             found.get(event.run, {}).pop(event.subject, None)
-    return tuple((run, tuple(members.items())) for run, members in found.items() if members)
+        elif isinstance(event, GenerationOpened) and event.members:
+            seated[event.run] = frozenset(event.members)
+    # Processes that are kept warm have joined as well, and are in no generation.
+    return tuple(
+        (run, seats)
+        for run, members in found.items()
+        if (seats := tuple(seat for seat in members.items() if seat[0] in seated.get(run, members)))
+    )
 
 
 @lru_cache(maxsize=2)
@@ -124,22 +111,24 @@ def _planned(windows: Iterable[Maintenance]) -> list[Planned]:
     ]
 
 
-def live_runs(store: Store, seen: frozenset[str], at_ns: int) -> tuple[str, ...]:
-    """Runs that have not ended by the record, and those whose signals are seen without their being in it."""
-    recent = {
+def recent_runs(store: Store, at_ns: int) -> frozenset[str]:
+    """Those of which something was recorded not long before; that somebody looked at them does not count."""
+    return frozenset(
         summary.run
         for summary in store.runs()
-        if summary.run and summary.first_ns <= at_ns <= summary.last_ns + LIVE_NS_MAX
-    }
-    ended = {run for run in recent if has_ended(store, run, at_ns)}
-    return tuple(sorted((recent | seen) - ended))
+        if summary.events and summary.first_ns <= at_ns <= summary.last_ns + LIVE_NS_MAX
+    )
 
 
-def has_ended(store: Store, run: str, at_ns: int) -> bool:
-    """Whether the record says so, as of then."""
-    selection = Selection(run=run, kinds=("run.started", "run.ended"), until_ns=at_ns + 1)
-    last = deque(store.select(selection), maxlen=1)
-    return bool(last) and isinstance(last[0], RunEnded)
+def ends_ns(store: Store, runs: Iterable[str], at_ns: int) -> dict[str, int]:
+    """When those of the runs ended that had by then, as the record says."""
+    found = {}
+    for run in runs:
+        selection = Selection(run=run, kinds=("run.started", "run.ended"), until_ns=at_ns + 1)
+        last = deque(store.select(selection), maxlen=1)
+        if last and isinstance(last[0], RunEnded):
+            found[run] = last[0].occurred_ns
+    return found
 
 
 def _context(store: Store, run: str, at_ns: int) -> Iterable[KnownEvent]:

@@ -29,6 +29,7 @@ from holdfast.signals.collectors.kernel_log_collector import KernelLogCollector
 from holdfast.signals.collectors.nvml import NvmlCollector
 from holdfast.signals.collectors.redfish import RedfishCollector
 from holdfast.signals.collectors.rounds import Outcome, Rounds
+from holdfast.signals.collectors.scrape import ScrapeCollector
 from holdfast.signals.collectors.slurm import SlurmCollector
 from holdfast.signals.frame import Labels
 
@@ -41,6 +42,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     """The command line, typed; None for what was not given."""
 
     infiniband: str | None
+    scrape: tuple[str, ...]
     redfish: tuple[str, ...]
     redfish_session: bool
     redfish_insecure: bool
@@ -68,6 +70,12 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     flag_value=str(SYSFS),
     metavar="[PATH]",
     help=f"Ports of InfiniBand and RoCE adapters.  [path: {SYSFS}]",
+)
+@click.option(
+    "--scrape",
+    multiple=True,
+    metavar="URL",
+    help="A page that Prometheus would scrape, as a run's --metrics-port. May be repeated.",
 )
 @click.option(
     "--redfish",
@@ -213,12 +221,13 @@ class _Sources:
         self._slurm = SlurmCollector(clock=clock) if given.slurm else None
         self._redfish = _redfish(given, clock)
         ports = InfinibandCollector(self._sysfs, clock=clock, host=host) if given.infiniband else None
-        chosen: list[Collector | None] = [ports, self._nvml, self._log, self._slurm, *self._redfish]
+        pages = [ScrapeCollector(url, clock=clock) for url in dict.fromkeys(given.scrape)]
+        chosen: list[Collector | None] = [ports, self._nvml, self._log, self._slurm, *self._redfish, *pages]
         self.all = [collector for collector in chosen if collector is not None]
         if not self.all:
             raise InputError(
                 "Nothing was asked for.",
-                hint="Name a source: --infiniband, --redfish, --nvml, --kernel-log or --slurm.",
+                hint="Name a source: --infiniband, --redfish, --nvml, --kernel-log, --slurm or --scrape.",
             )
 
     def names(self) -> Names:

@@ -9,17 +9,18 @@ import click
 import msgspec
 
 from holdfast.cli import diagnosed
-from holdfast.cli.assessing import Setting, described, look
-from holdfast.cli.durations import some_seconds
-from holdfast.cli.incident_text import Answer, show
-from holdfast.cli.moments import moment_ns
+from holdfast.cli.assessing import Setting, ends_ns, look
+from holdfast.cli.durations import window_seconds
+from holdfast.cli.incident_text import Answer, known_runs, show
+from holdfast.cli.moments import past_moment_ns
 from holdfast.cli.prices import load_prices, prices_option
 from holdfast.cli.record import find_run, home, json_option, open_record, store_option
-from holdfast.cli.signal_sources import open_signals, runs_in, signals_options
+from holdfast.cli.signal_sources import STEP_KEY, open_signals, runs_in, signals_options
 from holdfast.cli.terminal import print_json
-from holdfast.cli.topology_sources import topology_option
+from holdfast.cli.topology_sources import known_topology, remark_on_topology, topology_option
 from holdfast.dashboard.wording import stamp
-from holdfast.diagnose.lifecycle import Casebook, Change
+from holdfast.diagnose.incident import Incident
+from holdfast.diagnose.lifecycle import Casebook, Change, Taken
 from holdfast.record.clock import SystemClock
 from holdfast.record.errors import InputError
 from holdfast.record.journal import JOURNAL_DIRECTORY
@@ -27,7 +28,9 @@ from holdfast.record.recorder import Recorder
 from holdfast.record.store import Store
 
 FRESH_NS_MAX = 600 * 10**9
-"""A run of which something was recorded within this time is looked at as it is now, else as it was last."""
+"""A run of which something was recorded within this time is looked at as it is now, else as it was last; one
+that has ended as it was then.
+"""
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,18 +52,24 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
 @click.command("diagnose")
 @click.argument("run", required=False)
 @click.option(
-    "--at", "at_ns", callback=moment_ns, metavar="TIME", help="As of this time.  [default: now, or its end]"
+    "--at",
+    "at_ns",
+    callback=past_moment_ns,
+    metavar="TIME",
+    help="As of this time.  [default: now, or its end]",
 )
 @click.option(
     "--window",
     "window_s",
-    type=some_seconds,
+    type=window_seconds,
     default="30m",
     show_default=True,
     metavar="TIME",
     help="How far to look back.",
 )
-@click.option("--check", is_flag=True, help="Exit with code 1 if an incident is open.")
+@click.option(
+    "--check", is_flag=True, help="Exit with code 1 if an incident is open, 2 if nothing can be said."
+)
 @click.option("--record", is_flag=True, help="Write what is found into the record, for `holdfast runbook`.")
 @signals_options
 @topology_option
@@ -74,11 +83,15 @@ def command(**flags: Any) -> int:
     """
     given = msgspec.convert(flags, _Flags)
     answer = _answered(given)
+    remark_on_topology(given.topology_path)
+    is_open = any(incident.ended_ns is None for incident in answer.incidents)
+    if given.check and not is_open and not answer.sees_run:
+        raise InputError(answer.blindness, hint="Look at another time with --at, or wider with --window.")
     if given.as_json:
         print_json(_as_json(answer))
     else:
         show(answer)
-    return int(given.check and any(incident.ended_ns is None for incident in answer.incidents))
+    return int(given.check and is_open)
 
 
 def _answered(given: _Flags) -> Answer:
@@ -90,18 +103,21 @@ def _answered(given: _Flags) -> Answer:
         setting = Setting(
             store=store,
             source=source,
-            cluster=described(given.topology_path, given.prometheus_url),
+            cluster=known_topology(given.topology_path, given.prometheus_url),
             prices=load_prices(given.prices_path),
             window_s=given.window_s,
         )
         seen = runs_in(source, setting.window_ns(at_ns))
         recorded = {summary.run for summary in store.runs() if summary.run}
         if run not in seen | recorded:
-            _refuse(run, seen | recorded)
+            _refuse(run, seen, recorded)
         known = diagnosed.changes_of(store, run)
-        book = Casebook(known, now_ns=at_ns, is_only_look=True)
-        assessment = look(setting, [run], at_ns, book.since_ns)
-        taken = book.take(assessment.incidents, at_ns, unseen={run} - seen)
+        # The answer is about this window: it neither reaches back to what the record has open, nor is that
+        # over because this one look does not show it.
+        book = Casebook(known, now_ns=at_ns)
+        assessment = look(setting, [run], at_ns)
+        ended = ends_ns(store, [run], at_ns)
+        taken = book.take(assessment.incidents, at_ns, unseen={run} - seen, ends_ns=ended)
     if given.record:
         _write(taken.changes)
         known += taken.changes
@@ -111,24 +127,61 @@ def _answered(given: _Flags) -> Answer:
         window_s=given.window_s,
         sees_run=run in seen,
         incidents=taken.incidents,
+        unshown=_unshown(book, taken, at_ns),
         recorded=frozenset(change.incident.name for change in known),
+        others=tuple(sorted(seen - {run})),
+        again=_again(given, run),
         flaws=assessment.flaws,
     )
+
+
+def _unshown(book: Casebook, taken: Taken, at_ns: int) -> tuple[Incident, ...]:
+    shown = {incident.name for incident in taken.incidents}
+    return tuple(one for one in book.open if one.name not in shown and one.noticed_ns <= at_ns)
 
 
 def _asked_for(store: Store, given: _Flags) -> tuple[str, int]:
     """The run and the moment. A run need not be in the record: signals may be all there is of it."""
     run = find_run(store, None) if given.run is None else given.run
     now_ns = SystemClock().now_ns()
-    last_ns = next((summary.last_ns for summary in store.runs() if summary.run == run), now_ns)
+    if given.at_ns is not None:
+        return run, given.at_ns
+    found = (summary for summary in store.runs() if summary.run == run and summary.events)
+    last_ns = next((summary.last_ns for summary in found), now_ns)
     at_ns = now_ns if now_ns - last_ns < FRESH_NS_MAX else last_ns
-    return run, at_ns if given.at_ns is None else given.at_ns
+    return run, ends_ns(store, [run], at_ns).get(run, at_ns)
 
 
-def _refuse(run: str, known: Collection[str]) -> NoReturn:
-    near = get_close_matches(run, sorted(known), n=1, cutoff=0.4)
-    hint = f"Did you mean {near[0]!r}?" if near else "`holdfast runs` lists those of the record."
+def _refuse(run: str, seen: Collection[str], recorded: Collection[str]) -> NoReturn:
+    near = get_close_matches(run, sorted({*seen, *recorded}), n=1, cutoff=0.4)
+    listed = f"{known_runs(sorted(seen))} `holdfast runs` lists those of the record.".lstrip()
+    hint = f"Did you mean {near[0]!r}?" if near else listed
     raise InputError(f"Neither the record nor the signals know a run {run!r}.", hint=hint)
+
+
+def _again(given: _Flags, run: str) -> tuple[str, ...]:
+    """The command that was given, with --record; what the environment says it will say again."""
+    from holdfast.signals.prometheus import without_password
+
+    context = click.get_current_context()
+    values = {
+        "at_ns": None if given.at_ns is None else stamp(given.at_ns).replace(" ", "T"),
+        "window_s": f"{given.window_s:g}s",
+        "step": f"{context.meta[STEP_KEY]:g}s",
+        "prometheus_url": without_password(given.prometheus_url or ""),
+        "signals_path": given.signals_path,
+        "topology_path": given.topology_path,
+        "prices_path": given.prices_path,
+        "store_url": without_password(given.store_url or ""),
+    }
+    options = {parameter.name: parameter.opts[0] for parameter in context.command.params}
+    typed = [
+        word
+        for name, value in values.items()
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+        for word in (options[name], str(value))
+    ]
+    return ("holdfast", "diagnose", run, "--record", *typed)
 
 
 def _write(changes: Iterable[Change]) -> None:
@@ -145,5 +198,6 @@ def _as_json(answer: Answer) -> dict[str, object]:
         "at_ns": answer.at_ns,
         "window_s": answer.window_s,
         "incidents": answer.incidents,
+        "unshown": [incident.name for incident in answer.unshown],
         "quality": {"sees_run": answer.sees_run, "flaws": answer.flaws},
     }

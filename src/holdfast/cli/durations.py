@@ -5,7 +5,10 @@ import re
 
 import click
 
+from holdfast.record.errors import InputError
+
 SECONDS_MIN, SECONDS_MAX = 1e-6, 1e9
+WINDOW_S_MAX = 6 * 3_600.0
 _UNITS_S = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0}
 _DURATION = re.compile(rf"([0-9.]+(?:e-?[0-9]+)?) ?({'|'.join(_UNITS_S)})")
 
@@ -26,6 +29,17 @@ def some_seconds(text: str) -> float:
     """A time above 0."""
     if (value_s := seconds(text)) == 0:
         raise click.BadParameter(f"{text!r} is no time at all; it must be above 0.")
+    return value_s
+
+
+def window_seconds(text: str) -> float:
+    """How far an assessment looks back: all it reads of that time is in memory at once."""
+    value_s = some_seconds(text)
+    if value_s > WINDOW_S_MAX:
+        raise InputError(
+            f"A window of {text} is too long: {WINDOW_S_MAX / 3_600:.0f}h is the most.",
+            hint="Look at an earlier time with --at.",
+        )
     return value_s
 
 

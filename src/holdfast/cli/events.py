@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import chain, islice
 from typing import Any
 
@@ -10,11 +11,20 @@ import click
 import msgspec
 
 from holdfast.cli.moments import moment_ns
-from holdfast.cli.record import HomeJournal, find_run, home, store_option
+from holdfast.cli.record import HomeJournal, find_run, home, recorded_name, store_option
 from holdfast.cli.terminal import printable
 from holdfast.dashboard.wording import stamp
 from holdfast.record.errors import InputError
-from holdfast.record.events import KINDS, AnyEvent, Event, Unknown, encode, kind_of
+from holdfast.record.events import (
+    KINDS,
+    AnyEvent,
+    Event,
+    IncidentDiagnosed,
+    KnownEvent,
+    Unknown,
+    encode,
+    kind_of,
+)
 from holdfast.record.store import Selection, Store, open_store
 
 POLL_INTERVAL_S = 0.5
@@ -35,10 +45,21 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     store_url: str | None
 
 
+class _Cause(msgspec.Struct, frozen=True, kw_only=True):
+    mechanism: str
+    subject: str
+
+
+class _Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """What a line tells of a diagnosis."""
+
+    cause: _Cause
+
+
 @click.command("events")
 @click.argument("run", required=False)
 @click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only this kind; may be given again.")
-@click.option("--subject", help="Only events about this member, node or GPU.")
+@click.option("--subject", callback=recorded_name, help="Only events about this member, node or GPU.")
 @click.option(
     "--since",
     "since_ns",
@@ -108,10 +129,22 @@ def _line(event: AnyEvent) -> str:
     if isinstance(event, Unknown):
         details = "(not known to this version; --json shows it whole)"
     else:
-        fields = msgspec.structs.asdict(event).items()
+        fields = _told(event).items()
         details = " ".join(f"{name}={_value(name, value)}" for name, value in fields if _is_told(name, value))
     kind, subject = kind_of(event), event.subject or "-"
     return printable(f"{stamp(event.occurred_ns)}  {kind:20}  {subject:12}  {details}".rstrip())
+
+
+def _told(event: KnownEvent) -> dict[str, object]:
+    """The fields that a line shows; of a diagnosis, which is pages long, what was found and where."""
+    fields = msgspec.structs.asdict(event)
+    if isinstance(event, IncidentDiagnosed):
+        del fields["diagnosis"]
+        with suppress(msgspec.MsgspecError):
+            cause = msgspec.json.decode(event.diagnosis, type=_Diagnosis).cause
+            # Behind those of the envelope, of which the subject is one.
+            return {**fields, "mechanism": cause.mechanism, "about": cause.subject}
+    return fields
 
 
 def _is_told(name: str, value: object) -> bool:

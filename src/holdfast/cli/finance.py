@@ -127,7 +127,7 @@ def _all_books(store: Store, summaries: list[RunSummary], given: _Flags) -> list
 
 
 def _is_within(summary: RunSummary, given: _Flags) -> bool:
-    begins_in_time = given.until_ns is None or summary.first_ns < given.until_ns
+    begins_in_time = summary.events > 0 and (given.until_ns is None or summary.first_ns < given.until_ns)
     return begins_in_time and (given.since_ns is None or summary.last_ns >= given.since_ns)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from holdfast.cli.files import is_directory
 from holdfast.cli.record import ingest_directory, json_option, open_record, store_option
 from holdfast.cli.terminal import print_json, printable
 from holdfast.record.errors import HoldfastError, InputError
@@ -91,7 +92,7 @@ def command(
 
 
 def _take(store: Store, path: Path, options: Options) -> FileResult:
-    if path.is_dir():
+    if is_directory(path):
         return _take_directory(store, path)
     with _watched(path) as watch, import_file(path, options, watch) as reading:
         ingested = store.ingest(reading)

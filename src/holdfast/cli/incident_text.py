@@ -1,5 +1,6 @@
 """Incidents in the terminal: why a run is slow, whose problem that is, what it costs and what to do."""
 
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
@@ -19,7 +20,10 @@ from holdfast.record.events import IncidentState
 from holdfast.signals.quality import Flaw
 
 FLAWS_SHOWN_MAX = 5
+RUNS_SHOWN_MAX = 5
 LABEL_CHARS = 11
+CONTINUED = " \\"
+"""With this at its end a command goes on in the next line."""
 _COLOURS = {"critical": "red", "warning": "yellow", "info": "cyan"}
 
 
@@ -27,7 +31,10 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """What `diagnose` found.
 
     sees_run  whether the signals tell anything of the run in the window at all
+    unshown   what the record has open and this look does not show
     recorded  the names of those incidents that `runbook` will find
+    others    the other runs that the signals tell of
+    again     the command that finds the same and records it
     """
 
     run: str
@@ -35,8 +42,24 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     window_s: float
     sees_run: bool
     incidents: tuple[Incident, ...]
+    unshown: tuple[Incident, ...]
     recorded: frozenset[str]
+    others: tuple[str, ...]
+    again: tuple[str, ...]
     flaws: tuple[Flaw, ...]
+
+    @property
+    def blindness(self) -> str:
+        """That nothing can be said, for where the signals do not see the run."""
+        sentence = "Nothing can be said: the signals have no step of this run in that time."
+        return f"{sentence} {known_runs(self.others)}".rstrip()
+
+
+def known_runs(runs: Sequence[str]) -> str:
+    """A sentence for whoever asked for another run than these; none where there are none."""
+    more = len(runs) - RUNS_SHOWN_MAX
+    names = ", ".join(runs[:RUNS_SHOWN_MAX]) + (f" and {more:,} more" if more > 0 else "")
+    return f"The signals know {names}." if runs else ""
 
 
 def show(answer: Answer) -> None:
@@ -46,19 +69,23 @@ def show(answer: Answer) -> None:
     since_ns = answer.at_ns - round(answer.window_s * 10**9)
     console.print(f"{wording.span(since_ns, answer.at_ns)}, {wording.duration(answer.at_ns - since_ns)}\n")
     if not answer.sees_run:
-        console.print(
-            "Nothing can be said: the signals have no step of this run in that time.\n", style="bold yellow"
-        )
+        console.print(f"{printable(answer.blindness)}\n", style="bold yellow")
+    elif not answer.incidents and answer.unshown:
+        console.print("Nothing that is wrong is seen in that time.\n", style="bold green")
     elif not answer.incidents:
         console.print(
             "Nothing is wrong: the run and all beneath it are as they should be.\n", style="bold green"
         )
+    for incident in answer.unshown:
+        opened = f"{incident.name} open since {wording.stamp(incident.began_ns)}"
+        console.print(printable(f"The record has {opened}; this window does not show it."), end="\n\n")
     for incident in answer.incidents:
-        _show_incident(console, incident, is_recorded=incident.name in answer.recorded)
+        _show_incident(console, incident, before=() if incident.name in answer.recorded else answer.again)
     _show_flaws(console, answer.flaws)
 
 
-def _show_incident(console: Console, incident: Incident, *, is_recorded: bool) -> None:
+def _show_incident(console: Console, incident: Incident, *, before: Sequence[str]) -> None:
+    """before: the command after which `runbook` knows the incident, if it does not yet."""
     grave = severity(incident)
     console.print(Text(_headline(incident), style=f"bold {_COLOURS[grave]}"))
     table = _pairs()
@@ -66,9 +93,9 @@ def _show_incident(console: Console, incident: Incident, *, is_recorded: bool) -
     table.add_row("Whose", _whose(incident))
     table.add_row("Cost", cost(incident).removeprefix("Money: "))
     table.add_row("Do", printable(incident.action))
-    first = "" if is_recorded else "holdfast diagnose --record ...; "
-    table.add_row("", f"{first}holdfast runbook {printable(incident.name)}")
     console.print(table)
+    for command in filter(None, (before, ("holdfast", "runbook", incident.name))):
+        _show_command(console, command)
     console.print()
     _show_evidence(console, incident)
     _show_alternatives(console, incident)
@@ -78,6 +105,23 @@ def _show_incident(console: Console, incident: Incident, *, is_recorded: bool) -
     closing.add_row("Telemetry", f"{share(incident.quality)} trusted" + _flaws_of(incident))
     console.print(closing)
     console.print()
+
+
+def _show_command(console: Console, words: Sequence[str]) -> None:
+    """As a shell takes it; where it does not fit, in lines that a shell takes for one.
+
+    No cell of a table: a blank behind the end of a line would end the command.
+    """
+    margin = " " * (LABEL_CHARS + 1)
+    first, *others = (printable(shlex.quote(word)) for word in words)
+    lines = [margin + first]
+    for word in others:
+        if len(f"{lines[-1]} {word}{CONTINUED}") > console.width:
+            lines[-1] += CONTINUED
+            lines.append(f"{margin}  {word}")
+        else:
+            lines[-1] += f" {word}"
+    console.print("\n".join(lines), soft_wrap=True)
 
 
 def _headline(incident: Incident) -> str:
@@ -114,7 +158,8 @@ def _whose(incident: Incident) -> str:
 
 
 def _flaws_of(incident: Incident) -> str:
-    return "".join(f"; {printable(flaw)}" for flaw in incident.flaws)
+    """Each is a sentence of its own, and here a part of one."""
+    return "".join(f"; {printable(flaw.rstrip('.'))}" for flaw in incident.flaws)
 
 
 def _show_evidence(console: Console, incident: Incident) -> None:
@@ -163,26 +208,33 @@ def _show_flaws(console: Console, flaws: Sequence[Flaw]) -> None:
 def show_list(incidents: Sequence[tuple[IncidentState, Incident]]) -> None:
     """One row an incident, the newest first."""
     console = Console(highlight=False, markup=False)
+    rows = [_row(state, incident) for state, incident in incidents]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for heading in ("incident", "state", "began (UTC)", "slower", "GPU-h", "owner", "cause"):
-        flush: Literal["left", "right"] = "right" if heading in ("slower", "GPU-h") else "left"
-        # In a narrow terminal names and times go on below; nothing is cut.
-        is_whole = heading in ("state", "slower", "GPU-h")
-        width_min = max(map(len, heading.split()))
+    headings = ("incident", "state", "began (UTC)", "slower", "GPU-h", "owner", "cause")
+    for heading, *cells in zip(map(Text, headings), *rows, strict=True):
+        flush: Literal["left", "right"] = "right" if heading.plain in ("slower", "GPU-h") else "left"
+        # In a narrow terminal times, owners and causes go on below; what is copied or compared stays whole.
+        is_whole = heading.plain in ("incident", "state", "slower", "GPU-h")
+        parts = [*map(Text, heading.plain.split()), *(cells if is_whole else ())]
+        width_min = max(part.cell_len for part in parts)
         table.add_column(heading, justify=flush, no_wrap=is_whole, min_width=width_min, overflow="fold")
-    for state, incident in incidents:
-        lost = "–" if incident.cost is None else f"{incident.cost.lost_gpu_hours:,.1f}"
-        cause = "unknown" if incident.verdict == "unknown" else _cause(incident)
-        table.add_row(
-            printable(incident.name),
-            "over" if state == "resolved" else Text("open", style=_COLOURS[severity(incident)]),
-            wording.moment_of_year(incident.began_ns),
-            share(incident.slowdown - 1),
-            lost,
-            printable(incident.owner),
-            printable(cause),
-        )
-    console.print(table)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table, crop=False)
+
+
+def _row(state: IncidentState, incident: Incident) -> tuple[Text, ...]:
+    lost = "–" if incident.cost is None else f"{incident.cost.lost_gpu_hours:,.1f}"
+    cause = "unknown" if incident.verdict == "unknown" else _cause(incident)
+    return (
+        Text(printable(incident.name)),
+        Text("over") if state == "resolved" else Text("open", style=_COLOURS[severity(incident)]),
+        Text(wording.moment_of_year(incident.began_ns)),
+        Text(share(incident.slowdown - 1)),
+        Text(lost),
+        Text(printable(incident.owner)),
+        Text(printable(cause)),
+    )
 
 
 def _cause(incident: Incident) -> str:

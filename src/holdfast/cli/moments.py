@@ -4,9 +4,12 @@ import re
 
 import click
 
+from holdfast.record.clock import SystemClock
 from holdfast.record.errors import InputError
 from holdfast.record.importers.intake import time_ns
 
+AHEAD_NS_MAX = 60 * 10**9
+"""How far a clock may be ahead of ours for its now not to be the future."""
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 
 
@@ -23,3 +26,13 @@ def moment_ns(context: click.Context, parameter: click.Parameter, text: str | No
         raise InputError(
             f"{parameter.opts[0]}: {error}.", hint="Write it as 2026-01-31 or 2026-01-31T12:00:00Z."
         ) from None
+
+
+def past_moment_ns(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    """The callback of an option that takes a moment at which something can have been seen."""
+    at_ns = moment_ns(context, parameter, text)
+    if at_ns is not None and at_ns > SystemClock().now_ns() + AHEAD_NS_MAX:
+        raise InputError(
+            f"{parameter.opts[0]}: {text} is in the future.", hint="Leave it out to look at now."
+        )
+    return at_ns

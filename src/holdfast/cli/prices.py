@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
-from holdfast.cli.files import parsed
+from holdfast.cli.files import is_there, parsed
 from holdfast.cli.record import home
 from holdfast.economics.prices import DEFAULTS, Prices, read
 
@@ -31,7 +31,7 @@ def load_prices(path: Path | None) -> Prices:
     """The prices in this file; without one, those at home; else the defaults, which are all assumed."""
     if path is None:
         path = home() / PRICES_FILE
-        if not path.exists():
+        if not is_there(path):
             return DEFAULTS
     hint = "`holdfast cost --example-prices > prices.toml` makes a file to begin with."
     return parsed(path, read, what="prices", hint=hint)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from holdfast.cli.files import is_there
 from holdfast.cli.terminal import printable
 from holdfast.dashboard import wording
 from holdfast.ledger.fold import Fold
@@ -22,6 +23,9 @@ from holdfast.twin.tape import SOURCE as SIMULATED
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
+Names = TypeVar("Names", str, tuple[str, ...], None)
+
+_NAMES_HINT = "`holdfast runs` and `holdfast incidents` list the names there are."
 DAMAGES_SHOWN_MAX = 5
 """How many damaged places of that journal are shown with their reason; all of them are counted."""
 
@@ -39,6 +43,15 @@ def store_option(verb: Verb) -> Verb:
 
 def json_option(verb: Verb) -> Verb:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(verb)
+
+
+def recorded_name(context: click.Context, parameter: click.Parameter, name: Names) -> Names:
+    """The callback of a parameter that takes names of the record, one or several: those are UTF-8."""
+    names: Sequence[str] = [name] if isinstance(name, str) else name or ()
+    for one in names:
+        if any("\ud800" <= letter <= "\udfff" for letter in one):
+            raise InputError(f"{one!r} is no name in the record: it is not UTF-8.", hint=_NAMES_HINT)
+    return name
 
 
 def home() -> Path:
@@ -70,7 +83,7 @@ class HomeJournal:
         try:
             ingest_directory(self._store, directory, damages)
         except InputError:
-            if directory.exists():
+            if is_there(directory):
                 raise
             return  # nobody has recorded here yet, not even what is still on its way to this directory
         news = [damage for damage in damages if not damage.torn and damage not in self._told]

@@ -307,7 +307,8 @@ def _check_script(path: Path) -> None:
         with path.open("rb"):
             return
     except OSError as error:
-        hint = "A module is run with --module, a program with --no-python." if not path.exists() else ""
+        is_gone = isinstance(error, FileNotFoundError)
+        hint = "A module is run with --module, a program with --no-python." if is_gone else ""
         raise InputError(f"The script {path} cannot be read: {error.strerror}.", hint=hint) from None
 
 

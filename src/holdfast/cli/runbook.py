@@ -3,13 +3,13 @@
 import click
 
 from holdfast.cli import diagnosed
-from holdfast.cli.record import json_option, open_record, store_option
+from holdfast.cli.record import json_option, open_record, recorded_name, store_option
 from holdfast.cli.terminal import print_json, printable
 from holdfast.record.clock import SystemClock
 
 
 @click.command("runbook")
-@click.argument("incident", required=False, metavar="[INCIDENT|RUN]")
+@click.argument("incident", required=False, metavar="[INCIDENT|RUN]", callback=recorded_name)
 @store_option
 @json_option
 def command(incident: str | None, store_url: str | None, as_json: bool) -> None:

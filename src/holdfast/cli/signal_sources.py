@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from holdfast.cli.durations import some_seconds
+from holdfast.cli.files import is_directory
 from holdfast.cli.record import home
 from holdfast.record.errors import InputError
 
@@ -20,6 +21,7 @@ Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 SIGNALS_DIRECTORY = "signals"
 DEFAULT_STEP = "10s"
+STEP_S = 10.0
 STEP_KEY = f"{__name__}.step_s"
 """Where the option is kept for `open_signals`: the verbs have no other use for it."""
 RUN_METRICS = ("holdfast_run_step_seconds", "holdfast_run_steps_total")
@@ -73,23 +75,23 @@ def prometheus_access() -> "Access":
 @contextmanager
 def open_signals(prometheus_url: str | None, path: Path | None) -> Iterator["Source"]:
     """The source that was named; a directory on the command line goes before a server in the environment."""
+    context = click.get_current_context(silent=True)
+    step_s = STEP_S if context is None else context.meta.get(STEP_KEY, STEP_S)
     if prometheus_url is not None and not _is_named("signals_path"):
-        from holdfast.signals.prometheus import STEP_S, Prometheus
+        from holdfast.signals.prometheus import Prometheus
 
-        context = click.get_current_context(silent=True)
-        step_s = STEP_S if context is None else context.meta.get(STEP_KEY, STEP_S)
         with Prometheus(prometheus_url, access=prometheus_access(), step_s=step_s) as server:
             yield server
         return
     directory = home() / SIGNALS_DIRECTORY if path is None else path
-    if not directory.is_dir():
+    if not is_directory(directory):
         raise InputError(
             f"There are no signals in {directory}.",
             hint="Name a server with --prometheus URL, or fill a directory with `holdfast collect`.",
         )
     from holdfast.signals.store import Store
 
-    with Store(directory) as store:
+    with Store(directory, step_s=step_s) as store:
         yield store
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import click
 import msgspec
 
+from holdfast.cli.files import is_directory
 from holdfast.cli.numbers import number_between
 from holdfast.cli.pages import html_option, require_one_output, write_page
 from holdfast.cli.prices import load_prices, prices_option
@@ -282,7 +283,7 @@ def _play(name: str, asked: dict[str, Any], directory: Path | None, reveal: bool
         else:
             scenario_text.show_list()
         return
-    if directory is not None and directory.is_dir() and any(directory.iterdir()):
+    if directory is not None and is_directory(directory) and any(directory.iterdir()):
         raise InputError(
             f"{directory} is not empty, and may hold another drill.", hint="Name a directory that is new."
         )

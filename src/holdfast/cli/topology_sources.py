@@ -1,5 +1,6 @@
 """How the verbs get the topology: from the file that was named or the one at home, and from live systems."""
 
+import shlex
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -9,11 +10,12 @@ import click
 import msgspec
 
 from holdfast.cli.collect_services import redfish_service
-from holdfast.cli.files import parsed
+from holdfast.cli.files import is_there, parsed
 from holdfast.cli.record import home
 from holdfast.cli.signal_sources import prometheus_access
+from holdfast.cli.terminal import printable
 from holdfast.record.clock import SystemClock
-from holdfast.record.errors import InputError
+from holdfast.record.errors import InputError, complaint
 from holdfast.signals.collectors import Unavailable
 from holdfast.signals.collectors.redfish_service import Connection, Service
 from holdfast.signals.collectors.slurm import ask
@@ -30,8 +32,6 @@ COMMAND_WAIT_S = 30.0
 """Longer than a collector waits: all nodes of a large cluster are many pages."""
 SERIES_WITHIN_NS = 600 * 10**9
 """How old a series' last sample may be for it to count as there."""
-
-_HINT = "`holdfast topology show --example > topology.yaml` makes a file to begin with."
 
 
 class Systems(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,13 +78,44 @@ def load_topology(path: Path | None, systems: Systems | None = None) -> Describe
     return page.described(survey, doubts)
 
 
+def known_topology(path: Path | None, prometheus_url: str | None) -> Described:
+    """The topology for a look at runs, with what the Prometheus in use adds to it.
+
+    Without either there is still the run itself to look at: `remark_on_topology` says so.
+    """
+    if prometheus_url is None and _is_absent(path):
+        nothing = file.read("")
+        return nothing.described(nothing.survey)
+    return load_topology(path, Systems(prometheus=prometheus_url))
+
+
+def remark_on_topology(path: Path | None) -> None:
+    """Say on stderr that there is no file, where that is so: for after all that could go wrong went well."""
+    if _is_absent(path):
+        sentence = (
+            "There is no topology file: what machines have in common is known only as far as labels tell."
+        )
+        click.echo(complaint(sentence, printable(_beginning(home() / TOPOLOGY_FILE))), err=True)
+
+
+def _is_absent(path: Path | None) -> bool:
+    return path is None and not is_there(home() / TOPOLOGY_FILE)
+
+
 def _read(path: Path | None, *, is_needed: bool) -> Page:
     if path is None:
         path = home() / TOPOLOGY_FILE
-        if not path.exists() and not is_needed:
+        if not is_needed and not is_there(path):
             return file.read("")
     name = path.name
-    return parsed(path, lambda text: file.read(text, source=name), what="topology", hint=_HINT)
+    return parsed(path, lambda text: file.read(text, source=name), what="topology", hint=_beginning(path))
+
+
+def _beginning(path: Path) -> str:
+    """The hint on how to come by a file where it is looked for."""
+    made = "" if is_there(path.parent) else f"mkdir -p {shlex.quote(str(path.parent))} && "
+    command = f"{made}holdfast topology show --example > {shlex.quote(str(path))}"
+    return f"`{command}` makes a file to begin with."
 
 
 def _surveys(systems: Systems) -> list[Survey]:

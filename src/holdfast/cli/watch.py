@@ -12,15 +12,15 @@ import click
 import msgspec
 
 from holdfast.cli import diagnosed
-from holdfast.cli.assessing import Setting, described, has_ended, live_runs, look
-from holdfast.cli.durations import some_seconds
-from holdfast.cli.incident_text import change_line
-from holdfast.cli.moments import moment_ns
+from holdfast.cli.assessing import Setting, ends_ns, look, recent_runs
+from holdfast.cli.durations import some_seconds, window_seconds
+from holdfast.cli.incident_text import change_line, known_runs
+from holdfast.cli.moments import past_moment_ns
 from holdfast.cli.prices import load_prices, prices_option
-from holdfast.cli.record import HomeJournal, home, json_option, open_record, store_option
+from holdfast.cli.record import HomeJournal, home, json_option, open_record, recorded_name, store_option
 from holdfast.cli.signal_sources import open_signals, runs_in, signals_options
 from holdfast.cli.terminal import printable
-from holdfast.cli.topology_sources import topology_option
+from holdfast.cli.topology_sources import known_topology, remark_on_topology, topology_option
 from holdfast.cli.watch_metrics import Exporter, WatchMetrics
 from holdfast.cli.watching import Looked, Outlet, Watch, go_on
 from holdfast.diagnose.alertmanager import Alertmanager
@@ -29,6 +29,7 @@ from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.lifecycle import Casebook, Change
 from holdfast.diagnose.webhook import Webhook, message
 from holdfast.record.clock import Clock, SystemClock
+from holdfast.record.errors import HoldfastError, complaint
 from holdfast.record.journal import JOURNAL_DIRECTORY
 from holdfast.record.recorder import Recorder
 from holdfast.record.store import Store
@@ -59,19 +60,19 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @click.command("watch")
-@click.argument("runs", nargs=-1, metavar="[RUN]...")
+@click.argument("runs", nargs=-1, metavar="[RUN]...", callback=recorded_name)
 @click.option("--every", "every_s", type=some_seconds, default="10s", show_default=True, metavar="TIME")
 @click.option(
     "--window",
     "window_s",
-    type=some_seconds,
+    type=window_seconds,
     default="30m",
     show_default=True,
     metavar="TIME",
     help="How far each look goes back.",
 )
 @click.option("--once", is_flag=True, help="Look once and end; exit with code 1 if that was not possible.")
-@click.option("--at", "at_ns", callback=moment_ns, metavar="TIME", help="Look once, as of this time.")
+@click.option("--at", "at_ns", callback=past_moment_ns, metavar="TIME", help="Look once, as of this time.")
 @click.option(
     "--alertmanager", "alertmanager_urls", multiple=True, metavar="URL", help="Tell it. May be repeated."
 )
@@ -98,22 +99,38 @@ def command(**flags: Any) -> int:
             stack.enter_context(Exporter(metrics, given.listen))
         at_ns = clock.now_ns() if given.at_ns is None else given.at_ns
         is_only_look = given.once or given.at_ns is not None
-        watch = Watch(
-            _Looking(given, store, source, clock),
-            Casebook(diagnosed.changes_of(store, *given.runs), now_ns=at_ns, is_only_look=is_only_look),
-            _outlets(given, stack, clock),
-            metrics,
-            _say,
-        )
+        looking = _Looking(given, store, source, clock)
+        known = diagnosed.changes_of(store, *given.runs)
+        book = Casebook(known, now_ns=at_ns, is_only_look=is_only_look)
+        outlets = _outlets(given, stack, clock)
         if is_only_look:
-            return 0 if watch.turn(at_ns) else 1
+            return _look_once(looking, book, outlets, metrics, at_ns)
+        watch = Watch(looking, book, outlets, metrics, _say)
         with _until_told_to_stop() as stop:
             go_on(lambda: watch.turn(clock.now_ns()), given.every_s, stop)
     return 0
 
 
+def _look_once(
+    looking: "_Looking", book: Casebook, outlets: Sequence[Outlet], metrics: WatchMetrics, at_ns: int
+) -> int:
+    """A turn of the watch with a look that was taken before: where it fails it is not tried again."""
+    try:
+        looked = looking(at_ns, book.since_ns)
+    except HoldfastError as error:
+        click.echo(complaint(printable(error.sentence), printable(error.hint)), err=True)
+        return 1
+    Watch(lambda at_ns, since_ns: looked, book, outlets, metrics, _say).turn(at_ns)
+    if looked.unseen and (others := known_runs(sorted(looking.seen))):
+        _say(others)
+    return 0
+
+
 class _Looking:
-    """A look at the runs that are watched: with the newest record and a topology that is not too old."""
+    """A look at the runs that are watched: with the newest record and a topology that is not too old.
+
+    seen: the runs that the signals told of in the last one.
+    """
 
     def __init__(self, given: _Flags, store: Store, source: Source, clock: Clock) -> None:
         self._given = given
@@ -124,6 +141,8 @@ class _Looking:
         self._prices = load_prices(given.prices_path)
         self._cluster: Described | None = None
         self._read_ns = 0
+        self._is_remarked = False
+        self.seen: frozenset[str] = frozenset()
 
     def __call__(self, at_ns: int, since_ns: int | None) -> Looked:
         self._journal.take_in()
@@ -134,17 +153,22 @@ class _Looking:
             prices=self._prices,
             window_s=self._given.window_s,
         )
-        seen = runs_in(self._source, setting.window_ns(at_ns))
-        runs = self._given.runs or live_runs(self._store, seen, at_ns)
-        # Who has ended has no signals any more, and nothing is strange about that.
-        unseen = tuple(run for run in runs if run not in seen and not has_ended(self._store, run, at_ns))
+        seen = self.seen = runs_in(self._source, setting.window_ns(at_ns))
+        known = self._given.runs or tuple(sorted(recent_runs(self._store, at_ns) | seen))
+        ended = ends_ns(self._store, known, at_ns)
+        # Who has ended has no signals any more, or old ones: nothing is strange or new about that.
+        runs = tuple(run for run in known if run not in ended)
+        unseen = tuple(run for run in runs if run not in seen)
         found = look(setting, runs, at_ns, since_ns)
-        return Looked(runs=runs, unseen=unseen, assessment=found)
+        if not self._is_remarked:
+            remark_on_topology(self._given.topology_path)
+            self._is_remarked = True
+        return Looked(runs=runs, unseen=unseen, ends_ns=ended, assessment=found)
 
     def _topology(self) -> Described:
         now_ns = self._clock.now_ns()
         if self._cluster is None or now_ns - self._read_ns > TOPOLOGY_AGE_NS_MAX:
-            self._cluster = described(self._given.topology_path, self._given.prometheus_url)
+            self._cluster = known_topology(self._given.topology_path, self._given.prometheus_url)
             self._read_ns = now_ns
         return self._cluster
 

@@ -22,10 +22,13 @@ SHORTEST_WAIT_S = 0.05
 
 
 class Looked(msgspec.Struct, frozen=True, kw_only=True):
-    """One look: at which runs, what was found, and which of them the signals tell nothing of."""
+    """One look: at which runs, what was found, which of them the signals tell nothing of; and when those of
+    the watched ended that have.
+    """
 
     runs: tuple[str, ...]
     unseen: tuple[str, ...]
+    ends_ns: dict[str, int]
     assessment: Assessment
 
 
@@ -73,7 +76,9 @@ class Watch:
             self._say("The evaluation succeeds again.")
             self._problem = ""
         self._tell_unseen(looked.unseen)
-        taken = self._book.take(looked.assessment.incidents, at_ns, unseen=looked.unseen)
+        taken = self._book.take(
+            looked.assessment.incidents, at_ns, unseen=looked.unseen, ends_ns=looked.ends_ns
+        )
         for outlet in self._outlets:
             for change in taken.changes:
                 outlet.changed(change)

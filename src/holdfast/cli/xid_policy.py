@@ -3,7 +3,7 @@
 from functools import cache
 from pathlib import Path
 
-from holdfast.cli.files import parsed
+from holdfast.cli.files import is_there, parsed
 from holdfast.cli.record import home
 from holdfast.detect.xids import NO_OVERRIDES, Overrides, parse_overrides
 
@@ -14,7 +14,7 @@ def load_xids(path: Path | None = None) -> Overrides:
     """Those of this file; without one, of `xids.toml` at home; else none."""
     if path is None:
         path = home() / XIDS_FILE
-        if not path.exists():
+        if not is_there(path):
             return NO_OVERRIDES
     return _read(path)
 

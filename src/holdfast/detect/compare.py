@@ -110,10 +110,14 @@ def lasting(
     noticed[:] = last[:] = -1
     found: list[Stretch] = []
 
-    def close(which: NDArray[np.bool_], is_lasting: bool) -> None:
+    # Over is what has been seen to be right again for a while, however long it was not looked at.
+    seen = len(times_ns) - 1 - np.argmax(known[::-1], axis=0)
+
+    def close(which: NDArray[np.bool_], at_end: bool) -> None:
         for one in np.flatnonzero(which & (noticed >= 0)).tolist():
             series, rows_of_it = int(columns[one]), (int(first[one]), int(noticed[one]), int(last[one]))
-            found.append(Stretch(series, *rows_of_it, is_lasting))
+            is_lasting = at_end and times_ns[seen[one]] - times_ns[last[one]] <= BRIDGE_S * 1e9
+            found.append(Stretch(series, *rows_of_it, bool(is_lasting)))
         noticed[which] = last[which] = -1
         count[which] = 0
 

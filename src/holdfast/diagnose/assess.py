@@ -1,6 +1,6 @@
 """`assess`: from readings and the record to incidents, each with its cause, its evidence and its price."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 import msgspec
@@ -115,7 +115,7 @@ def _incidents(findings: Iterable[Finding], desk: _Desk) -> list[Incident]:
     incidents: list[Incident] = []
     while left and len(incidents) < INCIDENTS_MAX:
         case = Case(left, desk.topology, desk.scene, desk.measured)
-        ranked = sorted(case.hypotheses(), key=lambda each: (-each.bans, each.subject))
+        ranked = sorted(case.hypotheses(), key=_rank(desk.topology))
         is_slow = any(finding.sign in SYMPTOMS for finding in left)
         if not ranked or ranked[0].bans < (BANS_MIN if is_slow else BANS_EARLY_MIN):
             if not is_slow:
@@ -131,6 +131,17 @@ def _incidents(findings: Iterable[Finding], desk: _Desk) -> list[Incident]:
         msgspec.structs.replace(each, name=f"{each.run}/s{number}")
         for number, each in enumerate(incidents, start=1)
     ]
+
+
+def _rank(topology: Topology) -> Callable[[Hypothesis], tuple[float, int, str]]:
+    """The likeliest first; of equals the kind of subject that its mechanism names first."""
+
+    def key(each: Hypothesis) -> tuple[float, int, str]:
+        kinds = each.mechanism.kinds
+        kind = topology.kind(each.subject) if each.subject in topology else kinds[-1]
+        return -round(each.bans, 6), kinds.index(kind) if kind in kinds else len(kinds), each.subject
+
+    return key
 
 
 def _concerning(findings: Iterable[Finding], topology: Topology, one: Scene) -> list[Finding]:
@@ -258,7 +269,11 @@ def _what(explained: Iterable[Finding], one: Scene) -> str:
     for sign in SYMPTOMS:
         if found := by_sign.get(sign):
             worst = max(found, key=_effect)
-            who = "" if worst.subject == one.run else f"{_members(len(found))} late, the worst "
+            who = (
+                ""
+                if worst.subject == one.run
+                else f"{_members(len({each.subject for each in found}))} late, the worst: "
+            )
             parts.append(f"{who}{worst.note} ({worst.value:.3g} {worst.unit}, usually {worst.usual:.3g})")
     return "; ".join(parts) or "the run is not slower yet"
 

@@ -5,8 +5,9 @@ the same incident again when its cause is revised, and does not call one over fo
 was not seen. Nothing here does I/O: what it knew when it was closed comes back from the record.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import count
+from types import MappingProxyType
 
 import msgspec
 
@@ -33,8 +34,11 @@ SHARED_MEMBERS_MIN = 0.5
 SUBJECTS_KEPT_MAX = 64
 """Subjects kept of each piece of evidence: a line of the record has a bound, and a hall has 100,000 GPUs."""
 
+NO_ENDS: Mapping[str, int] = MappingProxyType({})
+
 _SECOND_NS = 10**9
 _HOUR_S = 3_600
+_NEVER_NS = 2**63
 _HOUR_NS = _HOUR_S * _SECOND_NS
 
 
@@ -59,13 +63,13 @@ class _Case(msgspec.Struct):
 
     told       as last written down
     seen_ns    by the last assessment that showed it, or that could not have
-    priced_ns  up to when its cost is known
+    shown_ns   by the last assessment that showed it: up to then its cost is known
     """
 
     incident: Incident
     told: Incident
     seen_ns: int
-    priced_ns: int
+    shown_ns: int
     is_open: bool
 
 
@@ -97,13 +101,25 @@ class Casebook:
         """Since when something has been wrong; None where nothing is open."""
         return min((incident.began_ns for incident in self.open), default=None)
 
-    def take(self, incidents: Sequence[Incident], at_ns: int, *, unseen: Collection[str] = ()) -> Taken:
+    def take(
+        self,
+        incidents: Sequence[Incident],
+        at_ns: int,
+        *,
+        unseen: Collection[str] = (),
+        ends_ns: Mapping[str, int] = NO_ENDS,
+    ) -> Taken:
         """What an assessment at this moment changes, and its incidents under the names that they keep.
 
         unseen: runs that cannot be seen now. Nothing is over for not having been found there, and what was
-        found is from a time that was assessed before.
+        found is from a time that was assessed before. ends_ns: when those runs ended that have: with the run
+        all that was wrong with it is over, though its last signals still show it.
         """
-        incidents = [incident for incident in incidents if incident.run not in unseen]
+        incidents = [
+            _over_with(incident, ends_ns.get(incident.run))
+            for incident in incidents
+            if incident.run not in unseen and incident.began_ns < ends_ns.get(incident.run, _NEVER_NS)
+        ]
         changes: list[Change | None] = []
         cases: list[_Case] = []
         for incident, known in zip(incidents, self._matched(incidents), strict=True):
@@ -113,16 +129,19 @@ class Casebook:
             else:
                 changes.append(_go_on(known, incident, at_ns))
             cases.append(known)
-        changes += self._ended(at_ns, unseen)
+        changes += self._ended(at_ns, unseen, ends_ns)
         return Taken(
             incidents=tuple(case.incident for case in cases),
             changes=tuple(change for change in changes if change is not None),
         )
 
-    def _ended(self, at_ns: int, unseen: Collection[str]) -> Iterator[Change]:
+    def _ended(self, at_ns: int, unseen: Collection[str], ends_ns: Mapping[str, int]) -> Iterator[Change]:
         last_ns = at_ns - round(UNSEEN_S_MAX * _SECOND_NS)
         for case in self._cases.values():
-            if case.incident.run in unseen:
+            run_ended_ns = ends_ns.get(case.incident.run)
+            if case.is_open and run_ended_ns is not None:
+                yield _end(case, at_ns, run_ended_ns)
+            elif case.incident.run in unseen:
                 case.seen_ns = max(case.seen_ns, at_ns)
             elif case.is_open and case.seen_ns <= last_ns and case.incident.noticed_ns <= at_ns:
                 # A look at the past says nothing about what was noticed only later.
@@ -246,7 +265,7 @@ def _go_on(case: _Case, incident: Incident, at_ns: int) -> Change | None:
         incident, name=known.name, began_ns=began_ns, noticed_ns=known.noticed_ns, cost=cost
     )
     case.is_open = incident.ended_ns is None
-    case.seen_ns = case.priced_ns = at_ns
+    case.seen_ns = case.shown_ns = at_ns
     if not case.is_open:
         return _told(case, "resolved", at_ns)
     if not was_open:
@@ -254,9 +273,18 @@ def _go_on(case: _Case, incident: Incident, at_ns: int) -> Change | None:
     return _told(case, "changed", at_ns) if _is_news(case.told, case.incident) else None
 
 
-def _end(case: _Case, at_ns: int) -> Change:
+def _over_with(incident: Incident, run_ended_ns: int | None) -> Incident:
+    """The incident, which no run outlasts that has ended."""
+    if run_ended_ns is None:
+        return incident
+    ended_ns = run_ended_ns if incident.ended_ns is None else min(incident.ended_ns, run_ended_ns)
+    return msgspec.structs.replace(incident, ended_ns=ended_ns)
+
+
+def _end(case: _Case, at_ns: int, run_ended_ns: int | None = None) -> Change:
+    """Over with its run, or when it was last shown: how much later somebody looked says nothing about it."""
     case.is_open = False
-    ended_ns = max(case.seen_ns, case.incident.noticed_ns)
+    ended_ns = max(case.shown_ns, case.incident.noticed_ns) if run_ended_ns is None else run_ended_ns
     case.incident = msgspec.structs.replace(case.incident, ended_ns=ended_ns)
     return _told(case, "resolved", at_ns)
 
@@ -275,7 +303,7 @@ def _cost_so_far(case: _Case, incident: Incident, at_ns: int) -> Price | None:
         return assessed or known
     until_ns = at_ns if incident.ended_ns is None else incident.ended_ns
     # What happened between its end and its coming back is not part of it.
-    from_ns = case.priced_ns if case.is_open else max(case.priced_ns, incident.began_ns)
+    from_ns = case.shown_ns if case.is_open else max(case.shown_ns, incident.began_ns)
     hours = max(0, until_ns - from_ns) / _HOUR_NS
     gpu_hours = known.lost_gpu_hours + hours * assessed.gpu_hours_per_hour
     run_s = known.lost_run_s + hours * _HOUR_S * assessed.day_share_per_day

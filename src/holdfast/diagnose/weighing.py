@@ -106,7 +106,7 @@ UNKNOWN = Mechanism(
     reach="everyone",
     slows=(),
     decides="What the late members have in common, and what changed when it began.",
-    action="Look at the findings and at what changed; what it was is worth a mechanism of its own.",
+    action="Look at what the late members have in common, and at what changed when it began.",
 )
 
 
@@ -282,7 +282,7 @@ class Case:
             yield from self._everyone(late, others)
 
     def _beneath(self, subject: str, late: set[str], others: list[str]) -> Iterator[Evidence]:
-        beneath = set(self.topology.blast_radius(subject, "member")) & set(self.members)
+        beneath = {subject, *self.topology.blast_radius(subject, "member")} & set(self.members)
         if not late:
             if others:
                 text = f"members are late, but not in the way this would make them ({others[0]})"
@@ -292,7 +292,9 @@ class Case:
         fit = 2 * hit / (len(late) + len(beneath)) if beneath else 0.0
         healthy, elsewhere = len(beneath) - hit, len(late) - hit
         text = f"{hit} of the {len(late)} late members depend on it"
-        if healthy:
+        if subject in late:
+            text = "it is the late member" if len(late) == 1 else f"it is one of {len(late)} late members"
+        elif healthy:
             text += f"; {healthy} that depend on it are not late"
         elif hit and not elsewhere:
             text += ", and no member that depends on it is on time"

@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast.ledger.fold import Fold
 from holdfast.record.errors import HoldfastError
-from holdfast.record.events import AnyEvent, Correction
+from holdfast.record.events import AnyEvent, Correction, IncidentDiagnosed
 
 SNAPSHOT_EVENTS = 8_192
 """A copy of the accounts is kept every so many events, and where late events came last."""
@@ -76,6 +76,8 @@ class Ledger:
     def add(self, events: Iterable[AnyEvent]) -> None:
         """Take these events, whatever their order. Raises `TooLate`, and is then of no further use."""
         for event in events:
+            if type(event) is IncidentDiagnosed:
+                continue  # an opinion about the run: when it was formed says nothing of how long the run was
             if event.causes or self._careful or type(event) is Correction:
                 self._place(event)
             else:

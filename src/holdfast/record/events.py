@@ -266,6 +266,9 @@ class IncidentDiagnosed(Event, frozen=True, kw_only=True, tag_field="kind", tag=
 
     incident   its name, `RUN/sN`: all that is said under one name is about one incident, the last word counts
     diagnosis  the whole of it as JSON, as `holdfast diagnose --json` shows it
+
+    It is an opinion about the run, and may be formed long after it: neither the run's accounts nor its first
+    and last moment take anything from it.
     """
 
     incident: Name

@@ -14,7 +14,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import Format
 
 from holdfast.record.errors import InputError, StoreError
-from holdfast.record.sql import COLUMNS, INDEXES, SCHEMA_VERSION, Parameter, Row, SqlStore
+from holdfast.record.sql import COLUMNS, INDEXES, SCHEMA_VERSION, SUMMED, Parameter, Row, SqlStore, joined
 
 CONNECT_WAIT_S = 10
 LOCK_WAIT_S = 30.0
@@ -73,14 +73,14 @@ _KEEP = f"""
         INSERT INTO events ({_COLUMN_LIST})
         SELECT {_COLUMN_LIST} FROM incoming ORDER BY place
         ON CONFLICT (id) DO NOTHING
-        RETURNING run, occurred_ns
+        RETURNING run, kind, occurred_ns
     ), counted AS (
         INSERT INTO runs (run, events, first_ns, last_ns)
-        SELECT run, count(*), min(occurred_ns), max(occurred_ns) FROM fresh GROUP BY run
+        SELECT {SUMMED} FROM fresh GROUP BY run
         ON CONFLICT (run) DO UPDATE SET
             events = runs.events + excluded.events,
-            first_ns = least(runs.first_ns, excluded.first_ns),
-            last_ns = greatest(runs.last_ns, excluded.last_ns)
+            first_ns = {joined("first_ns", "least")},
+            last_ns = {joined("last_ns", "greatest")}
     )
     SELECT count(*) FROM fresh
 """

@@ -15,6 +15,7 @@ from holdfast.record.events import (
     ID_CHARS_MAX,
     NAME_CHARS_MAX,
     AnyEvent,
+    IncidentDiagnosed,
     MalformedEvent,
     decode,
     encode,
@@ -41,6 +42,17 @@ Condition = tuple[str, tuple[Parameter, ...]]
 _FREQUENT_KINDS = ("step.begun", "step.committed", "collective.timed")
 _IS_SPARSE = "kind NOT IN ('step.begun', 'step.committed', 'collective.timed')"
 _HAS_SUBJECT = "subject <> ''"
+
+_OPINION = str(IncidentDiagnosed.__struct_config__.tag)
+_IS_OWN = f"kind <> '{_OPINION}'"
+SUMMED = f"""
+    run, count(*) FILTER (WHERE {_IS_OWN}),
+    coalesce(min(occurred_ns) FILTER (WHERE {_IS_OWN}), min(occurred_ns)),
+    coalesce(max(occurred_ns) FILTER (WHERE {_IS_OWN}), max(occurred_ns))
+"""
+"""A run's events, first_ns and last_ns, of rows by run. An opinion about it is none of its events; where
+there are only opinions, there are no events, and the times are those of the opinions.
+"""
 
 # Every index begins with the run: a query that names none goes through the table of runs. See docs/store.md.
 INDEXES = (
@@ -114,7 +126,8 @@ class SqlStore(ABC):
         return int(seq)
 
     def runs(self) -> list[RunSummary]:
-        query = "SELECT run, events, first_ns, last_ns FROM runs WHERE run <> '' ORDER BY last_ns DESC, run"
+        query = "SELECT run, events, first_ns, last_ns FROM runs WHERE run <> ''"
+        query += " ORDER BY events = 0, last_ns DESC, run"
         return [
             RunSummary(run=run, events=events, first_ns=first_ns, last_ns=last_ns)
             for run, events, first_ns, last_ns in self._read(query, ())
@@ -182,6 +195,16 @@ def _row(event: AnyEvent) -> Row:
     )
 
 
+def joined(column: str, smaller_or_larger: str) -> str:
+    """The time in the table of runs after new rows were summed up: of real events, if either has any."""
+    return f"""CASE
+        WHEN (runs.events = 0) = (excluded.events = 0)
+            THEN {smaller_or_larger}(runs.{column}, excluded.{column})
+        WHEN runs.events = 0 THEN excluded.{column}
+        ELSE runs.{column}
+    END"""
+
+
 def _index_for(selection: Selection) -> str:
     if selection.subject:
         return "events_by_subject"
@@ -212,6 +235,8 @@ def _conditions(selection: Selection) -> Iterator[Condition]:
 def _runs_conditions(selection: Selection) -> Iterator[Condition]:
     """What a run must fulfil to be looked into, where the selection names none."""
     yield "events.run = runs.run", ()
+    if not selection.kinds or _OPINION in selection.kinds:
+        return  # an opinion may be from before the run's first event or from after its last
     if selection.since_ns is not None:
         yield "last_ns >= ?", (_within_column(selection.since_ns),)
     if selection.until_ns is not None:

@@ -16,7 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.record.errors import StoreError
-from holdfast.record.sql import COLUMNS, INDEXES, REBUILD_HINT, SCHEMA_VERSION, Parameter, Row, SqlStore
+from holdfast.record.sql import (
+    COLUMNS,
+    INDEXES,
+    REBUILD_HINT,
+    SCHEMA_VERSION,
+    SUMMED,
+    Parameter,
+    Row,
+    SqlStore,
+    joined,
+)
 
 LIBRARY_MIN = (3, 34, 0)
 """The SQLite of Red Hat Enterprise Linux 9, and the oldest that was tried."""
@@ -62,14 +72,13 @@ _TABLES = (
 )
 
 # Without NOT INDEXED the planner reads all of an index, for its order, to group the few rows that are new.
-_COUNT_RUNS = """
+_COUNT_RUNS = f"""
     INSERT INTO runs (run, events, first_ns, last_ns)
-    SELECT run, count(*), min(occurred_ns), max(occurred_ns)
-    FROM events NOT INDEXED WHERE seq > ? GROUP BY run
+    SELECT {SUMMED} FROM events NOT INDEXED WHERE seq > ? GROUP BY run
     ON CONFLICT (run) DO UPDATE SET
-        events = events + excluded.events,
-        first_ns = min(first_ns, excluded.first_ns),
-        last_ns = max(last_ns, excluded.last_ns)
+        events = runs.events + excluded.events,
+        first_ns = {joined("first_ns", "min")},
+        last_ns = {joined("last_ns", "max")}
 """
 _SET_MARK = """
     INSERT INTO marks (input, position) VALUES (?, ?)

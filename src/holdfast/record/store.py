@@ -47,7 +47,11 @@ EVERYTHING = Selection()
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as the store sees it: how many events, and when the first and the last of them occurred."""
+    """A run as the store sees it: how many events, and when the first and the last of them occurred.
+
+    What was diagnosed of it is no event of the run. One of which the record has nothing else has 0 events,
+    and the times of its diagnoses.
+    """
 
     run: str
     events: int
@@ -103,7 +107,9 @@ class Store(Protocol):
         """
 
     def runs(self) -> list[RunSummary]:
-        """Every run, the one with the newest event first; as quick for many events as for few."""
+        """Every run, the one with the newest event first and those without any last; as quick for many events
+        as for few.
+        """
 
     def close(self) -> None: ...
 

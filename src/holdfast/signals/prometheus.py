@@ -34,6 +34,10 @@ BUSES_NS_MAX = 600 * SECOND_NS
 """How long it is believed where the GPUs sit."""
 TOO_MUCH = ("too many samples", "-search.max", "exceeded the maximum", "exceeded samples limit")
 """By these words in their complaint servers are known to have had too much asked of them."""
+GATEWAY_CODES = frozenset(
+    {httpx.codes.BAD_GATEWAY, httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.GATEWAY_TIMEOUT}
+)
+"""With these a proxy says, in a page of its own, that the server behind it is down."""
 COMPLAINT_LENGTH_MAX = 300
 
 _PUNCTUATION = b'[]"'
@@ -88,7 +92,7 @@ class Prometheus:
         step_s: float = STEP_S,
         where: Mapping[str, str] = {},
     ) -> None:
-        self._url = _without_password(url).rstrip("/")
+        self._url = without_password(url).rstrip("/")
         self._step_ns = round(step_s * SECOND_NS)
         self._where = dict(where)
         self._buses: tuple[int, Buses] = (-BUSES_NS_MAX, NO_BUSES)
@@ -176,6 +180,8 @@ class Prometheus:
             else:
                 if answer.status_code < httpx.codes.INTERNAL_SERVER_ERROR:
                     return self._checked(answer)
+                if _is_page(answer) and answer.status_code not in GATEWAY_CODES:
+                    raise self._stranger()
                 failure = f"{self._url} answered {answer.status_code}: {_complaint(answer)}."
                 if _is_too_much(failure):
                     raise self._too_much(answer)
@@ -233,7 +239,7 @@ def _client(url: str, access: Access) -> httpx.Client:
     except httpx.InvalidURL:
         address = httpx.URL("")
     if address.scheme not in ("http", "https") or not address.host:
-        shown = _without_password(url)
+        shown = without_password(url)
         raise SourceError(f"{shown!r} is no URL of a Prometheus.", hint="Write http://HOST or https://HOST.")
     # Compressing what stays in one data centre takes a server longer than sending it.
     headers = {"Accept-Encoding": "identity", **access.headers}
@@ -245,7 +251,7 @@ def _client(url: str, access: Access) -> httpx.Client:
     )
 
 
-def _without_password(url: str) -> str:
+def without_password(url: str) -> str:
     """As it may be told: what stands before the host is a secret."""
     scheme, mark, rest = url.partition("://")
     place, slash, path = rest.partition("/")
@@ -267,8 +273,13 @@ def _complaint(answer: httpx.Response) -> str:
     try:
         text = msgspec.json.decode(answer.content, type=_Answer).error
     except msgspec.DecodeError:
-        text = answer.text
+        text = "" if _is_page(answer) else answer.text
     return " ".join((text or answer.reason_phrase).split())[:COMPLAINT_LENGTH_MAX].rstrip(".")
+
+
+def _is_page(answer: httpx.Response) -> bool:
+    """Whether it is HTML, which no Prometheus answers with: for people, and too long for a sentence."""
+    return answer.content.lstrip().startswith(b"<")
 
 
 def _is_too_much(complaint: str) -> bool:

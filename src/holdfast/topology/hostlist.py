@@ -29,7 +29,7 @@ def expand(text: str) -> list[str]:
         end = item.end()
         names += _expand_item(item[0], text)
         if len(names) > NAMES_MAX:
-            raise InputError(f"{text!r} stands for more than {NAMES_MAX:,} names.", hint="Check its numbers.")
+            raise _too_many(text)
     if text[end:].strip() or not names:
         raise _unreadable(text)
     return names
@@ -89,7 +89,7 @@ def _expand_item(item: str, text: str) -> list[str]:
     for choice in choices:
         count *= len(choice)
     if count > NAMES_MAX:
-        raise InputError(f"{text!r} stands for more than {NAMES_MAX:,} names.", hint="Check its numbers.")
+        raise _too_many(text)
     return ["".join(combination) for combination in product(*choices)]
 
 
@@ -101,11 +101,17 @@ def _numbers(inside: str, text: str) -> list[str]:
         if found is None:
             raise _unreadable(text)
         low, high = found[1], found[2] or found[1]
-        if not int(low) <= int(high) < int(low) + NAMES_MAX:
+        if int(high) < int(low):
             raise InputError(f"The range {part.strip()} in {text!r} goes nowhere.", hint=_HINT)
+        if len(numbers) + int(high) - int(low) >= NAMES_MAX:
+            raise _too_many(text)
         numbers += [str(number).zfill(len(low)) for number in range(int(low), int(high) + 1)]
     return numbers
 
 
 def _unreadable(text: str) -> InputError:
     return InputError(f"{text!r} is no list of names.", hint=_HINT)
+
+
+def _too_many(text: str) -> InputError:
+    return InputError(f"{text!r} stands for more than {NAMES_MAX:,} names.", hint="Check its numbers.")

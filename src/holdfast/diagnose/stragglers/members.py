@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.diagnose.stragglers.trace import Trace, from_columns, literal_glob
+from holdfast.diagnose.stragglers.trace import Trace, from_columns, literal_glob, unreadable
 from holdfast.record.errors import InputError
 
 PARTS = ("data", "compute", "exchange")
@@ -35,8 +35,7 @@ def read_members(path: Path) -> Trace:
                 f"SELECT {columns} FROM {reader}($path) ORDER BY step, member", {"path": literal_glob(path)}
             ).fetchnumpy()
     except duckdb.Error as error:
-        sentence = str(error).split("\n", 1)[0]
-        raise InputError(f"{path} cannot be read as steps of members: {sentence}", hint=_HINT) from None
+        raise unreadable(path, error, what="steps of members", hint=_HINT) from None
     if any(np.ma.is_masked(column) for column in read.values()):
         raise InputError(f"{path} has a row without one of its values.", hint=_HINT)
     return _trace(read)

@@ -146,9 +146,17 @@ def _columns(path: Path) -> dict[str, Any]:
             told = {**named, "kinds": kinds}
             columns: dict[str, Any] = database.execute(f"SELECT {query} FROM {source}", told).fetchnumpy()
     except duckdb.Error as error:
-        sentence = str(error).split("\n", 1)[0]
-        raise InputError(f"{path} cannot be read as a trace: {sentence}", hint=_COLUMNS_HINT) from None
+        raise unreadable(path, error, what="a trace", hint=_COLUMNS_HINT) from None
     return {**columns, "kinds": kinds}
+
+
+def unreadable(path: Path, error: Exception, *, what: str, hint: str) -> InputError:
+    """DuckDB's own words are about a query that the user has not written."""
+    import duckdb
+
+    of_columns = isinstance(error, (duckdb.BinderException, duckdb.ConversionException))
+    why = "a column is missing, or has what is no number" if of_columns else "it is damaged, or no such table"
+    return InputError(f"{path} cannot be read as {what}: {why}.", hint=hint)
 
 
 def literal_glob(path: Path) -> str:
