@@ -69,7 +69,8 @@ class _Unavailable(Exception):
 
 def pytest_configure(config: pytest.Config) -> None:
     # How long an example takes says how busy the machine is, and nothing about what is tested.
-    settings.register_profile("unhurried", deadline=None)
+    # A judgement that depends on luck is none: examples are the same each time where it counts, and new here.
+    settings.register_profile("unhurried", deadline=None, derandomize="HOLDFAST_NO_SKIP" in os.environ)
     settings.load_profile("unhurried")
     # Whoever was started in the background may ignore Ctrl-C, and so would all that is started here.
     signal.signal(signal.SIGINT, signal.default_int_handler)

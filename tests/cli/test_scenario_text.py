@@ -9,6 +9,7 @@ import pytest
 from holdfast.cli.scenario_text import Row, show, show_list, sparkline, tabletop, write
 from holdfast.record.errors import InputError
 from holdfast.record.importers import Options, import_file
+from holdfast.topology import file
 from holdfast.twin.scenarios import SCENARIOS, Played, Truth, play
 
 
@@ -96,8 +97,11 @@ def test_the_list_has_every_scenario(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_what_is_written_can_be_read_back(played: Played, tmp_path: Path) -> None:
     files = write(played, tmp_path / "drill")
-    assert [path.name for path in files] == ["events.jsonl", "signals.om", "redfish.jsonl", "truth.json"]
-    events, signals, redfish, truth = files
+    names = ["events.jsonl", "signals.om", "redfish.jsonl", "topology.yaml", "truth.json"]
+    assert [path.name for path in files] == names
+    events, signals, redfish, topology, truth = files
+    page = file.read(topology.read_text("utf-8"))
+    assert played.run in page.described(page.survey).topology
     with import_file(events, Options()) as reading:
         assert list(reading) == list(played.events)
     assert msgspec.json.decode(truth.read_bytes(), type=Truth) == played.truth

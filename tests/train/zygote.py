@@ -2,8 +2,9 @@
 
 A line on stdin, `NAMES SLOTS HOST:PORT TOKEN JSON`, makes a node of each of the comma-separated names; an
 empty line ends them. A node is a process that speaks as an agent does, and forks members, which die with it.
-A node that is killed comes back by itself a moment later. A member calls `train` of scripts.py with what the
-JSON says. Everything is single-threaded until a member is its own process.
+A node that is killed, given up, or not let in while the one before it is not yet missed, comes back by itself
+a moment later. A member calls `train` of scripts.py with what the JSON says. Everything is single-threaded
+until a member is its own process.
 """
 
 import ctypes
@@ -38,8 +39,11 @@ class Assignment(NamedTuple):
     arguments: dict[str, Any]
 
 
-def die_with_parent() -> None:
+def die_with_parent(parent: int) -> None:
+    """Or at once, where it died before it could be asked for: an orphan would hold a lost node's connection."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def serve() -> None:
@@ -67,7 +71,7 @@ def serve() -> None:
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
                 name, assignment = nodes.pop(pid)
-                if os.WIFSIGNALED(status):
+                if status:
                     returning.append((time.monotonic() + RETURN_S, name, assignment))
         for due in [due for due in returning if due[0] <= time.monotonic()]:
             returning.remove(due)
@@ -85,12 +89,15 @@ def end(nodes: dict[int, tuple[str, Assignment]]) -> None:
 
 
 def fork_node(name: str, assignment: Assignment) -> int:
+    """It exits with 0 when it was told to end; any other, such as one that was not let in yet, comes back."""
+    zygote = os.getpid()
     pid = os.fork()
     if pid == 0:
-        die_with_parent()
+        die_with_parent(zygote)
         with suppress(Exception):
             node(name, assignment)
-        os._exit(0)
+            os._exit(0)
+        os._exit(1)
     return pid
 
 
@@ -107,7 +114,7 @@ def node(name: str, assignment: Assignment) -> None:
         if readable:
             data = connection.recv(1 << 16)
             if not data:
-                return
+                raise ConnectionError("the coordinator has given this node up, or is gone")
             for message in frames.feed(data):
                 if not obey(connection, message, members, assignment):
                     return
@@ -146,9 +153,10 @@ def obey(
 
 
 def fork_member(start: wire.StartWorker, assignment: Assignment) -> int:
+    node = os.getpid()
     pid = os.fork()
     if pid == 0:
-        die_with_parent()
+        die_with_parent(node)
         code = 1
         try:
             os.environ.update(start.environment)
@@ -184,7 +192,7 @@ def say(connection: socket.socket, message: wire.AnyMessage) -> None:
 
 
 if __name__ == "__main__":
-    die_with_parent()
+    die_with_parent(os.getppid())
     SCRIPTS = runpy.run_path(str(Path(__file__).with_name("scripts.py")))  # imports torch, and all of `train`
     importlib.import_module("torch._dynamo")  # an optimizer's first step does; here it is done once for all
     print("ready", flush=True)

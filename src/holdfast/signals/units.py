@@ -55,6 +55,8 @@ def in_watts(metric: Metric, levels: Floats) -> Flags:
     _, high = _bounds(metric)
     plausible = levels <= high
     usual = np.median(levels[plausible]) if plausible.any() else np.nan
+    if not usual > 0:
+        return _flags(levels > high)
     share = levels / W_PER_KW / usual
     odd = (levels > WATTS_FACTOR_MIN * usual) & (share > 1 / WATTS_SPREAD) & (share < WATTS_SPREAD)
     return _flags((levels > high) | (odd & (plausible.sum() > PEERS_MIN)))
