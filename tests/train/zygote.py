@@ -40,7 +40,7 @@ class Assignment(NamedTuple):
 
 
 def die_with_parent(parent: int) -> None:
-    """Or at once, where it died before it could be asked for: an orphan would hold a lost node's connection."""
+    """Or at once, where it has died already: an orphan would hold a lost node's connection."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
