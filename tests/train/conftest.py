@@ -29,6 +29,7 @@ from holdfast.train.group import GroupBroken, Sending, Transfer
 
 RUN_S_MAX = 120.0
 LETTER_S_MAX = 20.0
+END_S_MAX = 60.0
 
 
 class Result(NamedTuple):
@@ -59,7 +60,7 @@ class Cluster:
         assert self._zygote.stdout.readline() == b"ready\n"
 
     def close(self) -> None:
-        self._zygote.communicate(timeout=10)
+        self._zygote.communicate(timeout=END_S_MAX)
 
     def undisturbed(self, build: str) -> Result:
         """One member by itself; computed once for all tests."""
