@@ -43,8 +43,7 @@ class _Mount(NamedTuple):
 
 
 def mount_findings(source: Source, window_ns: tuple[int, int]) -> Iterator[Finding]:
-    frames = [source.frame(metric, window_ns) for metric in (REQUESTS, RESPONSE, SENT)]
-    requests, response, sent = frames
+    requests, response, sent = (source.frame(metric, window_ns) for metric in READ)
     if requests is None or response is None:
         return
     past_ns = round(window_ns[0] + compare.PAST_SHARE * (window_ns[1] - window_ns[0]))
@@ -76,11 +75,8 @@ def _at_times_of(other: Frame, frame: Frame) -> Frame:
     """The frame with the rows of another one: each metric is read by itself, and begins when it begins."""
     if len(frame.times_ns) == len(other.times_ns) and (frame.times_ns == other.times_ns).all():
         return frame
-    after = np.clip(np.searchsorted(frame.times_ns, other.times_ns), 1, max(len(frame.times_ns) - 1, 1))
-    is_before = other.times_ns - frame.times_ns[after - 1] <= np.abs(
-        frame.times_ns[after % len(frame.times_ns)] - other.times_ns
-    )
-    rows = np.where(is_before, after - 1, after % len(frame.times_ns))
+    middles_ns = (frame.times_ns[1:] + frame.times_ns[:-1]) // 2
+    rows = np.searchsorted(middles_ns, other.times_ns)
     off_ns = np.abs(frame.times_ns[rows] - other.times_ns)
     step_ns = np.median(np.diff(other.times_ns)) if len(other.times_ns) > 1 else 0
     values = np.where((off_ns <= step_ns)[:, None], frame.values[rows], np.nan)

@@ -53,16 +53,6 @@ STALLS = ("slow-checkpoint", "frequent-checkpoints")
 SYMPTOMS = ("slow-step", *LATE, "wandering", *STALLS)
 
 
-class _All:
-    """A set that has everything in it."""
-
-    def __contains__(self, _: object) -> bool:
-        return True
-
-
-EVERYTHING = _All()
-
-
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
     """How a sign lies around a subject: hit of the `total` that show it, of the `reached` that could."""
 
@@ -221,10 +211,10 @@ class Case:
         return Fit(hit=min(total, count), reached=max(count, total), total=total) if count else None
 
     def _contrary(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
-        near = self._near(subject)
         for sign, weight in mechanism.against.items():
-            seen = [finding for finding in self.by_sign.get(sign, {}).values() if finding.subject in near]
-            if seen:
+            at = self.by_sign.get(sign, {})
+            near = self._near(subject) if at else ()
+            if seen := [finding for name, finding in at.items() if name in near]:
                 yield _seen(seen, -weight * max(finding.confidence for finding in seen), None)
 
     def _absent(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
@@ -254,7 +244,7 @@ class Case:
 
     def _bare(self, node: str) -> Iterator[Evidence]:
         """Whether nothing but its member's lateness is unusual about a node."""
-        near = {node, *self.topology.blast_radius(node), *self.topology.causes(node)} - {self.scene.run}
+        near = self._near(node) - {self.scene.run}
         seen = [one for one in self.findings if one.subject in near and one.sign not in LATE]
         if seen:
             yield _seen(seen, 2 * NOTHING_SHOWS, None)
@@ -262,12 +252,11 @@ class Case:
             text = "no reading of the node, or of what it depends on, is unusual"
             yield Evidence(text=text, weight=NOTHING_SHOWS)
 
-    def _near(self, subject: str) -> set[str] | _All:
-        """The subject, what depends on it and what it depends on; for a run everything."""
+    def _near(self, subject: str) -> set[str]:
+        """The subject, what depends on it and what it depends on; for a run all that anything is found at."""
         if subject == self.scene.run or subject not in self.topology:
-            return EVERYTHING
-        topology = self.topology
-        return {subject, *topology.blast_radius(subject), *topology.causes(subject)}
+            return {finding.subject for finding in self.findings}
+        return {subject, *self._beneath_of(subject), *self.topology.causes(subject)}
 
     def _symptoms(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
         """Who is late and who is not, against who would be."""
@@ -279,10 +268,10 @@ class Case:
         elif mechanism.reach == "beneath":
             yield from self._scattered(late)
         elif mechanism.reach == "everyone" and signs:
-            yield from self._everyone(late, others)
+            yield from self._everyone(late)
 
     def _beneath(self, subject: str, late: set[str], others: list[str]) -> Iterator[Evidence]:
-        beneath = {subject, *self.topology.blast_radius(subject, "member")} & set(self.members)
+        beneath = {subject, *self._beneath_of(subject)} & set(self.members)
         if not late:
             if others:
                 text = f"members are late, but not in the way this would make them ({others[0]})"
@@ -318,7 +307,7 @@ class Case:
             text = f"they are one in {every} members, evenly spaced, as the stages of a pipeline are"
             yield Evidence(text=text, weight=REGULAR_WEIGHT)
 
-    def _everyone(self, late: set[str], others: list[str]) -> Iterator[Evidence]:
+    def _everyone(self, late: set[str]) -> Iterator[Evidence]:
         count = len(self.members) or len(self.scene.members)
         if not late or not count:
             return
