@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.detect.physics import KW_PER_LPM_K
 from holdfast.twin.cluster import Layout
 from holdfast.twin.plant import (
     CLOCK_SHARE_MIN,
     HOST_W,
-    KW_PER_LPM_K,
     LAG_S,
     LOAD_W,
     SHELF_HEADROOM,

@@ -8,11 +8,10 @@ leaves 16 K to the temperature at which clocks fall, and one at 58 % of it nothi
 import msgspec
 import numpy as np
 
+from holdfast.detect.physics import KW_PER_LPM_K
 from holdfast.twin.cluster import Domain, Layout
 from holdfast.twin.levers import Floats, Indices, Levers, on_which
 
-KW_PER_LPM_K = 0.0698
-"""Heat that a litre of water a minute carries away for each kelvin it gets warmer."""
 SUPPLY_C = 30.0
 RATED_LPM_PER_GPU = 1.25
 PUMP_PERCENT = 62.0

@@ -16,17 +16,18 @@ from numpy.typing import NDArray
 from holdfast.record.errors import InputError
 from holdfast.signals.catalogue import Scope, Trap
 from holdfast.signals.frame import Frame, Word
+from holdfast.signals.quality import WORD_BEYOND
+from holdfast.signals.units import W_PER_KW
 from holdfast.twin.fabric import WAIT_TICKS_MAX
 from holdfast.twin.levers import Floats
 from holdfast.twin.metrics import CATALOGUE, Metric
 from holdfast.twin.series import NOT_A_NODE, Series, series
 from holdfast.twin.world import History
 
-WORD_NOTHING, WORD_BEYOND = "Null", "Out of range"
+WORD_NOTHING = "Null"
 FLOW_RANGE_SHARE = 0.4
 """A flow meter has no number for less than this share of what it is built for."""
 NS_PER_S, US_PER_S = 1e9, 1e6
-W_PER_KW = 1_000.0
 
 
 class Dirt(msgspec.Struct, frozen=True, kw_only=True):
