@@ -21,7 +21,6 @@ Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 SIGNALS_DIRECTORY = "signals"
 DEFAULT_STEP = "10s"
-STEP_S = 10.0
 STEP_KEY = f"{__name__}.step_s"
 """Where the option is kept for `open_signals`: the verbs have no other use for it."""
 RUN_METRICS = ("holdfast_run_step_seconds", "holdfast_run_steps_total")
@@ -75,6 +74,8 @@ def prometheus_access() -> "Access":
 @contextmanager
 def open_signals(prometheus_url: str | None, path: Path | None) -> Iterator["Source"]:
     """The source that was named; a directory on the command line goes before a server in the environment."""
+    from holdfast.signals.source import STEP_S
+
     context = click.get_current_context(silent=True)
     step_s = STEP_S if context is None else context.meta.get(STEP_KEY, STEP_S)
     if prometheus_url is not None and not _is_named("signals_path"):

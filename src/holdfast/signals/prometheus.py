@@ -18,9 +18,8 @@ from holdfast.signals.catalogue import describe
 from holdfast.signals.frame import Frame, Labels
 from holdfast.signals.grid import SECOND_NS, Samples, on_grid
 from holdfast.signals.naming import NO_BUSES, Buses, buses_of, subject_of
-from holdfast.signals.source import SourceError
+from holdfast.signals.source import STEP_S, SourceError
 
-STEP_S = 10.0
 TIMEOUT_S = 30.0
 RETRY_WAITS_S = (0.2, 1.0)
 """Before the second try and the third, which is the last."""

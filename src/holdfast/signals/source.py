@@ -5,6 +5,9 @@ from typing import Protocol
 from holdfast.record.errors import HoldfastError
 from holdfast.signals.frame import Frame
 
+STEP_S = 10.0
+"""How far apart a source's readings are, where nobody says otherwise."""
+
 
 class SourceError(HoldfastError):
     """A source that cannot be reached, or answers in a way that cannot be used."""

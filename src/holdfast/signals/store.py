@@ -27,8 +27,8 @@ from holdfast.signals.frame import Frame, Labels
 from holdfast.signals.grid import SECOND_NS, Samples, on_grid
 from holdfast.signals.naming import NO_BUSES, Buses, buses_of, subject_of
 from holdfast.signals.reading import Reading
+from holdfast.signals.source import STEP_S
 
-STEP_S = 10.0
 MERGE_FILES = 32
 """So many files are merged into one, and so many of those again: a day at 10 s, 8,640 files, ends as 70."""
 MERGES_MAX = 2
