@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.signals.collectors.kernel_log import LINE_BYTES_MAX, KernelEvent, parse_line, pci_address
+from holdfast.record.kernel import LINE_BYTES_MAX, pci_address
+from holdfast.signals.collectors.kernel_log import KernelEvent, parse_line
 
 XID_79 = "NVRM: Xid (PCI:0000:4e:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 NOON = datetime(2025, 2, 23, 12, 0, 0, tzinfo=UTC)

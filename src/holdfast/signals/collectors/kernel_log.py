@@ -13,10 +13,8 @@ from typing import Literal
 
 import msgspec
 
-LINE_BYTES_MAX = 8192
-"""What is read of a line. The kernel cuts a record of /dev/kmsg at this length too."""
-DIGITS_MAX = 18
-"""Of any number that is believed: within 64 bits."""
+from holdfast.record.kernel import DIGITS_MAX, LINE_BYTES_MAX, parse_kmsg, parse_xid, pci_address
+
 FUTURE_MAX = timedelta(days=1)
 """How far ahead of us a clock may be before a date without a year is taken for one of the year before."""
 
@@ -79,23 +77,6 @@ def parse_line(line: str | bytes, *, now_ns: int | None = None, zone: tzinfo | N
     return event or _event(head, source="other")
 
 
-def pci_address(text: str) -> str:
-    """A PCI address in the one form used here, `0000:9b:00.0`; empty where the text is none.
-
-    The driver writes 0000:9b:00, NVML and the fabric manager 00000000:9B:00.0.
-    """
-    found = _PCI.fullmatch(text.strip())
-    if not found:
-        return ""
-    domain, bus, device, function = found.groups()
-    return f"{int(domain or '0', 16):04x}:{bus.lower()}:{device.lower()}.{function or '0'}"
-
-
-_PCI = re.compile(
-    r"(?:PCI:)?(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?", re.IGNORECASE | re.ASCII
-)
-
-
 # Heads: each form has one pattern and one reader, and the first that fits is used.
 
 
@@ -108,7 +89,6 @@ class _Reckoning(msgspec.Struct, frozen=True, kw_only=True):
 
 _Reader = Callable[["re.Match[str]", _Reckoning], _Head]
 
-_KMSG = re.compile(rf"\d{{1,6}},\d{{1,20}},(\d{{1,{DIGITS_MAX}}}),[^;]*;(.*)", re.ASCII | re.DOTALL)
 _UPTIME = re.compile(
     r"(?:<\d{1,3}>)?(?:kern\s*:\w+\s*: )?\[\s*(\d{1,12}\.\d{1,9})\] ?(.*)", re.ASCII | re.DOTALL
 )
@@ -132,15 +112,13 @@ _TAGGED = re.compile(r"([\w.:-]{1,255}) [\w./-]{1,64}(?:\[\d{1,9}\])?: (.*)", re
 def _head(line: str, reckoning: _Reckoning) -> _Head:
     if line.startswith("{"):
         return _journal_head(line)
+    if record := parse_kmsg(line):
+        uptime_s, text = record
+        return _Head(text=text, uptime_s=uptime_s)
     for pattern, read in _HEADS:
         if found := pattern.fullmatch(line):
             return read(found, reckoning)
     return _Head(text=line)
-
-
-def _kmsg_head(found: "re.Match[str]", reckoning: _Reckoning) -> _Head:
-    # A record goes on with lines of its own, ` SUBSYSTEM=...`, which are not its text.
-    return _Head(text=found[2].partition("\n")[0], uptime_s=int(found[1]) / 1e6)
 
 
 def _uptime_head(found: "re.Match[str]", reckoning: _Reckoning) -> _Head:
@@ -177,7 +155,6 @@ def _syslog_head(found: "re.Match[str]", reckoning: _Reckoning) -> _Head:
 
 
 _HEADS: tuple[tuple["re.Pattern[str]", _Reader], ...] = (
-    (_KMSG, _kmsg_head),
     (_UPTIME, _uptime_head),
     (_CTIME, _ctime_head),
     (_FABRIC, _fabric_head),
@@ -254,9 +231,6 @@ def _moment_ns(read: Callable[[], datetime]) -> int | None:
 
 # Faults.
 
-_XID = re.compile(
-    r"\bXid \((?:PCI:)?([0-9a-fA-F:.]+)[^)]{0,64}\): (\d{1,9})(?:, (.*))?", re.ASCII | re.DOTALL
-)
 _SXID = re.compile(
     r"\bSXid \((?:PCI:)?([0-9a-fA-F:.]+)[^)]{0,64}\): (\d{1,9})(?:, (.*))?", re.ASCII | re.DOTALL
 )
@@ -265,8 +239,6 @@ _SWITCH = re.compile(
     re.ASCII | re.DOTALL,
 )
 _MLX5 = re.compile(r"\bmlx5_core ([0-9a-fA-F:.]*[0-9a-fA-F]): (.*)", re.ASCII | re.DOTALL)
-_PID = re.compile(r"\bpid='?(\d{1,9})\b", re.ASCII)
-_PROCESS = re.compile(r"\bname=([^,]{1,256})")
 _FATAL = re.compile(r"\b(non-?)?fatal\b", re.ASCII | re.IGNORECASE)
 _LINK = re.compile(r"\blink (-?\d{1,4})\b", re.ASCII | re.IGNORECASE)
 _RECOVERY = re.compile(
@@ -291,20 +263,18 @@ def _event(head: _Head, *, source: Source) -> KernelEvent:
 
 
 def _xid(head: _Head) -> KernelEvent | None:
-    found = _XID.search(head.text)
-    if not found:
+    xid = parse_xid(head.text)
+    if xid is None:
         return None
-    code, text = int(found[2]), found[3] or ""
-    process = _PROCESS.search(text)
     return msgspec.structs.replace(
         _event(head, source="xid"),
-        code=code,
-        device=pci_address(found[1]),
-        pid=_first_number(_PID, text),
-        process=_known_name(process[1]) if process else "",
-        fatal=_fatal(text) if code in NVLINK_XIDS else None,
-        link=_link(text) if code in NVLINK_XIDS else None,
-        recovery=_recovery(text) if code == RECOVERY_XID else None,
+        code=xid.code,
+        device=xid.device,
+        pid=xid.pid,
+        process=xid.process,
+        fatal=_fatal(xid.text) if xid.code in NVLINK_XIDS else None,
+        link=_link(xid.text) if xid.code in NVLINK_XIDS else None,
+        recovery=_recovery(xid.text) if xid.code == RECOVERY_XID else None,
     )
 
 
@@ -348,10 +318,6 @@ def _mlx5(head: _Head) -> KernelEvent | None:
 def _first_number(pattern: "re.Pattern[str]", text: str) -> int | None:
     found = pattern.search(text)
     return int(found[1]) if found else None
-
-
-def _known_name(name: str) -> str:
-    return "" if name.strip("'\"") == "<unknown>" else name.strip()
 
 
 def _fatal(text: str) -> bool | None:

@@ -7,8 +7,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from holdfast.record.kernel import LINE_BYTES_MAX
 from holdfast.signals.collectors import Unavailable
-from holdfast.signals.collectors.kernel_log import LINE_BYTES_MAX
 
 CHUNK_BYTES = 64 * 1024
 """At once; more than a record of /dev/kmsg may have, which comes whole or not at all."""

@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import Any
 
 from holdfast.record.clock import Clock
+from holdfast.record.kernel import pci_address
 from holdfast.signals.collectors import Unavailable
-from holdfast.signals.collectors.kernel_log import pci_address
 from holdfast.signals.frame import Labels
 from holdfast.signals.reading import Reading
 

@@ -1,0 +1,78 @@
+"""What a run and its signals both read in the kernel log: a GPU's Xid, and a record of /dev/kmsg.
+
+Pure functions of one line. The other forms in which lines come, and the other faults in them, are in
+signals/collectors/kernel_log.py.
+"""
+
+import re
+
+import msgspec
+
+LINE_BYTES_MAX = 8192
+"""What is read of a line. The kernel cuts a record of /dev/kmsg at this length too."""
+DIGITS_MAX = 18
+"""Of any number that is believed: within 64 bits."""
+
+
+class Xid(msgspec.Struct, frozen=True, kw_only=True):
+    """An error that NVIDIA's driver has logged.
+
+    device: the PCI address of the GPU, `0000:9b:00.0`. pid, process: who used it, where the line says so.
+    text: what stands behind the code.
+    """
+
+    code: int
+    device: str = ""
+    pid: int | None = None
+    process: str = ""
+    text: str = ""
+
+
+def parse_xid(text: str) -> Xid | None:
+    """The Xid in the text of a line, if there is one. Never raises."""
+    found = _XID.search(text)
+    if not found:
+        return None
+    told = found[3] or ""
+    pid, process = _PID.search(told), _PROCESS.search(told)
+    return Xid(
+        code=int(found[2]),
+        device=pci_address(found[1]),
+        pid=int(pid[1]) if pid else None,
+        process=_known_name(process[1]) if process else "",
+        text=told,
+    )
+
+
+def parse_kmsg(record: str) -> tuple[float, str] | None:
+    """Seconds since boot, and the text, of a record of /dev/kmsg; None where it is no such record."""
+    found = _KMSG.fullmatch(record)
+    # A record goes on with lines of its own, ` SUBSYSTEM=...`, which are not its text.
+    return (int(found[1]) / 1e6, found[2].partition("\n")[0]) if found else None
+
+
+def pci_address(text: str) -> str:
+    """A PCI address in the one form used here, `0000:9b:00.0`; empty where the text is none.
+
+    The driver writes 0000:9b:00, NVML and the fabric manager 00000000:9B:00.0.
+    """
+    found = _PCI.fullmatch(text.strip())
+    if not found:
+        return ""
+    domain, bus, device, function = found.groups()
+    return f"{int(domain or '0', 16):04x}:{bus.lower()}:{device.lower()}.{function or '0'}"
+
+
+_PCI = re.compile(
+    r"(?:PCI:)?(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?", re.IGNORECASE | re.ASCII
+)
+_KMSG = re.compile(rf"\d{{1,6}},\d{{1,20}},(\d{{1,{DIGITS_MAX}}}),[^;]*;(.*)", re.ASCII | re.DOTALL)
+_XID = re.compile(
+    r"\bXid \((?:PCI:)?([0-9a-fA-F:.]+)[^)]{0,64}\): (\d{1,9})(?:, (.*))?", re.ASCII | re.DOTALL
+)
+_PID = re.compile(r"\bpid='?(\d{1,9})\b", re.ASCII)
+_PROCESS = re.compile(r"\bname=([^,]{1,256})")
+
+
+def _known_name(name: str) -> str:
+    return "" if name.strip("'\"") == "<unknown>" else name.strip()
