@@ -60,7 +60,7 @@ FULL = Status(
     ),
     nodes=(NodeStatus(name="n0", alive=True), NodeStatus(name="n1", alive=True)),
     happened=(
-        happened(1, "node n1 is there"),
+        happened(1, "node n1 joined"),
         happened(12, "n0.1 lost (SIGKILL)", "trouble"),
         happened(
             13, "generation 2: n0.1+1 takes the place of n0.1; step 71 goes on with 4 members after 0.31 s"
@@ -118,7 +118,7 @@ def test_the_board_says_how_far_the_run_is_and_who_does_what() -> None:
         "",
     ]
     assert lines[12:] == [
-        " 0:01  node n1 is there",
+        " 0:01  node n1 joined",
         " 0:12  n0.1 lost (SIGKILL)",
         " 0:13  generation 2: n0.1+1 takes the place of n0.1; step 71 goes on with 4",
         "       members after 0.31 s",
@@ -163,7 +163,7 @@ def test_the_board_of_a_run_that_is_over_says_how_it_ended() -> None:
     lines = Screen().draw(changed(FULL, step=300, outcome="completed"))
     assert lines[1].split() == ["play", "completed", "0:34"]
     assert lines[2].endswith("step 300 of 300")
-    assert lines[5] == " 0:01  node n1 is there"
+    assert lines[5] == " 0:01  node n1 joined"
 
 
 @pytest.mark.parametrize("width", [40, 80, 132, 300])
@@ -313,4 +313,4 @@ def test_without_a_terminal_there_are_plain_lines() -> None:
 
 
 def test_a_terminal_that_cannot_move_its_cursor_gets_plain_lines() -> None:
-    assert "holdfast: 0:00 node n1 is there" in on_terminal(TERM="dumb")
+    assert "holdfast: 0:00 node n1 joined" in on_terminal(TERM="dumb")

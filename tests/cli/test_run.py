@@ -113,7 +113,7 @@ def test_a_live_display_leaves_stdout_to_the_script(holdfast: Any, script: Path)
     assert done.code == 0, done.err
     assert done.out.startswith("[n0.0] 0 0 1 1 ")
     assert done.out.count("\n") == 1
-    assert "node n0 is there" in done.err
+    assert "node n0 joined" in done.err
 
 
 def test_a_ddp_script_goes_on_unchanged_and_its_restart_is_in_the_record(

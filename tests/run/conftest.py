@@ -11,6 +11,7 @@ from typing import Literal, TypeVar
 
 import pytest
 
+from holdfast.record.kernel import Xid
 from holdfast.run.membership import advance, deadline, initial
 from holdfast.run.state import (
     Begun,
@@ -31,11 +32,13 @@ from holdfast.run.state import (
     ToNode,
 )
 from holdfast.run.wire import (
+    CODE_DEVICE_FAILED,
     Admitted,
     AgentJoined,
     Answer,
     Broken,
     Committed,
+    DeviceFailed,
     Dismissed,
     EndNode,
     Finished,
@@ -169,6 +172,8 @@ class Cluster:
             self.given_up.add(event.name)
         if isinstance(event, FromNode) and isinstance(event.message, WorkerExited):
             self.given_up.add(event.message.member)
+        if isinstance(event, FromMember) and isinstance(event.message, DeviceFailed):
+            self.given_up.add(event.member)
         if isinstance(event, Disconnected) and event.role == "agent":
             self.given_up |= {
                 name for name, member in self.state.members.items() if member.node == event.name
@@ -285,15 +290,53 @@ class Cluster:
         self._hang_up("agent", name)
 
     def kill(
-        self, member: str, *, signal: int | None = SIGKILL, code: int | None = None, complaint: str = ""
+        self,
+        member: str,
+        *,
+        signal: int | None = SIGKILL,
+        code: int | None = None,
+        complaint: str = "",
+        xid: Xid | None = None,
     ) -> None:
         """The process ends; its connection and its agent tell so, in any order."""
         process = self.processes.pop(member, None)
         if process is None:
             return
         self._hang_up("worker", member)
-        exited = WorkerExited(member=member, signal=signal, code=code, complaint=complaint, port=2000)
+        exited = WorkerExited(
+            member=member, signal=signal, code=code, complaint=complaint, port=2000, xid=xid
+        )
         self.from_agent(process.node, exited)
+
+    def fail_device(
+        self,
+        member: str,
+        failure: str = "CUDA error: device-side assert triggered",
+        *,
+        detail: str = "",
+        is_said: bool = True,
+        complaint: str = "",
+        xid: Xid | None = None,
+    ) -> None:
+        """The GPU fails in the step under way: the member says so, and its process ends."""
+        process = self.processes[member]
+        if is_said:
+            self.say_failed(process, failure, detail)
+        complaint = complaint or f"Traceback of {member}\ntorch.AcceleratorError: {failure}"
+        self.kill(member, signal=None, code=CODE_DEVICE_FAILED, complaint=complaint, xid=xid)
+
+    def say_failed(self, process: Process, failure: str, detail: str = "") -> None:
+        number = process.generation.number if process.generation is not None else 0
+        self.from_worker(
+            process,
+            DeviceFailed(
+                member=process.member,
+                generation=number,
+                step=process.version + 1 if number else 0,
+                failure=failure,
+                detail=detail,
+            ),
+        )
 
     def leave(self, member: str, code: int = 0, complaint: str = "") -> None:
         self.kill(member, signal=None, code=code, complaint=complaint)
@@ -325,13 +368,14 @@ class Cluster:
             case Published():
                 raise AssertionError("the membership passes nothing on")
 
-    def break_group(self, member: str) -> None:
+    def break_group(self, member: str, reason: str = "reset") -> None:
         """A collective fails on this member, though nobody died."""
         process = self.processes[member]
         assert process.generation is not None
         process.doing = "broken"
         number = process.generation.number
-        self.from_worker(process, Broken(member=member, generation=number, reason="reset"))
+        broken = Broken(member=member, generation=number, reason=reason, operation="exchange gradients")
+        self.from_worker(process, broken)
 
     def _group(self, process: Process) -> list[Process] | None:
         """The members of its generation; None where one of them is gone or elsewhere."""

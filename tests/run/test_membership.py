@@ -52,7 +52,11 @@ if TYPE_CHECKING:
 MS = 10**6
 SECOND = 10**9
 TURNS_MAX = 4000
-EXCUSES = ("losses and not one commit in between", "after the training was complete")
+EXCUSES = (
+    "failures and not one commit in between",
+    "after the training was complete",
+    "the script's mistake",
+)
 """What may end a harassed run."""
 
 
@@ -632,7 +636,8 @@ def test_losses_without_a_commit_are_bounded(cluster: "MakeCluster") -> None:
             made.kill(name)
     ending = made.finish()
     assert ending.outcome == "failed"
-    assert "losses and not one commit in between" in ending.reason
+    assert "failures and not one commit in between; the last: n0." in ending.reason
+    assert ending.reason.endswith(" lost (SIGKILL)")
 
 
 @pytest.mark.parametrize(
@@ -865,7 +870,7 @@ def harass(made: "Cluster", generator: random.Random, faults: int) -> None:
 
 def harm(made: "Cluster", generator: random.Random, turn: int, away: list[str]) -> None:
     victim = generator.choice(sorted(made.processes))
-    kind = generator.choice(("kill", "kill", "pause", "node", "raise"))
+    kind = generator.choice(("kill", "kill", "pause", "node", "raise", "device", "mute", "stuck"))
     if kind == "node" and made.agents:
         node = generator.choice(sorted(made.agents))
         made.kill_node(node)
@@ -874,6 +879,11 @@ def harm(made: "Cluster", generator: random.Random, turn: int, away: list[str]) 
         made.processes[victim].is_paused = True
     elif kind == "raise" and made.state.has_committed and made.state.closing is None:
         made.leave(victim, code=1, complaint=f"Traceback: {turn}")
+    elif kind in ("device", "mute") and made.state.is_protected and made.state.closing is None:
+        made.fail_device(victim, is_said=kind == "device")
+    elif kind == "stuck" and made.state.is_protected and made.processes[victim].generation is not None:
+        made.say_failed(made.processes[victim], f"CUDA error: {turn}")
+        made.processes[victim].is_paused = True
     else:
         made.kill(victim)
 

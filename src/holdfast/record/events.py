@@ -93,6 +93,7 @@ class GenerationOpened(Event, frozen=True, kw_only=True, tag_field="kind", tag="
     step: the step the new generation goes on from, where it is known.
     abort_ns, group_ns, state_ns: how long the slowest member took to leave the old group, to meet the others
     in the new one, and to get the state; each on its own, so they need not add up.
+    reason: why there is a new generation, in words: who was lost or came, or what a member could not do.
     """
 
     generation: Count = 0
@@ -102,6 +103,7 @@ class GenerationOpened(Event, frozen=True, kw_only=True, tag_field="kind", tag="
     abort_ns: Nanoseconds | None = None
     group_ns: Nanoseconds | None = None
     state_ns: Nanoseconds | None = None
+    reason: str = ""
 
 
 class MemberJoined(Event, frozen=True, kw_only=True, tag_field="kind", tag="member.joined"):

@@ -11,17 +11,21 @@ import os
 import signal
 import socket
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from holdfast.record.errors import HoldfastError
+from holdfast.record.kernel import Xid
 from holdfast.run.dial import Connection, dial
 from holdfast.run.handshake import Rejected, Unreachable
+from holdfast.run.kernel_log import KernelLog
 from holdfast.run.kin import adopt_orphans, children, die_with, reap
 from holdfast.run.output import LastWords, Printer
 from holdfast.run.wire import (
+    CODE_DEVICE_FAILED,
     AgentJoined,
     EndNode,
     NodeBeat,
@@ -41,6 +45,10 @@ LEAVE_GRACE_S = 10.0
 """What workers have between SIGTERM and SIGKILL when their node leaves a run that goes on."""
 NAMES_MAX = 64
 """So many nodes may be on one host: each tries one name after the other."""
+
+GPU_SIGNALS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
+"""What a process may die of when its GPU fails in the middle of a library."""
+GPU_WORDS = ("CUDA error", "CUDA out of memory", "CUBLAS_STATUS_", "CUDNN_STATUS_", "NCCL error")
 
 EXIT_MISTAKE = 2
 EXIT_DISCONNECTED = 75
@@ -87,6 +95,7 @@ class Agent:
         self._closing: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._printer = Printer(on_room=self._resume_soon)
+        self._kernel_log = KernelLog()
 
     async def serve(self) -> int:
         """Do what the coordinator says until it ends the node. Returns the exit code."""
@@ -114,6 +123,7 @@ class Agent:
             await self._end_workers(0)
             await self._connection.close()
             self._printer.close()
+            self._kernel_log.close()
 
     async def _beat(self) -> None:
         while True:
@@ -169,6 +179,7 @@ class Agent:
         }
 
     def _exited(self, member: str, returncode: int, words: LastWords) -> None:
+        worker = self._workers.get(member)
         self._connection.send(
             WorkerExited(
                 member=member,
@@ -177,12 +188,17 @@ class Agent:
                 tail=words.tail,
                 complaint=words.complaint,
                 port=free_port(),
+                xid=self._xid_of(worker.pid) if worker and may_be_gpus(returncode, words) else None,
             )
         )
-        if worker := self._workers.get(member):
+        if worker is not None:
             task = asyncio.create_task(self._forget(member, worker))
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
+
+    def _xid_of(self, pid: int) -> Xid | None:
+        """What the kernel says about the process's GPU. Its clock is that of /dev/kmsg."""
+        return self._kernel_log.xid_of(pid, time.clock_gettime(time.CLOCK_MONOTONIC))
 
     async def _forget(self, member: str, worker: Worker) -> None:
         await worker.gone()
@@ -213,6 +229,13 @@ class Agent:
         if workers:
             waits = [asyncio.create_task(worker.gone()) for worker in workers]
             await asyncio.wait(waits, timeout=grace_s + END_WAIT_S)
+
+
+def may_be_gpus(returncode: int, words: LastWords) -> bool:
+    """Whether a process that ended like this may have done so because of its GPU."""
+    if returncode == CODE_DEVICE_FAILED or -returncode in GPU_SIGNALS:
+        return True
+    return returncode > 0 and any(sign in words.complaint for sign in GPU_WORDS)
 
 
 def free_port() -> int:

@@ -4,15 +4,25 @@ It is announced at once but recorded only when it is formed: then it is known wh
 and the ledger sees the time in between as what it was, recovery.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 from holdfast.record.events import ActionTaken, CheckpointLoaded, GenerationOpened, StepCommitted
 from holdfast.run import processes
-from holdfast.run.state import Round, State, ToMembers
+from holdfast.run.state import Round, State, ToMembers, Trouble
 from holdfast.run.wire import Generation
 
+FATE_CHARS_MAX = 60
+"""Of what a lost member died of, in the line of the generation: it was said in full a moment before."""
+WORDS_CHARS_MAX = 300
+"""Of what broke a generation, in the words of whoever carries the tensors."""
+_NUMBERS = re.compile(r"\d+")
 
-def announce(state: State, survivors: Sequence[str], *, at_boundary: bool) -> None:
+
+def announce(
+    state: State, survivors: Sequence[str], *, at_boundary: bool, because: Trouble | None = None
+) -> None:
     """The next generation: the survivors, and those who are ready, as far as the lanes allow."""
     newcomers = list(state.waiting)[: max(0, room(state))]
     everyone = [state.members[name] for name in (*survivors, *newcomers)]
@@ -22,15 +32,18 @@ def announce(state: State, survivors: Sequence[str], *, at_boundary: bool) -> No
         del state.waiting[name]
         processes.record_active(state, state.members[name])
     state.generation += 1
-    changes = _act(state, newcomers)
-    state.round = Round(
+    lost = () if state.round is None else tuple(state.round.lost)
+    round_ = Round(
         number=state.generation,
         members=members,
         names=frozenset(members),
         at_boundary=at_boundary,
         opened_ns=state.now_ns,
-        changes=changes,
+        because=because,
     )
+    if state.round is not None:
+        _act(state, round_, lost, newcomers)
+    state.round = round_
     state.stalled_ns = None
     state.vacated.clear()
     for name in state.departed:
@@ -50,6 +63,31 @@ def room(state: State) -> int:
     return state.setup[1].lanes - present
 
 
+def broke(state: State, round_: Round) -> Trouble:
+    """Nobody was lost, but the generation cannot go on: what it was, said once however often it comes."""
+    trouble, before = round_.trouble, state.trouble
+    if trouble is None:
+        trouble = Trouble(member="a member", words="could not go on")
+    if before is not None and _gist(before.words) == _gist(trouble.words):
+        trouble.times, trouble.is_said = before.times + 1, before.is_said
+    state.trouble, state.setback = trouble, str(trouble)
+    state.failed_ns = state.failed_ns or round_.broken_ns
+    if round_.formed_ns is None and not trouble.is_said:
+        trouble.is_said = True
+        state.say(f"generation {round_.number} did not form, because {trouble}", "trouble")
+    return trouble
+
+
+def trouble_of(member: str, operation: str, reason: str) -> Trouble:
+    told = " ".join(reason.split())[:WORDS_CHARS_MAX]
+    return Trouble(member=member, words=f"could not {operation}: {told}")
+
+
+def _gist(words: str) -> str:
+    """Ports and addresses differ from one time to the next."""
+    return _NUMBERS.sub("#", words)
+
+
 def form(state: State, round_: Round) -> None:
     """Everybody regrouped: the generation goes on from the highest version that one of them had."""
     version = max(round_.regrouped.values())
@@ -61,7 +99,8 @@ def form(state: State, round_: Round) -> None:
     _say_formed(state, round_, version)
     round_.formed_ns = state.now_ns
     state.stepping = round_
-    state.lost_ns, state.causes = None, ()
+    state.lost_ns, state.failed_ns, state.causes = None, None, ()
+    state.fates.clear()
     state.first_ns.clear()
     for step in sorted(round_.tally):
         keep(state, round_, step)
@@ -79,7 +118,8 @@ def keep(state: State, round_: Round, step: int) -> None:
     state.observed.note_step(took_ns // (step - state.step))
     state.step, state.committed_ns = step, state.now_ns
     if step > state.step_max:  # what is done again after a rollback is no progress
-        state.step_max, state.setbacks, state.complaint = step, 0, ""
+        state.step_max, state.setbacks, state.setback, state.complaint = step, 0, "", ""
+        state.trouble, state.device_failures = None, ()
     state.record(StepCommitted(id="", occurred_ns=state.now_ns, step=step))
 
 
@@ -126,33 +166,64 @@ def _record_opened(state: State, round_: Round, version: int) -> None:
             abort_ns=round_.parts_ns.get("abort"),
             group_ns=round_.parts_ns.get("group"),
             state_ns=round_.parts_ns.get("state"),
+            reason=_reason(state, round_),
             causes=state.causes,
         )
     )
     state.gpus = gpus
 
 
-def _act(state: State, newcomers: list[str]) -> str:
-    """Record what is done about losses and newcomers; the same in words."""
-    round_ = state.round
-    if round_ is None:
-        return ""
+def _act(state: State, round_: Round, lost: Sequence[str], newcomers: list[str]) -> None:
+    """Work out, and record, what is done about losses and newcomers."""
     by = {state.members[name].replaces: name for name in newcomers}
-    replaced = {old: by[old] for old in round_.lost if old in by}
-    missing = [old for old in round_.lost if old not in by]
-    added = [new for new in newcomers if new not in replaced.values()]
-    for old, new in replaced.items():
+    round_.replaced = {old: by[old] for old in lost if old in by}
+    round_.missing = tuple(old for old in lost if old not in by)
+    round_.added = tuple(new for new in newcomers if new not in round_.replaced.values())
+    for old, new in round_.replaced.items():
         _record_action(state, "replace", old, f"{new} was warm")
-    for old in missing:
+    for old in round_.missing:
         _record_action(state, "shrink", old, "nobody was warm and ready to take its place")
-    for new in added:
+    for new in round_.added:
         _record_action(state, "grow", new, "it is ready")
-    parts = [f"{new} takes the place of {old}" for old, new in replaced.items()]
-    if missing:
-        parts.append(f"without {', '.join(missing)}")
-    if added:
-        parts.append(f"with {', '.join(added)}")
-    return "; ".join(parts) or "the same members again"
+
+
+def _changes(state: State, round_: Round) -> str:
+    """How it differs from the generation before, and why it had to."""
+    parts = [f"{new} takes the place of {_fated(state, [old])}" for old, new in round_.replaced.items()]
+    if round_.missing:
+        parts.append(f"without {_fated(state, round_.missing)}")
+    if round_.added:
+        parts.append(f"with {', '.join(round_.added)}")
+    changes = "; ".join(parts) or "the same members again"
+    trouble = round_.because
+    if trouble is None:
+        return changes
+    if trouble.is_said:
+        return changes + (f", for the same reason ({trouble.times} times now)" if trouble.times > 1 else "")
+    trouble.is_said = True
+    return f"{changes}, because {trouble}"
+
+
+def _reason(state: State, round_: Round) -> str:
+    """Why it was opened, for the record."""
+    lost = [*round_.replaced, *round_.missing]
+    parts = [str(round_.because)] if round_.because is not None else []
+    if lost:
+        parts.append(f"lost: {_fated(state, lost)}")
+    if round_.added:
+        parts.append(f"joined: {', '.join(round_.added)}")
+    return "; ".join(parts)
+
+
+def _fated(state: State, names: Iterable[str]) -> str:
+    """The names, and behind them what they were lost of, where that is known by now."""
+
+    def fate(name: str) -> str:
+        words = state.fates.get(name, "")
+        return words if len(words) <= FATE_CHARS_MAX else f"{words[: FATE_CHARS_MAX - 1]}…"
+
+    grouped = [(words, ", ".join(group)) for words, group in groupby(names, fate)]
+    return ", ".join(f"{named} ({words})" if words else named for words, named in grouped)
 
 
 def _record_action(state: State, action: str, subject: str, reason: str) -> None:
@@ -172,6 +243,12 @@ def _say_formed(state: State, round_: Round, version: int) -> None:
         where = "1 node" if nodes == 1 else f"{nodes} nodes"
         state.say(f"generation {round_.number}: {members} on {where}; step {version + 1} is next")
         return
-    took = "" if state.lost_ns is None else f", {(state.now_ns - state.lost_ns) / 1e9:.2f} s after the loss"
-    goes_on = f"step {version + 1} goes on with {members}{took}"
-    state.say(f"generation {round_.number}: {round_.changes}; {goes_on}")
+    goes_on = f"step {version + 1} goes on with {members}{_took(state)}"
+    state.say(f"generation {round_.number}: {_changes(state, round_)}; {goes_on}")
+
+
+def _took(state: State) -> str:
+    since_ns, what = state.lost_ns, "loss"
+    if since_ns is None:
+        since_ns, what = state.failed_ns, "failure"
+    return "" if since_ns is None else f", {(state.now_ns - since_ns) / 1e9:.2f} s after the {what}"

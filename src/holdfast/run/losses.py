@@ -1,23 +1,32 @@
 """What it means that a process is gone: whose fault it was, what is written down, and when it is too much.
 
+A GPU that failed is a matter of its own: see devices.py.
+
 A loss is acted on at once, whoever tells it first: the agent that saw the exit, the connection that ended or
 the lease that ran out. What the process died of may be known a moment later; only the record waits for it.
 """
 
 import signal
 
+import msgspec
+
 from holdfast.record.errors import COMPLAINT_PREFIX
 from holdfast.record.events import FaultObserved, MemberLost
+from holdfast.record.kernel import Xid
 from holdfast.run import ending, processes
 from holdfast.run.state import Close, Member, Node, State, Unexplained
 from holdfast.run.waits import EXPLAIN_S, ns
-from holdfast.run.wire import COORDINATOR_GONE, WorkerExited
+from holdfast.run.wire import CODE_DEVICE_FAILED, COORDINATOR_GONE, WorkerExited
 
 SETBACKS_MAX = 16
-"""Losses without a commit in between before the run is given up; or so many times its members, if more."""
+"""Losses, or generations that broke, without a commit in between before the run is given up; or so many times
+its members, if more."""
 SETBACKS_PER_MEMBER = 4
 DETAIL_CHARS_MAX = 2000
 SAID_CHARS_MAX = 200
+XID_CHARS_MAX = 300
+DEVICE_FAILED = "GPU failure"
+"""What a member died of whose own words about it did not arrive."""
 
 
 def lose(state: State, member: Member, why: str, *, onset_ns: int | None = None, cause: str = "") -> None:
@@ -26,6 +35,7 @@ def lose(state: State, member: Member, why: str, *, onset_ns: int | None = None,
     state.setbacks += 1
     if state.round is not None and member.name in state.round.names:
         state.round.lost[member.name] = state.now_ns
+        state.fates[member.name] = why
         others_done = state.is_anybody_done and any(
             state.members[name].is_done for name in state.round.members
         )
@@ -48,9 +58,11 @@ def lose(state: State, member: Member, why: str, *, onset_ns: int | None = None,
     )
 
 
-def lose_unexplained(state: State, member: Member, guess: str) -> None:
-    """The connection ended. The agent is about to say why; meanwhile the run goes on."""
+def lose_unexplained(state: State, member: Member, guess: str, *, is_known: bool = False) -> None:
+    """The agent is about to say more; meanwhile the run goes on. is_known: the guess is more than that."""
     lose(state, member, guess)
+    if not is_known:
+        state.fates.pop(member.name, None)
     state.unexplained[member.name] = Unexplained(lost_ns=state.now_ns, onset_ns=member.onset_ns, guess=guess)
 
 
@@ -59,7 +71,7 @@ def fence(state: State, member: Member, why: str, *, onset_ns: int | None) -> No
     processes.stop(state, member, 0)
     state.out.append(Close("worker", member.name))
     cause = _record_fault(state, member.name, why, onset_ns=onset_ns)
-    _say_lost(state, member.name, why)
+    _say_lost(state, member.name, Account(why=why))
     lose(state, member, why, onset_ns=onset_ns, cause=cause)
 
 
@@ -67,7 +79,8 @@ def lose_node(state: State, node: Node, why: str, *, onset_ns: int | None) -> No
     """The node is gone with everybody on it."""
     members = [member for member in state.members.values() if member.node == node.name]
     living = [member for member in members if not member.is_lost]
-    state.say(f"node {node.name} lost ({why}) with {_counted(len(living), 'member')}", "trouble")
+    state.setback = f"node {node.name} lost ({why})"
+    state.say(f"{state.setback} with {_counted(len(living), 'member')}", "trouble")
     struck = [member.onset_ns for member in living if member.onset_ns is not None]
     onset_ns = min(struck) if struck else onset_ns
     cause = _record_fault(state, node.name, "node lost", onset_ns=onset_ns, detail=why)
@@ -78,7 +91,9 @@ def lose_node(state: State, node: Node, why: str, *, onset_ns: int | None) -> No
     state.setbacks = setbacks + 1
     for member in members:
         state.unexplained.pop(member.name, None)
+        state.failing.pop(member.name, None)
         processes.gone(state, member)
+    state.ailing = {seat: known for seat, known in state.ailing.items() if seat[0] != node.name}
     del state.nodes[node.name]
     state.nodes_active -= not node.is_spare
     state.short.pop(node.name, None)
@@ -99,21 +114,66 @@ def leave(state: State, member: Member) -> None:
     state.unexplained.pop(member.name, None)
 
 
+class Account(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a lost process. why: in a word or two. said: its own words, in one line. detail: all
+    that is known. xid: the number of what the kernel logged about its GPU.
+    """
+
+    why: str
+    said: str = ""
+    detail: str = ""
+    xid: int | None = None
+
+
 def explain(state: State, member: Member, message: WorkerExited) -> None:
     """Write down what it died of; and that it was lost, unless that is known."""
     why = "connection ended" if is_cut_off(message) else cause_of_death(message)
     # A sentence is said when the run fails with it; of a traceback the last line has the exception.
     said = _sentence(message) or message.complaint.strip().rpartition("\n")[2].strip()
     said = "" if is_cut_off(message) or is_mistake(state, member, message) else said[:SAID_CHARS_MAX]
-    detail = (message.complaint or "\n".join(message.tail))[-DETAIL_CHARS_MAX:]
-    known = state.unexplained.pop(member.name, None)
-    if known is not None:
-        _explain(state, member.name, known, why, detail)
-        _say_lost(state, member.name, why, said)
+    xid = None if message.xid is None else message.xid.code
+    told = Account(why=why, said=said, detail=detail_of(message), xid=xid)
+    if member.name in state.unexplained:
+        account(state, member.name, told)
     elif not member.is_lost:
-        cause = _record_fault(state, member.name, why, onset_ns=member.onset_ns, detail=detail)
-        _say_lost(state, member.name, why, said)
+        cause = _record_fault(state, member.name, why, onset_ns=member.onset_ns, detail=told.detail)
+        _say_lost(state, member.name, told)
         lose(state, member, why, cause=cause)
+
+
+def account(state: State, name: str, told: Account) -> None:
+    """The fault behind a loss that was recorded before. It is dated back: it was there by then."""
+    known = state.unexplained.pop(name, None)
+    if known is None:
+        return
+    state.record(
+        FaultObserved(
+            id="",
+            occurred_ns=known.lost_ns,
+            subject=name,
+            fault=told.why,
+            onset_ns=known.onset_ns,
+            detail=told.detail,
+            causes=(_key(name),),
+        )
+    )
+    if state.round is not None and name in state.round.lost:
+        state.fates[name] = told.why
+    _say_lost(state, name, told)
+
+
+def detail_of(message: WorkerExited, first: str = "") -> str:
+    """What is written down of a process that ended: `first`, then the kernel's words, then its own last."""
+    logged = "" if message.xid is None else xid_words(message.xid)
+    head = "\n".join(part for part in (first, logged) if part)
+    tail = message.complaint or "\n".join(message.tail)
+    room = max(0, DETAIL_CHARS_MAX - len(head) - 1)
+    return f"{head}\n{tail[-room:]}".strip() if head else tail[-room:]
+
+
+def xid_words(xid: Xid) -> str:
+    where = f" on {xid.device}" if xid.device else ""
+    return f"XID {xid.code}{where}: {xid.text}"[:XID_CHARS_MAX]
 
 
 def give_up_explanations(state: State, *, at_once: bool = False) -> None:
@@ -121,9 +181,7 @@ def give_up_explanations(state: State, *, at_once: bool = False) -> None:
     for name, known in list(state.unexplained.items()):
         due_ns = known.lost_ns + ns(EXPLAIN_S)
         if at_once or state.now_ns >= due_ns:
-            del state.unexplained[name]
-            _explain(state, name, known, known.guess, "")
-            _say_lost(state, name, known.guess)
+            account(state, name, Account(why=known.guess))
         else:
             state.wake(due_ns)
 
@@ -147,7 +205,8 @@ def judge_script(state: State, member: Member, message: WorkerExited) -> None:
 def judge_setbacks(state: State) -> None:
     """Losses with nothing gained in between cannot go on for ever."""
     if state.setbacks > SETBACKS_MAX and state.setbacks > SETBACKS_PER_MEMBER * state.seats:
-        ending.fail(state, f"{state.setbacks} losses and not one commit in between")
+        last = f"; the last: {state.setback}" if state.setback else ""
+        ending.fail(state, f"{state.setbacks} failures and not one commit in between{last}")
 
 
 def is_mistake(state: State, member: Member, message: WorkerExited) -> bool:
@@ -165,6 +224,8 @@ def is_cut_off(message: WorkerExited) -> bool:
 
 
 def cause_of_death(message: WorkerExited) -> str:
+    if message.code == CODE_DEVICE_FAILED:
+        return DEVICE_FAILED
     if message.signal is None:
         return f"exit {message.code}"
     try:
@@ -181,23 +242,10 @@ def _sentence(message: WorkerExited) -> str:
     return complaint.removeprefix(COMPLAINT_PREFIX).strip().partition("\n")[0] or "a mistake"
 
 
-def _explain(state: State, name: str, known: Unexplained, why: str, detail: str) -> None:
-    """The fault behind a loss that was recorded before. It is dated back: it was there by then."""
-    state.record(
-        FaultObserved(
-            id="",
-            occurred_ns=known.lost_ns,
-            subject=name,
-            fault=why,
-            onset_ns=known.onset_ns,
-            detail=detail,
-            causes=(_key(name),),
-        )
-    )
-
-
-def _say_lost(state: State, name: str, why: str, said: str = "") -> None:
-    state.say(f"{name} lost ({why}): {said}" if said else f"{name} lost ({why})", "trouble")
+def _say_lost(state: State, name: str, told: Account) -> None:
+    why = told.why if told.xid is None else f"{told.why}; XID {told.xid}"
+    state.setback = f"{name} lost ({why}): {told.said}" if told.said else f"{name} lost ({why})"
+    state.say(state.setback, "trouble")
 
 
 def _record_fault(state: State, subject: str, fault: str, *, onset_ns: int | None, detail: str = "") -> str:

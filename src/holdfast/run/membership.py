@@ -9,7 +9,7 @@ as a whole (plain.py). Which of them it is shows when the first worker joins; un
 """
 
 from holdfast.record.events import PhaseEntered, RunStarted
-from holdfast.run import ending, losses, plain, processes, protected
+from holdfast.run import devices, ending, losses, plain, processes, protected
 from holdfast.run.recording import checkpoint_event
 from holdfast.run.state import (
     Begun,
@@ -31,11 +31,13 @@ from holdfast.run.state import (
 )
 from holdfast.run.waits import LATE_S, ns
 from holdfast.run.wire import (
+    CODE_DEVICE_FAILED,
     AgentJoined,
     Answer,
     Broken,
     Checkpointed,
     Committed,
+    DeviceFailed,
     EndNode,
     Finished,
     FromAgent,
@@ -89,6 +91,8 @@ def advance(state: State, event: Happening, now_ns: int) -> tuple[Effect, ...]:
 def _take_in(state: State, event: Happening) -> bool:
     """Whether the event may change what is to be done; heartbeats and commits do not."""
     match event:
+        case FromMember(name, DeviceFailed() as message):
+            devices.said(state, name, message)
         case FromMember(name, message):
             member = state.living(name)
             return member is not None and _heard_member(state, member, message)
@@ -116,6 +120,7 @@ def _take_in(state: State, event: Happening) -> bool:
 def _settle(state: State) -> None:
     """Do whatever can be done as things stand, and work out when to look again."""
     state.due_ns = None
+    devices.give_up(state)
     losses.give_up_explanations(state)
     if state.closing is None:
         if state.is_protected:
@@ -123,6 +128,7 @@ def _settle(state: State) -> None:
         else:
             plain.settle(state)
     if state.closing is not None:
+        devices.give_up(state, at_once=ending.is_due(state))
         losses.give_up_explanations(state, at_once=ending.is_due(state))
         state.due_ns = None
         ending.settle(state)
@@ -157,7 +163,7 @@ def _node_joined(state: State, name: str, message: AgentJoined) -> None:
     state.last_joined_ns = state.now_ns
     state.short[name] = None
     _expect(state, state.now_ns)
-    state.say(f"node {name} is there")
+    state.say(f"node {name} joined")
 
 
 def _lose_node(state: State, node: Node, why: str, onset_ns: int | None = None) -> None:
@@ -236,6 +242,7 @@ def _worker_joined(state: State, member: Member) -> None:
 
 
 def _worker_disconnected(state: State, name: str) -> None:
+    devices.disconnected(state, name)
     member = state.living(name)
     if member is None or not state.is_protected or state.closing is not None:
         return  # its agent will say that it went
@@ -248,7 +255,9 @@ def _worker_exited(state: State, node: Node, message: WorkerExited) -> None:
     member = state.members.get(message.member)
     if member is None or member.is_gone:
         return
-    if state.closing is not None:
+    if devices.exited(state, member, message):
+        pass  # it is written down and judged there
+    elif state.closing is not None:
         _exited_at_the_end(state, member, message)
     elif member.is_stopped:
         pass  # we ended it, and said why
@@ -269,7 +278,7 @@ def _judge(state: State, member: Member, message: WorkerExited) -> None:
         losses.judge_mistake(state, message)
     elif not state.is_protected:
         plain.fail(state, f"{member.name} failed ({losses.cause_of_death(message)})", message.complaint)
-    elif message.code is not None and member.role == "active":
+    elif message.code not in (None, CODE_DEVICE_FAILED) and member.role == "active":
         losses.judge_script(state, member, message)
 
 

@@ -8,8 +8,8 @@ it looks at again when something happens, or at `State.due_ns`.
 from collections import Counter
 from collections.abc import Sequence
 
-from holdfast.run import ending, generations, losses, processes, seats, setups
-from holdfast.run.state import Member, Round, State
+from holdfast.run import devices, ending, generations, losses, processes, seats, setups
+from holdfast.run.state import Member, Round, State, Trouble
 from holdfast.run.waits import IDLE_S_MAX, ns
 from holdfast.run.wire import (
     Broken,
@@ -68,13 +68,17 @@ def regrouped(state: State, member: Member, message: Regrouped) -> bool:
 
 
 def broken(state: State, message: Broken) -> None:
-    """A collective failed. Who is to blame shows within moments; if nobody does, all of them try again."""
+    """A collective failed. Who is to blame shows within moments; if nobody does, all of them try again.
+
+    The first to say so counts: what the others then see is that the first has left.
+    """
     round_ = state.round
     if round_ is None or round_.broken_ns is not None:
         return
     is_pending = round_.at_boundary and round_.formed_ns is None  # then the one before still works
     if message.generation == round_.number or (is_pending and message.generation == _number(state.stepping)):
         round_.broken_ns = state.now_ns
+        round_.trouble = generations.trouble_of(message.member, message.operation, message.reason)
 
 
 def committed(state: State, member: Member, message: Committed) -> None:
@@ -144,7 +148,7 @@ def _go_on(state: State, round_: Round) -> None:
     if round_.lost:
         if not _has_nodes(state):
             _stall(state)
-        elif not _awaits_replacement(state, round_):
+        elif not (devices.awaits_exit(state, round_) or _awaits_replacement(state, round_)):
             _announce(state, survivors, at_boundary=False)
     elif round_.broken_ns is not None:
         due_ns = round_.broken_ns + state.observed.broken_ns
@@ -152,7 +156,7 @@ def _go_on(state: State, round_: Round) -> None:
             state.wake(due_ns)
         else:
             state.setbacks += 1
-            _announce(state, survivors, at_boundary=False)
+            _announce(state, survivors, at_boundary=False, because=generations.broke(state, round_))
     elif state.is_cut_short and state.waiting and round_.formed_ns is not None:
         _announce(state, survivors, at_boundary=False)
     elif _may_grow(state, round_):
@@ -201,8 +205,10 @@ def _awaits_siblings(state: State) -> bool:
     return True
 
 
-def _announce(state: State, survivors: Sequence[str], *, at_boundary: bool) -> None:
-    generations.announce(state, survivors, at_boundary=at_boundary)
+def _announce(
+    state: State, survivors: Sequence[str], *, at_boundary: bool, because: Trouble | None = None
+) -> None:
+    generations.announce(state, survivors, at_boundary=at_boundary, because=because)
     assert state.round is not None
     _watch(state, state.round)  # it must be formed in time
 
@@ -277,6 +283,7 @@ def _end_suspects(state: State, round_: Round, names: list[str], excused: frozen
         seats.fill_seats(state)
     elif round_.broken_ns is None:
         round_.broken_ns = state.now_ns - state.observed.broken_ns  # nobody to blame: all try again
+        round_.trouble = Trouble(member="every member", words=f"waited for another one: {why}")
 
 
 # ---- the end ---------------------------------------------------------------------------------------------

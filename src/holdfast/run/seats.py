@@ -1,6 +1,6 @@
 """Somebody for every seat, and somebody warm behind them."""
 
-from holdfast.run import processes
+from holdfast.run import devices, processes
 from holdfast.run.state import Node, State
 
 
@@ -15,10 +15,16 @@ def promote_spare_nodes(state: State) -> None:
 
 
 def fill_seats(state: State) -> None:
-    """A warm process takes an empty seat at once; a cold one is started when that disturbs nobody."""
+    """A warm process takes an empty seat at once; a cold one is started when that disturbs nobody.
+
+    Where a GPU failed, the process that had it must be gone first; where it failed before, the seat rests.
+    """
     may_start = not state.survivors or _is_calm(state)
     for name, slot in list(state.vacant):
         node = state.nodes[name]
+        if (free_ns := devices.free_ns(state, (name, slot))) > state.now_ns:
+            state.wake(free_ns)
+            continue
         if processes.seat_from_pool(state, node, slot) or not may_start:
             continue
         if state.now_ns < node.start_ns:

@@ -13,6 +13,7 @@ from holdfast.record.events import KnownEvent, Role
 from holdfast.run.waits import Observed, ns
 from holdfast.run.wire import (
     Answer,
+    DeviceFailed,
     FromAgent,
     FromWorker,
     Outcome,
@@ -23,6 +24,7 @@ from holdfast.run.wire import (
     Strike,
     ToAgent,
     ToWorker,
+    WorkerExited,
 )
 
 LOSSES_MAX = 512
@@ -229,13 +231,30 @@ class Node(msgspec.Struct, kw_only=True):
     start_ns: int = 0
 
 
+class Trouble(msgspec.Struct, kw_only=True):
+    """What broke a generation though nobody was lost.
+
+    member: who said so first. words: what it could not do, and why. times: how often in a row that was so.
+    is_said: the operator knows the words.
+    """
+
+    member: str
+    words: str
+    times: int = 1
+    is_said: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.member} {self.words}"
+
+
 class Round(msgspec.Struct, kw_only=True):
     """A generation: announced (`opened_ns`), and formed once all its members have regrouped.
 
-    changes: how it differs from the one before, in words. regrouped: the version each member goes on from.
-    parts_ns: the longest that a member took for each part of regrouping. tally: how many members have
-    reported each step. lost: members that were lost since it was announced. broken_ns: when a member first
-    said that a collective failed.
+    replaced, missing, added: how it differs from the one before: who has whose place, who is not in it any
+    more, who is new. because: what broke the one before, where that is why it was announced. regrouped: the
+    version each member goes on from. parts_ns: the longest that a member took for each part of regrouping.
+    tally: how many members have reported each step. lost: members that were lost since it was announced.
+    broken_ns, trouble: when a member first said that a collective failed, and what it said.
     """
 
     number: int
@@ -243,12 +262,16 @@ class Round(msgspec.Struct, kw_only=True):
     names: frozenset[str]
     at_boundary: bool
     opened_ns: int
-    changes: str = ""
+    replaced: dict[str, str] = {}
+    missing: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
+    because: Trouble | None = None
     formed_ns: int | None = None
     regrouped: dict[str, int] = {}
     parts_ns: dict[str, int] = {}
     lost: dict[str, int] = {}
     broken_ns: int | None = None
+    trouble: Trouble | None = None
     tally: dict[int, int] = {}
 
 
@@ -268,6 +291,41 @@ class Unexplained(msgspec.Struct, frozen=True, kw_only=True):
     lost_ns: int
     onset_ns: int | None
     guess: str
+
+
+class Failing(msgspec.Struct, kw_only=True):
+    """A lost member whose GPU failed, until its own last words and its agent's are both there.
+
+    seat: node and slot. formed: the last generation that was formed by then. due_ns: until then its seat is
+    kept free, because its process still holds the GPU's memory; then it is killed.
+    """
+
+    member: str
+    seat: tuple[str, int]
+    formed: int
+    due_ns: int
+    said: DeviceFailed | None = None
+    exited: WorkerExited | None = None
+
+
+class DeviceFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """That a member's GPU failed, as it is judged: where it was, and what happened."""
+
+    member: str
+    seat: tuple[str, int]
+    generation: int
+    step: int
+    failure: str
+
+
+class Ailing(msgspec.Struct, frozen=True, kw_only=True):
+    """A seat whose GPU failed. failures: how often in a row. step_max: the run's when it last did.
+    start_ns: not before this has it another member.
+    """
+
+    failures: int
+    step_max: int
+    start_ns: int
 
 
 class Closing(msgspec.Struct, kw_only=True):
@@ -292,11 +350,16 @@ class State(msgspec.Struct, kw_only=True):
     vacant: seats without anybody. short: nodes whose pool may not be full.
     round: the last generation that was announced; stepping: the last one that was formed.
     lost_ns, causes: since `stepping` was formed, the first loss, and the keys of all of them.
+    failed_ns: the same, the first collective that failed with nobody lost. fates: who of a generation was
+    lost, and of what; empty where nobody has said so yet.
     vacated: who was lost from a seat (order, slot) since `round` was announced.
     first_ns: when a step that the run does not have yet was first reported.
-    step_max: the highest step ever committed; setbacks: losses since then; complaint: the last one of a
-    script since then. is_cut_short: a member was lost while others were done already: what its script does
-    after the last step is to be done again. is_anybody_done: some script came to its end, at some time.
+    step_max: the highest step ever committed. Since then: setbacks, losses and broken generations; setback,
+    the last of them in words; complaint, the last one of a script; trouble, what broke generations;
+    device_failures, those of GPUs.
+    failing: members whose GPU failed and that are not accounted for yet. ailing: seats whose GPU has failed.
+    is_cut_short: a member was lost while others were done already: what its script does after the last step
+    is to be done again. is_anybody_done: some script came to its end, at some time.
     """
 
     policy: Policy
@@ -331,12 +394,19 @@ class State(msgspec.Struct, kw_only=True):
     vacated: dict[tuple[int, int], str] = {}
     lost_ns: int | None = None
     causes: tuple[str, ...] = ()
+    failed_ns: int | None = None
+    fates: dict[str, str] = {}
     setup: tuple[str, Setup] | None = None
     step: int = 0
     steps_total: int = 0
     committed_ns: int | None = None
     first_ns: dict[int, int] = {}
     setbacks: int = 0
+    setback: str = ""
+    trouble: Trouble | None = None
+    device_failures: tuple[DeviceFailure, ...] = ()
+    failing: dict[str, Failing] = {}
+    ailing: dict[tuple[str, int], Ailing] = {}
     step_max: int = 0
     is_cut_short: bool = False
     is_anybody_done: bool = False

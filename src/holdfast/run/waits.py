@@ -34,6 +34,9 @@ LAST_CALL_S = 1.0
 EXPLAIN_S = 10.0
 """How long the record of a loss waits for the agent to say what it died of. Nothing else does. A script that
 raises hangs up first, and then takes seconds to end (see HOLD_S in output.py)."""
+DEVICE_EXIT_S = 5.0
+"""How long a process whose GPU failed may take to end before it is killed: it holds that GPU's memory. On an
+H200 it took 0.1 s."""
 BACKOFF_S_MIN, BACKOFF_S_MAX = 1.0, 60.0
 EXIT_MARGIN_S = 5.0
 """What an agent may need beyond the grace to see a killed process go."""
@@ -114,7 +117,7 @@ class Observed(msgspec.Struct, kw_only=True):
 
 
 def backoff_ns(failures: int) -> int:
-    """Before the next process is started on a node where so many in a row came to nothing."""
+    """Before the next process is started on a node, or has a seat, where so many in a row came to nothing."""
     return 0 if failures <= 1 else min(ns(BACKOFF_S_MAX), ns(BACKOFF_S_MIN) << min(failures - 2, 6))
 
 

@@ -12,6 +12,8 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.record.kernel import Xid
+
 PROTOCOL = 1
 """Both ends must speak the same one; a run does not mix versions of Holdfast."""
 FRAME_BYTES_MAX = 8 << 20
@@ -92,7 +94,8 @@ class WorkerExited(Message, frozen=True, kw_only=True, tag=True):
 
     code: its exit code, or None where `signal` ended it.
     tail: its last lines. complaint: the traceback, or the `holdfast:` sentence, that ended its stderr and
-    was held back; whoever reports the end of the run prints it, once. port: a fresh free one.
+    was held back; whoever reports the end of the run prints it, once. port: a fresh free one. xid: what the
+    kernel log says about its GPU, where it can be read.
     """
 
     member: str
@@ -101,6 +104,7 @@ class WorkerExited(Message, frozen=True, kw_only=True, tag=True):
     tail: tuple[str, ...] = ()
     complaint: str = ""
     port: int = 0
+    xid: Xid | None = None
 
 
 class NodeBeat(Message, frozen=True, kw_only=True, tag=True):
@@ -210,11 +214,34 @@ class Regrouped(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Broken(Message, frozen=True, kw_only=True, tag=True):
-    """A collective of this generation failed; the member waits for the next one."""
+    """A collective of this generation failed; the member waits for the next one.
+
+    reason: in the words of whoever carries the tensors. operation: what the member could not do.
+    """
 
     member: str
     generation: int
     reason: str
+    operation: str = "exchange data"
+
+
+class DeviceFailed(Message, frozen=True, kw_only=True, tag=True):
+    """The member's GPU failed, or ran out of memory: its last words, for the process cannot be used any more.
+
+    generation, step: where it was; 0 before it was in any. failure: what happened, in words that are the same
+    wherever the same happens. detail: what else is known, in one line.
+    """
+
+    member: str
+    generation: int
+    step: int
+    failure: str
+    detail: str = ""
+
+
+CODE_DEVICE_FAILED = 69
+"""What a member exits with after `DeviceFailed`, so that its agent's word is enough if that comes first;
+sysexits.h calls it a service that is unavailable."""
 
 
 class Committed(Message, frozen=True, kw_only=True, tag=True):
@@ -371,6 +398,7 @@ FromWorker = (
     | Published
     | Regrouped
     | Broken
+    | DeviceFailed
     | Committed
     | MemberBeat
     | Finished

@@ -20,6 +20,7 @@ import msgspec
 import torch
 import torch.distributed as dist
 
+from holdfast.train.failures import device_failure
 from holdfast.train.sockets import network_sockets
 
 FORM_TIMEOUT_S = 60.0
@@ -138,6 +139,8 @@ def form(make: Callable[[], Group], superseded: Callable[[], bool]) -> Group:
         if superseded():
             raise Superseded
     if failed:
+        if device_failure(failed[0]) is not None:  # no other group will do better
+            raise failed[0]
         raise Superseded if superseded() else GroupBroken(_reason(failed[0]))
     return made[0]
 

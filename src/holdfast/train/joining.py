@@ -20,6 +20,7 @@ from holdfast.run import wire
 from holdfast.train import determinism, randomness, tree
 from holdfast.train.checkpoint import DirectoryCheckpoints, Happened, Writer
 from holdfast.train.control import Alone, Control, Coordinated
+from holdfast.train.failures import DeviceFailure, device_failure
 from holdfast.train.gradients import Gradients
 from holdfast.train.group import GlooGroup, Group, NcclGroup, Rendezvous, StagedGroup
 from holdfast.train.measures import Collections
@@ -197,18 +198,39 @@ class Run:
     ) -> bool:
         over = kind is not None and issubclass(kind, RunOver)
         stopped = kind is not None and issubclass(kind, SystemExit | KeyboardInterrupt)
+        failure = device_failure(error)
         try:
             if kind is None and self._loop is not None:
                 self._loop.finish()
-            elif stopped and self._loop is not None:
+            elif stopped and failure is None and self._loop is not None:
                 self._loop.keep()
+        except Exception as raised:
+            failure = device_failure(raised)
+            raise
         finally:
             if self._before is not None:
                 signal.signal(signal.SIGTERM, self._before)
-            if self._loop is not None:
+            if failure is not None:
+                self._say_failed(failure)  # and leave alone whatever is on the device
+            elif self._loop is not None:
                 self._loop.close()
             self._control.close("" if error is None or over else str(error) or type(error).__name__)
         return over
+
+    def _say_failed(self, failure: DeviceFailure) -> None:
+        """The last words of this member."""
+        generation = self._seat.number if self._seat is not None else 0
+        step = self._seat.version + 1 if self._seat is not None and generation else 0
+        self._control.on_superseded(None)
+        self._control.say(
+            wire.DeviceFailed(
+                member=self.member,
+                generation=generation,
+                step=step,
+                failure=failure.failure,
+                detail=failure.detail,
+            )
+        )
 
 
 class State:
@@ -286,6 +308,11 @@ def _complaining(previous: Callable[..., Any]) -> Callable[..., Any]:
             sys.stdout.flush()
             os._exit(2)
         previous(kind, error, trace)
+        if device_failure(error) is not None and "HOLDFAST_COORDINATOR" in os.environ:
+            # What others have to do at the end may wait for the device for ever.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(wire.CODE_DEVICE_FAILED)
         if isinstance(error, Exception):
             # What is left is the interpreter's end, which takes seconds with torch: others wait for the exit.
             atexit._run_exitfuncs()

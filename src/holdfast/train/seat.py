@@ -96,11 +96,16 @@ class Seat:
             except Superseded:
                 continue
             except GroupBroken as broken:
-                self.say_broken(str(broken))
+                self.say_broken(str(broken), "regroup with the others")
 
-    def say_broken(self, reason: str) -> None:
+    def say_broken(self, reason: str, operation: str) -> None:
+        """operation: what this member could not do."""
         if not self.lost:
-            self._control.say(wire.Broken(member=self._control.member, generation=self.number, reason=reason))
+            self._control.say(
+                wire.Broken(
+                    member=self._control.member, generation=self.number, reason=reason, operation=operation
+                )
+            )
 
     def committed(self, version: int, loss: float) -> None:
         self.version = version

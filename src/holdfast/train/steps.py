@@ -191,7 +191,7 @@ class Loop:
         try:
             total = self._gradients.reduce(seat.reduction)
         except GroupBroken as broken:
-            seat.say_broken(str(broken))
+            seat.say_broken(str(broken), "exchange gradients")
             return False
         self._measures.reduced(total.latest)
         self._changing = self._agreed(total)

@@ -1,0 +1,220 @@
+"""A GPU that failed: its member is lost and replaced. Or it was the script after all, which ends the run.
+
+The member says what happened as its last words, and its agent that it went, what it printed and what the
+kernel logged. Either may come first; once both are there, or time is up, the failure is written down and
+judged. It is the script's mistake where the work carries the failure from one GPU to the next.
+"""
+
+from holdfast.run import ending, losses, processes
+from holdfast.run.state import Ailing, DeviceFailure, Failing, Member, Round, State
+from holdfast.run.waits import BACKOFF_S_MAX, DEVICE_EXIT_S, EXPLAIN_S, backoff_ns, ns
+from holdfast.run.wire import CODE_DEVICE_FAILED, DeviceFailed, WorkerExited
+
+FAILURE_CHARS_MAX = 120
+OF_CONNECTIONS = (
+    "NCCL error: unhandled system error",
+    "NCCL error: internal error",
+    "NCCL error: remote process exited or there was a network error",
+)
+"""What NCCL says when a connection failed. It shows on both ends, and on members behind them: that others say
+the same next proves nothing."""
+
+
+# ---- what is told ----------------------------------------------------------------------------------------
+
+
+def said(state: State, name: str, message: DeviceFailed) -> None:
+    """A member's last words."""
+    failing = state.failing.get(name)
+    if failing is None and state.closing is None and (member := state.living(name)) is not None:
+        failing = _lose(state, member, message.failure[:FAILURE_CHARS_MAX])
+    if failing is not None and failing.said is None:
+        failing.said = message
+        _look(state, failing)
+
+
+def exited(state: State, member: Member, message: WorkerExited) -> bool:
+    """An agent saw a process go. False: not because of its GPU."""
+    failing = state.failing.get(member.name)
+    if failing is None and message.code == CODE_DEVICE_FAILED and member.role == "active":
+        if member.name in state.unexplained:  # it hung up without a word
+            failing = _failing(state, member)
+        elif not (member.is_lost or member.is_stopped or state.closing) and state.is_protected:
+            failing = _lose(state, member, losses.DEVICE_FAILED)
+    if failing is None:
+        return False
+    failing.exited = message
+    if (known := state.ailing.get(failing.seat)) is not None and state.now_ns < failing.due_ns:
+        _set_ailing(state, failing.seat, known.failures, state.now_ns + backoff_ns(known.failures))
+    _look(state, failing)
+    return True
+
+
+def disconnected(state: State, name: str) -> None:
+    """What a member said before came before."""
+    failing = state.failing.get(name)
+    if failing is not None and failing.exited is not None:
+        _conclude(state, failing)
+
+
+def give_up(state: State, *, at_once: bool = False) -> None:
+    """End those that do not go, and write down what is known of those that nobody says more about."""
+    for failing in list(state.failing.values()):
+        known = state.unexplained.get(failing.member)
+        due_ns = (known.lost_ns if known else failing.due_ns) + ns(EXPLAIN_S)
+        if at_once or state.now_ns >= due_ns:
+            _conclude(state, failing)
+            continue
+        if failing.exited is None and state.now_ns < failing.due_ns:
+            due_ns = min(due_ns, failing.due_ns)
+        elif failing.exited is None and not (member := state.members[failing.member]).is_stopped:
+            processes.stop(state, member, 0)
+        state.wake(due_ns)
+
+
+# ---- who gets the seat -----------------------------------------------------------------------------------
+
+
+def free_ns(state: State, seat: tuple[str, int]) -> int:
+    """When another member may have the seat."""
+    known = state.ailing.get(seat)
+    return 0 if known is None else known.start_ns
+
+
+def awaits_exit(state: State, round_: Round) -> bool:
+    """Whether a warm process is to take a failed one's place as soon as that one has given up its memory.
+
+    Where the seat failed before, nobody waits: others compute its lanes, and show whose fault it is.
+    """
+    dues_ns = [
+        failing.due_ns
+        for failing in state.failing.values()
+        if failing.member in round_.lost
+        and failing.exited is None
+        and state.now_ns < failing.due_ns
+        and state.ailing[failing.seat].failures == 1
+        and _has_parked(state, failing.seat[0])
+    ]
+    for due_ns in dues_ns:
+        state.wake(due_ns)
+    return bool(dues_ns)
+
+
+def _has_parked(state: State, node: str) -> bool:
+    return any(state.members[name].reached == "parked" for name in state.nodes[node].pool.values())
+
+
+def _lose(state: State, member: Member, why: str) -> Failing:
+    failing = _failing(state, member)
+    losses.lose_unexplained(state, member, why, is_known=why != losses.DEVICE_FAILED)
+    return failing
+
+
+def _failing(state: State, member: Member) -> Failing:
+    """The seat is kept until the process is gone. It counts anew for a GPU that has held for long."""
+    seat = (member.node, member.slot)
+    known = state.ailing.get(seat)
+    held_ns = state.now_ns - member.ready_ns if member.reached == "ready" else 0
+    is_first = known is None or (state.step_max > known.step_max and held_ns > ns(BACKOFF_S_MAX))
+    failures = 1 if known is None or is_first else known.failures + 1
+    due_ns = state.now_ns + ns(DEVICE_EXIT_S)
+    _set_ailing(state, seat, failures, max(due_ns, state.now_ns + backoff_ns(failures)))
+    formed = 0 if state.stepping is None else state.stepping.number
+    failing = Failing(member=member.name, seat=seat, formed=formed, due_ns=due_ns)
+    state.failing[member.name] = failing
+    return failing
+
+
+def _set_ailing(state: State, seat: tuple[str, int], failures: int, start_ns: int) -> None:
+    state.ailing[seat] = Ailing(failures=failures, step_max=state.step_max, start_ns=start_ns)
+
+
+# ---- what it means ---------------------------------------------------------------------------------------
+
+
+def _look(state: State, failing: Failing) -> None:
+    if failing.said is not None and failing.exited is not None:
+        _conclude(state, failing)
+
+
+def _conclude(state: State, failing: Failing) -> None:
+    """Write the failure down, and judge it."""
+    del state.failing[failing.member]
+    told = failing.said or DeviceFailed(member="", generation=0, step=0, failure=_words(failing.exited))
+    exit_ = failing.exited or WorkerExited(member=failing.member)
+    failure = DeviceFailure(
+        member=failing.member,
+        seat=failing.seat,
+        generation=told.generation,
+        step=told.step,
+        failure=told.failure[:FAILURE_CHARS_MAX],
+    )
+    account = losses.Account(
+        why=failure.failure,
+        said=told.detail[: losses.SAID_CHARS_MAX],
+        detail=losses.detail_of(exit_, told.detail),
+        xid=None if exit_.xid is None else exit_.xid.code,
+    )
+    losses.account(state, failing.member, account)
+    # A newcomer's failure, before it was in a generation, is nobody else's.
+    if state.closing is None and (failure.generation or not state.generation):
+        reason = _mistake(state, failure, is_formed=failure.generation <= failing.formed)
+        if reason:
+            ending.fail(state, reason, complaint=exit_.complaint)
+        elif not failure.step or failure.step > state.step_max:
+            state.device_failures += (failure,)
+
+
+def _words(message: WorkerExited | None) -> str:
+    """What a process whose own words did not arrive failed with, by the last exception that it printed."""
+    for line in reversed(message.complaint.splitlines() if message is not None else []):
+        kind, _, text = line.partition(": ")
+        if text and kind.endswith("Error"):
+            return text.partition(". ")[0]
+    return losses.DEVICE_FAILED
+
+
+def _mistake(state: State, failure: DeviceFailure, *, is_formed: bool) -> str:
+    """Why this is the script's mistake; empty: it is taken for the GPU's."""
+    alike = [
+        other
+        for other in state.device_failures
+        if (other.step, other.failure) == (failure.step, failure.failure)
+    ]
+    where = f"at step {failure.step}" if failure.step else "before the first step"
+    what = f"failed {where} with the same error ({failure.failure})"
+    count, is_whole = _cohort(state, [*alike, failure], failure.generation)
+    is_of_connections = failure.failure in OF_CONNECTIONS
+    if is_whole and count > 1 and not is_of_connections:
+        return f"all {count} members {what}: this is the script's mistake, not a GPU's"
+    if is_whole and any(other.seat == failure.seat for other in alike):
+        return (
+            f"{failure.member} {what} as the process before it, and nothing was committed in between: "
+            "this is taken for the script's mistake, not the GPU's"
+        )
+    elsewhere = [
+        other.member
+        for other in alike
+        if other.seat != failure.seat and other.generation < failure.generation
+    ]
+    if elsewhere and is_formed and not is_of_connections:
+        return (
+            f"{failure.member} {what} as {elsewhere[-1]} before it on another GPU, and nothing was committed "
+            "in between: this is the script's mistake, not a GPU's"
+        )
+    return ""
+
+
+def _cohort(state: State, alike: list[DeviceFailure], generation: int) -> tuple[int, bool]:
+    """How many members were in the generation, and whether all of them failed alike.
+
+    Before the first generation it is everybody who has a seat.
+    """
+    together = [failure for failure in alike if failure.generation == generation]
+    if not generation:
+        seats = {(node.name, slot) for node in state.active_nodes() for slot in range(node.slots)}
+        return len(seats), seats <= {failure.seat for failure in together}
+    for round_ in (state.round, state.stepping):
+        if round_ is not None and round_.number == generation:
+            return len(round_.names), round_.names <= {failure.member for failure in together}
+    return 0, False
