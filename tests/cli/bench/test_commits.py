@@ -3,7 +3,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cli.bench.commits import Commit, Whole, read_commits, step_s, steps_lost, whole_steps
+from holdfast.cli.bench.commits import UNTOLD, Commit, Whole, read_commits, step_s, steps_lost, whole_steps
 
 SECOND_NS = 10**9
 
@@ -52,3 +52,9 @@ def test_the_step_time_is_the_median_of_the_gaps(gaps_ns: list[int]) -> None:
     ordered = sorted(gaps_ns)
     middle = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
     assert step_s(steps) == middle / SECOND_NS
+
+
+def test_where_processes_do_not_tell_how_many_they_are_they_are_counted() -> None:
+    commits = [commit(process, 3, 100 + process, world=UNTOLD) for process in (11, 12, 13)]
+    assert whole_steps(commits, 3) == [Whole(step=3, at_ns=113, processes=frozenset({11, 12, 13}))]
+    assert whole_steps(commits, 4) == []

@@ -8,6 +8,8 @@ from statistics import median
 import msgspec
 
 SUFFIX = ".commits"
+UNTOLD = 0
+"""The `world` of a process that does not know how many members made the step."""
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,11 +42,14 @@ def read_commits(folder: Path) -> list[Commit]:
 
 
 def whole_steps(commits: Iterable[Commit], members: int, *, after_ns: int = 0) -> list[Whole]:
-    """The steps that a membership of so many committed entirely after that moment."""
+    """The steps that a membership of so many committed entirely after that moment.
+
+    Where processes do not tell how many they are, any so many of them do.
+    """
     by_step: dict[int, set[int]] = {}
     found = []
     for commit in commits:
-        if commit.world == members and commit.at_ns > after_ns:
+        if commit.world in (members, UNTOLD) and commit.at_ns > after_ns:
             processes = by_step.setdefault(commit.step, set())
             processes.add(commit.process)
             if len(processes) == members:

@@ -24,7 +24,10 @@ NODES = 2
 UNBOUNDED_STEPS = 1_000_000
 """Peers are ended by the harness, not by their last step."""
 END_GRACE_S = 5.0
+LAST_WORDS_LINES = 20
 POLL_INTERVAL_S = 0.05
+RESTARTS_MAX = 5
+"""Of torchrun's workers, in one run."""
 SCRIPTS = Path(holdfast.__file__).parent / "train" / "bench"
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -70,13 +73,19 @@ def _script(name: str, task: Task, *, spares: int = 0) -> tuple[str, ...]:
     return (str(SCRIPTS / name), *(str(word) for pair in told.items() for word in pair))
 
 
-def torchrun(task: Task) -> tuple[Launch, ...]:
-    """Without the variable the workers of a restart find stale addresses in its store, and gloo fails."""
-    elastic = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(task.members))
-    limits = ("--max-restarts", "5", "--monitor-interval", "0.1")
+def torchrun(
+    task: Task, *, script: str = "torchrun_ddp.py", more: tuple[str, ...] = ()
+) -> tuple[Launch, ...]:
+    """more: what the script is told beside the task.
+
+    Without the variable the workers of a restart find stale addresses in its store, and gloo fails.
+    """
+    elastic = ("-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1")
+    members = ("--nproc-per-node", str(task.members))
+    limits = ("--max-restarts", str(RESTARTS_MAX), "--monitor-interval", "0.1")
     return (
         Launch(
-            arguments=(task.python, *elastic, *limits, *_script("torchrun_ddp.py", task)),
+            arguments=(task.python, *elastic, *members, *limits, *_script(script, task), *more),
             environment={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
         ),
     )
@@ -192,10 +201,17 @@ class Processes:
         """Whether everything that was started has ended by itself."""
         return all(process.poll() is not None for process in self._started)
 
+    def succeeded(self) -> bool:
+        """Whether all of it ended with code 0."""
+        return all(process.poll() == 0 for process in self._started)
+
+    def output(self) -> str:
+        """What they have printed so far, on both streams."""
+        return (self._folder / "output").read_text(encoding="utf-8", errors="replace")
+
     def last_words(self) -> str:
         """The end of what they printed, for a failure's sentence."""
-        lines = (self._folder / "output").read_text(encoding="utf-8", errors="replace").splitlines()
-        return "\n".join(lines[-20:])
+        return "\n".join(self.output().splitlines()[-LAST_WORDS_LINES:])
 
     def __enter__(self) -> Self:
         return self

@@ -1,11 +1,11 @@
-"""One kill of a recovery benchmark: start a contestant, kill one of its workers, and see when all go on."""
+"""The kills of a recovery benchmark: kill a worker or a node, and see when all go on, and what took long."""
 
 import os
 import random
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -75,7 +75,7 @@ class Failed(Exception):
 def peer_recovery(peer: Contestant, task: Task, generator: random.Random) -> Recovery:
     """One kill of a worker of a peer. Raises `Failed`."""
     with Processes(peer.launches(task), task.folder) as processes:
-        usual = _warm(task.folder, processes, task.members + peer.spares)
+        usual = settled(task.folder, processes, task.members + peer.spares)
         kill = Kill.of_worker(task.folder, processes, generator, usual)
         resumed = kill.awaited(task.members)
     shrunk = whole_steps(read_commits(task.folder), task.members - 1, after_ns=kill.at_ns)
@@ -86,12 +86,12 @@ def peer_recovery(peer: Contestant, task: Task, generator: random.Random) -> Rec
 def survival(folder: Path, members: int, generator: random.Random) -> Survival:
     """One run of Holdfast with its kills. Raises `Failed`."""
     with Processes(HOLDFAST.launches(_whole_run(folder, members)), folder) as processes:
-        _await(processes, lambda: _warm_processes_started(folder, members), START_S_MAX, "warm processes")
-        usual = _warm(folder, processes, members, after_ns=time.monotonic_ns(), steps=SETTLE_STEPS)
+        awaited(processes, lambda: _warm_processes_started(folder, members), START_S_MAX, "warm processes")
+        usual = settled(folder, processes, members, after_ns=time.monotonic_ns(), steps=SETTLE_STEPS)
         kill = Kill.of_worker(folder, processes, generator, usual)
         resumed = kill.awaited(members)
-        phases_s = _phases_s(folder, kill, resumed)
-        usual = _warm(folder, processes, members, after_ns=resumed.at_ns)
+        phases_s = replace_phases_s(folder, kill, resumed)
+        usual = settled(folder, processes, members, after_ns=resumed.at_ns)
         node_kill = Kill.of_node(folder, processes, generator, usual)
         shrunk = node_kill.awaited(members - members // NODES)
         digest = _digest_at_end(folder, processes)
@@ -119,6 +119,7 @@ class Kill:
         self._processes = processes
         self._step_s = step_s(usual)
         self.before = usual[-1].processes
+        self.pids = frozenset(pids)
         self.at_ns = time.monotonic_ns()
         self.at_wall_ns = time.time_ns()
         for pid in pids:
@@ -127,19 +128,29 @@ class Kill:
 
     @classmethod
     def of_worker(
-        cls, folder: Path, processes: Processes, generator: random.Random, usual: list[Whole]
+        cls,
+        folder: Path,
+        processes: Processes,
+        generator: random.Random,
+        usual: list[Whole],
+        among: Collection[int] | None = None,
     ) -> "Kill":
-        """One of those that made the last step, at any moment of a step."""
-        victim = generator.choice(sorted(usual[-1].processes - processes.spared))
+        """One of those that made the last step, or of some of them, at any moment of a step."""
+        victim = generator.choice(sorted(among or usual[-1].processes - processes.spared))
         time.sleep(generator.uniform(0, step_s(usual)))
         return cls(folder, processes, usual, (victim,))
 
     @classmethod
     def of_node(
-        cls, folder: Path, processes: Processes, generator: random.Random, usual: list[Whole]
+        cls,
+        folder: Path,
+        processes: Processes,
+        generator: random.Random,
+        usual: list[Whole],
+        among: Collection[int] | None = None,
     ) -> "Kill":
-        """The agent of one of those that made the last step, and everything on its node."""
-        node = node_of(generator.choice(sorted(usual[-1].processes)))
+        """The agent of one of those, and everything on its node."""
+        node = node_of(generator.choice(sorted(among or usual[-1].processes)))
         time.sleep(generator.uniform(0, step_s(usual)))
         return cls(folder, processes, usual, node)
 
@@ -147,12 +158,13 @@ class Kill:
         """The first step that so many members committed after it."""
 
         def whole() -> Whole | None:
-            return next(iter(whole_steps(read_commits(self._folder), members, after_ns=self.at_ns)), None)
+            living = [each for each in read_commits(self._folder) if each.process not in self.pids]
+            return next(iter(whole_steps(living, members, after_ns=self.at_ns)), None)
 
-        return _await(self._processes, whole, RECOVERY_S_MAX, f"a step of {members} members after a kill")
+        return awaited(self._processes, whole, RECOVERY_S_MAX, f"a step of {members} members after a kill")
 
-    def on_record(self) -> tuple[int, GenerationOpened]:
-        """When the loss was recorded, by this machine's wall clock, and how all regrouped after it."""
+    def on_record(self, members: int) -> tuple[int, GenerationOpened]:
+        """When the loss was recorded, by this machine's wall clock, and how so many regrouped after it."""
 
         def found() -> tuple[int, GenerationOpened] | None:
             items = read_directory(self._folder / "home" / JOURNAL_DIRECTORY)
@@ -162,11 +174,11 @@ class Kill:
             whole = [
                 event
                 for event in after
-                if isinstance(event, GenerationOpened) and len(event.members) == len(self.before)
+                if isinstance(event, GenerationOpened) and len(event.members) == members
             ]
             return (min(lost_ns), whole[0]) if lost_ns and whole else None
 
-        return _await(self._processes, found, RECOVERY_S_MAX, "the record of a recovery")
+        return awaited(self._processes, found, RECOVERY_S_MAX, "the record of a recovery")
 
     def recovery(self, resumed: Whole) -> Recovery:
         return Recovery(
@@ -176,7 +188,8 @@ class Kill:
         )
 
 
-def _await(processes: Processes, found: Callable[[], T | None], limit_s: float, what: str) -> T:
+def awaited(processes: Processes, found: Callable[[], T | None], limit_s: float, what: str) -> T:
+    """What `found` gives as soon as it gives something. Raises `Failed` where it does not in time."""
     deadline = time.monotonic() + limit_s
     while (result := found()) is None:
         if processes.finished() or time.monotonic() > deadline:
@@ -185,7 +198,7 @@ def _await(processes: Processes, found: Callable[[], T | None], limit_s: float, 
     return result
 
 
-def _warm(
+def settled(
     folder: Path,
     processes: Processes,
     members: int,
@@ -199,7 +212,7 @@ def _warm(
         whole = whole_steps(read_commits(folder), members, after_ns=after_ns)
         return whole[-WARM_UP_STEPS:] if len(whole) >= steps else None
 
-    return _await(processes, enough, START_S_MAX, f"{steps} steps")
+    return awaited(processes, enough, START_S_MAX, f"{steps} steps of {members} members")
 
 
 def _warm_processes_started(folder: Path, members: int) -> bool | None:
@@ -208,19 +221,31 @@ def _warm_processes_started(folder: Path, members: int) -> bool | None:
 
 def _digest_at_end(folder: Path, processes: Processes) -> str:
     """What all members that were left ended with; they must agree."""
-    _await(processes, lambda: processes.finished() or None, START_S_MAX, "the end")
+    awaited(processes, lambda: processes.finished() or None, START_S_MAX, "the end")
     digests = {file.read_text(encoding="ascii") for file in folder.glob("*.digest")}
     if len(digests) != 1:
         raise Failed(f"ended with {len(digests)} digests; the last words:\n{processes.last_words()}")
     return digests.pop()
 
 
-def _phases_s(folder: Path, kill: Kill, resumed: Whole) -> dict[str, float]:
+def shrink_phases_s(kill: Kill, resumed: Whole) -> dict[str, float]:
+    """The way of those that go on without the lost ones: there is nobody to admit, and nothing to build."""
+    lost_wall_ns, opened = kill.on_record(len(resumed.processes))
+    parts_ns = {"abort": opened.abort_ns, "group": opened.group_ns, "state": opened.state_ns}
+    phases_s = {"detect": (lost_wall_ns - kill.at_wall_ns) / 1e9}
+    phases_s |= {phase: (took_ns or 0) / 1e9 for phase, took_ns in parts_ns.items()}
+    return {**phases_s, "first_step": (resumed.at_ns - kill.at_ns) / 1e9 - sum(phases_s.values())}
+
+
+def replace_phases_s(folder: Path, kill: Kill, resumed: Whole) -> dict[str, float]:
     """The way of the replacement, on which everybody else waits."""
-    (replacement,) = resumed.processes - kill.before
+    newcomers = resumed.processes - kill.before
+    if len(newcomers) != 1:
+        raise Failed(f"{len(newcomers)} processes came after the kill of one")
+    (replacement,) = newcomers
     lines = (folder / f"{replacement}.marks").read_text(encoding="ascii").splitlines()
     marks = {mark: int(at_ns) for mark, at_ns in map(str.split, lines)}
-    lost_wall_ns, opened = kill.on_record()
+    lost_wall_ns, opened = kill.on_record(len(kill.before))
     # Regrouping ends with the state and begins with the slowest to leave; who has left waits for it, so that
     # the time it took to meet is what lies between.
     regrouped_ns = marks["resumed"]
