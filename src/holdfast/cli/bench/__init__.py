@@ -6,7 +6,7 @@ command = LazyGroup(
     "holdfast.cli.bench",
     {
         "diagnose": "Diagnose hundreds of simulated incidents: precision, recall, time, false alarms, cost.",
-        "gpu": "Train a GPT on a GPU: alone, shared and killed, and a step against a plain loop.",
+        "gpu": "Train a GPT on a GPU: NCCL through 50 kills, recoveries, and a step against a plain loop.",
         "ledger": "Fold a million events: events a second, memory, the cost of one more.",
         "overhead": "Train without faults: a step against plain DDP, the reduction against all_reduce.",
         "record": "Record events: the cost of one against a plain write, and what a SIGKILL loses.",

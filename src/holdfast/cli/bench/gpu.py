@@ -1,106 +1,167 @@
-"""`holdfast bench gpu`: the same bits on a GPU, whoever computes and whoever dies; and what a step costs.
+"""`holdfast bench gpu`: members on NCCL that survive each other, the same bits throughout, and what it costs.
 
-Members share the one GPU there is, so exchanges go through main memory: their step times say nothing about a
-cluster. The comparison that counts is one member against a plain loop over the same slices of the batch.
+Members share the one GPU there is. Each poses as a host of its own, so they exchange through NCCL's sockets
+on the loopback address: how they behave is real, how fast they exchange says nothing about a cluster. Two
+comparisons count: one member against a plain loop over the same slices of the batch, and a recovery against
+torchrun's on the same GPU.
 """
 
-import json
-import os
-import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from shutil import disk_usage
 
 import click
 import msgspec
 
+from holdfast.cli.bench.gpu_parts import PARTS, TOGETHER, Part, Result
+from holdfast.cli.bench.gpu_recovery import Recoveries, Restarts
+from holdfast.cli.bench.gpu_result import GpuBench, summary, table
+from holdfast.cli.bench.gpu_runs import MEMORY_BACKED, MEMORY_BACKED_BYTES_MIN, WARM_UP_STEPS, Plan
+from holdfast.cli.bench.kills import Failed
 from holdfast.cli.record import json_option
 from holdfast.record.errors import InputError
 
-SCRIPT = Path(__file__).parents[2] / "train" / "bench" / "gpu.py"
-WARM_UP_STEPS = 3
-RUN_S_MAX = 240.0
-KILL_PLAN = '[[fault]]\nstep = {step}\nmoment = "reduce"\nrank = 1\nfault = "kill"\n'
-
-
-class Contest(msgspec.Struct, kw_only=True):
-    """What one way to train came to."""
-
-    name: str
-    step_s: float
-    digest: str
-    losses: dict[str, float]
-    said: list[str]
+PROBE_S_MAX = 120.0
+PROBE = """
+import torch
+print(torch.__version__, torch.cuda.get_device_name() if torch.cuda.is_available() else "")
+"""
+EXIT_PART_FAILED = 1
 
 
 @click.command()
-@click.option("--steps", default=20, show_default=True, type=click.IntRange(min=WARM_UP_STEPS + 2))
 @click.option(
-    "--members", default=2, show_default=True, type=click.IntRange(min=2), help="That share the GPU."
+    "--steps",
+    default=8,
+    show_default=True,
+    type=click.IntRange(min=WARM_UP_STEPS + 2),
+    help="Of each run whose bits are compared.",
 )
+@click.option(
+    "--members",
+    default=2,
+    show_default=True,
+    type=click.IntRange(2, 4),
+    help="Of the run in which one of them is killed.",
+)
+@click.option(
+    "--kills", default=50, show_default=True, type=click.IntRange(min=2), help="At least so many in one run."
+)
+@click.option(
+    "--repetitions",
+    default=5,
+    show_default=True,
+    type=click.IntRange(1, 5),
+    help="Of each kill that is timed.",
+)
+@click.option(
+    "--part",
+    "parts",
+    multiple=True,
+    type=click.Choice(list(PARTS)),
+    help="Measure this part only; may be given more than once.",
+)
+@click.option("--tiny", "is_tiny", is_flag=True, hidden=True, help="A model for a machine without a GPU.")
 @json_option
-def command(steps: int, members: int, as_json: bool) -> None:
-    """Train a GPT of 124M parameters (bf16, AdamW, dropout) alone, shared, killed, and without Holdfast."""
-    with tempfile.TemporaryDirectory() as place:
-        plan = Path(place) / "kill.toml"
-        plan.write_text(KILL_PLAN.format(step=steps - 3))
-        contests = [
-            _contest("plain loop", steps, ["--plain", "fast"]),
-            _contest("plain loop, deterministic kernels", steps, ["--plain", "deterministic"]),
-            _contest("one member", steps, [], run=["--nproc-per-node", "1", "--warm", "0"]),
-            _contest(f"{members} members", steps, [], run=["--nproc-per-node", str(members), "--warm", "0"]),
-            _contest(
-                f"{members} members, one killed",
-                steps,
-                [],
-                run=["--nproc-per-node", str(members), "--chaos", str(plan)],
-            ),
-        ]
-    fast, deterministic, one, *shared = contests
-    result = {
-        "bits_equal": all(contest.digest == one.digest for contest in shared),
-        "losses_equal": all(contest.losses.items() <= one.losses.items() for contest in shared),
-        "step_ratio_plain": one.step_s / fast.step_s,
-        "step_ratio_plain_deterministic": one.step_s / deterministic.step_s,
-        "step_s": {contest.name: contest.step_s for contest in contests},
-        "digests": {contest.name: contest.digest for contest in contests},
-        "recovery": [line for line in contests[-1].said if "generation" in line or "strikes" in line],
-    }
-    if as_json:
-        click.echo(json.dumps(result))
-        return
-    for contest in contests:
-        click.echo(f"{contest.name:36} {contest.step_s * 1000:8.1f} ms a step   {contest.digest[:16]}")
-    click.echo(
-        f"bits equal: {result['bits_equal']}; one member against a plain loop: {one.step_s / fast.step_s:.3f}"
-    )
-    for line in contests[-1].said:
-        click.echo(f"  {line}")
+def command(
+    steps: int,
+    members: int,
+    kills: int,
+    repetitions: int,
+    parts: tuple[str, ...],
+    is_tiny: bool,
+    as_json: bool,
+) -> int:
+    """Train a GPT of 124M parameters (bf16, AdamW, dropout) on NCCL, kill its members, time its steps.
 
-
-def _contest(name: str, steps: int, arguments: Sequence[str], *, run: Sequence[str] | None = None) -> Contest:
-    """Train in processes of their own; the median over what each of them saw after the warm-up."""
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        script = [str(SCRIPT), "--steps", str(steps), "--folder", place, *arguments]
-        launcher = ["-m", "holdfast", "run", *run] if run is not None else []
-        environment = {**os.environ, "HOLDFAST_HOME": str(folder / "home")}
-        done = subprocess.run(
-            [sys.executable, *launcher, *script],
-            capture_output=True,
-            text=True,
-            timeout=RUN_S_MAX,
-            env=environment,
-            check=False,
+    A part that fails is told, the others still run, and the exit code is 1.
+    """
+    torch, device = probe()
+    if not device and not is_tiny:
+        raise InputError(
+            "This machine has no GPU that torch can use.",
+            hint="It needs an NVIDIA GPU and torch for CUDA; `holdfast bench recovery` needs none.",
         )
-        if done.returncode:
-            raise InputError(f"{name}: the training failed.", hint=done.stderr[-2000:])
-        seen = [json.loads(path.read_text()) for path in folder.glob("*.json")]
-    times = [time for each in seen for time in each["times_s"][WARM_UP_STEPS:]]
-    losses = {step: loss for each in seen for step, loss in each.get("losses", {}).items()}
-    said = [line for line in done.stderr.splitlines() if line.startswith("holdfast: ")]
-    return Contest(
-        name=name, step_s=statistics.median(times), digest=seen[0]["digest"], losses=losses, said=said
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=_memory_backed()) as place:
+        plan = Plan(
+            steps=steps,
+            members=members,
+            kills=kills,
+            repetitions=repetitions,
+            size="tiny" if is_tiny else "124m",
+            storm_size="tiny" if is_tiny else "small",
+            is_tiny=is_tiny,
+            place=Path(place),
+            tell=_teller(),
+        )
+        chosen = {part: way for part, way in PARTS.items() if part in (parts or PARTS)}
+        bench = measure(plan, chosen, device=device or "cpu", torch=torch)
+    click.echo(msgspec.json.format(msgspec.json.encode(bench)).decode() if as_json else table(bench))
+    return EXIT_PART_FAILED if bench.errors else 0
+
+
+def probe() -> tuple[str, str]:
+    """The version of torch, and the GPU's name, empty where there is none."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE], capture_output=True, check=False, text=True, timeout=PROBE_S_MAX
     )
+    if done.returncode:
+        raise InputError(
+            "This Python cannot import torch.", hint="Install it: pip install 'holdfast[train]'."
+        )
+    version, _, device = done.stdout.strip().partition(" ")
+    return version, device
+
+
+def measure(plan: Plan, parts: Mapping[str, Part], *, device: str, torch: str) -> GpuBench:
+    """Those that may share the GPU first, at the same time; then the others, one by one."""
+    results: dict[str, Result] = {}
+    errors: dict[str, str] = {}
+    seconds: dict[str, float] = {}
+
+    def run(part: str) -> None:
+        begun = time.monotonic()
+        try:
+            result = results[part] = parts[part](plan)
+            if isinstance(result, Recoveries | Restarts) and result.failure:
+                errors[part] = result.failure
+        except Failed as failure:
+            errors[part] = str(failure)
+        except Exception:  # a defect in one part must not cost the others' results
+            errors[part] = traceback.format_exc()
+        seconds[part] = time.monotonic() - begun
+        plan.tell(f"{part}: {'failed' if part in errors else 'done'} after {seconds[part]:.0f} s")
+        if part in errors:
+            plan.tell(errors[part])
+
+    with ThreadPoolExecutor(len(TOGETHER)) as pool:
+        list(pool.map(run, (part for part in parts if part in TOGETHER)))
+    for part in parts:
+        if part not in TOGETHER:
+            run(part)
+    return summary(results, errors, seconds, device=device, torch=torch)
+
+
+def _memory_backed() -> Path | None:
+    """For the runs' folders; None: wherever temporary files go."""
+    try:
+        has_room = disk_usage(MEMORY_BACKED).free >= MEMORY_BACKED_BYTES_MIN
+    except OSError:
+        has_room = False
+    return MEMORY_BACKED if has_room else None
+
+
+def _teller() -> Callable[[str], None]:
+    begun = time.monotonic()
+
+    def tell(sentence: str) -> None:
+        minutes, seconds = divmod(int(time.monotonic() - begun), 60)
+        click.echo(f"bench gpu: {minutes}:{seconds:02} {sentence}", err=True)
+
+    return tell
