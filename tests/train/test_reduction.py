@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -69,7 +70,8 @@ def test_one_member_adds_along_the_tree_in_whatever_order_lanes_come(lanes: int,
     assert same(fold.held[root].flats, reference(layout, root))
 
 
-def test_members_add_along_the_tree_whoever_has_which_lanes(together: Together) -> None:
+@pytest.mark.parametrize("is_ordered", [False, True], ids=["gathered at the end", "bucket by bucket"])
+def test_members_add_along_the_tree_whoever_has_which_lanes(together: Together, is_ordered: bool) -> None:
     """Twice, with what was held left as it was: a step that breaks off is reduced again by others."""
 
     @given(st.integers(1, 4), st.sampled_from([1, 2, 8, 16]), st.sampled_from([16, 100, 1 << 20]), st.data())
@@ -95,7 +97,7 @@ def test_members_add_along_the_tree_whoever_has_which_lanes(together: Together) 
             return sums
 
         expected = reference(layout, tree.root(lanes))
-        for sums in together(size, reduce):
+        for sums in together(size, reduce, is_ordered=is_ordered):
             assert all(same(flats, expected) for flats in sums)
 
     check()

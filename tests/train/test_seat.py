@@ -120,7 +120,7 @@ class Member:
         self.control = ScriptedControl(name, board)
         gradients = Gradients(self.state, 4, 1)
 
-        def make(store: Rendezvous, rank: int, size: int) -> Any:
+        def make(store: Rendezvous, rank: int, size: int, _superseded: Any) -> Any:
             return group
 
         self.seat = Seat(self.control, self.state, gradients, {"lanes": 4}, make, None)

@@ -1,10 +1,12 @@
-"""A state from one memory to another: whole and verified, or not at all."""
+"""A state from some memories to others: whole and verified, or not at all."""
 
 import copy
 import math
+import queue
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch import nn
@@ -28,27 +30,71 @@ def build(seed: int, steps: int) -> Protected:
     return Protected([model, optimizer, scheduler])
 
 
-def move(group: Any, states: list[Protected], loss: float | None) -> transfer.Header | GroupBroken | None:
-    if group.rank == 0:
-        transfer.send(group, 1, states[0], version=7, loss=loss)
-        return None
-    try:
-        return transfer.receive(group, 0, states[1])
-    except GroupBroken as broken:
-        return broken
+def large(filled: bool) -> Protected:
+    model = nn.ModuleList(nn.Linear(1, transfer.PIECE_BYTES // 8, bias=False) for _ in range(5))
+    model.append(nn.Linear(1, transfer.PIECE_BYTES // 2, bias=False))  # twice a piece
+    if not filled:
+        for parameter in model.parameters():
+            parameter.data.zero_()
+    return Protected([model, torch.optim.SGD(model.parameters(), lr=0.1)])
+
+
+class Move:
+    """The first members' state goes to the others. spoil: changes what a source tells of it."""
+
+    def __init__(
+        self, states: list[Protected], sources: int = 1, spoil: Callable[[bytes], bytes] = lambda told: told
+    ) -> None:
+        self._states = states
+        ranks = range(len(states))
+        self._route = transfer.Route(sources=tuple(ranks[:sources]), receivers=tuple(ranks[sources:]))
+        self._spoil = spoil
+        self._told: dict[tuple[int, int], queue.SimpleQueue[bytes]] = {
+            (source, receiver): queue.SimpleQueue()
+            for source in self._route.sources
+            for receiver in self._route.receivers
+        }
+
+    def __call__(self, group: Any, loss: float | None = 0.5) -> Any:
+        state = self._states[group.rank]
+        if group.rank in self._route.sources:
+            serving = transfer.send(group, self._route, state, 7, loss)
+            for receiver in self._route.receivers:
+                self._told[group.rank, receiver].put(self._spoil(serving.header))
+            return serving
+        headers = [self._told[source, group.rank].get(timeout=20) for source in self._route.sources]
+        try:
+            return transfer.receive(group, self._route, state, headers)
+        except GroupBroken as broken:
+            return broken
 
 
 @pytest.mark.parametrize("loss", [0.5, None, math.inf, math.nan])
 def test_everything_arrives(together: Together, loss: float | None) -> None:
     states = [build(1, steps=3), build(2, steps=0)]
     before = states[0].digest()
-    _, header = together(2, lambda group: move(group, states, loss))
+    move = Move(states)
+    _, header = together(2, lambda group: move(group, loss))
     assert header.version == 7
     assert repr(header.loss) == repr(loss)
     assert states[1].digest() == states[0].digest() == before
 
 
-@pytest.mark.parametrize("letter", [0, 1, 2], ids=["header", "outline", "tensors"])
+@pytest.mark.parametrize("sources", [1, 2, 3])
+def test_several_serve_several_at_once_each_its_share(together: Together, sources: int) -> None:
+    states = [large(filled=True)]
+    states += [copy.deepcopy(states[0]) for _ in range(sources - 1)]
+    states += [large(filled=False) for _ in range(2)]
+    sent: list[int] = []
+    together(len(states), Move(states, sources), lambda one: sent.append(one.nbytes))
+    assert {state.digest() for state in states} == {states[0].digest()}
+    whole = sum(parameter.nbytes for parameter in states[0].parameters)
+    outline_and_padding = 64 << 10
+    assert 2 * whole <= sum(sent) < 2 * (whole + outline_and_padding)  # nothing goes twice to anybody
+    assert max(sent) <= transfer.PIECE_BYTES
+
+
+@pytest.mark.parametrize("letter", [0, 1], ids=["outline", "tensors"])
 def test_what_arrives_otherwise_than_it_was_sent_is_refused(together: Together, letter: int) -> None:
     states = [build(1, steps=3), build(2, steps=0)]
     before = states[1].digest()
@@ -59,21 +105,47 @@ def test_what_arrives_otherwise_than_it_was_sent_is_refused(together: Together, 
             sent[10] ^= 0x40
         letters.append(sent)
 
-    _, refused = together(2, lambda group: move(group, states, 0.5), spoil)
+    _, refused = together(2, Move(states), spoil)
     assert isinstance(refused, GroupBroken)
     assert states[1].digest() == before
 
 
-def test_a_large_state_travels_in_several_packs(together: Together) -> None:
-    """And is not copied as a whole to be sent: packs are made while others travel."""
-    large = [nn.Linear(1, transfer.PACK_BYTES // 8, bias=False) for _ in range(5)]
-    states = [
-        Protected([model := nn.ModuleList(large), torch.optim.SGD(model.parameters(), lr=0.1)]),
-        Protected([twin := copy.deepcopy(model), torch.optim.SGD(twin.parameters(), lr=0.1)]),
-    ]
-    for parameter in twin.parameters():
-        parameter.data.zero_()
-    sizes: list[int] = []
-    together(2, lambda group: move(group, states, 0.5), lambda sent: sizes.append(len(sent)))
-    assert sizes[2:] == [transfer.PACK_BYTES, transfer.PACK_BYTES, transfer.PACK_BYTES // 2]
-    assert states[1].digest() == states[0].digest()
+def unreadable(told: bytes) -> bytes:
+    return told[:5]
+
+
+def about_another_outline(told: bytes) -> bytes:
+    header = msgspec.msgpack.decode(told, type=transfer.Header)
+    return msgspec.msgpack.encode(msgspec.structs.replace(header, skeleton_digest=bytes(32)))
+
+
+def about_other_pieces(told: bytes) -> bytes:
+    header = msgspec.msgpack.decode(told, type=transfer.Header)
+    return msgspec.msgpack.encode(msgspec.structs.replace(header, fingerprints=header.fingerprints[1:]))
+
+
+@pytest.mark.parametrize("spoil", [unreadable, about_another_outline, about_other_pieces])
+def test_what_is_not_as_it_was_told_is_refused(together: Together, spoil: Callable[[bytes], bytes]) -> None:
+    states = [build(1, steps=3), build(2, steps=0)]
+    before = states[1].digest()
+    _, refused = together(2, Move(states, spoil=spoil))
+    assert isinstance(refused, GroupBroken)
+    assert states[1].digest() == before
+
+
+def test_what_a_lane_moves_meanwhile_is_sent_as_it_was(together: Together) -> None:
+    """A source goes on computing: BatchNorm's statistics move in a lane, and back at its end."""
+    states = [build(1, steps=3), build(2, steps=0)]
+    before = states[0].digest()
+    move = Move(states)
+
+    def compute_meanwhile(group: Any) -> Any:
+        came_of_it = move(group)
+        if group.rank == 0:
+            for buffer in states[0].moving:
+                assert buffer.tensor is not None
+                buffer.tensor.add_(1)
+        return came_of_it
+
+    together(2, compute_meanwhile)
+    assert states[1].digest() == before

@@ -61,7 +61,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     launcher: its process. node: its name; empty: the agent takes the host's. command: the script, ready to
     be started. checkpoints: the directory; checkpoint_every: so many steps. role: what torchrun calls so.
     address: where others reach this node; empty: as the way to the coordinator tells. log_directory: where to
-    write the members' lines, too.
+    write the members' lines, too. local: which of the launcher's nodes this is, and how many they are: they
+    share this machine's GPUs.
     """
 
     launcher: int
@@ -76,6 +77,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     role: str = "default"
     address: str = ""
     log_directory: str = ""
+    local: tuple[int, int] = (0, 1)
 
 
 def encoded(assignment: Assignment) -> bytes:
@@ -175,6 +177,7 @@ class Agent:
             "HOLDFAST_COORDINATOR": f"{assignment.host}:{assignment.port}",
             "HOLDFAST_TOKEN": assignment.token,
             "HOLDFAST_CHECKPOINTS": assignment.checkpoints,
+            "HOLDFAST_LOCAL_NODE": "{}/{}".format(*assignment.local),
             **({"HOLDFAST_CHECKPOINT_EVERY": str(every)} if every else {}),
         }
 

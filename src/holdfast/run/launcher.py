@@ -297,8 +297,9 @@ def _assignments(order: Order, site: Site, run: str, names: Sequence[str]) -> li
             role=order.role,
             address=order.address or site.address,
             log_directory=log_directory,
+            local=(number, len(names)),
         )
-        for name in names
+        for number, name in enumerate(names)
     ]
 
 

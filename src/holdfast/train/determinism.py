@@ -1,5 +1,6 @@
 """Kernels that give the same bits every time: asked of torch, and told of where there are none."""
 
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -23,7 +24,9 @@ def require(wanted: bool, device: torch.device) -> None:
     _deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # costs time
     if device.type == "cuda":
         torch.backends.cudnn.benchmark = False
-    if not wanted:
+    if wanted:
+        _fix_compiler()
+    else:
         _tell("deterministic=False: the same bits after a failure, or with other members, are not promised.")
         warnings.showwarning = _naming_operations(warnings.showwarning)
 
@@ -37,6 +40,14 @@ def mistake_in(error: BaseException) -> InputError | None:
         f"{operation} has no deterministic kernel on this device: the same bits cannot be promised.",
         hint="Replace the operation, or go on without the promise: protect(deterministic=False).",
     )
+
+
+def _fix_compiler() -> None:
+    """Have torch.compile choose kernels by rule: it would time them, and choose others in each process."""
+    os.environ.setdefault("TORCHINDUCTOR_DETERMINISTIC", "1")  # is read when the compiler is loaded
+    settings = sys.modules.get("torch._inductor.config")
+    if settings is not None and hasattr(settings, "deterministic"):
+        settings.deterministic = True  # type: ignore[attr-defined]
 
 
 def _naming_operations(show: Callable[..., Any]) -> Callable[..., Any]:

@@ -155,9 +155,11 @@ class Gradients:
                 f"Lane {lane.index} had {lane.backwards} calls of lane.backward(), not {self._accumulate}.",
                 hint="Call lane.backward(loss) in every lane; protect(accumulate=N) sets how often.",
             )
-        lane.sheet.pending[lane.index] = pending
+        # Filled, because what is assigned is copied from the host, which then waits for the device.
+        lane.sheet.pending[lane.index : lane.index + 1].fill_(pending)
         if self._last:
-            lane.sheet.told[:, lane.index] = torch.tensor(told)
+            for place, value in zip(lane.sheet.told, told, strict=True):
+                place[lane.index : lane.index + 1].fill_(value)
         self._write_used(lane.sheet, lane.used)
         self._check_buffers()
         with torch.no_grad():
@@ -175,7 +177,7 @@ class Gradients:
             return
         flags = torch.zeros(len(sheet.gradients))
         flags[sorted(used)] = 1
-        sheet.used.copy_(flags)
+        sheet.used.copy_(flags, non_blocking=True)
 
     # ---- buffers ---------------------------------------------------------------------------------------
 
@@ -240,15 +242,13 @@ class Gradients:
             self._drop_total()
             raise
         self._total = total
-        used = total.used.tolist()  # the one moment in a step when the host waits for the device
-        for parameter, gradient, count in zip(self._state.parameters, total.gradients, used, strict=True):
+        tail = total.tail()
+        for parameter, gradient, count in zip(
+            self._state.parameters, total.gradients, tail.used, strict=True
+        ):
             parameter.grad = gradient if count else None
-        through_s, sending_s = (max(members) for members in total.told.tolist())
-        return Sum(
-            losses=tuple(total.losses.tolist()),
-            pending=tuple(int(number) for number in total.pending.tolist()),
-            latest=(through_s, sending_s),
-        )
+        through_s, sending_s = tail.told
+        return Sum(losses=tail.losses, pending=tail.pending, latest=(through_s, sending_s))
 
     def _reduce(self, reduction: Reduction | None) -> Sheet:
         failure, self._failure = self._failure, None

@@ -1,6 +1,7 @@
-"""A generation's process group: tensors between members' memories, and a way out of it from another thread.
+"""A generation's group: tensors between members' memories, and a way out of it from another thread.
 
 Groups are made directly, beside torch's global ones, so that a script may still have its own default group.
+On GPUs they are NCCL's (nccl.py); here is what all of them have in common, and gloo's, for main memory.
 gloo's `abort` does not wake an operation that waits for a living peer, and a group that is merely dropped
 waits for its operations. So `GlooGroup.abort` shuts down exactly the group's sockets, upon which every
 operation fails at once, here and at the other end.
@@ -11,7 +12,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import timedelta
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
@@ -71,6 +72,13 @@ class Group(Protocol):
 
     @property
     def size(self) -> int: ...
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether a wait only orders the device, and never holds up the host."""
+
+    def along(self) -> AbstractContextManager[None]:
+        """What is computed in this block is ordered with the exchanges, behind what was computed so far."""
 
     def exchange(self, sends: Sequence[Transfer], receives: Sequence[Transfer], tag: int) -> Work:
         """Begin sending and receiving. All members call it with the same tags in the same order; between two
@@ -148,6 +156,8 @@ def form(make: Callable[[], Group], superseded: Callable[[], bool]) -> Group:
 class GlooGroup:
     """gloo over TCP, for tensors in main memory."""
 
+    is_ordered = False
+
     def __init__(self, store: Rendezvous, *, rank: int, size: int, address: str) -> None:
         self.rank = rank
         self.size = size
@@ -165,6 +175,9 @@ class GlooGroup:
         self._shutting = threading.Lock()
         self._is_shut = False
         self._watched: list[socket.socket] | None = None
+
+    def along(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def exchange(self, sends: Sequence[Transfer], receives: Sequence[Transfer], tag: int) -> Work:
         if self._aborted.is_set():
@@ -231,111 +244,6 @@ class _GlooWork:
         try:
             for work in self._works:
                 work.wait(timedelta(seconds=OPERATION_TIMEOUT_S))
-        except RuntimeError as error:
-            raise _broken(error) from None
-
-
-class StagedGroup:
-    """Another group's transport for tensors on a GPU, by way of main memory: for members that share a
-    GPU, which NCCL refuses.
-    """
-
-    def __init__(self, group: Group) -> None:
-        self._group = group
-        self.rank = group.rank
-        self.size = group.size
-
-    def exchange(self, sends: Sequence[Transfer], receives: Sequence[Transfer], tag: int) -> Work:
-        outgoing = [(tensor.to("cpu"), peer) for tensor, peer in sends]
-        incoming = [(torch.empty(tensor.shape, dtype=tensor.dtype), peer) for tensor, peer in receives]
-        work = self._group.exchange(outgoing, incoming, tag)
-        targets = [tensor for tensor, _ in receives]
-        return _StagedWork(work, targets, [tensor for tensor, _ in incoming], outgoing)
-
-    def settle(self) -> None:
-        self._group.settle()
-
-    def sending(self) -> tuple[Sending, ...]:
-        return self._group.sending()
-
-    def abort(self) -> None:
-        self._group.abort()
-
-    def close(self) -> None:
-        self._group.close()
-
-
-class _StagedWork:
-    def __init__(
-        self, work: Work, targets: list[torch.Tensor], arrived: list[torch.Tensor], kept: list[Transfer]
-    ) -> None:
-        self._work = work
-        self._targets = targets
-        self._arrived = arrived
-        self._kept = kept  # alive until they are sent
-
-    def wait(self) -> None:
-        self._work.wait()
-        for target, arrived in zip(self._targets, self._arrived, strict=True):
-            target.copy_(arrived)
-        self._kept = []
-
-
-class NcclGroup:
-    """NCCL, for members with a GPU each."""
-
-    def __init__(self, store: Rendezvous, *, rank: int, size: int, device: torch.device) -> None:
-        self.rank = rank
-        self.size = size
-        self._device = device
-        self._aborted = threading.Event()
-        options = dist.ProcessGroupNCCL.Options()
-        options._timeout = timedelta(seconds=OPERATION_TIMEOUT_S)
-        self._backend: Any = dist.ProcessGroupNCCL(store, rank, size, options)
-        self._group: Any = dist.ProcessGroup(store, rank, size)
-        self._group._set_default_backend(dist.ProcessGroup.BackendType.NCCL)
-        self._backend._set_sequence_number_for_group()
-        self._group._register_backend(device, dist.ProcessGroup.BackendType.NCCL, self._backend)
-
-    def exchange(self, sends: Sequence[Transfer], receives: Sequence[Transfer], tag: int) -> Work:
-        try:
-            self._group._start_coalescing(self._device)
-            for tensor, peer in receives:
-                self._group.recv([tensor], peer, tag)
-            for tensor, peer in sends:
-                self._group.send([tensor], peer, tag)
-            work = self._group._end_coalescing(self._device)
-        except RuntimeError as error:
-            raise _broken(error) from None
-        return _NcclWork(work)
-
-    def settle(self) -> None:
-        torch.cuda.current_stream(self._device).synchronize()
-        if self._aborted.is_set():  # the kernels ended, but not with a result
-            raise GroupBroken("the group was aborted")
-
-    def sending(self) -> tuple[Sending, ...]:
-        """NCCL does not tell."""
-        return ()
-
-    def abort(self) -> None:
-        self._aborted.set()
-        self._backend.abort()
-
-    def close(self) -> None:
-        self.abort()
-        self._group = None
-
-
-class _NcclWork:
-    def __init__(self, work: Any) -> None:
-        self._work = work
-
-    def wait(self) -> None:
-        """Orders the current stream behind the operation; the host does not wait."""
-        try:
-            if self._work is not None:
-                self._work.wait()
         except RuntimeError as error:
             raise _broken(error) from None
 

@@ -22,12 +22,14 @@ from holdfast.train.checkpoint import DirectoryCheckpoints, Happened, Writer
 from holdfast.train.control import Alone, Control, Coordinated
 from holdfast.train.failures import DeviceFailure, device_failure
 from holdfast.train.gradients import Gradients
-from holdfast.train.group import GlooGroup, Group, NcclGroup, Rendezvous, StagedGroup
+from holdfast.train.group import GlooGroup, Group, Rendezvous
 from holdfast.train.measures import Collections
+from holdfast.train.nccl import NcclGroup, pose, warm_up
 from holdfast.train.protected import Protected, digest
-from holdfast.train.seat import RunOver, Seat
+from holdfast.train.seat import MakeGroup, RunOver, Seat
 from holdfast.train.steps import Loop, Settings, Step
 
+LOOPBACK = "127.0.0.1"
 JOIN_SEED = 0
 """What every member's generators begin with, so that every one of them builds the same model."""
 
@@ -66,7 +68,7 @@ class Run:
         self._loop: Loop | None = None
         self._before: Any = None
         self._is_entered = False
-        self.device = _device(admitted)
+        self.device = _device(admitted.slot, admitted.slots)
 
     @property
     def member(self) -> str:
@@ -134,7 +136,7 @@ class Run:
         )
         checkpoints, writer = self._checkpoints()
         gradients = Gradients(state, lanes, accumulate)
-        make_group = self._maker(state.device)
+        make_group = _maker(state.device)
         identity = {"lanes": lanes, "seed": seed, "threads": setup.threads}
         self._seat = Seat(self._control, state, gradients, identity, make_group, checkpoints)
         settings = Settings(lanes=lanes, seed=seed, clip_norm=clip_norm, on_commit=on_commit)
@@ -173,18 +175,6 @@ class Run:
                 size_bytes=size_bytes,
             )
         )
-
-    def _maker(self, device: torch.device) -> Callable[[Rendezvous, int, int], Group]:
-        address = os.environ.get("HOLDFAST_ADDRESS", "127.0.0.1")
-        shared = device.type == "cuda" and torch.cuda.device_count() < self._admitted.slots
-
-        def make(store: Rendezvous, rank: int, size: int) -> Group:
-            if device.type == "cuda" and not shared:
-                return NcclGroup(store, rank=rank, size=size, device=device)
-            gloo = GlooGroup(store, rank=rank, size=size, address=address)
-            return StagedGroup(gloo) if device.type == "cuda" else gloo
-
-        return make
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
@@ -255,13 +245,35 @@ class State:
         return self._loop.steps(total)
 
 
-def _device(admitted: wire.Admitted) -> torch.device:
+def _maker(device: torch.device) -> MakeGroup:
+    """Groups for tensors on this device."""
+    address = os.environ.get("HOLDFAST_ADDRESS", LOOPBACK)
+
+    def make(store: Rendezvous, rank: int, size: int, superseded: Callable[[], bool]) -> Group:
+        if device.type == "cuda":
+            return NcclGroup(store, rank=rank, size=size, device=device, superseded=superseded)
+        return GlooGroup(store, rank=rank, size=size, address=address)
+
+    return make
+
+
+def _device(slot: int, slots: int) -> torch.device:
     """This slot's GPU; one that several slots share where there are too few; the CPU where there is none."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
-    device = torch.device("cuda", admitted.slot % torch.cuda.device_count())
+    node, nodes = _local_node()
+    count = torch.cuda.device_count()
+    if nodes * slots > count:
+        pose(os.environ.get("HOLDFAST_MEMBER", ""), os.environ.get("HOLDFAST_ADDRESS", LOOPBACK))
+    device = torch.device("cuda", (node * slots + slot) % count)
     torch.cuda.set_device(device)
     return device
+
+
+def _local_node() -> tuple[int, int]:
+    """Which of the run's nodes on this machine this is, and how many they are."""
+    node, _, nodes = os.environ.get("HOLDFAST_LOCAL_NODE", "0/1").partition("/")
+    return int(node), int(nodes)
 
 
 def _kind(device: torch.device) -> str:
@@ -274,19 +286,34 @@ def _own_recorder() -> Recorder:
     return Recorder(home(os.environ) / JOURNAL_DIRECTORY, run=name)
 
 
+WARM_WIDTH = 256
+WARM_HEADS = 4
+
+
 def _warm_up() -> None:
     """Do once, on nothing, what the first step does, so that all of torch that it needs is loaded.
 
     Optimizers import the compiler's front end when first used, which alone takes longer than a recovery may.
+    On a GPU, where it is clear which one it will be, also its context, the usual kernels and NCCL.
     """
-    device = "cuda" if torch.cuda.is_available() and torch.cuda.device_count() == 1 else "cpu"
-    layers = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8), torch.nn.GELU())
-    model = layers.to(device)  # a GPU's context as well, where it is clear which GPU that will be
+    slots = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    is_clear = torch.cuda.is_available() and (slots == 1 or torch.cuda.device_count() == 1)
+    device = _device(0, slots) if is_clear else torch.device("cpu")
+    layers = torch.nn.Sequential(
+        torch.nn.Embedding(16, WARM_WIDTH),
+        torch.nn.TransformerEncoderLayer(WARM_WIDTH, WARM_HEADS, activation="gelu", batch_first=True),
+    )
+    model = layers.to(device)
     optimizer = torch.optim.AdamW(model.parameters())
-    model(torch.randn(4, 8, device=device)).sum().backward()
+    with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+        loss = model(torch.zeros(2, 8, dtype=torch.int64, device=device)).float().log_softmax(-1).mean()
+    loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     digest(optimizer.state_dict())
+    if device.type == "cuda":
+        warm_up(device)
+        torch.cuda.empty_cache()
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

@@ -89,7 +89,8 @@ class CudaWatch:
         return event
 
     def seconds(self, since: torch.cuda.Event, until: torch.cuda.Event) -> float:
-        until.synchronize()  # is called at the end of a reduction, which the host has waited for anyway
+        if not until.query():  # type: ignore[no-untyped-call] # is asked a step later, when both are long past
+            until.synchronize()
         return float(since.elapsed_time(until)) / 1e3
 
 
@@ -134,6 +135,7 @@ class Measures:
         self._idle_s = _Idle()
         self._handed_s: float | None = None
         self._undivided: _Cycle | None = None
+        self._unread: Callable[[], _Cycle] | None = None
 
     def report(self) -> Spent | None:
         """All that was measured since the member began; None before the first step."""
@@ -142,7 +144,7 @@ class Measures:
     def restart(self, ask: AskConnections) -> None:
         """A generation was formed: there is no reduction that all of its members saw end."""
         self._connections = _Connections(ask)
-        self._ended = self._undivided = None
+        self._ended = self._undivided = self._unread = None
 
     def handed(self) -> None:
         """The script has its step: what it does before its lanes is counted as fetching data."""
@@ -160,7 +162,7 @@ class Measures:
 
     def told(self) -> Told:
         """What the others must know of the step before; zeros where there is nothing to tell."""
-        last = self._undivided
+        last = self._last()
         return (0.0, 0.0) if last is None else (last.through_s, last.sending_s)
 
     def arrived(self) -> None:
@@ -169,22 +171,32 @@ class Measures:
 
     def reduced(self, latest: Told) -> None:
         """The reduction is over. latest: the largest of what members told of the step before."""
-        begun, self._ended = self._ended, self._watch.mark()
-        if self._undivided is not None:
-            parts = self._undivided.divided(latest)
+        begun, arrived, ended = self._ended, self._arrived, self._watch.mark()
+        self._ended = ended
+        last = self._last()
+        if last is not None:
+            parts = last.divided(latest)
             collecting_s = self._collections.total_s if self._collections is not None else 0.0
             self._spent = _sum(self._spent, parts, collecting_s, self._connections.resent())
         self._connections.count_step()
         idle_s, self._idle_s = self._idle_s, _Idle(fetched_before=FETCHING.total_s)
         if begun is None:
             return
-        self._undivided = _Cycle(
-            through_s=self._watch.seconds(begun, self._arrived),
-            reduction_s=self._watch.seconds(self._arrived, self._ended),
-            data_s=idle_s.before_lanes + FETCHING.total_s - idle_s.fetched_before,
+        data_s = idle_s.before_lanes + FETCHING.total_s - idle_s.fetched_before
+        sending_s = self._connections.sending_s
+        self._unread = lambda: _Cycle(
+            through_s=self._watch.seconds(begun, arrived),
+            reduction_s=self._watch.seconds(arrived, ended),
+            data_s=data_s,
             checkpoint_s=idle_s.checkpoint,
-            sending_s=self._connections.sending_s,
+            sending_s=sending_s,
         )
+
+    def _last(self) -> "_Cycle | None":
+        """The last step that was measured. It is read late: by then a GPU has come to the end of it."""
+        if self._unread is not None:
+            self._undivided, self._unread = self._unread(), None
+        return self._undivided
 
     def close(self) -> None:
         if self._collections is not None:

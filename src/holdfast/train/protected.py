@@ -9,6 +9,7 @@ import hashlib
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -157,15 +158,14 @@ class Protected:
 
     def parts(self) -> dict[str, str]:
         """A digest of each part, by a name that a person recognises."""
-        digests: dict[str, str] = {}
+        parts: dict[str, Any] = {}
         for number, (thing, part) in enumerate(zip(self._things, self.tree(), strict=True)):
             name = f"{type(thing).__name__} {number}"
             if isinstance(thing, nn.Module):
-                for key, value in part.items():
-                    digests[f"{name}: {key}"] = digest(value)
+                parts |= {f"{name}: {key}": value for key, value in part.items()}
             else:
-                digests[name] = digest(part)
-        return digests
+                parts[name] = part
+        return dict(zip(parts, digests(list(parts.values())), strict=True))
 
     def digest(self) -> str:
         """Of every byte that is protected: equal where the state is and, but for chance, only there."""
@@ -316,15 +316,20 @@ def digest(tree: Any) -> str:
     """Of structure and contents: over fingerprints of the tensors, which are computed where the tensors are,
     because a cryptographic hash of them would take minutes where this takes a fraction of a second.
     """
-    return digest_of(*take_apart(tree))
+    return digests([tree])[0]
 
 
-def digest_of(skeleton: bytes, tensors: Sequence[torch.Tensor]) -> str:
-    """The digest of a tree that is taken apart already."""
-    total = hashlib.sha256(skeleton_text(skeleton))
-    for tensor in tensors:
-        total.update(str(fingerprint(tensor)).encode())
-    return total.hexdigest()
+def digests(trees: Sequence[Any]) -> list[str]:
+    """Of several trees at once: the host waits for a device once, and not for every tensor."""
+    apart = [take_apart(tree) for tree in trees]
+    prints = iter(fingerprints([tensor for _, tensors in apart for tensor in tensors]))
+    found = []
+    for skeleton, tensors in apart:
+        total = hashlib.sha256(skeleton_text(skeleton))
+        for _ in tensors:
+            total.update(str(next(prints)).encode())
+        found.append(total.hexdigest())
+    return found
 
 
 def skeleton_text(skeleton: bytes) -> bytes:
@@ -356,15 +361,53 @@ def fingerprint(tensor: torch.Tensor) -> int:
     Integer arithmetic: the same on every device and for every number of threads. Words of 32 bits have
     weights of 32, so that no bit of a product is lost: a sign counts as much as any other bit.
     """
-    raw = bytes_of(tensor)
-    whole = raw.numel() // 4 * 4
-    total = sum(byte << 8 * position for position, byte in enumerate(raw[whole:].tolist()))
-    if raw.storage_offset() % 4:  # the beginning of no word
-        raw = raw.clone()
-    words = raw[:whole].view(torch.int32)
-    for part in _weighed(words).tolist():
-        total = (total * 1_000_003 + part + 1) % (1 << 64)
-    return int(total)
+    return fingerprints([tensor])[0]
+
+
+def fingerprints(tensors: Sequence[torch.Tensor]) -> list[int]:
+    """Of each one, on whichever device it is."""
+    found = [0] * len(tensors)
+    places: dict[torch.device, list[int]] = {}
+    for number, tensor in enumerate(tensors):
+        places.setdefault(tensor.device, []).append(number)
+    for numbers in places.values():
+        raws = [bytes_of(tensors[number]) for number in numbers]
+        folds = folded([weights(_whole_words(raw)) for raw in raws], [_rest(raw) for raw in raws])
+        for number, fold in zip(numbers, folds, strict=True):
+            found[number] = fold
+    return found
+
+
+def _whole_words(raw: torch.Tensor) -> torch.Tensor:
+    words = raw[: raw.numel() // 4 * 4]
+    return words.clone() if words.storage_offset() % 4 else words  # it must begin where a word does
+
+
+def _rest(raw: torch.Tensor) -> int:
+    """What is left behind the last whole word, as a number."""
+    rest = raw[raw.numel() // 4 * 4 :]
+    return sum(byte << 8 * position for position, byte in enumerate(rest.tolist())) if len(rest) else 0
+
+
+def weights(raw: torch.Tensor) -> torch.Tensor:
+    """What a fingerprint is made of, on the tensor's own device, of bytes that are whole words."""
+    return _weighed(raw.view(torch.int32))
+
+
+def folded(weights_of: Sequence[torch.Tensor], rests: Sequence[int] | None = None) -> tuple[int, ...]:
+    """The fingerprints of several pieces of one device's memory, which the host waits for once.
+
+    rests: what each of them has beyond whole words.
+    """
+    if not weights_of:
+        return ()
+    numbers = iter(torch.cat(list(weights_of)).tolist())
+    totals = []
+    for one, total in zip(weights_of, rests or [0] * len(weights_of), strict=True):
+        for part in islice(numbers, len(one)):
+            total = (total * 1_000_003 + part + 1) % (1 << 64)
+        totals.append(total)
+    return tuple(totals)
 
 
 def _weighed(words: torch.Tensor) -> torch.Tensor:

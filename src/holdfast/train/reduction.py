@@ -3,7 +3,8 @@
 Every member owns a slice of each bucket. It receives that slice of every subtree that others hold, adds them
 up in tree order, and sends the result to all. With one subtree a member this moves as many bytes as a ring
 all-reduce. Its operations are begun as buckets become ready, in one order on all members, and completed in
-`finish`.
+`finish`. On a GPU, where waiting costs the host nothing, a bucket's sums are shared as soon as it is
+launched, so that all of it overlaps with the backward pass; otherwise they are shared in `finish`.
 """
 
 from collections.abc import Sequence
@@ -24,8 +25,9 @@ class Reduction:
         self._layout = layout
         self._nodes = nodes
         self._order = _additions(tree.root(layout.lanes), {node for held in nodes for node in held})
-        self._scratch: dict[int, dict[tree.Node, torch.Tensor]] = {}
+        self._scratch: dict[object, dict[tree.Node, torch.Tensor]] = {}
         self._arriving: dict[int, Work] = {}
+        self._gathering: list[Work] = []
         self._held: dict[tree.Node, Sheet] = {}
         self._total: Sheet | None = None
 
@@ -33,10 +35,30 @@ class Reduction:
         """A step: what this rank holds (each bucket complete when it is launched), and where the sum goes."""
         self._held = held
         self._total = total
-        self._arriving.clear()
+        self.drop()
 
     def launch(self, bucket: int) -> None:
         """The bucket is complete in everything this rank holds: send others their slices of it."""
+        with self._group.along():
+            self._scatter(bucket)
+            if self._group.is_ordered:
+                self._gathering.append(self._gather(bucket))
+
+    def finish(self) -> None:
+        """Every bucket is launched: add up, and share the result. Raises `GroupBroken`."""
+        gathering, self._gathering = self._gathering, []
+        if not self._group.is_ordered:
+            gathering = [self._gather(bucket) for bucket in range(self._layout.buckets)]
+        for work in gathering:
+            work.wait()
+        self._group.settle()
+
+    def drop(self) -> None:
+        """The group is aborted: let go of what was under way, so that nothing writes into our memory."""
+        self._arriving.clear()
+        self._gathering.clear()
+
+    def _scatter(self, bucket: int) -> None:
         assert self._total is not None
         own = [self._held[node].flats[bucket] for node in self._nodes[self._group.rank]]
         slices = self._slices(self._total.flats[bucket].numel())
@@ -49,17 +71,6 @@ class Reduction:
             if slices[peer]:
                 sends += [(_part(flat, slices[peer]), peer) for flat in own]
         self._arriving[bucket] = self._group.exchange(sends, receives, 2 * bucket)
-
-    def finish(self) -> None:
-        """Every bucket is launched: add up, and share the result. Raises `GroupBroken`."""
-        gathering = [self._gather(bucket) for bucket in range(self._layout.buckets)]
-        for work in gathering:
-            work.wait()
-        self._group.settle()
-
-    def drop(self) -> None:
-        """The group is aborted: let go of what was under way, so that nothing writes into our memory."""
-        self._arriving.clear()
 
     def _gather(self, bucket: int) -> Work:
         assert self._total is not None
@@ -75,7 +86,7 @@ class Reduction:
 
     def _add(self, bucket: int, mine: range, result: torch.Tensor) -> None:
         """Add up the slice, in place in what was received: what this rank holds itself must stay."""
-        values = dict(self._scratch[bucket])
+        values = dict(self._scratch_for(bucket, result, mine))
         received = set(values)
         for node in self._nodes[self._group.rank]:
             values[node] = _part(self._held[node].flats[bucket], mine)
@@ -92,11 +103,13 @@ class Reduction:
                 received.add(node)
 
     def _scratch_for(self, bucket: int, like: torch.Tensor, mine: range) -> dict[tree.Node, torch.Tensor]:
-        if bucket not in self._scratch:
+        """Where the slices arrive. Buckets of one size share it where they come one after the other."""
+        key = (like.dtype, len(mine)) if self._group.is_ordered else bucket
+        if key not in self._scratch:
             remote = [node for peer in self._peers() for node in self._nodes[peer]]
             memory = torch.empty(len(remote), len(mine), dtype=like.dtype, device=like.device)
-            self._scratch[bucket] = dict(zip(remote, memory, strict=True))
-        return self._scratch[bucket]
+            self._scratch[key] = dict(zip(remote, memory, strict=True))
+        return self._scratch[key]
 
     def _peers(self) -> list[int]:
         """Everybody else, beginning with the next rank, so that no member is everyone's first."""

@@ -17,12 +17,12 @@ from holdfast.train import transfer, tree
 from holdfast.train.checkpoint import Checkpoints
 from holdfast.train.control import Control
 from holdfast.train.gradients import Gradients
-from holdfast.train.group import Group, GroupBroken, Rendezvous, Sending, Superseded, form
+from holdfast.train.group import Group, GroupBroken, Rendezvous, Sending, Superseded, Work, form
 from holdfast.train.protected import Protected
 from holdfast.train.reduction import Reduction
 
-MakeGroup = Callable[[Rendezvous, int, int], Group]
-"""A group from its rendezvous, rank and size."""
+MakeGroup = Callable[[Rendezvous, int, int, Callable[[], bool]], Group]
+"""A group from its rendezvous, rank and size, and whether it is no longer wanted."""
 
 
 class RunOver(Exception):
@@ -33,13 +33,14 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """What a member brings into a new generation.
 
     fresh: nothing but what it was built with. held: the lanes of step version + 1 that it has computed.
-    through: its script has left the steps behind.
+    through: its script has left the steps behind. chip: the GPU that it computes on; empty: none.
     """
 
     version: int
     fresh: bool
     held: tuple[int, ...]
     through: bool
+    chip: str = ""
 
 
 class Seat:
@@ -76,6 +77,7 @@ class Seat:
         self._make_group = make_group
         self._checkpoints = checkpoints
         self._group: Group | None = None
+        self._serving: list[Work] = []
 
     @property
     def lost(self) -> bool:
@@ -100,6 +102,8 @@ class Seat:
 
     def say_broken(self, reason: str, operation: str) -> None:
         """operation: what this member could not do."""
+        if self._group is not None:
+            self._group.abort()  # takes time, in which the others get ready
         if not self.lost:
             self._control.say(
                 wire.Broken(
@@ -111,6 +115,7 @@ class Seat:
         self.version = version
         self.loss = loss
         self._fresh = False
+        self._serving.clear()
         self._gradients.forget()
         if self._patched:
             self._deal_evenly()
@@ -127,12 +132,14 @@ class Seat:
             if self.reduction is not None:
                 self.reduction.drop()
             self._group.close()
+        self._serving.clear()
         self._group = self.reduction = None
 
     def _form(self, generation: wire.Generation) -> None:
         begun = time.monotonic()
         self._control.at(self.version + 1, "regroup")
-        self.leave()
+        if not generation.at_boundary:
+            self.leave()
         self.rank, self.size = generation.members.index(self._control.member), len(generation.members)
         self.nodes = len({name.rpartition(".")[0] for name in generation.members})
         if generation.number > 1 and not generation.at_boundary:
@@ -141,9 +148,12 @@ class Seat:
             self._control.strike(self.version + 1, "regroup", self.rank, self.size)
         left = time.monotonic()
         self._publish_standing("standing")
+        # All are there: nobody is in the last exchange any more, which the end of its group might break, and
+        # the making of the next is not begun with one that never comes.
+        standings = self._standings("standing")
+        self.leave()
         if self.size > 1:
             self._group = self._make(generation.number)
-        standings = self._standings("standing")
         formed = time.monotonic()
         if all(standing.fresh for standing in standings):
             self._load_checkpoint()
@@ -168,18 +178,26 @@ class Seat:
         store = Rendezvous(
             lambda key, value: control.publish(number, key, value), lambda key: control.lookup(number, key)
         )
-        group = form(
-            lambda: self._make_group(store, rank, size), lambda: control.superseded(number, forming=True)
-        )
+
+        def superseded() -> bool:
+            return control.superseded(number, forming=True)
+
+        group = form(lambda: self._make_group(store, rank, size, superseded), superseded)
         control.on_superseded(group.abort)
-        if control.superseded(number, forming=True):  # before the line above
+        if superseded():  # before the line above
             group.close()
             raise Superseded
         return group
 
     def _publish_standing(self, key: str) -> None:
         held = tuple(sorted(self._gradients.held))
-        standing = Standing(version=self.version, fresh=self._fresh, held=held, through=self.through)
+        standing = Standing(
+            version=self.version,
+            fresh=self._fresh,
+            held=held,
+            through=self.through,
+            chip=_chip(self._state.device),
+        )
         self._control.publish(self.number, f"{key}/{self.rank}", msgspec.msgpack.encode(standing))
 
     def _standings(self, key: str) -> list[Standing]:
@@ -222,22 +240,22 @@ class Seat:
         }
 
     def _share_state(self, standings: Sequence[Standing]) -> None:
-        """Who is behind takes the state of a member that is not; several of them from several."""
-        top = max(standing.version for standing in standings)
-        sources = [rank for rank, standing in enumerate(standings) if standing.version == top]
-        behind = [rank for rank, standing in enumerate(standings) if standing.version < top]
-        pairs = [(sources[number % len(sources)], rank) for number, rank in enumerate(behind)]
-        if any(self.rank in pair for pair in pairs):
-            self._control.at(self.version + 1, "state")
-            if not self.through:
-                self._control.strike(self.version + 1, "state", self.rank, self.size)
-        for source, receiver in pairs:
-            assert self._group is not None
-            if self.rank == source:
-                transfer.send(self._group, receiver, self._state, self.version, self.loss)
-            elif self.rank == receiver:
-                header = transfer.receive(self._group, source, self._state)
-                self._adopt(header.version, header.loss)
+        """Who is behind takes the state of all members that are not, a share from each."""
+        route = _route(standings)
+        if not route.receivers or self.rank not in route.sources + route.receivers:
+            return
+        assert self._group is not None
+        self._control.at(self.version + 1, "state")
+        if not self.through:
+            self._control.strike(self.version + 1, "state", self.rank, self.size)
+        if self.rank in route.sources:
+            serving = transfer.send(self._group, route, self._state, self.version, self.loss)
+            self._control.publish(self.number, f"state/{self.rank}", serving.header)
+            self._serving = serving.works
+        else:
+            headers = [self._control.lookup(self.number, f"state/{source}") for source in route.sources]
+            header = transfer.receive(self._group, route, self._state, headers)
+            self._adopt(header.version, header.loss)
 
     def _adopt(self, version: int, loss: float | None) -> None:
         self.version = version
@@ -267,6 +285,26 @@ class Seat:
         nodes = [tree.cover(share) for share in shares]
         layout = self._gradients.layout
         self.reduction = Reduction(self._group, layout, nodes) if self._group is not None else None
+
+
+def _route(standings: Sequence[Standing]) -> transfer.Route:
+    """From all that have the highest version to all that do not; of those that share a GPU the first one
+    sends, because it would only take turns with the others.
+    """
+    top = max(standing.version for standing in standings)
+    ahead = {
+        standing.chip or rank: rank
+        for rank, standing in reversed(list(enumerate(standings)))
+        if standing.version == top
+    }
+    return transfer.Route(
+        sources=tuple(sorted(ahead.values())),
+        receivers=tuple(rank for rank, standing in enumerate(standings) if standing.version < top),
+    )
+
+
+def _chip(device: torch.device) -> str:
+    return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""
 
 
 def _first_lines(error: Exception) -> str:

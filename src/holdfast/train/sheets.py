@@ -19,6 +19,8 @@ from holdfast.train import tree
 
 BUCKET_BYTES = {"cpu": 16 << 20, "cuda": 25 << 20}
 """Small enough to overlap with backward, large enough not to pay for beginnings."""
+BUCKETS_MAX = 96
+"""Larger ones rather than more: each adds a few operations to a GPU's queue, which holds about a thousand."""
 ALIGNMENT = 16
 """Elements; keeps every view on a boundary that vector instructions like."""
 TOLD = 2
@@ -36,8 +38,11 @@ class Region:
     stride: tuple[int, ...]
 
     def of(self, flats: Sequence[torch.Tensor]) -> torch.Tensor:
-        flat = flats[self.bucket]
-        return flat.as_strided(self.shape, self.stride, flat.storage_offset() + self.start)
+        return self.inside(flats[self.bucket], self.start)
+
+    def inside(self, flat: torch.Tensor, start: int) -> torch.Tensor:
+        """The same stretch where it begins at `start` of a flat tensor."""
+        return flat.as_strided(self.shape, self.stride, flat.storage_offset() + start)
 
 
 class Layout:
@@ -55,7 +60,8 @@ class Layout:
         self.device = parameters[0].device
         self._sizes: list[int] = []
         self._dtypes: list[torch.dtype] = []
-        self._bucket_bytes = bucket_bytes or BUCKET_BYTES[self.device.type]
+        size_bytes = sum(parameter.nbytes for parameter in parameters)
+        self._bucket_bytes = bucket_bytes or max(BUCKET_BYTES[self.device.type], size_bytes // BUCKETS_MAX)
         self.gradients: list[Region] = [Region(0, 0, (), ())] * len(parameters)
         for index in reversed(range(len(parameters))):  # backward goes from the last to the first
             self.gradients[index] = self._place(parameters[index])
@@ -66,10 +72,12 @@ class Layout:
         if self._dtypes[-1] not in _TAIL_DTYPES:
             self._open(torch.float32)
         tail = len(self._sizes) - 1
+        begun = self._sizes[tail]
         self.losses = self._append(tail, (lanes,))
         self.pending = self._append(tail, (lanes,))
         self.told = self._append(tail, (TOLD, lanes))
         self.used = self._append(tail, (len(parameters),))
+        self.tail = Region(tail, begun, (self._sizes[tail] - begun,), (1,))
         self.moving = [self._place_moving(tensor, tail) for tensor in moving]
         self.early = range(tail)
 
@@ -116,10 +124,21 @@ def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides)) if shape else ()
 
 
+@dataclass(frozen=True)
+class Tail:
+    """The small things of a sheet, on the host. told: the largest of what members tell."""
+
+    losses: tuple[float, ...]
+    pending: tuple[int, ...]
+    told: tuple[float, ...]
+    used: list[float]
+
+
 class Sheet:
     """One lane's contribution, or the sum of several."""
 
     def __init__(self, layout: Layout) -> None:
+        self._layout = layout
         self.flats = layout.flats()
         self.gradients = [region.of(self.flats) for region in layout.gradients]
         self.moving = [region.of(self.flats) for region in layout.moving]
@@ -131,6 +150,21 @@ class Sheet:
     def clear(self) -> None:
         for flat in self.flats:
             flat.zero_()
+
+    def tail(self) -> Tail:
+        """In one copy: the one moment in a step when the host waits for the device."""
+        layout = self._layout
+        memory = layout.tail.of(self.flats).cpu()
+        losses, pending, told, used = (
+            region.inside(memory, region.start - layout.tail.start).tolist()
+            for region in (layout.losses, layout.pending, layout.told, layout.used)
+        )
+        return Tail(
+            losses=tuple(losses),
+            pending=tuple(map(int, pending)),
+            told=tuple(map(max, told)),
+            used=used,
+        )
 
 
 class Fold:

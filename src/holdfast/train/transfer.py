@@ -1,15 +1,17 @@
-"""State from one member's memory to another's, verified at the far end.
+"""State from the memories of some members to those of others, verified at the far end.
 
-The receiver first takes everything into memory of its own and checks it against the sender's digest; only
-then is it put in place. A transfer that breaks off leaves the receiver as it was.
+It is cut into pieces. Whoever has the state sends its share of them, so several serve at once, and goes on
+computing while they travel: nothing changes a state before the next commit, and no commit comes before the
+receivers have it all. What each piece must be is told through the coordinator, which knows its members; the
+group carries only bytes. A receiver takes everything into memory of its own and puts it in place when all of
+it is right. A transfer that breaks off leaves the receiver as it was.
 """
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from itertools import chain
-from typing import Self
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
 
 import msgspec
 import torch
@@ -18,140 +20,222 @@ from holdfast.train import protected
 from holdfast.train.group import Group, GroupBroken, Work
 from holdfast.train.protected import Protected
 
-PACK_BYTES = 16 << 20
-"""Small tensors travel together up to this size; a larger one travels alone, from where it lies."""
-PACKS_UNDER_WAY = 2
-TAG = 1
+PIECE_BYTES = 16 << 20
+"""A larger tensor is cut; smaller ones travel together up to this size."""
+ROUNDS_UNDER_WAY = 2
+"""So many pieces of each source are awaited at once where a wait holds up the host."""
+TAG = 1 << 20
+"""Not one of the reduction's, which may be under way at the same time."""
+WORD_BYTES = 4
+"""Pieces are made of whole words, which their fingerprints are computed of."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """What a receiver must know to take the rest. loss: of the version's step."""
+    """What one source tells of what it sends. loss: of the version's step. fingerprints: of its pieces."""
 
-    skeleton_bytes: int
-    skeleton_digest: str
-    digest: str
     version: int
     loss: float | None
+    skeleton_bytes: int
+    skeleton_digest: bytes
+    fingerprints: tuple[int, ...]
 
 
-HEADER_BYTES = 256
-"""Of which the first two say how many of the others count."""
+@dataclass(frozen=True)
+class Route:
+    """Who sends to whom, by rank. Piece number i comes from source i modulo their number."""
+
+    sources: tuple[int, ...]
+    receivers: tuple[int, ...]
+
+    def share(self, pieces: Sequence["_Piece"], source: int) -> list["_Piece"]:
+        return list(pieces[self.sources.index(source) :: len(self.sources)])
 
 
-def send(group: Group, peer: int, state: Protected, version: int, loss: float | None) -> None:
+@dataclass(frozen=True)
+class Serving:
+    """What is on its way from here. header: for the receivers, by way of the coordinator."""
+
+    header: bytes
+    works: list[Work]
+
+
+def send(group: Group, route: Route, state: Protected, version: int, loss: float | None) -> Serving:
+    """Begin to send this member's share. The state must stay as it is until the receivers have it."""
     skeleton, tensors = protected.take_apart(state.tree())
+    raws = [protected.bytes_of(tensor) for tensor in tensors]
+    moving = {tensor.data_ptr() for buffer in state.moving if (tensor := buffer.tensor) is not None}
+    # Now, and not while lanes are computed, which move some of these and move them back.
+    share = route.share(_pieces(raws), group.rank)
+    packed = [piece.packed(raws, state.device, moving) for piece in share]
     header = Header(
-        skeleton_bytes=len(skeleton),
-        skeleton_digest=_sha256(skeleton),
-        digest=protected.digest_of(skeleton, tensors),
         version=version,
         loss=loss,
+        skeleton_bytes=len(skeleton),
+        skeleton_digest=hashlib.sha256(skeleton).digest(),
+        fingerprints=protected.folded([protected.weights(memory) for memory in packed]),
     )
-    device = state.device
-    packs = (_packed(pack, device) for pack in _packs(tensors))
-    with _Pipeline() as pipeline:
-        for packed in chain((_tensor(_framed(header), device), _tensor(skeleton, device)), packs):
-            pipeline.add(group.exchange([(packed, peer)], [], TAG))
+    if group.rank == route.sources[0]:
+        packed.insert(0, torch.frombuffer(bytearray(skeleton), dtype=torch.uint8).to(state.device))
+    with group.along():
+        works = [group.exchange([(one, peer) for peer in route.receivers], [], TAG) for one in packed]
+    return Serving(msgspec.msgpack.encode(header), works)
 
 
-def receive(group: Group, peer: int, state: Protected) -> Header:
-    """Take over the peer's state. Raises `GroupBroken` and changes nothing where that does not succeed."""
-    device = state.device
-    header = _unframed(protected.memory_of(_receive(group, peer, HEADER_BYTES, device)))
-    skeleton = protected.memory_of(_receive(group, peer, header.skeleton_bytes, device))
-    if _sha256(skeleton) != header.skeleton_digest:  # it is unpickled, which trusts it
-        raise GroupBroken("the outline of the state that arrived is not the one that was sent")
-    tensors = protected.empty_like(skeleton, device)
-    with _Pipeline() as pipeline:
-        for pack in _packs(tensors):
-            arriving = torch.empty(_size_bytes(pack), dtype=torch.uint8, device=device)
-            work = group.exchange([], [(arriving, peer)], TAG)
-            pipeline.add(work, partial(_unpack, arriving, pack))
-    if protected.digest_of(skeleton, tensors) != header.digest:
-        raise GroupBroken("the state that arrived is not the one that was sent")
+def receive(group: Group, route: Route, state: Protected, headers: Sequence[bytes]) -> Header:
+    """Take over the state. headers: of each source. Raises `GroupBroken` and changes nothing where that does
+    not succeed.
+    """
+    told = [_decoded(header) for header in headers]
+    skeleton = _outline(group, route.sources[0], told[0], state.device)
+    tensors = protected.empty_like(skeleton, state.device)
+    arriving = _Arriving(group, [protected.bytes_of(tensor) for tensor in tensors], state.device)
+    with group.along():
+        for pieces in _rounds(route, arriving.pieces):
+            arriving.take(pieces)
+        arriving.complete()
+    group.settle()
+    for source, header in zip(route.sources, told, strict=True):
+        if header.version != told[0].version or arriving.fingerprints(source) != header.fingerprints:
+            raise GroupBroken(f"the state that came from rank {source} is not the one that was sent")
     state.put_back(protected.put_together(skeleton, tensors))
-    return header
+    return told[0]
 
 
-def _framed(header: Header) -> bytes:
-    """Not as JSON, which has no word for a loss that is infinite or not a number."""
-    encoded = msgspec.msgpack.encode(header)
-    return (len(encoded).to_bytes(2, "big") + encoded).ljust(HEADER_BYTES)
-
-
-def _unframed(data: bytes) -> Header:
+def _decoded(header: bytes) -> Header:
     try:
-        return msgspec.msgpack.decode(data[2 : 2 + int.from_bytes(data[:2], "big")], type=Header)
+        return msgspec.msgpack.decode(header, type=Header)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        raise GroupBroken("what arrived is not the beginning of a state") from None
+        raise GroupBroken("what a member told of its state cannot be read") from None
 
 
-class _Pipeline:
-    """A few packs under way at once: the next one is prepared while the last one travels."""
+def _outline(group: Group, source: int, header: Header, device: torch.device) -> bytes:
+    arriving = torch.empty(header.skeleton_bytes, dtype=torch.uint8, device=device)
+    group.exchange([], [(arriving, source)], TAG).wait()
+    group.settle()
+    skeleton = protected.memory_of(arriving)
+    if hashlib.sha256(skeleton).digest() != header.skeleton_digest:  # it is unpickled, which trusts it
+        raise GroupBroken("the outline of the state that arrived is not the one that was sent")
+    return skeleton
 
-    def __init__(self) -> None:
-        self._under_way: deque[tuple[Work, Callable[[], None] | None]] = deque()
 
-    def add(self, work: Work, then: Callable[[], None] | None = None) -> None:
-        self._under_way.append((work, then))
-        if len(self._under_way) > PACKS_UNDER_WAY:
-            self._complete()
+def _rounds(route: Route, pieces: Sequence["_Piece"]) -> Iterator[list[tuple[int, "_Piece"]]]:
+    """One piece from each source at a time."""
+    shares = [[(source, piece) for piece in route.share(pieces, source)] for source in route.sources]
+    for together in zip_longest(*shares):
+        yield [one for one in together if one is not None]
 
-    def _complete(self) -> None:
-        work, then = self._under_way.popleft()
+
+class _Arriving:
+    """Pieces on their way here: weighed and put where they belong as they come."""
+
+    def __init__(self, group: Group, raws: Sequence[torch.Tensor], device: torch.device) -> None:
+        self._group = group
+        self._raws = raws
+        self._device = device
+        self._under_way: deque[tuple[Work, list[tuple[int, _Piece, torch.Tensor]]]] = deque()
+        self._weights: dict[int, list[torch.Tensor]] = {}
+        self.pieces = _pieces(raws)
+
+    def take(self, pieces: Sequence[tuple[int, "_Piece"]]) -> None:
+        expected = [(source, piece, piece.room(self._raws, self._device)) for source, piece in pieces]
+        work = self._group.exchange([], [(room, source) for source, _, room in expected], TAG)
+        self._under_way.append((work, expected))
+        if len(self._under_way) > ROUNDS_UNDER_WAY:
+            self._complete_first()
+
+    def complete(self) -> None:
+        while self._under_way:
+            self._complete_first()
+
+    def _complete_first(self) -> None:
+        work, expected = self._under_way.popleft()
         work.wait()
-        if then is not None:
-            then()
+        for source, piece, room in expected:
+            self._weights.setdefault(source, []).append(protected.weights(room))
+            piece.unpack(room, self._raws)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        while self._under_way and kind is None:
-            self._complete()
+    def fingerprints(self, source: int) -> tuple[int, ...]:
+        return protected.folded(self._weights.get(source, []))
 
 
-def _receive(group: Group, peer: int, size_bytes: int, device: torch.device) -> torch.Tensor:
-    tensor = torch.empty(size_bytes, dtype=torch.uint8, device=device)
-    group.exchange([], [(tensor, peer)], TAG).wait()
-    return tensor
+@dataclass(frozen=True)
+class _Stretch:
+    """Some bytes of one tensor."""
+
+    tensor: int
+    start: int
+    stop: int
+
+    def of(self, raws: Sequence[torch.Tensor]) -> torch.Tensor:
+        return raws[self.tensor][self.start : self.stop]
 
 
-def _unpack(arrived: torch.Tensor, pack: Sequence[torch.Tensor]) -> None:
-    start = 0
-    for tensor in pack:
-        protected.bytes_of(tensor).copy_(arrived[start : start + tensor.nbytes])
-        start += tensor.nbytes
+@dataclass(frozen=True)
+class _Piece:
+    """What travels together. A stretch that is alone travels from where it lies to where it belongs."""
+
+    stretches: tuple[_Stretch, ...]
+
+    def packed(self, raws: Sequence[torch.Tensor], device: torch.device, moving: set[int]) -> torch.Tensor:
+        """The bytes on the device of the group: a copy where they lie elsewhere, or may move meanwhile."""
+        alone = self._alone(raws, device)
+        if alone is not None and raws[self.stretches[0].tensor].data_ptr() not in moving:
+            return alone
+        parts = [stretch.of(raws) for stretch in self.stretches]
+        parts.append(torch.zeros(self._padding, dtype=torch.uint8, device=parts[0].device))
+        return torch.cat(parts).to(device)
+
+    def room(self, raws: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
+        """Where the bytes arrive: in the tensor itself, or in memory for all of them."""
+        alone = self._alone(raws, device)
+        if alone is not None:
+            return alone
+        return torch.empty(self._size_bytes + self._padding, dtype=torch.uint8, device=device)
+
+    def unpack(self, room: torch.Tensor, raws: Sequence[torch.Tensor]) -> None:
+        if self._alone(raws, room.device) is not None:
+            return
+        arrived = room.to(raws[self.stretches[0].tensor].device)
+        start = 0
+        for stretch in self.stretches:
+            part = stretch.of(raws)
+            part.copy_(arrived[start : start + part.numel()])
+            start += part.numel()
+
+    @property
+    def _size_bytes(self) -> int:
+        return sum(stretch.stop - stretch.start for stretch in self.stretches)
+
+    @property
+    def _padding(self) -> int:
+        return -self._size_bytes % WORD_BYTES
+
+    def _alone(self, raws: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor | None:
+        """The one stretch of tensor memory that this piece is, where it can travel as it is."""
+        only = self.stretches[0].of(raws)
+        is_whole = len(self.stretches) == 1 and not self._padding and not only.storage_offset() % WORD_BYTES
+        return only if is_whole and only.device == device else None
 
 
-def _size_bytes(pack: Sequence[torch.Tensor]) -> int:
-    return sum(tensor.nbytes for tensor in pack)
+def _pieces(raws: Sequence[torch.Tensor]) -> list[_Piece]:
+    """The same for equal states: first what is on the device, then what is in main memory."""
+    pieces: list[_Piece] = []
+    for is_host in (False, True):
+        numbers = [number for number, raw in enumerate(raws) if (raw.device.type == "cpu") == is_host]
+        pieces += _cut([_Stretch(number, 0, raws[number].numel()) for number in numbers])
+    return pieces
 
 
-def _packs(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Neighbouring tensors up to `PACK_BYTES` together; the same on both sides."""
-    pack: list[torch.Tensor] = []
+def _cut(stretches: Sequence[_Stretch]) -> Iterator[_Piece]:
+    together: list[_Stretch] = []
     size_bytes = 0
-    for tensor in tensors:
-        if not tensor.nbytes:
-            continue
-        if pack and size_bytes + tensor.nbytes > PACK_BYTES:
-            yield pack
-            pack, size_bytes = [], 0
-        pack.append(tensor)
-        size_bytes += tensor.nbytes
-    if pack:
-        yield pack
-
-
-def _packed(pack: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
-    parts = [protected.bytes_of(tensor).to(device) for tensor in pack]
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def _tensor(data: bytes, device: torch.device) -> torch.Tensor:
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device)
+    for stretch in stretches:
+        for start in range(0, stretch.stop, PIECE_BYTES):
+            part = _Stretch(stretch.tensor, start, min(stretch.stop, start + PIECE_BYTES))
+            if together and size_bytes + part.stop - part.start > PIECE_BYTES:
+                yield _Piece(tuple(together))
+                together, size_bytes = [], 0
+            together.append(part)
+            size_bytes += part.stop - part.start
+    if together:
+        yield _Piece(tuple(together))

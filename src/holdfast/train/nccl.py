@@ -1,0 +1,305 @@
+"""A generation's group on GPUs: NCCL, watched by this process and by nobody else.
+
+The host never waits inside NCCL, so an abort is possible at any moment, from any thread: while the
+communicator is being made, inside an exchange, between two. A death shows in one of two ways: NCCL reports an
+error, or kernels spin until the group is aborted and then end without a result. So nothing that was received
+counts before `settle` has seen the device come to an end of it and the group unbroken.
+"""
+
+import atexit
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+import torch
+
+from holdfast.train import libnccl
+from holdfast.train.group import GroupBroken, Rendezvous, Sending, Superseded, Transfer, Work
+from holdfast.train.sockets import network_sockets
+
+ABORTED = "the group was aborted"
+SPIN_POLLS = 200
+"""An exchange is begun within tens of microseconds: so often it is asked for without a pause."""
+POLL_S = 0.0001
+WATCH_S = 0.00003
+"""Between two looks at a device that exchanges; with what the kernel adds, about 80 microseconds."""
+LAUNCH_S_MAX = 0.05
+"""How long an abort lets an exchange be begun that is about to be. If it takes longer, the device's queue is
+full, and the abort is what makes room in it."""
+FREE_S_MAX = 3.0
+"""How long the end of a process waits for communicators to be freed: NCCL takes half a second for one."""
+UNIQUE_ID_PORT = slice(10, 12)
+"""Of ncclUniqueId: a magic number of eight bytes, then a sockaddr, whose family takes two."""
+
+
+def pose(member: str, address: str) -> None:
+    """Have NCCL take this process for a host of its own, so that members may share a GPU.
+
+    It refuses two ranks with one GPU by comparing hosts and bus addresses. Must be called before NCCL is
+    first used. What the user has set stays.
+    """
+    os.environ.setdefault("NCCL_HOSTID", member)
+    if address.startswith("127."):
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+        os.environ.setdefault("NCCL_IB_DISABLE", "1")
+
+
+class NcclGroup:
+    """Members with a GPU each, or with a share of one.
+
+    superseded: whether the group is not wanted any more; it is asked while the group is being made, which
+    then ends with `Superseded`.
+    """
+
+    is_ordered = True
+
+    def __init__(
+        self,
+        store: Rendezvous,
+        *,
+        rank: int,
+        size: int,
+        device: torch.device,
+        superseded: Callable[[], bool],
+    ) -> None:
+        self.rank = rank
+        self.size = size
+        self._device = device
+        self._nccl = libnccl.library()
+        self._lock = threading.Lock()
+        self._communicator: libnccl.Communicator | None = None
+        self._reason = ""
+        self._kept: list[Sequence[Transfer]] = []
+        self._stopping = threading.Event()
+        self._launch_s = 0.0
+        with torch.cuda.device(device):
+            self._stream = _stream_of(device)
+            self._make(store, superseded)
+        self._launch_s = LAUNCH_S_MAX
+
+    # ---- being made --------------------------------------------------------------------------------------
+
+    def _make(self, store: Rendezvous, superseded: Callable[[], bool]) -> None:
+        unique_id = self._nccl.unique_id() if self.rank == 0 else b""
+        try:
+            if self.rank == 0:
+                store.set("nccl", unique_id)
+            else:
+                unique_id = store.get("nccl")
+            self._communicator = self._nccl.begin(unique_id, rank=self.rank, size=self.size)
+            self._await_host(superseded)
+            self._connect(superseded)
+        except libnccl.NcclError as error:
+            self._give_up(unique_id)
+            raise self._broken(error) from None
+        except BaseException:
+            self._give_up(unique_id)
+            raise
+
+    def _connect(self, superseded: Callable[[], bool]) -> None:
+        """NCCL connects two ranks when they first exchange: here, and not in the middle of a step."""
+        others = [peer for peer in range(self.size) if peer != self.rank]
+        token = torch.full((1,), self.rank, dtype=torch.int32, device=self._device)
+        arrived = torch.full((self.size,), -1, dtype=torch.int32, device=self._device)
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        self._begin([(token, peer) for peer in others], [(arrived[peer], peer) for peer in others])
+        self._await_host(superseded)
+        self._await_device(superseded)
+        self._kept.clear()
+        came = arrived.tolist()
+        if any(came[peer] != peer for peer in others):
+            raise GroupBroken("NCCL connected members that do not belong to each other")
+
+    def _give_up(self, unique_id: bytes) -> None:
+        self.close()
+        if self.rank == 0 and unique_id:
+            # NCCL waits there for the others, in a thread of its own that nothing else ends.
+            port = int.from_bytes(unique_id[UNIQUE_ID_PORT], "big")
+            for _, copy in network_sockets():
+                with suppress(OSError):
+                    is_listening = copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+                    if is_listening and copy.getsockname()[1] == port:
+                        copy.shutdown(socket.SHUT_RDWR)
+
+    # ---- exchanging --------------------------------------------------------------------------------------
+
+    @contextmanager
+    def along(self) -> Iterator[None]:
+        """What is computed in this block is ordered with the exchanges, behind what was computed so far."""
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._stream):
+            yield
+
+    def exchange(self, sends: Sequence[Transfer], receives: Sequence[Transfer], tag: int) -> Work:
+        present = torch.cuda.current_stream(self._device)
+        if present != self._stream:
+            self._stream.wait_stream(present)
+        try:
+            self._begin(sends, receives)
+            self._await_host(_never)
+        except libnccl.NcclError as error:
+            raise self._broken(error) from None
+        return _NcclWork(self, self._stream.record_event())
+
+    def _begin(self, sends: Sequence[Transfer], receives: Sequence[Transfer]) -> None:
+        nccl, stream = self._nccl, self._stream.cuda_stream
+        with self._lock:
+            communicator = self._usable()
+            self._kept += (sends, receives)
+            nccl.group_start()
+            try:
+                for tensor, peer in receives:
+                    if tensor.nbytes:
+                        nccl.receive(communicator, peer, _place(tensor), stream)
+                for tensor, peer in sends:
+                    if tensor.nbytes:
+                        nccl.send(communicator, peer, _place(tensor), stream)
+            finally:
+                nccl.group_end()
+
+    def _await_host(self, superseded: Callable[[], bool]) -> None:
+        """Until NCCL has done on the host what it was told: a thread of its own does it."""
+        polls = 0
+        while not self._is_ready():
+            polls += 1
+            if superseded():
+                raise Superseded
+            time.sleep(0 if polls < SPIN_POLLS else POLL_S)
+
+    def _await_device(self, superseded: Callable[[], bool]) -> None:
+        """Until the device has done all that it was told. The host looks, and watches NCCL meanwhile."""
+        done = self._stream.record_event()
+        while not done.query():
+            self._is_ready()
+            if superseded():
+                raise Superseded
+            time.sleep(WATCH_S)
+
+    def _is_ready(self) -> bool:
+        with self._lock:
+            result = self._nccl.async_error(self._usable())
+        if result not in (libnccl.SUCCESS, libnccl.IN_PROGRESS):
+            raise self._nccl.error(result)
+        return result == libnccl.SUCCESS
+
+    def _usable(self) -> libnccl.Communicator:
+        """With the lock held: nobody frees it meanwhile."""
+        if self._communicator is None:
+            raise GroupBroken(self._reason or ABORTED)
+        return self._communicator
+
+    def _broken(self, error: libnccl.NcclError) -> GroupBroken:
+        """The communicator cannot be used again. Where the device itself has failed, that is raised."""
+        if error.result == libnccl.UNHANDLED_CUDA_ERROR:
+            torch.cuda.synchronize(self._device)
+        self._reason = f"NCCL: {error}"
+        self.abort()
+        return GroupBroken(self._reason)
+
+    def settle(self) -> None:
+        try:
+            self._await_device(_never)
+            self.check()
+        except libnccl.NcclError as error:
+            raise self._broken(error) from None
+        self._kept.clear()
+
+    def check(self) -> None:
+        """Raises `GroupBroken` where the group is broken already."""
+        with self._lock:
+            self._usable()
+
+    def sending(self) -> tuple[Sending, ...]:
+        """NCCL does not tell."""
+        return ()
+
+    # ---- the end -----------------------------------------------------------------------------------------
+
+    def abort(self) -> None:
+        with self._lock:
+            communicator, self._communicator = self._communicator, None
+        if communicator is not None:
+            _free(self._nccl, communicator, self._stopping, self._launch_s)
+
+    def close(self) -> None:
+        is_made = self._communicator is not None
+        self.abort()
+        if is_made or self._kept:
+            self._stopping.wait(2 * LAUNCH_S_MAX)
+            self._stream.synchronize()  # kernels of an aborted group end, and write nothing from then on
+        self._kept.clear()
+
+
+class _NcclWork:
+    def __init__(self, group: NcclGroup, done: torch.cuda.Event) -> None:
+        self._group = group
+        self._done = done
+
+    def wait(self) -> None:
+        """Orders the current stream behind the exchange; the host does not wait."""
+        self._group.check()
+        self._done.wait()
+
+
+def warm_up(device: torch.device) -> None:
+    """Make a communicator of one, so that NCCL and its kernels are loaded on this device."""
+    nccl = libnccl.library()
+    with torch.cuda.device(device):
+        communicator = nccl.begin(nccl.unique_id(), rank=0, size=1)
+        while nccl.async_error(communicator) == libnccl.IN_PROGRESS:
+            time.sleep(POLL_S)
+    _free(nccl, communicator, threading.Event(), 0)
+
+
+_streams: dict[torch.device, torch.cuda.Stream] = {}
+
+
+def _stream_of(device: torch.device) -> torch.cuda.Stream:
+    """One for all generations: what a broken one has left in it comes before what the next one does."""
+    if device not in _streams:
+        _streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return _streams[device]
+
+
+_freeing: set[threading.Thread] = set()
+
+
+def _free(
+    nccl: libnccl.Library, communicator: libnccl.Communicator, stopping: threading.Event, launch_s: float
+) -> None:
+    """Stop and free a communicator, without waiting for it. Nobody else may use it any more.
+
+    stopping: is set when nothing more of it can be begun on the device, or after `launch_s`.
+    """
+
+    def free() -> None:
+        due = time.monotonic() + launch_s
+        while nccl.async_error(communicator) == libnccl.IN_PROGRESS and time.monotonic() < due:
+            time.sleep(POLL_S)
+        stopping.set()
+        nccl.abort(communicator)
+        _freeing.discard(threading.current_thread())
+
+    thread = threading.Thread(target=free, name="holdfast-nccl-free", daemon=True)
+    _freeing.add(thread)
+    thread.start()
+
+
+@atexit.register
+def _await_freed() -> None:
+    """A process that ends while NCCL frees something may crash in it."""
+    due = time.monotonic() + FREE_S_MAX
+    for thread in tuple(_freeing):
+        thread.join(max(0.0, due - time.monotonic()))
+
+
+def _place(tensor: torch.Tensor) -> tuple[int, int]:
+    assert tensor.is_contiguous()
+    return tensor.data_ptr(), tensor.nbytes
+
+
+def _never() -> bool:
+    return False
