@@ -236,8 +236,9 @@ def test_kills_leave_no_trace() -> None:
     assert bench.relaxed.loss_difference_max == 0  # a CPU's kernels are deterministic anyway
 
 
-def test_one_to_four_members_have_the_same_bits() -> None:
-    bench = tiny("--part", "bits", "--steps", "5")
+def test_one_to_four_members_have_the_same_bits(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    bench = tiny("--part", "bits", "--steps", "5", "--logs", str(logs))
     assert (bench.bits_equal, bench.losses_equal, bench.nccl.bits_equal) == (True, True, True)
     assert list(bench.digests) == [
         "one member",
@@ -247,6 +248,8 @@ def test_one_to_four_members_have_the_same_bits() -> None:
         "2 members, one killed",
     ]
     assert any("strikes" in line for line in bench.recovery)
+    assert "completed" in (logs / "2-members-one-killed.log").read_text(encoding="utf-8")
+    assert len(list(logs.iterdir())) == len(bench.digests)
 
 
 def test_recoveries_are_timed_beside_torchruns() -> None:

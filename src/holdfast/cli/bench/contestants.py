@@ -24,6 +24,8 @@ NODES = 2
 UNBOUNDED_STEPS = 1_000_000
 """Peers are ended by the harness, not by their last step."""
 END_GRACE_S = 5.0
+OUTPUT = "output"
+"""The file, in a contestant's folder, of what it prints."""
 LAST_WORDS_LINES = 20
 POLL_INTERVAL_S = 0.05
 RESTARTS_MAX = 5
@@ -168,7 +170,7 @@ class Processes:
         self._folder = folder
         self._starting = threading.Lock()
         self._ending = False
-        self._log = (folder / "output").open("wb")
+        self._log = (folder / OUTPUT).open("wb")
         self._started: list[subprocess.Popen[bytes]] = []
         self._supervisors = []
         self.spared: set[int] = set()
@@ -207,7 +209,7 @@ class Processes:
 
     def output(self) -> str:
         """What they have printed so far, on both streams."""
-        return (self._folder / "output").read_text(encoding="utf-8", errors="replace")
+        return (self._folder / OUTPUT).read_text(encoding="utf-8", errors="replace")
 
     def last_words(self) -> str:
         """The end of what they printed, for a failure's sentence."""

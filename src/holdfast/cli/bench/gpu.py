@@ -51,7 +51,11 @@ EXIT_PART_FAILED = 1
     help="Of the run in which one of them is killed.",
 )
 @click.option(
-    "--kills", default=50, show_default=True, type=click.IntRange(min=2), help="At least so many in one run."
+    "--kills",
+    default=50,
+    show_default=True,
+    type=click.IntRange(min=2),
+    help="Of members and nodes, in one run.",
 )
 @click.option(
     "--repetitions",
@@ -67,6 +71,12 @@ EXIT_PART_FAILED = 1
     type=click.Choice(list(PARTS)),
     help="Measure this part only; may be given more than once.",
 )
+@click.option(
+    "--logs",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Keep what the runs print there, a file each.",
+)
 @click.option("--tiny", "is_tiny", is_flag=True, hidden=True, help="A model for a machine without a GPU.")
 @json_option
 def command(
@@ -75,6 +85,7 @@ def command(
     kills: int,
     repetitions: int,
     parts: tuple[str, ...],
+    logs: Path | None,
     is_tiny: bool,
     as_json: bool,
 ) -> int:
@@ -88,6 +99,8 @@ def command(
             "This machine has no GPU that torch can use.",
             hint="It needs an NVIDIA GPU and torch for CUDA; `holdfast bench recovery` needs none.",
         )
+    if logs is not None:
+        logs.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=_memory_backed()) as place:
         plan = Plan(
             steps=steps,
@@ -99,6 +112,7 @@ def command(
             is_tiny=is_tiny,
             place=Path(place),
             tell=_teller(),
+            logs=logs,
         )
         chosen = {part: way for part, way in PARTS.items() if part in (parts or PARTS)}
         bench = measure(plan, chosen, device=device or "cpu", torch=torch)

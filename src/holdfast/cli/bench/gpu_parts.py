@@ -152,7 +152,7 @@ def _turns(plan: Plan, name: str, backend: str, limit_s: float) -> list[dict[str
     rounds = ROUNDS_TINY if plan.is_tiny else ROUNDS
     plan.tell(f"{name}: {rounds} turns")
     told = ("--size", plan.size, "--rounds", str(rounds), "--compile", backend)
-    with plan.folder() as folder:
+    with plan.folder(name) as folder:
         run = launch(folder, "gpu_steps.py", "--warm", "0", *NO_CHECKPOINTS, told=told)
         completed(run, folder, name, limit_s)
         return msgspec.json.decode((folder / "turns.json").read_bytes(), type=list[dict[str, float]])
@@ -240,7 +240,7 @@ def deterministic(plan: Plan) -> Deterministic:
 
 def _kernels(plan: Plan, name: str, *more: str) -> KernelsSeen:
     plan.tell(f"deterministic: kernels, {name}")
-    with plan.folder() as folder:
+    with plan.folder(f"kernels-{name}") as folder:
         told = ("--size", plan.size, *more)
         completed(script(folder, "gpu_kernels.py", told), folder, f"kernels, {name}", KERNELS_S_MAX)
         return msgspec.json.decode((folder / "kernels.json").read_bytes(), type=KernelsSeen)

@@ -30,8 +30,10 @@ from holdfast.cli.bench.kills import (
 from holdfast.run.wire import FaultKind
 
 NODES = 4
-SETTLE_STEPS = 5
+SETTLE_STEPS = 4
 """Whole steps before each kill, of which the step time is taken."""
+RANK_SETTLE_STEPS = 2
+"""As many of torchrun's: each of them writes a checkpoint."""
 SEED = 1
 QUIET_S = 1.0
 QUIET_LOOKS = 10
@@ -70,7 +72,7 @@ def kill_members(plan: Plan) -> Recoveries:
     """So many workers and nodes of one run. Raises `Failed`."""
     generator = random.Random(SEED)
     training = Training(name="recovery", nodes=NODES, steps=UNBOUNDED_STEPS, size=plan.size, warm=1)
-    with plan.folder() as folder:
+    with plan.folder("recovery") as folder:
         with Processes((members(folder, training),), folder) as processes:
             bout = Bout(folder, processes, generator, plan.tell)
             failure = ""
@@ -143,15 +145,15 @@ def kill_ranks(plan: Plan) -> Restarts:
     generator = random.Random(SEED)
     found: list[Recovery] = []
     failure = ""
-    with plan.folder() as folder:
+    with plan.folder("torchrun") as folder:
         task = Task(python=sys.executable, folder=folder, members=NODES)
         ranks = torchrun(task, script="gpu_ddp.py", more=("--size", plan.size))
         with Processes(ranks, folder) as processes:
             after_ns = 0
             try:
                 for _ in range(min(plan.repetitions, RESTARTS_MAX)):
-                    usual = settled(folder, processes, NODES, after_ns=after_ns, steps=SETTLE_STEPS)
-                    kill = Kill.of_worker(folder, processes, generator, usual[-SETTLE_STEPS:])
+                    usual = settled(folder, processes, NODES, after_ns=after_ns, steps=RANK_SETTLE_STEPS)
+                    kill = Kill.of_worker(folder, processes, generator, usual)
                     resumed = kill.awaited(NODES)
                     after_ns = resumed.at_ns
                     found.append(kill.recovery(resumed))

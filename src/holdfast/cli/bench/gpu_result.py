@@ -32,13 +32,14 @@ TORCHRUN = (
 class Nccl(msgspec.Struct, frozen=True, kw_only=True):
     """Members on NCCL. Times are medians, in seconds. None: its part was not run, or failed.
 
-    version                 NCCL's own, of the members; None: no member said that it used it
+    version                 NCCL's own, of the members that met by it; None: none did
     bits_equal              1, 2, 3 and 4 members ended with the same digest
     kills                   how many members and nodes were struck in one run of 4 members
     kills_bits_equal        that run ended with the digest of an undisturbed one
     steps_lost              in that run: committed steps that it went back behind
     checkpoints_loaded      in that run: how often nobody was left to take the state from
     survivors_lost          in all runs: members lost though neither they nor their node were struck
+    broken_without_loss     in the runs of fixed length: generations that the same members had to leave
     replace_s               SIGKILL of a worker to the next step of all, its place taken by a warm process
     shrink_s                SIGKILL of a whole node to the next step of the others
     ..._beyond_step_s       the same, less one step
@@ -52,6 +53,7 @@ class Nccl(msgspec.Struct, frozen=True, kw_only=True):
     kills_bits_equal: bool | None
     steps_lost: int | None
     checkpoints_loaded: int | None
+    broken_without_loss: int
     survivors_lost: int
     survivors: list[str]
     replace_s: float | None
@@ -150,7 +152,8 @@ def _nccl(found: Sequence[Result]) -> Nccl:
     survivors += killed.survivors_lost if killed else []
     survivors += relaxed.survivors_lost if (relaxed := _of(found, Relaxed)) else []
     return Nccl(
-        version=next((run.nccl for run in runs if run.nccl), None),
+        version=next((run.nccl for run in contests[:MEMBERS_MAX] or runs if run.nccl), None),
+        broken_without_loss=sum("the same members again" in line for run in runs for line in run.said),
         bits_equal=len({contest.digest for contest in contests[:MEMBERS_MAX]}) == 1 if contests else None,
         kills=storm.disturbed.kills if storm else None,
         kills_bits_equal=storm.disturbed.digest == storm.undisturbed.digest if storm else None,
@@ -220,6 +223,7 @@ def _nccl_lines(bench: GpuBench) -> Iterator[str]:
         ("  steps lost", nccl.steps_lost),
         ("  checkpoints loaded", nccl.checkpoints_loaded),
         ("survivors lost, in all runs", nccl.survivors_lost),
+        ("groups broken without a loss", nccl.broken_without_loss),
     )
     yield from _seconds("a worker killed", nccl.replace_s, nccl.replace_beyond_step_s, nccl.phases)
     yield from _seconds("a node killed", nccl.shrink_s, nccl.shrink_beyond_step_s, nccl.shrink_phases)

@@ -6,12 +6,13 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shutil import copyfile
 from statistics import median
 
 import msgspec
 
 from holdfast.cli.bench import losses
-from holdfast.cli.bench.contestants import SCRIPTS, UNBOUNDED_STEPS, Launch, Processes
+from holdfast.cli.bench.contestants import OUTPUT, SCRIPTS, UNBOUNDED_STEPS, Launch, Processes
 from holdfast.cli.bench.kills import Failed, awaited
 
 RUN_S_MAX = 150.0
@@ -29,7 +30,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be measured.
 
     size, storm_size: of the models, as the scripts name them. is_tiny: the machine may have no GPU. place:
-    where the runs have their folders. tell: prints progress.
+    where the runs have their folders. tell: prints progress. logs: where to keep what they print.
     """
 
     steps: int
@@ -41,12 +42,20 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     is_tiny: bool
     place: Path
     tell: Callable[[str], None]
+    logs: Path | None = None
 
     @contextmanager
-    def folder(self) -> Iterator[Path]:
-        """One run's own."""
-        with tempfile.TemporaryDirectory(dir=self.place) as folder:
-            yield Path(folder)
+    def folder(self, name: str) -> Iterator[Path]:
+        """One run's own. What the run printed is kept, where that is wanted."""
+        with tempfile.TemporaryDirectory(dir=self.place) as place:
+            folder = Path(place)
+            try:
+                yield folder
+            finally:
+                output = folder / OUTPUT
+                if self.logs is not None and output.exists():
+                    file = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+                    copyfile(output, self.logs / f"{file}.log")
 
 
 class Training(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,7 +141,7 @@ def completed(launched: Launch, folder: Path, name: str, limit_s: float) -> str:
 def train(plan: Plan, training: Training) -> Trained:
     """One run to its end. Raises `Failed`."""
     plan.tell(f"{training.name}: {training.steps} steps")
-    with plan.folder() as folder:
+    with plan.folder(training.name) as folder:
         output = completed(members(folder, training), folder, training.name, training.limit_s)
         seen = [msgspec.json.decode(path.read_bytes(), type=Seen) for path in folder.glob("*.json")]
         events = losses.events_of(folder / "home")
