@@ -46,18 +46,18 @@ def test_a_member_whose_gpu_failed_is_replaced_and_the_cause_is_written_down(
     cluster: "MakeCluster", order: tuple[str, str]
 ) -> None:
     made = up(cluster, slots=2, steps=50)
-    made.fail_device("n0.1", NO_MEMORY, detail="20.00 GiB were asked for; 1.00 GiB of 80.00 GiB were free")
+    made.fail_device("n0.1", NO_MEMORY, detail="20.00 GiB was asked for; 1.00 GiB of 80.00 GiB was free")
     for role in order:
         made.deliver_all(role)
     made.until_generation(2)
     assert made.generations[1].members == ("n0.0", "n0.2")
     (fault,) = made.recorded(FaultObserved)
     assert (fault.subject, fault.fault) == ("n0.1", NO_MEMORY)
-    assert fault.detail.startswith("20.00 GiB were asked for")
+    assert fault.detail.startswith("20.00 GiB was asked for")
     assert "Traceback of n0.1" in fault.detail
     (lost,) = made.recorded(MemberLost)
     assert lost.occurred_ns == fault.occurred_ns
-    said = "n0.1 lost (CUDA out of memory): 20.00 GiB were asked for; 1.00 GiB of 80.00 GiB were free"
+    said = "n0.1 lost (CUDA out of memory): 20.00 GiB was asked for; 1.00 GiB of 80.00 GiB was free"
     assert [text for text in made.said if "lost" in text] == [said]
     assert [event.action for event in made.recorded(ActionTaken)] == ["replace"]
     assert any("n0.2 takes the place of n0.1 (CUDA out of memory); step" in text for text in made.said)
@@ -161,6 +161,22 @@ def test_the_same_on_every_member_is_the_scripts_mistake(cluster: "MakeCluster")
         f"all 4 members failed at step {made.state.step + 1} with the same error ({ASSERT}): "
         "this is the script's mistake, not a GPU's"
     )
+
+
+def test_nobody_begins_anew_before_it_is_known_whether_it_was_the_script(cluster: "MakeCluster") -> None:
+    made = up(cluster, nodes=2, slots=1)
+    made.stall_steps = True
+    made.fail_device("n0.0")
+    made.fail_device("n1.0")
+    made.deliver_all("worker")
+    late = made.queues["agent", "n1"].popleft()
+    made.deliver_all("agent")
+    made.run(lambda: "n0.1" in made.state.waiting)  # the replacement of the first is ready
+    made.wait(made.now_ns + SECOND)
+    assert len(made.generations) == 1
+    made.tell(late)
+    assert made.finish().reason.startswith("all 2 members failed at step")
+    assert len(made.generations) == 1
 
 
 def test_several_but_not_all_are_hardware(cluster: "MakeCluster") -> None:

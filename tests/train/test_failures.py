@@ -16,7 +16,7 @@ import torch
 from holdfast.record.errors import InputError
 from holdfast.record.events import FaultObserved, GenerationOpened
 from holdfast.record.journal import Damage, read_directory
-from holdfast.train.failures import DeviceFailure, device_failure, gpu_memory
+from holdfast.train.failures import DeviceFailure, Memory, device_failure, gpu_memory
 
 WAIT_S = 120.0
 
@@ -67,7 +67,7 @@ NCCL = (
     ids=lambda value: str(value)[:30],
 )
 def test_a_failed_device_is_told_in_words_that_are_always_the_same(error: Exception, failure: str) -> None:
-    found = device_failure(error, lambda: "")
+    found = device_failure(error, Memory)
     assert found is not None
     assert found.failure == failure
 
@@ -115,11 +115,15 @@ def test_an_error_that_led_to_another_counts() -> None:
 
 
 def test_of_memory_that_ran_out_it_is_told_how_much_there_was() -> None:
-    found = device_failure(torch.OutOfMemoryError(NO_MEMORY), lambda: "at most 100.00 GiB was allocated")
+    memory = Memory("at most 100.00 GiB was allocated", "39.00 GiB of 139.80 GiB is free now")
+    found = device_failure(torch.OutOfMemoryError(NO_MEMORY), lambda: memory)
     assert found is not None
     assert found.detail == (
-        "80.00 GiB were asked for; 39.19 GiB of 139.80 GiB were free; at most 100.00 GiB was allocated"
+        "80.00 GiB was asked for; 39.19 GiB of 139.80 GiB was free; at most 100.00 GiB was allocated"
     )
+    found = device_failure(torch.AcceleratorError("CUDA error: out of memory"), lambda: memory)
+    assert found is not None
+    assert found.detail == "39.00 GiB of 139.80 GiB is free now; at most 100.00 GiB was allocated"
 
 
 def test_of_nccl_its_last_word() -> None:
@@ -132,7 +136,7 @@ def test_of_nccl_its_last_word() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="There is a GPU.")
 def test_without_a_gpu_nothing_is_known_of_its_memory() -> None:
-    assert gpu_memory() == ""
+    assert gpu_memory() == Memory()
 
 
 # ---- under a real coordinator, with real processes -------------------------------------------------------
@@ -179,7 +183,7 @@ def test_a_member_that_runs_out_of_memory_is_replaced_and_the_bits_are_the_same(
     )
     assert done.returncode == 0, done.stderr
     assert f"digest {digest}" in done.stderr
-    assert "n0.1 lost (CUDA out of memory): 80.00 GiB were asked for; 39.19 GiB of 139.80 GiB" in done.stderr
+    assert "n0.1 lost (CUDA out of memory): 80.00 GiB was asked for; 39.19 GiB of 139.80 GiB" in done.stderr
     # The warm process may not be warm yet.
     went_on = r"generation 2: (n0\.2 takes the place of|without) n0\.1 \(CUDA out of memory\); step 5 goes on"
     assert re.search(went_on, done.stderr), done.stderr

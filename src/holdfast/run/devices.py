@@ -30,6 +30,9 @@ def said(state: State, name: str, message: DeviceFailed) -> None:
         failing = _lose(state, member, message.failure[:FAILURE_CHARS_MAX])
     if failing is not None and failing.said is None:
         failing.said = message
+        rounds = [round_ for round_ in (state.round, state.stepping) if round_ is not None]
+        cohorts = [round_.names for round_ in rounds if round_.number == message.generation]
+        failing.cohort = cohorts[0] if cohorts else frozenset()
         _look(state, failing)
 
 
@@ -158,7 +161,7 @@ def _conclude(state: State, failing: Failing) -> None:
     losses.account(state, failing.member, account)
     # A newcomer's failure, before it was in a generation, is nobody else's.
     if state.closing is None and (failure.generation or not state.generation):
-        reason = _mistake(state, failure, is_formed=failure.generation <= failing.formed)
+        reason = _mistake(state, failing, failure)
         if reason:
             ending.fail(state, reason, complaint=exit_.complaint)
         elif not failure.step or failure.step > state.step_max:
@@ -174,7 +177,7 @@ def _words(message: WorkerExited | None) -> str:
     return losses.DEVICE_FAILED
 
 
-def _mistake(state: State, failure: DeviceFailure, *, is_formed: bool) -> str:
+def _mistake(state: State, failing: Failing, failure: DeviceFailure) -> str:
     """Why this is the script's mistake; empty: it is taken for the GPU's."""
     alike = [
         other
@@ -183,7 +186,7 @@ def _mistake(state: State, failure: DeviceFailure, *, is_formed: bool) -> str:
     ]
     where = f"at step {failure.step}" if failure.step else "before the first step"
     what = f"failed {where} with the same error ({failure.failure})"
-    count, is_whole = _cohort(state, [*alike, failure], failure.generation)
+    count, is_whole = _cohort(state, failing, [*alike, failure])
     is_of_connections = failure.failure in OF_CONNECTIONS
     if is_whole and count > 1 and not is_of_connections:
         return f"all {count} members {what}: this is the script's mistake, not a GPU's"
@@ -197,6 +200,7 @@ def _mistake(state: State, failure: DeviceFailure, *, is_formed: bool) -> str:
         for other in alike
         if other.seat != failure.seat and other.generation < failure.generation
     ]
+    is_formed = failure.generation <= failing.formed
     if elsewhere and is_formed and not is_of_connections:
         return (
             f"{failure.member} {what} as {elsewhere[-1]} before it on another GPU, and nothing was committed "
@@ -205,16 +209,15 @@ def _mistake(state: State, failure: DeviceFailure, *, is_formed: bool) -> str:
     return ""
 
 
-def _cohort(state: State, alike: list[DeviceFailure], generation: int) -> tuple[int, bool]:
+def _cohort(state: State, failing: Failing, alike: list[DeviceFailure]) -> tuple[int, bool]:
     """How many members were in the generation, and whether all of them failed alike.
 
     Before the first generation it is everybody who has a seat.
     """
+    generation = alike[-1].generation
     together = [failure for failure in alike if failure.generation == generation]
     if not generation:
         seats = {(node.name, slot) for node in state.active_nodes() for slot in range(node.slots)}
         return len(seats), seats <= {failure.seat for failure in together}
-    for round_ in (state.round, state.stepping):
-        if round_ is not None and round_.number == generation:
-            return len(round_.names), round_.names <= {failure.member for failure in together}
-    return 0, False
+    is_whole = bool(failing.cohort) and failing.cohort <= {failure.member for failure in together}
+    return len(failing.cohort), is_whole

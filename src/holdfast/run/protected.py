@@ -127,6 +127,8 @@ def settle(state: State) -> None:
 
 def _gather(state: State) -> None:
     """Nobody steps: at the start, or when everybody was lost. Wait for all who come, but not too long."""
+    if state.failing:
+        return  # whether that was the script shows within moments: see devices.give_up
     if not _has_nodes(state) or not state.waiting:
         _stall(state)
         return

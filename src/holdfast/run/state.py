@@ -296,7 +296,8 @@ class Unexplained(msgspec.Struct, frozen=True, kw_only=True):
 class Failing(msgspec.Struct, kw_only=True):
     """A lost member whose GPU failed, until its own last words and its agent's are both there.
 
-    seat: node and slot. formed: the last generation that was formed by then. due_ns: until then its seat is
+    seat: node and slot. formed: the last generation that was formed by then. cohort: the members of the one
+    that it was in. due_ns: until then its seat is
     kept free, because its process still holds the GPU's memory; then it is killed.
     """
 
@@ -304,6 +305,7 @@ class Failing(msgspec.Struct, kw_only=True):
     seat: tuple[str, int]
     formed: int
     due_ns: int
+    cohort: frozenset[str] = frozenset()
     said: DeviceFailed | None = None
     exited: WorkerExited | None = None
 

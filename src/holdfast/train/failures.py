@@ -40,12 +40,19 @@ class DeviceFailure(NamedTuple):
     detail: str = ""
 
 
+class Memory(NamedTuple):
+    """Of a GPU, in words: what this process has used at most, and what is free now; empty where unknown."""
+
+    used: str = ""
+    free: str = ""
+
+
 def device_failure(
-    error: BaseException | None, memory: Callable[[], str] | None = None
+    error: BaseException | None, memory: Callable[[], Memory] | None = None
 ) -> DeviceFailure | None:
     """What failed, by the exception or one that led to it; None where no device did.
 
-    memory: says how much of it this member has used; asked when it ran out.
+    memory: is asked when that ran out.
     """
     if isinstance(error, HoldfastError):
         return None  # somebody has found out already what is wrong
@@ -55,17 +62,17 @@ def device_failure(
     return None
 
 
-def gpu_memory() -> str:
-    """What this process has used of its GPU's memory, and what is left of it, as far as that can be asked."""
+def gpu_memory() -> Memory:
+    """Of this process's GPU, as far as it can be asked."""
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return ""
+        return Memory()
     peak, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
-    told = f"at most {_gib(peak)} was allocated and {_gib(reserved)} reserved"
+    used = f"at most {_gib(peak)} was allocated and {_gib(reserved)} reserved"
     try:
         free, total = torch.cuda.mem_get_info()
     except RuntimeError:  # the context is of no use any more
-        return told
-    return f"{told}; {_gib(free)} of {_gib(total)} is free now"
+        return Memory(used)
+    return Memory(used, f"{_gib(free)} of {_gib(total)} is free now")
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -113,15 +120,15 @@ def _nccl(text: str) -> str:
     return f"NCCL error: {found[0]}" if found else ""
 
 
-def _detail(failure: str, text: str, memory: Callable[[], str]) -> str:
+def _detail(failure: str, text: str, memory: Callable[[], Memory]) -> str:
     if failure != OUT_OF_MEMORY:
         last = _NCCL_LAST.search(text)
         return last[1].strip() if last else ""
-    asked, free = _ASKED.search(text), _FREE.search(text)
+    asked, free, known = _ASKED.search(text), _FREE.search(text), memory()
     parts = [
-        f"{asked[1]} were asked for" if asked else "",
-        f"{free[2]} of {free[1]} were free" if free else "",
-        memory(),
+        f"{asked[1]} was asked for" if asked else "",
+        f"{free[2]} of {free[1]} was free" if free else known.free,
+        known.used,
     ]
     return "; ".join(part for part in parts if part)
 
