@@ -95,7 +95,9 @@ class Group(Protocol):
         """Make every operation fail now. Any thread may call this, more than once."""
 
     def close(self) -> None:
-        """Give everything back. Nothing writes into anybody's tensors afterwards."""
+        """Give everything back. Nothing writes into anybody's tensors afterwards. A peer that has not settled
+        its exchanges with this member may find the group broken.
+        """
 
 
 class Rendezvous(dist.Store):  # type: ignore[name-defined, misc]

@@ -83,12 +83,8 @@ class NcclGroup:
     # ---- being made --------------------------------------------------------------------------------------
 
     def _make(self, store: Rendezvous, superseded: Callable[[], bool]) -> None:
-        unique_id = self._nccl.unique_id() if self.rank == 0 else b""
+        unique_id = self._meet(store)
         try:
-            if self.rank == 0:
-                store.set("nccl", unique_id)
-            else:
-                unique_id = store.get("nccl")
             self._communicator = self._nccl.begin(unique_id, rank=self.rank, size=self.size)
             self._await_host(superseded)
             self._connect(superseded)
@@ -98,6 +94,19 @@ class NcclGroup:
         except BaseException:
             self._give_up(unique_id)
             raise
+
+    def _meet(self, store: Rendezvous) -> bytes:
+        """What makes them one communicator. It is not begun before all are there: NCCL forgets a few open
+        sockets whenever it is given up half-way.
+        """
+        if self.rank > 0:
+            store.set(f"here/{self.rank}", b"")
+            return store.get("nccl")
+        for peer in range(1, self.size):
+            store.get(f"here/{peer}")
+        unique_id = self._nccl.unique_id()
+        store.set("nccl", unique_id)
+        return unique_id
 
     def _connect(self, superseded: Callable[[], bool]) -> None:
         """NCCL connects two ranks when they first exchange: here, and not in the middle of a step."""
