@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from holdfast.cli.bench.gpu import measure
 from holdfast.cli.bench.gpu_parts import (
     PARTS,
+    STORM_STEPS_PER_PAIR,
     TOGETHER,
     Bits,
     Compiled,
@@ -25,13 +27,14 @@ from holdfast.cli.bench.gpu_parts import (
     extra_ms,
     kernels,
     phases,
+    storm_faults,
     toml,
 )
 from holdfast.cli.bench.gpu_recovery import Recovered, Recoveries, Restarts
 from holdfast.cli.bench.gpu_result import GpuBench, summary, table
 from holdfast.cli.bench.gpu_runs import Plan, Trained
 from holdfast.cli.bench.kills import PHASES, Failed, Recovery
-from holdfast.run.chaos import random_plan, read_plan
+from holdfast.run.chaos import RECOVERY_MOMENTS, STEP_MOMENTS, random_plan, read_plan
 
 BENCH_S_MAX = 400
 HEAVY = {"duckdb", "httpx", "numpy", "ray", "scipy", "torch"}
@@ -149,6 +152,15 @@ def test_a_plan_is_written_as_it_is_read(tmp_path: Path) -> None:
     faults = random_plan(3, steps=9, count=12, ranks=4, kinds=("kill", "node"), for_s=0.5)
     (tmp_path / "plan.toml").write_text(toml(faults), encoding="ascii")
     assert read_plan(tmp_path / "plan.toml") == faults
+
+
+def test_the_faults_of_a_storm_are_spread_evenly_and_in_every_moment() -> None:
+    faults = storm_faults(55)
+    assert faults == storm_faults(55)
+    steps = sorted({fault.step for fault in faults})
+    assert {after - before for before, after in pairwise(steps)} == {STORM_STEPS_PER_PAIR}
+    assert {fault.moment for fault in faults} == {*STEP_MOMENTS, *RECOVERY_MOMENTS}
+    assert {fault.fault for fault in faults} == {"kill", "node"}
 
 
 @pytest.mark.parametrize("shared", [True, False])

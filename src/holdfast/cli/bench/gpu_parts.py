@@ -36,14 +36,15 @@ COSTS_SHOWN_MAX = 8
 
 STORM_SEED = 11
 STORM_S_MAX = 300.0
-STORM_PLANNED_SHARE = 1.3
+STORM_PLANNED_SHARE = 1.1
 """Half of the faults are for moments of a recovery, not all of which come before the run ends."""
-STORM_STEPS_PER_STRIKE = 2
+STORM_FIRST_STEP = 8
+STORM_STEPS_PER_PAIR = 6
 STORM_TAIL_STEPS = 6
-STORM_PAUSE_S = 0.15
+STORM_PAUSE_S = 0.06
 STORM_AWAY_S = 0.5
 STORM_WARM = 2
-STORM_KINDS: tuple[FaultKind, ...] = ("kill", "kill", "kill", "kill", "node")
+STORM_KINDS: tuple[FaultKind, ...] = ("kill", "kill", "kill", "kill", "kill", "node")
 
 PLAIN = "plain loop"
 PLAIN_DETERMINISTIC = "plain loop, deterministic kernels"
@@ -186,17 +187,9 @@ def bits(plan: Plan) -> Bits:
 
 def storm(plan: Plan) -> Storm:
     """Many faults, in every moment of a step, a recovery and a join."""
-    planned = round(plan.kills * STORM_PLANNED_SHARE)
-    steps_struck = STORM_STEPS_PER_STRIKE * (planned + 1) // 2
-    faults = random_plan(
-        STORM_SEED,
-        steps=steps_struck,
-        count=planned,
-        ranks=MEMBERS_MAX,
-        kinds=STORM_KINDS,
-        for_s=STORM_AWAY_S,
-    )
-    calm = Training(name="undisturbed", nodes=1, steps=steps_struck + STORM_TAIL_STEPS, size=plan.storm_size)
+    faults = storm_faults(round(plan.kills * STORM_PLANNED_SHARE))
+    steps_all = faults[-1].step + STORM_TAIL_STEPS
+    calm = Training(name="undisturbed", nodes=1, steps=steps_all, size=plan.storm_size)
     struck = msgspec.structs.replace(
         calm,
         name="kills",
@@ -208,6 +201,19 @@ def storm(plan: Plan) -> Storm:
         limit_s=STORM_S_MAX,
     )
     return Storm(disturbed=train(plan, struck), undisturbed=train(plan, calm))
+
+
+def storm_faults(count: int) -> tuple[PlannedFault, ...]:
+    """Seeded ones, in pairs: the second strikes in the recovery from the first. Evenly spread, so that lost
+    members have time to come back.
+    """
+    drawn = random_plan(
+        STORM_SEED, steps=count, count=count, ranks=MEMBERS_MAX, kinds=STORM_KINDS, for_s=STORM_AWAY_S
+    )
+    return tuple(
+        msgspec.structs.replace(fault, step=STORM_FIRST_STEP + number // 2 * STORM_STEPS_PER_PAIR)
+        for number, fault in enumerate(drawn)
+    )
 
 
 def relaxed(plan: Plan) -> Relaxed:

@@ -16,8 +16,11 @@ from holdfast.train.bench.progress import CommitLog, MarkLog
 
 WORLD_UNTOLD = 0
 """Shares are not always equal here, so a member cannot tell from its own how many made the step."""
-SHORT_TIMES = 6
-"""A pause is so much longer while members are missing: new ones have time to start."""
+PAUSE_POWER = 5
+PAUSE_S_MAX = 6.0
+"""While members are missing a pause is longer, by this power of the lanes that the others have to make: new
+ones have time to start, and the next fault does not meet the last member.
+"""
 
 
 def train(given: argparse.Namespace, marks: MarkLog) -> dict[str, object]:
@@ -33,9 +36,9 @@ def train(given: argparse.Namespace, marks: MarkLog) -> dict[str, object]:
         deterministic = not given.relaxed
         state = run.protect(*things, lanes=LANES, seed=SEED, clip_norm=CLIP_NORM, deterministic=deterministic)
         marks.add("ready")
-        is_resumed, is_short = False, False
+        is_resumed, load = False, 1.0
         for step in state.steps(given.steps):
-            time.sleep(given.pause_s * (SHORT_TIMES if is_short else 1))
+            time.sleep(min(PAUSE_S_MAX, given.pause_s * load**PAUSE_POWER))
             begun = time.monotonic()
             lanes = 0
             for lane in step.lanes:
@@ -44,7 +47,7 @@ def train(given: argparse.Namespace, marks: MarkLog) -> dict[str, object]:
                     marks.add("resumed")
                     is_resumed = True
                 lane.backward(model(rows(size, step.number, lane.index, run.device)))
-            is_short = lanes * given.members > LANES  # it has more than an even share
+            load = lanes * given.members / LANES  # 1: an even share
             step.commit()
             wait(run.device)
             commits.add(step.number, WORLD_UNTOLD)
