@@ -1,28 +1,45 @@
 """Small training scripts for members in tests. Each writes what its run came to into a folder.
 
 `<member>.json`: the digest of everything protected, and the loss of every step the member took part in.
+Models and data are on the member's device: the same scripts serve for a CPU and for a GPU.
 """
 
 import json
 import math
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
+from torch.profiler import ProfilerActivity, profile, record_function
+from torch.utils.checkpoint import checkpoint
 
 import holdfast.train as hf
 
 WIDTH = 24
+ROWS = 6
+WIDE = {"cpu": 128, "cuda": 2048}
+WIDE_ROWS = 256
+"""Of `wide`: on a GPU its gradients are several buckets."""
+AUTOCAST = {"plain": torch.bfloat16, "scaled_half": torch.float16, "autocast": torch.bfloat16}
+TRACED = range(6, 11)
+"""Steps that a trace shows."""
 Built = tuple[nn.Module, list[object], dict[str, Any]]
 """A model, what else is protected, and what protect() is told."""
 
 
 def data(step: int, lane: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(step * 1009 + lane)
-    return torch.randn(6, WIDTH, generator=generator)
+    return torch.randn(ROWS, WIDTH, generator=generator)
+
+
+def device_type() -> str:
+    """Of the device on which models are being built."""
+    return torch.get_default_device().type
 
 
 def plain() -> Built:
@@ -76,7 +93,7 @@ def double_and_scaled() -> Built:
     average = torch.optim.swa_utils.AveragedModel(model)
     for parameter in average.parameters():
         parameter.requires_grad_(False)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
+    scaler = torch.amp.GradScaler(device_type(), init_scale=1024.0, growth_interval=3)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     return model, [optimizer, scaler, average], {"on_commit": lambda: average.update_parameters(model)}
 
@@ -109,12 +126,12 @@ class Tracking(nn.Module):
         super().__init__()
         self.inner = nn.Sequential(nn.Linear(WIDTH, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, WIDTH))
         self.register_buffer("seen", torch.ones(WIDTH))
-        self.register_buffer("cache", torch.zeros(6), persistent=False)
+        self.register_buffer("cache", torch.zeros(ROWS), persistent=False)
         self.seen: torch.Tensor
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.seen = 0.9 * self.seen + 0.1 * x.abs().mean(0)
-        self.cache = torch.zeros(len(x))
+        self.cache = torch.zeros(len(x), device=x.device)
         result: torch.Tensor = self.inner(x) * self.seen
         return result
 
@@ -144,7 +161,7 @@ class Overflowing(nn.Module):
 
 def overflowing() -> Built:
     model = Overflowing()
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
+    scaler = torch.amp.GradScaler(device_type(), init_scale=1024.0, growth_interval=2)
     return model, [torch.optim.Adam(model.parameters(), lr=0.01), scaler], {"clip_norm": 1.0}
 
 
@@ -182,7 +199,145 @@ def different() -> Built:
     return model, [torch.optim.SGD(model.parameters(), lr=0.1)], {}
 
 
-BUILDERS: dict[str, Callable[[], Built]] = {
+# ---- what users switch on ------------------------------------------------------------------------------
+
+
+class Blocks(nn.Module):
+    """Two blocks with dropout on a residual path."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = self.block(), self.block()
+
+    def block(self) -> nn.Module:
+        layers = nn.Linear(WIDTH, 32), nn.GELU(), nn.Dropout(0.1), nn.Linear(32, WIDTH)
+        return nn.Sequential(nn.LayerNorm(WIDTH), *layers)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.run_block(self.first, x)
+        return x + self.run_block(self.second, x)
+
+    def run_block(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = block(x)
+        return result
+
+
+class Checkpointed(Blocks):
+    """Computes what is inside its blocks twice."""
+
+    def run_block(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = checkpoint(block, x, use_reentrant=False)
+        return result
+
+
+class Images(nn.Module):
+    """Convolutions over images whose channels come last in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 3, 3, padding=1)
+        ).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        images = x.view(len(x), 3, 2, 4).contiguous(memory_format=torch.channels_last)
+        result: torch.Tensor = self.layers(images).reshape(len(x), WIDTH)
+        return result
+
+
+def with_adamw(model: nn.Module, *, fused: bool | None = None, foreach: bool | None = None) -> Built:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=fused, foreach=foreach)
+    return model, [optimizer], {"clip_norm": 1.0}
+
+
+def compiled(module: nn.Module, mode: str | None = None) -> nn.Module:
+    """On a CPU without the part that needs a C compiler."""
+    told: dict[str, Any] = {"mode": mode} if device_type() == "cuda" else {"backend": "aot_eager"}
+    result: Any = torch.compile(module, **told)
+    return cast(nn.Module, result)
+
+
+def compiled_model() -> Built:
+    return with_adamw(compiled(Blocks()))
+
+
+def compiled_block() -> Built:
+    model = Blocks()
+    model.second = compiled(model.second)
+    return with_adamw(model)
+
+
+def compiled_to_graphs() -> Built:
+    return with_adamw(compiled(Blocks(), "reduce-overhead"))
+
+
+def graphed() -> Built:
+    """Recorded as CUDA graphs, once, and played from then on."""
+    model: nn.Module = Blocks()
+    if device_type() == "cuda":
+        sample = torch.randn(ROWS, WIDTH)
+        model = torch.cuda.make_graphed_callables(model, (sample,))  # type: ignore[assignment]
+    return with_adamw(model)
+
+
+def autocast() -> Built:
+    return with_adamw(Blocks())
+
+
+def scaled_half() -> Built:
+    """float16 with a GradScaler, whose first steps overflow."""
+    model, others, told = with_adamw(Blocks())
+    scaler = torch.amp.GradScaler(device_type(), init_scale=2.0**30, growth_interval=4)
+    return model, [*others, scaler], told
+
+
+def fused() -> Built:
+    return with_adamw(Blocks(), fused=True)
+
+
+def foreach() -> Built:
+    return with_adamw(Blocks(), foreach=True)
+
+
+def checkpointed() -> Built:
+    return with_adamw(Checkpointed())
+
+
+def channels_last() -> Built:
+    return with_adamw(Images())
+
+
+class Summing(Blocks):
+    """Sums in an order that a GPU does not promise."""
+
+    def run_block(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = block(x.cumsum(1) / WIDTH)
+        return result
+
+
+def not_deterministic() -> Built:
+    model, others, told = with_adamw(Summing())
+    return model, others, {**told, "deterministic": False}
+
+
+class Wide(nn.Module):
+    """Large enough that a bucket travels while others are computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.width = width = WIDE[device_type()]
+        self.layers = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(8)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.layers(x)
+        return result
+
+
+def wide() -> Built:
+    return with_adamw(Wide(), fused=True)
+
+
+SAME_BITS: dict[str, Callable[[], Built]] = {
     builder.__name__: builder
     for builder in (
         plain,
@@ -195,37 +350,102 @@ BUILDERS: dict[str, Callable[[], Built]] = {
         averaged_norm,
         overflowing,
         odd,
-        different,
     )
+}
+"""What every number of members must give the same bits of, wherever it is trained."""
+OPTIONS: dict[str, Callable[[], Built]] = {
+    builder.__name__: builder
+    for builder in (
+        compiled_model,
+        compiled_block,
+        compiled_to_graphs,
+        graphed,
+        autocast,
+        scaled_half,
+        fused,
+        foreach,
+        checkpointed,
+        channels_last,
+    )
+}
+"""What users switch on, above all on a GPU."""
+BUILDERS = {
+    **SAME_BITS,
+    **OPTIONS,
+    "different": different,
+    "not_deterministic": not_deterministic,
+    "wide": wide,
 }
 
 
-def train(build: str, folder: str, steps: int, lanes: int, checkpoint_every: int, stop_after: int) -> None:
-    """Train, and write down what it came to. stop_after: the step after which the script has seen enough."""
+class Trace:
+    """A profile of some steps of this member, in the form that browsers show: `<member>.trace`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._profile = profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])
+
+    @contextmanager
+    def step(self, number: int) -> Iterator[None]:
+        if number == TRACED.start:
+            self._profile.start()
+        with record_function(f"step {number}"):
+            yield
+        if number == TRACED[-1]:
+            self._profile.stop()
+            self._profile.export_chrome_trace(str(self._path.with_suffix(".part")))
+            self._path.with_suffix(".part").rename(self._path)
+
+
+def batch(model: nn.Module, step: int, lane: int, device: torch.device) -> torch.Tensor:
+    if isinstance(model, Wide):
+        return torch.randn(WIDE_ROWS, model.width, device=device)  # made there: the host waits for no copy
+    return data(step, lane).to(device, next(model.parameters()).dtype)
+
+
+def train(
+    build: str,
+    folder: str,
+    steps: int,
+    lanes: int,
+    checkpoint_every: int,
+    stop_after: int,
+    trace: bool,
+    pace_s: float,
+) -> None:
+    """Train, and write down what it came to. stop_after: the step after which the script has seen enough.
+    pace_s: how long every step lasts at least.
+    """
     if checkpoint_every:
         os.environ["HOLDFAST_CHECKPOINTS"] = f"{folder}/checkpoints"
         os.environ["HOLDFAST_CHECKPOINT_EVERY"] = str(checkpoint_every)
     losses: dict[int, float] = {}
+    path = Path(folder) / f"{os.environ['HOLDFAST_MEMBER']}.json"
+    traced = Trace(path.with_suffix(".trace")) if trace else None
     with hf.join() as run:
-        model, others, told = BUILDERS[build]()
+        with run.device:
+            model, others, told = BUILDERS[build]()
         state = run.protect(model, *others, lanes=lanes, seed=1, **told)
-        dtype = next(model.parameters()).dtype
-        accumulate = told.get("accumulate", 1)
         for step in state.steps(steps):
-            for lane in step.lanes:
-                if isinstance(model, Gated):
-                    model.branch = (lane.index + step.number) % 3 == 0
-                x = data(step.number, lane.index).to(dtype)
-                with torch.autocast("cpu", torch.bfloat16, enabled=build == "plain"):
-                    for part in x.chunk(accumulate):
-                        loss = (model(part) - part).float().square().mean() / accumulate
-                        lane.backward(loss)
-            step.commit()
+            shown: AbstractContextManager[None] = traced.step(step.number) if traced else nullcontext()
+            with shown:
+                for lane in step.lanes:
+                    compute(build, model, lane, run.device, told.get("accumulate", 1))
+                time.sleep(pace_s)
+                step.commit()
             losses[step.number] = step.loss
             if step.number == stop_after:
                 break
-        digest = state.digest()
-        text = json.dumps({"digest": digest, "losses": losses})
-        path = Path(folder) / f"{os.environ['HOLDFAST_MEMBER']}.json"
+        text = json.dumps({"digest": state.digest(), "losses": losses})
         path.with_suffix(".part").write_text(text)
         path.with_suffix(".part").rename(path)
+
+
+def compute(build: str, model: nn.Module, lane: Any, device: torch.device, accumulate: int) -> None:
+    if isinstance(model, Gated):
+        model.branch = (lane.index + lane.step) % 3 == 0
+    x = batch(model, lane.step, lane.index, device)
+    with torch.autocast(device.type, AUTOCAST.get(build, torch.bfloat16), enabled=build in AUTOCAST):
+        for part in x.chunk(accumulate):
+            loss = (model(part) - part).float().square().mean() / accumulate
+            lane.backward(loss)

@@ -2,32 +2,8 @@
 
 from typing import Any
 
-import msgspec
 import pytest
-
-from holdfast.run.chaos import random_plan
-from holdfast.run.wire import PlannedFault
-
-STEPS = 48
-KILLS = 50
-PLANNED = 84
-"""Half of them are for moments of a recovery, not all of which come before the run ends."""
-
-
-def plan_of(seed: int, members: int) -> tuple[PlannedFault, ...]:
-    plan = random_plan(
-        seed,
-        steps=STEPS - 4,
-        count=PLANNED,
-        ranks=members,
-        kinds=("kill", "kill", "kill", "node"),
-    )
-    if members > 1:
-        return plan
-    # Nobody sends a lone member its state.
-    return tuple(
-        msgspec.structs.replace(fault, moment="lane") if fault.moment == "state" else fault for fault in plan
-    )
+from kill_plans import KILLS, STEPS, plan_of
 
 
 @pytest.mark.parametrize(
@@ -47,5 +23,6 @@ def test_fifty_kills_leave_no_trace(cluster: Any, nodes: int, slots: int, lanes:
     )
     assert disturbed.ending.outcome == "completed", disturbed.said
     assert disturbed.struck >= KILLS, f"seed {seed}: {disturbed.said}"
+    assert disturbed.unexplained == [], disturbed.said
     assert disturbed.digest == undisturbed.digest
     assert disturbed.losses.items() <= undisturbed.losses.items()

@@ -3,24 +3,12 @@
 from typing import Any
 
 import pytest
+from scripts import SAME_BITS
 
 from holdfast.run.wire import PlannedFault
 
-BUILDS = [
-    "plain",
-    "batch_norm",
-    "tied_and_unused",
-    "accumulating",
-    "double_and_scaled",
-    "half",
-    "noisy_milestones",
-    "averaged_norm",
-    "overflowing",
-    "odd",
-]
 
-
-@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("build", SAME_BITS)
 def test_any_number_of_members_gives_the_same_bits(cluster: Any, build: str) -> None:
     alone = cluster.undisturbed(build)
     assert alone.ending.outcome == "completed", alone.said
@@ -32,7 +20,7 @@ def test_any_number_of_members_gives_the_same_bits(cluster: Any, build: str) -> 
         assert together.digest == alone.digest
 
 
-@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("build", SAME_BITS)
 def test_members_that_are_lost_replaced_and_return_leave_no_trace(cluster: Any, build: str) -> None:
     """Killed in a lane, between two members' commits, and with a whole node, that comes back."""
     alone = cluster.undisturbed(build)

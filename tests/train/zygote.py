@@ -31,8 +31,9 @@ BEAT_S = 0.25
 
 
 class Assignment(NamedTuple):
-    """What the nodes of one run have in common."""
+    """What the nodes of one run have in common. nodes: how many there are."""
 
+    nodes: int
     slots: int
     endpoint: str
     token: str
@@ -63,9 +64,10 @@ def serve() -> None:
                     returning.clear()
                     end(nodes)
                     continue
-                names, slots, endpoint, token, arguments = line.decode().split(" ", 4)
-                assignment = Assignment(int(slots), endpoint, token, json.loads(arguments))
-                for name in names.split(","):
+                listed, slots, endpoint, token, arguments = line.decode().split(" ", 4)
+                names = listed.split(",")
+                assignment = Assignment(len(names), int(slots), endpoint, token, json.loads(arguments))
+                for name in names:
                     nodes[fork_node(name, assignment)] = name, assignment
         for pid in list(nodes):
             done, status = os.waitpid(pid, os.WNOHANG)
@@ -165,6 +167,7 @@ def fork_member(start: wire.StartWorker, assignment: Assignment) -> int:
                 HOLDFAST_TOKEN=assignment.token,
                 HOLDFAST_MEMBER=start.member,
                 HOLDFAST_ADDRESS="127.0.0.1",
+                HOLDFAST_LOCAL_NODE=f"{number_of(start.member)}/{assignment.nodes}",
                 OMP_NUM_THREADS="1",
             )
             SCRIPTS["train"](**assignment.arguments)
@@ -178,6 +181,11 @@ def fork_member(start: wire.StartWorker, assignment: Assignment) -> int:
             sys.stderr.flush()
             os._exit(code)
     return pid
+
+
+def number_of(member: str) -> int:
+    """Of the node that the member is on: 2 for n2.0+1."""
+    return int(member.partition(".")[0].removeprefix("n"))
 
 
 def exited(member: str, status: int) -> wire.WorkerExited:

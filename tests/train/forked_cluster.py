@@ -1,0 +1,172 @@
+"""A cluster for tests: a real coordinator, real members, real kills, quick starts.
+
+Nodes and members are forked from a process that has imported torch (zygote.py), which takes milliseconds
+where the real agent's processes take seconds; what the agent does beyond that has tests of its own.
+"""
+
+import asyncio
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from holdfast.record.clock import SystemClock
+from holdfast.record.events import StepCommitted
+from holdfast.record.journal import read_directory
+from holdfast.record.recorder import Recorder
+from holdfast.run import wire
+from holdfast.run.coordinator import Coordinator
+from holdfast.run.state import Ending, Policy
+
+RUN_S_MAX = 120.0
+END_S_MAX = 60.0
+
+
+class Result(NamedTuple):
+    """What a run came to: how it ended, the digest its members agree on, the losses of the steps that those
+    took part in who saw the end, how many faults struck, what was said about it all, and where files are.
+    """
+
+    ending: Ending
+    digest: str
+    losses: dict[int, float]
+    struck: int
+    said: list[str]
+    folder: Path
+
+    @property
+    def unexplained(self) -> list[str]:
+        """Losses that no planned fault explains: lines that tell of one."""
+        struck: set[str] = set()
+        found = []
+        for line in self.said:
+            if strike := re.match(r"planned (kill|node) strikes (\S+) ", line):
+                member = strike[2]
+                struck.add(member if strike[1] == "kill" else member.partition(".")[0])
+            elif loss := re.match(r"(?:node )?(\S+) lost \(", line):
+                if not struck.intersection({loss[1], loss[1].partition(".")[0]}):
+                    found.append(line)
+            elif back := re.match(r"node (\S+) (is there|joined)", line):
+                struck.discard(back[1])
+        return found
+
+    @property
+    def was_empty(self) -> bool:
+        """Whether faults may have left nobody with the state: as many losses as a generation had members."""
+        present, lost = 0, 0
+        for line in self.said:
+            if formed := re.search(r"^generation .*?(\d+) members?\b", line):
+                present, lost = int(formed[1]), 0
+            elif re.match(r"(node )?\S+ lost \(", line):
+                lost += 1
+                if lost >= present > 0:
+                    return True
+        return False
+
+    @property
+    def steps_lost(self) -> int:
+        """Commits that were made again: of a run that went back to a checkpoint."""
+        found = read_directory(self.folder / "journal")
+        committed = [event.step for event in found if isinstance(event, StepCommitted)]
+        return len(committed) - len(set(committed))
+
+
+class Cluster:
+    """Runs of small scripts, one after the other."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._numbers = itertools.count()
+        self._undisturbed: dict[str, Result] = {}
+        self._zygote = subprocess.Popen(
+            [sys.executable, "-u", str(Path(__file__).with_name("zygote.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            # Imports ask whether there is a GPU, which must not be asked of CUDA before a fork.
+            env={**os.environ, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"},
+        )
+        assert self._zygote.stdout is not None
+        assert self._zygote.stdout.readline() == b"ready\n"
+
+    def close(self) -> None:
+        self._zygote.communicate(timeout=END_S_MAX)
+
+    def undisturbed(self, build: str) -> Result:
+        """One member by itself; computed once for all tests."""
+        if build not in self._undisturbed:
+            self._undisturbed[build] = self.train(build)
+        return self._undisturbed[build]
+
+    def train(
+        self,
+        build: str,
+        *,
+        nodes: int = 1,
+        members: int = 1,
+        steps: int = 12,
+        lanes: int = 8,
+        faults: Sequence[wire.PlannedFault] = (),
+        checkpoint_every: int = 0,
+        stop_after: int = 0,
+        trace: bool = False,
+        pace_s: float = 0.0,
+        run_s_max: float = RUN_S_MAX,
+    ) -> Result:
+        """`nodes` nodes with `members` members each."""
+        folder = self._folder / str(next(self._numbers))
+        folder.mkdir()
+        arguments = {
+            "build": build,
+            "folder": str(folder),
+            "steps": steps,
+            "lanes": lanes,
+            "checkpoint_every": checkpoint_every,
+            "stop_after": stop_after,
+            "trace": trace,
+            "pace_s": pace_s,
+        }
+        policy = Policy(
+            run=folder.name, slots=members, nodes_min=1, nodes_max=nodes, warm=1, faults=tuple(faults)
+        )
+        ending, said = asyncio.run(self._run(policy, folder, json.dumps(arguments), run_s_max))
+        results = [json.loads(path.read_text()) for path in folder.glob("*.json")]
+        digests = {result["digest"] for result in results}
+        losses: dict[int, float] = {}
+        for result in results:
+            for step, loss in result["losses"].items():
+                # As text: a loss may be what equals nothing.
+                assert str(losses.setdefault(int(step), loss)) == str(loss), f"two losses of step {step}"
+        assert len(digests) <= 1, f"members disagree: {said}"
+        struck = sum(line.startswith("planned ") and " strikes " in line for line in said)
+        digest = digests.pop() if digests else ""
+        return Result(ending, digest, dict(sorted(losses.items())), struck, said, folder)
+
+    async def _run(
+        self, policy: Policy, folder: Path, arguments: str, run_s_max: float
+    ) -> tuple[Ending, list[str]]:
+        said: list[str] = []
+        with Recorder(folder / "journal", run=policy.run) as recorder:
+            coordinator = Coordinator(policy, "token-of-the-tests", recorder, SystemClock(), said.append)
+            await coordinator.start("127.0.0.1", 0)
+            host, port = coordinator.endpoint
+            names = ",".join(f"n{number}" for number in range(policy.nodes_max))
+            self._tell(f"{names} {policy.slots} {host}:{port} token-of-the-tests {arguments}")
+            try:
+                async with asyncio.timeout(run_s_max):
+                    return await coordinator.ended(), said
+            except TimeoutError:
+                text = "\n".join(said)
+                raise AssertionError(f"the run did not end in {run_s_max} s; it said:\n{text}") from None
+            finally:
+                self._tell("")
+                await coordinator.close()
+
+    def _tell(self, line: str) -> None:
+        assert self._zygote.stdin is not None
+        self._zygote.stdin.write(line.encode() + b"\n")
+        self._zygote.stdin.flush()

@@ -1,0 +1,27 @@
+"""Fifty kills in one run, in every moment of a step, of a recovery and of a join: which, by a seed."""
+
+import msgspec
+
+from holdfast.run.chaos import random_plan
+from holdfast.run.wire import PlannedFault
+
+STEPS = 48
+KILLS = 50
+PLANNED = 84
+"""Half of them are for moments of a recovery, not all of which come before the run ends."""
+
+
+def plan_of(seed: int, members: int) -> tuple[PlannedFault, ...]:
+    plan = random_plan(
+        seed,
+        steps=STEPS - 4,
+        count=PLANNED,
+        ranks=members,
+        kinds=("kill", "kill", "kill", "node"),
+    )
+    if members > 1:
+        return plan
+    # Nobody sends a lone member its state.
+    return tuple(
+        msgspec.structs.replace(fault, moment="lane") if fault.moment == "state" else fault for fault in plan
+    )

@@ -1,0 +1,14 @@
+"""gloo keeps what a transport promises. That NCCL does is tested where there is a GPU: tests/gpu."""
+
+import pytest
+from forked_ranks import Ranks
+from transport_contract import TransportContract
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Ranks:
+    return Ranks("gloo")
+
+
+class TestGloo(TransportContract):
+    """Over loopback, between CPUs."""

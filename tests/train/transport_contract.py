@@ -1,0 +1,85 @@
+"""What every transport of a generation promises: gloo between CPUs, NCCL between GPUs.
+
+A class of tests for each of them derives from this one and names the processes to run it with.
+"""
+
+import time
+from pathlib import Path
+
+import transport_scenarios as scenarios
+from forked_ranks import Ranks
+
+GIVE_UP_S_MAX = 1.5
+"""From the moment at which a group is not wanted any more to the end of making it."""
+KILL_S = 0.25
+"""How long something large is exchanged before a peer is killed."""
+TELL_S = 0.3
+"""How long after a death the others are told to leave: whoever has not noticed by then waits."""
+DEATHS_S = (0.0, 0.005, 0.02, 0.06)
+"""How long after a rank first looks for the others it dies."""
+SLACK = {"threads": 2, "descriptors": 4, "sockets": 2, "resident_mb": 64, "device_mb": 64}
+"""What may be held more after fifty generations than after five: less than a tenth of one thing for each."""
+
+
+class TransportContract:
+    """Needs a fixture `ranks`."""
+
+    def test_everything_arrives_in_order_whatever_it_is(self, ranks: Ranks) -> None:
+        ranks.run(scenarios.everything_arrives, 3)
+
+    def test_what_is_computed_along_is_in_the_order_of_the_exchanges(self, ranks: Ranks) -> None:
+        total = (1 + 2) / 2 + sum(range(20))
+        assert ranks.run(scenarios.a_chain_of_sums, 2) == [[total, total]] * 2
+
+    def test_what_is_under_way_is_kept_although_nobody_else_has_it(self, ranks: Ranks) -> None:
+        ranks.run(scenarios.what_is_under_way_is_kept, 2)
+
+    def test_waiting_holds_the_host_up_only_where_the_group_says_so(self, ranks: Ranks) -> None:
+        (is_ordered, took_s), _ = ranks.run(scenarios.waiting_holds_up, 2)
+        assert is_ordered == (ranks.transport == "nccl")
+        assert (took_s < scenarios.PROMPT_S) == is_ordered
+
+    def test_an_abort_wakes_who_waits_here_and_at_the_other_end(self, ranks: Ranks) -> None:
+        for took_s in ranks.run(scenarios.abort_wakes, 2):
+            assert 0 < took_s < ranks.wake_s_max
+
+    def test_an_abort_may_come_at_any_moment_twice_and_from_several_threads(self, ranks: Ranks) -> None:
+        ranks.run(scenarios.aborts_of_all_sorts, 4)
+
+    def test_any_thread_may_exchange_before_and_after_a_group_is_broken(self, ranks: Ranks) -> None:
+        ranks.run(scenarios.threads_of_backward, 2)
+
+    def test_a_peer_that_never_comes_is_given_up_as_soon_as_it_is_not_wanted(self, ranks: Ranks) -> None:
+        assert max(ranks.run(scenarios.nobody_comes, 2)) < GIVE_UP_S_MAX
+
+    def test_a_peer_that_dies_while_a_group_is_made_does_not_hold_up_the_next(self, ranks: Ranks) -> None:
+        with ranks.running(scenarios.dies_being_made, 2 + len(DEATHS_S), delays_s=DEATHS_S) as running:
+            for number in range(len(DEATHS_S)):
+                running.bury(2 + number)
+            assert max(running.results((0, 1))) < GIVE_UP_S_MAX
+
+    def test_a_peer_that_dies_in_an_exchange_leaves_no_garbage(self, ranks: Ranks) -> None:
+        for took_s in self._outlive(ranks, is_idle=False):
+            assert took_s < ranks.wake_s_max
+
+    def test_a_peer_that_dies_between_exchanges_is_noticed_in_the_next(self, ranks: Ranks) -> None:
+        for took_s in self._outlive(ranks, is_idle=True):
+            assert took_s < ranks.wake_s_max
+
+    def _outlive(self, ranks: Ranks, *, is_idle: bool) -> list[float]:
+        """How long after they were told to leave the survivors were free."""
+        with ranks.running(scenarios.dies_in_exchange, 3, is_idle=is_idle) as running:
+            running.hear("begun")
+            time.sleep(KILL_S)
+            running.kill(2)
+            time.sleep(TELL_S)
+            running.board.publish("abort", repr(time.monotonic()).encode())
+            return [took_s for took_s, _ in running.results((0, 1))]
+
+    def test_fifty_generations_leave_nothing_behind(self, ranks: Ranks) -> None:
+        for before, after in ranks.run(scenarios.fifty_generations, 2):
+            more = {name: after[name] - before[name] for name in before}
+            assert all(more[name] <= SLACK[name] for name in more), f"{more} more than {before}"
+
+    def test_the_script_s_own_group_goes_on_beside_ours(self, ranks: Ranks, tmp_path: Path) -> None:
+        ranks.run(scenarios.beside_the_script_s_own, 2, folder=str(tmp_path))
