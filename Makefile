@@ -17,6 +17,19 @@ peers := build/peers
 demo := HOLDFAST_HOME=$(demo_home) HOLDFAST_STORE=$(demo_home)/record.sqlite $(bin)/holdfast
 demo_log := tests/data/google-70b-112-nodes-events.jsonl
 
+# On a machine without network: make test-gpu PYTHON=python3 DEPENDENCIES=build/gpu-dependencies, where that folder
+# was made elsewhere by `make gpu-dependencies`, for the Python that is there.
+DEPENDENCIES ?=
+GPU_PYTHON_VERSION ?= 3.12
+# Tests that train at once on the one GPU. Those that measure times run alone, before the others.
+GPU_WORKERS ?= 4
+gpu_dependencies := build/gpu-dependencies
+gpu_python = $(if $(DEPENDENCIES),PYTHONPATH=$(CURDIR)/src:$(abspath $(DEPENDENCIES)) $(or $(PYTHON),python3),$(bin)/python)
+# Plugins of others that happen to be installed there stay out of it.
+gpu_pytest = PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(gpu_python) -m pytest -p xdist -p no:cacheprovider \
+  --confcutdir=tests/gpu --durations=15
+gpu_alone := tests/gpu/test_transport.py tests/gpu/test_profile.py
+
 # The same pins for what is installed and, under either of pip's names for it, for what builds it (hatchling).
 pinned := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1
 
@@ -57,6 +70,25 @@ check: $(installed) ## Check format, lint, strict types, the import table and th
 .PHONY: test
 test: $(installed) ## Run the whole test suite, two tests at a time: many of them wait.
 	$(bin)/python -m pytest --numprocesses 2 --dist worksteal
+
+.PHONY: test-gpu
+test-gpu: $(if $(DEPENDENCIES),,$(installed)) ## Run the NCCL suite on a machine with a GPU; needs no network.
+	@$(gpu_python) -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else \
+	  "make test-gpu needs a machine with at least one GPU that torch can use; this one has none.")'
+	status=0; \
+	  $(gpu_pytest) $(gpu_alone) || status=$$?; \
+	  $(gpu_pytest) --numprocesses $(GPU_WORKERS) --dist worksteal tests/gpu $(gpu_alone:%=--ignore=%) || status=$$?; \
+	  exit $$status
+
+.PHONY: gpu-dependencies
+gpu-dependencies: $(installed) ## Make a folder with what test-gpu and run need beside torch, to carry to such a machine.
+	rm -rf $(gpu_dependencies)
+	$(pinned) $(bin)/python -m pip install --quiet --target $(gpu_dependencies) --only-binary :all: \
+	  --implementation cp --python-version $(GPU_PYTHON_VERSION) \
+	  --platform manylinux2014_x86_64 --platform manylinux_2_28_x86_64 \
+	  click msgspec prometheus-client pytest pytest-xdist rich typing_extensions
+	find $(gpu_dependencies) -type d \( -name __pycache__ -o -name tests -o -name bin \) -prune -exec rm -rf {} +
+	du -sh $(gpu_dependencies)
 
 .PHONY: bench
 bench: $(installed) $(peers)/.installed ## Measure everything that has a peer or a limit against it.

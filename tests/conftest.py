@@ -28,6 +28,8 @@ from hypothesis import settings
 
 import holdfast
 
+collect_ignore = ["gpu"]
+"""For machines with a GPU, with a conftest.py that stands apart: see `make test-gpu`."""
 INSTALL_WAIT_S = 600
 KILL_WAIT_S = 10
 TIMED_OUT = (124, 137)
