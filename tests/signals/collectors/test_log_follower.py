@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.record.kernel import LINE_BYTES_MAX
 from holdfast.signals.collectors import Unavailable
-from holdfast.signals.collectors.kernel_log import LINE_BYTES_MAX
 from holdfast.signals.collectors.log_follower import CHUNK_BYTES, LogFollower
 
 
