@@ -6,6 +6,7 @@ the highest version, and deal the lanes that nobody holds. Any of it may be cut 
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -78,6 +79,7 @@ class Seat:
         self._checkpoints = checkpoints
         self._group: Group | None = None
         self._serving: list[Work] = []
+        self._receivers: tuple[int, ...] = ()
 
     @property
     def lost(self) -> bool:
@@ -119,6 +121,17 @@ class Seat:
         self._gradients.forget()
         if self._patched:
             self._deal_evenly()
+
+    def await_receivers(self) -> None:
+        """Wait until all members have the state: without them no exchange of gradients can end, and one that
+        waits on a GPU takes time from the transfer where members share it.
+        """
+        receivers, self._receivers = self._receivers, ()
+        with suppress(
+            Superseded
+        ):  # then the exchange breaks, or all have it: a newer one waits for a boundary
+            for rank in receivers:
+                self._control.lookup(self.number, f"taken/{rank}")
 
     def sending(self) -> tuple[Sending, ...]:
         """How the connections to the other members fare."""
@@ -242,6 +255,7 @@ class Seat:
     def _share_state(self, standings: Sequence[Standing]) -> None:
         """Who is behind takes the state of all members that are not, a share from each."""
         route = _route(standings)
+        self._receivers = route.receivers
         if not route.receivers or self.rank not in route.sources + route.receivers:
             return
         assert self._group is not None
@@ -255,6 +269,7 @@ class Seat:
         else:
             headers = [self._control.lookup(self.number, f"state/{source}") for source in route.sources]
             header = transfer.receive(self._group, route, self._state, headers)
+            self._control.publish(self.number, f"taken/{self.rank}", b"")
             self._adopt(header.version, header.loss)
 
     def _adopt(self, version: int, loss: float | None) -> None:

@@ -188,6 +188,8 @@ class Loop:
         self._control.at(step.number, "reduce")
         self._control.strike(step.number, "reduce", seat.rank, seat.size)
         self._measures.arrived()
+        if not seat.todo:  # otherwise the exchange has begun with the last lane
+            seat.await_receivers()
         try:
             total = self._gradients.reduce(seat.reduction)
         except GroupBroken as broken:
