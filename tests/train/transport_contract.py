@@ -9,6 +9,7 @@ from pathlib import Path
 import transport_scenarios as scenarios
 from forked_ranks import Ranks
 
+RACES = 16
 GIVE_UP_S_MAX = 1.5
 """From the moment at which a group is not wanted any more to the end of making it."""
 KILL_S = 0.25
@@ -45,6 +46,9 @@ class TransportContract:
 
     def test_an_abort_may_come_at_any_moment_twice_and_from_several_threads(self, ranks: Ranks) -> None:
         ranks.run(scenarios.aborts_of_all_sorts, 4)
+
+    def test_an_abort_in_the_call_of_an_exchange_leaves_the_thread_usable(self, ranks: Ranks) -> None:
+        assert ranks.run(scenarios.aborts_race_with_exchanges, 2, trials=RACES) == [RACES, RACES]
 
     def test_any_thread_may_exchange_before_and_after_a_group_is_broken(self, ranks: Ranks) -> None:
         ranks.run(scenarios.threads_of_backward, 2)

@@ -8,6 +8,7 @@ operation fails at once, here and at the other end.
 """
 
 import os
+import queue
 import socket
 import struct
 import threading
@@ -29,6 +30,9 @@ FORM_TIMEOUT_S = 60.0
 OPERATION_TIMEOUT_S = 6 * 3600.0
 """Not how failures are found, the coordinator tells of those; a bound all the same."""
 ABANDON_POLL_S = 0.002
+ABANDONED_SEND_S = 0.25
+"""An abort makes sends fail in much less time; one that has not by then never will."""
+ABORTED = "the group was aborted"
 WATCHED_MAX = 64
 """So many connections are asked how they fare: the usual one shows in a few of them."""
 
@@ -61,7 +65,7 @@ class Work(Protocol):
     """An operation under way."""
 
     def wait(self) -> None:
-        """Return when its tensors may be used. Raises `GroupBroken`."""
+        """Return when what it receives may be used. Raises `GroupBroken`."""
 
 
 class Group(Protocol):
@@ -86,7 +90,9 @@ class Group(Protocol):
         """
 
     def settle(self) -> None:
-        """Wait until the results of everything that was waited for are in memory. Raises `GroupBroken`."""
+        """Wait until everything that was exchanged is through: what was waited for is in memory, and what was
+        sent may be changed. Raises `GroupBroken`.
+        """
 
     def sending(self) -> tuple[Sending, ...]:
         """How each of some connections fares, always the same ones; empty where they cannot be asked."""
@@ -177,23 +183,36 @@ class GlooGroup:
         self._shutting = threading.Lock()
         self._is_shut = False
         self._watched: list[socket.socket] | None = None
+        self._sends: list[tuple[Any, Transfer]] = []
+        self._sender = _Waiter()
 
     def along(self) -> AbstractContextManager[None]:
         return nullcontext()
 
     def exchange(self, sends: Sequence[Transfer], receives: Sequence[Transfer], tag: int) -> Work:
         if self._aborted.is_set():
-            raise GroupBroken("the group was aborted")
+            raise GroupBroken(ABORTED)
         try:
             # gloo matches by tag and takes no two operations of one pair and tag out of order.
             works = [self._group.recv([tensor], peer, tag) for tensor, peer in receives]
-            works += [self._group.send([tensor], peer, tag) for tensor, peer in sends]
+            self._sends += [(self._group.send([send[0]], send[1], tag), send) for send in sends]
         except RuntimeError as error:
             raise _broken(error) from None
-        return _GlooWork(works, [*sends, *receives])
+        return _GlooWork(works, receives)
 
     def settle(self) -> None:
-        """A wait for gloo is one for the result."""
+        """gloo may lose a send that begins while the other end closes, and then waits for it for ever: it is
+        left to a thread that an abort abandons.
+        """
+        sends, self._sends = self._sends, []
+        if not sends:
+            return
+        done = self._sender.wait_for([work for work, _ in sends])
+        while not done.ended.wait(ABANDONED_SEND_S):
+            if self._aborted.is_set():
+                raise GroupBroken(ABORTED)
+        if done.error is not None:
+            raise _broken(done.error)
 
     def sending(self) -> tuple[Sending, ...]:
         if self._watched is None:  # not before it is asked for: forming a group is in the way of a recovery
@@ -232,13 +251,15 @@ class GlooGroup:
         for copy in self._watched or ():
             copy.close()
         self._watched = []
+        self._sends = []
+        self._sender.close()
         self._group = None
 
 
 class _GlooWork:
     """Keeps its tensors: that gloo does is promised nowhere, and it writes into their memory."""
 
-    def __init__(self, works: list[Any], kept: list[Transfer]) -> None:
+    def __init__(self, works: list[Any], kept: Sequence[Transfer]) -> None:
         self._works = works
         self._kept = kept
 
@@ -248,6 +269,45 @@ class _GlooWork:
                 work.wait(timedelta(seconds=OPERATION_TIMEOUT_S))
         except RuntimeError as error:
             raise _broken(error) from None
+
+
+class _Waited:
+    """Some operations that a `_Waiter` waits for."""
+
+    def __init__(self, works: list[Any]) -> None:
+        self.works = works
+        self.ended = threading.Event()
+        self.error: Exception | None = None
+
+
+class _Waiter:
+    """Waits for gloo's operations in a thread of its own, which is begun when it is first needed."""
+
+    def __init__(self) -> None:
+        self._waiting: queue.SimpleQueue[_Waited | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def wait_for(self, works: list[Any]) -> _Waited:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._wait, name="holdfast-sends", daemon=True)
+            self._thread.start()
+        waited = _Waited(works)
+        self._waiting.put(waited)
+        return waited
+
+    def _wait(self) -> None:
+        while (waited := self._waiting.get()) is not None:
+            try:
+                for work in waited.works:
+                    work.wait(timedelta(seconds=OPERATION_TIMEOUT_S))
+            except RuntimeError as error:
+                waited.error = error
+            waited.works = []
+            waited.ended.set()
+            del waited
+
+    def close(self) -> None:
+        self._waiting.put(None)
 
 
 def _broken(error: Exception) -> GroupBroken:

@@ -19,10 +19,9 @@ from contextlib import contextmanager, suppress
 import torch
 
 from holdfast.train import libnccl
-from holdfast.train.group import GroupBroken, Rendezvous, Sending, Superseded, Transfer, Work
+from holdfast.train.group import ABORTED, GroupBroken, Rendezvous, Sending, Superseded, Transfer, Work
 from holdfast.train.sockets import network_sockets
 
-ABORTED = "the group was aborted"
 SPIN_POLLS = 200
 """An exchange is begun within tens of microseconds: so often it is asked for without a pause."""
 POLL_S = 0.0001
