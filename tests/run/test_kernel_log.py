@@ -30,8 +30,16 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def log(path: Path) -> Iterator[KernelLog]:
-    log = KernelLog(path)
+def gpus(tmp_path: Path) -> Path:
+    """What the driver shows on a machine with one GPU."""
+    gpus = tmp_path / "gpus"
+    (gpus / "0000:00:06.0").mkdir(parents=True)
+    return gpus
+
+
+@pytest.fixture
+def log(path: Path, gpus: Path) -> Iterator[KernelLog]:
+    log = KernelLog(path, gpus)
     yield log
     log.close()
 
@@ -72,6 +80,27 @@ def test_a_line_about_no_process_counts_while_it_is_recent(log: KernelLog, path:
     assert asserted.code == 43
 
 
+@pytest.mark.parametrize("seen", [[], ["0000:00:06.0", "0000:00:07.0"]])
+def test_a_line_about_no_process_does_not_count_unless_one_gpu_is_seen(
+    path: Path, tmp_path: Path, seen: list[str]
+) -> None:
+    for address in seen:
+        (tmp_path / "seen" / address).mkdir(parents=True)
+    log = KernelLog(path, tmp_path / "seen")
+    add(path, ASSERTED, LOST)
+    assert log.xid_of(1, 41.0) is None
+    asserted = log.xid_of(440, 41.0)
+    assert asserted is not None
+    assert asserted.code == 43
+    log.close()
+
+
+def test_a_line_about_a_gpu_that_is_not_seen_here_is_nobodys(log: KernelLog, path: Path) -> None:
+    """A container may see one GPU, and the log of all."""
+    add(path, LOST.replace("0000:00:06", "0000:00:09"))
+    assert log.xid_of(1, 41.0) is None
+
+
 def test_only_so_much_is_kept(log: KernelLog, path: Path) -> None:
     for number in range(3 * KEPT_MAX):
         add(path, ASSERTED.replace("pid=440", f"pid={number}"))
@@ -81,7 +110,7 @@ def test_only_so_much_is_kept(log: KernelLog, path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["nothing", "."])
 def test_where_it_cannot_be_read_there_is_nothing(tmp_path: Path, name: str) -> None:
-    log = KernelLog(tmp_path / name)
+    log = KernelLog(tmp_path / name, tmp_path / name)
     assert log.xid_of(1, 0.0) is None
     log.close()
 
