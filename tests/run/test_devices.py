@@ -108,6 +108,19 @@ def test_without_its_last_words_the_exit_is_enough(cluster: "MakeCluster") -> No
     assert made.finish().outcome == "completed"
 
 
+def test_nobody_waits_for_the_words_of_a_member_that_has_hung_up(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=1, steps=50)
+    made.fail_device("n0.0", is_said=False, complaint="torch.OutOfMemoryError: CUDA out of memory. Tried")
+    made.deliver_all("worker")  # the connection ends first, without a word
+    made.deliver_all("agent")
+    assert not made.state.failing
+    assert "n0.0 lost (CUDA out of memory)" in made.said
+    lost_ns = made.now_ns
+    made.until_generation(2)
+    assert made.now_ns - lost_ns < ns(EXPLAIN_S) // 2
+    assert made.finish().outcome == "completed"
+
+
 def test_the_seat_is_free_when_the_process_is_gone_and_its_memory_with_it(cluster: "MakeCluster") -> None:
     made = up(cluster, slots=2, steps=10**6)
     made.say_failed(made.processes["n0.1"], ASSERT)

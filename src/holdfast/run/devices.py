@@ -39,8 +39,9 @@ def said(state: State, name: str, message: DeviceFailed) -> None:
 def exited(state: State, member: Member, message: WorkerExited) -> bool:
     """An agent saw a process go. False: not because of its GPU."""
     failing = state.failing.get(member.name)
+    has_hung_up = failing is None and member.name in state.unexplained  # without a word: none will come
     if failing is None and message.code == CODE_DEVICE_FAILED and member.role == "active":
-        if member.name in state.unexplained:  # it hung up without a word
+        if has_hung_up:
             failing = _failing(state, member)
         elif not (member.is_lost or member.is_stopped or state.closing) and state.is_protected:
             failing = _lose(state, member, losses.DEVICE_FAILED)
@@ -49,7 +50,10 @@ def exited(state: State, member: Member, message: WorkerExited) -> bool:
     failing.exited = message
     if (known := state.ailing.get(failing.seat)) is not None and state.now_ns < failing.due_ns:
         _set_ailing(state, failing.seat, known.failures, state.now_ns + backoff_ns(known.failures))
-    _look(state, failing)
+    if has_hung_up:
+        _conclude(state, failing)
+    else:
+        _look(state, failing)
     return True
 
 
