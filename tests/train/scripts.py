@@ -1,6 +1,7 @@
 """Small training scripts for members in tests. Each writes what its run came to into a folder.
 
-`<member>.json`: the digest of everything protected, and the loss of every step the member took part in.
+`<member>.json`: the digest of everything protected, the loss of every step the member took part in, and the
+last scale of a GradScaler, if one is protected.
 Models and data are on the member's device: the same scripts serve for a CPU and for a GPU.
 """
 
@@ -26,6 +27,8 @@ WIDE = {"cpu": 128, "cuda": 2048}
 WIDE_ROWS = 256
 """Of `wide`: on a GPU its gradients are several buckets."""
 AUTOCAST = {"plain": torch.bfloat16, "scaled_half": torch.float16, "autocast": torch.bfloat16}
+FIRST_SCALE = 2.0**30
+"""Of `scaled_half`: too large for float16, so its first steps are skipped."""
 TRACED = range(6, 11)
 """Steps that a trace shows."""
 Built = tuple[nn.Module, list[object], dict[str, Any]]
@@ -287,7 +290,7 @@ def autocast() -> Built:
 def scaled_half() -> Built:
     """float16 with a GradScaler, whose first steps overflow."""
     model, others, told = with_adamw(Blocks())
-    scaler = torch.amp.GradScaler(device_type(), init_scale=2.0**30, growth_interval=4)
+    scaler = torch.amp.GradScaler(device_type(), init_scale=FIRST_SCALE, growth_interval=4)
     return model, [*others, scaler], told
 
 
@@ -436,7 +439,9 @@ def train(
             losses[step.number] = step.loss
             if step.number == stop_after:
                 break
-        text = json.dumps({"digest": state.digest(), "losses": losses})
+        scales = [other.get_scale() for other in others if isinstance(other, torch.amp.GradScaler)]
+        scale = scales[0] if scales else None
+        text = json.dumps({"digest": state.digest(), "losses": losses, "scale": scale})
         path.with_suffix(".part").write_text(text)
         path.with_suffix(".part").rename(path)
 
