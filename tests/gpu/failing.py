@@ -1,7 +1,8 @@
 """A training script whose GPU fails on purpose: `failing.py FOLDER [FAILURE:STEP:NODE ...]`.
 
 A failure strikes once, on the member of that node; with `all` for the node it strikes every member, every
-time. Where there is no GPU it is only said, in the words that CUDA has for it.
+time. Where there is no GPU it is only said, in the words that CUDA has for it. `nccl-words` is only said
+everywhere: an error in NCCL's words, raised by the script. No connection of NCCL fails for it.
 """
 
 import json
@@ -22,9 +23,8 @@ WORDS = {
     "assert": "CUDA error: device-side assert triggered",
     "illegal": "CUDA error: an illegal memory access was encountered",
     "memory": "CUDA out of memory",
-    "nccl": "NCCL error: unhandled system error",
 }
-NCCL_SAYS = """NCCL error in: exchange.cpp:1, unhandled system error (run with NCCL_DEBUG=INFO for details)
+NCCLS_WORDS = """NCCL error in: exchange.cpp:1, unhandled system error (run with NCCL_DEBUG=INFO for details)
 Last error:
 socketProgress: Connection closed by remote peer"""
 
@@ -44,15 +44,15 @@ def take_all_memory(device: torch.device) -> None:
     torch.empty(1 << 50, dtype=torch.uint8, device=device)
 
 
-def say_what_nccl_says(device: torch.device) -> None:
-    raise dist.DistBackendError(NCCL_SAYS)
+def raise_an_error_in_nccls_words(device: torch.device) -> None:
+    raise dist.DistBackendError(NCCLS_WORDS)
 
 
 FAILURES: dict[str, Callable[[torch.device], None]] = {
     "assert": index_out_of_range,
     "illegal": access_what_is_not_there,
     "memory": take_all_memory,
-    "nccl": say_what_nccl_says,
+    "nccl-words": raise_an_error_in_nccls_words,
 }
 
 
@@ -64,7 +64,7 @@ def fail_if_planned(plan: list[str], folder: Path, step: int, node: str, device:
         if whom != "all" and mark.exists():
             continue
         mark.touch()
-        if device.type == "cuda" or failure == "nccl":
+        if device.type == "cuda" or failure == "nccl-words":
             FAILURES[failure](device)
         else:
             raise (

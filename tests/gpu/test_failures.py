@@ -15,7 +15,7 @@ ONCE = {  # what is planned, and how it is told
     "assert:10:n0": "n0.0 lost (CUDA error: device-side assert triggered",  # an XID may follow
     "illegal:30:n1": "n1.0 lost (CUDA error: an illegal memory access was encountered",
     "memory:50:n2": "n2.0 lost (CUDA out of memory",
-    "nccl:70:n3": "n3.0 lost (NCCL error: unhandled system error",
+    "nccl-words:70:n3": "n3.0 lost (NCCL error: unhandled system error",
 }
 
 
@@ -41,7 +41,7 @@ def digests(folder: Path) -> set[str]:
 
 
 def test_a_gpu_that_fails_is_replaced_and_leaves_no_trace(tmp_path: Path) -> None:
-    """Four kinds of failure in one run, each on another member."""
+    """Three real failures and an error in NCCL's words, in one run, each on another member."""
     alone = train(tmp_path / "alone", [])
     assert alone.returncode == 0, alone.stdout
     failing = train(tmp_path / "failing", list(ONCE), *on_nodes(4))
