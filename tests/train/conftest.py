@@ -49,6 +49,7 @@ class LoopbackGroup:
         self.rank = rank
         self.size = size
         self.is_ordered = is_ordered
+        self.tags: list[int] = []
 
     def along(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -58,9 +59,17 @@ class LoopbackGroup:
             letter = tensor.clone()
             self._on_send(letter)
             self._post[self.rank, peer, tag].put(letter)
-        return LoopbackWork([(tensor, self._post[peer, self.rank, tag]) for tensor, peer in receives])
+        self.tags.append(tag)
+        work = LoopbackWork([(tensor, self._post[peer, self.rank, tag]) for tensor, peer in receives])
+        if self.is_ordered:
+            work.wait()
+            return LoopbackWork([])
+        return work
 
     def settle(self) -> None:
+        pass
+
+    def confirm(self) -> None:
         pass
 
     def sending(self) -> tuple[Sending, ...]:

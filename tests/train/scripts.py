@@ -310,6 +310,11 @@ def channels_last() -> Built:
     return with_adamw(Images())
 
 
+def channels_last_fused() -> Built:
+    """A kernel that goes through parameters and their state in the order of memory."""
+    return with_adamw(Images(), fused=True)
+
+
 class Summing(Blocks):
     """Sums in an order that a GPU does not promise."""
 
@@ -353,6 +358,7 @@ SAME_BITS: dict[str, Callable[[], Built]] = {
         averaged_norm,
         overflowing,
         odd,
+        channels_last_fused,
     )
 }
 """What every number of members must give the same bits of, wherever it is trained."""

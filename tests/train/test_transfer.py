@@ -149,3 +149,49 @@ def test_what_a_lane_moves_meanwhile_is_sent_as_it_was(together: Together) -> No
 
     together(2, compute_meanwhile)
     assert states[1].digest() == before
+
+
+def test_tensors_keep_their_layout(together: Together) -> None:
+    """Kernels that go through memory in its order would otherwise pair up what does not belong together."""
+
+    def convolution(steps: int) -> Protected:
+        torch.manual_seed(1)
+        model = nn.Conv2d(3, 8, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+        for _ in range(steps):
+            model(torch.randn(2, 3, 8, 8)).sum().backward()
+            optimizer.step()
+        return Protected([model, optimizer])
+
+    states = [convolution(3), convolution(0)]
+    together(2, Move(states))
+    assert states[1].digest() == states[0].digest()
+    for mine, theirs in zip(*(state.optimizers[0].state.values() for state in states), strict=True):
+        assert mine["exp_avg"].stride() == theirs["exp_avg"].stride()
+    gradients = [torch.randn(8, 3, 3, 3), torch.randn(8)]
+    for state in states:
+        for parameter, gradient in zip(state.parameters, gradients, strict=True):
+            parameter.grad = gradient.clone(memory_format=torch.preserve_format).to(
+                memory_format=torch.channels_last if gradient.dim() == 4 else torch.contiguous_format
+            )
+        state.optimizers[0].step()
+    assert states[1].digest() == states[0].digest()
+
+
+def test_what_does_not_fill_its_memory_arrives(together: Together) -> None:
+    states = [build(1, steps=1), build(2, steps=0)]
+    kept = torch.arange(12.0).reshape(3, 4)[:, ::2]
+    for state, value in zip(states, (kept, torch.zeros(3, 2)), strict=True):
+        state.models[0].register_buffer("odd", value)
+    together(2, Move([Protected([*state.models, *state.optimizers]) for state in states]))
+    assert torch.equal(states[1].models[0].odd, kept)  # type: ignore[arg-type]
+
+
+def test_sources_that_cut_the_state_otherwise_are_refused(together: Together) -> None:
+    def about_another_cut(told: bytes) -> bytes:
+        header = msgspec.msgpack.decode(told, type=transfer.Header)
+        return msgspec.msgpack.encode(msgspec.structs.replace(header, cut=bytes(32)))
+
+    states = [build(1, steps=3), build(2, steps=0)]
+    _, refused = together(2, Move(states, spoil=about_another_cut))
+    assert isinstance(refused, GroupBroken)

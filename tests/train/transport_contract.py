@@ -40,6 +40,12 @@ class TransportContract:
         assert is_ordered == (ranks.transport == "nccl")
         assert (took_s < scenarios.PROMPT_S) == is_ordered
 
+    def test_what_was_settled_is_confirmed_by_all_where_a_peer_s_end_may_look_like_data(
+        self, ranks: Ranks
+    ) -> None:
+        has_noticed, _ = ranks.run(scenarios.confirm_needs_all, 2)
+        assert has_noticed == (ranks.transport == "nccl")
+
     def test_an_abort_wakes_who_waits_here_and_at_the_other_end(self, ranks: Ranks) -> None:
         for took_s in ranks.run(scenarios.abort_wakes, 2):
             assert 0 < took_s < ranks.wake_s_max

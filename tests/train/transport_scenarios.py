@@ -227,6 +227,24 @@ def waiting_holds_up(rank: Rank) -> tuple[bool, float]:
     return group.is_ordered, took_s
 
 
+def confirm_needs_all(rank: Rank) -> bool:
+    """All confirm; then one leaves instead. Whether the other noticed."""
+    group = rank.form("g")
+    talk(rank, group)
+    group.confirm()
+    rank.meet("confirmed")
+    has_noticed = False
+    if rank.index == 1:
+        time.sleep(PROMPT_S)
+    else:
+        try:
+            group.confirm()
+        except GroupBroken:
+            has_noticed = True
+    group.close()
+    return has_noticed
+
+
 # ---- aborts ------------------------------------------------------------------------------------------------
 
 

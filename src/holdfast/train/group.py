@@ -50,6 +50,10 @@ class Superseded(Exception):
     """A newer generation was opened while this one was being formed."""
 
 
+_ATTEMPT_BROKEN = (GroupBroken, Superseded, RuntimeError, OSError)
+"""What the making of a group fails with where somebody is gone; anything else is a mistake."""
+
+
 class Sending(NamedTuple):
     """How a connection has fared since it was made.
 
@@ -94,6 +98,11 @@ class Group(Protocol):
         sent may be changed. Raises `GroupBroken`.
         """
 
+    def confirm(self) -> None:
+        """Wait until all members have settled what came before: only then is it certain that nobody left in
+        the middle of it. All of them call this. Raises `GroupBroken`.
+        """
+
     def sending(self) -> tuple[Sending, ...]:
         """How each of some connections fares, always the same ones; empty where they cannot be asked."""
 
@@ -135,30 +144,54 @@ def form(make: Callable[[], Group], superseded: Callable[[], bool]) -> Group:
     """Make a group, or raise `Superseded` as soon as it is no longer wanted.
 
     A member that dies meanwhile would hold everybody up until the timeout: the attempt is then left to its
-    thread. No tensor of ours is in it yet.
+    thread, which gives back what comes of it. No tensor of ours is in it yet.
     """
-    made: list[Group] = []
-    failed: list[BaseException] = []
-    done = threading.Event()
+    attempt = _Attempt(make)
+    threading.Thread(target=attempt.run, name="holdfast-form", daemon=True).start()
+    while not attempt.done.wait(ABANDON_POLL_S):
+        if superseded():
+            attempt.abandon()
+            raise Superseded
+    error = attempt.error
+    if error is not None:
+        if not isinstance(error, _ATTEMPT_BROKEN) or device_failure(error) is not None:
+            raise error  # no other group will do better
+        raise Superseded if superseded() else GroupBroken(_reason(error))
+    assert attempt.group is not None
+    return attempt.group
 
-    def attempt() -> None:
+
+class _Attempt:
+    """A group that is being made in a thread of its own, and may be abandoned meanwhile."""
+
+    def __init__(self, make: Callable[[], Group]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._is_abandoned = False
+        self.done = threading.Event()
+        self.group: Group | None = None
+        self.error: Exception | None = None
+
+    def run(self) -> None:
         try:
-            made.append(make())
+            group = self._make()
+            with self._lock:
+                self.group = group
+                is_abandoned = self._is_abandoned
+            if is_abandoned:
+                group.close()
         except Exception as error:
             error.__traceback__ = None
-            failed.append(error)
+            self.error = error
         finally:
-            done.set()
+            self.done.set()
 
-    threading.Thread(target=attempt, name="holdfast-form", daemon=True).start()
-    while not done.wait(ABANDON_POLL_S):
-        if superseded():
-            raise Superseded
-    if failed:
-        if device_failure(failed[0]) is not None:  # no other group will do better
-            raise failed[0]
-        raise Superseded if superseded() else GroupBroken(_reason(failed[0]))
-    return made[0]
+    def abandon(self) -> None:
+        with self._lock:
+            self._is_abandoned = True
+            group = self.group
+        if group is not None:
+            group.close()
 
 
 class GlooGroup:
@@ -213,6 +246,9 @@ class GlooGroup:
                 raise GroupBroken(ABORTED)
         if done.error is not None:
             raise _broken(done.error)
+
+    def confirm(self) -> None:
+        """Over TCP what arrives is what was sent, whoever leaves."""
 
     def sending(self) -> tuple[Sending, ...]:
         if self._watched is None:  # not before it is asked for: forming a group is in the way of a recovery

@@ -23,6 +23,7 @@ from holdfast.train.control import Alone, Control, Coordinated
 from holdfast.train.failures import DeviceFailure, device_failure
 from holdfast.train.gradients import Gradients
 from holdfast.train.group import GlooGroup, Group, Rendezvous
+from holdfast.train.libnccl import library
 from holdfast.train.measures import Collections
 from holdfast.train.nccl import NcclGroup, pose, warm_up
 from holdfast.train.protected import Protected, digest
@@ -117,6 +118,8 @@ class Run:
         if accumulate < 1:
             raise InputError(f"accumulate={accumulate} is no number of calls.", hint="Take 1 or more.")
         state = Protected(things, moving)
+        if state.device.type == "cuda" and self._control.is_asked:
+            library()  # a mistake is told before anything depends on it
         determinism.require(deterministic, state.device)
         parts = {
             **state.parts(),

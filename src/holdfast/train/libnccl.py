@@ -17,7 +17,7 @@ SONAME = "libnccl.so.2"
 UNIQUE_ID_BYTES = 128
 UNDEFINED_INT = -(1 << 31)
 CONFIG_MAGIC = 0xCAFEBEEF
-CONFIG_VERSION = 2_17_00
+VERSION_MIN = CONFIG_VERSION = 2_17_00
 """The layout of `_Config`, in NCCL's own numbers. Later versions take it, and fill in what came after it."""
 UINT8 = 1
 
@@ -82,12 +82,6 @@ class Library:
         functions.ncclGetErrorString.restype = ctypes.c_char_p
         functions.ncclGetLastError.argtypes = (Communicator,)
         functions.ncclGetLastError.restype = ctypes.c_char_p
-
-    @property
-    def version(self) -> tuple[int, int, int]:
-        number = ctypes.c_int()
-        self._check(self._functions.ncclGetVersion(ctypes.byref(number)))
-        return number.value // 10_000, number.value // 100 % 100, number.value % 100
 
     def unique_id(self) -> bytes:
         """What the ranks of one communicator share. A thread of NCCL's waits here for all of them."""
@@ -159,13 +153,26 @@ def library() -> Library:
     """NCCL as torch has it."""
     for name in (SONAME, *_installed()):
         try:
-            return Library(ctypes.CDLL(name))
+            functions = ctypes.CDLL(name)
         except OSError:
             continue
+        number = ctypes.c_int()
+        functions.ncclGetVersion(ctypes.byref(number))
+        if number.value < VERSION_MIN:
+            raise InputError(
+                f"NCCL {_written(number.value)} is too old: {_written(VERSION_MIN)} or later is needed.",
+                hint="Install a torch with a newer one.",
+            )
+        return Library(functions)
     raise InputError(
         f"NCCL cannot be used: {SONAME} was not found.",
         hint="Install NCCL for your CUDA, for example `pip install nvidia-nccl-cu12`.",
     )
+
+
+def _written(version: int) -> str:
+    """As people write it. Before 2.9 the number was made otherwise; that is too old in any case."""
+    return f"{version // 10_000}.{version // 100 % 100}.{version % 100}"
 
 
 def _installed() -> list[str]:

@@ -3,7 +3,8 @@
 The host never waits inside NCCL, so an abort is possible at any moment, from any thread: while the
 communicator is being made, inside an exchange, between two. A death shows in one of two ways: NCCL reports an
 error, or kernels spin until the group is aborted and then end without a result. So nothing that was received
-counts before `settle` has seen the device come to an end of it and the group unbroken.
+counts before `settle` has seen the device come to an end of it and the group unbroken, and `confirm` that all
+others have.
 """
 
 import atexit
@@ -87,7 +88,10 @@ class NcclGroup:
         self._kept: list[Sequence[Transfer]] = []
         self._stopping = threading.Event()
         self._launch_s = 0.0
+        self._peers = [peer for peer in range(size) if peer != rank]
         with torch.cuda.device(device):
+            self._token = torch.empty((1,), dtype=torch.int32, device=device)
+            self._tokens = torch.full((size,), -1, dtype=torch.int32, device=device)
             self._stream = _stream_of(device)
             self._make(store, superseded)
         self._launch_s = LAUNCH_S_MAX
@@ -122,17 +126,22 @@ class NcclGroup:
 
     def _connect(self, superseded: Callable[[], bool]) -> None:
         """NCCL connects two ranks when they first exchange: here, and not in the middle of a step."""
-        others = [peer for peer in range(self.size) if peer != self.rank]
-        token = torch.full((1,), self.rank, dtype=torch.int32, device=self._device)
-        arrived = torch.full((self.size,), -1, dtype=torch.int32, device=self._device)
+        self._token.fill_(self.rank)
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        self._begin([(token, peer) for peer in others], [(arrived[peer], peer) for peer in others])
+        self._greet(superseded)
+        came = self._tokens.tolist()
+        if any(came[peer] != peer for peer in self._peers):
+            raise GroupBroken("NCCL connected members that do not belong to each other")
+
+    def _greet(self, superseded: Callable[[], bool]) -> None:
+        """Send everybody a token, and have one of everybody."""
+        self._begin(
+            [(self._token, peer) for peer in self._peers],
+            [(self._tokens[peer], peer) for peer in self._peers],
+        )
         self._await_host(superseded)
         self._await_device(superseded)
         self._kept.clear()
-        came = arrived.tolist()
-        if any(came[peer] != peer for peer in others):
-            raise GroupBroken("NCCL connected members that do not belong to each other")
 
     def _give_up(self, unique_id: bytes) -> None:
         self.close()
@@ -214,10 +223,11 @@ class NcclGroup:
 
     def _broken(self, error: libnccl.NcclError) -> GroupBroken:
         """The communicator cannot be used again. Where the device itself has failed, that is raised."""
-        if error.result == libnccl.UNHANDLED_CUDA_ERROR:
-            torch.cuda.synchronize(self._device)
         self._reason = f"NCCL: {error}"
         self.abort()
+        if error.result == libnccl.UNHANDLED_CUDA_ERROR:
+            self._stopping.wait(FREE_S_MAX)  # or else kernels that wait for a peer would be waited for
+            torch.cuda.synchronize(self._device)
         return GroupBroken(self._reason)
 
     def settle(self) -> None:
@@ -227,6 +237,16 @@ class NcclGroup:
         except libnccl.NcclError as error:
             raise self._broken(error) from None
         self._kept.clear()
+
+    def confirm(self) -> None:
+        """Between GPUs of one machine, kernels of a member that aborts may still tell their peers that data
+        came. Whoever has sent its token here had seen its own kernels end well.
+        """
+        try:
+            self._greet(_never)
+            self.check()
+        except libnccl.NcclError as error:
+            raise self._broken(error) from None
 
     def check(self) -> None:
         """Raises `GroupBroken` where the group is broken already."""
@@ -249,7 +269,7 @@ class NcclGroup:
         is_made = self._communicator is not None
         self.abort()
         if is_made or self._kept:
-            self._stopping.wait(2 * LAUNCH_S_MAX)
+            self._stopping.wait(FREE_S_MAX)
             self._stream.synchronize()  # kernels of an aborted group end, and write nothing from then on
         self._kept.clear()
 
@@ -305,20 +325,32 @@ def _free(
 ) -> None:
     """Stop and free a communicator, without waiting for it. Nobody else may use it any more.
 
-    stopping: is set when nothing more of it can be begun on the device, or after `launch_s`.
+    launch_s: how long an exchange that is about to begin on the device may take to do so. stopping: is set
+    when nothing more of it can begin there.
     """
 
     def free() -> None:
-        due = time.monotonic() + launch_s
-        while nccl.async_error(communicator) == libnccl.IN_PROGRESS and time.monotonic() < due:
-            time.sleep(POLL_S)
-        stopping.set()
-        nccl.abort(communicator)
-        _freeing.discard(threading.current_thread())
+        try:
+            if _is_over(nccl, communicator, launch_s):
+                stopping.set()  # it takes half a second until the abort returns
+        finally:
+            nccl.abort(communicator)
+            stopping.set()
+            _freeing.discard(threading.current_thread())
 
     thread = threading.Thread(target=free, name="holdfast-nccl-free", daemon=True)
     _freeing.add(thread)
     thread.start()
+
+
+def _is_over(nccl: libnccl.Library, communicator: libnccl.Communicator, within_s: float) -> bool:
+    """Whether NCCL has done on the host what it was told, or failed to."""
+    due = time.monotonic() + within_s
+    while nccl.async_error(communicator) == libnccl.IN_PROGRESS:
+        if time.monotonic() >= due:
+            return False
+        time.sleep(POLL_S)
+    return True
 
 
 @atexit.register

@@ -150,11 +150,12 @@ class Protected:
         """The live state: tensors in it are the things' own, not copies."""
         return [thing.state_dict() for thing in self._things]
 
-    def put_back(self, state: Sequence[dict[str, Any]]) -> None:
+    def put_back(self, state: Sequence[dict[str, Any]], *, as_it_lies: bool = False) -> None:
+        """as_it_lies: its tensors are on the devices on which whoever made it has them."""
         for thing, part in zip(self._things, state, strict=True):
             thing.load_state_dict(part)
             if isinstance(thing, Optimizer):
-                _restore_exactly(thing, part)
+                _restore_exactly(thing, part, as_it_lies)
 
     def parts(self) -> dict[str, str]:
         """A digest of each part, by a name that a person recognises."""
@@ -229,29 +230,43 @@ def _buffers(models: Sequence[nn.Module]) -> Iterator[Buffer]:
                     yield Buffer(f"{prefix}{module_name}{'.' if module_name else ''}{key}", module, key)
 
 
-def _restore_exactly(optimizer: Optimizer, part: dict[str, Any]) -> None:
-    """load_state_dict casts state to the parameter's type; what was of another type comes back as it was."""
+def _restore_exactly(optimizer: Optimizer, part: dict[str, Any], as_it_lies: bool) -> None:
+    """load_state_dict casts state to the parameter's type, and moves it to its device; what was of another
+    type, or elsewhere, comes back as it was.
+    """
     parameters = _optimized_by([optimizer])
     for index, saved in part["state"].items():
         if not isinstance(index, int):  # some optimizers keep what is nobody's own, and that is not cast
             continue
         present = optimizer.state[parameters[index]]
         for key, value in saved.items():
-            if isinstance(value, torch.Tensor) and present[key].dtype != value.dtype:
-                present[key] = value.to(present[key].device, copy=True)
+            if not isinstance(value, torch.Tensor):
+                continue
+            device = value.device if as_it_lies else present[key].device
+            if (present[key].dtype, present[key].device) != (value.dtype, device):
+                present[key] = value.to(device, copy=True)
 
 
 # ---- trees of tensors ------------------------------------------------------------------------------------
 
 
 class _Place:
-    """Stands for a tensor in the skeleton of a tree."""
+    """Stands for a tensor in the skeleton of a tree. stride: None where it does not fill its memory."""
 
-    def __init__(self, number: int, dtype: torch.dtype, shape: tuple[int, ...], device: str) -> None:
+    def __init__(self, number: int, tensor: torch.Tensor) -> None:
         self.number = number
-        self.dtype = dtype
-        self.shape = shape
-        self.device = device
+        self.dtype = tensor.dtype
+        self.shape = tuple(tensor.shape)
+        self.stride = tuple(tensor.stride()) if _is_dense(tensor) else None
+        self.device = tensor.device.type
+
+    def empty(self, device: torch.device) -> torch.Tensor:
+        """A tensor laid out like it, with whatever contents: kernels depend on the layout."""
+        if self.device == "cpu":
+            device = torch.device("cpu")
+        if self.stride is None:
+            return torch.empty(self.shape, dtype=self.dtype, device=device)
+        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=device)
 
 
 def take_apart(tree: Any) -> tuple[bytes, list[torch.Tensor]]:
@@ -261,7 +276,7 @@ def take_apart(tree: Any) -> tuple[bytes, list[torch.Tensor]]:
     def walk(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             tensors.append(value.detach())
-            return _Place(len(tensors) - 1, value.dtype, tuple(value.shape), value.device.type)
+            return _Place(len(tensors) - 1, tensors[-1])
         if isinstance(value, dict):
             twin = copy.copy(value)  # stays a Counter; keeps what state_dict() notes beside the items
             for key, item in value.items():
@@ -286,10 +301,7 @@ def empty_like(skeleton: bytes, device: torch.device) -> list[torch.Tensor]:
     places: list[_Place] = []
     _walk_places(pickle.loads(skeleton), places.append)
     places.sort(key=lambda place: place.number)
-    return [
-        torch.empty(place.shape, dtype=place.dtype, device=device if place.device != "cpu" else "cpu")
-        for place in places
-    ]
+    return [place.empty(device) for place in places]
 
 
 def put_together(skeleton: bytes, tensors: Sequence[torch.Tensor]) -> Any:
@@ -434,3 +446,15 @@ def memory_of(tensor: torch.Tensor) -> bytes:
 def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor's bytes as a flat tensor, without a copy where it is contiguous."""
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
+def memory_as_it_lies(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of its memory in their order there, without a copy where its elements fill it."""
+    if not tensor.numel() or not _is_dense(tensor):
+        return bytes_of(tensor)
+    flat = tensor.detach().as_strided((tensor.numel(),), (1,), tensor.storage_offset())
+    return flat.view(torch.uint8)
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    return bool(torch.ops.aten.is_non_overlapping_and_dense.default(tensor))

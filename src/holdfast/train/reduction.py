@@ -25,9 +25,8 @@ class Reduction:
         self._layout = layout
         self._nodes = nodes
         self._order = _additions(tree.root(layout.lanes), {node for held in nodes for node in held})
-        self._scratch: dict[object, dict[tree.Node, torch.Tensor]] = {}
+        self._scratch: dict[object, torch.Tensor] = {}
         self._arriving: dict[int, Work] = {}
-        self._gathering: list[Work] = []
         self._held: dict[tree.Node, Sheet] = {}
         self._total: Sheet | None = None
 
@@ -42,21 +41,19 @@ class Reduction:
         with self._group.along():
             self._scatter(bucket)
             if self._group.is_ordered:
-                self._gathering.append(self._gather(bucket))
+                self._gather(bucket)
 
     def finish(self) -> None:
         """Every bucket is launched: add up, and share the result. Raises `GroupBroken`."""
-        gathering, self._gathering = self._gathering, []
         if not self._group.is_ordered:
-            gathering = [self._gather(bucket) for bucket in range(self._layout.buckets)]
-        for work in gathering:
-            work.wait()
+            for work in [self._gather(bucket) for bucket in range(self._layout.buckets)]:
+                work.wait()
         self._group.settle()
+        self._group.confirm()
 
     def drop(self) -> None:
         """The group is aborted: let go of what was under way, so that nothing writes into our memory."""
         self._arriving.clear()
-        self._gathering.clear()
 
     def _scatter(self, bucket: int) -> None:
         assert self._total is not None
@@ -103,13 +100,17 @@ class Reduction:
                 received.add(node)
 
     def _scratch_for(self, bucket: int, like: torch.Tensor, mine: range) -> dict[tree.Node, torch.Tensor]:
-        """Where the slices arrive. Buckets of one size share it where they come one after the other."""
-        key = (like.dtype, len(mine)) if self._group.is_ordered else bucket
+        """Where the slices arrive. Buckets of one type share it where they come one after the other."""
+        remote = [node for peer in self._peers() for node in self._nodes[peer]]
+        key: object = bucket
+        numel = len(mine)
+        if self._group.is_ordered:
+            key = like.dtype
+            numel = len(self._slices(self._layout.numel_max(like.dtype))[0])
         if key not in self._scratch:
-            remote = [node for peer in self._peers() for node in self._nodes[peer]]
-            memory = torch.empty(len(remote), len(mine), dtype=like.dtype, device=like.device)
-            self._scratch[key] = dict(zip(remote, memory, strict=True))
-        return self._scratch[key]
+            self._scratch[key] = torch.empty(len(remote) * numel, dtype=like.dtype, device=like.device)
+        memory = self._scratch[key][: len(remote) * len(mine)].view(len(remote), len(mine))
+        return dict(zip(remote, memory, strict=True))
 
     def _peers(self) -> list[int]:
         """Everybody else, beginning with the next rank, so that no member is everyone's first."""

@@ -85,31 +85,36 @@ class Layout:
     def buckets(self) -> int:
         return len(self._sizes)
 
+    def numel_max(self, dtype: torch.dtype) -> int:
+        """Of the largest bucket of a type."""
+        return max(size for size, kind in zip(self._sizes, self._dtypes, strict=True) if kind == dtype)
+
     def flats(self) -> list[torch.Tensor]:
         pairs = zip(self._sizes, self._dtypes, strict=True)
         return [torch.empty(size, dtype=dtype, device=self.device) for size, dtype in pairs]
 
     def _place(self, parameter: torch.Tensor) -> Region:
-        dtype = parameter.dtype
-        size_bytes = self._sizes[-1] * dtype.itemsize if self._sizes else 0
-        if not self._sizes or self._dtypes[-1] != dtype or size_bytes >= self._bucket_bytes:
-            self._open(dtype)
+        bucket = self._newest(parameter.dtype)
+        if bucket is None or self._sizes[bucket] * parameter.dtype.itemsize >= self._bucket_bytes:
+            bucket = self._open(parameter.dtype)
         dense = torch.ops.aten.is_non_overlapping_and_dense.default(parameter)
-        return self._append(
-            len(self._sizes) - 1, tuple(parameter.shape), parameter.stride() if dense else None
-        )
+        return self._append(bucket, tuple(parameter.shape), parameter.stride() if dense else None)
+
+    def _newest(self, dtype: torch.dtype) -> int | None:
+        """Types may take turns from parameter to parameter; each has a bucket that is being filled."""
+        return max((bucket for bucket, kind in enumerate(self._dtypes) if kind == dtype), default=None)
 
     def _place_moving(self, tensor: torch.Tensor, tail: int) -> Region:
         dtype = tensor.dtype if tensor.dtype.is_floating_point else torch.int64
         for bucket in range(tail, len(self._sizes)):
             if self._dtypes[bucket] == dtype:
                 return self._append(bucket, tuple(tensor.shape))
-        self._open(dtype)
-        return self._append(len(self._sizes) - 1, tuple(tensor.shape))
+        return self._append(self._open(dtype), tuple(tensor.shape))
 
-    def _open(self, dtype: torch.dtype) -> None:
+    def _open(self, dtype: torch.dtype) -> int:
         self._sizes.append(0)
         self._dtypes.append(dtype)
+        return len(self._sizes) - 1
 
     def _append(self, bucket: int, shape: tuple[int, ...], stride: tuple[int, ...] | None = None) -> Region:
         start = self._sizes[bucket]

@@ -21,22 +21,29 @@ from holdfast.train.group import Group, GroupBroken, Work
 from holdfast.train.protected import Protected
 
 PIECE_BYTES = 16 << 20
-"""A larger tensor is cut; smaller ones travel together up to this size."""
+"""What travels in one exchange: larger tensors are cut, smaller ones go together."""
+PIECES_MAX = 128
+"""Larger ones rather than more: all of a source's are queued on its GPU before it computes again."""
+SMALL_BYTES = 1 << 20
+"""Smaller tensors are copied into one memory to travel; larger ones travel from where they lie."""
 ROUNDS_UNDER_WAY = 2
 """So many pieces of each source are awaited at once where a wait holds up the host."""
 TAG = 1 << 20
 """Not one of the reduction's, which may be under way at the same time."""
 WORD_BYTES = 4
-"""Pieces are made of whole words, which their fingerprints are computed of."""
+"""What travels is made of whole words, which its fingerprint is computed of."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """What one source tells of what it sends. loss: of the version's step. fingerprints: of its pieces."""
+    """What one source tells of what it sends. loss: of the version's step. cut: a digest of how the state was
+    cut into pieces. fingerprints: of all that it sends, but for the skeleton.
+    """
 
     version: int
     loss: float | None
     skeleton_bytes: int
     skeleton_digest: bytes
+    cut: bytes
     fingerprints: tuple[int, ...]
 
 
@@ -62,22 +69,27 @@ class Serving:
 def send(group: Group, route: Route, state: Protected, version: int, loss: float | None) -> Serving:
     """Begin to send this member's share. The state must stay as it is until the receivers have it."""
     skeleton, tensors = protected.take_apart(state.tree())
-    raws = [protected.bytes_of(tensor) for tensor in tensors]
+    raws = [protected.memory_as_it_lies(tensor) for tensor in tensors]
+    pieces = _pieces(raws, state.device)
     moving = {tensor.data_ptr() for buffer in state.moving if (tensor := buffer.tensor) is not None}
     # Now, and not while lanes are computed, which move some of these and move them back.
-    share = route.share(_pieces(raws), group.rank)
-    packed = [piece.packed(raws, state.device, moving) for piece in share]
+    outgoing = [piece.outgoing(raws, state.device, moving) for piece in route.share(pieces, group.rank)]
     header = Header(
         version=version,
         loss=loss,
         skeleton_bytes=len(skeleton),
         skeleton_digest=hashlib.sha256(skeleton).digest(),
-        fingerprints=protected.folded([protected.weights(memory) for memory in packed]),
+        cut=_digest(pieces),
+        fingerprints=protected.folded([protected.weights(one) for letters in outgoing for one in letters]),
     )
     if group.rank == route.sources[0]:
-        packed.insert(0, torch.frombuffer(bytearray(skeleton), dtype=torch.uint8).to(state.device))
+        outline = torch.frombuffer(bytearray(skeleton), dtype=torch.uint8).to(state.device)
+        outgoing.insert(0, [outline])
     with group.along():
-        works = [group.exchange([(one, peer) for peer in route.receivers], [], TAG) for one in packed]
+        works = [
+            group.exchange([(one, peer) for one in letters for peer in route.receivers], [], TAG)
+            for letters in outgoing
+        ]
     return Serving(msgspec.msgpack.encode(header), works)
 
 
@@ -88,7 +100,9 @@ def receive(group: Group, route: Route, state: Protected, headers: Sequence[byte
     told = [_decoded(header) for header in headers]
     skeleton = _outline(group, route.sources[0], told[0], state.device)
     tensors = protected.empty_like(skeleton, state.device)
-    arriving = _Arriving(group, [protected.bytes_of(tensor) for tensor in tensors], state.device)
+    arriving = _Arriving(group, [protected.memory_as_it_lies(tensor) for tensor in tensors], state.device)
+    if {header.cut for header in told} != {_digest(arriving.pieces)}:
+        raise GroupBroken("members hold parts of the state on different kinds of devices")
     with group.along():
         for pieces in _rounds(route, arriving.pieces):
             arriving.take(pieces)
@@ -97,7 +111,7 @@ def receive(group: Group, route: Route, state: Protected, headers: Sequence[byte
     for source, header in zip(route.sources, told, strict=True):
         if header.version != told[0].version or arriving.fingerprints(source) != header.fingerprints:
             raise GroupBroken(f"the state that came from rank {source} is not the one that was sent")
-    state.put_back(protected.put_together(skeleton, tensors))
+    state.put_back(protected.put_together(skeleton, tensors), as_it_lies=True)
     return told[0]
 
 
@@ -132,14 +146,14 @@ class _Arriving:
         self._group = group
         self._raws = raws
         self._device = device
-        self._under_way: deque[tuple[Work, list[tuple[int, _Piece, torch.Tensor]]]] = deque()
+        self._under_way: deque[tuple[Work, list[tuple[int, _Piece, list[torch.Tensor]]]]] = deque()
         self._weights: dict[int, list[torch.Tensor]] = {}
-        self.pieces = _pieces(raws)
+        self.pieces = _pieces(raws, device)
 
     def take(self, pieces: Sequence[tuple[int, "_Piece"]]) -> None:
-        expected = [(source, piece, piece.room(self._raws, self._device)) for source, piece in pieces]
-        work = self._group.exchange([], [(room, source) for source, _, room in expected], TAG)
-        self._under_way.append((work, expected))
+        expected = [(source, piece, piece.incoming(self._raws, self._device)) for source, piece in pieces]
+        receives = [(one, source) for source, _, letters in expected for one in letters]
+        self._under_way.append((self._group.exchange([], receives, TAG), expected))
         if len(self._under_way) > ROUNDS_UNDER_WAY:
             self._complete_first()
 
@@ -150,9 +164,10 @@ class _Arriving:
     def _complete_first(self) -> None:
         work, expected = self._under_way.popleft()
         work.wait()
-        for source, piece, room in expected:
-            self._weights.setdefault(source, []).append(protected.weights(room))
-            piece.unpack(room, self._raws)
+        for source, piece, letters in expected:
+            self._weights.setdefault(source, []).extend(map(protected.weights, letters))
+            if piece.is_packed:
+                piece.unpack(letters[0], self._raws)
 
     def fingerprints(self, source: int) -> tuple[int, ...]:
         return protected.folded(self._weights.get(source, []))
@@ -172,30 +187,35 @@ class _Stretch:
 
 @dataclass(frozen=True)
 class _Piece:
-    """What travels together. A stretch that is alone travels from where it lies to where it belongs."""
+    """What travels in one exchange: packed into one memory, or each stretch from where it lies to where it
+    belongs.
+    """
 
     stretches: tuple[_Stretch, ...]
+    is_packed: bool
 
-    def packed(self, raws: Sequence[torch.Tensor], device: torch.device, moving: set[int]) -> torch.Tensor:
-        """The bytes on the device of the group: a copy where they lie elsewhere, or may move meanwhile."""
-        alone = self._alone(raws, device)
-        if alone is not None and raws[self.stretches[0].tensor].data_ptr() not in moving:
-            return alone
+    def outgoing(
+        self, raws: Sequence[torch.Tensor], device: torch.device, moving: set[int]
+    ) -> list[torch.Tensor]:
+        """What to send. It is copied where it may move meanwhile, or begins in the middle of a word."""
         parts = [stretch.of(raws) for stretch in self.stretches]
-        parts.append(torch.zeros(self._padding, dtype=torch.uint8, device=parts[0].device))
-        return torch.cat(parts).to(device)
+        if self.is_packed:
+            padding = torch.zeros(self._padding, dtype=torch.uint8, device=parts[0].device)
+            return [torch.cat([*parts, padding]).to(device)]
+        owners = [raws[stretch.tensor] for stretch in self.stretches]
+        return [
+            part.clone() if owner.data_ptr() in moving or part.storage_offset() % WORD_BYTES else part
+            for part, owner in zip(parts, owners, strict=True)
+        ]
 
-    def room(self, raws: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
-        """Where the bytes arrive: in the tensor itself, or in memory for all of them."""
-        alone = self._alone(raws, device)
-        if alone is not None:
-            return alone
-        return torch.empty(self._size_bytes + self._padding, dtype=torch.uint8, device=device)
+    def incoming(self, raws: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
+        """Where it arrives."""
+        if not self.is_packed:
+            return [stretch.of(raws) for stretch in self.stretches]
+        return [torch.empty(self._size_bytes + self._padding, dtype=torch.uint8, device=device)]
 
-    def unpack(self, room: torch.Tensor, raws: Sequence[torch.Tensor]) -> None:
-        if self._alone(raws, room.device) is not None:
-            return
-        arrived = room.to(raws[self.stretches[0].tensor].device)
+    def unpack(self, arrived: torch.Tensor, raws: Sequence[torch.Tensor]) -> None:
+        arrived = arrived.to(raws[self.stretches[0].tensor].device)
         start = 0
         for stretch in self.stretches:
             part = stretch.of(raws)
@@ -210,32 +230,44 @@ class _Piece:
     def _padding(self) -> int:
         return -self._size_bytes % WORD_BYTES
 
-    def _alone(self, raws: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor | None:
-        """The one stretch of tensor memory that this piece is, where it can travel as it is."""
-        only = self.stretches[0].of(raws)
-        is_whole = len(self.stretches) == 1 and not self._padding and not only.storage_offset() % WORD_BYTES
-        return only if is_whole and only.device == device else None
+
+def _pieces(raws: Sequence[torch.Tensor], device: torch.device) -> list[_Piece]:
+    """The same for equal states: what is large and on the device, what is small there, and what is in main
+    memory.
+    """
+    size_bytes = max(
+        PIECE_BYTES, -(-sum(raw.numel() for raw in raws) // PIECES_MAX // WORD_BYTES) * WORD_BYTES
+    )
+    kinds: dict[tuple[bool, bool], list[int]] = {}
+    for number, raw in enumerate(raws):
+        is_there = raw.device.type == device.type
+        is_large = is_there and raw.numel() >= SMALL_BYTES and not raw.numel() % WORD_BYTES
+        kinds.setdefault((is_there, is_large), []).append(number)
+    return [
+        piece
+        for kind in ((True, True), (True, False), (False, False))
+        for piece in _cut(
+            [_Stretch(number, 0, raws[number].numel()) for number in kinds.get(kind, ())],
+            size_bytes,
+            is_packed=not kind[1],
+        )
+    ]
 
 
-def _pieces(raws: Sequence[torch.Tensor]) -> list[_Piece]:
-    """The same for equal states: first what is on the device, then what is in main memory."""
-    pieces: list[_Piece] = []
-    for is_host in (False, True):
-        numbers = [number for number, raw in enumerate(raws) if (raw.device.type == "cpu") == is_host]
-        pieces += _cut([_Stretch(number, 0, raws[number].numel()) for number in numbers])
-    return pieces
-
-
-def _cut(stretches: Sequence[_Stretch]) -> Iterator[_Piece]:
+def _cut(stretches: Sequence[_Stretch], size_bytes: int, *, is_packed: bool) -> Iterator[_Piece]:
     together: list[_Stretch] = []
-    size_bytes = 0
+    taken_bytes = 0
     for stretch in stretches:
-        for start in range(0, stretch.stop, PIECE_BYTES):
-            part = _Stretch(stretch.tensor, start, min(stretch.stop, start + PIECE_BYTES))
-            if together and size_bytes + part.stop - part.start > PIECE_BYTES:
-                yield _Piece(tuple(together))
-                together, size_bytes = [], 0
+        for start in range(0, stretch.stop, size_bytes):
+            part = _Stretch(stretch.tensor, start, min(stretch.stop, start + size_bytes))
+            if together and taken_bytes + part.stop - part.start > size_bytes:
+                yield _Piece(tuple(together), is_packed)
+                together, taken_bytes = [], 0
             together.append(part)
-            size_bytes += part.stop - part.start
+            taken_bytes += part.stop - part.start
     if together:
-        yield _Piece(tuple(together))
+        yield _Piece(tuple(together), is_packed)
+
+
+def _digest(pieces: Sequence[_Piece]) -> bytes:
+    return hashlib.sha256(repr(pieces).encode()).digest()
