@@ -59,6 +59,16 @@ def test_the_environment_and_the_scripts_own_flags(holdfast: Any, script: Path) 
     assert sorted(done.out.splitlines()) == [f"[n0.{r}] {r} {r} 2 2 0 1 {r} 2 {rest}" for r in (0, 1)]
 
 
+def test_nodes_of_one_machine_know_of_each_other(holdfast: Any, tmp_path: Path) -> None:
+    """They share its GPUs."""
+    (tmp_path / "train.py").write_text(
+        "import os; print(os.environ['HOLDFAST_LOCAL_NODE'])", encoding="utf-8"
+    )
+    done = holdfast("run", "--nodes", "2", "--nproc-per-node", "1", "train.py")
+    assert done.code == 0, done.err
+    assert sorted(done.out.splitlines()) == ["[n0.0] 0/2", "[n1.0] 1/2"]
+
+
 def test_torchruns_spellings_and_flags_without_effect(holdfast: Any, script: Path) -> None:
     flags = (
         "--nproc_per_node=1 --nnodes=1 --max_restarts=0 --rdzv_backend=c10d --rdzv_id=same --role=trainer "

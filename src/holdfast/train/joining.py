@@ -264,19 +264,23 @@ def _device(slot: int, slots: int) -> torch.device:
     """This slot's GPU; one that several slots share where there are too few; the CPU where there is none."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
-    node, nodes = _local_node()
-    count = torch.cuda.device_count()
-    if nodes * slots > count:
+    number, is_shared = gpu_of(
+        slot, slots, os.environ.get("HOLDFAST_LOCAL_NODE", "0/1"), torch.cuda.device_count()
+    )
+    if is_shared:
         pose(os.environ.get("HOLDFAST_MEMBER", ""), os.environ.get("HOLDFAST_ADDRESS", LOOPBACK))
-    device = torch.device("cuda", (node * slots + slot) % count)
+    device = torch.device("cuda", number)
     torch.cuda.set_device(device)
     return device
 
 
-def _local_node() -> tuple[int, int]:
-    """Which of the run's nodes on this machine this is, and how many they are."""
-    node, _, nodes = os.environ.get("HOLDFAST_LOCAL_NODE", "0/1").partition("/")
-    return int(node), int(nodes)
+def gpu_of(slot: int, slots: int, local_node: str, gpus: int) -> tuple[int, bool]:
+    """The number of a slot's GPU among those that the machine has, and whether members share GPUs there.
+
+    local_node: `1/4` is the second of four nodes of this run that are on this machine.
+    """
+    node, _, nodes = local_node.partition("/")
+    return (int(node) * slots + slot) % gpus, int(nodes) * slots > gpus
 
 
 def _kind(device: torch.device) -> str:
