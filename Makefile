@@ -68,8 +68,12 @@ check: $(installed) ## Check format, lint, strict types, the import table and th
 	$(bin)/python -m pytest --quiet tests/test_architecture.py tests/test_docs.py
 
 .PHONY: test
-test: $(installed) ## Run the whole test suite, two tests at a time: many of them wait.
+test: $(installed) ## Run the test suite, two tests at a time: many of them wait.
 	$(bin)/python -m pytest --numprocesses 2 --dist worksteal
+
+.PHONY: soak
+soak: $(installed) ## Run the tests that take minutes, which `make test` leaves out: more members, more kills.
+	$(bin)/python -m pytest -m soak --durations=0
 
 .PHONY: test-gpu
 test-gpu: $(if $(DEPENDENCIES),,$(installed)) ## Run the NCCL suite on a machine with a GPU; needs no network.

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 CONFTEST = Path(__file__).with_name("conftest.py")
+PYPROJECT = CONFTEST.parents[1] / "pyproject.toml"
 SESSION_S_MAX = 120
 
 SKIPPING = """
@@ -21,6 +22,16 @@ def test_passes():
 
 def test_needs_a_server():
     pytest.skip("no server here")
+"""
+SOAKING = """
+import pytest
+
+def test_passes():
+    pass
+
+@pytest.mark.soak
+def test_takes_minutes():
+    raise AssertionError
 """
 BROWSING = """
 def test_needs_a_browser(browser):
@@ -62,6 +73,14 @@ def test_a_skip_fails_the_session_only_where_it_must(tmp_path: Path, no_skip: st
     assert done.returncode == status, done.stdout + done.stderr
     assert "no server here" in done.stdout
     assert ("1 skipped, which is a failure here" in done.stdout) == bool(status)
+
+
+def test_what_is_left_to_a_soak_is_not_skipped(tmp_path: Path) -> None:
+    """`-m` comes from pyproject.toml here, as it does for the suite."""
+    (tmp_path / "pyproject.toml").write_text(PYPROJECT.read_text(encoding="utf-8"), encoding="utf-8")
+    done = session(tmp_path, SOAKING, HOLDFAST_NO_SKIP="1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed, 1 deselected" in done.stdout
 
 
 def test_an_installation_that_hangs_is_a_skip_and_tells_why(tmp_path: Path) -> None:

@@ -7,7 +7,14 @@ from kill_plans import KILLS, STEPS, plan_of
 
 
 @pytest.mark.parametrize(
-    ("nodes", "slots", "lanes"), [(1, 1, 8), (2, 1, 16), (3, 1, 8), (3, 1, 16), (2, 2, 8)]
+    ("nodes", "slots", "lanes"),
+    [
+        (1, 1, 8),
+        pytest.param(2, 1, 16, marks=pytest.mark.soak),
+        (3, 1, 8),
+        pytest.param(3, 1, 16, marks=pytest.mark.soak),
+        (2, 2, 8),
+    ],
 )
 def test_fifty_kills_leave_no_trace(cluster: Any, nodes: int, slots: int, lanes: int) -> None:
     seed = 1000 * lanes + 10 * nodes + slots

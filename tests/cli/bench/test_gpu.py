@@ -1,4 +1,7 @@
-"""`holdfast bench gpu`: its figures, and all of its ways for real, with a tiny model and without a GPU."""
+"""`holdfast bench gpu`: its figures, and its ways for real, with a tiny model and without a GPU.
+
+With as many members and kills as on a GPU they take minutes: `make soak`.
+"""
 
 import os
 import subprocess
@@ -32,7 +35,7 @@ from holdfast.cli.bench.gpu_parts import (
 )
 from holdfast.cli.bench.gpu_recovery import Recovered, Recoveries, Restarts
 from holdfast.cli.bench.gpu_result import GpuBench, summary, table
-from holdfast.cli.bench.gpu_runs import Plan, Trained
+from holdfast.cli.bench.gpu_runs import MEMBERS_MAX, Plan, Trained, completed, script
 from holdfast.cli.bench.kills import PHASES, Failed, Recovery
 from holdfast.run.chaos import RECOVERY_MOMENTS, STEP_MOMENTS, random_plan, read_plan
 
@@ -155,8 +158,8 @@ def test_a_plan_is_written_as_it_is_read(tmp_path: Path) -> None:
 
 
 def test_the_faults_of_a_storm_are_spread_evenly_and_in_every_moment() -> None:
-    faults = storm_faults(55)
-    assert faults == storm_faults(55)
+    faults = storm_faults(55, MEMBERS_MAX)
+    assert faults == storm_faults(55, MEMBERS_MAX)
     steps = sorted({fault.step for fault in faults})
     assert {after - before for before, after in pairwise(steps)} == {STORM_STEPS_PER_PAIR}
     assert {fault.moment for fault in faults} == {*STEP_MOMENTS, *RECOVERY_MOMENTS}
@@ -229,6 +232,41 @@ def test_without_a_gpu_it_says_so() -> None:
     assert "hint: " in done.stderr
 
 
+def test_parts_of_every_kind_for_real(tmp_path: Path) -> None:
+    """Runs to the end with a kill, turns with a plain loop, kills with a stopwatch: two members each."""
+    logs = tmp_path / "logs"
+    parts = ("bits", "step", "recovery", "torchrun")
+    size = ("--members-max", "2", "--steps", "5", "--repetitions", "1", "--logs", str(logs))
+    bench = tiny(*size, *(word for part in parts for word in ("--part", part)))
+    assert set(bench.seconds) == set(parts)
+    assert list(bench.digests) == ["one member", "2 members", "2 members, one killed"]
+    assert (bench.bits_equal, bench.losses_equal, bench.nccl.bits_equal) == (True, True, True)
+    assert any("strikes" in line for line in bench.recovery)
+    assert "completed" in (logs / "2-members-one-killed.log").read_text(encoding="utf-8")
+    assert bench.step_ratio_plain > 0
+    check_recoveries(bench)
+
+
+def check_recoveries(bench: Any) -> None:
+    assert 0 < bench.nccl.replace_s < bench.nccl.torchrun_s
+    assert 0 < bench.nccl.shrink_s < bench.nccl.torchrun_s
+    assert bench.nccl.survivors_lost == 0
+    parts = sum(bench.nccl.phases[phase] for phase in PHASES)
+    assert parts == pytest.approx(bench.nccl.replace_s)
+    del bench.nccl.shrink_phases["nccl"]
+    assert sum(bench.nccl.shrink_phases.values()) == pytest.approx(bench.nccl.shrink_s)
+
+
+def test_kernels_are_timed_one_by_one(tmp_path: Path) -> None:
+    launched = script(tmp_path, "gpu_kernels.py", ("--size", "tiny", "--deterministic"))
+    completed(launched, tmp_path, "kernels", BENCH_S_MAX)
+    seen = msgspec.json.decode((tmp_path / "kernels.json").read_bytes(), type=KernelsSeen)
+    assert seen.step_ms > 0
+    assert seen.operations_ms
+    assert seen.candidates_ms["embedding"] > 0
+
+
+@pytest.mark.soak
 def test_a_step_is_timed_in_turns_with_a_plain_loop() -> None:
     bench = tiny("--part", "step", "--part", "compile", "--part", "deterministic")
     for ratio in (bench.step_ratio_plain, bench.step_ratio_plain_deterministic, bench.compile_ratio):
@@ -239,6 +277,7 @@ def test_a_step_is_timed_in_turns_with_a_plain_loop() -> None:
     assert set(bench.seconds) == {"step", "compile", "deterministic"}
 
 
+@pytest.mark.soak
 def test_kills_leave_no_trace() -> None:
     bench = tiny("--part", "kills", "--kills", "4", "--part", "relaxed")
     assert bench.nccl.kills >= 2
@@ -248,6 +287,7 @@ def test_kills_leave_no_trace() -> None:
     assert bench.relaxed.loss_difference_max == 0  # a CPU's kernels are deterministic anyway
 
 
+@pytest.mark.soak
 def test_one_to_four_members_have_the_same_bits(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     bench = tiny("--part", "bits", "--steps", "5", "--logs", str(logs))
@@ -264,12 +304,7 @@ def test_one_to_four_members_have_the_same_bits(tmp_path: Path) -> None:
     assert len(list(logs.iterdir())) == len(bench.digests)
 
 
+@pytest.mark.soak
 def test_recoveries_are_timed_beside_torchruns() -> None:
     bench = tiny("--part", "recovery", "--part", "torchrun", "--repetitions", "1")
-    assert 0 < bench.nccl.replace_s < bench.nccl.torchrun_s
-    assert 0 < bench.nccl.shrink_s < bench.nccl.torchrun_s
-    assert bench.nccl.survivors_lost == 0
-    parts = sum(bench.nccl.phases[phase] for phase in PHASES)
-    assert parts == pytest.approx(bench.nccl.replace_s)
-    del bench.nccl.shrink_phases["nccl"]
-    assert sum(bench.nccl.shrink_phases.values()) == pytest.approx(bench.nccl.shrink_s)
+    check_recoveries(bench)

@@ -22,7 +22,13 @@ import msgspec
 from holdfast.cli.bench.gpu_parts import PARTS, TOGETHER, Part, Result
 from holdfast.cli.bench.gpu_recovery import Recoveries, Restarts
 from holdfast.cli.bench.gpu_result import GpuBench, summary, table
-from holdfast.cli.bench.gpu_runs import MEMORY_BACKED, MEMORY_BACKED_BYTES_MIN, WARM_UP_STEPS, Plan
+from holdfast.cli.bench.gpu_runs import (
+    MEMBERS_MAX,
+    MEMORY_BACKED,
+    MEMORY_BACKED_BYTES_MIN,
+    WARM_UP_STEPS,
+    Plan,
+)
 from holdfast.cli.bench.kills import Failed
 from holdfast.cli.record import json_option
 from holdfast.record.errors import InputError
@@ -78,6 +84,7 @@ EXIT_PART_FAILED = 1
     help="Keep what the runs print there, a file each.",
 )
 @click.option("--tiny", "is_tiny", is_flag=True, hidden=True, help="A model for a machine without a GPU.")
+@click.option("--members-max", default=MEMBERS_MAX, type=click.IntRange(2, MEMBERS_MAX), hidden=True)
 @json_option
 def command(
     steps: int,
@@ -87,6 +94,7 @@ def command(
     parts: tuple[str, ...],
     logs: Path | None,
     is_tiny: bool,
+    members_max: int,
     as_json: bool,
 ) -> int:
     """Train a GPT of 124M parameters (bf16, AdamW, dropout) on NCCL, kill its members, time its steps.
@@ -113,6 +121,7 @@ def command(
             place=Path(place),
             tell=_teller(),
             logs=logs,
+            members_max=members_max,
         )
         chosen = {part: way for part, way in PARTS.items() if part in (parts or PARTS)}
         bench = measure(plan, chosen, device=device or "cpu", torch=torch)

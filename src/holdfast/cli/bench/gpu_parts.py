@@ -26,7 +26,6 @@ from holdfast.cli.bench.gpu_runs import (
 from holdfast.run.chaos import random_plan
 from holdfast.run.wire import FaultKind, PlannedFault
 
-MEMBERS_MAX = 4
 ROUNDS = 12
 ROUNDS_TINY = 3
 STEPS_S_MAX = 120.0
@@ -170,7 +169,7 @@ def _median(turns: list[dict[str, float]], name: str) -> float:
 def bits(plan: Plan) -> Bits:
     """The same training with 1 to 4 members, and with one of them killed."""
     kill = PlannedFault(id=1, step=max(1, plan.steps - 3), moment="reduce", rank=1)
-    counts = {ONE: 1, **{f"{count} members": count for count in range(2, MEMBERS_MAX + 1)}}
+    counts = {ONE: 1, **{f"{count} members": count for count in range(2, plan.members_max + 1)}}
     trainings = [
         Training(name=name, nodes=count, steps=plan.steps, size=plan.size) for name, count in counts.items()
     ]
@@ -187,13 +186,13 @@ def bits(plan: Plan) -> Bits:
 
 def storm(plan: Plan) -> Storm:
     """Many faults, in every moment of a step, a recovery and a join."""
-    faults = storm_faults(round(plan.kills * STORM_PLANNED_SHARE))
+    faults = storm_faults(round(plan.kills * STORM_PLANNED_SHARE), plan.members_max)
     steps_all = faults[-1].step + STORM_TAIL_STEPS
     calm = Training(name="undisturbed", nodes=1, steps=steps_all, size=plan.storm_size)
     struck = msgspec.structs.replace(
         calm,
         name="kills",
-        nodes=MEMBERS_MAX,
+        nodes=plan.members_max,
         warm=STORM_WARM,
         plan=toml(faults),
         checkpoint_every=1,
@@ -203,12 +202,12 @@ def storm(plan: Plan) -> Storm:
     return Storm(disturbed=train(plan, struck), undisturbed=train(plan, calm))
 
 
-def storm_faults(count: int) -> tuple[PlannedFault, ...]:
+def storm_faults(count: int, members: int) -> tuple[PlannedFault, ...]:
     """Seeded ones, in pairs: the second strikes in the recovery from the first. Evenly spread, so that lost
     members have time to come back.
     """
     drawn = random_plan(
-        STORM_SEED, steps=count, count=count, ranks=MEMBERS_MAX, kinds=STORM_KINDS, for_s=STORM_AWAY_S
+        STORM_SEED, steps=count, count=count, ranks=members, kinds=STORM_KINDS, for_s=STORM_AWAY_S
     )
     return tuple(
         msgspec.structs.replace(fault, step=STORM_FIRST_STEP + number // 2 * STORM_STEPS_PER_PAIR)

@@ -29,7 +29,6 @@ from holdfast.cli.bench.kills import (
 )
 from holdfast.run.wire import FaultKind
 
-NODES = 4
 SETTLE_STEPS = 4
 """Whole steps before each kill, of which the step time is taken."""
 RANK_SETTLE_STEPS = 2
@@ -71,14 +70,16 @@ class Restarts(msgspec.Struct, frozen=True, kw_only=True):
 def kill_members(plan: Plan) -> Recoveries:
     """So many workers and nodes of one run. Raises `Failed`."""
     generator = random.Random(SEED)
-    training = Training(name="recovery", nodes=NODES, steps=UNBOUNDED_STEPS, size=plan.size, warm=1)
+    training = Training(
+        name="recovery", nodes=plan.members_max, steps=UNBOUNDED_STEPS, size=plan.size, warm=1
+    )
     with plan.folder("recovery") as folder:
         with Processes((members(folder, training),), folder) as processes:
-            bout = Bout(folder, processes, generator, plan.tell)
+            bout = Bout(plan, folder, processes, generator)
             failure = ""
             try:
                 for number in range(plan.repetitions):
-                    bout.turn(f"n{number % NODES}")
+                    bout.turn(f"n{number % plan.members_max}")
             except Failed as failed:
                 if not bout.shrunk:
                     raise
@@ -95,13 +96,12 @@ def kill_members(plan: Plan) -> Recoveries:
 class Bout:
     """A run of Holdfast in which one node after the other is struck, twice each time."""
 
-    def __init__(
-        self, folder: Path, processes: Processes, generator: random.Random, tell: Callable[[str], None]
-    ) -> None:
+    def __init__(self, plan: Plan, folder: Path, processes: Processes, generator: random.Random) -> None:
+        self._nodes = plan.members_max
+        self._tell = plan.tell
         self._folder = folder
         self._processes = processes
         self._generator = generator
-        self._tell = tell
         self._after_ns = 0
         self.replaced: list[Recovered] = []
         self.shrunk: list[Recovered] = []
@@ -113,16 +113,18 @@ class Bout:
         await_warm(self._folder, self._processes, node)
         usual = self._settle()
         kill = self._kill(usual, node, Kill.of_worker, "kill")
-        resumed = kill.awaited(NODES)
+        resumed = kill.awaited(self._nodes)
         phases_s = replace_phases_s(self._folder, kill, resumed)
         self._note(self.replaced, kill, resumed, phases_s, "replaced")
         usual = self._settle()
         kill = self._kill(usual, node, Kill.of_node, "node")
-        resumed = kill.awaited(NODES - 1)
+        resumed = kill.awaited(self._nodes - 1)
         self._note(self.shrunk, kill, resumed, shrink_phases_s(kill, resumed), "gone on without a node")
 
     def _settle(self) -> list[Whole]:
-        found = settled(self._folder, self._processes, NODES, after_ns=self._after_ns, steps=SETTLE_STEPS)
+        found = settled(
+            self._folder, self._processes, self._nodes, after_ns=self._after_ns, steps=SETTLE_STEPS
+        )
         return found[-SETTLE_STEPS:]
 
     def _kill(self, usual: list[Whole], node: str, way: Callable[..., Kill], fault: FaultKind) -> Kill:
@@ -144,17 +146,17 @@ def kill_ranks(plan: Plan) -> Restarts:
     """So many workers of torchrun, which restarts all ranks each time. Raises `Failed`."""
     generator = random.Random(SEED)
     found: list[Recovery] = []
-    failure = ""
+    failure, nodes = "", plan.members_max
     with plan.folder("torchrun") as folder:
-        task = Task(python=sys.executable, folder=folder, members=NODES)
+        task = Task(python=sys.executable, folder=folder, members=nodes)
         ranks = torchrun(task, script="gpu_ddp.py", more=("--size", plan.size))
         with Processes(ranks, folder) as processes:
             after_ns = 0
             try:
                 for _ in range(min(plan.repetitions, RESTARTS_MAX)):
-                    usual = settled(folder, processes, NODES, after_ns=after_ns, steps=RANK_SETTLE_STEPS)
+                    usual = settled(folder, processes, nodes, after_ns=after_ns, steps=RANK_SETTLE_STEPS)
                     kill = Kill.of_worker(folder, processes, generator, usual)
-                    resumed = kill.awaited(NODES)
+                    resumed = kill.awaited(nodes)
                     after_ns = resumed.at_ns
                     found.append(kill.recovery(resumed))
                     plan.tell(f"torchrun: restarted in {found[-1].recovered_s:.2f} s")

@@ -7,7 +7,6 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.cli.bench.gpu_parts import (
-    MEMBERS_MAX,
     Bits,
     Compiled,
     Deterministic,
@@ -152,9 +151,9 @@ def _nccl(found: Sequence[Result]) -> Nccl:
     survivors += killed.survivors_lost if killed else []
     survivors += relaxed.survivors_lost if (relaxed := _of(found, Relaxed)) else []
     return Nccl(
-        version=next((run.nccl for run in contests[:MEMBERS_MAX] or runs if run.nccl), None),
+        version=next((run.nccl for run in contests[:-1] or runs if run.nccl), None),
         broken_without_loss=sum("the same members again" in line for run in runs for line in run.said),
-        bits_equal=len({contest.digest for contest in contests[:MEMBERS_MAX]}) == 1 if contests else None,
+        bits_equal=len({contest.digest for contest in contests[:-1]}) == 1 if contests else None,
         kills=storm.disturbed.kills if storm else None,
         kills_bits_equal=storm.disturbed.digest == storm.undisturbed.digest if storm else None,
         steps_lost=storm.disturbed.steps_lost if storm else None,

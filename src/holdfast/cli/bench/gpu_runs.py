@@ -15,6 +15,7 @@ from holdfast.cli.bench import losses
 from holdfast.cli.bench.contestants import OUTPUT, SCRIPTS, UNBOUNDED_STEPS, Launch, Processes
 from holdfast.cli.bench.kills import Failed, awaited
 
+MEMBERS_MAX = 4
 RUN_S_MAX = 150.0
 WARM_UP_STEPS = 3
 MEMORY_BACKED = Path("/dev/shm")
@@ -31,6 +32,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     size, storm_size: of the models, as the scripts name them. is_tiny: the machine may have no GPU. place:
     where the runs have their folders. tell: prints progress. logs: where to keep what they print.
+    members_max: of the largest runs.
     """
 
     steps: int
@@ -43,6 +45,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     place: Path
     tell: Callable[[str], None]
     logs: Path | None = None
+    members_max: int = MEMBERS_MAX
 
     @contextmanager
     def folder(self, name: str) -> Iterator[Path]:
