@@ -334,16 +334,21 @@ class _Waiter:
     def _wait(self) -> None:
         while (waited := self._waiting.get()) is not None:
             try:
-                for work in waited.works:
-                    work.wait(timedelta(seconds=OPERATION_TIMEOUT_S))
+                while waited.works:
+                    waited.works.pop(0).wait(timedelta(seconds=OPERATION_TIMEOUT_S))
             except RuntimeError as error:
                 waited.error = error
-            waited.works = []
+            waited.works.clear()
             waited.ended.set()
-            del waited
 
     def close(self) -> None:
+        """Its thread ends before the interpreter does: C++ ends the process if that comes upon it in gloo. One
+        that waits for ever is left alone.
+        """
         self._waiting.put(None)
+        if self._thread is not None:
+            self._thread.join(ABANDONED_SEND_S)
+        self._thread = None
 
 
 def _broken(error: Exception) -> GroupBroken:
