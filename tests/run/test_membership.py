@@ -20,7 +20,16 @@ from holdfast.record.events import (
     StepCommitted,
 )
 from holdfast.run.membership import advance, deadline
-from holdfast.run.state import FromMember, FromNode, Record, StopRequested, StrikeRequested, Tick, ToMembers
+from holdfast.run.state import (
+    Disconnected,
+    FromMember,
+    FromNode,
+    Record,
+    StopRequested,
+    StrikeRequested,
+    Tick,
+    ToMembers,
+)
 from holdfast.run.waits import IDLE_S_MAX, Observed, backoff_ns, ns
 from holdfast.run.wire import (
     COORDINATOR_GONE,
@@ -264,6 +273,46 @@ def test_a_killed_member_is_replaced_by_a_warm_one_in_its_place(cluster: "MakeCl
     assert any("n0.2 takes the place of n0.0" in text for text in made.said)
     made.run(lambda: "n0.2+1" in made.state.nodes["n0"].pool.values())  # the pool is filled again
     assert made.finish().outcome == "completed"
+
+
+def test_a_generation_tells_of_those_before_it_that_never_formed(cluster: "MakeCluster") -> None:
+    """Two are lost one after the other, the second before the first one's replacement has regrouped."""
+    made = up(cluster, nodes=3, slots=1, steps=50)
+    made.kill("n1.0")
+    made.run(lambda: made.state.generation == 2)
+    assert made.state.round is not None
+    assert made.state.round.formed_ns is None
+    made.kill("n0.0")
+    made.until_generation(3)
+    made.run(lambda: len(made.recorded(GenerationOpened)) > 1)
+    line = next(text for text in made.said if "generation 3" in text)
+    assert "n1.1 takes the place of n1.0 (SIGKILL)" in line
+    assert "n0.1 takes the place of n0.0 (SIGKILL)" in line
+    *_, opened = made.recorded(GenerationOpened)
+    assert "n1.0" in opened.reason
+    assert "n0.0" in opened.reason
+
+
+def test_a_replacement_that_is_replaced_stands_for_whom_it_replaced(cluster: "MakeCluster") -> None:
+    made = up(cluster, nodes=2, slots=1, warm=2, steps=50)
+    made.kill("n1.0")
+    made.run(lambda: made.state.generation == 2)
+    made.kill("n1.1")
+    made.until_generation(3)
+    made.run(lambda: len(made.recorded(GenerationOpened)) > 1)
+    line = next(text for text in made.said if "generation 3" in text)
+    assert "n1.2 takes the place of n1.0" in line
+    assert "n1.1" not in line
+
+
+def test_a_loss_is_told_with_its_cause_though_the_run_has_shrunk_at_once(cluster: "MakeCluster") -> None:
+    """The connection ends before the agent says what the process died of."""
+    made = up(cluster, nodes=2, slots=1, warm=0, steps=200)
+    made.tell(Disconnected("worker", "n1.0"))
+    assert made.state.generation == 2
+    made.kill("n1.0")
+    made.run(lambda: len(made.recorded(GenerationOpened)) > 1)
+    assert any("without n1.0 (SIGKILL)" in text for text in made.said), made.said
 
 
 def test_the_replacement_is_asked_for_in_the_same_turn(cluster: "MakeCluster") -> None:

@@ -185,6 +185,26 @@ def _act(state: State, round_: Round, lost: Sequence[str], newcomers: list[str])
         _record_action(state, "shrink", old, "nobody was warm and ready to take its place")
     for new in round_.added:
         _record_action(state, "grow", new, "it is ready")
+    if state.round is not None and state.round.formed_ns is None:
+        _carry_over(state.round, round_)
+
+
+def _carry_over(before: Round, round_: Round) -> None:
+    """The generation before never formed, so nobody was told how it differs from the one before it."""
+    replaced, missing = dict(before.replaced), list(before.missing)
+    added = [new for new in before.added if new not in round_.missing]
+    whose = {new: old for old, new in before.replaced.items()}
+    for old, new in round_.replaced.items():
+        if old in added:
+            added[added.index(old)] = new
+        else:
+            replaced[whose.get(old, old)] = new
+    for old in round_.missing:
+        replaced.pop(whose.get(old, old), None)
+        if old not in before.added:
+            missing.append(whose.get(old, old))
+    round_.replaced, round_.missing = replaced, tuple(missing)
+    round_.added = (*added, *round_.added)
 
 
 def _changes(state: State, round_: Round) -> str:

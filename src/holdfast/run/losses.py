@@ -157,7 +157,7 @@ def account(state: State, name: str, told: Account) -> None:
             causes=(_key(name),),
         )
     )
-    if state.round is not None and name in state.round.lost:
+    if state.round is not None and state.round.concerns(name):
         state.fates[name] = told.why
     _say_lost(state, name, told)
 

@@ -274,6 +274,10 @@ class Round(msgspec.Struct, kw_only=True):
     trouble: Trouble | None = None
     tally: dict[int, int] = {}
 
+    def concerns(self, name: str) -> bool:
+        """Whether it has lost this member, or goes on without it."""
+        return name in self.lost or name in self.replaced or name in self.missing
+
 
 class Checkpointing(msgspec.Struct, kw_only=True):
     """What checkpoints cost. begun_ns: since when one is being written; stall_ns, write_ns: how long training

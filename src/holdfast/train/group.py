@@ -342,8 +342,8 @@ class _Waiter:
             waited.ended.set()
 
     def close(self) -> None:
-        """Its thread ends before the interpreter does: C++ aborts if that comes upon it in gloo. One that waits
-        for ever is left alone.
+        """Its thread ends before the interpreter does: C++ aborts if that comes upon it in gloo. One that
+        waits for ever is left alone.
         """
         self._waiting.put(None)
         if self._thread is not None:
