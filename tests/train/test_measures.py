@@ -46,9 +46,11 @@ with hf.join() as run:
             if run.member == "n1.0":
                 time.sleep({SLOW_S})
             if run.member == "n0.0":
-                deadline = time.perf_counter() + {GARBAGE_S}
-                while time.perf_counter() < deadline:
+                collecting_s = 0.0  # and not the time in between, of which a busy machine makes most
+                while collecting_s < {GARBAGE_S}:
+                    begun_s = time.perf_counter()
                     gc.collect(0)
+                    collecting_s += time.perf_counter() - begun_s
             lane.backward(model(data(lane)).square().mean())
         step.commit()
 """
@@ -259,7 +261,7 @@ def test_a_run_shows_who_is_slow_who_waits_and_for_what(page_url: str) -> None:
     data_s = page.of("holdfast_member_data_seconds")
     assert all(DATA_S <= each < 3 * DATA_S for each in data_s.values())
     collecting = page.of("holdfast_member_gc_seconds_total")
-    assert collecting["n0.0"] > STEPS_MIN * GARBAGE_S / 4 > 2 * collecting["n1.0"]
+    assert collecting["n0.0"] > STEPS_MIN * GARBAGE_S / 2 > 2 * collecting["n1.0"]
     step_s = page.of("holdfast_run_step_seconds")[""]
     parts = ("compute", "data", "exchange", "wait", "checkpoint")
     divided_s = sum(page.of(f"holdfast_member_{part}_seconds")["n0.0"] for part in parts)
