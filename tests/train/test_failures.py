@@ -38,8 +38,8 @@ NO_MEMORY = (
 )
 CUBLAS = "CUDA error: CUBLAS_STATUS_INTERNAL_ERROR when calling `cublasCreate(handle)`"
 NCCL = (
-    "NCCL error in: /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1331, unhandled system error (run "
-    "with NCCL_DEBUG=INFO for details), NCCL version 2.18.5\n"
+    "NCCL error in: /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1331, unhandled system error "
+    "(run with NCCL_DEBUG=INFO for details), NCCL version 2.18.5\n"
     "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.\n"
     "Last error:\nsocketStartConnect: Connect to 127.0.0.1<45069> failed : Software caused connection abort"
 )
