@@ -8,7 +8,7 @@ from holdfast.run.wire import PlannedFault
 STEPS = 48
 KILLS = 50
 PLANNED = 84
-"""Half of them are for moments of a recovery, not all of which come before the run ends."""
+"""Half of them are planned for moments of a recovery. Some of those never come before the run ends."""
 
 
 def plan_of(seed: int, members: int) -> tuple[PlannedFault, ...]:

@@ -130,7 +130,7 @@ def command(
 
 
 def probe() -> tuple[str, str]:
-    """The version of torch, and the GPU's name, empty where there is none."""
+    """The version of torch and the name of the GPU. The name is empty on a machine without one."""
     done = subprocess.run(
         [sys.executable, "-c", PROBE], capture_output=True, check=False, text=True, timeout=PROBE_S_MAX
     )

@@ -36,7 +36,7 @@ COSTS_SHOWN_MAX = 8
 STORM_SEED = 11
 STORM_S_MAX = 300.0
 STORM_PLANNED_SHARE = 1.1
-"""Half of the faults are for moments of a recovery, not all of which come before the run ends."""
+"""Half of the faults are planned for moments of a recovery. Some of those never come before the run ends."""
 STORM_FIRST_STEP = 8
 STORM_STEPS_PER_PAIR = 6
 STORM_TAIL_STEPS = 6
