@@ -1,4 +1,4 @@
-"""What is gloo's alone: its connections. What every transport promises is in test_transport.py."""
+"""gloo's connections, and how groups are formed. What every transport promises is in test_transport.py."""
 
 import socket
 import threading
@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from holdfast.train.group import GlooGroup, Rendezvous, Superseded
+from holdfast.record.errors import InputError
+from holdfast.train.group import GlooGroup, Rendezvous, Superseded, form
 
 
 class Board:
@@ -79,3 +80,27 @@ def test_an_abort_leaves_the_script_s_own_connections_alone(pair: list[GlooGroup
         pair[0].abort()
         client.sendall(b"still here")
         assert accepted.recv(16) == b"still here"
+
+
+def test_a_group_that_is_made_just_as_it_is_abandoned_is_closed() -> None:
+    is_made, is_closed = threading.Event(), threading.Event()
+
+    class Late(GlooGroup):
+        def __init__(self) -> None:
+            is_made.wait(10)
+
+        def close(self) -> None:
+            is_closed.set()
+
+    with pytest.raises(Superseded):
+        form(Late, lambda: True)
+    is_made.set()
+    assert is_closed.wait(10)
+
+
+def test_a_mistake_is_not_taken_for_a_broken_group() -> None:
+    def make() -> GlooGroup:
+        raise InputError("NCCL cannot be used.", hint="Install it.")
+
+    with pytest.raises(InputError, match="cannot be used"):
+        form(make, lambda: False)

@@ -100,15 +100,11 @@ def awaits_exit(state: State, round_: Round) -> bool:
         and failing.exited is None
         and state.now_ns < failing.due_ns
         and state.ailing[failing.seat].failures == 1
-        and _has_parked(state, failing.seat[0])
+        and state.has_parked(state.nodes[failing.seat[0]])
     ]
     for due_ns in dues_ns:
         state.wake(due_ns)
     return bool(dues_ns)
-
-
-def _has_parked(state: State, node: str) -> bool:
-    return any(state.members[name].reached == "parked" for name in state.nodes[node].pool.values())
 
 
 def _lose(state: State, member: Member, why: str) -> Failing:

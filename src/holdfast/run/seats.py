@@ -1,7 +1,7 @@
 """Somebody for every seat, and somebody warm behind them."""
 
 from holdfast.run import devices, processes
-from holdfast.run.state import Node, State
+from holdfast.run.state import State
 
 
 def promote_spare_nodes(state: State) -> None:
@@ -9,7 +9,7 @@ def promote_spare_nodes(state: State) -> None:
     room = state.policy.nodes_max - state.nodes_active
     if room > 0 and len(state.nodes) > state.nodes_active:
         spares = [node for node in state.nodes.values() if node.is_spare]
-        spares.sort(key=lambda node: (not _has_parked(state, node), node.joined_ns))
+        spares.sort(key=lambda node: (not state.has_parked(node), node.joined_ns))
         for node in spares[:room]:
             processes.activate(state, node)
 
@@ -56,7 +56,3 @@ def _is_calm(state: State) -> bool:
     """Whether the generation is formed and whole: only then may new processes compete with it."""
     round_ = state.round
     return round_ is not None and round_.formed_ns is not None and not round_.lost
-
-
-def _has_parked(state: State, node: Node) -> bool:
-    return any(state.members[name].reached == "parked" for name in node.pool.values())

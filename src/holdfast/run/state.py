@@ -439,6 +439,10 @@ class State(msgspec.Struct, kw_only=True):
         member = self.members.get(name)
         return None if member is None or member.is_lost else member
 
+    def has_parked(self, node: Node) -> bool:
+        """Whether a warm process of the node waits to be needed."""
+        return any(self.members[name].reached == "parked" for name in node.pool.values())
+
     def active_nodes(self) -> list[Node]:
         """In the order of their ranks."""
         return sorted(

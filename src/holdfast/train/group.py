@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 
 from holdfast.train.failures import device_failure
-from holdfast.train.sockets import network_sockets
+from holdfast.train.sockets import listens, network_sockets
 
 FORM_TIMEOUT_S = 60.0
 """How long connecting may take. That a member died meanwhile is known much sooner: see `form`."""
@@ -261,7 +261,7 @@ class GlooGroup:
         """Copies of the group's connections, which stay open."""
         for connection in _tcp_sockets():
             with suppress(OSError):
-                if not _listens(connection) and self._is_ours(connection):
+                if not listens(connection) and self._is_ours(connection):
                     # Not dup(), which makes it a blocking one, for gloo as well.
                     yield socket.socket(fileno=os.dup(connection.fileno()))
 
@@ -275,7 +275,7 @@ class GlooGroup:
     def _shut(self) -> None:
         for connection in _tcp_sockets():
             with suppress(OSError):
-                if not _listens(connection) and self._is_ours(connection):
+                if not listens(connection) and self._is_ours(connection):
                     connection.shutdown(socket.SHUT_RDWR)
 
     def _is_ours(self, connection: socket.socket) -> bool:
@@ -376,13 +376,9 @@ def _sending(connection: socket.socket) -> Sending:
     return Sending(busy_s=(busy_us - unwelcome_us) / 1e6, resent=resent)
 
 
-def _listens(connection: socket.socket) -> bool:
-    return bool(connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
-
-
 def _listening() -> set[Place]:
     """Where this process listens for TCP connections."""
-    return {_place(connection.getsockname()) for connection in _tcp_sockets() if _listens(connection)}
+    return {_place(connection.getsockname()) for connection in _tcp_sockets() if listens(connection)}
 
 
 def _place(address: Any) -> Place:

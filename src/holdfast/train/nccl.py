@@ -21,7 +21,7 @@ import torch
 
 from holdfast.train import libnccl
 from holdfast.train.group import ABORTED, GroupBroken, Rendezvous, Sending, Superseded, Transfer, Work
-from holdfast.train.sockets import network_sockets
+from holdfast.train.sockets import listens, network_sockets
 
 SPIN_POLLS = 200
 """An exchange is begun within tens of microseconds: so often it is asked for without a pause."""
@@ -150,8 +150,7 @@ class NcclGroup:
             port = int.from_bytes(unique_id[UNIQUE_ID_PORT], "big")
             for _, copy in network_sockets():
                 with suppress(OSError):
-                    is_listening = copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-                    if is_listening and copy.getsockname()[1] == port:
+                    if listens(copy) and copy.getsockname()[1] == port:
                         copy.shutdown(socket.SHUT_RDWR)
 
     # ---- exchanging --------------------------------------------------------------------------------------

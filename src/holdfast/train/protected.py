@@ -257,7 +257,7 @@ class _Place:
         self.number = number
         self.dtype = tensor.dtype
         self.shape = tuple(tensor.shape)
-        self.stride = tuple(tensor.stride()) if _is_dense(tensor) else None
+        self.stride = tuple(tensor.stride()) if is_dense(tensor) else None
         self.device = tensor.device.type
 
     def empty(self, device: torch.device) -> torch.Tensor:
@@ -450,11 +450,12 @@ def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
 
 def memory_as_it_lies(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of its memory in their order there, without a copy where its elements fill it."""
-    if not tensor.numel() or not _is_dense(tensor):
+    if not tensor.numel() or not is_dense(tensor):
         return bytes_of(tensor)
     flat = tensor.detach().as_strided((tensor.numel(),), (1,), tensor.storage_offset())
     return flat.view(torch.uint8)
 
 
-def _is_dense(tensor: torch.Tensor) -> bool:
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether its elements fill its memory, in whatever order."""
     return bool(torch.ops.aten.is_non_overlapping_and_dense.default(tensor))

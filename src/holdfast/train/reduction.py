@@ -25,7 +25,8 @@ class Reduction:
         self._layout = layout
         self._nodes = nodes
         self._order = _additions(tree.root(layout.lanes), {node for held in nodes for node in held})
-        self._scratch: dict[object, torch.Tensor] = {}
+        self._memories: dict[object, torch.Tensor] = {}
+        self._scratch: dict[int, dict[tree.Node, torch.Tensor]] = {}
         self._arriving: dict[int, Work] = {}
         self._held: dict[tree.Node, Sheet] = {}
         self._total: Sheet | None = None
@@ -100,17 +101,21 @@ class Reduction:
                 received.add(node)
 
     def _scratch_for(self, bucket: int, like: torch.Tensor, mine: range) -> dict[tree.Node, torch.Tensor]:
-        """Where the slices arrive. Buckets of one type share it where they come one after the other."""
-        remote = [node for peer in self._peers() for node in self._nodes[peer]]
+        """Where the slices arrive. Buckets of one type share memory where they come one after the other."""
+        if bucket not in self._scratch:
+            remote = [node for peer in self._peers() for node in self._nodes[peer]]
+            memory = self._memory(bucket, like, len(remote), len(mine))
+            views = memory[: len(remote) * len(mine)].view(len(remote), len(mine))
+            self._scratch[bucket] = dict(zip(remote, views, strict=True))
+        return self._scratch[bucket]
+
+    def _memory(self, bucket: int, like: torch.Tensor, slices: int, numel: int) -> torch.Tensor:
         key: object = bucket
-        numel = len(mine)
         if self._group.is_ordered:
-            key = like.dtype
-            numel = len(self._slices(self._layout.numel_max(like.dtype))[0])
-        if key not in self._scratch:
-            self._scratch[key] = torch.empty(len(remote) * numel, dtype=like.dtype, device=like.device)
-        memory = self._scratch[key][: len(remote) * len(mine)].view(len(remote), len(mine))
-        return dict(zip(remote, memory, strict=True))
+            key, numel = like.dtype, len(self._slices(self._layout.numel_max(like.dtype))[0])
+        if key not in self._memories:
+            self._memories[key] = torch.empty(slices * numel, dtype=like.dtype, device=like.device)
+        return self._memories[key]
 
     def _peers(self) -> list[int]:
         """Everybody else, beginning with the next rank, so that no member is everyone's first."""

@@ -16,6 +16,7 @@ from itertools import pairwise
 import torch
 
 from holdfast.train import tree
+from holdfast.train.protected import is_dense
 
 BUCKET_BYTES = {"cpu": 16 << 20, "cuda": 25 << 20}
 """Small enough to overlap with backward, large enough not to pay for beginnings."""
@@ -97,8 +98,8 @@ class Layout:
         bucket = self._newest(parameter.dtype)
         if bucket is None or self._sizes[bucket] * parameter.dtype.itemsize >= self._bucket_bytes:
             bucket = self._open(parameter.dtype)
-        dense = torch.ops.aten.is_non_overlapping_and_dense.default(parameter)
-        return self._append(bucket, tuple(parameter.shape), parameter.stride() if dense else None)
+        stride = parameter.stride() if is_dense(parameter) else None
+        return self._append(bucket, tuple(parameter.shape), stride)
 
     def _newest(self, dtype: torch.dtype) -> int | None:
         """Types may take turns from parameter to parameter; each has a bucket that is being filled."""

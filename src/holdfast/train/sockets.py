@@ -16,3 +16,7 @@ def network_sockets() -> Iterator[tuple[int, socket.socket]]:
             with socket.socket(fileno=os.dup(int(name))) as copy:
                 if copy.family in (socket.AF_INET, socket.AF_INET6):
                     yield int(name), copy
+
+
+def listens(connection: socket.socket) -> bool:
+    return bool(connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))

@@ -22,8 +22,8 @@ from holdfast.cli.bench.contestants import (
     Task,
     node_of,
 )
+from holdfast.cli.bench.losses import events_of
 from holdfast.record.events import GenerationOpened, MemberLost
-from holdfast.record.journal import JOURNAL_DIRECTORY, Damage, read_directory
 
 WARM_UP_STEPS = 20
 """Whole steps before a kill, of which the step time is taken."""
@@ -167,9 +167,8 @@ class Kill:
         """When the loss was recorded, by this machine's wall clock, and how so many regrouped after it."""
 
         def found() -> tuple[int, GenerationOpened] | None:
-            items = read_directory(self._folder / "home" / JOURNAL_DIRECTORY)
-            after = [item for item in items if not isinstance(item, Damage)]
-            after = [event for event in after if event.recorded_ns >= self.at_wall_ns]
+            events = events_of(self._folder / "home")
+            after = [event for event in events if event.recorded_ns >= self.at_wall_ns]
             lost_ns = [event.recorded_ns for event in after if isinstance(event, MemberLost)]
             whole = [
                 event
