@@ -38,6 +38,8 @@ _STAGES = {
     "lanes": "computes",
     "reduce": "reduces",
     "commit": "commits",
+    "script": "is between steps",
+    "meeting": "waits between steps",
     "regroup": "regroups",
     "state": "takes over the state",
     "waiting": "waits",

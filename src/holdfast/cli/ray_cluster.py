@@ -31,9 +31,10 @@ from holdfast.twin.sweep import Figures, Task
 
 LISTENER_S_MAX = 5
 """Until somebody has to accept a connection."""
-CONNECT_S_MAX = 25
-"""Until whoever accepted it has to be a Ray cluster that has taken us in: that takes one to four seconds, but
-Ray itself takes 21 to say that a token is missing."""
+CONNECT_S_MAX = 90
+"""Until whoever accepted it has to be a Ray cluster that has taken us in. That takes one to four seconds. A
+head node with busy cores takes more than 25 to start the process that serves us, and Ray 21 to say that a
+token is missing."""
 ADDRESS_HINT = (
     "Name it as HOST:6379 or `auto` on a machine of the cluster, or ray://HOST:10001 from elsewhere."
 )

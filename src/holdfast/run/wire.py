@@ -22,8 +22,11 @@ LENGTH_BYTES = 4
 NONCE_BYTES = 32
 
 Role = Literal["agent", "worker", "operator"]
-Stage = Literal["starting", "lanes", "reduce", "commit", "regroup", "state", "waiting", "finished"]
-"""What a member is doing, as its heartbeats tell it. `waiting`: for the coordinator to say how it goes on."""
+Stage = Literal[
+    "starting", "lanes", "reduce", "commit", "script", "meeting", "regroup", "state", "waiting", "finished"
+]
+"""What a member is doing, as its heartbeats tell it. `script`: what stands between two steps, or after the
+last. `meeting`: it waits for others there. `waiting`: for the coordinator to say how it goes on."""
 FaultKind = Literal["kill", "node", "pause"]
 Moment = Literal["lane", "reduce", "commit", "regroup", "state", "join"]
 """Where inside a member's step a planned fault strikes; `join`: after admission, before it is ready."""

@@ -136,6 +136,7 @@ class Loop:
                 self._regroup()
                 continue
             step = Step(self, seat.version + 1)
+            self._control.at(step.number, "lanes")
             randomness.begin(self._settings.seed, step.number, randomness.BEFORE_LANES)
             self._measures.handed()
             yield step
@@ -222,6 +223,7 @@ class Loop:
             self._optimize(step.loss)
             self._optimizing = False
             self._keep(step)
+        self._control.at(step.number, "script")
         randomness.begin(self._settings.seed, step.number, randomness.COMMITTED)
 
     def _optimize(self, loss: float) -> None:
