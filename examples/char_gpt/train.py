@@ -36,10 +36,10 @@ def main(options: argparse.Namespace) -> None:
                 characters, following = (part.to(run.device) for part in batches(lane))
                 lane.backward(model.loss(characters, following))
             step.commit()
-            if run.rank == 0 and (step.number % options.print_every == 0 or step.number == options.steps):
+            if run.is_main and (step.number % options.print_every == 0 or step.number == options.steps):
                 print(f"step {step.number}: loss {step.loss:.4f}")
 
-        if run.rank == 0:
+        if run.is_main:
             print(sample(model, text, options.seed))
             if options.out:
                 torch.save(model.state_dict(), options.out)

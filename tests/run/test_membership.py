@@ -161,7 +161,7 @@ def test_a_newcomer_that_never_gets_ready_loses_its_seat(cluster: "MakeCluster")
     made.until_generation(2)
     made.stall_steps = True  # so that time passes
     made.until_generation(3)
-    assert made.generations[2].members == ("n0.0+2", "n0.1")
+    assert made.generations[2].members == ("n0.1", "n0.0+2")
     faults = [(event.subject, event.fault) for event in made.recorded(FaultObserved)]
     assert faults == [("n0.0", "SIGKILL"), ("n0.0+1", "not ready in time")]
 
@@ -266,12 +266,29 @@ def test_a_killed_member_is_replaced_by_a_warm_one_in_its_place(cluster: "MakeCl
     made = up(cluster, nodes=2, slots=2, steps=50)
     made.kill("n0.0")
     made.until_generation(2)
-    assert made.generations[1].members == ("n0.2", "n0.1", "n1.0", "n1.1")
+    assert made.generations[1].members == ("n0.1", "n0.2", "n1.0", "n1.1")
     assert not made.generations[1].at_boundary
     actions = [(event.action, event.subject) for event in made.recorded(ActionTaken)]
     assert actions == [("replace", "n0.0")]
     assert any("n0.2 takes the place of n0.0" in text for text in made.said)
     made.run(lambda: "n0.2+1" in made.state.nodes["n0"].pool.values())  # the pool is filled again
+    assert made.finish().outcome == "completed"
+
+
+def test_rank_0_is_the_oldest_member_and_stays_where_it_is(cluster: "MakeCluster") -> None:
+    """Whoever comes, and whatever seats are filled again: as long as it lives, and then the next oldest."""
+    made = up(cluster, nodes=2, slots=2, steps=1000)
+    firsts = [made.generations[0].members[0]]
+    for victim in ("n0.0", "n0.2", "n1.0", "n0.1", "n1.1"):
+        number = made.state.generation
+        made.kill(victim)
+        made.until_generation(number + 1)
+        made.run(lambda: not made.state.short and not made.state.coming and pools_are_parked(made))
+        firsts.append(made.generations[-1].members[0])
+    # The replacements of n0.0 and of n0.2, and of n1.0, came later than n0.1 and n1.1, wherever they sit.
+    assert firsts == ["n0.0", "n0.1", "n0.1", "n0.1", "n1.1", firsts[-1]]
+    members = [made.state.members[name] for name in made.generations[-1].members]
+    assert members[0].since_generation == min(member.since_generation for member in members)
     assert made.finish().outcome == "completed"
 
 
@@ -360,7 +377,7 @@ def test_a_replacement_that_takes_too_long_comes_later(cluster: "MakeCluster") -
     assert took_ns <= made.state.observed.replace_ns + SECOND // 5
     made.processes["n0.2"].builds = True
     made.until_generation(3)
-    assert made.generations[2].members == ("n0.2", "n0.1")
+    assert made.generations[2].members == ("n0.1", "n0.2")
     assert made.generations[2].at_boundary
 
 
@@ -396,7 +413,7 @@ def test_without_a_pool_the_run_shrinks_at_once_and_grows_again(cluster: "MakeCl
     made.until_generation(3)
     shrunk, grown = made.generations[1:3]
     assert (shrunk.members, shrunk.at_boundary) == (("n0.1",), False)
-    assert (grown.members, grown.at_boundary) == (("n0.0+1", "n0.1"), True)
+    assert (grown.members, grown.at_boundary) == (("n0.1", "n0.0+1"), True)
     assert [event.action for event in made.recorded(ActionTaken)] == ["shrink", "grow"]
     assert made.finish().outcome == "completed"
 
@@ -424,7 +441,7 @@ def test_a_spare_node_takes_the_place_of_a_lost_one(cluster: "MakeCluster") -> N
     assert made.state.members["n2.0"].role == "spare"
     made.kill_node("n0")
     made.until_generation(2)
-    assert made.generations[1].members == ("n2.0", "n1.0")
+    assert made.generations[1].members == ("n1.0", "n2.0")
     assert [event.action for event in made.recorded(ActionTaken)] == ["replace"]
 
 

@@ -1,7 +1,7 @@
 """Small training scripts for members in tests. Each writes what its run came to into a folder.
 
-`<member>.json`: the digest of everything protected, the loss of every step the member took part in, and the
-last scale of a GradScaler, if one is protected.
+`<member>.json`: the digest of everything protected, the loss of every step the member took part in and the
+rank that it then had, and the last scale of a GradScaler, if one is protected.
 Models and data are on the member's device: the same scripts serve for a CPU and for a GPU.
 """
 
@@ -429,6 +429,7 @@ def train(
         os.environ["HOLDFAST_CHECKPOINTS"] = f"{folder}/checkpoints"
         os.environ["HOLDFAST_CHECKPOINT_EVERY"] = str(checkpoint_every)
     losses: dict[int, float] = {}
+    ranks: dict[int, int] = {}
     path = Path(folder) / f"{os.environ['HOLDFAST_MEMBER']}.json"
     traced = Trace(path.with_suffix(".trace")) if trace else None
     with hf.join() as run:
@@ -443,11 +444,12 @@ def train(
                 time.sleep(pace_s)
                 step.commit()
             losses[step.number] = step.loss
+            ranks[step.number] = run.rank
             if step.number == stop_after:
                 break
         scales = [other.get_scale() for other in others if isinstance(other, torch.amp.GradScaler)]
         scale = scales[0] if scales else None
-        text = json.dumps({"digest": state.digest(), "losses": losses, "scale": scale})
+        text = json.dumps({"digest": state.digest(), "losses": losses, "scale": scale, "ranks": ranks})
         path.with_suffix(".part").write_text(text)
         path.with_suffix(".part").rename(path)
 

@@ -25,8 +25,7 @@ def announce(
 ) -> None:
     """The next generation: the survivors, and those who are ready, as far as the lanes allow."""
     newcomers = list(state.waiting)[: max(0, room(state))]
-    everyone = [state.members[name] for name in (*survivors, *newcomers)]
-    members = tuple(member.name for member in sorted(everyone, key=state.seat_of))
+    members = _ranked(state, survivors, newcomers)
     state.is_cut_short = state.is_cut_short and not newcomers
     for name in newcomers:
         del state.waiting[name]
@@ -53,6 +52,21 @@ def announce(
         number=state.generation, members=members, at_boundary=at_boundary, faults=state.faults
     )
     state.out.append(ToMembers(members, announcement))
+
+
+def _ranked(state: State, survivors: Sequence[str], newcomers: Sequence[str]) -> tuple[str, ...]:
+    """In rank order: by seat, but the oldest first, so that rank 0 stays one process as long as it lives.
+
+    Of the survivors the one that came first is the oldest; of several that came together, the one with the
+    lowest rank before. At the start nobody is older, and seats decide.
+    """
+    everyone = sorted((*survivors, *newcomers), key=lambda name: state.seat_of(state.members[name]))
+    for name in newcomers:
+        state.members[name].since_generation = state.generation + 1
+    if not survivors:
+        return tuple(everyone)
+    oldest = min(survivors, key=lambda name: state.members[name].since_generation)
+    return (oldest, *(name for name in everyone if name != oldest))
 
 
 def room(state: State) -> int:

@@ -172,7 +172,8 @@ class Member(msgspec.Struct, kw_only=True):
     has_left: it ended well, though nobody released it. is_stopped: we ended it. reported: generation and
     step of its last commit. loaded: step and place of the checkpoint it has begun with. struck_ns: when a
     fault was last aimed at it. recorded_as: the role it has joined with, as far as the record knows.
-    spent: where its time went, by its last report, and by the one before.
+    spent: where its time went, by its last report, and by the one before. since_generation: the first
+    generation that it was in; 0: none yet.
     """
 
     name: str
@@ -199,6 +200,7 @@ class Member(msgspec.Struct, kw_only=True):
     step: int = 0
     lanes: tuple[int, ...] = ()
     spent: tuple[Spent, Spent] = (Spent(), Spent())
+    since_generation: int = 0
 
     @property
     def is_done(self) -> bool:
@@ -211,7 +213,7 @@ class Member(msgspec.Struct, kw_only=True):
 
 
 class Node(msgspec.Struct, kw_only=True):
-    """A machine with an agent. order: its place among the active ones, from which ranks follow.
+    """A machine with an agent. order: its place among the active ones, by which ranks are ordered.
 
     seats: who has each slot. pool: who is kept warm, by the slot number it was started with.
     failures: processes in a row that came to nothing; start_ns: not before this is another one tried.
@@ -450,7 +452,7 @@ class State(msgspec.Struct, kw_only=True):
         )
 
     def seat_of(self, member: Member) -> tuple[int, int]:
-        """What ranks are ordered by."""
+        """What ranks are ordered by, behind rank 0: see generations.py."""
         return (self.nodes[member.node].order, member.slot)
 
     @property

@@ -78,8 +78,17 @@ class Run:
 
     @property
     def rank(self) -> int:
-        """This member's place among the present ones. It may change from step to step; 0 always exists."""
-        return self._seat.rank if self._seat is not None else int(os.environ.get("RANK", "0"))
+        """This member's place among the present ones. It may change from step to step.
+
+        Rank 0 is the oldest member: a process that has it keeps it as long as it lives. Before `protect()`
+        this is the rank that the process was started with; after it, the first use waits for the others.
+        """
+        return self._loop.rank if self._loop is not None else int(os.environ.get("RANK", "0"))
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0, the one that prints, logs and saves."""
+        return self.rank == 0
 
     def protect(
         self,

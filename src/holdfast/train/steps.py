@@ -278,6 +278,11 @@ class Loop:
         if self._writer is not None and self._seat.rank == 0 and whole:
             self._measures.stalled(self._writer.offer(self._seat.version, self._seat.durable()))
 
+    @property
+    def rank(self) -> int:
+        self._take_seat()
+        return self._seat.rank
+
     def _take_seat(self) -> None:
         if self._seat.number == 0:
             self._regroup()
