@@ -494,7 +494,7 @@ class _Reader:
             what=incident.what,
             subject=incident.subject,
             severity=incident.severity,
-            began_ns=incident.began_ns,
+            began_ns=self._began_ns(incident),
             noticed_ns=incident.noticed_ns,
             recovered_ns=incident.recovered_ns,
             restarts=incident.restarts,
@@ -504,6 +504,15 @@ class _Reader:
             losses=losses,
             evidence=tuple(incident.evidence),
         )
+
+    def _began_ns(self, incident: Incident) -> int:
+        """When it began: its onset, or else where the time begins that its work cannot have taken."""
+        if incident.silence is None:
+            return incident.began_ns
+        key, from_ns, to_ns = incident.silence
+        _, (_, dead_gpu_ns) = self.splits[key]
+        silent_ns = (to_ns - from_ns) * dead_gpu_ns // (self.accounts.tally.gpu_ns[key] or 1)
+        return min(incident.began_ns, to_ns - silent_ns) if silent_ns else incident.began_ns
 
     def _losses(self, tally: Tally) -> dict[str, int]:
         """An incident's share of every category, rounded down: together they never exceed the whole."""
