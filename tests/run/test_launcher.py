@@ -387,6 +387,35 @@ def test_a_killed_member_of_a_protected_run_is_replaced(start: Start, tmp_path: 
     assert [event.subject for event in start.events(MemberLost)] == ["n0.1"]
 
 
+def test_what_stands_before_join_is_shown_once_for_each_first_member(start: Start, tmp_path: Path) -> None:
+    script = "import os, sys; print('before join', os.environ['HOLDFAST_MEMBER'], flush=True)\n" + JOINS
+    flags = ("--nproc-per-node", "2", "--warm", "1", "--run", "muted", "--log-dir", "logs")
+    launched = start(*flags, script=script)
+    launched.until_printed("generation n0.0 n0.1$", 2)
+
+    def logged() -> set[str]:
+        logs = (tmp_path / "logs" / "muted").glob("*/stdout.log")
+        return {log.parent.name for log in logs if "before join" in log.read_text(encoding="utf-8")}
+
+    launched.until(lambda: "n0.2" in logged())
+    assert start.chaos("muted", "kill", "n0.1").returncode == 0
+    (pid, *_rest) = launched.until_printed(r"\[n0\.2\] pid \d+ generation n0.0 n0.2$")
+    assert pid
+    launched.until(lambda: {"n0.0", "n0.1", "n0.2", "n0.2+1"} <= logged())
+    (tmp_path / "enough").touch()
+    assert launched.wait() == 0
+    shown = sorted(line for line in launched.out if "before join" in line)
+    assert shown == ["[n0.0] before join n0.0", "[n0.1] before join n0.1"]
+
+
+def test_a_warm_process_that_fails_before_join_says_why(start: Start, tmp_path: Path) -> None:
+    script = "import os\nif os.environ['HOLDFAST_MEMBER'] == 'n0.1': raise OSError('no data here')\n" + JOINS
+    launched = start("--run", "one", script=script)
+    launched.until_said("n0.1 lost (exit 1): OSError: no data here")
+    (tmp_path / "enough").touch()
+    assert launched.wait() == 0
+
+
 def test_a_struck_node_comes_back_under_its_name(start: Start, tmp_path: Path) -> None:
     flags = ("--nproc-per-node", "1", "--nodes", "2", "--warm", "0", "--run", "struck")
     launched = start(*flags, script=JOINS)

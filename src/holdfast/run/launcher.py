@@ -26,7 +26,7 @@ from holdfast.run.coordinator import Coordinator
 from holdfast.run.endpoint import Endpoint, reserved, run_directory
 from holdfast.run.handshake import Unreachable
 from holdfast.run.nodes import Node, Outlet, end_orphans
-from holdfast.run.output import STREAMS, Printer
+from holdfast.run.output import STREAMS, Printer, View
 from holdfast.run.site import Site, reach, survey
 from holdfast.run.state import Ending, FromMember, Happening, Policy, StrikeRequested
 from holdfast.run.status import Status
@@ -59,8 +59,10 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     policy: what the run is to be like if its coordinator is held here; is_named: its name was given, and not
     made up. command: the script, ready to be started. nodes: how many agents; node_rank: as torchrun counts.
     coordinator: where it should be; None: here, for this machine alone. token: empty where none is set.
-    checkpoints: None: in the run's own directory; checkpoint_every: None: by cost. storm_per_min: faults a
-    minute, from `seed`. metrics: the address and port to serve them at, where the coordinator is.
+    view: what of the members' output is shown. is_virtual: a member sees no GPU but its own. signals: what
+    ends the run. checkpoints: None: in the run's own directory; checkpoint_every: None: by cost.
+    storm_per_min: faults a minute, from `seed`. metrics: the address and port to serve them at, where the
+    coordinator is.
     """
 
     policy: Policy
@@ -76,6 +78,9 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     address: str = ""
     role: str = "default"
     log_directory: Path | None = None
+    view: View = View()
+    is_virtual: bool = False
+    signals: tuple[signal.Signals, ...] = SIGNALS
     storm_per_min: float = 0.0
     seed: int = 0
     metrics: tuple[str, int] | None = None
@@ -187,7 +192,7 @@ async def _conduct(order: Order, coordinator: Coordinator, nodes: Sequence[Node]
     storming = asyncio.create_task(_storm(order, coordinator))
     ended = asyncio.create_task(coordinator.ended())
     nodes_gone = asyncio.gather(*keeping)
-    with _signals(stop):
+    with _signals(order.signals, stop):
         try:
             waits: list[asyncio.Future[Any]] = [ended, nodes_gone]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -252,7 +257,7 @@ async def _join(order: Order, site: Site, voice: "_Voice") -> int:
             node.finish()
             node.send_signal(signal.SIGTERM if len(received) < PATIENCE_SIGNALS else signal.SIGKILL)
 
-    with _signals(leave):
+    with _signals(order.signals, leave):
         codes = await asyncio.gather(*(node.keep() for node in nodes))
     if received:
         return 128 + received[0]
@@ -297,6 +302,9 @@ def _assignments(order: Order, site: Site, run: str, names: Sequence[str]) -> li
             role=order.role,
             address=order.address or site.address,
             log_directory=log_directory,
+            view=order.view,
+            is_virtual=order.is_virtual,
+            grace_s=order.policy.grace_s,
             local=(number, len(names)),
         )
         for number, name in enumerate(names)
@@ -312,14 +320,14 @@ def _names(order: Order, *, is_first: bool) -> list[str]:
 
 
 @contextmanager
-def _signals(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
+def _signals(numbers: Sequence[signal.Signals], handle: Callable[[signal.Signals], None]) -> Iterator[None]:
     loop = asyncio.get_running_loop()
-    for number in SIGNALS:
+    for number in numbers:
         loop.add_signal_handler(number, handle, number)
     try:
         yield
     finally:
-        for number in SIGNALS:
+        for number in numbers:
             loop.remove_signal_handler(number)
 
 

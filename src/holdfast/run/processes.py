@@ -7,7 +7,7 @@ is used twice. Warm processes are started in slots beyond the node's seats.
 from holdfast.record.events import MemberJoined, Role
 from holdfast.run.state import Member, Node, State, ToMembers, ToNode
 from holdfast.run.waits import backoff_ns
-from holdfast.run.wire import Admitted, StartWorker, StopWorker
+from holdfast.run.wire import Admitted, ShowWorker, StartWorker, StopWorker
 
 
 def start(state: State, node: Node, slot: int, role: Role) -> None:
@@ -21,6 +21,7 @@ def start(state: State, node: Node, slot: int, role: Role) -> None:
         slot=slot,
         role=role,
         started_ns=state.now_ns,
+        is_muted=role == "spare",
     )
     state.members[member.name] = member
     state.running += 1
@@ -28,8 +29,13 @@ def start(state: State, node: Node, slot: int, role: Role) -> None:
         _sit(state, node, member, slot)
     else:
         node.pool[slot] = member.name
-    environment = _environment(state, node, member)
-    state.out.append(ToNode(node.name, StartWorker(member=member.name, slot=slot, environment=environment)))
+    order = StartWorker(
+        member=member.name,
+        slot=slot,
+        environment=_environment(state, node, member),
+        is_warm=member.is_muted,
+    )
+    state.out.append(ToNode(node.name, order))
 
 
 def seat_from_pool(state: State, node: Node, slot: int) -> bool:
@@ -48,8 +54,15 @@ def seat_from_pool(state: State, node: Node, slot: int) -> bool:
     member.replaces = state.vacated.get((node.order, slot), "")
     _sit(state, node, member, slot)
     if member.reached == "parked":
+        show(state, member)
         admit(state, member)
     return True
+
+
+def show(state: State, member: Member) -> None:
+    """Have what it prints from now on shown: it waits in `join()`, and prints nothing until it leaves it."""
+    member.is_muted = False
+    state.out.append(ToNode(member.node, ShowWorker(member=member.name, slot=member.slot)))
 
 
 def admit(state: State, member: Member) -> None:

@@ -34,6 +34,8 @@ def joined(state: State, member: Member) -> None:
         return
     state.observed.note_start(state.now_ns - member.started_ns)
     member.reached = "parked"
+    if member.is_muted:
+        processes.show(state, member)
     if member.role == "active":
         processes.admit(state, member)
     else:

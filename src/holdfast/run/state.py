@@ -169,7 +169,8 @@ class Member(msgspec.Struct, kw_only=True):
     slot: the seat it has or is meant for; a warm process is counted beyond the node's seats until it takes
     one. reached: `started`, at `join()` (`parked`), out of it (`admitted`), at `protect()` (`ready`).
     replaces: whose place it takes. is_lost: it does not count any more, whether or not its exit is known.
-    has_left: it ended well, though nobody released it. is_stopped: we ended it. reported: generation and
+    has_left: it ended well, though nobody released it. is_stopped: we ended it. is_muted: what it prints
+    before `join()` is not shown. reported: generation and
     step of its last commit. loaded: step and place of the checkpoint it has begun with. struck_ns: when a
     fault was last aimed at it. recorded_as: the role it has joined with, as far as the record knows.
     spent: where its time went, by its last report, and by the one before. since_generation: the first
@@ -195,6 +196,7 @@ class Member(msgspec.Struct, kw_only=True):
     struck_ns: int | None = None
     digest: str | None = None
     loaded: tuple[int, str] | None = None
+    is_muted: bool = False
     reported: tuple[int, int] = (0, 0)
     stage: Stage = "starting"
     step: int = 0

@@ -120,11 +120,23 @@ class NodeBeat(Message, frozen=True, kw_only=True, tag=True):
 
 
 class StartWorker(Message, frozen=True, kw_only=True, tag=True):
-    """Start the script as `member` in `slot`. environment: what it must have beside the agent's own."""
+    """Start the script as `member` in `slot`. environment: what it must have beside the agent's own.
+
+    is_warm: it has no seat yet, and what it prints up to `join()` others have printed before it: it is not
+    shown until `ShowWorker`.
+    """
 
     member: str
     slot: int
     environment: dict[str, str]
+    is_warm: bool = False
+
+
+class ShowWorker(Message, frozen=True, kw_only=True, tag=True):
+    """Show what a warm `member` prints from here on, as that of `slot`. It has joined, or has a seat now."""
+
+    member: str
+    slot: int
 
 
 class StopWorker(Message, frozen=True, kw_only=True, tag=True):
@@ -394,7 +406,7 @@ class Answer(Message, frozen=True, kw_only=True, tag=True):
 
 Handshake = Challenge | Proof | Accepted | Refused
 FromAgent = AgentJoined | WorkerStarted | WorkerExited | NodeBeat
-ToAgent = StartWorker | StopWorker | StrikeWorker | StrikeNode | EndNode
+ToAgent = StartWorker | ShowWorker | StopWorker | StrikeWorker | StrikeNode | EndNode
 FromWorker = (
     WorkerJoined
     | WorkerReady

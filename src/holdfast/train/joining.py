@@ -16,7 +16,7 @@ import torch
 from holdfast.record.errors import HoldfastError, InputError
 from holdfast.record.journal import JOURNAL_DIRECTORY, home
 from holdfast.record.recorder import Recorder
-from holdfast.run import wire
+from holdfast.run import visible, wire
 from holdfast.train import determinism, randomness, tree
 from holdfast.train.checkpoint import DirectoryCheckpoints, Happened, Writer
 from holdfast.train.control import Alone, Control, Coordinated
@@ -55,6 +55,7 @@ def join() -> "Run":
     else:
         control = Alone(_own_recorder())
     admitted = control.admitted()
+    visible.narrow(os.environ, admitted.slot, admitted.slots)
     randomness.seed_all(JOIN_SEED)
     return Run(control, admitted)
 
@@ -273,9 +274,10 @@ def _device(slot: int, slots: int) -> torch.device:
     """This slot's GPU; one that several slots share where there are too few; the CPU where there is none."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
-    number, is_shared = gpu_of(
-        slot, slots, os.environ.get("HOLDFAST_LOCAL_NODE", "0/1"), torch.cuda.device_count()
-    )
+    number, is_shared = 0, False
+    if visible.VIRTUAL not in os.environ:
+        local_node = os.environ.get("HOLDFAST_LOCAL_NODE", "0/1")
+        number, is_shared = gpu_of(slot, slots, local_node, torch.cuda.device_count())
     if is_shared:
         pose(os.environ.get("HOLDFAST_MEMBER", ""), os.environ.get("HOLDFAST_ADDRESS", LOOPBACK))
     device = torch.device("cuda", number)
@@ -313,7 +315,8 @@ def _warm_up() -> None:
     On a GPU, where it is clear which one it will be, also its context, the usual kernels and NCCL.
     """
     slots = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    is_clear = torch.cuda.is_available() and (slots == 1 or torch.cuda.device_count() == 1)
+    is_seated = os.environ.get(visible.VIRTUAL) != visible.UNSEATED  # CUDA must not start before it is
+    is_clear = is_seated and torch.cuda.is_available() and (slots == 1 or torch.cuda.device_count() == 1)
     device = _device(0, slots) if is_clear else torch.device("cpu")
     layers = torch.nn.Sequential(
         torch.nn.Embedding(16, WARM_WIDTH),
