@@ -205,7 +205,7 @@ class Cluster:
                 if isinstance(message, Generation):
                     self._check_generation(message, members)
                 if isinstance(message, Released):
-                    self._check_release()
+                    self._check_release(members)
                 for member in members:
                     if member in self.processes:
                         self._hear(self.processes[member], message)
@@ -229,11 +229,11 @@ class Cluster:
     def _left(self) -> list[str]:
         return [name for name, member in self.state.members.items() if member.has_left]
 
-    def _check_release(self) -> None:
-        """Everybody who is in the last generation and not newly come is through, or lost."""
+    def _check_release(self, members: tuple[str, ...]) -> None:
+        """Whoever is released, in the last generation and not newly come is through, or lost."""
         if not self.generations:
             return
-        for name in self.generations[-1].members:
+        for name in set(self.generations[-1].members).intersection(members):
             process = self.processes.get(name)
             if process is None or process.is_finished or name in self.given_up:
                 continue

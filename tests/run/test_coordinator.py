@@ -317,9 +317,11 @@ def test_a_connection_that_ends_is_a_loss_at_once_and_its_reason_follows(tmp_pat
     site = play(tmp_path, story)
     (lost,) = [event for event in site.recorded(MemberLost) if event.subject == "n0.0"]
     (fault,) = [event for event in site.recorded(FaultObserved) if event.subject == "n0.0"]
-    assert (fault.fault, fault.detail, fault.causes) == ("SIGKILL", "oops", (lost.id,))
+    assert (fault.fault, fault.detail, fault.causes) == ("SIGKILL", "oops", ())
+    assert (lost.reason, lost.occurred_ns, lost.causes) == ("SIGKILL", fault.occurred_ns, (fault.id,))
     (action,) = [event for event in site.recorded(ActionTaken) if event.subject == "n0.0"]
     assert (action.action, action.causes) == ("replace", (lost.id,))
+    assert action.recorded_ns <= lost.recorded_ns  # what it was is known later, and belongs before
     assert site.recorded(GenerationOpened)[1].causes == (lost.id,)
     assert reaction_s[0] < REACTION_S_MAX
 

@@ -97,7 +97,7 @@ class ScriptedControl:
     def strike(self, step: int, moment: wire.Moment, rank: int, size: int) -> None:
         pass
 
-    def finished(self, step: int, digest: str, present: int) -> wire.Generation | None:
+    def finished(self, message: wire.Finished, present: int) -> wire.Generation | None:
         """The first to be through is joined by another; then both are done."""
         self.finishes += 1
         if self.member == "a" and self.finishes == 1:

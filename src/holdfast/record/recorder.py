@@ -105,13 +105,17 @@ class Recorder:
         _recorders.add(self)
         self._open()
 
-    def record(self, kind: type[KnownEvent], **fields: Any) -> str:
+    def reserve(self) -> str:
+        """An id for an event that will be recorded later, so that others can name it as their cause now."""
+        return event_id(self._owner.token, next(self._counter))
+
+    def record(self, kind: type[KnownEvent], *, identity: str = "", **fields: Any) -> str:
         """Write down that something happened. Returns the event's id, for effects to name as their cause.
 
-        Id, source and time of recording are filled in, run and `occurred_ns` unless given. Never raises by
-        itself.
+        Id (unless one was reserved for it), source and time of recording are filled in, run and `occurred_ns`
+        unless given. Never raises by itself.
         """
-        identity = event_id(self._owner.token, next(self._counter))
+        identity = identity or event_id(self._owner.token, next(self._counter))
         try:
             clock = self._clock
             fields.setdefault("occurred_ns", clock.now_ns())

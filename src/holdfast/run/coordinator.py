@@ -25,10 +25,12 @@ from holdfast.run.state import (
     Disconnected,
     Effect,
     Ending,
+    Expect,
     FromMember,
     FromNode,
     Happening,
     Policy,
+    Print,
     Record,
     Reply,
     Say,
@@ -80,12 +82,13 @@ _FROM_WORKER = get_args(FromWorker)
 class Coordinator:
     """One run's hub. Every method but `status` belongs to the thread of the loop in which it was started.
 
-    say: is given each line for the operator.
+    say: is given each line for the operator. `show`: is given a member and what it said last, to be printed.
     """
 
     def __init__(
         self, policy: Policy, token: str, recorder: Recorder, clock: Clock, say: Callable[[str], None]
     ) -> None:
+        self.show: Callable[[str, str], None] = lambda member, text: None
         self._token = token
         self._recorder = recorder
         self._clock = clock
@@ -278,6 +281,10 @@ class Coordinator:
                     connection.abort()  # it may not read, and must not keep its name for as long as that
             case Record(event):
                 self._record(event)
+            case Expect(key):
+                self._ids[key] = self._recorder.reserve()
+            case Print(member, text):
+                self.show(member, text)
             case Say(text, severity):
                 occurred_ns = self._clock.now_ns()
                 self._happened.append(Happened(occurred_ns=occurred_ns, text=text, severity=severity))
@@ -310,7 +317,7 @@ class Coordinator:
     def _record(self, event: KnownEvent) -> None:
         """Write the event down, with the record's ids in place of the membership's keys."""
         causes = tuple(self._ids[key] for key in event.causes if key in self._ids)
-        identity = write_down(self._recorder, event, causes)
+        identity = write_down(self._recorder, event, causes, identity=self._ids.get(event.id, ""))
         if isinstance(event, StepCommitted):
             self._commits.append((event.occurred_ns, event.step))
         if event.id:

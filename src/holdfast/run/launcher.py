@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +162,8 @@ async def _hold(order: Order, site: Site, display: Display | None, voice: "_Voic
                 await coordinator.start(site.bind, site.port)
                 site = msgspec.structs.replace(site, port=coordinator.endpoint[1])
                 publish(Endpoint(host=site.host, port=site.port, token=site.token, pid=os.getpid()))
-                with _shown(display, coordinator, clock) as outlet:
+                with _shown(display, coordinator, clock) as outlet, _printer(voice, outlet) as printer:
+                    coordinator.show = partial(_show, printer, outlet)
                     say(f"run {run}, coordinator at {site}")
                     if page:
                         say(f"metrics at {page}")
@@ -335,6 +337,25 @@ def _shown(display: Display | None, coordinator: Coordinator, clock: Clock) -> A
     return nullcontext(Outlet()) if display is None else display(coordinator.status, clock)
 
 
+@contextmanager
+def _printer(voice: "_Voice", outlet: Outlet) -> Iterator[Printer]:
+    """Prints where the members' lines go, and is done with it before a display closes that."""
+    if outlet.stderr == STREAMS["stderr"]:
+        yield voice.printer  # in order with what we say ourselves
+        return
+    printer = Printer(lambda: None)
+    try:
+        yield printer
+    finally:
+        printer.close()
+
+
+def _show(printer: Printer, outlet: Outlet, member: str, text: str) -> None:
+    """What a member said last, and its agent held back: as its other lines."""
+    lines = "".join(f"[{member}] {line}\n" for line in text.splitlines())
+    printer.put(outlet.stderr, lines.encode("utf-8", "replace"))
+
+
 def _measured(order: Order, coordinator: Coordinator) -> AbstractContextManager[str]:
     """Serves the run's metrics, where that is wanted; the page's URL, or nothing."""
     if order.metrics is None:
@@ -353,7 +374,7 @@ class _Voice:
     """What Holdfast itself says, on stderr. Nobody waits for a terminal that is paused."""
 
     def __init__(self) -> None:
-        self._printer = Printer(lambda: None)
+        self.printer = Printer(lambda: None)
 
     def say(self, text: str) -> None:
         # Reasons come from others' programs: one line, and nothing that a terminal would obey.
@@ -368,7 +389,7 @@ class _Voice:
             self.say(f"run {run} {ending.outcome}; `holdfast report {run}` shows where its time went")
 
     def close(self) -> None:
-        self._printer.close()
+        self.printer.close()
 
     def _write(self, text: str) -> None:
-        self._printer.put(STREAMS["stderr"], text.encode("utf-8", "replace"))
+        self.printer.put(STREAMS["stderr"], text.encode("utf-8", "replace"))

@@ -173,7 +173,7 @@ def _lose_node(state: State, node: Node, why: str, onset_ns: int | None = None) 
     )
     losses.lose_node(state, node, why, onset_ns=onset_ns)
     reason = f"node {node.name} was lost ({why})"
-    if state.closing is not None and state.closing.end.outcome == "completed" and had_work:
+    if state.closing is not None and state.closing.is_released and had_work:
         ending.fail(state, f"{reason} before its scripts had ended, after the training was complete")
     elif state.is_launched and not state.is_protected and state.closing is None and had_work:
         plain.fail(state, reason)
@@ -209,7 +209,7 @@ def _heard_member(state: State, member: Member, message: FromWorker) -> bool:
             member.step, member.stage = message.step, message.stage
             if message.spent is not None and message.spent.steps > member.spent[0].steps:
                 member.spent = (message.spent, member.spent[0])
-            return False
+            return protected.stepped(state, member)
         case Committed():
             protected.committed(state, member, message)
             return False
@@ -277,7 +277,8 @@ def _judge(state: State, member: Member, message: WorkerExited) -> None:
     if losses.is_mistake(state, member, message):
         losses.judge_mistake(state, message)
     elif not state.is_protected:
-        plain.fail(state, f"{member.name} failed ({losses.cause_of_death(message)})", message.complaint)
+        reason = f"{member.name} failed ({losses.cause_of_death(message)})"
+        plain.fail(state, reason, message.complaint, whose=member.name)
     elif message.code not in (None, CODE_DEVICE_FAILED) and member.role == "active":
         losses.judge_script(state, member, message)
 
@@ -286,12 +287,12 @@ def _exited_at_the_end(state: State, member: Member, message: WorkerExited) -> N
     """After the release a script may still fail, in what it does with the result."""
     assert state.closing is not None
     if message.code == 0:
-        state.unexplained.pop(member.name, None)
+        losses.close_account(state, member.name, "exit 0")
         return
     if member.is_lost:
         losses.explain(state, member, message)  # it was lost before; the others have gone on without it
         return
-    if state.closing.end.outcome != "completed" or member.is_stopped:
+    if not state.closing.is_released or member.is_stopped:
         return
     reason = f"{member.name} failed after the training was complete ({losses.cause_of_death(message)})"
     ending.fail(state, reason, complaint=message.complaint)

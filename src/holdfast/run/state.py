@@ -10,10 +10,12 @@ from typing import Annotated, Literal
 import msgspec
 
 from holdfast.record.events import KnownEvent, Role
+from holdfast.run.history import Survived, Worked
 from holdfast.run.waits import Observed, ns
 from holdfast.run.wire import (
     Answer,
     DeviceFailed,
+    Finished,
     FromAgent,
     FromWorker,
     Outcome,
@@ -136,11 +138,24 @@ class Record(msgspec.Struct, frozen=True):
     event: KnownEvent
 
 
+class Expect(msgspec.Struct, frozen=True):
+    """An event of this key will be recorded later: others may name it as their cause before that."""
+
+    key: str
+
+
 class Say(msgspec.Struct, frozen=True):
     """One line for the operator."""
 
     text: str
     severity: Literal["note", "trouble", "failure"] = "note"
+
+
+class Print(msgspec.Struct, frozen=True):
+    """Print what a member said last, as if it had printed it itself: its agent held it back."""
+
+    member: str
+    text: str
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -158,7 +173,7 @@ class Ending(msgspec.Struct, frozen=True):
     complaint: str = ""
 
 
-Effect = ToNode | ToMembers | Close | Record | Say | Reply | Ending
+Effect = ToNode | ToMembers | Close | Record | Expect | Say | Print | Reply | Ending
 
 # ---- what is ----------------------------------------------------------------------------------------------
 
@@ -173,8 +188,8 @@ class Member(msgspec.Struct, kw_only=True):
     before `join()` is not shown. reported: generation and
     step of its last commit. loaded: step and place of the checkpoint it has begun with. struck_ns: when a
     fault was last aimed at it. recorded_as: the role it has joined with, as far as the record knows.
-    spent: where its time went, by its last report, and by the one before. since_generation: the first
-    generation that it was in; 0: none yet.
+    finished, finished_ns: how its script came to its end, and when. spent: where its time went, by its last
+    report, and by the one before. since_generation: the first generation that it was in; 0: none yet.
     """
 
     name: str
@@ -194,7 +209,8 @@ class Member(msgspec.Struct, kw_only=True):
     recorded_as: Role | None = None
     replaces: str = ""
     struck_ns: int | None = None
-    digest: str | None = None
+    finished: Finished | None = None
+    finished_ns: int = 0
     loaded: tuple[int, str] | None = None
     is_muted: bool = False
     reported: tuple[int, int] = (0, 0)
@@ -206,7 +222,7 @@ class Member(msgspec.Struct, kw_only=True):
 
     @property
     def is_done(self) -> bool:
-        return self.digest is not None or self.has_left
+        return self.finished is not None or self.has_left
 
     @property
     def onset_ns(self) -> int | None:
@@ -293,12 +309,12 @@ class Checkpointing(msgspec.Struct, kw_only=True):
     write_ns: int | None = None
 
 
-class Unexplained(msgspec.Struct, frozen=True, kw_only=True):
-    """A loss whose reason the agent may still tell."""
+class Loss(msgspec.Struct, frozen=True, kw_only=True):
+    """A loss: when it was noticed and when it began. guess: of what, until the agent tells."""
 
     lost_ns: int
     onset_ns: int | None
-    guess: str
+    guess: str = ""
 
 
 class Failing(msgspec.Struct, kw_only=True):
@@ -345,6 +361,11 @@ class Closing(msgspec.Struct, kw_only=True):
     due_ns: int
     patience: Literal["leave", "term", "kill"]
 
+    @property
+    def is_released(self) -> bool:
+        """Whether the scripts are to come to their ends by themselves."""
+        return self.patience == "leave"
+
 
 class State(msgspec.Struct, kw_only=True):
     """Everything the coordinator knows about a run.
@@ -361,12 +382,14 @@ class State(msgspec.Struct, kw_only=True):
     round: the last generation that was announced; stepping: the last one that was formed.
     lost_ns, causes: since `stepping` was formed, the first loss, and the keys of all of them.
     failed_ns: the same, the first collective that failed with nobody lost. fates: who of a generation was
-    lost, and of what; empty where nobody has said so yet.
+    lost, and of what; empty where nobody has said so yet. hurt: the first loss or failure since the last step
+    that all members have committed, and which of the two it was.
     vacated: who was lost from a seat (order, slot) since `round` was announced.
     first_ns: when a step that the run does not have yet was first reported.
     step_max: the highest step ever committed. Since then: setbacks, losses and broken generations; setback,
     the last of them in words; complaint, the last one of a script; trouble, what broke generations;
-    device_failures, those of GPUs.
+    device_failures, those of GPUs. worked: how long the run has worked on which steps. survived: what scripts
+    failed with in the whole run, though it went on.
     failing: members whose GPU failed and that are not accounted for yet. ailing: seats whose GPU has failed.
     is_cut_short: a member was lost while others were done already: what its script does after the last step
     is to be done again. is_anybody_done: some script came to its end, at some time.
@@ -406,6 +429,7 @@ class State(msgspec.Struct, kw_only=True):
     causes: tuple[str, ...] = ()
     failed_ns: int | None = None
     fates: dict[str, str] = {}
+    hurt: tuple[int, Literal["loss", "failure"]] | None = None
     setup: tuple[str, Setup] | None = None
     step: int = 0
     steps_total: int = 0
@@ -421,10 +445,12 @@ class State(msgspec.Struct, kw_only=True):
     is_cut_short: bool = False
     is_anybody_done: bool = False
     complaint: str = ""
+    worked: Worked = msgspec.field(default_factory=Worked)
+    survived: Survived = msgspec.field(default_factory=Survived)
     checkpointing: Checkpointing = msgspec.field(default_factory=Checkpointing)
     losses: deque[tuple[int, float]] = msgspec.field(default_factory=lambda: deque(maxlen=LOSSES_MAX))
     faults: tuple[PlannedFault, ...] = ()
-    unexplained: dict[str, Unexplained] = {}
+    unexplained: dict[str, Loss] = {}
     closing: Closing | None = None
     is_over: bool = False
 
@@ -433,6 +459,11 @@ class State(msgspec.Struct, kw_only=True):
 
     def record(self, event: KnownEvent) -> None:
         self.out.append(Record(event))
+
+    def print_held(self, but: str = "") -> None:
+        """The run goes on, or ends for another reason: print what members failed with, but for that one."""
+        for member, complaint in self.survived.told(but):
+            self.out.append(Print(member, complaint))
 
     def wake(self, at_ns: int) -> None:
         """Look again at this time at the latest."""

@@ -297,12 +297,28 @@ class MemberBeat(Message, frozen=True, kw_only=True, tag=True):
 class Finished(Message, frozen=True, kw_only=True, tag=True):
     """The script is through its `with join()` block; the member waits to be released.
 
-    digest: of the weights and everything else protected.
+    digest: of the weights and everything else protected. begun: the step that it had begun and not committed;
+    0: none. steps_total: up to where its last loop over steps would have gone. place: the file and line where
+    it left that loop; empty where the loop ended by itself. is_exit: it left by `sys.exit(0)`.
     """
 
     member: str
     step: int
     digest: str
+    begun: int = 0
+    steps_total: int = 0
+    place: str = ""
+    is_exit: bool = False
+
+    @property
+    def is_early(self) -> bool:
+        """Whether steps were left that the script had asked for."""
+        return self.step < self.steps_total
+
+    @property
+    def exit_words(self) -> str:
+        """How the run ends where all its scripts exited like this."""
+        return f"stopped by the script at step {self.step} of {self.steps_total} (exit 0)"
 
 
 class Checkpointed(Message, frozen=True, kw_only=True, tag=True):

@@ -76,7 +76,7 @@ class Control(Protocol):
     def strike(self, step: int, moment: wire.Moment, rank: int, size: int) -> None:
         """Here a planned fault may strike member `rank` of `size`."""
 
-    def finished(self, step: int, digest: str, present: int) -> wire.Generation | None:
+    def finished(self, message: wire.Finished, present: int) -> wire.Generation | None:
         """The script is through. Waits until the run is over (None), or goes on with other members."""
 
     def close(self, failure: str = "") -> None:
@@ -230,12 +230,14 @@ class Coordinated:
         else:
             os.kill(os.getpid(), signal.SIGSTOP)
 
-    def finished(self, step: int, digest: str, present: int) -> wire.Generation | None:
-        self._link.beat(step, "finished")
-        self._link.send(wire.Finished(member=self.member, step=step, digest=digest))
+    def finished(self, message: wire.Finished, present: int) -> wire.Generation | None:
+        self._link.beat(message.step, "finished")
+        self._link.send(message)
         return self.newest(present)
 
     def close(self, failure: str = "") -> None:
+        if failure:
+            self._link.beat_now()  # where it failed decides what it means
         self._link.flush(FLUSH_S)
         self._link.close()
 
@@ -297,8 +299,11 @@ class Alone:
     def strike(self, step: int, moment: wire.Moment, rank: int, size: int) -> None:
         """Nobody plans faults."""
 
-    def finished(self, step: int, digest: str, present: int) -> wire.Generation | None:
-        self._recorder.record(events.RunEnded, outcome="completed")
+    def finished(self, message: wire.Finished, present: int) -> wire.Generation | None:
+        if message.is_exit and message.is_early:
+            self._recorder.record(events.RunEnded, outcome="stopped", reason=message.exit_words)
+        else:
+            self._recorder.record(events.RunEnded, outcome="completed")
         return None
 
     def close(self, failure: str = "") -> None:

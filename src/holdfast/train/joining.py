@@ -201,10 +201,11 @@ class Run:
     ) -> bool:
         over = kind is not None and issubclass(kind, RunOver)
         stopped = kind is not None and issubclass(kind, SystemExit | KeyboardInterrupt)
+        is_exit = isinstance(error, SystemExit) and error.code in (None, 0)
         failure = device_failure(error)
         try:
-            if kind is None and self._loop is not None:
-                self._loop.finish()
+            if (kind is None or is_exit) and self._loop is not None:
+                self._loop.finish(is_exit=is_exit)
             elif stopped and failure is None and self._loop is not None:
                 self._loop.keep()
         except Exception as raised:
@@ -217,7 +218,8 @@ class Run:
                 self._say_failed(failure)  # and leave alone whatever is on the device
             elif self._loop is not None:
                 self._loop.close()
-            self._control.close("" if error is None or over else str(error) or type(error).__name__)
+            is_well = error is None or over or is_exit
+            self._control.close("" if is_well else str(error) or type(error).__name__)
         return over
 
     def _say_failed(self, failure: DeviceFailure) -> None:

@@ -6,8 +6,11 @@ computed still. So `step.commit()` is a local matter that cannot fail half-way, 
 once for each step that is kept.
 """
 
+import os
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
@@ -22,6 +25,9 @@ from holdfast.train.group import GroupBroken
 from holdfast.train.measures import Collections, CudaWatch, HostWatch, Measures
 from holdfast.train.protected import Protected
 from holdfast.train.seat import RunOver, Seat
+
+LIBRARIES = (str(Path(__file__).parents[1]) + os.sep, f"{os.sep}site-packages{os.sep}")
+"""What the paths of files contain that are not the user's own: ours, and installed packages'."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +112,8 @@ class Loop:
         self._writer = writer
         self._changing = False
         self._asked = -1
+        self._step: Step | None = None
+        self._place = ""
         self._optimizing = False
         watch = CudaWatch() if state.device.type == "cuda" else HostWatch()
         self._measures = Measures(watch, Collections() if control.is_asked else None)
@@ -128,6 +136,7 @@ class Loop:
                 hint="For epochs of n steps: state.steps((epoch + 1) * n).",
             )
         self._asked = max(self._asked, total)
+        self._place = ""
         seat.steps_total = total
         self._take_seat()
         while seat.version < total and not seat.through:
@@ -135,17 +144,22 @@ class Loop:
                 self._changing = False
                 self._regroup()
                 continue
-            step = Step(self, seat.version + 1)
-            self._control.at(step.number, "lanes")
+            self._control.at(seat.version, "script")
+            step = self._step = Step(self, seat.version + 1)
             randomness.begin(self._settings.seed, step.number, randomness.BEFORE_LANES)
             self._measures.handed()
-            yield step
+            try:
+                yield step
+            except GeneratorExit:
+                self._place = _place()
+                raise
             if not step.committed:
                 raise InputError(
                     f"Step {step.number} was left without step.commit().",
                     hint="Call it once for every step, after the loop over step.lanes.",
                 )
             self._gradients.check_buffers_still()
+        self._control.at(seat.version, "script")
 
     def lanes(self, step: Step) -> Iterator[Lane]:
         if step.begun:
@@ -260,17 +274,31 @@ class Loop:
         if writer is not None and writer.due(step.number, nodes=seat.nodes, failures=seat.failures):
             self.keep()
 
-    def finish(self) -> None:
-        """Stay until everybody is through: who dies now is replaced, and gets its state from here."""
+    def finish(self, *, is_exit: bool = False) -> None:
+        """Stay until everybody is through: who dies now is replaced, and gets its state from here.
+
+        is_exit: the script ends with `sys.exit(0)`.
+        """
         try:
             self._take_seat()
             self.keep()  # to go on from, with more steps
             self._seat.through = True
-            digest = self._state.digest()
-            while self._control.finished(self._seat.version, digest, self._seat.number) is not None:
+            while self._control.finished(self._finished(is_exit), self._seat.number) is not None:
                 self._regroup()
         except RunOver:
             return
+
+    def _finished(self, is_exit: bool) -> wire.Finished:
+        step = self._step
+        return wire.Finished(
+            member=self._control.member,
+            step=self._seat.version,
+            digest=self._state.digest(),
+            begun=step.number if step is not None and not step.committed else 0,
+            steps_total=self._seat.steps_total,
+            place=self._place,
+            is_exit=is_exit,
+        )
 
     def keep(self) -> None:
         """Have the present version written, by one member: the run may be gone on with another time."""
@@ -296,3 +324,15 @@ class Loop:
         self._seat.leave()
         if self._writer is not None:
             self._writer.close()
+
+
+def _place() -> str:
+    """The file and line of the script at which it is now."""
+    frame = sys._getframe(1)
+    while any(part in frame.f_code.co_filename for part in LIBRARIES):
+        if frame.f_back is None:
+            return ""
+        frame = frame.f_back
+    path = Path(frame.f_code.co_filename)
+    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return f"{shown}:{frame.f_lineno}"
