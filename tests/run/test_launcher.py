@@ -289,6 +289,26 @@ def test_a_killed_launcher_takes_everything_with_it(start: Start) -> None:
     assert not (start.home / "runs" / "killed").exists()
 
 
+def test_a_killed_launcher_leaves_nothing_that_its_members_have_started(start: Start) -> None:
+    code = """
+import os, subprocess, time
+plain = subprocess.Popen(["sleep", "1000"])
+apart = subprocess.Popen(["bash", "-c", "sleep 1000 & echo pid $!; wait"], start_new_session=True)
+print("pid", plain.pid, flush=True)
+print("pid", apart.pid, flush=True)
+"""
+    launched = start("--nproc-per-node", "2", script=code + SLEEPS)
+    launched.until_printed("pid", 8)
+    everything = [*launched.agents(), *launched.pids()]
+    assert all(map(is_alive, everything))
+    os.kill(launched.agents()[0], signal.SIGSTOP)  # one that is stopped is woken
+    launched.process.kill()
+    begun_s = time.monotonic()
+    launched.wait()
+    launched.until(lambda: not any(map(is_alive, everything)))
+    assert time.monotonic() - begun_s < STOP_S_MAX
+
+
 def test_a_child_of_a_killed_node_does_not_outlive_the_run(start: Start) -> None:
     code = "import subprocess; print('pid', subprocess.Popen(['sleep', '600']).pid, flush=True); " + SLEEPS
     launched = start(script=code)

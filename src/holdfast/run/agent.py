@@ -1,6 +1,6 @@
 """The agent of a node: starts the script's processes, watches them and ends them as the coordinator says.
 
-It decides nothing. An exit is told the moment the kernel knows of it. Its workers die with it, and it dies
+It decides nothing. An exit is told the moment the kernel knows of it. Its workers die with it, and it ends
 with the launcher that started it, so a node is lost as a whole. `python -m holdfast.run.agent` is private to
 the launcher, which writes an `Assignment` to its stdin.
 """
@@ -23,7 +23,7 @@ from holdfast.run import visible
 from holdfast.run.dial import Connection, dial
 from holdfast.run.handshake import Rejected, Unreachable
 from holdfast.run.kernel_log import KernelLog
-from holdfast.run.kin import adopt_orphans, children, die_with, reap
+from holdfast.run.kin import adopt_orphans, children, end_children, reap, wake_with
 from holdfast.run.output import LastWords, Printer, Stream, View
 from holdfast.run.wire import (
     CODE_DEVICE_FAILED,
@@ -118,6 +118,7 @@ class Agent:
         beating = asyncio.create_task(self._beat())
         obeying = asyncio.create_task(self._obey())
         self._loop.add_signal_handler(signal.SIGTERM, obeying.cancel)
+        self._watch_launcher(obeying)
         self._loop.add_signal_handler(signal.SIGCHLD, self._reap_orphans)
         try:
             await asyncio.wait([obeying])
@@ -132,6 +133,23 @@ class Agent:
             await self._connection.close()
             self._printer.close()
             self._kernel_log.close()
+
+    def _watch_launcher(self, obeying: asyncio.Task[int]) -> None:
+        """Without its launcher the node leaves the run, and nothing of it is left."""
+        try:
+            launcher = os.pidfd_open(self._assignment.launcher)
+        except ProcessLookupError:
+            obeying.cancel()
+            return
+
+        def gone() -> None:
+            self._loop.remove_reader(launcher)
+            os.close(launcher)
+            obeying.cancel()
+            for worker in self._workers.values():
+                worker.stop(0)
+
+        self._loop.add_reader(launcher, gone)
 
     async def _beat(self) -> None:
         while True:
@@ -301,7 +319,7 @@ async def _serve(assignment: Assignment) -> int:
 def main() -> int:
     """What the launcher starts as a process of its own."""
     assignment = msgspec.convert(json.load(sys.stdin.buffer), Assignment)
-    die_with(assignment.launcher)
+    wake_with(assignment.launcher)
     adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher hears it and says what to do
     try:
@@ -311,6 +329,9 @@ def main() -> int:
     except HoldfastError as error:
         print(error.told, file=sys.stderr)
         return EXIT_MISTAKE
+    finally:
+        if os.getppid() != assignment.launcher:  # nobody else would adopt, and end, what workers have started
+            end_children()
 
 
 if __name__ == "__main__":
