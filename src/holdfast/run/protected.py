@@ -366,7 +366,7 @@ def _complete(state: State) -> None:
         digest = "".join(f", digest {digest}" for digest in set(digests.values()))
         survived = state.survived.words
         if reason := _exited_early(state, finished.values()):
-            state.say(f"{reason}{survived}{digest}")
+            state.say(f"stopped{survived}: {reason}{digest}")
             ending.complete(state, "stopped", reason)
             return
         state.say(f"completed{survived}: step {state.step}{digest}")

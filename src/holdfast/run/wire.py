@@ -317,8 +317,8 @@ class Finished(Message, frozen=True, kw_only=True, tag=True):
 
     @property
     def exit_words(self) -> str:
-        """How the run ends where all its scripts exited like this."""
-        return f"stopped by the script at step {self.step} of {self.steps_total} (exit 0)"
+        """Why the run is over where all members left like this."""
+        return f"the script exited at step {self.step} of {self.steps_total} (exit 0)"
 
 
 class Checkpointed(Message, frozen=True, kw_only=True, tag=True):
