@@ -311,6 +311,10 @@ class Coordinator:
         arrive.
         """
         generation = self._state.round
+        if generation is not None and generation.at_boundary and generation.formed_ns is None:
+            stepping = self._state.stepping  # until the boundary comes, its members still talk to each other
+            if stepping is not None and message.generation == stepping.number:
+                generation = stepping
         if generation is None or message.generation != generation.number or sender not in generation.names:
             return
         data = frame(message)

@@ -21,7 +21,7 @@ from holdfast.run.wire import (
     WorkerReady,
 )
 
-HELD_UP: frozenset[Stage] = frozenset({"reduce", "waiting"})
+HELD_UP: frozenset[Stage] = frozenset({"reduce", "meeting", "waiting"})
 """Stages in which a member waits for others: if a step hangs, it is not their fault."""
 REGROUPING: frozenset[Stage] = frozenset({"regroup", "state", "waiting"})
 STEPPING: frozenset[Stage] = frozenset({"lanes", "reduce", "commit"})

@@ -28,8 +28,9 @@ Stage = Literal[
 """What a member is doing, as its heartbeats tell it. `script`: what stands between two steps, or after the
 last. `meeting`: it waits for others there. `waiting`: for the coordinator to say how it goes on."""
 FaultKind = Literal["kill", "node", "pause"]
-Moment = Literal["lane", "reduce", "commit", "regroup", "state", "join"]
-"""Where inside a member's step a planned fault strikes; `join`: after admission, before it is ready."""
+Moment = Literal["lane", "reduce", "commit", "meeting", "regroup", "state", "join"]
+"""Where inside a member's step a planned fault strikes; `meeting`: in a collective of the script's, after the
+step; `join`: after admission, before it is ready."""
 Outcome = Literal["completed", "failed", "stopped"]
 
 
