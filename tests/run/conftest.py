@@ -202,7 +202,7 @@ class Cluster:
                 if node in self.agents and not self.is_deaf:
                     self._obey(node, message)
             case ToMembers(members, message):
-                if isinstance(message, Generation):
+                if isinstance(message, Generation) and not {*message.members}.isdisjoint(members):
                     self._check_generation(message, members)
                 if isinstance(message, Released):
                     self._check_release(members)
@@ -223,6 +223,7 @@ class Cluster:
             before = self.generations[-1]
             assert generation.number > before.number
             survivors = set(before.members) - self.given_up - set(self._left())
+            survivors -= set(self.state.round.leaving if self.state.round else ())
             assert survivors <= set(members), "a survivor was left out"
         self.generations.append(generation)
 
@@ -455,7 +456,9 @@ class Cluster:
         ):
             for other in group:
                 if other.pending is not None:
-                    other.generation, other.pending, other.doing = other.pending, None, "regrouping"
+                    is_in = other.member in other.pending.members  # otherwise it waits to be ended
+                    other.generation, other.pending = other.pending, None
+                    other.doing = "regrouping" if is_in else "ready"
             return
         is_held_up = self.stall_steps or any(other.doing == "regrouping" for other in group)
         if process.version <= min(versions) and not is_held_up:

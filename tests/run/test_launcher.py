@@ -53,7 +53,10 @@ while True:
         match inbox.get(timeout=0.02):
             case Admitted():
                 link.send(WorkerReady(member=member, setup=setup, took_s=0.01))
-            case Generation() as generation:
+            case Generation(members=members) as announced:
+                if member not in members:
+                    continue  # it is to be replaced
+                generation = announced
                 print("pid", os.getpid(), "generation", *generation.members, flush=True)
                 link.send(Regrouped(member=member, generation=generation.number, version=step, lanes=(0,),
                                     steps_total=0, parts_s={}))
@@ -156,8 +159,11 @@ class Start:
         return [event for event in read if isinstance(event, kind)]
 
     def chaos(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return self.verb("chaos", *arguments)
+
+    def verb(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "holdfast", "chaos", *arguments],
+            [sys.executable, "-m", "holdfast", *arguments],
             env={**os.environ, "HOLDFAST_HOME": str(self.home)},
             capture_output=True,
             text=True,
@@ -421,6 +427,25 @@ def test_a_full_home_is_told_of_and_the_run_goes_on(start: Start, tmp_path: Path
     (tmp_path / "enough").touch()
     assert run.wait() == 0
     assert [event.outcome for event in start.events(RunEnded)] == ["completed"]
+
+
+def test_a_member_is_replaced_on_request(start: Start, tmp_path: Path) -> None:
+    launched = start("--nproc-per-node", "2", "--run", "asked", script=JOINS)
+    launched.until_printed("generation n0.0 n0.1$", 2)
+    wrong = start.verb("replace", "asked", "n0.9")
+    assert wrong.returncode == 2
+    assert "The run 'asked' has no member 'n0.9'; the run has n0.0, n0.1." in wrong.stderr
+    done = start.verb("replace", "asked", "n0.1")
+    assert (done.returncode, done.stdout) == (0, "n0.2 has taken the place of n0.1\n"), done.stderr
+    (pid,) = (int(line.split()[2]) for line in launched.out if line.startswith("[n0.1] pid"))
+    launched.until(lambda: not is_alive(pid))
+    (tmp_path / "enough").touch()
+    assert launched.wait() == 0
+    assert [(one.action, one.subject) for one in start.events(ActionTaken)] == [("replace", "n0.1")]
+    assert start.events(MemberLost) == []
+    over = start.verb("replace", "asked", "n0.0")
+    assert over.returncode == 1
+    assert "No run 'asked' is going on" in over.stderr
 
 
 def test_what_stands_before_join_is_shown_once_for_each_first_member(start: Start, tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from holdfast.run.state import (
     Policy,
     Print,
     Record,
+    ReplaceRequested,
     Reply,
     Say,
     Severity,
@@ -54,6 +55,7 @@ from holdfast.run.wire import (
     Proof,
     Published,
     Refused,
+    Replace,
     Strike,
     frame,
     fresh_nonce,
@@ -146,6 +148,11 @@ class Coordinator:
     def strike(self, strike: Strike) -> Answer:
         """Inject a fault now."""
         self.happened(StrikeRequested(strike))
+        return self._answer
+
+    def replace(self, replace: Replace) -> Answer:
+        """Have a member replaced, or say how that stands."""
+        self.happened(ReplaceRequested(replace))
         return self._answer
 
     async def close(self) -> None:
@@ -263,6 +270,8 @@ class Coordinator:
         role, name = connection.role, connection.name
         if role == "operator" and isinstance(message, Strike):
             connection.send(self.strike(message))
+        elif role == "operator" and isinstance(message, Replace):
+            connection.send(self.replace(message))
         elif role == "agent" and isinstance(message, _FROM_AGENT):
             self.happened(FromNode(name, message))
         elif role == "worker" and isinstance(message, _FROM_WORKER):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from holdfast.record.events import ActionTaken, CheckpointLoaded, GenerationOpened, StepCommitted
-from holdfast.run import processes
+from holdfast.run import processes, replacing
 from holdfast.run.history import gist
 from holdfast.run.state import Round, State, ToMembers, Trouble
 from holdfast.run.wire import Generation
@@ -23,12 +23,18 @@ def announce(
     state: State, survivors: Sequence[str], *, at_boundary: bool, because: Trouble | None = None
 ) -> None:
     """The next generation: the survivors, and those who are ready, as far as the lanes allow."""
-    newcomers = list(state.waiting)[: max(0, room(state))]
-    members = _ranked(state, survivors, newcomers)
+    leaving = {old: new for old, new in replacing.ready(state).items() if at_boundary and old in survivors}
+    heirs = [*leaving.values()]
+    others = [name for name in state.waiting if name not in state.leaving.values()]
+    newcomers = others[: max(0, room(state))]
+    staying = [name for name in survivors if name not in leaving]
+    members = _ranked(state, staying, [*newcomers, *heirs])
     state.is_cut_short = state.is_cut_short and not newcomers
     for name in newcomers:
         del state.waiting[name]
         processes.record_active(state, state.members[name])
+    for name in heirs:
+        del state.waiting[name]
     state.generation += 1
     lost = () if state.round is None else tuple(state.round.lost)
     round_ = Round(
@@ -38,6 +44,7 @@ def announce(
         at_boundary=at_boundary,
         opened_ns=state.now_ns,
         because=because,
+        leaving=leaving,
     )
     if state.round is not None:
         _act(state, round_, lost, newcomers)
@@ -51,6 +58,8 @@ def announce(
         number=state.generation, members=members, at_boundary=at_boundary, faults=state.faults
     )
     state.out.append(ToMembers(members, announcement))
+    if leaving:  # they change over with the others, and then wait to be ended
+        state.out.append(ToMembers(tuple(leaving), announcement))
 
 
 def _ranked(state: State, survivors: Sequence[str], newcomers: Sequence[str]) -> tuple[str, ...]:
@@ -206,6 +215,7 @@ def _record_opened(state: State, round_: Round, version: int) -> None:
     if round_.at_boundary:
         # The generation before went on until its last commit; the change began there.
         opened_ns = began_ns = max(round_.opened_ns, state.committed_ns or 0)
+    replacing.hand_over(state, round_, opened_ns)
     state.observed.note_form(state.now_ns - began_ns)
     gpus = max(state.gpus, state.seats, len(round_.members))
     state.record(
@@ -263,6 +273,7 @@ def _carry_over(before: Round, round_: Round) -> None:
 def _changes(state: State, round_: Round) -> str:
     """How it differs from the generation before, and why it had to."""
     parts = [f"{new} takes the place of {_fated(state, [old])}" for old, new in round_.replaced.items()]
+    parts += [f"{new} takes the place of {old} ({replacing.REASON})" for old, new in round_.leaving.items()]
     if round_.missing:
         parts.append(f"without {_fated(state, round_.missing)}")
     if round_.added:
@@ -283,6 +294,8 @@ def _reason(state: State, round_: Round) -> str:
     parts = [str(round_.because)] if round_.because is not None else []
     if lost:
         parts.append(f"lost: {_fated(state, lost)}")
+    if round_.leaving:
+        parts.append(f"replaced, {replacing.REASON}: {', '.join(round_.leaving)}")
     if round_.added:
         parts.append(f"joined: {', '.join(round_.added)}")
     return "; ".join(parts)

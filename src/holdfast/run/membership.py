@@ -9,7 +9,7 @@ as a whole (plain.py). Which of them it is shows when the first worker joins; un
 """
 
 from holdfast.record.events import PhaseEntered, RunStarted
-from holdfast.run import devices, ending, losses, plain, processes, protected
+from holdfast.run import devices, ending, losses, plain, processes, protected, replacing
 from holdfast.run.history import gist
 from holdfast.run.recording import checkpoint_event
 from holdfast.run.state import (
@@ -23,6 +23,7 @@ from holdfast.run.state import (
     Member,
     Node,
     Policy,
+    ReplaceRequested,
     Reply,
     State,
     StopRequested,
@@ -110,6 +111,8 @@ def _take_in(state: State, event: Happening) -> bool:
             ending.stop(state, reason, code)
         case StrikeRequested(strike):
             state.out.append(Reply(_strike(state, strike)))
+        case ReplaceRequested(message):
+            state.out.append(Reply(replacing.ask(state, message)))
         case Begun():
             team = state.policy.team
             state.record(RunStarted(id="", occurred_ns=state.now_ns, gpus=state.gpus, team=team))
@@ -143,7 +146,7 @@ def _turn_back(state: State, event: Happening) -> None:
             if end is not None:
                 message = EndNode(outcome=end.outcome, code=end.code, reason=end.reason)
                 state.out.append(ToNode(name, message))
-        case StrikeRequested():
+        case StrikeRequested() | ReplaceRequested():
             state.out.append(Reply(Answer(ok=False, sentence="the run is over")))
 
 

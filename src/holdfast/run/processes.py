@@ -40,23 +40,35 @@ def start(state: State, node: Node, slot: int, role: Role) -> None:
 
 def seat_from_pool(state: State, node: Node, slot: int) -> bool:
     """Give an empty seat to the process of the node's pool that is furthest; False: there is none."""
+    member = from_pool(state, node, slot)
+    if member is None:
+        return False
+    member.replaces = state.vacated.get((node.order, slot), "")
+    _sit(state, node, member, slot)
+    admit_parked(state, member)
+    return True
+
+
+def from_pool(state: State, node: Node, slot: int) -> Member | None:
+    """Take the process that is furthest out of the pool, for this slot."""
     pool = [state.members[name] for name in node.pool.values()]
     member = min(
         pool,
         key=lambda one: (one.reached != "parked", one.slot != slot, one.started_ns, one.name),
         default=None,
     )
-    if member is None:
-        return False
-    del node.pool[member.slot]
-    state.short[node.name] = None
-    member.role, member.slot = "active", slot
-    member.replaces = state.vacated.get((node.order, slot), "")
-    _sit(state, node, member, slot)
+    if member is not None:
+        del node.pool[member.slot]
+        state.short[node.name] = None
+        member.role, member.slot = "active", slot
+    return member
+
+
+def admit_parked(state: State, member: Member) -> None:
+    """Let it out of `join()`, if it is there by now."""
     if member.reached == "parked":
         show(state, member)
         admit(state, member)
-    return True
 
 
 def show(state: State, member: Member) -> None:
@@ -86,17 +98,18 @@ def record_started(state: State, member: Member) -> None:
         record_active(state, member)
 
 
-def record_active(state: State, member: Member) -> None:
+def record_active(state: State, member: Member, *, at_ns: int | None = None) -> None:
+    """at_ns: when that was, if not now."""
     if member.recorded_as != "active":
-        _record_joined(state, member, gpus=1)
+        _record_joined(state, member, gpus=1, at_ns=at_ns)
 
 
-def _record_joined(state: State, member: Member, *, gpus: int) -> None:
+def _record_joined(state: State, member: Member, *, gpus: int, at_ns: int | None = None) -> None:
     member.recorded_as = member.role
     state.record(
         MemberJoined(
             id="",
-            occurred_ns=state.now_ns,
+            occurred_ns=state.now_ns if at_ns is None else at_ns,
             subject=member.name,
             gpus=gpus,
             role=member.role,

@@ -8,7 +8,7 @@ it looks at again when something happens, or at `State.due_ns`.
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from holdfast.run import devices, ending, generations, losses, processes, seats, setups
+from holdfast.run import devices, ending, generations, losses, processes, replacing, seats, setups
 from holdfast.run.state import Member, Round, State, ToMembers, Trouble
 from holdfast.run.waits import IDLE_S_MAX, ns
 from holdfast.run.wire import (
@@ -157,6 +157,7 @@ def settle(state: State) -> None:
     if state.closing is not None:
         return
     _give_up_late(state)
+    replacing.settle(state)
     seats.promote_spare_nodes(state)
     seats.fill_seats(state)
     if state.round is not None:
@@ -191,7 +192,7 @@ def _go_on(state: State, round_: Round) -> None:
     survivors = (
         [name for name in round_.members if name not in round_.lost] if round_.lost else round_.members
     )
-    if round_.lost:
+    if round_.lost or round_.is_void:
         if not _has_nodes(state):
             _stall(state)
         elif not (devices.awaits_exit(state, round_) or _awaits_replacement(state, round_)):
@@ -200,6 +201,9 @@ def _go_on(state: State, round_: Round) -> None:
         due_ns = round_.broken_ns + state.observed.broken_ns
         if state.now_ns < due_ns:
             state.wake(due_ns)
+        elif round_.leaving and round_.formed_ns is None:
+            replacing.revert(state, round_)  # they have the state, and stay
+            _announce(state, round_.members, at_boundary=False)
         else:
             state.setbacks += 1
             _announce(state, survivors, at_boundary=False, because=generations.broke(state, round_))
@@ -232,7 +236,7 @@ def _may_grow(state: State, round_: Round) -> bool:
     return (
         round_.formed_ns is not None
         and bool(state.waiting)
-        and generations.room(state) > 0
+        and (generations.room(state) > 0 or bool(replacing.ready(state)))
         and not _is_anybody_done(state, round_)
         and not _awaits_siblings(state)
     )
@@ -350,6 +354,7 @@ def _is_complete(state: State) -> bool:
     present = [state.members[name] for name in round_.members if name not in round_.lost]
     if round_.at_boundary and not round_.regrouped and state.stepping is not None:
         present = [member for member in present if member.name in state.stepping.names]
+        present += [state.members[name] for name in round_.leaving]
     return all(member.is_done for member in present)
 
 

@@ -20,6 +20,7 @@ from holdfast.run.wire import (
     FromWorker,
     Outcome,
     PlannedFault,
+    Replace,
     Setup,
     Spent,
     Stage,
@@ -103,7 +104,15 @@ class StrikeRequested(msgspec.Struct, frozen=True):
     strike: Strike
 
 
-Happening = Begun | FromNode | FromMember | Disconnected | Tick | StopRequested | StrikeRequested
+class ReplaceRequested(msgspec.Struct, frozen=True):
+    """The operator wants a member replaced."""
+
+    replace: Replace
+
+
+Happening = (
+    Begun | FromNode | FromMember | Disconnected | Tick | StopRequested | StrikeRequested | ReplaceRequested
+)
 
 # ---- what is to be done about it -------------------------------------------------------------------------
 
@@ -160,7 +169,7 @@ class Print(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """The answer to the strike that was requested."""
+    """The answer to what the operator requested."""
 
     answer: Answer
 
@@ -276,6 +285,8 @@ class Round(msgspec.Struct, kw_only=True):
     version each member goes on from. parts_ns: the longest that a member took for each part of regrouping.
     tally: how many members have reported each step. lost: members that were lost since it was announced.
     broken_ns, trouble: when a member first said that a collective failed, and what it said.
+    leaving: whose place somebody else takes because the operator asks for it. is_void: it was announced and
+    cannot be formed, so another one follows.
     """
 
     number: int
@@ -287,6 +298,8 @@ class Round(msgspec.Struct, kw_only=True):
     missing: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
     because: Trouble | None = None
+    leaving: dict[str, str] = {}
+    is_void: bool = False
     formed_ns: int | None = None
     regrouped: dict[str, int] = {}
     parts_ns: dict[str, int] = {}
@@ -396,6 +409,8 @@ class State(msgspec.Struct, kw_only=True):
     failing: members whose GPU failed and that are not accounted for yet. ailing: seats whose GPU has failed.
     is_cut_short: a member was lost while others were done already: what its script does after the last step
     is to be done again. is_anybody_done: some script came to its end, at some time.
+    leaving: members that the operator wants replaced, and who takes their place, where that is known.
+    replaced: those who were, and by whom; by nobody where it could not be done.
     """
 
     policy: Policy
@@ -454,6 +469,8 @@ class State(msgspec.Struct, kw_only=True):
     losses: deque[tuple[int, float]] = msgspec.field(default_factory=lambda: deque(maxlen=LOSSES_MAX))
     faults: tuple[PlannedFault, ...] = ()
     unexplained: dict[str, Loss] = {}
+    leaving: dict[str, str] = {}
+    replaced: dict[str, str] = {}
     closing: Closing | None = None
     is_over: bool = False
 

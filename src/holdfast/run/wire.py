@@ -1,8 +1,8 @@
 """What the processes of a run say to each other: typed messages, their framing, and the proof of the token.
 
-The coordinator is the hub: every agent, every worker and every operator (`holdfast chaos`) holds one TCP
-connection to it and speaks to nobody else about the run. Tensors never pass here. A message is a frame: its
-length in four bytes, then MessagePack. Nothing here opens a socket.
+The coordinator is the hub: every agent, every worker and every operator (`holdfast chaos`, `replace`) holds
+one TCP connection to it and speaks to nobody else about the run. Tensors never pass here. A message is a
+frame: its length in four bytes, then MessagePack. Nothing here opens a socket.
 """
 
 import hashlib
@@ -414,11 +414,23 @@ class Strike(Message, frozen=True, kw_only=True, tag=True):
     for_s: float = 3.0
 
 
+class Replace(Message, frozen=True, kw_only=True, tag=True):
+    """`holdfast replace`: give the member's place to another process. asks_only: how does that stand?"""
+
+    member: str
+    asks_only: bool = False
+
+
 class Answer(Message, frozen=True, kw_only=True, tag=True):
-    """The coordinator's answer to an operator: what was done, or why not (`ok` false)."""
+    """The coordinator's answer to an operator: what was done, or why not (`ok` false).
+
+    is_done: False while what was asked for is under way. is_mistake: it was asked of nobody who is there.
+    """
 
     ok: bool
     sentence: str
+    is_done: bool = True
+    is_mistake: bool = False
 
 
 Handshake = Challenge | Proof | Accepted | Refused
@@ -438,7 +450,7 @@ FromWorker = (
     | Struck
 )
 ToWorker = Admitted | Generation | Published | Released | Dismissed
-AnyMessage = Handshake | FromAgent | ToAgent | FromWorker | ToWorker | Strike | Answer
+AnyMessage = Handshake | FromAgent | ToAgent | FromWorker | ToWorker | Strike | Replace | Answer
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
