@@ -249,6 +249,7 @@ class Seat:
             **self._identity,
             "version": self.version,
             "loss": self.loss,
+            "names": self._state.names(),
             "state": self._state.tree(),
         }
 
