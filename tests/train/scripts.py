@@ -162,6 +162,21 @@ def averaged_norm() -> Built:
     return model, [optimizer, average], told
 
 
+def keeping_best() -> Built:
+    """The best weights by a measure that goes up and down; tied ones, because a copy must be, too."""
+    model, (optimizer,), told = tied_and_unused()
+    assert isinstance(model, Gated)
+    best = hf.Best(model)
+    scheduler = torch.optim.lr_scheduler.StepLR(cast(torch.optim.Optimizer, optimizer), 7, 0.9)
+
+    def measure() -> None:
+        step, model.branch = scheduler.last_epoch, 0
+        with torch.no_grad():
+            best.offer(float(model(data(step, 0)).square().mean()), step=step)
+
+    return model, [optimizer, scheduler, best], {**told, "on_commit": measure}
+
+
 class Overflowing(nn.Module):
     """In some lanes of some steps its loss is infinite."""
 
@@ -368,6 +383,7 @@ SAME_BITS: dict[str, Callable[[], Built]] = {
         half,
         noisy_milestones,
         averaged_norm,
+        keeping_best,
         overflowing,
         odd,
         channels_last_fused,

@@ -279,6 +279,7 @@ class Seat:
             **self._identity,
             "version": self.version,
             "loss": self._loss,
+            "names": self._state.names(),
             "state": self._state.tree(),
         }
 
