@@ -20,6 +20,7 @@ from unruly import STRUCK, Plan
 
 from holdfast.cli.bench.losses import events_of
 from holdfast.record.events import AnyEvent, GenerationOpened, MemberLost, StepCommitted
+from holdfast.record.journal import JOURNAL_DIRECTORY
 
 ROOT = Path(__file__).parents[1]
 PORT = ROOT / "examples" / "nanogpt"
@@ -151,6 +152,8 @@ class PortRun:
 
     def events(self) -> list[AnyEvent]:
         """What is on record of this start of the run."""
+        if not (self.home / JOURNAL_DIRECTORY).exists():
+            return []
         return [event for event in events_of(self.home) if event.recorded_ns >= self.began_ns]
 
     @property
