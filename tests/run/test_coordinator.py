@@ -307,7 +307,7 @@ def test_a_connection_that_ends_is_a_loss_at_once_and_its_reason_follows(tmp_pat
         await asyncio.to_thread(first.link.close)  # the kernel closes a killed process's socket
         await until(lambda: bool(second.of(Generation)[1:]))
         reaction_s.append(time.monotonic() - began_s)
-        assert second.of(Generation)[1].members == ("n0.2", "n0.1")
+        assert second.of(Generation)[1].members == ("n0.1", "n0.2")
         assert spare.of(Admitted) == [Admitted(slot=0, slots=2)]
         node.say(WorkerExited(member="n0.0", signal=9, tail=("oops",)))
         spare.version = 1

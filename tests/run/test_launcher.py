@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -404,7 +405,22 @@ def test_a_killed_member_of_a_protected_run_is_replaced(start: Start, tmp_path: 
     launched.until_printed(r"generation n0.0 \S+$", 4)
     (tmp_path / "enough").touch()
     assert launched.wait() == 0
-    assert [event.subject for event in start.events(MemberLost)] == ["n0.1"]
+    (lost,) = start.events(MemberLost)
+    assert (lost.subject, lost.reason) == ("n0.1", "SIGKILL")
+
+
+def test_a_full_home_is_told_of_and_the_run_goes_on(start: Start, tmp_path: Path) -> None:
+    """No file of the launcher may grow for a while, as on a full disk."""
+    run = start("--run", "crowded", script=JOINS)
+    run.until_said("generation 1")
+    resource.prlimit(run.process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    home = f"Holdfast's home {start.home}"
+    run.until_said(f"{home} is full: the run goes on")
+    resource.prlimit(run.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+    run.until_said(f"{home} takes the record again; nothing was lost")
+    (tmp_path / "enough").touch()
+    assert run.wait() == 0
+    assert [event.outcome for event in start.events(RunEnded)] == ["completed"]
 
 
 def test_what_stands_before_join_is_shown_once_for_each_first_member(start: Start, tmp_path: Path) -> None:

@@ -191,7 +191,7 @@ def test_exit_0_without_finishing_counts_as_left(cluster: "MakeCluster") -> None
     made.leave("n0.1")
     ending = made.finish()
     assert (ending.outcome, ending.code) == ("stopped", 0)
-    assert ending.reason == f"stopped by the script at step {made.state.step} of 1000 (exit 0)"
+    assert ending.reason == f"the script exited at step {made.state.step} of 1000 (exit 0)"
 
 
 def test_a_script_that_is_stopped_after_the_training_has_its_grace(cluster: "MakeCluster") -> None:
@@ -333,9 +333,9 @@ def test_all_members_may_leave_the_loop_early(cluster: "MakeCluster", is_exit: b
     leave_loop(made, "n0.1", place="train.py:88", is_exit=is_exit)
     ending = made.finish()
     assert (ending.outcome, ending.code) == ("stopped" if is_exit else "completed", 0)
-    told = f"stopped by the script at step {step} of 1000 (exit 0)"
+    told = f"the script exited at step {step} of 1000 (exit 0)"
     assert ending.reason == (told if is_exit else "")
-    assert made.said[-1] == (f"{told}, digest d" if is_exit else f"completed: step {step}, digest d")
+    assert made.said[-1] == (f"stopped: {told}, digest d" if is_exit else f"completed: step {step}, digest d")
     assert [event.outcome for event in made.recorded(RunEnded)] == [ending.outcome]
 
 

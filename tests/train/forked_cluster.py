@@ -115,9 +115,13 @@ class Cluster:
         stop_after: int = 0,
         trace: bool = False,
         pace_s: float = 0.0,
+        meets: bool = False,
+        deaths: Sequence[tuple[str, str]] = (),
         run_s_max: float = RUN_S_MAX,
     ) -> Result:
-        """`nodes` nodes with `members` members each."""
+        """`nodes` nodes with `members` members each. meets: scripts call collectives. deaths: member and
+        spot (see `Meets` in scripts.py) where it kills itself.
+        """
         folder = self._folder / str(next(self._numbers))
         folder.mkdir()
         arguments = {
@@ -129,6 +133,8 @@ class Cluster:
             "stop_after": stop_after,
             "trace": trace,
             "pace_s": pace_s,
+            "meets": meets,
+            "deaths": list(deaths),
         }
         policy = Policy(
             run=folder.name, slots=members, nodes_min=1, nodes_max=nodes, warm=1, faults=tuple(faults)

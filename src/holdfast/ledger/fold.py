@@ -199,6 +199,7 @@ class Fold:
         self.moved: dict[MovedFor, Moved] = {}
         self.instrumented = False  # whether the run ever told what it does, beyond starting and ending
         self.ended = False
+        self.ending: RunEnded | None = None  # the last one, unless the run went on after it
         self.loaded_step_min: int | None = None
         self.saves = Saves()
         self._calm = False  # see `_is_calm`
@@ -289,6 +290,7 @@ class Fold:
 
     def _ended(self, event: RunEnded) -> None:
         accounts = self.accounts
+        self.ending = self.ending or event
         if not accounts.is_up:
             return
         if event.outcome == "failed":
@@ -326,6 +328,7 @@ class Fold:
         accounts.alarm = None
         self.counts.launches += 1
         self.ended = False
+        self.ending = None
         self._launch = Launch(size_gpus=gpus, is_last=self._launch.is_last)
         self.members.start(gpus)
         self._reshape()

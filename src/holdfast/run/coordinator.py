@@ -34,6 +34,7 @@ from holdfast.run.state import (
     Record,
     Reply,
     Say,
+    Severity,
     StopRequested,
     StrikeRequested,
     Tick,
@@ -136,6 +137,11 @@ class Coordinator:
         """End the run; the second time, at once. reason: the signal's name, or a sentence."""
         number = signal.Signals.__members__.get(reason)
         self.happened(StopRequested(reason, 1 if number is None else SIGNAL_CODE + number))
+
+    def tell(self, text: str, severity: Severity = "trouble") -> None:
+        """One line for the operator."""
+        self._happened.append(Happened(occurred_ns=self._clock.now_ns(), text=text, severity=severity))
+        self._say(text)
 
     def strike(self, strike: Strike) -> Answer:
         """Inject a fault now."""
@@ -286,9 +292,7 @@ class Coordinator:
             case Print(member, text):
                 self.show(member, text)
             case Say(text, severity):
-                occurred_ns = self._clock.now_ns()
-                self._happened.append(Happened(occurred_ns=occurred_ns, text=text, severity=severity))
-                self._say(text)
+                self.tell(text, severity)
             case Reply(answer):
                 self._answer = answer
             case Ending():
@@ -307,6 +311,10 @@ class Coordinator:
         arrive.
         """
         generation = self._state.round
+        if generation is not None and generation.at_boundary and generation.formed_ns is None:
+            stepping = self._state.stepping  # until the boundary comes, its members still talk to each other
+            if stepping is not None and message.generation == stepping.number:
+                generation = stepping
         if generation is None or message.generation != generation.number or sender not in generation.names:
             return
         data = frame(message)

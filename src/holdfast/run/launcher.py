@@ -6,6 +6,7 @@ the rest is removed here.
 """
 
 import asyncio
+import errno
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,7 @@ from holdfast.record.clock import Clock, SystemClock
 from holdfast.record.errors import HoldfastError, InputError
 from holdfast.record.journal import JOURNAL_DIRECTORY
 from holdfast.record.recorder import Recorder
+from holdfast.record.spool import SPOOL_BYTES
 from holdfast.run import kin
 from holdfast.run.agent import EXIT_DISCONNECTED, Assignment
 from holdfast.run.chaos import Storm
@@ -49,6 +51,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PATIENCE_SIGNALS = 2
 """After so many signals there is no more asking."""
 EXIT_FAILED = 1
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What the kernel says of a disk, a quota or a file that takes no more."""
 
 Display = Callable[[Callable[[], Status], Clock], AbstractContextManager[Outlet]]
 """Shows a run while the block lasts; the members print to its outlet."""
@@ -152,11 +156,14 @@ async def _hold(order: Order, site: Site, display: Display | None, voice: "_Voic
     """The run to its end, by its coordinator. `HoldfastError` where it cannot be begun here."""
     run, clock = order.policy.run, SystemClock()
     say = voice.say if display is None else _nothing
+    watch = _HomeWatch(order.home, voice)
     with (
         reserved(order.home, run) as publish,
-        Recorder(order.home / JOURNAL_DIRECTORY, run=run, clock=clock) as recorder,
+        Recorder(order.home / JOURNAL_DIRECTORY, run=run, clock=clock, listener=watch) as recorder,
     ):
         coordinator = _Hub(order.policy, site.token, recorder, clock, say)
+        loop = asyncio.get_running_loop()
+        watch.tell = lambda text: loop.call_soon_threadsafe(coordinator.tell, text)
         try:
             with _measured(order, coordinator) as page:  # first of all: it may be a mistake of the user's
                 await coordinator.start(site.bind, site.port)
@@ -173,6 +180,7 @@ async def _hold(order: Order, site: Site, display: Display | None, voice: "_Voic
                     nodes = [Node(one, outlet, coordinator.away_s) for one in assignments]
                     ending = await _conduct(order, coordinator, nodes)
         finally:
+            watch.tell = voice.say
             await coordinator.close()
     voice.tell_end(run, ending)
     return ending.code
@@ -368,6 +376,33 @@ def _measured(order: Order, coordinator: Coordinator) -> AbstractContextManager[
 
 def _nothing(_text: str) -> None:
     """What is said where a display shows it."""
+
+
+class _HomeWatch:
+    """Tells the operator that the run's record cannot be written. Called from the recorder's thread."""
+
+    def __init__(self, home: Path, voice: "_Voice") -> None:
+        self._home = home
+        self.tell: Callable[[str], object] = voice.say
+
+    def refused(self, error: Exception) -> None:
+        why = (getattr(error, "strerror", None) or str(error)).lower()
+        is_full = isinstance(error, OSError) and error.errno in FULL
+        what = f"Holdfast's home {self._home} " + ("is full" if is_full else f"cannot be written ({why})")
+        self.tell(
+            f"{what}: the run goes on, and its record waits in memory, up to {SPOOL_BYTES >> 20} MiB of it. "
+            "Free space there; for the next run HOLDFAST_HOME may name another place."
+        )
+
+    def accepted(self, dropped: int) -> None:
+        lost = f"; {dropped} events did not fit into memory and are lost" if dropped else "; nothing was lost"
+        self.tell(f"Holdfast's home {self._home} takes the record again{lost}")
+
+    def left(self, size_bytes: int, path: Path) -> None:
+        self.tell(
+            f"Holdfast's home {self._home} did not take the last {size_bytes} bytes of the record. They are "
+            f"in {path} until this machine restarts; once there is room, `holdfast report` takes them in."
+        )
 
 
 class _Voice:

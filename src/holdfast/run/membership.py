@@ -10,6 +10,7 @@ as a whole (plain.py). Which of them it is shows when the first worker joins; un
 
 from holdfast.record.events import PhaseEntered, RunStarted
 from holdfast.run import devices, ending, losses, plain, processes, protected
+from holdfast.run.history import gist
 from holdfast.run.recording import checkpoint_event
 from holdfast.run.state import (
     Begun,
@@ -302,8 +303,13 @@ def _checkpointed(state: State, member: Member, message: Checkpointed) -> None:
     if message.happened == "loaded":
         member.loaded = (message.step, message.place)  # recorded if the generation goes on from it
         return
-    if message.happened == "failed":
-        state.say(f"checkpoint of step {message.step} failed: {message.reason}", "trouble")
+    if message.happened == "failed" and gist(message.reason) != state.checkpointing.refusal:
+        said = message.reason
+        if not said.startswith("The checkpoint"):
+            said = f"checkpoint of step {message.step} failed: {said}"
+        state.say(said, "trouble")
+    if message.happened in ("saved", "failed"):
+        state.checkpointing.refusal = gist(message.reason)
     _time_checkpoint(state, message)
     state.record(checkpoint_event(message, state.now_ns))
 

@@ -21,7 +21,7 @@ from holdfast.run.wire import (
     WorkerReady,
 )
 
-HELD_UP: frozenset[Stage] = frozenset({"reduce", "waiting"})
+HELD_UP: frozenset[Stage] = frozenset({"reduce", "meeting", "waiting"})
 """Stages in which a member waits for others: if a step hangs, it is not their fault."""
 REGROUPING: frozenset[Stage] = frozenset({"regroup", "state", "waiting"})
 STEPPING: frozenset[Stage] = frozenset({"lanes", "reduce", "commit"})
@@ -366,7 +366,7 @@ def _complete(state: State) -> None:
         digest = "".join(f", digest {digest}" for digest in set(digests.values()))
         survived = state.survived.words
         if reason := _exited_early(state, finished.values()):
-            state.say(f"{reason}{survived}{digest}")
+            state.say(f"stopped{survived}: {reason}{digest}")
             ending.complete(state, "stopped", reason)
             return
         state.say(f"completed{survived}: step {state.step}{digest}")

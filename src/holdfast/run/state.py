@@ -34,6 +34,7 @@ LOSSES_MAX = 512
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
+Severity = Literal["note", "trouble", "failure"]
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,7 +149,7 @@ class Say(msgspec.Struct, frozen=True):
     """One line for the operator."""
 
     text: str
-    severity: Literal["note", "trouble", "failure"] = "note"
+    severity: Severity = "note"
 
 
 class Print(msgspec.Struct, frozen=True):
@@ -301,10 +302,12 @@ class Round(msgspec.Struct, kw_only=True):
 
 class Checkpointing(msgspec.Struct, kw_only=True):
     """What checkpoints cost. begun_ns: since when one is being written; stall_ns, write_ns: how long training
-    waited for the last that is durable, and how long it took to be.
+    waited for the last that is durable, and how long it took to be. refusal: why the last one failed, without
+    its numbers: said once, however often it comes.
     """
 
     begun_ns: int | None = None
+    refusal: str = ""
     stall_ns: int | None = None
     write_ns: int | None = None
 
@@ -454,7 +457,7 @@ class State(msgspec.Struct, kw_only=True):
     closing: Closing | None = None
     is_over: bool = False
 
-    def say(self, text: str, severity: Literal["note", "trouble", "failure"] = "note") -> None:
+    def say(self, text: str, severity: Severity = "note") -> None:
         self.out.append(Say(text, severity))
 
     def record(self, event: KnownEvent) -> None:

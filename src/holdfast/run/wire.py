@@ -28,8 +28,9 @@ Stage = Literal[
 """What a member is doing, as its heartbeats tell it. `script`: what stands between two steps, or after the
 last. `meeting`: it waits for others there. `waiting`: for the coordinator to say how it goes on."""
 FaultKind = Literal["kill", "node", "pause"]
-Moment = Literal["lane", "reduce", "commit", "regroup", "state", "join"]
-"""Where inside a member's step a planned fault strikes; `join`: after admission, before it is ready."""
+Moment = Literal["lane", "reduce", "commit", "meeting", "regroup", "state", "join"]
+"""Where inside a member's step a planned fault strikes; `meeting`: in a collective of the script's, after the
+step; `join`: after admission, before it is ready."""
 Outcome = Literal["completed", "failed", "stopped"]
 
 
@@ -317,8 +318,8 @@ class Finished(Message, frozen=True, kw_only=True, tag=True):
 
     @property
     def exit_words(self) -> str:
-        """How the run ends where all its scripts exited like this."""
-        return f"stopped by the script at step {self.step} of {self.steps_total} (exit 0)"
+        """Why the run is over where all members left like this."""
+        return f"the script exited at step {self.step} of {self.steps_total} (exit 0)"
 
 
 class Checkpointed(Message, frozen=True, kw_only=True, tag=True):

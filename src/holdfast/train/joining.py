@@ -6,7 +6,7 @@ import secrets
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
@@ -24,7 +24,9 @@ from holdfast.train.failures import DeviceFailure, device_failure
 from holdfast.train.gradients import Gradients
 from holdfast.train.group import GlooGroup, Group, Rendezvous
 from holdfast.train.libnccl import library
+from holdfast.train.log import Log, LogFile, Sink
 from holdfast.train.measures import Collections
+from holdfast.train.meeting import Item, Meeting, Op, Result
 from holdfast.train.nccl import NcclGroup, pose, warm_up
 from holdfast.train.protected import Protected, digest
 from holdfast.train.seat import MakeGroup, RunOver, Seat
@@ -156,6 +158,57 @@ class Run:
         self._loop = Loop(self._control, state, settings, gradients, self._seat, writer)
         self._control.ready(setup)
         return State(state, self._loop, self._seat)
+
+    # ---- between steps: what members tell each other -----------------------------------------------------
+
+    def broadcast(self, value: object) -> Any:
+        """The value of rank 0, on every member. A function is called there, and only there.
+
+        This and the other functions below are for after `protect()`, between steps and outside the loop, and
+        every member calls them in the same order. If a member dies the others go on without it.
+        """
+        return self._meeting("broadcast").broadcast(value)
+
+    def reduce(self, value: float | torch.Tensor, op: Op = "sum") -> Any:
+        """The sum, mean, min or max of what the members give, in rank order."""
+        return self._meeting("reduce").reduce(value, op)
+
+    def gather(self, value: object) -> list[Any]:
+        """What each member gives, in rank order."""
+        return self._meeting("gather").gather(value)
+
+    def barrier(self) -> None:
+        """Wait until all members are here."""
+        self._meeting("barrier").barrier()
+
+    def share(self, items: Iterable[Item], work: Callable[[Item], Result]) -> list[Result]:
+        """`work(item)` for all of them, in their order, on every member; each does a part of them.
+
+        The result does not depend on who did which, nor on how many members there are, if `work` does not.
+        """
+        return self._meeting("share").share(items, work)
+
+    def log(self, sink: str | os.PathLike[str] | Sink) -> Log:
+        """A log of steps: a file of JSON lines, or a function of a step's number and values.
+
+        Every member calls it once a step, `log(step, loss=step.loss)`; rank 0 writes. Each step is in the
+        file once and in order, whoever dies. A function is called at least once for every step.
+        """
+        loop = self._begun("log")
+        log = Log(sink if callable(sink) else LogFile(Path(sink)), lambda: loop.rank == 0)
+        loop.logs.append(log)
+        return log
+
+    def _meeting(self, called: str) -> Meeting:
+        return self._begun(called).meeting
+
+    def _begun(self, called: str) -> Loop:
+        if self._loop is None:
+            raise InputError(
+                f"run.{called}() was called before protect().",
+                hint="Members know each other once their models are built: call it after protect().",
+            )
+        return self._loop
 
     def _checkpoints(self) -> tuple[DirectoryCheckpoints | None, Writer | None]:
         directory = os.environ.get("HOLDFAST_CHECKPOINTS")
