@@ -96,23 +96,6 @@ class Batches:
         return pieces[:, :-1].contiguous(), pieces[:, 1:].contiguous()
 
 
-class Best:
-    """The lowest validation loss so far. It is protected, so a new main member knows it too."""
-
-    def __init__(self) -> None:
-        self.loss = self.seen = math.inf
-
-    def keep(self) -> None:
-        """In commit, as everything that is protected."""
-        self.loss = min(self.loss, self.seen)
-
-    def state_dict(self) -> dict[str, float]:
-        return {"loss": self.loss}
-
-    def load_state_dict(self, state: dict[str, float]) -> None:
-        self.loss = state["loss"]
-
-
 def main(config: Config) -> None:
     batches = Batches(config)
     with hf.join() as run:
@@ -122,16 +105,13 @@ def main(config: Config) -> None:
         model.to(device)
         betas = config.beta1, config.beta2
         optimizer = model.configure_optimizers(config.weight_decay, config.learning_rate, betas, device.type)
-        scaler = torch.amp.GradScaler(device.type, enabled=config.dtype == "float16")
-        best = Best()
         accumulate = config.gradient_accumulation_steps // config.lanes
         state = run.protect(
-            *(model, optimizer, scaler, best),
+            *(model, optimizer, torch.amp.GradScaler(device.type, enabled=config.dtype == "float16")),
             lanes=config.lanes,
             seed=config.seed,
             accumulate=accumulate,
             clip_norm=config.grad_clip or None,
-            on_commit=best.keep,
         )
         compiled = torch.compile(model) if config.compile else model
         context = autocast(config, device)
@@ -151,27 +131,25 @@ def main(config: Config) -> None:
             count = config.eval_iters
             return {split: sum(losses[at * count :][:count]) / count for at, split in enumerate(SPLITS)}
 
+        def evaluate(iteration: int) -> None:
+            """All members take part; the main member prints, logs and saves."""
+            losses = estimate_loss()
+            if not run.is_main:
+                return
+            told = ", ".join(f"{split} loss {losses[split]:.4f}" for split in SPLITS)
+            print(f"step {iteration}: {told}", flush=True)
+            if config.wandb_log:
+                logged = {f"{split}/loss": losses[split] for split in SPLITS}
+                wandb(config).log({"iter": iteration, "lr": rate(config, iteration), **logged})
+            is_best = losses["val"] < best_before(iteration, config)
+            if iteration and (is_best or config.always_save_checkpoint):
+                save(config, model, optimizer, model_args, iteration, losses["val"])
+
+        evaluate(0)
         running_mfu, began_s = -1.0, time.monotonic()
-        for step in state.steps(config.max_iters + 1):
-            iteration = step.number - 1
-            lr = rate(config, iteration) if config.decay_lr else config.learning_rate
+        for step in state.steps(0 if config.eval_only else config.max_iters):
             for group in optimizer.param_groups:
-                group["lr"] = lr
-
-            if iteration % config.eval_interval == 0:
-                losses = estimate_loss()
-                best.seen = losses["val"]
-                if run.rank == 0:
-                    said = ", ".join(f"{split} loss {losses[split]:.4f}" for split in SPLITS)
-                    print(f"step {iteration}: {said}", flush=True)
-                    if config.wandb_log:
-                        kept = {f"{split}/loss": losses[split] for split in SPLITS}
-                        wandb(config).log({"iter": iteration, **kept, "lr": lr, "mfu": running_mfu * 100})
-                    if iteration and (best.seen < best.loss or config.always_save_checkpoint):
-                        save(config, model, optimizer, model_args, iteration, best.seen)
-                if config.eval_only:
-                    break
-
+                group["lr"] = rate(config, step.number - 1)
             micro_batches = 0
             for lane in step.lanes:
                 for _ in range(accumulate):
@@ -183,12 +161,14 @@ def main(config: Config) -> None:
 
             now_s = time.monotonic()
             seconds, began_s = now_s - began_s, now_s
-            if micro_batches:  # not in a step that another member finished
+            if micro_batches:  # none in a step that others finished
                 mfu = model.estimate_mfu(config.batch_size * micro_batches, seconds)
                 running_mfu = mfu if running_mfu < 0 else 0.9 * running_mfu + 0.1 * mfu
-            if iteration % config.log_interval == 0 and run.rank == 0:
+            if step.number % config.log_interval == 0 and run.is_main:
                 took = f"time {seconds * 1000:.2f}ms, mfu {running_mfu * 100:.2f}%"
-                print(f"iter {iteration}: loss {step.loss:.4f}, {took}", flush=True)
+                print(f"iter {step.number}: loss {step.loss:.4f}, {took}", flush=True)
+            if step.number % config.eval_interval == 0:
+                evaluate(step.number)
 
 
 def build(config: Config, vocabulary: int) -> tuple[Any, dict[str, Any]]:
@@ -216,6 +196,8 @@ def autocast(config: Config, device: torch.device) -> AbstractContextManager[Any
 
 def rate(config: Config, iteration: int) -> float:
     """The learning rate: up along a line, then down along a cosine."""
+    if not config.decay_lr:
+        return config.learning_rate
     if iteration < config.warmup_iters:
         return config.learning_rate * (iteration + 1) / (config.warmup_iters + 1)
     decay = max(1, config.lr_decay_iters - config.warmup_iters)
@@ -239,6 +221,15 @@ def save(
     folder.mkdir(parents=True, exist_ok=True)
     torch.save(checkpoint, folder / "ckpt.pt.new")
     (folder / "ckpt.pt.new").replace(folder / "ckpt.pt")
+
+
+def best_before(iteration: int, config: Config) -> float:
+    """The loss of the model that ckpt.pt holds. It is in no variable, which would die with its member."""
+    path = Path(config.out_dir) / "ckpt.pt"
+    if not path.exists():
+        return math.inf
+    saved = torch.load(path, mmap=True)
+    return saved["best_val_loss"] if saved["iter_num"] < iteration else math.inf  # not from an earlier run
 
 
 @cache

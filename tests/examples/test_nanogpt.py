@@ -81,6 +81,7 @@ def test_kills_and_members_leave_no_trace(data: Path) -> None:
     digest, checkpoint, evaluations = train(data, "alone", "--warm", 0)
     assert [line.partition(":")[0] for line in evaluations] == [f"step {n}" for n in (0, 10, 20, 30, 40)]
     assert checkpoint["iter_num"] == 40
+    assert checkpoint["optimizer"]["param_groups"][0]["lr"] == pytest.approx(6e-5, rel=0.05)
     assert checkpoint["config"]["n_embd"] == SMALL["n_embd"]
 
     disturbed, theirs, again = train(data, "disturbed", "--nproc-per-node", 2, "--chaos", plan)
