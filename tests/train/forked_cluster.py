@@ -115,6 +115,8 @@ class Cluster:
         stop_after: int = 0,
         trace: bool = False,
         pace_s: float = 0.0,
+        hold_s: float = 0.0,
+        holders: int = 0,
         run_s_max: float = RUN_S_MAX,
     ) -> Result:
         """`nodes` nodes with `members` members each."""
@@ -129,6 +131,8 @@ class Cluster:
             "stop_after": stop_after,
             "trace": trace,
             "pace_s": pace_s,
+            "hold_s": hold_s,
+            "holders": holders,
         }
         policy = Policy(
             run=folder.name, slots=members, nodes_min=1, nodes_max=nodes, warm=1, faults=tuple(faults)

@@ -5,6 +5,7 @@ last scale of a GradScaler, if one is protected.
 Models and data are on the member's device: the same scripts serve for a CPU and for a GPU.
 """
 
+import ctypes
 import json
 import math
 import os
@@ -421,9 +422,12 @@ def train(
     stop_after: int,
     trace: bool,
     pace_s: float,
+    hold_s: float,
+    holders: int,
 ) -> None:
     """Train, and write down what it came to. stop_after: the step after which the script has seen enough.
-    pace_s: how long every step lasts at least.
+    pace_s: how long every step lasts at least. hold_s: for so long the first members, `holders` of them, keep
+    the interpreter after step 4, so that no other thread of theirs runs.
     """
     if checkpoint_every:
         os.environ["HOLDFAST_CHECKPOINTS"] = f"{folder}/checkpoints"
@@ -443,6 +447,8 @@ def train(
                 time.sleep(pace_s)
                 step.commit()
             losses[step.number] = step.loss
+            if step.number == 4 and run.rank < holders:
+                ctypes.PyDLL(None).usleep(round(hold_s * 1e6))
             if step.number == stop_after:
                 break
         scales = [other.get_scale() for other in others if isinstance(other, torch.amp.GradScaler)]

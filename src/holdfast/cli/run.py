@@ -47,6 +47,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     warm: int
     max_restarts: int
     wait_s: float
+    hang_after_s: float | None
     is_module: bool
     no_python: bool
     checkpoints: Path | None
@@ -129,6 +130,13 @@ def _without_effect(name: str, why: str, **settings: Any) -> Callable[[Verb], Ve
     default=600.0,
     metavar="S",
     help="The longest to wait for nodes.  [default: 600]",
+)
+@click.option(
+    "--hang-after",
+    "hang_after_s",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="S",
+    help="End a member that holds the others up for so long.  [default: from the run's own steps]",
 )
 @click.option("-m", "--module", "is_module", is_flag=True, help="SCRIPT is a module, as with python -m.")
 @click.option("--no-python", is_flag=True, help="SCRIPT is a program of its own.")
@@ -248,6 +256,7 @@ def _order(given: _Flags) -> Order:
         warm=given.warm,
         max_restarts=given.max_restarts,
         wait_s=given.wait_s,
+        hang_after_s=given.hang_after_s,
         faults=plan,
     )
     return Order(

@@ -6,6 +6,7 @@ computed still. So `step.commit()` is a local matter that cannot fail half-way, 
 once for each step that is kept.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -55,7 +56,7 @@ class Step:
         self._loop = loop
         self._loss: float | None = None
         self.number = number
-        self.begun = False
+        self.begun_s: float | None = None
         self.committed = False
 
     @property
@@ -148,12 +149,12 @@ class Loop:
             self._gradients.check_buffers_still()
 
     def lanes(self, step: Step) -> Iterator[Lane]:
-        if step.begun:
+        if step.begun_s is not None:
             raise InputError(
                 f"The lanes of step {step.number} were asked for twice.",
                 hint="A step has one loop over step.lanes; protect(accumulate=N) is for several passes.",
             )
-        step.begun = True
+        step.begun_s = time.monotonic()
         self._measures.asked()
         self._gradients.check_buffers_still()
         yield from self._lanes(step)
@@ -246,6 +247,8 @@ class Loop:
 
     def _keep(self, step: Step) -> None:
         seat = self._seat
+        assert step.begun_s is not None
+        took_s = time.monotonic() - step.begun_s
         seat.committed(step.number, step.loss)
         self._control.strike(step.number, "commit", seat.rank, seat.size)
         self._control.say(
@@ -254,6 +257,7 @@ class Loop:
                 generation=seat.number,
                 step=step.number,
                 loss=step.loss,
+                took_s=took_s,
             )
         )
         writer = self._writer
