@@ -159,6 +159,69 @@ def test_without_an_onset_a_step_cannot_have_been_worked_on_for_longer_than_a_st
     assert story.gpu_s() == {"useful": 250, "discarded": 5, "dead_undetected": 600}
 
 
+def test_without_an_onset_an_incident_begins_where_the_work_must_have_ended(story: Any) -> None:
+    story.tell(RunStarted, gpus=2)
+    for name in ("a", "b"):
+        story.tell(MemberJoined, subject=name)
+    story.steps(1, 50, 5).wait(605)
+    fault = story.tell(FaultObserved, fault="no commit for too long", subject="b")
+    story.tell(MemberLost, subject="b", causes=(fault,))
+    story.tell(MemberJoined, subject="c")
+    story.wait(3).tell(GenerationOpened, members=("a", "c"), step=50)
+    story.steps(51, 60, 5)
+    (incident,) = story.report().incidents
+    assert (incident.began_ns, incident.noticed_ns, incident.recovered_ns) == (255 * S, 855 * S, 863 * S)
+    losses_s = {key: part / S for key, part in incident.losses.items()}
+    assert losses_s == {"dead_undetected": 1200, "discarded": 10, "recovering": 6}
+
+
+def test_an_onset_that_is_told_after_the_loss_counts(story: Any) -> None:
+    story.tell(RunStarted, gpus=1)
+    story.tell(MemberJoined, subject="a")
+    story.steps(1, 50, 5).wait(60)
+    lost = story.tell(MemberLost, subject="a")
+    story.tell(FaultObserved, fault="stopped", subject="a", onset_ns=250 * S, causes=(lost,))
+    (incident,) = story.report().incidents
+    assert (incident.began_ns, incident.noticed_ns) == (250 * S, 310 * S)
+
+
+def test_a_process_that_dies_within_a_step_is_no_silence(story: Any) -> None:
+    story.tell(RunStarted, gpus=1)
+    story.tell(MemberJoined, subject="a")
+    story.steps(1, 50, 5).wait(4).tell(MemberLost, subject="a")
+    (incident,) = story.report().incidents
+    assert incident.began_ns == incident.noticed_ns == 254 * S
+
+
+def test_a_script_that_tells_nothing_is_not_recovering_once_it_is_launched_again(story: Any) -> None:
+    """Its generations are recorded when an attempt is over, and name no step."""
+    for attempt, names in enumerate((("a", "b"), ("c", "d")), start=1):
+        story.tell(RunStarted, gpus=2)
+        story.tell(GenerationOpened, generation=attempt, members=names)
+        for name in names:
+            story.tell(MemberJoined, subject=name)
+        story.wait(100)
+        if attempt == 1:
+            story.tell(FaultObserved, fault="SIGKILL", subject="b")
+            story.tell(MemberLost, subject="b")
+            story.tell(RunEnded, outcome="failed")
+            story.tell(CostRate, gpus=2)
+            story.wait(7)
+    story.tell(RunEnded, outcome="completed")
+    assert story.gpu_s() == {"unattributed": 400, "recovering": 14}
+    (incident,) = story.report().incidents
+    assert incident.recovered_ns is not None
+    assert incident.recovered_ns - incident.began_ns == 7 * S
+
+
+def test_after_its_last_step_a_run_writes_its_checkpoint_and_leaves(story: Any) -> None:
+    story.tell(RunStarted, gpus=2)
+    story.steps(1, 50, 5).tell(CheckpointBegun, step=50, blocking=False)
+    story.wait(6).tell(CheckpointSaved, step=50, stall_ns=2 * S)
+    story.wait(30).tell(RunEnded, outcome="completed")
+    assert story.gpu_s() == {"useful": 500, "checkpoint_stall": 12, "starting": 60}
+
+
 def test_a_fault_the_run_survives_costs_nothing(story: Any) -> None:
     story.tell(RunStarted, gpus=1)
     story.steps(1, 20, 5).tell(FaultObserved, fault="xid-63", subject="gpu-3")

@@ -78,7 +78,7 @@ def test_a_crowd_is_what_its_members_are(size: int) -> None:
     nodes = list(by_message.nodes)
     for name in names:
         membership.advance(
-            by_message, FromMember(name, MemberBeat(member=name, step=7, stage="script")), now_ns
+            by_message, FromMember(name, MemberBeat(member=name, step=0, stage="starting")), now_ns
         )
     for node in nodes:
         membership.advance(by_message, FromNode(node, NodeBeat(node=node)), now_ns)

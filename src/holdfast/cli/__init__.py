@@ -19,6 +19,7 @@ _HOLDFAST = LazyGroup(
     "holdfast.cli",
     {
         "run": "Run a training script on one or more nodes and keep it going.",
+        "replace": "Give a member's place in a live run to another process.",
         "chaos": "Inject a fault into a live run, on purpose.",
         "import": "Take in what happened: journals, schedulers' and trackers' logs, tables.",
         "runs": "List the runs in the store.",

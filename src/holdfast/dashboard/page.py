@@ -209,6 +209,7 @@ def _template() -> Template:
         usd_cell=wording.usd_cell,
     )
     environment.globals.update(
+        ending=wording.ending,
         layer_amounts=_layer_amounts,
         many=wording.many,
         style=Markup(package.joinpath("page.css").read_text(encoding="utf-8")),

@@ -216,16 +216,22 @@ class Accounts:
         for piece in pieces:
             self._charge_missing(piece)
         gpu_ns = _gpu_ns(pieces)
-        self._add(measured_key(work, beyond, own_bin(self._losses)), pieces, gpu_ns, steps, self.open)
+        key = measured_key(work, beyond, own_bin(self._losses))
+        self._add(key, pieces, gpu_ns, steps, self.open)
+        if gpu_ns and self.open is not None and beyond == Category.DEAD_UNDETECTED:
+            incident = self.own(self.open)
+            incident.silence = incident.silence or (key, pieces[0].from_ns, pieces[-1].to_ns)
 
-    def stall(self, stall_ns: int) -> None:
-        """The last `stall_ns` of work on the step were spent waiting for a checkpoint instead."""
+    def stall(self, from_ns: int, to_ns: int) -> None:
+        """Between these moments the GPUs did not work on the step, but waited for a checkpoint."""
         self.settle()
-        before, after = split_at(self.pieces, self.now_ns - stall_ns)
-        self.pieces = before + [
+        before, rest = split_at(self.pieces, from_ns)
+        waited, after = split_at(rest, to_ns)
+        waited = [
             piece._replace(nature=Category.CHECKPOINT_STALL) if piece.nature == STEPPING else piece
-            for piece in after
+            for piece in waited
         ]
+        self.pieces = before + waited + after
 
     # -- charging ------------------------------------------------------------------------------------
 
@@ -300,6 +306,8 @@ class Accounts:
             self.open = self.begin_incident(event, what, onset_ns, "fatal")
         incident = self.own(self.open)
         incident.add_evidence(event)
+        # Whoever tells a loss first may not know yet when it began.
+        incident.began_ns = min(incident.began_ns, self.onset(onset_ns))
         if incident.what in _GUESSES and what not in _GUESSES:
             incident.what, incident.subject = what, event.subject or incident.subject
         return incident

@@ -199,12 +199,15 @@ class Fold:
         self.moved: dict[MovedFor, Moved] = {}
         self.instrumented = False  # whether the run ever told what it does, beyond starting and ending
         self.ended = False
+        self.ending: RunEnded | None = None  # the last one, unless the run went on after it
         self.loaded_step_min: int | None = None
         self.saves = Saves()
         self._calm = False  # see `_is_calm`
         self._launch = Launch()
         self._reports_steps = False  # so that a checkpoint says nothing new about progress
         self._stall_step = 0  # whose checkpoint training stood still for last
+        self._writing = (-1, 0)  # the last checkpoint begun in the background: its step, and when
+        self._written_ns = (0, 0)  # from when to when the last such was written
         self._segment_steps = 1  # how many steps the last commit brought: 1, or a checkpoint's interval
 
     def apply(self, event: AnyEvent) -> None:
@@ -287,13 +290,16 @@ class Fold:
 
     def _ended(self, event: RunEnded) -> None:
         accounts = self.accounts
+        self.ending = self.ending or event
         if not accounts.is_up:
             return
         if event.outcome == "failed":
             accounts.fail(event, event.reason or "attempt failed")
             self._abandon(Category.DEAD_UNDETECTED)
         elif event.outcome == "completed":
-            accounts.dismiss(Category.PLANNED_STOP)
+            # The last checkpoint is waited for; the rest is what it takes to get out of a run again.
+            accounts.stall(*self._written_ns)
+            accounts.dismiss(Category.STARTING)
             if accounts.open is not None:
                 restarted_ns = accounts.incidents[accounts.open].restarted_ns
                 open_incident = accounts.own(accounts.open)
@@ -322,6 +328,7 @@ class Fold:
         accounts.alarm = None
         self.counts.launches += 1
         self.ended = False
+        self.ending = None
         self._launch = Launch(size_gpus=gpus, is_last=self._launch.is_last)
         self.members.start(gpus)
         self._reshape()
@@ -360,6 +367,8 @@ class Fold:
             self._launch.is_implied = True
             self.counts.starts += not self._launch.is_last
             self._launch.is_last = True
+        if accounts.open is not None and not self.instrumented:
+            accounts.own(accounts.open).restarted_ns = accounts.now_ns  # all that such a run tells of it
         stepping = accounts.is_stepping or self._launch.grouped
         self.members.join(event.subject, event.gpus, event.role, stepping=stepping)
         self._reshape()
@@ -387,8 +396,10 @@ class Fold:
         if event.gpus is not None:
             self.members.size_gpus = event.gpus
         self.members.open_generation(event.members)
-        # A scheduler may resize a run that itself tells nothing: then it is not known to be starting.
-        accounts.enter(LAUNCH if accounts.open is None else Category.RECOVERING)
+        # A scheduler may resize a run that itself tells nothing: then it is not known to be starting. Nor is
+        # one to be recovering that was launched again and will never say that it works.
+        is_launched = accounts.nature == LAUNCH and event.step is None
+        accounts.enter(LAUNCH if accounts.open is None or is_launched else Category.RECOVERING)
         self._reshape()
         launch = self._launch
         launch.is_warm, launch.leader, launch.loaded, launch.grouped = True, None, None, True
@@ -533,14 +544,20 @@ class Fold:
         if event.blocking and self.accounts.is_stepping and event.step > (self.saves.last_step or -1):
             self._stall_step = event.step
             self.accounts.enter(Category.CHECKPOINT_STALL)
+        elif not event.blocking:
+            self._writing = event.step, self.accounts.now_ns
 
     def _checkpoint_saved(self, event: CheckpointSaved) -> None:
         self._hear()
         self.counts.saves += 1
         self._count_bytes("checkpoints_saved", event.size_bytes)
         self.saves.add(event.step)
+        now_ns = self.accounts.now_ns
         if event.stall_ns:
-            self.accounts.stall(event.stall_ns)
+            self.accounts.stall(now_ns - event.stall_ns, now_ns)
+        begun_step, begun_ns = self._writing
+        if event.step == begun_step:
+            self._written_ns = begun_ns, now_ns
         if not self._reports_steps:
             self._reach(event.step)
         self._end_stall(event.step)

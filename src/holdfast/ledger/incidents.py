@@ -23,6 +23,7 @@ class Incident:
         "restarted_ns",
         "restarts",
         "severity",
+        "silence",
         "steps_rolled_back",
         "subject",
         "tally",
@@ -39,6 +40,8 @@ class Incident:
         self.noticed_ns = noticed_ns
         self.recovered_ns: int | None = None
         self.restarted_ns: int | None = None
+        # Where nobody knows when it began: the key of the work that came to nothing, from when, to when.
+        self.silence: tuple[int, int, int] | None = None
         self.restarts = 0
         self.members_lost = 0
         self.steps_rolled_back = 0

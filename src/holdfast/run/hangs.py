@@ -132,7 +132,7 @@ def _suspects(state: State, round_: Round) -> tuple[list[str], bool]:
     """Who may be to blame, and whether anybody waits for them.
 
     A process that cannot speak may be further than it said last: one that is in the reduction of an earlier
-    step than others does not wait for them.
+    step than others, or of one that it has committed, does not wait for them.
     """
     excused = HELD_UP
     if round_.formed_ns is None:
@@ -142,13 +142,16 @@ def _suspects(state: State, round_: Round) -> tuple[list[str], bool]:
         names = [name for name in round_.members if not state.members[name].is_done]
     members = [state.members[name] for name in names]
     step = max((member.step for member in members), default=0)
-    suspects = [
-        member.name
-        for member in members
-        if member.stage not in excused or (member.stage in ("reduce", "meeting") and member.step < step)
-    ]
+    suspects = [member.name for member in members if member.stage not in excused or _is_through(member, step)]
     is_waited_for = len(suspects) < len(members) or (round_.formed_ns is None and not round_.at_boundary)
     return suspects, is_waited_for
+
+
+def _is_through(member: Member, step: int) -> bool:
+    """Whether it cannot be waiting any more where it said that it waits, as others are at `step`."""
+    if member.stage == "reduce":
+        return member.step < step or member.reported[1] >= member.step
+    return member.stage == "meeting" and member.step < step
 
 
 def _is_last_copy(state: State, suspects: Sequence[str]) -> bool:

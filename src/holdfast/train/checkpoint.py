@@ -200,6 +200,11 @@ def _read(path: Path, step: int) -> dict[str, object]:
     return state
 
 
+def _why(error: Exception) -> str:
+    """In the system's words, without its number."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
 def _sentence(error: BaseException) -> str:
     """The first line: torch's go on for pages."""
     return (str(error).splitlines() or [type(error).__name__])[0]
@@ -243,7 +248,7 @@ class DirectoryCheckpoints:
             _sync(self._directory)
         except (OSError, Unsound) as error:
             raise StoreError(
-                f"The checkpoint of step {step} could not be written to {self._directory}: {error}.",
+                f"The checkpoint of step {step} could not be written to {self._directory}: {_why(error)}.",
                 hint="Look at the directory's free space, permissions and disk.",
             ) from error
         self._refused.discard(step)

@@ -23,8 +23,7 @@ def commit(
     reported = (round_.number, step)
     _enter_presence(state, others, now_ns)
     for name in others:
-        member = state.members[name]
-        member.reported, member.step, member.stage = reported, step, "script"
+        state.members[name].reported = reported
     if others:
         state.first_ns.setdefault(step, now_ns)
         round_.tally[step] = round_.tally.get(step, 0) + len(others)
