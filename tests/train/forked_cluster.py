@@ -116,6 +116,8 @@ class Cluster:
         stop_after: int = 0,
         trace: bool = False,
         pace_s: float = 0.0,
+        hold_s: float = 0.0,
+        holders: int = 0,
         meets: bool = False,
         deaths: Sequence[tuple[str, str]] = (),
         run_s_max: float = RUN_S_MAX,
@@ -135,6 +137,8 @@ class Cluster:
             "stop_after": stop_after,
             "trace": trace,
             "pace_s": pace_s,
+            "hold_s": hold_s,
+            "holders": holders,
             "meets": meets,
             "deaths": list(deaths),
         }

@@ -5,6 +5,7 @@ rank that it then had, and the last scale of a GradScaler, if one is protected.
 Models and data are on the member's device: the same scripts serve for a CPU and for a GPU.
 """
 
+import ctypes
 import json
 import math
 import os
@@ -491,11 +492,14 @@ def train(
     stop_after: int,
     trace: bool,
     pace_s: float,
+    hold_s: float,
+    holders: int,
     meets: bool,
     deaths: list[tuple[str, str]],
 ) -> None:
     """Train, and write down what it came to. stop_after: the step after which the script has seen enough.
-    pace_s: how long every step lasts at least. meets, deaths: see `Meets`.
+    pace_s: how long every step lasts at least. hold_s: for so long the first members, `holders` of them, keep
+    the interpreter after step 4, so that no other thread of theirs runs. meets, deaths: see `Meets`.
     """
     if checkpoint_every:
         os.environ["HOLDFAST_CHECKPOINTS"] = f"{folder}/checkpoints"
@@ -522,6 +526,8 @@ def train(
                 time.sleep(pace_s)
                 step.commit()
             losses[step.number] = step.loss
+            if step.number == 4 and run.rank < holders:
+                ctypes.PyDLL(None).usleep(round(hold_s * 1e6))
             ranks[step.number] = run.rank
             if meeting and log:
                 meeting.die_at(f"{step.number} committed")

@@ -136,8 +136,8 @@ def keep(state: State, round_: Round, step: int) -> None:
     state.first_ns.pop(step, None)
     if step <= state.step:
         return
+    _note_time(state, round_, step)
     took_ns = state.now_ns - max(round_.formed_ns, state.committed_ns or 0)
-    state.observed.note_step(took_ns // (step - state.step))
     state.worked.note(step, took_ns)
     state.step, state.committed_ns = step, state.now_ns
     if step > state.step_max:  # what is done again after a rollback is no progress
@@ -183,6 +183,26 @@ def _duration(took_ns: int) -> str:
     if took_s < 600:
         return f"{took_s:.0f} s"
     return f"{took_s / 60:.0f} min" if took_s < 36_000 else f"{took_s / 3600:.1f} h"
+
+
+def _note_time(state: State, round_: Round, step: int) -> None:
+    """What the step took, and what the script took before it.
+
+    Members that wait for another one have a long step, and that one a short one: the shortest counts, and the
+    rest of the time is the script's. The first step of a generation may compile, and is told apart.
+    """
+    assert round_.formed_ns is not None
+    shortest_ns, is_fresh = round_.took_ns.pop(step, None), round_.is_fresh
+    since_ns, round_.is_fresh = max(round_.formed_ns, state.committed_ns or 0), False
+    if state.working or state.resumed_ns > since_ns:
+        return  # with declared work, or while somebody was stopped
+    took_ns = (state.now_ns - since_ns) // (step - state.step)
+    if is_fresh:
+        state.observed.note_first(took_ns)
+        return
+    step_ns = took_ns if shortest_ns is None else min(shortest_ns, took_ns)
+    state.observed.note_step(step_ns)
+    state.observed.note_pause(took_ns - step_ns)
 
 
 def _keep_late(state: State, round_: Round, version: int) -> None:

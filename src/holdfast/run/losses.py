@@ -40,6 +40,8 @@ def lose(state: State, member: Member, why: str, *, onset_ns: int | None = None,
 def _take_out(state: State, member: Member, why: str) -> None:
     member.is_lost = True
     state.setbacks += 1
+    state.working.pop(member.name, None)
+    state.stopped.pop(member.name, None)
     if state.round is not None and member.name in state.round.names:
         state.round.lost[member.name] = state.now_ns
         state.fates[member.name] = why
@@ -67,13 +69,16 @@ def lose_unexplained(state: State, member: Member, guess: str, *, is_known: bool
     state.unexplained[member.name] = Loss(lost_ns=state.now_ns, onset_ns=member.onset_ns, guess=guess)
 
 
-def fence(state: State, member: Member, why: str, *, onset_ns: int | None) -> None:
-    """Give up a member that may still run: end it first, so that it cannot come back."""
+def fence(state: State, member: Member, why: str, *, onset_ns: int | None, account: str = "") -> None:
+    """Give up a member that may still run: end it first, so that it cannot come back.
+
+    account: why, with what is known of this one.
+    """
     processes.stop(state, member, 0)
     state.out.append(Close("worker", member.name))
-    cause = _record_fault(state, member.name, why, onset_ns=onset_ns)
-    _say_lost(state, member.name, Account(why=why))
-    lose(state, member, why, onset_ns=onset_ns, cause=cause)
+    cause = _record_fault(state, member.name, why, onset_ns=onset_ns, detail=account)
+    _say_lost(state, member.name, Account(why=account or why))
+    lose(state, member, account or why, onset_ns=onset_ns, cause=cause)
 
 
 def lose_node(state: State, node: Node, why: str, *, onset_ns: int | None) -> None:
