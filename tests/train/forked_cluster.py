@@ -115,6 +115,7 @@ class Cluster:
         stop_after: int = 0,
         trace: bool = False,
         pace_s: float = 0.0,
+        does: str = "",
         run_s_max: float = RUN_S_MAX,
     ) -> Result:
         """`nodes` nodes with `members` members each."""
@@ -129,6 +130,7 @@ class Cluster:
             "stop_after": stop_after,
             "trace": trace,
             "pace_s": pace_s,
+            "does": does,
         }
         policy = Policy(
             run=folder.name, slots=members, nodes_min=1, nodes_max=nodes, warm=1, faults=tuple(faults)

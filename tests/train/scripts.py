@@ -8,6 +8,7 @@ Models and data are on the member's device: the same scripts serve for a CPU and
 import json
 import math
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -29,6 +30,8 @@ WIDE_ROWS = 256
 AUTOCAST = {"plain": torch.bfloat16, "scaled_half": torch.float16, "autocast": torch.bfloat16}
 FIRST_SCALE = 2.0**30
 """Of `scaled_half`: too large for float16, so its first steps are skipped."""
+LEAVES_AFTER = 5
+"""After this step a script leaves its loop that is told to."""
 TRACED = range(6, 11)
 """Steps that a trace shows."""
 Built = tuple[nn.Module, list[object], dict[str, Any]]
@@ -421,9 +424,10 @@ def train(
     stop_after: int,
     trace: bool,
     pace_s: float,
+    does: str,
 ) -> None:
     """Train, and write down what it came to. stop_after: the step after which the script has seen enough.
-    pace_s: how long every step lasts at least.
+    pace_s: how long every step lasts at least. does: what else it does; see `leave`.
     """
     if checkpoint_every:
         os.environ["HOLDFAST_CHECKPOINTS"] = f"{folder}/checkpoints"
@@ -443,13 +447,22 @@ def train(
                 time.sleep(pace_s)
                 step.commit()
             losses[step.number] = step.loss
-            if step.number == stop_after:
+            if step.number == stop_after or (step.number == LEAVES_AFTER and leave(does, run.rank)):
                 break
+        if does == "fail at the end" and run.rank == 0:
+            raise ValueError("the weights cannot be saved")
         scales = [other.get_scale() for other in others if isinstance(other, torch.amp.GradScaler)]
         scale = scales[0] if scales else None
         text = json.dumps({"digest": state.digest(), "losses": losses, "scale": scale})
         path.with_suffix(".part").write_text(text)
         path.with_suffix(".part").rename(path)
+
+
+def leave(does: str, rank: int) -> bool:
+    """Whether the script leaves its loop here, unless it exits."""
+    if does == "exit" or (does == "exit alone" and rank == 0):
+        sys.exit(0)
+    return does == "break alone" and rank == 0
 
 
 def compute(build: str, model: nn.Module, lane: Any, device: torch.device, accumulate: int) -> None:
