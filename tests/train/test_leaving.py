@@ -46,4 +46,4 @@ def test_what_fails_twice_after_the_last_step_fails_the_run(cluster: Any) -> Non
     result = cluster.train("plain", members=2, does="fail at the end")
     assert (result.ending.outcome, result.ending.code) == ("failed", 1)
     assert re.match(r"the script failed again on n0\.\S+ after step 12,", result.ending.reason), result.said
-    assert ended(result).survived_errors == 2
+    assert ended(result).survived_errors == 1
