@@ -416,6 +416,23 @@ def test_a_killed_member_of_a_protected_run_is_replaced(start: Start, tmp_path: 
     assert (lost.subject, lost.reason) == ("n0.1", "SIGKILL")
 
 
+def test_the_traceback_of_a_survived_failure_is_printed_once(start: Start, tmp_path: Path) -> None:
+    """Two members raise one after the other, in the same way; the run goes on after both."""
+    raises = "if step == {'n0.0': 10, 'n0.1': 50}.get(member): raise ValueError('boom')"
+    script = JOINS.replace("        step += 1\n", f"        step += 1\n        {raises}\n")
+    launched = start("--nproc-per-node", "2", "--warm", "2", script=script)
+    launched.until_said("n0.1 lost (exit 1): ValueError: boom")
+    launched.until_printed("generation n0.2 n0.3|generation n0.3 n0.2")
+    (tmp_path / "enough").touch()
+    assert launched.wait() == 0
+    told = [line for line in launched.err if line.startswith("[n0.")]
+    assert [line for line in told if "ValueError: boom" in line] == ["[n0.0] ValueError: boom"]
+    assert told[0] == "[n0.0] Traceback (most recent call last):"
+    assert any("holdfast: completed with 2 survived errors: step" in line for line in launched.err)
+    (ended,) = start.events(RunEnded)
+    assert ended.survived_errors == 2
+
+
 def test_a_full_home_is_told_of_and_the_run_goes_on(start: Start, tmp_path: Path) -> None:
     """No file of the launcher may grow for a while, as on a full disk."""
     run = start("--run", "crowded", script=JOINS)

@@ -120,6 +120,7 @@ class Cluster:
         holders: int = 0,
         meets: bool = False,
         deaths: Sequence[tuple[str, str]] = (),
+        does: str = "",
         run_s_max: float = RUN_S_MAX,
         meanwhile: Meanwhile | None = None,
     ) -> Result:
@@ -141,6 +142,7 @@ class Cluster:
             "holders": holders,
             "meets": meets,
             "deaths": list(deaths),
+            "does": does,
         }
         policy = Policy(
             run=folder.name, slots=members, nodes_min=1, nodes_max=nodes, warm=1, faults=tuple(faults)

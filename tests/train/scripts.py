@@ -10,6 +10,7 @@ import json
 import math
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -31,6 +32,8 @@ WIDE_ROWS = 256
 AUTOCAST = {"plain": torch.bfloat16, "scaled_half": torch.float16, "autocast": torch.bfloat16}
 FIRST_SCALE = 2.0**30
 """Of `scaled_half`: too large for float16, so its first steps are skipped."""
+LEAVES_AFTER = 5
+"""After this step a script leaves its loop that is told to."""
 TRACED = range(6, 11)
 """Steps that a trace shows."""
 Built = tuple[nn.Module, list[object], dict[str, Any]]
@@ -496,10 +499,12 @@ def train(
     holders: int,
     meets: bool,
     deaths: list[tuple[str, str]],
+    does: str,
 ) -> None:
     """Train, and write down what it came to. stop_after: the step after which the script has seen enough.
     pace_s: how long every step lasts at least. hold_s: for so long the first members, `holders` of them, keep
     the interpreter after step 4, so that no other thread of theirs runs. meets, deaths: see `Meets`.
+    does: what else it does; see `leave`.
     """
     if checkpoint_every:
         os.environ["HOLDFAST_CHECKPOINTS"] = f"{folder}/checkpoints"
@@ -535,10 +540,12 @@ def train(
                     meeting.meet(str(step.number), step.number)
                 log(step, loss=step.loss, lr=step.lr, norm=step.grad_norm)
                 meeting.die_at(f"{step.number} logged")
-            if step.number == stop_after:
+            if step.number == stop_after or (step.number == LEAVES_AFTER and leave(does, run.rank)):
                 break
         if meeting:
             meeting.meet("after", 3)
+        if does == "fail at the end" and run.rank == 0:
+            raise ValueError("the weights cannot be saved")
         scales = [other.get_scale() for other in others if isinstance(other, torch.amp.GradScaler)]
         scale = scales[0] if scales else None
         met = meeting.met if meeting else {}
@@ -547,6 +554,13 @@ def train(
         )
         path.with_suffix(".part").write_text(text)
         path.with_suffix(".part").rename(path)
+
+
+def leave(does: str, rank: int) -> bool:
+    """Whether the script leaves its loop here, unless it exits."""
+    if does == "exit" or (does == "exit alone" and rank == 0):
+        sys.exit(0)
+    return does == "break alone" and rank == 0
 
 
 def compute(build: str, model: nn.Module, lane: Any, device: torch.device, accumulate: int) -> None:

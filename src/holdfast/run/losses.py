@@ -203,11 +203,10 @@ def judge_script(state: State, member: Member, message: WorkerExited) -> None:
     itself, between steps or after them, is not done at all where it fails: twice the same is enough.
     """
     complaint = message.complaint or f"{cause_of_death(message)} without a complaint"
-    is_known = state.survived.note(complaint)
     reason = ""
     if not state.has_committed:
         reason = f"the script failed on {member.name} before the first commit ({cause_of_death(message)})"
-    elif is_known and member.stage == "script":
+    elif member.stage == "script" and state.survived.knows(complaint):
         reason = f"the script failed again on {member.name} after step {member.step}, the same way as before"
     elif gist(complaint) == state.complaint:
         reason = f"the script failed again on {member.name}, as before, and nothing was committed in between"
@@ -215,6 +214,7 @@ def judge_script(state: State, member: Member, message: WorkerExited) -> None:
     if reason:
         ending.fail(state, reason, complaint=message.complaint)
     else:
+        state.survived.note(complaint)
         survive(state, member.name, message.complaint)
 
 
