@@ -9,7 +9,7 @@ as a whole (plain.py). Which of them it is shows when the first worker joins; un
 """
 
 from holdfast.record.events import PhaseEntered, RunStarted
-from holdfast.run import devices, ending, losses, plain, processes, protected
+from holdfast.run import apart, devices, ending, losses, plain, processes, protected
 from holdfast.run.recording import checkpoint_event
 from holdfast.run.state import (
     Begun,
@@ -209,11 +209,12 @@ def _heard_member(state: State, member: Member, message: FromWorker) -> bool:
             member.step, member.stage = message.step, message.stage
             if message.spent is not None and message.spent.steps > member.spent[0].steps:
                 member.spent = (message.spent, member.spent[0])
-            return False
+            return message.stage == "meeting" and apart.look(state)
         case Committed():
             protected.committed(state, member, message)
             return False
         case Published():
+            member.told += 1
             return False  # between the members alone: the coordinator passes it on
         case Checkpointed():
             _checkpointed(state, member, message)

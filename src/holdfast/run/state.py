@@ -173,7 +173,7 @@ class Member(msgspec.Struct, kw_only=True):
     step of its last commit. loaded: step and place of the checkpoint it has begun with. struck_ns: when a
     fault was last aimed at it. recorded_as: the role it has joined with, as far as the record knows.
     spent: where its time went, by its last report, and by the one before. since_generation: the first
-    generation that it was in; 0: none yet.
+    generation that it was in; 0: none yet. told: how many messages it has sent to other members.
     """
 
     name: str
@@ -201,6 +201,7 @@ class Member(msgspec.Struct, kw_only=True):
     lanes: tuple[int, ...] = ()
     spent: tuple[Spent, Spent] = (Spent(), Spent())
     since_generation: int = 0
+    told: int = 0
 
     @property
     def is_done(self) -> bool:
@@ -368,6 +369,8 @@ class State(msgspec.Struct, kw_only=True):
     failing: members whose GPU failed and that are not accounted for yet. ailing: seats whose GPU has failed.
     is_cut_short: a member was lost while others were done already: what its script does after the last step
     is to be done again. is_anybody_done: some script came to its end, at some time.
+    apart, apart_due_ns: who waited in a meeting that nobody will come to, at the last look; when the next
+    one is due.
     """
 
     policy: Policy
@@ -418,6 +421,8 @@ class State(msgspec.Struct, kw_only=True):
     step_max: int = 0
     is_cut_short: bool = False
     is_anybody_done: bool = False
+    apart: tuple[tuple[str, int, int], ...] = ()
+    apart_due_ns: int = 0
     complaint: str = ""
     checkpointing: Checkpointing = msgspec.field(default_factory=Checkpointing)
     losses: deque[tuple[int, float]] = msgspec.field(default_factory=lambda: deque(maxlen=LOSSES_MAX))

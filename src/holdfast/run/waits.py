@@ -29,6 +29,9 @@ HUNG_S_MIN = 600.0
 HUNG_STEPS = 20
 IDLE_S_MAX = 1800.0
 """Nobody waits for anybody: all are busy outside a step, with an evaluation say, and that long at most."""
+APART_S = 3.0
+"""Between two looks at members that wait for each other in different places: longer than a busy machine keeps
+a process from noticing what it has been told."""
 LAST_CALL_S = 1.0
 """Nodes that start together join within this time of each other; more than `nodes_min` is better."""
 EXPLAIN_S = 10.0
