@@ -213,9 +213,10 @@ class Meeting:
         return values.decode(value, self._device)
 
     def _draw_from(self, number: int, index: int) -> None:
-        """Random numbers that depend on the item, and on nothing that differs between members."""
-        seed = randomness.seed_of(self._seed, self._seat.version, randomness.SHARED)
-        randomness.begin(seed, number, index)
+        """Random numbers that depend on the call and the item, and not on the member."""
+        assert self._stretch is not None
+        place = randomness.SHARED[self._stretch.kind]
+        randomness.begin(randomness.seed_of(self._seed, self._stretch.number, place), number, index)
 
 
 def _mean(parts: Sequence[Any]) -> Any:
