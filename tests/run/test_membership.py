@@ -940,6 +940,19 @@ def test_a_sentence_for_the_user_ends_the_run_with_code_2(cluster: "MakeCluster"
     assert ending.reason == "lanes=3 is not a power of two."
 
 
+def test_a_sentence_ends_the_run_though_the_others_have_gone_on_already(cluster: "MakeCluster") -> None:
+    """The connection ends first; the agent sees the exit, and what was said, a moment later."""
+    made = up(cluster, slots=2, warm=0, steps=10**6)
+    made.leave("n0.1", code=2, complaint="holdfast: It is wrong.")
+    made.deliver_all("worker")
+    assert made.state.round is not None
+    assert made.state.round.members == ("n0.0",)
+    made.deliver_all("agent")
+    assert made.state.closing is not None
+    end = made.state.closing.end
+    assert (end.outcome, end.code, end.reason) == ("failed", 2, "It is wrong.")
+
+
 @pytest.mark.parametrize(
     ("sentence", "why"),
     [

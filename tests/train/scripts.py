@@ -503,8 +503,8 @@ def train(
 ) -> None:
     """Train, and write down what it came to. stop_after: the step after which the script has seen enough.
     pace_s: how long every step lasts at least. hold_s: for so long the first members, `holders` of them, keep
-    the interpreter after step 4, so that no other thread of theirs runs. meets, deaths: see `Meets`.
-    does: what else it does; see `leave`.
+    the interpreter after step 4, so that no other thread of theirs runs. meets, deaths: see `Meets`; the steps
+    are then in two loops. does: what else it does; see `leave`.
     """
     if checkpoint_every:
         os.environ["HOLDFAST_CHECKPOINTS"] = f"{folder}/checkpoints"
@@ -521,29 +521,30 @@ def train(
         log = run.log(Path(folder) / "log.jsonl") if meets else None
         if meeting:
             meeting.meet("before", 0)
-        for step in state.steps(steps):
-            shown: AbstractContextManager[None] = traced.step(step.number) if traced else nullcontext()
-            if build == "lr_by_hand":
-                set_lr(others[0], step.number)
-            with shown:
-                for lane in step.lanes:
-                    compute(build, model, lane, run.device, told.get("accumulate", 1))
-                time.sleep(pace_s)
-                step.commit()
-            losses[step.number] = step.loss
-            if step.number == 4 and run.rank < holders:
-                ctypes.PyDLL(None).usleep(round(hold_s * 1e6))
-            ranks[step.number] = run.rank
-            if meeting and log:
-                meeting.die_at(f"{step.number} committed")
-                if step.number % 2:
-                    meeting.meet(str(step.number), step.number)
-                log(step, loss=step.loss, lr=step.lr, norm=step.grad_norm)
-                meeting.die_at(f"{step.number} logged")
-            if step.number == stop_after or (step.number == LEAVES_AFTER and leave(does, run.rank)):
-                break
-        if meeting:
-            meeting.meet("after", 3)
+        for total in (steps // 2, steps) if meets else (steps,):
+            for step in state.steps(total):
+                shown: AbstractContextManager[None] = traced.step(step.number) if traced else nullcontext()
+                if build == "lr_by_hand":
+                    set_lr(others[0], step.number)
+                with shown:
+                    for lane in step.lanes:
+                        compute(build, model, lane, run.device, told.get("accumulate", 1))
+                    time.sleep(pace_s)
+                    step.commit()
+                losses[step.number] = step.loss
+                if step.number == 4 and run.rank < holders:
+                    ctypes.PyDLL(None).usleep(round(hold_s * 1e6))
+                ranks[step.number] = run.rank
+                if meeting and log:
+                    meeting.die_at(f"{step.number} committed")
+                    if step.number % 2:
+                        meeting.meet(str(step.number), step.number)
+                    log(step, loss=step.loss, lr=step.lr, norm=step.grad_norm)
+                    meeting.die_at(f"{step.number} logged")
+                if step.number == stop_after or (step.number == LEAVES_AFTER and leave(does, run.rank)):
+                    break
+            if meeting:
+                meeting.meet(f"after {total}", 3)
         if does == "fail at the end" and run.rank == 0:
             raise ValueError("the weights cannot be saved")
         scales = [other.get_scale() for other in others if isinstance(other, torch.amp.GradScaler)]

@@ -237,8 +237,8 @@ def is_mistake(state: State, member: Member, message: WorkerExited) -> bool:
 
     Not so a newcomer to a run that has come some way: what it cannot do, its machine cannot.
     """
-    is_present = state.round is not None and member.name in state.round.names
-    return _sentence(message) not in ("", COORDINATOR_GONE) and (is_present or not state.has_committed)
+    has_taken_part = member.since_generation > 0
+    return _sentence(message) not in ("", COORDINATOR_GONE) and (has_taken_part or not state.has_committed)
 
 
 def is_cut_off(message: WorkerExited) -> bool:

@@ -9,7 +9,7 @@ as a whole (plain.py). Which of them it is shows when the first worker joins; un
 """
 
 from holdfast.record.events import PhaseEntered, RunStarted
-from holdfast.run import devices, ending, hangs, losses, plain, processes, protected, replacing
+from holdfast.run import apart, devices, ending, hangs, losses, plain, processes, protected, replacing
 from holdfast.run.history import gist
 from holdfast.run.recording import checkpoint_event
 from holdfast.run.state import (
@@ -215,12 +215,13 @@ def _heard_member(state: State, member: Member, message: FromWorker) -> bool:
             member.step, member.stage = message.step, message.stage
             if message.spent is not None and message.spent.steps > member.spent[0].steps:
                 member.spent = (message.spent, member.spent[0])
-            return protected.stepped(state, member)
+            return protected.stepped(state, member) or (message.stage == "meeting" and apart.look(state))
         case Committed():
             return protected.committed(state, member, message)
         case Working():
             hangs.working(state, member, message)
         case Published():
+            member.told += 1
             return False  # between the members alone: the coordinator passes it on
         case Checkpointed():
             _checkpointed(state, member, message)

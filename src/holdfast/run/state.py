@@ -202,6 +202,7 @@ class Member(msgspec.Struct, kw_only=True):
     fault was last aimed at it. recorded_as: the role it has joined with, as far as the record knows.
     finished, finished_ns: how its script came to its end, and when. spent: where its time went, by its last
     report, and by the one before. since_generation: the first generation that it was in; 0: none yet.
+    told: how many messages it has sent to other members.
     """
 
     name: str
@@ -231,6 +232,7 @@ class Member(msgspec.Struct, kw_only=True):
     lanes: tuple[int, ...] = ()
     spent: tuple[Spent, Spent] = (Spent(), Spent())
     since_generation: int = 0
+    told: int = 0
 
     @property
     def is_done(self) -> bool:
@@ -446,6 +448,8 @@ class State(msgspec.Struct, kw_only=True):
     is to be done again. is_anybody_done: some script came to its end, at some time.
     leaving: members that the operator wants replaced, and who takes their place, where that is known.
     replaced: those who were, and by whom; by nobody where it could not be done.
+    apart, apart_due_ns: who waited in a meeting that nobody will come to, at the last look; when the next
+    one is due.
     """
 
     policy: Policy
@@ -505,6 +509,8 @@ class State(msgspec.Struct, kw_only=True):
     is_hinted: bool = False
     is_cut_short: bool = False
     is_anybody_done: bool = False
+    apart: tuple[tuple[str, int, int], ...] = ()
+    apart_due_ns: int = 0
     complaint: str = ""
     worked: Worked = msgspec.field(default_factory=Worked)
     survived: Survived = msgspec.field(default_factory=Survived)

@@ -43,6 +43,9 @@ LOCATE_S = 2.0
 PATIENT_S = 6 * 3600.0
 """How long the run is more patient after a member was ended for want of progress: it may have worked, and its
 replacement may have to do the same work."""
+APART_S = 3.0
+"""Between two looks at members that wait for each other in different places: longer than a busy machine keeps
+a process from noticing what it has been told."""
 LAST_CALL_S = 1.0
 """Nodes that start together join within this time of each other; more than `nodes_min` is better."""
 EXPLAIN_S = 10.0

@@ -370,7 +370,9 @@ class Loop:
 
     @property
     def rank(self) -> int:
-        self._take_seat()
+        if self._seat.number == 0:
+            self._regroup()
+            self._control.at(self._seat.version, "script")
         return self._seat.rank
 
     def _take_seat(self) -> None:
