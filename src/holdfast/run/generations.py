@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from holdfast.record.events import ActionTaken, CheckpointLoaded, GenerationOpened, StepCommitted
-from holdfast.run import processes
+from holdfast.run import pacing, processes
 from holdfast.run.state import Round, State, ToMembers, Trouble
 from holdfast.run.wire import Generation
 
@@ -99,6 +99,7 @@ def form(state: State, round_: Round) -> None:
     _say_formed(state, round_, version)
     round_.formed_ns = state.now_ns
     state.stepping = round_
+    pacing.begin(state, round_)
     state.lost_ns, state.failed_ns, state.causes = None, None, ()
     state.fates.clear()
     state.first_ns.clear()
@@ -121,6 +122,7 @@ def keep(state: State, round_: Round, step: int) -> None:
         state.step_max, state.setbacks, state.setback, state.complaint = step, 0, "", ""
         state.trouble, state.device_failures = None, ()
     state.record(StepCommitted(id="", occurred_ns=state.now_ns, step=step))
+    pacing.note(state)
 
 
 def _keep_late(state: State, round_: Round, version: int) -> None:

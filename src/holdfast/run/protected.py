@@ -8,7 +8,7 @@ it looks at again when something happens, or at `State.due_ns`.
 from collections import Counter
 from collections.abc import Sequence
 
-from holdfast.run import devices, ending, generations, losses, processes, seats, setups
+from holdfast.run import devices, ending, generations, losses, pacing, processes, seats, setups
 from holdfast.run.state import Member, Round, State, Trouble
 from holdfast.run.waits import IDLE_S_MAX, ns
 from holdfast.run.wire import (
@@ -319,6 +319,7 @@ def _complete(state: State) -> None:
     digests = {name: digest for name in names if (digest := state.members[name].digest) is not None}
     if len(set(digests.values())) <= 1:
         digest = "".join(f", digest {digest}" for digest in set(digests.values()))
+        pacing.note(state, is_last=True)
         state.say(f"completed: step {state.step}{digest}")
         ending.complete(state)
         return

@@ -366,6 +366,8 @@ class State(msgspec.Struct, kw_only=True):
     failing: members whose GPU failed and that are not accounted for yet. ailing: seats whose GPU has failed.
     is_cut_short: a member was lost while others were done already: what its script does after the last step
     is to be done again. is_anybody_done: some script came to its end, at some time.
+    pace_from, pace_due_ns: where members' time had gone when their pace was last looked at, and when it is
+    next written down.
     """
 
     policy: Policy
@@ -418,6 +420,8 @@ class State(msgspec.Struct, kw_only=True):
     is_anybody_done: bool = False
     complaint: str = ""
     checkpointing: Checkpointing = msgspec.field(default_factory=Checkpointing)
+    pace_from: dict[str, Spent] = {}
+    pace_due_ns: int = 0
     losses: deque[tuple[int, float]] = msgspec.field(default_factory=lambda: deque(maxlen=LOSSES_MAX))
     faults: tuple[PlannedFault, ...] = ()
     unexplained: dict[str, Unexplained] = {}
