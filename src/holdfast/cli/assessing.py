@@ -1,5 +1,6 @@
 """One look at runs: their record and their signals put before `assess`, at a price that fits them."""
 
+import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -29,6 +30,8 @@ from holdfast.topology.graph import Topology
 
 REFERENCE_AGE_NS_MAX = 300 * 10**9
 """What a healthy step takes changes little from one look to the next."""
+REFERENCE_AGE_TIMES = 50
+"""For so many times as long as it took, a reading is kept: a watch must not be busy with it."""
 LIVE_NS_MAX = 86_400 * 10**9
 """A run of which nothing was recorded for longer than this is not live, whether or not it said goodbye."""
 CONTEXT_KINDS = (
@@ -57,14 +60,17 @@ class References:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._read: dict[str, tuple[int, Pace | None]] = {}
+        self._read: dict[str, tuple[range, Pace | None]] = {}
 
     def pace(self, run: str, at_ns: int) -> Pace | None:
         """None where the record has no step of the run."""
-        read_ns, pace = self._read.get(run, (None, None))
-        if read_ns is None or abs(at_ns - read_ns) > REFERENCE_AGE_NS_MAX:
+        known_ns, pace = self._read.get(run, (range(0), None))
+        if at_ns not in known_ns:
+            begun_ns = time.monotonic_ns()
             pace = pace_of(fold_run(self._store, run))
-            self._read[run] = at_ns, pace
+            took_ns = time.monotonic_ns() - begun_ns
+            age_ns_max = max(REFERENCE_AGE_NS_MAX, REFERENCE_AGE_TIMES * took_ns)
+            self._read[run] = range(at_ns, at_ns + age_ns_max), pace
         return pace
 
     def healthy(self, run: str, at_ns: int) -> Healthy | None:

@@ -10,7 +10,7 @@ from rich.text import Text
 from holdfast.cli.terminal import printable
 from holdfast.dashboard import wording
 from holdfast.ledger.categories import Category
-from holdfast.ledger.report import IncidentReport, Origin, Report
+from holdfast.ledger.report import IncidentReport, Report
 
 INCIDENTS_SHOWN_MAX = 8
 BAR_CELLS_MAX = 100
@@ -43,11 +43,6 @@ _LOOKS: dict[Category, tuple[str, str]] = {
     Category.SPARE: ("bright_black", ":"),
     Category.DRAINED: ("bright_black", "-"),
     Category.UNATTRIBUTED: ("bright_white", "u"),
-}
-_ORIGINS: dict[Origin, str] = {
-    "declared": "declared",
-    "estimated": "estimated",
-    "members": "by its quicker members",
 }
 
 
@@ -131,7 +126,7 @@ def _ratios(console: Console, told: Report) -> None:
     table.add_row("ETTR", _ettr(told))
     if told.reference is not None:
         step, gpus = wording.duration(told.reference.step_ns), wording.many(told.reference.gpus, "GPU")
-        table.add_row("Reference", f"{step} a step on {gpus}, {_ORIGINS[told.reference.origin]}")
+        table.add_row("Reference", f"{step} a step on {gpus}, {wording.ORIGINS[told.reference.origin]}")
     table.add_row("Counts", _counts(told))
     table.add_row("MFU", _mfu(told))
     bandwidth = told.bandwidth.sentence if told.bandwidth else "unknown; record collective.timed events"
