@@ -102,6 +102,10 @@ bench: $(installed) $(peers)/.installed ## Measure everything that has a peer or
 	$(bin)/holdfast bench recovery --peers-python $(peers)/bin/python
 	$(bin)/holdfast bench diagnose
 
+.PHONY: faults
+faults: $(installed) ## Put the nanoGPT port through faults, five times each, and write docs/run.md's table of them.
+	$(bin)/python testbed/survival.py --write docs/run.md
+
 .PHONY: testbed
 testbed: $(installed) ## Make faults for real on this machine and have each diagnosed (root; six minutes).
 	$(bin)/python testbed/live.py

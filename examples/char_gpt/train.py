@@ -22,7 +22,8 @@ HERE = Path(__file__).parent
 def main(options: argparse.Namespace) -> None:
     # Processes that are kept warm wait in join(): what comes before it is done when one of them is needed.
     text = Text(options.text, options.context)
-    batches = hf.MapData(text, options.batch, seed=options.seed)
+    learned = len(text) * 19 // 20
+    batches = hf.MapData(torch.utils.data.Subset(text, range(learned)), options.batch, seed=options.seed)
     with hf.join() as run:
         torch.manual_seed(options.seed)  # every member builds the same model
         model = GPT(len(text.alphabet), context=options.context, layers=options.layers, width=options.width)
@@ -36,10 +37,13 @@ def main(options: argparse.Namespace) -> None:
                 characters, following = (part.to(run.device) for part in batches(lane))
                 lane.backward(model.loss(characters, following))
             step.commit()
-            if run.rank == 0 and (step.number % options.print_every == 0 or step.number == options.steps):
+            if run.is_main and (step.number % options.print_every == 0 or step.number == options.steps):
                 print(f"step {step.number}: loss {step.loss:.4f}")
 
-        if run.rank == 0:
+        # Each member evaluates some of the rest; all of them have all the losses, whoever computed which.
+        losses = run.share(range(learned, len(text), options.context), lambda at: evaluate(model, text[at]))
+        if run.is_main:
+            print(f"loss on text it has not seen: {sum(losses) / len(losses):.4f}")
             print(sample(model, text, options.seed))
             if options.out:
                 torch.save(model.state_dict(), options.out)
@@ -53,6 +57,15 @@ def warm_up_then_cosine(steps: int, warm_up: int = 20, floor: float = 0.05) -> C
         return min((step + 1) / warm_up, floor + (1 - floor) * cosine)
 
     return share
+
+
+def evaluate(model: GPT, stretch: tuple[torch.Tensor, torch.Tensor]) -> float:
+    """The loss on one stretch of text, without dropout."""
+    model.eval()
+    device = next(model.parameters()).device
+    characters, following = (part[None].to(device) for part in stretch)
+    with torch.no_grad():
+        return model.loss(characters, following).item()
 
 
 def sample(model: GPT, text: Text, seed: int, count: int = 280) -> str:

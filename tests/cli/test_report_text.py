@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.cli.report_text import show
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.report import Figure, IncidentReport, Report, report
+from holdfast.ledger.report import Ended, Figure, IncidentReport, Report, report
 from holdfast.record.events import CheckpointLoaded, RunStarted, StepCommitted
 
 NOON_NS = 1_743_595_200 * 10**9
@@ -70,6 +70,14 @@ def test_mfu_and_hfu(shown: Shown) -> None:
     figure = Figure(measured=41.0, reference=None, unit="%", sentence="41.0 % of the peak")
     assert "MFU        41.0 % of the peak; HFU 54.7 %" in shown(told(mfu=figure, hfu_percent=54.66))
     assert any(line.startswith("MFU        unknown") for line in shown(told()))
+
+
+def test_how_the_run_ended(shown: Shown) -> None:
+    ended = Ended(outcome="failed", reason="SIGKILL\x1b[2J", survived_errors=0, ended_ns=NOON_NS)
+    assert shown(told(ended=ended))[2] == "Failed: SIGKILL\\x1b[2J"
+    better = msgspec.structs.replace(ended, outcome="completed", reason="", survived_errors=1)
+    assert shown(told(ended=better))[2] == "Completed with 1 survived error"
+    assert shown(told())[2] == ""
 
 
 def test_one_is_not_many(shown: Shown) -> None:

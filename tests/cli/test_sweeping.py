@@ -22,7 +22,7 @@ import msgspec
 import pytest
 
 import holdfast as package
-from holdfast.cli.ray_cluster import played_by_ray
+from holdfast.cli.ray_cluster import ATTEMPTS_MAX, played_by_ray
 from holdfast.cli.sweeping import sweep
 from holdfast.cli.workers import LAST_WORDS_S_MAX
 from holdfast.record.errors import InputError
@@ -66,19 +66,26 @@ def serving_ray(**variables: str) -> Iterator[Cluster]:
         # With this Ray keeps to loopback, where it would look for another address of this machine.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     }
+    forking = {
+        # Ray's proxy forks the process that serves a client. With gRPC's fork handlers that child dies or
+        # hangs now and then (ray-project/ray#63202); it only calls exec, and needs none of them.
+        "GRPC_ENABLE_FORK_SUPPORT": "0",
+        # A busy machine takes longer than Ray's 30 s to start it.
+        "RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": "80",
+    }
     port, client_port = free_port(), free_port()
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", f"--port={port}"]
     command += ["--node-ip-address=127.0.0.1", f"--ray-client-server-port={client_port}", "--num-cpus=2"]
     command += ["--include-dashboard=false", "--disable-usage-stats", f"--temp-dir={home}"]
     command += ["--object-store-memory=80000000"]
     log = home / "head.log"
-    environment = {**os.environ, **taken_in, **variables}
+    environment = {**os.environ, **taken_in, **forking, **variables}
     with log.open("wb") as output:
         head = subprocess.Popen(
             command, env=environment, cwd=home, stdout=output, stderr=output, start_new_session=True
         )
     try:
-        await_start(head, log)
+        await_start(head, log, client_port)
         yield Cluster(
             head=head.pid,
             address=f"127.0.0.1:{port}",
@@ -104,13 +111,19 @@ def free_port() -> int:
         return port
 
 
-def await_start(head: "subprocess.Popen[bytes]", log: Path) -> None:
+def await_start(head: "subprocess.Popen[bytes]", log: Path, client_port: int) -> None:
+    """Until it says so and takes in clients: its proxy for them is a process of its own, and later."""
     deadline = time.monotonic() + START_S_MAX
     while time.monotonic() < deadline and head.poll() is None:
-        if b"Ray runtime started" in log.read_bytes():
+        if b"Ray runtime started" in log.read_bytes() and is_listened_to(client_port):
             return
         time.sleep(0.05)
     pytest.fail(f"Ray did not start:\n{log.read_text(encoding='utf-8')}")
+
+
+def is_listened_to(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def session(leader: int) -> dict[int, str]:
@@ -364,6 +377,15 @@ def test_a_cluster_with_another_holdfast_is_refused(holdfast: Callable[..., Any]
         )
         (other / "__init__.py").write_text("raise ImportError\n", encoding="utf-8")
         assert_refused(holdfast(*arguments, **cluster.variables), "The Ray cluster has no Holdfast")
+
+
+@pytest.mark.soak
+def test_a_head_node_that_serves_nobody_is_told_with_its_reason(holdfast: Callable[..., Any]) -> None:
+    with serving_ray(RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S="0") as cluster:
+        quickly = {**cluster.variables, "RAY_CLIENT_RECONNECT_GRACE_PERIOD": "1"}
+        refused = holdfast(*FEW, "--ray", cluster.client_address, **quickly)
+        assert_refused(refused, f"did not serve us, {ATTEMPTS_MAX} times: RuntimeError: Proxy failed to")
+        assert "/tmp/ray/session_latest/logs" in refused.err
 
 
 def assert_refused(outcome: Any, sentence: str) -> None:

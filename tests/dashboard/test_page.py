@@ -233,6 +233,27 @@ def test_the_published_run_in_ten_seconds(published: Report) -> None:
     assert "48 starts hide 20 more launches" in rest
 
 
+@pytest.mark.parametrize(
+    ("told", "shown", "is_alarming"),
+    [
+        ({"outcome": "completed"}, "Completed", False),
+        ({"outcome": "completed", "survived_errors": 2}, "Completed with 2 survived errors", False),
+        ({"outcome": "stopped", "reason": "SIGTERM"}, "Stopped: SIGTERM", False),
+        (
+            {"outcome": "failed", "reason": "<b> is no tensor", "survived_errors": 1},
+            "Failed with 1 survived error: <b> is no tensor",
+            True,
+        ),
+    ],
+)
+def test_how_the_run_ended(told: dict[str, Any], shown: str, is_alarming: bool) -> None:
+    story = Story().tell(RunStarted, gpus=8).steps(1, 9, 10)
+    assert "ended" not in " ".join(Page(render(story.report())).attributes("p", "class"))
+    page = Page(render(story.tell(RunEnded, **told).report()))
+    assert shown in page.text
+    assert ("ended alarm" if is_alarming else "ended") in page.attributes("p", "class")
+
+
 def test_every_category_is_in_the_ledger_with_its_exact_sum_and_meaning(published: Report) -> None:
     text = Page(render(published)).text
     ledger = text[text.index("The ledger Every GPU-second") :]

@@ -31,13 +31,15 @@ def test_faults_leave_no_trace_in_the_weights(tmp_path: Path) -> None:
     alone = python(EXAMPLE / "train.py", *SMALL, "--out", tmp_path / "alone.pt", home=tmp_path)
     lines = alone.stdout.splitlines()
     assert [line.split(":")[0] for line in lines[:3]] == ["step 50", "step 100", "step 115"]
-    assert lines[3].startswith("ROSALIND\t")
+    assert lines[3].startswith("loss on text it has not seen: ")
+    assert lines[4].startswith("ROSALIND\t")
 
     demo = python(EXAMPLE / "demo.py", tmp_path / "demo", *SMALL, home=tmp_path)
     assert "n0.1 lost (SIGKILL)" in demo.stderr
     assert "node n1 lost" in demo.stderr
     assert "They are the same, bit by bit." in demo.stderr
     assert "Run disturbed" in demo.stdout
+    assert lines[3] in demo.stdout + demo.stderr
     assert (tmp_path / "demo" / "report.html").is_file()
 
     expected, trained = (

@@ -135,3 +135,17 @@ def test_what_was_declared_is_told(story: Any) -> None:
     story.tell(ReferenceDeclared, chip="NVIDIA H100", tokens_per_step=4_096)
     told = story.steps(1, 5, 5).report()
     assert (told.chip, told.tokens_per_step) == ("NVIDIA H100", 4_096)
+
+
+def test_the_last_end_counts_unless_the_run_went_on(story: Any) -> None:
+    story.tell(RunStarted, gpus=8)
+    assert story.steps(1, 5, 5).report().ended is None
+    story.tell(RunEnded, outcome="stopped", reason="SIGTERM")
+    ended = story.report().ended
+    assert (ended.outcome, ended.reason, ended.survived_errors) == ("stopped", "SIGTERM", 0)
+    story.tell(RunStarted, gpus=8)
+    assert story.steps(6, 9, 5).report().ended is None
+    story.tell(RunEnded, outcome="completed", survived_errors=3)
+    story.tell(RunEnded, outcome="failed")
+    ended = story.report().ended
+    assert (ended.outcome, ended.survived_errors) == ("completed", 3)  # what comes after it changes nothing

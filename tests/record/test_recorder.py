@@ -24,7 +24,7 @@ from holdfast.record.events import (
     StepCommitted,
 )
 from holdfast.record.journal import Damage, read_directory
-from holdfast.record.recorder import CLOSE_WAIT_S, OPEN_WAIT_S, Recorder
+from holdfast.record.recorder import CLOSE_WAIT_S, OPEN_WAIT_S, RETRY_INTERVAL_S, Recorder
 from holdfast.record.spool import SHARED_MEMORY
 
 PATIENCE_S = 30.0
@@ -372,6 +372,40 @@ def test_storage_that_refuses_costs_only_what_the_spool_cannot_hold(tmp_path: Pa
     dropped = 500 - len(kept)
     assert notice.detail == f"events dropped: {dropped}, the last one because: no room in the spool"
     assert list(spools.iterdir()) == []
+
+
+class _Heard:
+    """What a recorder says about its storage."""
+
+    def __init__(self) -> None:
+        self.words: list[object] = []
+
+    def refused(self, error: Exception) -> None:
+        self.words.append(type(error))
+
+    def accepted(self, dropped: int) -> None:
+        self.words.append(dropped)
+
+    def left(self, size_bytes: int, path: Path) -> None:
+        self.words.append((size_bytes > 0, path.exists()))
+
+
+def test_storage_that_refuses_is_told_of_once_each_time(tmp_path: Path, spools: Path) -> None:
+    obstacle, heard = tmp_path / "storage", _Heard()
+    obstacle.write_bytes(b"")
+    recorder = Recorder(obstacle / "journal", spool_directory=spools, listener=heard)
+    recorder.record(StepCommitted, step=1)
+    _eventually(lambda: heard.words)
+    time.sleep(2.5 * RETRY_INTERVAL_S)
+    assert heard.words == [NotADirectoryError]
+    obstacle.unlink()
+    _eventually(lambda: len(heard.words) == 2)
+    assert heard.words[1] == 0
+    shutil.rmtree(obstacle)
+    obstacle.write_bytes(b"")
+    recorder.record(StepCommitted, step=2)
+    recorder.close()
+    assert heard.words[2:] == [NotADirectoryError, (True, True)]
 
 
 class _Hang(logging.Handler):

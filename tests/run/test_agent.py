@@ -15,6 +15,7 @@ import pytest
 
 from holdfast.run import wire
 from holdfast.run.agent import EXIT_DISCONNECTED, EXIT_MISTAKE, Assignment
+from holdfast.run.output import View
 from holdfast.run.wire import (
     Accepted,
     AgentJoined,
@@ -24,6 +25,7 @@ from holdfast.run.wire import (
     NodeBeat,
     Proof,
     Refused,
+    ShowWorker,
     StartWorker,
     StopWorker,
     StrikeNode,
@@ -106,7 +108,11 @@ class Desk:
 
 @asynccontextmanager
 async def desk(
-    *command: str, taken: tuple[str, ...] = (), node: str = "n0", log_directory: str = ""
+    *command: str,
+    taken: tuple[str, ...] = (),
+    node: str = "n0",
+    log_directory: str = "",
+    view: View = View(),  # noqa: B008
 ) -> AsyncIterator[Desk]:
     """With an agent that has joined; workers run the command."""
     here = Desk()
@@ -123,6 +129,7 @@ async def desk(
         command=command,
         checkpoints="/nowhere",
         log_directory=log_directory,
+        view=view,
     )
     here.agent = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "holdfast.run.agent"),
@@ -294,6 +301,49 @@ def test_output_is_also_written_to_files(tmp_path: Path) -> None:
     run(test)
     assert (tmp_path / "n0.0" / "stdout.log").read_text(encoding="utf-8") == "one\n"
     assert (tmp_path / "n0.0" / "stderr.log").read_text(encoding="utf-8") == ""
+
+
+def test_a_warm_worker_is_shown_once_it_has_joined_as_far_as_its_seat_is(tmp_path: Path) -> None:
+    code = """
+import os, time
+for word in "before", "joined", "seated":
+    print(word)
+    while not os.path.exists(word):
+        time.sleep(0.01)
+"""
+    view = View(by_rank=(("stdout", "stderr"), ()))
+    log = tmp_path / "n0.2" / "stdout.log"
+
+    async def printed(word: str) -> None:
+        await until(lambda: log.exists() and word in log.read_text(encoding="utf-8"))
+
+    async def obeyed(here: Desk, other: str) -> None:
+        """What it was told before this is done: it does one thing after the other."""
+        here.tell(StartWorker(member=other, slot=1, environment={}, is_warm=True))
+        await here.pid(other)
+
+    async def test() -> None:
+        async with desk(
+            *python(f"import os; os.chdir({str(tmp_path)!r})\n{code}"), log_directory=str(tmp_path), view=view
+        ) as here:
+            here.tell(StartWorker(member="n0.2", slot=2, environment={}, is_warm=True))
+            await printed("before")
+            here.tell(ShowWorker(member="n0.2", slot=2))
+            await obeyed(here, "n0.3")
+            (tmp_path / "before").touch()
+            assert here.agent.stdout is not None
+            assert await here.agent.stdout.readline() == b"[n0.2] joined\n"
+            here.tell(ShowWorker(member="n0.2", slot=1))  # of whom nothing is shown
+            await obeyed(here, "n0.4")
+            (tmp_path / "joined").touch()
+            await printed("seated")
+            (tmp_path / "seated").touch()
+            await here.next(WorkerExited)
+            here.tell(EndNode(outcome="completed", code=0))
+            assert await here.agent.communicate() == (b"", b"")
+
+    run(test)
+    assert log.read_text(encoding="utf-8") == "before\njoined\nseated\n"
 
 
 def test_a_program_that_cannot_be_started_is_the_users_mistake() -> None:

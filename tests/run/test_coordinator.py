@@ -307,7 +307,7 @@ def test_a_connection_that_ends_is_a_loss_at_once_and_its_reason_follows(tmp_pat
         await asyncio.to_thread(first.link.close)  # the kernel closes a killed process's socket
         await until(lambda: bool(second.of(Generation)[1:]))
         reaction_s.append(time.monotonic() - began_s)
-        assert second.of(Generation)[1].members == ("n0.2", "n0.1")
+        assert second.of(Generation)[1].members == ("n0.1", "n0.2")
         assert spare.of(Admitted) == [Admitted(slot=0, slots=2)]
         node.say(WorkerExited(member="n0.0", signal=9, tail=("oops",)))
         spare.version = 1
@@ -317,9 +317,11 @@ def test_a_connection_that_ends_is_a_loss_at_once_and_its_reason_follows(tmp_pat
     site = play(tmp_path, story)
     (lost,) = [event for event in site.recorded(MemberLost) if event.subject == "n0.0"]
     (fault,) = [event for event in site.recorded(FaultObserved) if event.subject == "n0.0"]
-    assert (fault.fault, fault.detail, fault.causes) == ("SIGKILL", "oops", (lost.id,))
+    assert (fault.fault, fault.detail, fault.causes) == ("SIGKILL", "oops", ())
+    assert (lost.reason, lost.occurred_ns, lost.causes) == ("SIGKILL", fault.occurred_ns, (fault.id,))
     (action,) = [event for event in site.recorded(ActionTaken) if event.subject == "n0.0"]
     assert (action.action, action.causes) == ("replace", (lost.id,))
+    assert action.recorded_ns <= lost.recorded_ns  # what it was is known later, and belongs before
     assert site.recorded(GenerationOpened)[1].causes == (lost.id,)
     assert reaction_s[0] < REACTION_S_MAX
 

@@ -352,7 +352,9 @@ def test_a_generation_says_why_the_one_before_broke(cluster: "MakeCluster") -> N
         f"generation 2: the same members again, because {because}; step {made.state.step + 1} goes on with"
     )
     assert opened(made)[1].startswith(start)
-    assert opened(made)[1].endswith(" s after the failure")
+    made.until_step(made.state.step + 1)
+    (recovered,) = [text for text in made.said if " s after the failure" in text]
+    assert recovered.startswith(f"step {made.state.step} committed by all 2 members, ")
 
 
 def test_a_reason_is_said_once_and_counted(cluster: "MakeCluster") -> None:

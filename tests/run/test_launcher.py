@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -52,7 +53,10 @@ while True:
         match inbox.get(timeout=0.02):
             case Admitted():
                 link.send(WorkerReady(member=member, setup=setup, took_s=0.01))
-            case Generation() as generation:
+            case Generation(members=members) as announced:
+                if member not in members:
+                    continue  # it is to be replaced
+                generation = announced
                 print("pid", os.getpid(), "generation", *generation.members, flush=True)
                 link.send(Regrouped(member=member, generation=generation.number, version=step, lanes=(0,),
                                     steps_total=0, parts_s={}))
@@ -155,8 +159,11 @@ class Start:
         return [event for event in read if isinstance(event, kind)]
 
     def chaos(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return self.verb("chaos", *arguments)
+
+    def verb(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "holdfast", "chaos", *arguments],
+            [sys.executable, "-m", "holdfast", *arguments],
             env={**os.environ, "HOLDFAST_HOME": str(self.home)},
             capture_output=True,
             text=True,
@@ -289,6 +296,26 @@ def test_a_killed_launcher_takes_everything_with_it(start: Start) -> None:
     assert not (start.home / "runs" / "killed").exists()
 
 
+def test_a_killed_launcher_leaves_nothing_that_its_members_have_started(start: Start) -> None:
+    code = """
+import os, subprocess, time
+plain = subprocess.Popen(["sleep", "1000"])
+apart = subprocess.Popen(["bash", "-c", "sleep 1000 & echo pid $!; wait"], start_new_session=True)
+print("pid", plain.pid, flush=True)
+print("pid", apart.pid, flush=True)
+"""
+    launched = start("--nproc-per-node", "2", script=code + SLEEPS)
+    launched.until_printed("pid", 8)
+    everything = [*launched.agents(), *launched.pids()]
+    assert all(map(is_alive, everything))
+    os.kill(launched.agents()[0], signal.SIGSTOP)  # one that is stopped is woken
+    launched.process.kill()
+    begun_s = time.monotonic()
+    launched.wait()
+    launched.until(lambda: not any(map(is_alive, everything)))
+    assert time.monotonic() - begun_s < STOP_S_MAX
+
+
 def test_a_child_of_a_killed_node_does_not_outlive_the_run(start: Start) -> None:
     code = "import subprocess; print('pid', subprocess.Popen(['sleep', '600']).pid, flush=True); " + SLEEPS
     launched = start(script=code)
@@ -384,7 +411,70 @@ def test_a_killed_member_of_a_protected_run_is_replaced(start: Start, tmp_path: 
     launched.until_printed(r"generation n0.0 \S+$", 4)
     (tmp_path / "enough").touch()
     assert launched.wait() == 0
-    assert [event.subject for event in start.events(MemberLost)] == ["n0.1"]
+    (lost,) = start.events(MemberLost)
+    assert (lost.subject, lost.reason) == ("n0.1", "SIGKILL")
+
+
+def test_a_full_home_is_told_of_and_the_run_goes_on(start: Start, tmp_path: Path) -> None:
+    """No file of the launcher may grow for a while, as on a full disk."""
+    run = start("--run", "crowded", script=JOINS)
+    run.until_said("generation 1")
+    resource.prlimit(run.process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    home = f"Holdfast's home {start.home}"
+    run.until_said(f"{home} is full: the run goes on")
+    resource.prlimit(run.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+    run.until_said(f"{home} takes the record again; nothing was lost")
+    (tmp_path / "enough").touch()
+    assert run.wait() == 0
+    assert [event.outcome for event in start.events(RunEnded)] == ["completed"]
+
+
+def test_a_member_is_replaced_on_request(start: Start, tmp_path: Path) -> None:
+    launched = start("--nproc-per-node", "2", "--run", "asked", script=JOINS)
+    launched.until_printed("generation n0.0 n0.1$", 2)
+    wrong = start.verb("replace", "asked", "n0.9")
+    assert wrong.returncode == 2
+    assert "The run 'asked' has no member 'n0.9'; the run has n0.0, n0.1." in wrong.stderr
+    done = start.verb("replace", "asked", "n0.1")
+    assert (done.returncode, done.stdout) == (0, "n0.2 has taken the place of n0.1\n"), done.stderr
+    (pid,) = (int(line.split()[2]) for line in launched.out if line.startswith("[n0.1] pid"))
+    launched.until(lambda: not is_alive(pid))
+    (tmp_path / "enough").touch()
+    assert launched.wait() == 0
+    assert [(one.action, one.subject) for one in start.events(ActionTaken)] == [("replace", "n0.1")]
+    assert start.events(MemberLost) == []
+    over = start.verb("replace", "asked", "n0.0")
+    assert over.returncode == 1
+    assert "No run 'asked' is going on" in over.stderr
+
+
+def test_what_stands_before_join_is_shown_once_for_each_first_member(start: Start, tmp_path: Path) -> None:
+    script = "import os, sys; print('before join', os.environ['HOLDFAST_MEMBER'], flush=True)\n" + JOINS
+    flags = ("--nproc-per-node", "2", "--warm", "1", "--run", "muted", "--log-dir", "logs")
+    launched = start(*flags, script=script)
+    launched.until_printed("generation n0.0 n0.1$", 2)
+
+    def logged() -> set[str]:
+        logs = (tmp_path / "logs" / "muted").glob("*/stdout.log")
+        return {log.parent.name for log in logs if "before join" in log.read_text(encoding="utf-8")}
+
+    launched.until(lambda: "n0.2" in logged())
+    assert start.chaos("muted", "kill", "n0.1").returncode == 0
+    (pid, *_rest) = launched.until_printed(r"\[n0\.2\] pid \d+ generation n0.0 n0.2$")
+    assert pid
+    launched.until(lambda: {"n0.0", "n0.1", "n0.2", "n0.2+1"} <= logged())
+    (tmp_path / "enough").touch()
+    assert launched.wait() == 0
+    shown = sorted(line for line in launched.out if "before join" in line)
+    assert shown == ["[n0.0] before join n0.0", "[n0.1] before join n0.1"]
+
+
+def test_a_warm_process_that_fails_before_join_says_why(start: Start, tmp_path: Path) -> None:
+    script = "import os\nif os.environ['HOLDFAST_MEMBER'] == 'n0.1': raise OSError('no data here')\n" + JOINS
+    launched = start("--run", "one", script=script)
+    launched.until_said("n0.1 lost (exit 1): OSError: no data here")
+    (tmp_path / "enough").touch()
+    assert launched.wait() == 0
 
 
 def test_a_struck_node_comes_back_under_its_name(start: Start, tmp_path: Path) -> None:

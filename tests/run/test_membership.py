@@ -19,11 +19,13 @@ from holdfast.record.events import (
     RunStarted,
     StepCommitted,
 )
+from holdfast.run.history import MARKS_MAX, Worked
 from holdfast.run.membership import advance, deadline
 from holdfast.run.state import (
     Disconnected,
     FromMember,
     FromNode,
+    Print,
     Record,
     StopRequested,
     StrikeRequested,
@@ -38,12 +40,15 @@ from holdfast.run.wire import (
     Committed,
     Dismissed,
     EndNode,
+    Finished,
     FromWorker,
     Generation,
+    MemberBeat,
     NodeBeat,
     PlannedFault,
     Regrouped,
     Released,
+    Stage,
     StartWorker,
     StopWorker,
     Strike,
@@ -87,6 +92,17 @@ def lingering(cluster: "MakeCluster") -> "Cluster":
     made.steps = made.state.step
     made.run(lambda: bool(made.sent(Released)))
     return made
+
+
+def load_at(made: "Cluster", step: int) -> None:
+    """Processes that start from now on begin with a checkpoint."""
+
+    def load(process: "Process") -> None:
+        process.version = step
+        loaded = Checkpointed(member=process.member, happened="loaded", step=step, place="p")
+        made.from_worker(process, loaded)
+
+    made.script = load
 
 
 def pools_are_parked(made: "Cluster") -> bool:
@@ -161,19 +177,21 @@ def test_a_newcomer_that_never_gets_ready_loses_its_seat(cluster: "MakeCluster")
     made.until_generation(2)
     made.stall_steps = True  # so that time passes
     made.until_generation(3)
-    assert made.generations[2].members == ("n0.0+2", "n0.1")
+    assert made.generations[2].members == ("n0.1", "n0.0+2")
     faults = [(event.subject, event.fault) for event in made.recorded(FaultObserved)]
     assert faults == [("n0.0", "SIGKILL"), ("n0.0+1", "not ready in time")]
 
 
-def test_exit_0_without_finishing_counts_as_finished(cluster: "MakeCluster") -> None:
+def test_exit_0_without_finishing_counts_as_left(cluster: "MakeCluster") -> None:
     made = up(cluster, slots=2, warm=0, steps=1000)
     made.leave("n0.0")
     made.until_generation(2)
     assert made.generations[1].members == ("n0.1",)
     assert not made.recorded(FaultObserved)
     made.leave("n0.1")
-    assert made.finish().outcome == "completed"
+    ending = made.finish()
+    assert (ending.outcome, ending.code) == ("stopped", 0)
+    assert ending.reason == f"the script exited at step {made.state.step} of 1000 (exit 0)"
 
 
 def test_a_script_that_is_stopped_after_the_training_has_its_grace(cluster: "MakeCluster") -> None:
@@ -259,6 +277,196 @@ def test_stop_ends_everybody_and_a_second_one_at_once(cluster: "MakeCluster") ->
     assert made.sent(EndNode)
 
 
+# ---- leaving the loop over steps -------------------------------------------------------------------------
+
+
+def beat(made: "Cluster", name: str, step: int, stage: Stage) -> None:
+    made.tell(FromMember(name, MemberBeat(member=name, step=step, stage=stage)))
+
+
+def leave_loop(made: "Cluster", name: str, **told: object) -> int:
+    """The script leaves its loop over steps here; after which step."""
+    process = made.processes[name]
+    process.doing, process.is_finished = "finished", True
+    fields = {"step": process.version, "digest": "d", "steps_total": made.steps, **told}
+    made.tell(FromMember(name, Finished(member=name, **fields)))  # type: ignore[arg-type]
+    return process.version
+
+
+def stepping(cluster: "MakeCluster", members: int = 2) -> "Cluster":
+    """All members have just committed the same step."""
+    made = up(cluster, slots=members, warm=0, steps=1000)
+    made.run(lambda: len({process.version for process in made.processes.values()}) == 1)
+    made.deliver_all("worker")
+    return made
+
+
+def test_leaving_the_loop_alone_is_told_as_soon_as_another_one_goes_on(cluster: "MakeCluster") -> None:
+    made = stepping(cluster, 3)
+    step = leave_loop(made, "n0.0", place="train.py:88")
+    beat(made, "n0.2", step, "script")
+    assert made.state.closing is None
+    beat(made, "n0.1", step + 1, "lanes")
+    ending = made.finish()
+    assert (ending.outcome, ending.code) == ("failed", 2)
+    assert ending.reason == (
+        f"n0.0 left the loop over steps after step {step} (train.py:88), but n0.1 has begun step {step + 1}."
+    )
+    assert "run.broadcast()" in ending.complaint
+    assert not made.sent(Dismissed)  # which would keep them from writing a checkpoint
+    assert {stop.grace_s for stop in made.sent(StopWorker)} == {10.0}
+
+
+def test_whoever_has_begun_another_step_before_is_noticed_as_well(cluster: "MakeCluster") -> None:
+    made = stepping(cluster)
+    beat(made, "n0.1", made.processes["n0.0"].version + 1, "reduce")
+    leave_loop(made, "n0.0")
+    assert made.finish().code == 2
+
+
+@pytest.mark.parametrize("is_exit", [False, True])
+def test_all_members_may_leave_the_loop_early(cluster: "MakeCluster", is_exit: bool) -> None:
+    made = stepping(cluster)
+    step = leave_loop(made, "n0.0", place="train.py:88", is_exit=is_exit)
+    beat(made, "n0.1", step, "commit")
+    made.now_ns += 30 * SECOND
+    leave_loop(made, "n0.1", place="train.py:88", is_exit=is_exit)
+    ending = made.finish()
+    assert (ending.outcome, ending.code) == ("stopped" if is_exit else "completed", 0)
+    told = f"the script exited at step {step} of 1000 (exit 0)"
+    assert ending.reason == (told if is_exit else "")
+    assert made.said[-1] == (f"stopped: {told}, digest d" if is_exit else f"completed: step {step}, digest d")
+    assert [event.outcome for event in made.recorded(RunEnded)] == [ending.outcome]
+
+
+def test_an_exit_after_the_last_step_is_a_completion(cluster: "MakeCluster") -> None:
+    made = stepping(cluster)
+    for name in ("n0.0", "n0.1"):
+        leave_loop(made, name, steps_total=made.state.step, is_exit=True)
+    assert made.finish().outcome == "completed"
+
+
+def test_all_members_may_leave_in_the_middle_of_a_step(cluster: "MakeCluster") -> None:
+    made = stepping(cluster)
+    step = leave_loop(made, "n0.0", begun=made.state.step + 1, is_exit=True)
+    beat(made, "n0.1", step + 1, "reduce")
+    assert made.state.closing is None
+    leave_loop(made, "n0.1", begun=step + 1, is_exit=True)
+    assert made.finish().outcome == "stopped"
+
+
+def test_leaving_in_the_middle_of_a_step_alone_is_told(cluster: "MakeCluster") -> None:
+    made = stepping(cluster)
+    step = leave_loop(made, "n0.0", begun=made.state.step + 1)
+    made.now_ns += 2 * SECOND
+    beat(made, "n0.1", step + 1, "lanes")  # it may take its time there, and leave as well
+    assert made.state.closing is None
+    beat(made, "n0.1", step + 1, "reduce")
+    assert made.finish().reason == (
+        f"n0.0 left the loop over steps in the middle of step {step + 1}, but n0.1 waits for it there."
+    )
+
+
+def test_a_newcomer_after_the_last_step_is_no_sign_of_a_mistake(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=2, warm=1, steps=1000)
+    made.steps = made.state.step
+    made.processes["n0.0"].hangs_in = "script"
+    made.run(lambda: made.processes["n0.1"].is_finished and not any(made.queues.values()))
+    made.kill("n0.0")
+    made.run(lambda: len(made.generations) > 1)
+    (newcomer,) = set(made.generations[-1].members) - {"n0.1"}
+    stages: tuple[Stage, ...] = ("waiting", "regroup", "state", "script")
+    for stage in stages:
+        beat(made, newcomer, made.state.step + 1, stage)
+    assert made.finish().outcome == "completed"
+
+
+def test_who_finishes_while_the_run_ends_may_go(cluster: "MakeCluster") -> None:
+    made = stepping(cluster)
+    made.is_deaf = True
+    made.tell(StopRequested("SIGTERM", 143))
+    leave_loop(made, "n0.0", is_exit=True)  # by a signal handler of its own
+    assert ToMembers(("n0.0",), Released(outcome="stopped")) in made.effects
+
+
+# ---- what is lost, and how long it takes -----------------------------------------------------------------
+
+
+def test_going_back_to_a_checkpoint_says_what_is_lost(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=2, warm=0, steps=1000)
+    made.until_step(9)
+    at_step = {event.step: event.occurred_ns for event in made.recorded(StepCommitted)}
+    step, took_s = made.state.step, (at_step[made.state.step] - at_step[4]) / 1e9
+    load_at(made, 4)
+    made.kill("n0.0")
+    made.kill("n0.1")
+    made.until_generation(made.state.generation + 1)
+    (told,) = [text for text in made.said if "no member has the state" in text]
+    assert told == (
+        f"no member has the state: back to the checkpoint at step 4; {step - 4} steps ({took_s:.1f} s) "
+        "will be computed again"
+    )
+
+
+def test_without_a_checkpoint_all_is_lost(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=2, warm=0, steps=1000)
+    made.kill_node("n0")
+    made.run(lambda: "n0" not in made.state.nodes)
+    step = made.state.step
+    made.join_node("n0")
+    made.until_generation(made.state.generation + 1)
+    (told,) = [text for text in made.said if "no member has the state" in text]
+    assert told.startswith(f"no member has the state: back to the start; {step} step")
+
+
+def test_a_recovery_takes_until_all_have_committed(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=3, warm=2, steps=1000)
+    made.stall_steps = True
+    made.kill("n0.0")
+    made.run(lambda: bool(made.recorded(MemberLost)))
+    lost_ns = made.recorded(MemberLost)[0].occurred_ns
+    made.until_generation(2)
+    made.wait(made.now_ns + 3 * SECOND)
+    made.kill("n0.1")
+    made.until_generation(3)
+    assert not [text for text in made.said if "after the loss" in text]
+    made.stall_steps = False
+    made.until_step(made.state.step + 3)
+    (told,) = [text for text in made.said if "after the loss" in text]
+    first = next(event for event in made.recorded(StepCommitted) if event.occurred_ns > lost_ns)
+    took_s = (first.occurred_ns - lost_ns) / 1e9
+    assert took_s > 3
+    assert told == f"step {first.step} committed by all 3 members, {took_s:.2f} s after the loss"
+
+
+def test_growing_is_no_recovery(cluster: "MakeCluster") -> None:
+    made = up(cluster, nodes=2, slots=1, warm=0, steps=1000)
+    made.kill_node("n1")
+    made.until_step(made.state.step + 5)
+    made.join_node("n1")
+    made.until_generation(3)
+    made.until_step(made.state.step + 3)
+    (told,) = [text for text in made.said if "after the loss" in text]
+    assert "committed by the only member" in told
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 10**6), min_size=1, max_size=2000), st.floats(0, 1))
+def test_work_is_remembered_within_bounds(took_ns: list[int], share: float) -> None:
+    worked = Worked()
+    for step, each_ns in enumerate(took_ns, 1):
+        worked.note(step, each_ns)
+    assert len(worked.marks) <= MARKS_MAX
+    back_to = round(share * len(took_ns))
+    total_ns, lost_ns = sum(took_ns), worked.since_ns(back_to)
+    assert (worked.since_ns(0), worked.since_ns(len(took_ns))) == (total_ns, 0)
+    assert 0 <= lost_ns <= total_ns
+    if len(took_ns) <= MARKS_MAX:
+        assert lost_ns == sum(took_ns[back_to:])
+    worked.go_back(back_to)
+    assert (worked.total_ns, worked.since_ns(back_to)) == (total_ns - lost_ns, 0)
+
+
 # ---- replace, shrink, grow -------------------------------------------------------------------------------
 
 
@@ -266,12 +474,29 @@ def test_a_killed_member_is_replaced_by_a_warm_one_in_its_place(cluster: "MakeCl
     made = up(cluster, nodes=2, slots=2, steps=50)
     made.kill("n0.0")
     made.until_generation(2)
-    assert made.generations[1].members == ("n0.2", "n0.1", "n1.0", "n1.1")
+    assert made.generations[1].members == ("n0.1", "n0.2", "n1.0", "n1.1")
     assert not made.generations[1].at_boundary
     actions = [(event.action, event.subject) for event in made.recorded(ActionTaken)]
     assert actions == [("replace", "n0.0")]
     assert any("n0.2 takes the place of n0.0" in text for text in made.said)
     made.run(lambda: "n0.2+1" in made.state.nodes["n0"].pool.values())  # the pool is filled again
+    assert made.finish().outcome == "completed"
+
+
+def test_rank_0_is_the_oldest_member_and_stays_where_it_is(cluster: "MakeCluster") -> None:
+    """Whoever comes, and whatever seats are filled again: as long as it lives, and then the next oldest."""
+    made = up(cluster, nodes=2, slots=2, steps=1000)
+    firsts = [made.generations[0].members[0]]
+    for victim in ("n0.0", "n0.2", "n1.0", "n0.1", "n1.1"):
+        number = made.state.generation
+        made.kill(victim)
+        made.until_generation(number + 1)
+        made.run(lambda: not made.state.short and not made.state.coming and pools_are_parked(made))
+        firsts.append(made.generations[-1].members[0])
+    # The replacements of n0.0 and of n0.2, and of n1.0, came later than n0.1 and n1.1, wherever they sit.
+    assert firsts == ["n0.0", "n0.1", "n0.1", "n0.1", "n1.1", firsts[-1]]
+    members = [made.state.members[name] for name in made.generations[-1].members]
+    assert members[0].since_generation == min(member.since_generation for member in members)
     assert made.finish().outcome == "completed"
 
 
@@ -360,7 +585,7 @@ def test_a_replacement_that_takes_too_long_comes_later(cluster: "MakeCluster") -
     assert took_ns <= made.state.observed.replace_ns + SECOND // 5
     made.processes["n0.2"].builds = True
     made.until_generation(3)
-    assert made.generations[2].members == ("n0.2", "n0.1")
+    assert made.generations[2].members == ("n0.1", "n0.2")
     assert made.generations[2].at_boundary
 
 
@@ -396,7 +621,7 @@ def test_without_a_pool_the_run_shrinks_at_once_and_grows_again(cluster: "MakeCl
     made.until_generation(3)
     shrunk, grown = made.generations[1:3]
     assert (shrunk.members, shrunk.at_boundary) == (("n0.1",), False)
-    assert (grown.members, grown.at_boundary) == (("n0.0+1", "n0.1"), True)
+    assert (grown.members, grown.at_boundary) == (("n0.1", "n0.0+1"), True)
     assert [event.action for event in made.recorded(ActionTaken)] == ["shrink", "grow"]
     assert made.finish().outcome == "completed"
 
@@ -424,7 +649,7 @@ def test_a_spare_node_takes_the_place_of_a_lost_one(cluster: "MakeCluster") -> N
     assert made.state.members["n2.0"].role == "spare"
     made.kill_node("n0")
     made.until_generation(2)
-    assert made.generations[1].members == ("n2.0", "n1.0")
+    assert made.generations[1].members == ("n1.0", "n2.0")
     assert [event.action for event in made.recorded(ActionTaken)] == ["replace"]
 
 
@@ -446,13 +671,7 @@ def test_when_everybody_is_lost_the_run_goes_on_from_a_checkpoint(cluster: "Make
     made.until_step(9)
     made.kill("n0.0")
     made.kill("n0.1")
-
-    def load(process: "Process") -> None:
-        process.version = 4
-        loaded = Checkpointed(member=process.member, happened="loaded", step=4, place="p")
-        made.from_worker(process, loaded)
-
-    made.script = load
+    load_at(made, 4)
     made.until_generation(made.state.generation + 1)
     (event,) = made.recorded(CheckpointLoaded)
     assert (event.step, event.place) == (4, "p")
@@ -531,6 +750,7 @@ def test_a_loss_counts_once_and_is_recorded_with_its_signal(cluster: "MakeCluste
     (lost,) = made.recorded(MemberLost)
     (fault,) = made.recorded(FaultObserved)
     assert (lost.subject, fault.subject, fault.fault) == ("n0.0", "n0.0", "SIGKILL")
+    assert (lost.reason, lost.causes) == ("SIGKILL", (fault.id,))
     assert lost.occurred_ns == fault.occurred_ns
     assert [text for text in made.said if "n0.0 lost" in text] == ["n0.0 lost (SIGKILL)"]
 
@@ -599,6 +819,74 @@ def test_a_script_that_raises_later_is_replaced_but_not_twice_the_same(cluster: 
     ending = made.finish()
     assert ending.outcome == "failed"
     assert "failed again" in ending.reason
+
+
+BOOM = "Traceback (most recent call last):\n  line {line}\nValueError: boom"
+
+
+def fail_script(made: "Cluster", name: str, stage: Stage, line: int = 1) -> None:
+    """The script raises on this member, and says where it was."""
+    beat(made, name, made.state.step, stage)
+    made.leave(name, code=1, complaint=BOOM.format(line=line))
+
+
+def printed(made: "Cluster") -> list[tuple[str, str]]:
+    return [(effect.member, effect.text) for effect in made.effects if isinstance(effect, Print)]
+
+
+@pytest.mark.parametrize("stage", ["script", "lanes"])
+def test_a_failure_that_comes_again_outside_a_step_ends_the_run(cluster: "MakeCluster", stage: Stage) -> None:
+    made = up(cluster, slots=2, warm=2, steps=100)
+    fail_script(made, "n0.0", stage)
+    made.until_generation(2)
+    made.until_step(made.state.step + 5)
+    survivor = made.generations[-1].members[-1]
+    fail_script(made, survivor, stage, line=2)
+    ending = made.finish()
+    (ended,) = made.recorded(RunEnded)
+    assert ended.survived_errors == 2
+    assert printed(made) == [("n0.0", BOOM.format(line=1))]
+    if stage == "script":
+        assert (ending.outcome, ending.code, ending.complaint) == ("failed", 1, BOOM.format(line=2))
+        assert f"failed again on {survivor} after step " in ending.reason
+    else:
+        assert ending.outcome == "completed"
+        assert "completed with 2 survived errors: step 100, digest d" in made.said
+
+
+def test_a_failure_of_all_members_is_printed_once_with_the_end(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=2, warm=0, steps=100)
+    fail_script(made, "n0.0", "script")
+    fail_script(made, "n0.1", "script")
+    assert made.finish().complaint == BOOM.format(line=1)
+    assert not printed(made)
+
+
+def test_what_fails_after_the_last_step_fails_the_run_if_it_fails_again(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=2, warm=1, steps=1000)
+    made.steps = made.state.step
+    made.script = lambda process: setattr(process, "hangs_in", None)
+    made.processes["n0.0"].hangs_in = "script"  # it saves the weights
+    made.run(lambda: made.processes["n0.1"].is_finished and not any(made.queues.values()))
+    fail_script(made, "n0.0", "script")
+    made.run(lambda: len(made.generations) > 1)
+    (again,) = set(made.generations[-1].members) - {"n0.1"}
+    fail_script(made, again, "script")
+    ending = made.finish()
+    assert (ending.outcome, ending.code) == ("failed", 1)
+    assert printed(made) in ([], [("n0.0", BOOM.format(line=1))])
+
+
+def test_the_traceback_of_a_failed_gpu_is_printed_once(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=2, warm=2, steps=1000)
+    for name in ("n0.0", "n0.1"):
+        made.fail_device(name, complaint="Traceback: CUDA error")
+        made.until_generation(made.state.generation + 1)
+        made.until_step(made.state.step + 2)
+    assert printed(made) == [("n0.0", "Traceback: CUDA error")]
+    made.steps = made.state.step + 1
+    made.finish()
+    assert made.recorded(RunEnded)[0].survived_errors == 0  # of the script
 
 
 @pytest.mark.parametrize("is_over", [False, True], ids=["goes on", "is over"])
@@ -927,7 +1215,7 @@ def harm(made: "Cluster", generator: random.Random, turn: int, away: list[str]) 
     elif kind == "pause":
         made.processes[victim].is_paused = True
     elif kind == "raise" and made.state.has_committed and made.state.closing is None:
-        made.leave(victim, code=1, complaint=f"Traceback: {turn}")
+        made.leave(victim, code=1, complaint=f"Traceback: {'!' * turn}")
     elif kind in ("device", "mute") and made.state.is_protected and made.state.closing is None:
         made.fail_device(victim, is_said=kind == "device")
     elif kind == "stuck" and made.state.is_protected and made.processes[victim].generation is not None:

@@ -11,7 +11,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +23,7 @@ from holdfast.run import wire
 from holdfast.run.coordinator import Coordinator
 from holdfast.run.state import Ending, Policy
 
+Meanwhile = Callable[[Coordinator], Awaitable[None]]
 RUN_S_MAX = 120.0
 END_S_MAX = 60.0
 
@@ -115,9 +116,14 @@ class Cluster:
         stop_after: int = 0,
         trace: bool = False,
         pace_s: float = 0.0,
+        meets: bool = False,
+        deaths: Sequence[tuple[str, str]] = (),
         run_s_max: float = RUN_S_MAX,
+        meanwhile: Meanwhile | None = None,
     ) -> Result:
-        """`nodes` nodes with `members` members each."""
+        """`nodes` nodes with `members` members each. meets: scripts call collectives. deaths: member and
+        spot (see `Meets` in scripts.py) where it kills itself. meanwhile: what an operator does.
+        """
         folder = self._folder / str(next(self._numbers))
         folder.mkdir()
         arguments = {
@@ -129,11 +135,13 @@ class Cluster:
             "stop_after": stop_after,
             "trace": trace,
             "pace_s": pace_s,
+            "meets": meets,
+            "deaths": list(deaths),
         }
         policy = Policy(
             run=folder.name, slots=members, nodes_min=1, nodes_max=nodes, warm=1, faults=tuple(faults)
         )
-        ending, said = asyncio.run(self._run(policy, folder, json.dumps(arguments), run_s_max))
+        ending, said = asyncio.run(self._run(policy, folder, json.dumps(arguments), run_s_max, meanwhile))
         results = [json.loads(path.read_text()) for path in folder.glob("*.json")]
         digests = {result["digest"] for result in results}
         losses: dict[int, float] = {}
@@ -147,7 +155,12 @@ class Cluster:
         return Result(ending, digest, dict(sorted(losses.items())), struck, said, folder)
 
     async def _run(
-        self, policy: Policy, folder: Path, arguments: str, run_s_max: float
+        self,
+        policy: Policy,
+        folder: Path,
+        arguments: str,
+        run_s_max: float,
+        meanwhile: Meanwhile | None,
     ) -> tuple[Ending, list[str]]:
         said: list[str] = []
         with Recorder(folder / "journal", run=policy.run) as recorder:
@@ -158,6 +171,8 @@ class Cluster:
             self._tell(f"{names} {policy.slots} {host}:{port} token-of-the-tests {arguments}")
             try:
                 async with asyncio.timeout(run_s_max):
+                    if meanwhile is not None:
+                        await meanwhile(coordinator)
                     return await coordinator.ended(), said
             except TimeoutError:
                 text = "\n".join(said)

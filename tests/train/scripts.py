@@ -1,13 +1,14 @@
 """Small training scripts for members in tests. Each writes what its run came to into a folder.
 
-`<member>.json`: the digest of everything protected, the loss of every step the member took part in, and the
-last scale of a GradScaler, if one is protected.
+`<member>.json`: the digest of everything protected, the loss of every step the member took part in and the
+rank that it then had, and the last scale of a GradScaler, if one is protected.
 Models and data are on the member's device: the same scripts serve for a CPU and for a GPU.
 """
 
 import json
 import math
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -52,6 +53,17 @@ def plain() -> Built:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 7, 0.9)
     return model, [optimizer, scheduler], {"clip_norm": 0.5}
+
+
+def lr_by_hand() -> Built:
+    """Its learning rate is what the loop sets, step by step."""
+    model = nn.Sequential(nn.Linear(WIDTH, 32), nn.GELU(), nn.Linear(32, WIDTH))
+    return model, [torch.optim.AdamW(model.parameters(), lr=0.0)], {"clip_norm": math.inf}
+
+
+def set_lr(optimizer: Any, step: int) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = 0.02 / step
 
 
 def batch_norm() -> Built:
@@ -150,6 +162,21 @@ def averaged_norm() -> Built:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     told = {"moving": ["0.seen"], "on_commit": lambda: average.update_parameters(model)}
     return model, [optimizer, average], told
+
+
+def keeping_best() -> Built:
+    """The best weights by a measure that goes up and down; tied ones, because a copy must be, too."""
+    model, (optimizer,), told = tied_and_unused()
+    assert isinstance(model, Gated)
+    best = hf.Best(model)
+    scheduler = torch.optim.lr_scheduler.StepLR(cast(torch.optim.Optimizer, optimizer), 7, 0.9)
+
+    def measure() -> None:
+        step, model.branch = scheduler.last_epoch, 0
+        with torch.no_grad():
+            best.offer(float(model(data(step, 0)).square().mean()), step=step)
+
+    return model, [optimizer, scheduler, best], {**told, "on_commit": measure}
 
 
 class Overflowing(nn.Module):
@@ -376,6 +403,7 @@ SAME_BITS: dict[str, Callable[[], Built]] = {
         half,
         noisy_milestones,
         averaged_norm,
+        keeping_best,
         overflowing,
         odd,
         channels_last_fused,
@@ -405,6 +433,7 @@ BUILDERS = {
     "not_deterministic": not_deterministic,
     "wide": wide,
     "lopsided": lopsided,
+    "lr_by_hand": lr_by_hand,
 }
 
 
@@ -427,6 +456,47 @@ class Trace:
             self._path.with_suffix(".part").rename(self._path)
 
 
+class Meets:
+    """Calls every collective, beginning with another one each time, and notes what it came to.
+
+    deaths: member and spot where it kills itself, `<where> <collective>` behind it and `<where> item <n>` in
+    the middle of the work that is shared.
+    """
+
+    def __init__(self, run: hf.Run, model: nn.Module, deaths: list[tuple[str, str]]) -> None:
+        self.met: dict[str, dict[str, Any]] = {}
+        self._run = run
+        self._model = model
+        self._deaths = {spot for member, spot in deaths if member == run.member}
+
+    def die_at(self, spot: str) -> None:
+        if spot in self._deaths:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def meet(self, where: str, first: int) -> None:
+        run = self._run
+        calls: list[tuple[str, Callable[[], Any]]] = [
+            ("share", lambda: run.share(range(7), lambda item: self._evaluate(where, item))),
+            ("broadcast", lambda: run.broadcast(lambda: run.member)),
+            ("gather", lambda: run.gather((run.member, {"n": [1, None]}))),
+            ("reduce", lambda: run.reduce(torch.tensor([1.0, run.rank]), "max").tolist()),
+            ("barrier", run.barrier),
+        ]
+        found = self.met.setdefault(where, {})
+        for name, call in calls[first % 5 :] + calls[: first % 5]:
+            found[name] = call()
+            self.die_at(f"{where} {name}")
+
+    def _evaluate(self, where: str, item: int) -> float:
+        self.die_at(f"{where} item {item}")
+        self._model.eval()
+        with torch.no_grad():
+            x = data(1000, item) + torch.randn(ROWS, WIDTH)  # the item's own numbers, whoever draws them
+            loss = self._model(x).square().mean().item()
+        self._model.train()
+        return float(loss)
+
+
 def batch(model: nn.Module, step: int, lane: int, device: torch.device) -> torch.Tensor:
     if isinstance(model, Wide):
         return torch.randn(WIDE_ROWS, model.width, device=device)  # made there: the host waits for no copy
@@ -442,33 +512,54 @@ def train(
     stop_after: int,
     trace: bool,
     pace_s: float,
+    meets: bool,
+    deaths: list[tuple[str, str]],
 ) -> None:
     """Train, and write down what it came to. stop_after: the step after which the script has seen enough.
-    pace_s: how long every step lasts at least.
+    pace_s: how long every step lasts at least. meets, deaths: see `Meets`.
     """
     if checkpoint_every:
         os.environ["HOLDFAST_CHECKPOINTS"] = f"{folder}/checkpoints"
         os.environ["HOLDFAST_CHECKPOINT_EVERY"] = str(checkpoint_every)
     losses: dict[int, float] = {}
+    ranks: dict[int, int] = {}
     path = Path(folder) / f"{os.environ['HOLDFAST_MEMBER']}.json"
     traced = Trace(path.with_suffix(".trace")) if trace else None
     with hf.join() as run:
         with run.device:
             model, others, told = BUILDERS[build]()
         state = run.protect(model, *others, lanes=lanes, seed=1, **told)
+        meeting = Meets(run, model, deaths) if meets else None
+        log = run.log(Path(folder) / "log.jsonl") if meets else None
+        if meeting:
+            meeting.meet("before", 0)
         for step in state.steps(steps):
             shown: AbstractContextManager[None] = traced.step(step.number) if traced else nullcontext()
+            if build == "lr_by_hand":
+                set_lr(others[0], step.number)
             with shown:
                 for lane in step.lanes:
                     compute(build, model, lane, run.device, told.get("accumulate", 1))
                 time.sleep(pace_s)
                 step.commit()
             losses[step.number] = step.loss
+            ranks[step.number] = run.rank
+            if meeting and log:
+                meeting.die_at(f"{step.number} committed")
+                if step.number % 2:
+                    meeting.meet(str(step.number), step.number)
+                log(step, loss=step.loss, lr=step.lr, norm=step.grad_norm)
+                meeting.die_at(f"{step.number} logged")
             if step.number == stop_after:
                 break
+        if meeting:
+            meeting.meet("after", 3)
         scales = [other.get_scale() for other in others if isinstance(other, torch.amp.GradScaler)]
         scale = scales[0] if scales else None
-        text = json.dumps({"digest": state.digest(), "losses": losses, "scale": scale})
+        met = meeting.met if meeting else {}
+        text = json.dumps(
+            {"digest": state.digest(), "losses": losses, "scale": scale, "ranks": ranks, "met": met}
+        )
         path.with_suffix(".part").write_text(text)
         path.with_suffix(".part").rename(path)
 

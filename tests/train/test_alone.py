@@ -1,5 +1,6 @@
 """A script that nobody coordinates: a run with one member, its record, its checkpoints, and its mistakes."""
 
+import math
 import os
 import signal
 from collections.abc import Callable
@@ -283,6 +284,76 @@ def test_leaving_the_lanes_early_or_going_through_them_twice(alone: Path) -> Non
 
     assert "before the lanes of step 1 were through" in mistake(leaving)
     assert "lanes of step 1 were asked for twice" in mistake(again)
+
+
+# ---- between steps -----------------------------------------------------------------------------------------
+
+
+def test_collectives_of_one_member_return_its_own(alone: Path) -> None:
+    with hf.join() as run:
+        model, optimizer = build()
+        state = run.protect(model, optimizer, lanes=2, seed=1, clip_norm=math.inf)
+        assert run.broadcast({"id": (1, b"x")}) == {"id": (1, b"x")}
+        for step in state.steps(3):
+            assert step.lr == 0.01
+            for lane in step.lanes:
+                lane.backward(loss_of(model, lane))
+            step.commit()
+            assert run.is_main
+            assert (run.reduce(3), run.reduce(2.5, "mean"), run.gather("a")) == (3, 2.5, ["a"])
+            assert torch.equal(run.reduce(torch.ones(2, dtype=torch.float16), "min"), torch.ones(2).half())
+            assert run.share("abc", str.upper) == ["A", "B", "C"]
+            assert run.share([], str.upper) == []
+            run.barrier()
+            assert step.grad_norm > 0
+        assert run.broadcast(lambda: "called") == "called"
+
+
+def test_collectives_in_the_wrong_place_are_told(alone: Path) -> None:
+    def in_lanes(run: hf.Run, state: hf.State, model: nn.Module) -> None:
+        for step in state.steps(1):
+            for _lane in step.lanes:
+                run.barrier()
+
+    def before_commit(run: hf.Run, state: hf.State, model: nn.Module) -> None:
+        for step in state.steps(1):
+            for lane in step.lanes:
+                lane.backward(loss_of(model, lane))
+            run.gather(step.loss)
+
+    def in_work(run: hf.Run, state: hf.State, model: nn.Module) -> None:
+        run.share([1], lambda _: run.barrier())
+
+    def no_norm(run: hf.Run, state: hf.State, model: nn.Module) -> None:
+        for step in state.steps(1):
+            for lane in step.lanes:
+                lane.backward(loss_of(model, lane))
+            step.commit()
+            assert step.grad_norm
+
+    def log_early(run: hf.Run, state: hf.State, model: nn.Module) -> None:
+        run.log(lambda _step, _values: None)(next(iter(state.steps(1))), loss=1.0)
+
+    def go_wrong(call: Callable[[hf.Run, hf.State, nn.Module], object]) -> None:
+        with hf.join() as run:
+            model, optimizer = build()
+            call(run, run.protect(model, optimizer, lanes=2, seed=1), model)
+
+    def said(call: Callable[[hf.Run, hf.State, nn.Module], object]) -> str:
+        with pytest.raises(InputError) as raised:
+            go_wrong(call)
+        return raised.value.told
+
+    assert "barrier() was called inside a step" in said(in_lanes)
+    assert "gather() was called inside a step" in said(before_commit)
+    assert "called in the work of another" in said(in_work)
+    assert "math.inf measures" in said(no_norm)
+    assert "logged before its lanes were through" in said(log_early)
+    assert "cannot be told" in said(lambda run, *_: run.broadcast({1, 2}))
+    assert "no operation 'product'" in said(lambda run, *_: run.reduce(1, "product"))
+    assert "given a str" in said(lambda run, *_: run.reduce("a"))
+    with pytest.raises(InputError, match=r"share\(\) was called before protect"), hf.join() as run:
+        run.share([1], str)
 
 
 def test_epochs_whose_steps_are_counted_from_0(alone: Path) -> None:

@@ -1,7 +1,11 @@
-"""Which GPU a member computes on."""
+"""Which GPU a member computes on, and which rank it has."""
+
+import json
+from typing import Any
 
 import pytest
 
+from holdfast.run.wire import PlannedFault
 from holdfast.train.joining import gpu_of
 
 
@@ -20,3 +24,18 @@ def test_members_of_one_machine_have_a_gpu_each_as_far_as_they_go(
 ) -> None:
     found = [gpu_of(slot, slots, f"{node}/{nodes}", gpus) for node in range(nodes) for slot in range(slots)]
     assert found == [(number, is_shared) for number in expected]
+
+
+def test_rank_0_stays_one_process_as_long_as_it_lives(cluster: Any) -> None:
+    """Its neighbour's replacement does not take it over, nor does its own: the oldest of the others does."""
+    faults = [
+        PlannedFault(id=1, step=3, moment="reduce", rank=1),
+        PlannedFault(id=2, step=7, moment="lane", rank=0),
+    ]
+    result = cluster.train("plain", members=3, faults=faults)
+    assert (result.ending.outcome, result.struck) == ("completed", 2), result.said
+    ranks = {path.stem: json.loads(path.read_text())["ranks"] for path in result.folder.glob("*.json")}
+    assert ranks["n0.2"] == {str(step): 2 if step < 7 else 0 for step in range(1, 13)}
+    others = [rank for member, by_step in ranks.items() if member != "n0.2" for rank in by_step.values()]
+    assert 0 not in others
+    assert any("strikes n0.0 at step 7" in line for line in result.said)

@@ -37,6 +37,19 @@ def test_members_that_are_lost_replaced_and_return_leave_no_trace(cluster: Any, 
         assert str(loss) == str(alone.losses[step])
 
 
+def test_a_learning_rate_that_is_set_by_hand_is_protected(cluster: Any) -> None:
+    """As well as one of a scheduler: who takes a step over, or begins with the next one, has it too."""
+    alone = cluster.undisturbed("lr_by_hand")
+    faults = (
+        PlannedFault(id=1, step=3, moment="commit", rank=0),
+        PlannedFault(id=2, step=6, moment="lane", rank=1),
+    )
+    disturbed = cluster.train("lr_by_hand", members=2, faults=faults)
+    assert (disturbed.ending.outcome, disturbed.struck) == ("completed", 2), disturbed.said
+    assert disturbed.digest == alone.digest
+    assert alone.digest != cluster.train("lr_by_hand", steps=11).digest
+
+
 def test_infinite_losses_are_among_them(cluster: Any) -> None:
     """Or else `overflowing` proves nothing."""
     losses = [str(loss) for loss in cluster.undisturbed("overflowing").losses.values()]

@@ -1,13 +1,14 @@
 """Regrouping without a coordinator: members as threads, generations as a test says."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from holdfast.record.errors import InputError
 from holdfast.run import wire
 from holdfast.train import randomness
 from holdfast.train.gradients import Gradients
@@ -77,11 +78,14 @@ class ScriptedControl:
             self._board.published[generation, key] = value
             self._board.changed.notify_all()
 
-    def lookup(self, generation: int, key: str) -> bytes:
+    def lookup(self, generation: int, key: str, *, forming: bool = True) -> bytes:
         self._wait(lambda: (generation, key) in self._board.published or self._newer(generation) is not None)
         if (generation, key) not in self._board.published:
             raise Superseded
         return self._board.published[generation, key]
+
+    def forget(self, generation: int, keys: Sequence[str]) -> None:
+        """The others read it here."""
 
     def say(self, message: wire.FromWorker) -> None:
         self.said.append(message)
@@ -97,7 +101,7 @@ class ScriptedControl:
     def strike(self, step: int, moment: wire.Moment, rank: int, size: int) -> None:
         pass
 
-    def finished(self, step: int, digest: str, present: int) -> wire.Generation | None:
+    def finished(self, message: wire.Finished, present: int) -> wire.Generation | None:
         """The first to be through is joined by another; then both are done."""
         self.finishes += 1
         if self.member == "a" and self.finishes == 1:
@@ -183,6 +187,46 @@ def test_a_member_knows_how_many_nodes_there_are_and_how_often_the_run_has_faile
     first, second = together(2, take_part)
     assert first == [(2, 0), (1, 1), (1, 1), (1, 2)]
     assert second == [(2, 0)]
+
+
+@pytest.mark.parametrize("stray", [0, 1])
+def test_a_collective_that_others_went_past_without_calling_it_is_told(
+    together: Together, stray: int
+) -> None:
+    """As in `if run.is_main: run.barrier()`. A newcomer that begins with the next step is no such member."""
+    board = Board()
+    board.open("a", "b", "c")
+    building = threading.Lock()
+
+    def take_part(group: Any) -> str:
+        with building:
+            member = Member("abc"[group.rank], board, group)
+        seat = member.seat
+        seat.regroup()
+        seat.minutes.enter(9)
+        seat.minutes.begin_step()
+        if group.rank < 2:  # c takes the step over, from the others' memory
+            seat.committed(1, 0.5, 0.1, None)
+        if group.rank != stray and group.rank < 2:
+            seat.minutes.enter(9)
+            seat.minutes.begin_step()
+        if group.rank == 2:
+            seat.minutes.enter(9)
+        with board.changed:
+            if len(board.generations) == 1:
+                board.open("a", "b", "c")
+        seat.regroup()
+        if group.rank != stray:
+            return ""
+        with pytest.raises(InputError) as raised:
+            member.loop.meeting.barrier()
+        return raised.value.told
+
+    told = together(3, take_part)[stray]
+    names = "ab" if stray == 0 else "ba"
+    assert f"{names[0]} called run.barrier() at test_seat.py:" in told
+    assert f"after step 1; {names[1]} did not, and has gone on" in told
+    assert "if run.is_main:" in told
 
 
 def test_what_is_drawn_outside_lanes_does_not_depend_on_the_lanes_before() -> None:

@@ -58,7 +58,7 @@ class Move:
     def __call__(self, group: Any, loss: float | None = 0.5) -> Any:
         state = self._states[group.rank]
         if group.rank in self._route.sources:
-            serving = transfer.send(group, self._route, state, 7, loss)
+            serving = transfer.send(group, self._route, state, 7, transfer.Numbers(loss=loss))
             for receiver in self._route.receivers:
                 self._told[group.rank, receiver].put(self._spoil(serving.header))
             return serving
@@ -76,7 +76,7 @@ def test_everything_arrives(together: Together, loss: float | None) -> None:
     move = Move(states)
     _, header = together(2, lambda group: move(group, loss))
     assert header.version == 7
-    assert repr(header.loss) == repr(loss)
+    assert repr(header.numbers.loss) == repr(loss)
     assert states[1].digest() == states[0].digest() == before
 
 

@@ -45,6 +45,8 @@ def test_what_is_missing_is_dealt_once_and_nothing_held_is_dealt_again(
     dealt = tree.deal_missing(lanes, held)
     everything = sorted([*(lane for own in dealt for lane in own), *(lane for own in held for lane in own)])
     assert everything == list(range(lanes))
+    missing = sum(map(len, dealt))
+    assert max(map(len, dealt)) == -(-missing // members)  # or the step ends later than it could
 
 
 def test_with_nothing_held_the_missing_are_dealt_as_always() -> None:
@@ -52,6 +54,19 @@ def test_with_nothing_held_the_missing_are_dealt_as_always() -> None:
     assert tree.deal_missing(16, [frozenset()] * 3) == tuple(tuple(share) for share in shares)
 
 
-def test_a_replacement_gets_what_the_lost_member_had() -> None:
-    held = [frozenset({0, 1}), frozenset[int](), frozenset({4, 5}), frozenset({6, 7})]
-    assert tree.deal_missing(8, held) == ((), (2, 3), (), ())
+def test_a_lost_members_lanes_are_shared_out_to_all() -> None:
+    """Its replacement would compute them one after the other while everybody else waits."""
+    done, nothing = frozenset({0, 1, 2, 3}), frozenset[int]()
+    assert tree.deal_missing(8, [done, nothing]) == ((6, 7), (4, 5))
+    four = [frozenset({0, 1}), nothing, frozenset({4, 5}), frozenset({6, 7})]
+    assert tree.deal_missing(8, four) == ((3,), (2,), (), ())
+
+
+def test_who_has_own_lanes_left_gets_fewer_of_others() -> None:
+    held = [frozenset({0, 1, 2, 3}), frozenset({4}), frozenset[int](), frozenset({12, 13, 14, 15})]
+    assert tree.deal_missing(16, held) == ((7, 10), (5, 6), (8, 9), (11,))
+
+
+def test_a_lane_each_goes_to_the_replacement_whole() -> None:
+    held = [frozenset({0}), frozenset[int](), frozenset({2}), frozenset({3})]
+    assert tree.deal_missing(4, held) == ((), (1,), (), ())

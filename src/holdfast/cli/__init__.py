@@ -19,7 +19,9 @@ _HOLDFAST = LazyGroup(
     "holdfast.cli",
     {
         "run": "Run a training script on one or more nodes and keep it going.",
+        "replace": "Give a member's place in a live run to another process.",
         "chaos": "Inject a fault into a live run, on purpose.",
+        "checkpoint": "List a run's checkpoints; export one to safetensors or torch.",
         "import": "Take in what happened: journals, schedulers' and trackers' logs, tables.",
         "runs": "List the runs in the store.",
         "report": "Show where every GPU-second of a run went.",

@@ -5,15 +5,14 @@ import secrets
 
 import click
 
+from holdfast.cli.operator import asked
 from holdfast.cli.record import home, json_option
 from holdfast.cli.terminal import print_json, printable
 from holdfast.record.errors import HoldfastError
-from holdfast.run.dial import dial
 from holdfast.run.endpoint import find_endpoint
-from holdfast.run.wire import Answer, FaultKind, Strike
+from holdfast.run.wire import FaultKind, Strike
 
 FOR_S = 3.0
-ANSWER_WAIT_S = 10.0
 
 
 @click.command("chaos")
@@ -37,28 +36,10 @@ def command(run: str, fault: FaultKind, target: str, for_s: float, seed: int | N
     """
     seed = secrets.randbits(32) if seed is None else seed
     strike = Strike(fault=fault, target=target, seed=seed, for_s=for_s)
-    answer = asyncio.run(_struck(run, strike))
+    answer = asyncio.run(asked(find_endpoint(home(), run), run, strike))
     if not answer.ok:
         raise HoldfastError(f"Nothing was struck: {answer.sentence}.")
     if as_json:
         print_json(answer)
     else:
         click.echo(printable(answer.sentence))
-
-
-async def _struck(run: str, strike: Strike) -> Answer:
-    endpoint = find_endpoint(home(), run)
-    connection = await dial(endpoint.host, endpoint.port, endpoint.token, role="operator")
-    try:
-        connection.send(strike)
-        async with asyncio.timeout(ANSWER_WAIT_S):
-            answer = await connection.receive()
-    except TimeoutError:
-        raise HoldfastError(
-            f"The run {run!r} does not answer.", hint="Its `holdfast run` may be suspended."
-        ) from None
-    finally:
-        await connection.close()
-    if not isinstance(answer, Answer):
-        raise HoldfastError(f"The run {run!r} ended before it could be struck.")
-    return answer

@@ -148,7 +148,8 @@ def _told(event: KnownEvent) -> dict[str, object]:
 
 
 def _is_told(name: str, value: object) -> bool:
-    return name not in _ENVELOPE and value not in (None, "", ())
+    is_none = value in (None, "", ()) or (name, value) == ("survived_errors", 0)
+    return name not in _ENVELOPE and not is_none
 
 
 def _value(name: str, value: object) -> str:

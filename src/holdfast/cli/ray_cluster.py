@@ -35,6 +35,12 @@ CONNECT_S_MAX = 90
 """Until whoever accepted it has to be a Ray cluster that has taken us in. That takes one to four seconds. A
 head node with busy cores takes more than 25 to start the process that serves us, and Ray 21 to say that a
 token is missing."""
+ATTEMPTS_MAX = 3
+"""How often we ask a head node for a process that serves us. Ray's proxy forks it while gRPC is busy in other
+threads, and now and then the child dies or hangs (ray-project/ray#63202): another one is well."""
+RECONNECT_S_MAX = 5
+"""How long a head node keeps a lost client's place. It does so, too, for one that it failed to serve, and Ray
+waits for that before it tells us: with its 30 s there would be no time to ask again."""
 ADDRESS_HINT = (
     "Name it as HOST:6379 or `auto` on a machine of the cluster, or ray://HOST:10001 from elsewhere."
 )
@@ -136,14 +142,10 @@ def _drive(lifeline: Connection, says: Connection, tasks: Sequence[Task], addres
 
 def _played_remotely(tasks: Sequence[Task], address: str) -> Iterator[list[Figures]]:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ.setdefault("RAY_CLIENT_RECONNECT_GRACE_PERIOD", str(RECONNECT_S_MAX))
     import ray
 
-    try:
-        ray.init(address=address, log_to_driver=False)
-    except Exception as error:  # Ray has no one class for what may be wrong.
-        raise InputError(
-            f"Ray cannot connect to {address}: {_first_line(error)}", hint=CONNECT_HINT
-        ) from None
+    _connect(ray, address)
     yield []
     try:
         _require_same_version(ray)
@@ -159,6 +161,23 @@ def _played_remotely(tasks: Sequence[Task], address: str) -> Iterator[list[Figur
         ) from None
     finally:
         ray.shutdown()
+
+
+def _connect(ray: Any, address: str) -> None:
+    for attempt in range(1, ATTEMPTS_MAX + 1):
+        try:
+            ray.init(address=address, log_to_driver=False)
+            return
+        except ConnectionAbortedError as error:  # by the head node, with its traceback
+            if attempt == ATTEMPTS_MAX:
+                reason = str(error).strip().splitlines()[-1]
+                raise InputError(
+                    f"The head node at {address} did not serve us, {attempt} times: {reason}", hint=LOGS_HINT
+                ) from None
+        except Exception as error:  # Ray has no one class for what may be wrong.
+            raise InputError(
+                f"Ray cannot connect to {address}: {_first_line(error)}", hint=CONNECT_HINT
+            ) from None
 
 
 def _require_same_version(ray: Any) -> None:

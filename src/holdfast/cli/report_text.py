@@ -70,6 +70,9 @@ def _head(console: Console, told: Report) -> None:
     length = wording.duration(told.last_ns - told.first_ns)
     gpus = wording.many(told.gpus, "GPU")
     console.print(f"{wording.span(told.first_ns, told.last_ns)}, {length}, {gpus}")
+    if (ended := told.ended) is not None:
+        words = wording.ending(ended.outcome, ended.reason, ended.survived_errors)
+        console.print(printable(words), style="red" if ended.outcome == "failed" else "")
     console.print()
 
 

@@ -4,9 +4,11 @@ import os
 import re
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Iterator
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
@@ -14,15 +16,20 @@ from typing import Any
 import click
 import msgspec
 
-from holdfast.cli.record import Verb, home
+from holdfast.cli import torchrun
+from holdfast.cli.record import home
 from holdfast.record.errors import InputError
 from holdfast.run.chaos import read_plan
-from holdfast.run.launcher import Display, Order, launch
+from holdfast.run.launcher import SIGNALS, Display, Order, launch
+from holdfast.run.output import Stream, View
 from holdfast.run.state import Policy
+from holdfast.run.visible import too_few
 from holdfast.run.wire import PlannedFault
 
 DEFAULT_PORT = 29400
 """torchrun's, for an endpoint without one."""
+WAIT_S = 600.0
+GRACE_S = 10.0
 RUN_CHARS_MAX = 100
 SUFFIX_BYTES = 3
 NVIDIA_SMI_WAIT_S = 30
@@ -46,15 +53,24 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     run: str | None
     warm: int
     max_restarts: int
-    wait_s: float
+    wait_s: float | None
+    rdzv_conf: str
+    shutdown_timeout: int | None
+    signals_to_handle: str | None
+    standalone: bool
     is_module: bool
     no_python: bool
+    run_path: bool
     checkpoints: Path | None
     checkpoint_every: int | None
     log_dir: Path | None
     role: str
     redirects: str
     tee: str
+    local_ranks_filter: str
+    duplicate_stdout_filters: str | None
+    duplicate_stderr_filters: str | None
+    virtual_local_rank: bool
     chaos: str | None
     seed: int | None
     team: str
@@ -62,11 +78,6 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     metrics_port: int | None
     size: Path | None
     live: bool
-
-
-def _without_effect(name: str, why: str, **settings: Any) -> Callable[[Verb], Verb]:
-    """A flag of torchrun's that asks for nothing that is not so anyway."""
-    return click.option(name, expose_value=False, help=f"Accepted, without effect: {why}", **settings)
 
 
 @click.command(
@@ -78,13 +89,13 @@ def _without_effect(name: str, why: str, **settings: Any) -> Callable[[Verb], Ve
 )
 @click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@click.option(
+@torchrun.option(
     "--nproc-per-node",
     default="1",
     metavar="N",
     help="Members of a node: a number, gpu, cpu or auto.  [default: 1]",
 )
-@click.option(
+@torchrun.option(
     "--nnodes",
     metavar="N|MIN:MAX",
     help="Nodes of the run; with a range it goes on with as few as MIN.  [default: 1:NODES]",
@@ -96,15 +107,17 @@ def _without_effect(name: str, why: str, **settings: Any) -> Callable[[Verb], Ve
     metavar="N",
     help="Nodes to have on this machine, each with an agent.  [default: 1]",
 )
-@click.option(
+@torchrun.option(
     "--coordinator",
     "--rdzv-endpoint",
+    by="--rdzv-endpoint",
     metavar="HOST:PORT",
     help="Where the run's nodes meet; the same on all of them. The node that HOST is holds it.",
 )
-@click.option(
+@torchrun.option(
     "--run",
     "--rdzv-id",
+    by="--rdzv-id",
     metavar="NAME",
     help="The run's name in the record.  [default: from the script's name]",
 )
@@ -115,7 +128,7 @@ def _without_effect(name: str, why: str, **settings: Any) -> Callable[[Verb], Ve
     metavar="N",
     help="Processes a node keeps ready to step in.  [default: 1]",
 )
-@click.option(
+@torchrun.option(
     "--max-restarts",
     type=click.IntRange(min=0),
     default=3,
@@ -126,12 +139,11 @@ def _without_effect(name: str, why: str, **settings: Any) -> Callable[[Verb], Ve
     "--wait",
     "wait_s",
     type=click.FloatRange(min=0),
-    default=600.0,
     metavar="S",
     help="The longest to wait for nodes.  [default: 600]",
 )
-@click.option("-m", "--module", "is_module", is_flag=True, help="SCRIPT is a module, as with python -m.")
-@click.option("--no-python", is_flag=True, help="SCRIPT is a program of its own.")
+@torchrun.option("-m", "--module", "is_module", is_flag=True, help="SCRIPT is a module, as with python -m.")
+@torchrun.option("--no-python", is_flag=True, help="SCRIPT is a program of its own.")
 @click.option(
     "--checkpoints",
     type=click.Path(path_type=Path),
@@ -144,7 +156,7 @@ def _without_effect(name: str, why: str, **settings: Any) -> Callable[[Verb], Ve
     metavar="STEPS",
     help="How often.  [default: by cost, and at most every 10 s]",
 )
-@click.option(
+@torchrun.option(
     "--log-dir",
     type=click.Path(path_type=Path),
     metavar="DIR",
@@ -174,27 +186,87 @@ def _without_effect(name: str, why: str, **settings: Any) -> Callable[[Verb], Ve
     help="The model, its layout and its data loader (TOML), to be checked before anything starts.",
 )
 @click.option("--live/--no-live", default=False, help="Show the run while it goes.  [default: --no-live]")
-@click.option("--node-rank", type=click.IntRange(min=0), metavar="R", help="Names this node nR.")
-@click.option("--master-addr", metavar="HOST", help="The coordinator's host, if --coordinator is not given.")
-@click.option("--master-port", type=click.IntRange(0, 65535), metavar="PORT", help="And its port.")
-@click.option(
+@torchrun.option("--node-rank", type=click.IntRange(min=0), metavar="R", help="Names this node nR.")
+@torchrun.option(
+    "--master-addr", metavar="HOST", help="The coordinator's host, if --coordinator is not given."
+)
+@torchrun.option("--master-port", type=click.IntRange(0, 65535), metavar="PORT", help="And its port.")
+@torchrun.option(
     "--local-addr",
     metavar="ADDRESS",
     help="Where the other nodes reach this one, if that cannot be told from here.",
 )
-@click.option("--role", default="default", metavar="NAME", help="ROLE_NAME in the members' environment.")
-@click.option("-t", "--tee", default="0", metavar="N", help="All output is shown, and with --log-dir kept.")
-@click.option("-r", "--redirects", default="0", metavar="N", help="Only 0: output is always shown.")
-@click.option(
+@torchrun.option("--role", default="default", metavar="NAME", help="ROLE_NAME in the members' environment.")
+@torchrun.option(
+    "-t",
+    "--tee",
+    default="0",
+    metavar="N|R:N,...",
+    help="Write streams to files and show them: 1 stdout, 2 stderr, 3 both; or by local rank, 0:3,1:2.",
+)
+@torchrun.option(
+    "-r",
+    "--redirects",
+    default="0",
+    metavar="N|R:N,...",
+    help="Write streams to files and do not show them; as --tee.",
+)
+@torchrun.option(
+    "--local-ranks-filter", default="", metavar="R,...", help="Show only what these local ranks print."
+)
+@torchrun.option(
+    "--duplicate-stdout-filters",
+    metavar="WORD,...",
+    help="Write shown lines with one of these words to filtered_stdout.log, too.",
+)
+@torchrun.option("--duplicate-stderr-filters", metavar="WORD,...", help="The same of stderr.")
+@torchrun.option(
+    "--virtual-local-rank",
+    is_flag=True,
+    help="LOCAL_RANK is 0 in every member, and its GPU the only one that it sees.",
+)
+@torchrun.option(
+    "--shutdown-timeout",
+    type=click.IntRange(min=0),
+    variables=("TORCH_ELASTIC_SHUTDOWN_TIMEOUT",),
+    metavar="S",
+    help="From SIGTERM to SIGKILL, for members that are to end.  [default: 10]",
+)
+@torchrun.option(
+    "--signals-to-handle",
+    metavar="NAME,...",
+    help="Signals that end the run.  [default: SIGINT,SIGTERM,SIGHUP]",
+)
+@torchrun.option(
+    "--rdzv-conf",
+    default="",
+    metavar="KEY=VALUE,...",
+    help="join_timeout is --wait; other keys have no effect.",
+)
+@torchrun.option("--standalone", is_flag=True, help="On this machine alone, whatever else says where.")
+@torchrun.option("--run-path", is_flag=True, help="SCRIPT is a file for Python; overrides --no-python.")
+@torchrun.option(
     "--rdzv-backend",
     expose_value=False,
     type=click.Choice(["c10d", "static"]),
     default="c10d",
     help="Either means the same: the nodes meet at the coordinator.",
 )
-@_without_effect("--standalone", "a run without --coordinator stands alone.", is_flag=True)
-@_without_effect("--monitor-interval", "an exit is seen at once.", type=float, metavar="S")
-@_without_effect("--start-method", "every member is a program of its own.", metavar="METHOD")
+@torchrun.without_effect("--monitor-interval", "an exit is seen at once.", type=float, metavar="S")
+@torchrun.without_effect(
+    "--start-method",
+    "every member is a program of its own.",
+    type=click.Choice(["spawn", "fork", "forkserver"]),
+)
+@torchrun.without_effect("--event-log-handler", "what happens is in the record.", metavar="NAME")
+@torchrun.refused(
+    "--logs-specs", "members' output is read by their agent", "Use --tee, --redirects and --log-dir."
+)
+@torchrun.refused(
+    "--numa-binding",
+    "members are not bound to CPUs",
+    "Start the script with --no-python and numactl, or let it bind itself.",
+)
 def command(**flags: Any) -> int:
     """Run SCRIPT with its ARGUMENTS on one or more nodes, as torchrun would, and keep it going.
 
@@ -203,7 +275,11 @@ def command(**flags: Any) -> int:
     --coordinator and $HOLDFAST_TOKEN.
     """
     given = msgspec.convert(flags, _Flags)
-    order = _order(given)
+    order = order_of(given)
+    if order.log_directory is None and _wants_files(given):
+        made = Path(tempfile.mkdtemp(prefix="holdfast_"))
+        click.echo(f"holdfast: log files are in {made / order.policy.run}", err=True)
+        order = msgspec.structs.replace(order, log_directory=made)
     for doubt in _doubts(given, order.policy):
         click.echo(f"holdfast: {doubt}", err=True)
     return launch(order, _display() if given.live else None)
@@ -234,20 +310,28 @@ def _display() -> Display:
     return show
 
 
-def _order(given: _Flags) -> Order:
-    _refuse_what_cannot_be(given)
+def order_of(given: _Flags) -> Order:
+    """What the flags ask for."""
     command = _command(given)
     nodes_min, nodes_max = _node_range(given)
+    slots = _slots(given.nproc_per_node)
+    if given.virtual_local_rank and too_few(os.environ, given.nodes * slots):
+        raise InputError(
+            f"--virtual-local-rank gives a GPU to each of {given.nodes * slots} members; "
+            f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']} has fewer.",
+            hint="Start fewer members, or leave the flag out.",
+        )
     plan, storm_per_min = _chaos(given.chaos)
     policy = Policy(
         run=_run_name(given),
         team=given.team,
-        slots=_slots(given.nproc_per_node),
+        slots=slots,
         nodes_min=nodes_min,
         nodes_max=nodes_max,
         warm=given.warm,
         max_restarts=given.max_restarts,
-        wait_s=given.wait_s,
+        wait_s=_wait_s(given),
+        grace_s=GRACE_S if given.shutdown_timeout is None else float(given.shutdown_timeout),
         faults=plan,
     )
     return Order(
@@ -257,37 +341,66 @@ def _order(given: _Flags) -> Order:
         home=home().absolute(),
         nodes=given.nodes,
         node_rank=given.node_rank,
-        coordinator=_place(given),
+        coordinator=_place(given, nodes_max),
         token=os.environ.get("HOLDFAST_TOKEN", ""),
         checkpoints=given.checkpoints,
         checkpoint_every=given.checkpoint_every,
         address=given.local_addr or "",
         role=given.role,
-        log_directory=given.log_dir,
+        log_directory=None if _is_nowhere(given.log_dir) else given.log_dir,
+        view=_view(given, slots),
+        is_virtual=given.virtual_local_rank,
+        signals=_signals(given.signals_to_handle),
         storm_per_min=storm_per_min,
         seed=secrets.randbits(32) if given.seed is None else given.seed,
         metrics=None if given.metrics_port is None else (given.metrics_host, given.metrics_port),
     )
 
 
-def _refuse_what_cannot_be(given: _Flags) -> None:
-    if given.redirects != "0":
-        raise InputError(
-            "--redirects would hide what the members print, which is always shown.",
-            hint="With --log-dir DIR it is written to files as well.",
-        )
-    if given.tee != "0" and given.log_dir is None:
-        raise InputError("--tee needs a place for the files.", hint="Give it with --log-dir DIR.")
-    if given.is_module and given.no_python:
-        raise InputError("--module and --no-python exclude each other.", hint="Leave one of them out.")
+def _view(given: _Flags, slots: int) -> View:
+    """What of the members' output is shown."""
+    redirects = torchrun.streams_of("--redirects", given.redirects, slots)
+    tee = torchrun.streams_of("--tee", given.tee, slots)
+    ranks = torchrun.ranks_of(given.local_ranks_filter)
+    if _is_nowhere(given.log_dir):  # with torchrun that undoes whatever else is said about output
+        return View()
+    copied: dict[Stream, tuple[str, ...]] = {
+        "stdout": torchrun.filters_of(given.duplicate_stdout_filters),
+        "stderr": torchrun.filters_of(given.duplicate_stderr_filters),
+    }
+    shown = torchrun.view(slots, redirects=redirects, tee=tee, ranks=ranks)
+    return msgspec.structs.replace(shown, copied={name: words for name, words in copied.items() if words})
+
+
+def _wants_files(given: _Flags) -> bool:
+    """Whether output is to be in files, though nothing says where."""
+    asked = (given.redirects, given.tee) != ("0", "0")
+    return given.log_dir is None and (
+        asked or bool(given.duplicate_stdout_filters or given.duplicate_stderr_filters)
+    )
+
+
+def _is_nowhere(directory: Path | None) -> bool:
+    return directory == Path(os.devnull)
+
+
+def _signals(text: str | None) -> tuple[signal.Signals, ...]:
+    return SIGNALS if text is None else torchrun.signals_of(text)
+
+
+def _wait_s(given: _Flags) -> float:
+    conf_s = torchrun.wait_s_of(given.rdzv_conf)
+    return next((wait_s for wait_s in (given.wait_s, conf_s) if wait_s is not None), WAIT_S)
 
 
 def _command(given: _Flags) -> tuple[str, ...]:
     python = (sys.executable, "-u")
-    if given.is_module:
+    if given.is_module and given.no_python and not given.run_path:
+        raise InputError("--module and --no-python exclude each other.", hint="Leave one of them out.")
+    if given.is_module and not given.run_path:
         _check_module(given.script)
         return (*python, "-m", given.script, *given.arguments)
-    if given.no_python:
+    if given.no_python and not given.run_path:
         if shutil.which(given.script) is None:
             raise InputError(
                 f"There is no program {given.script}.", hint="It must be executable, and named by its path."
@@ -357,14 +470,16 @@ def _node_range(given: _Flags) -> tuple[int, int]:
     return least, most
 
 
-def _place(given: _Flags) -> tuple[str, int] | None:
+def _place(given: _Flags, nodes_max: int) -> tuple[str, int] | None:
     """Where the coordinator should be; None: on this machine, at a port of its choice."""
+    if given.standalone:
+        return None
     if given.coordinator is None:
-        if given.master_addr is None and given.master_port is None:
+        if given.master_port is None and (given.master_addr is None or nodes_max == 1):
             return None
         return (
             given.master_addr or "127.0.0.1",
-            DEFAULT_PORT if given.master_port is None else given.master_port,
+            torchrun.MASTER_PORT if given.master_port is None else given.master_port,
         )
     numbers = re.fullmatch(r"\[(.+)\](?::(\d{1,5}))?|([^:]+)(?::(\d{1,5}))?", given.coordinator)
     port = int(numbers[2] or numbers[4] or DEFAULT_PORT) if numbers else -1
@@ -380,13 +495,14 @@ def _slots(text: str) -> int:
     """How many members a node has; torchrun's words for it mean the same."""
     if text.isascii() and text.isdigit() and int(text) > 0:
         return int(text)
+    cpus = len(os.sched_getaffinity(0))
     if text == "cpu":
-        return len(os.sched_getaffinity(0))
+        return cpus
     if text in ("gpu", "auto"):
         gpus = _gpus()
         if text == "gpu" and not gpus:
             raise InputError("This node has no GPU that nvidia-smi lists.", hint="Give a number.")
-        return gpus or 1
+        return gpus or cpus
     raise InputError(f"--nproc-per-node {text} is no number of members.", hint="Write 8, gpu, cpu or auto.")
 
 

@@ -209,6 +209,7 @@ def _template() -> Template:
         usd_cell=wording.usd_cell,
     )
     environment.globals.update(
+        ending=wording.ending,
         layer_amounts=_layer_amounts,
         many=wording.many,
         origins=wording.ORIGINS,

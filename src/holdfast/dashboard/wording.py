@@ -77,6 +77,12 @@ def many(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def ending(outcome: str, reason: str, survived_errors: int) -> str:
+    """How a run ended: `Failed: SIGKILL`, `Completed with 2 survived errors`."""
+    survived = f" with {many(survived_errors, 'survived error')}" if survived_errors else ""
+    return opening(outcome) + survived + (f": {reason}" if reason else "")
+
+
 def percent(ratio: float | None) -> str:
     """A ratio, 0 to 1, with one decimal."""
     if ratio is None:

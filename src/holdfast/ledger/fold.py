@@ -212,6 +212,7 @@ class Fold:
         self.held_up: list[HeldUp] = []
         self.instrumented = False  # whether the run ever told what it does, beyond starting and ending
         self.ended = False
+        self.ending: RunEnded | None = None  # the last one, unless the run went on after it
         self.loaded_step_min: int | None = None
         self.saves = Saves()
         self._calm = False  # see `_is_calm`
@@ -303,6 +304,7 @@ class Fold:
 
     def _ended(self, event: RunEnded) -> None:
         accounts = self.accounts
+        self.ending = self.ending or event
         if not accounts.is_up:
             return
         if event.outcome == "failed":
@@ -340,6 +342,7 @@ class Fold:
         accounts.alarm = None
         self.counts.launches += 1
         self.ended = False
+        self.ending = None
         self._launch = Launch(size_gpus=gpus, is_last=self._launch.is_last)
         self.members.start(gpus)
         self._reshape()

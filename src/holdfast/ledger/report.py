@@ -7,7 +7,7 @@ tells. Rendering is for others.
 
 from collections.abc import Iterable
 from fractions import Fraction
-from typing import Literal
+from typing import Literal, Self
 
 import msgspec
 
@@ -27,7 +27,7 @@ from holdfast.ledger.references import (
 )
 from holdfast.ledger.tally import Tally, estimate_reference, split_key
 from holdfast.record.errors import InputError
-from holdfast.record.events import Severity
+from holdfast.record.events import Outcome, RunEnded, Severity
 
 _HOUR_NS = 3_600 * 10**9
 _OUTSIDE = (Category.IDLE, Category.SPARE, Category.DRAINED)
@@ -55,6 +55,24 @@ class Goodput(msgspec.Struct, frozen=True, kw_only=True):
     runtime: float | None
     program: float | None
     checkpoint_span: float | None
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run ended. survived_errors: how often its script failed on a member, and it went on without."""
+
+    outcome: Outcome
+    reason: str
+    survived_errors: int
+    ended_ns: int
+
+    @classmethod
+    def of(cls, event: RunEnded) -> Self:
+        return cls(
+            outcome=event.outcome,
+            reason=event.reason,
+            survived_errors=event.survived_errors,
+            ended_ns=event.occurred_ns,
+        )
 
 
 class Counted(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,11 +215,13 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The ledger of one run. `partition` sums to `paid_gpu_ns`, to the nanosecond.
 
     usd_per_gpu_hour: the mean of the prices that were recorded, over the GPU-hours they hold for.
+    ended: its last end; None where it has not ended, or went on after that.
     """
 
     run: str
     name: str
     team: str
+    ended: Ended | None
     first_ns: int
     last_ns: int
     elapsed_s: float
@@ -267,6 +287,7 @@ class _Reader:
             run=self.run,
             name=fold.declared.name,
             team=fold.declared.team,
+            ended=None if fold.ending is None else Ended.of(fold.ending),
             first_ns=self.accounts.first_ns,
             last_ns=max(0, self.accounts.now_ns),
             elapsed_s=self.elapsed_ns / 1e9,

@@ -80,10 +80,14 @@ class RunStarted(Event, frozen=True, kw_only=True, tag_field="kind", tag="run.st
 
 
 class RunEnded(Event, frozen=True, kw_only=True, tag_field="kind", tag="run.ended"):
-    """The attempt is over and its GPUs were given back (unless a `CostRate` says they are held)."""
+    """The attempt is over and its GPUs were given back (unless a `CostRate` says they are held).
+
+    survived_errors: how often the script failed on a member and the run went on without it.
+    """
 
     outcome: Outcome
     reason: str = ""
+    survived_errors: Count = 0
 
 
 class GenerationOpened(Event, frozen=True, kw_only=True, tag_field="kind", tag="generation.opened"):

@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import msgspec
 
@@ -69,13 +69,39 @@ _BAD_INPUT = (TypeError, ValueError, OverflowError, RecursionError, msgspec.Msgs
 _log = logging.getLogger(__name__)
 
 
+class Listener(Protocol):
+    """Whom a recorder tells how its storage fares, from a thread of its own. Must not raise, nor wait."""
+
+    def refused(self, error: Exception) -> None:
+        """The journal takes no more lines: they wait in the spool. Told once, until it takes them again."""
+
+    def accepted(self, dropped: int) -> None:
+        """The journal takes lines again. dropped: how many events did not fit into the spool so far."""
+
+    def left(self, size_bytes: int, path: Path) -> None:
+        """The recorder is closed, and what the journal did not take is still in this spool."""
+
+
+class Logged:
+    """Tells the log."""
+
+    def refused(self, error: Exception) -> None:
+        _log.warning("the journal cannot be written, so events wait in the spool: %s", error)
+
+    def accepted(self, dropped: int) -> None:
+        _log.warning("the journal can be written again; %d events were dropped", dropped)
+
+    def left(self, size_bytes: int, path: Path) -> None:
+        _log.warning("%d bytes of events stay in %s", size_bytes, path)
+
+
 class Recorder:
     """Writes events of this process into the journal `directory`. Threads may share it.
 
     A forked child never writes into its parent's spool: it opens one of its own, with a token of its own,
     when it first records. `spool_bytes` bounds the memory. Where `spool_directory` has no room for it, the
     spool goes into the journal's directory, and recording may then have to wait for storage. The journal's
-    readers look for spools in shared memory unless told otherwise.
+    readers look for spools in shared memory unless told otherwise. `listener` hears of storage that refuses.
     """
 
     _put: Callable[[bytes], bool]
@@ -89,6 +115,7 @@ class Recorder:
         spool_directory: Path = SHARED_MEMORY,
         spool_bytes: int = SPOOL_BYTES,
         rotate_bytes: int = ROTATE_BYTES,
+        listener: Listener | None = None,
     ) -> None:
         with contextlib.suppress(FileNotFoundError):  # the working directory is gone; opening will say so
             directory = directory.absolute()  # where it is now, wherever the process changes to
@@ -100,18 +127,23 @@ class Recorder:
         )
         self._run = run
         self._clock = clock or SystemClock()
+        self._listener = listener or Logged()
         self._closed = False
         self._begin()
         _recorders.add(self)
         self._open()
 
-    def record(self, kind: type[KnownEvent], **fields: Any) -> str:
+    def reserve(self) -> str:
+        """An id for an event that will be recorded later, so that others can name it as their cause now."""
+        return event_id(self._owner.token, next(self._counter))
+
+    def record(self, kind: type[KnownEvent], *, identity: str = "", **fields: Any) -> str:
         """Write down that something happened. Returns the event's id, for effects to name as their cause.
 
-        Id, source and time of recording are filled in, run and `occurred_ns` unless given. Never raises by
-        itself.
+        Id (unless one was reserved for it), source and time of recording are filled in, run and `occurred_ns`
+        unless given. Never raises by itself.
         """
-        identity = event_id(self._owner.token, next(self._counter))
+        identity = identity or event_id(self._owner.token, next(self._counter))
         try:
             clock = self._clock
             fields.setdefault("occurred_ns", clock.now_ns())
@@ -176,7 +208,7 @@ class Recorder:
 
     def _start_thread(self) -> None:
         _watch_process(os.getpid())
-        thread = _Thread(self._place, self._owner, self._take_spool, self._report_drops)
+        thread = _Thread(self._place, self._owner, self._take_spool, self._report_drops, self._listener)
         if self._thread is not None:
             return  # a signal handler has recorded meanwhile, and started one
         self._thread = thread
@@ -259,8 +291,10 @@ class _Thread:
         owner: Owner,
         hand_over: Callable[[Spool], None],
         report_drops: Callable[[], bool],
+        listener: Listener,
     ) -> None:
         self._place = place
+        self._listener = listener
         self._owner = owner
         self._hand_over = hand_over
         self._report_drops = report_drops
@@ -310,7 +344,7 @@ class _Thread:
             directory = self._place.directory.absolute()
             spool = self._create_spool(directory)
             journal = JournalWriter(directory, self._owner.token, self._place.rotate_bytes)
-            self._drain = _Drain(spool, journal, self._report_drops)
+            self._drain = _Drain(spool, journal, self._report_drops, self._listener)
             self._hand_over(spool)
         except Exception as error:
             self._give_up(error)
@@ -339,10 +373,14 @@ class _Thread:
 class _Drain:
     """Brings one spool into the journal, as far as storage lets it."""
 
-    def __init__(self, spool: Spool, journal: JournalWriter, report_drops: Callable[[], bool]) -> None:
+    def __init__(
+        self, spool: Spool, journal: JournalWriter, report_drops: Callable[[], bool], listener: Listener
+    ) -> None:
         self._spool = spool
         self._journal = journal
         self._report_drops = report_drops
+        self._listener = listener
+        self._is_refused = False
         self._sync_due_s = self._report_due_s = self._complaint_due_s = 0.0
 
     def run(self, stop: threading.Event) -> None:
@@ -372,12 +410,24 @@ class _Drain:
 
         A sync that fails is no reason to wait: its file was given up, and the next write begins another.
         """
-        healthy = self.attempt(
-            self._write_lines, "the journal cannot be written, so events wait in the spool"
-        )
+        healthy = self._write()
         self.attempt(self._sync, "the journal cannot be synced, so a new file is begun")
         self.attempt(self._report, "drops cannot be told of")
         return healthy
+
+    def _write(self) -> bool:
+        """Whether the journal takes lines; the listener hears where that changes."""
+        try:
+            self._write_lines()
+        except Exception as error:
+            if not self._is_refused:
+                self._is_refused = True
+                self._listener.refused(error)
+            return False
+        if self._is_refused:
+            self._is_refused = False
+            self._listener.accepted(self._spool.drops.total)
+        return True
 
     def _end(self) -> None:
         """The last rounds. The spool is removed only when all that was in it is on the disk."""
@@ -389,7 +439,7 @@ class _Drain:
         if synced and self._spool.pending_bytes == 0:
             self.attempt(self._remove_spool, "the empty spool stays")
         else:
-            _log.warning("%d bytes of events stay in %s", self._spool.pending_bytes, self._spool.path)
+            self._listener.left(self._spool.pending_bytes, self._spool.path)
         self.let_go()
 
     def _write_lines(self) -> None:

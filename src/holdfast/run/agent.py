@@ -1,6 +1,6 @@
 """The agent of a node: starts the script's processes, watches them and ends them as the coordinator says.
 
-It decides nothing. An exit is told the moment the kernel knows of it. Its workers die with it, and it dies
+It decides nothing. An exit is told the moment the kernel knows of it. Its workers die with it, and it ends
 with the launcher that started it, so a node is lost as a whole. `python -m holdfast.run.agent` is private to
 the launcher, which writes an `Assignment` to its stdin.
 """
@@ -19,16 +19,18 @@ import msgspec
 
 from holdfast.record.errors import HoldfastError
 from holdfast.record.kernel import Xid
+from holdfast.run import visible
 from holdfast.run.dial import Connection, dial
 from holdfast.run.handshake import Rejected, Unreachable
 from holdfast.run.kernel_log import KernelLog
-from holdfast.run.kin import adopt_orphans, children, die_with, reap
-from holdfast.run.output import LastWords, Printer
+from holdfast.run.kin import adopt_orphans, children, end_children, reap, wake_with
+from holdfast.run.output import LastWords, Printer, Stream, View
 from holdfast.run.wire import (
     CODE_DEVICE_FAILED,
     AgentJoined,
     EndNode,
     NodeBeat,
+    ShowWorker,
     StartWorker,
     StopWorker,
     StrikeNode,
@@ -36,13 +38,11 @@ from holdfast.run.wire import (
     WorkerExited,
     WorkerStarted,
 )
-from holdfast.run.worker import Program, Worker
+from holdfast.run.worker import Program, Worker, open_log
 
 BEAT_INTERVAL_S = 0.25
 END_WAIT_S = 5.0
 """How long killed processes may take to be gone; one that the kernel cannot end is left to it."""
-LEAVE_GRACE_S = 10.0
-"""What workers have between SIGTERM and SIGKILL when their node leaves a run that goes on."""
 NAMES_MAX = 64
 """So many nodes may be on one host: each tries one name after the other."""
 
@@ -62,7 +62,9 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     be started. checkpoints: the directory; checkpoint_every: so many steps. role: what torchrun calls so.
     address: where others reach this node; empty: as the way to the coordinator tells. log_directory: where to
     write the members' lines, too. local: which of the launcher's nodes this is, and how many they are: they
-    share this machine's GPUs.
+    share this machine's GPUs. view: what of the members' output is shown. is_virtual: a member sees no GPU
+    but its own. grace_s: what workers have between SIGTERM and SIGKILL when their node leaves a run that goes
+    on.
     """
 
     launcher: int
@@ -78,6 +80,9 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     address: str = ""
     log_directory: str = ""
     local: tuple[int, int] = (0, 1)
+    view: View = View()
+    is_virtual: bool = False
+    grace_s: float = 10.0
 
 
 def encoded(assignment: Assignment) -> bytes:
@@ -98,6 +103,7 @@ class Agent:
         self._loop = asyncio.get_running_loop()
         self._printer = Printer(on_room=self._resume_soon)
         self._kernel_log = KernelLog()
+        self._copies: dict[Stream, int] = {}
 
     async def serve(self) -> int:
         """Do what the coordinator says until it ends the node. Returns the exit code."""
@@ -112,13 +118,14 @@ class Agent:
         beating = asyncio.create_task(self._beat())
         obeying = asyncio.create_task(self._obey())
         self._loop.add_signal_handler(signal.SIGTERM, obeying.cancel)
+        self._watch_launcher(obeying)
         self._loop.add_signal_handler(signal.SIGCHLD, self._reap_orphans)
         try:
             await asyncio.wait([obeying])
             if not obeying.cancelled():
                 return obeying.result()
             await self._connection.close()  # the others go on without this node, from now on
-            await self._end_workers(LEAVE_GRACE_S)
+            await self._end_workers(self._assignment.grace_s)
             return 128 + signal.SIGTERM
         finally:
             beating.cancel()
@@ -126,6 +133,23 @@ class Agent:
             await self._connection.close()
             self._printer.close()
             self._kernel_log.close()
+
+    def _watch_launcher(self, obeying: asyncio.Task[int]) -> None:
+        """Without its launcher the node leaves the run, and nothing of it is left."""
+        try:
+            launcher = os.pidfd_open(self._assignment.launcher)
+        except ProcessLookupError:
+            obeying.cancel()
+            return
+
+        def gone() -> None:
+            self._loop.remove_reader(launcher)
+            os.close(launcher)
+            obeying.cancel()
+            for worker in self._workers.values():
+                worker.stop(0)
+
+        self._loop.add_reader(launcher, gone)
 
     async def _beat(self) -> None:
         while True:
@@ -137,6 +161,9 @@ class Agent:
             match message:
                 case StartWorker():
                     self._start(message)
+                case ShowWorker(member=member, slot=slot):
+                    if worker := self._workers.get(member):
+                        worker.show(slot)
                 case StopWorker(member=member, grace_s=grace_s):
                     if worker := self._workers.get(member):
                         worker.stop(grace_s)
@@ -150,21 +177,33 @@ class Agent:
         return EXIT_DISCONNECTED
 
     def _start(self, order: StartWorker) -> None:
-        directory = self._assignment.log_directory
-        program = Program(
-            command=self._assignment.command,
-            environment=self._environment(order),
-            log_directory=Path(directory) if directory else None,
-        )
+        assignment = self._assignment
+        directory = Path(assignment.log_directory) if assignment.log_directory else None
         try:
+            program = Program(
+                command=assignment.command,
+                environment=self._environment(order),
+                slot=order.slot,
+                is_muted=order.is_warm,
+                view=assignment.view,
+                copies=self._open_copies(directory) if directory else {},
+                log_directory=directory,
+            )
             worker = Worker(order.member, program, self._printer, partial(self._exited, order.member))
         except OSError as error:
-            what = error.filename or program.command[0]
+            what = error.filename or assignment.command[0]
             complaint = f"holdfast: {what} cannot be used: {error.strerror}."
             self._exited(order.member, EXIT_MISTAKE, LastWords(tail=(), complaint=complaint))
             return
         self._workers[order.member] = worker
         self._connection.send(WorkerStarted(member=order.member, pid=worker.pid))
+
+    def _open_copies(self, directory: Path) -> dict[Stream, int]:
+        """The files for lines that are picked out by a word, one for all members."""
+        for stream in self._assignment.view.copied.keys() - self._copies.keys():
+            directory.mkdir(parents=True, exist_ok=True)
+            self._copies[stream] = open_log(directory / f"filtered_{stream}.log")
+        return self._copies
 
     def _environment(self, order: StartWorker) -> dict[str, str]:
         assignment = self._assignment
@@ -179,7 +218,12 @@ class Agent:
             "HOLDFAST_CHECKPOINTS": assignment.checkpoints,
             "HOLDFAST_LOCAL_NODE": "{}/{}".format(*assignment.local),
             **({"HOLDFAST_CHECKPOINT_EVERY": str(every)} if every else {}),
+            **(self._virtual(order) if assignment.is_virtual else {}),
         }
+
+    def _virtual(self, order: StartWorker) -> dict[str, str]:
+        number = self._assignment.local[0] * self._assignment.slots + order.slot
+        return visible.virtual(os.environ, None if order.is_warm else number)
 
     def _exited(self, member: str, returncode: int, words: LastWords) -> None:
         worker = self._workers.get(member)
@@ -275,7 +319,7 @@ async def _serve(assignment: Assignment) -> int:
 def main() -> int:
     """What the launcher starts as a process of its own."""
     assignment = msgspec.convert(json.load(sys.stdin.buffer), Assignment)
-    die_with(assignment.launcher)
+    wake_with(assignment.launcher)
     adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher hears it and says what to do
     try:
@@ -285,6 +329,9 @@ def main() -> int:
     except HoldfastError as error:
         print(error.told, file=sys.stderr)
         return EXIT_MISTAKE
+    finally:
+        if os.getppid() != assignment.launcher:  # nobody else would adopt, and end, what workers have started
+            end_children()
 
 
 if __name__ == "__main__":

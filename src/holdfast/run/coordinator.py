@@ -25,13 +25,17 @@ from holdfast.run.state import (
     Disconnected,
     Effect,
     Ending,
+    Expect,
     FromMember,
     FromNode,
     Happening,
     Policy,
+    Print,
     Record,
+    ReplaceRequested,
     Reply,
     Say,
+    Severity,
     StopRequested,
     StrikeRequested,
     Tick,
@@ -51,6 +55,7 @@ from holdfast.run.wire import (
     Proof,
     Published,
     Refused,
+    Replace,
     Strike,
     frame,
     fresh_nonce,
@@ -80,12 +85,13 @@ _FROM_WORKER = get_args(FromWorker)
 class Coordinator:
     """One run's hub. Every method but `status` belongs to the thread of the loop in which it was started.
 
-    say: is given each line for the operator.
+    say: is given each line for the operator. `show`: is given a member and what it said last, to be printed.
     """
 
     def __init__(
         self, policy: Policy, token: str, recorder: Recorder, clock: Clock, say: Callable[[str], None]
     ) -> None:
+        self.show: Callable[[str, str], None] = lambda member, text: None
         self._token = token
         self._recorder = recorder
         self._clock = clock
@@ -134,9 +140,19 @@ class Coordinator:
         number = signal.Signals.__members__.get(reason)
         self.happened(StopRequested(reason, 1 if number is None else SIGNAL_CODE + number))
 
+    def tell(self, text: str, severity: Severity = "trouble") -> None:
+        """One line for the operator."""
+        self._happened.append(Happened(occurred_ns=self._clock.now_ns(), text=text, severity=severity))
+        self._say(text)
+
     def strike(self, strike: Strike) -> Answer:
         """Inject a fault now."""
         self.happened(StrikeRequested(strike))
+        return self._answer
+
+    def replace(self, replace: Replace) -> Answer:
+        """Have a member replaced, or say how that stands."""
+        self.happened(ReplaceRequested(replace))
         return self._answer
 
     async def close(self) -> None:
@@ -254,6 +270,8 @@ class Coordinator:
         role, name = connection.role, connection.name
         if role == "operator" and isinstance(message, Strike):
             connection.send(self.strike(message))
+        elif role == "operator" and isinstance(message, Replace):
+            connection.send(self.replace(message))
         elif role == "agent" and isinstance(message, _FROM_AGENT):
             self.happened(FromNode(name, message))
         elif role == "worker" and isinstance(message, _FROM_WORKER):
@@ -278,10 +296,12 @@ class Coordinator:
                     connection.abort()  # it may not read, and must not keep its name for as long as that
             case Record(event):
                 self._record(event)
+            case Expect(key):
+                self._ids[key] = self._recorder.reserve()
+            case Print(member, text):
+                self.show(member, text)
             case Say(text, severity):
-                occurred_ns = self._clock.now_ns()
-                self._happened.append(Happened(occurred_ns=occurred_ns, text=text, severity=severity))
-                self._say(text)
+                self.tell(text, severity)
             case Reply(answer):
                 self._answer = answer
             case Ending():
@@ -300,6 +320,10 @@ class Coordinator:
         arrive.
         """
         generation = self._state.round
+        if generation is not None and generation.at_boundary and generation.formed_ns is None:
+            stepping = self._state.stepping  # until the boundary comes, its members still talk to each other
+            if stepping is not None and message.generation == stepping.number:
+                generation = stepping
         if generation is None or message.generation != generation.number or sender not in generation.names:
             return
         data = frame(message)
@@ -310,7 +334,7 @@ class Coordinator:
     def _record(self, event: KnownEvent) -> None:
         """Write the event down, with the record's ids in place of the membership's keys."""
         causes = tuple(self._ids[key] for key in event.causes if key in self._ids)
-        identity = write_down(self._recorder, event, causes)
+        identity = write_down(self._recorder, event, causes, identity=self._ids.get(event.id, ""))
         if isinstance(event, StepCommitted):
             self._commits.append((event.occurred_ns, event.step))
         if event.id:

@@ -164,8 +164,10 @@ def _conclude(state: State, failing: Failing) -> None:
         reason = _mistake(state, failing, failure)
         if reason:
             ending.fail(state, reason, complaint=exit_.complaint)
-        elif not failure.step or failure.step > state.step_max:
+            return
+        if not failure.step or failure.step > state.step_max:
             state.device_failures += (failure,)
+    losses.survive(state, failing.member, exit_.complaint)
 
 
 def _words(message: WorkerExited | None) -> str:

@@ -5,22 +5,23 @@ from holdfast.record.events import ActionTaken, RunEnded
 from holdfast.run import processes
 from holdfast.run.state import Closing, Ending, Member, State, ToMembers, ToNode
 from holdfast.run.waits import EXIT_MARGIN_S, IDLE_S_MAX, ns
-from holdfast.run.wire import Dismissed, EndNode, Released
+from holdfast.run.wire import Dismissed, EndNode, Outcome, Released
 
 CODE_FAILED = 1
 CODE_MISTAKE = 2
 """What `holdfast` exits with for a user's mistake."""
 
 
-def complete(state: State, reason: str = "") -> None:
+def complete(state: State, outcome: Outcome = "completed", reason: str = "") -> None:
     """Training is through: release everybody. What the script does after it may take `IDLE_S_MAX`.
 
     Warm processes that were never needed have nothing to finish.
     """
+    state.print_held()
     state.closing = Closing(
-        end=Ending("completed", 0, reason), due_ns=state.now_ns + ns(IDLE_S_MAX), patience="leave"
+        end=Ending(outcome, 0, reason), due_ns=state.now_ns + ns(IDLE_S_MAX), patience="leave"
     )
-    state.out.append(ToMembers(_present(state), Released(outcome="completed")))
+    state.out.append(ToMembers(_present(state), Released(outcome=outcome)))
     for member in _running(state):
         if member.reached in ("started", "parked"):
             processes.stop(state, member, state.policy.grace_s)
@@ -32,6 +33,11 @@ def fail(state: State, reason: str, *, code: int = CODE_FAILED, complaint: str =
     _stop_all(state, Ending("failed", code, reason, complaint))
 
 
+def blame(state: State, sentence: str, hint: str) -> None:
+    """The user's mistake, in a run that got under way: members have the time to keep what there is."""
+    _stop_all(state, Ending("failed", CODE_MISTAKE, sentence, complaint(sentence, hint)))
+
+
 def refuse(state: State, sentence: str, hint: str) -> None:
     """The user's mistake: the members cannot take part, and `holdfast run` says why."""
     state.out.append(ToMembers(_present(state), Dismissed(sentence=sentence, hint=hint)))
@@ -40,7 +46,7 @@ def refuse(state: State, sentence: str, hint: str) -> None:
 
 def stop(state: State, reason: str, code: int) -> None:
     """The operator's wish; the second time, without grace."""
-    if state.closing is not None and state.closing.patience != "leave":
+    if state.closing is not None and not state.closing.is_released:
         state.closing.patience, state.closing.due_ns = "term", state.now_ns
         return
     state.say(f"stopping: {reason}")
@@ -56,7 +62,7 @@ def settle(state: State) -> None:
         _finish(state, ending.end)
         return
     is_late = state.now_ns >= ending.due_ns
-    if is_late and ending.patience == "leave":
+    if is_late and ending.is_released:
         names = ", ".join(member.name for member in _running(state))
         fail(state, f"{names} did not end within {IDLE_S_MAX:g} s after the training was complete")
     elif is_late:
@@ -75,6 +81,7 @@ def is_due(state: State) -> bool:
 
 
 def _stop_all(state: State, end: Ending) -> None:
+    state.print_held(but=end.complaint)
     grace_s = state.policy.grace_s
     state.closing = Closing(end=end, due_ns=state.now_ns + ns(grace_s + EXIT_MARGIN_S), patience="term")
     for member in _running(state):
@@ -92,7 +99,15 @@ def _present(state: State) -> tuple[str, ...]:
 
 def _finish(state: State, end: Ending) -> None:
     state.is_over = True
-    state.record(RunEnded(id="", occurred_ns=state.now_ns, outcome=end.outcome, reason=end.reason))
+    state.record(
+        RunEnded(
+            id="",
+            occurred_ns=state.now_ns,
+            outcome=end.outcome,
+            reason=end.reason,
+            survived_errors=state.survived.errors,
+        )
+    )
     last_word = EndNode(outcome=end.outcome, code=end.code, reason=end.reason)
     state.out.extend(ToNode(node, last_word) for node in state.nodes)
     state.out.append(end)

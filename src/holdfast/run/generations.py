@@ -4,12 +4,12 @@ It is announced at once but recorded only when it is formed: then it is known wh
 and the ledger sees the time in between as what it was, recovery.
 """
 
-import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from holdfast.record.events import ActionTaken, CheckpointLoaded, GenerationOpened, StepCommitted
-from holdfast.run import pacing, processes
+from holdfast.run import pacing, processes, replacing
+from holdfast.run.history import gist
 from holdfast.run.state import Round, State, ToMembers, Trouble
 from holdfast.run.wire import Generation
 
@@ -17,20 +17,24 @@ FATE_CHARS_MAX = 60
 """Of what a lost member died of, in the line of the generation: it was said in full a moment before."""
 WORDS_CHARS_MAX = 300
 """Of what broke a generation, in the words of whoever carries the tensors."""
-_NUMBERS = re.compile(r"\d+")
 
 
 def announce(
     state: State, survivors: Sequence[str], *, at_boundary: bool, because: Trouble | None = None
 ) -> None:
     """The next generation: the survivors, and those who are ready, as far as the lanes allow."""
-    newcomers = list(state.waiting)[: max(0, room(state))]
-    everyone = [state.members[name] for name in (*survivors, *newcomers)]
-    members = tuple(member.name for member in sorted(everyone, key=state.seat_of))
+    leaving = {old: new for old, new in replacing.ready(state).items() if at_boundary and old in survivors}
+    heirs = [*leaving.values()]
+    others = [name for name in state.waiting if name not in state.leaving.values()]
+    newcomers = others[: max(0, room(state))]
+    staying = [name for name in survivors if name not in leaving]
+    members = _ranked(state, staying, [*newcomers, *heirs])
     state.is_cut_short = state.is_cut_short and not newcomers
     for name in newcomers:
         del state.waiting[name]
         processes.record_active(state, state.members[name])
+    for name in heirs:
+        del state.waiting[name]
     state.generation += 1
     lost = () if state.round is None else tuple(state.round.lost)
     round_ = Round(
@@ -40,6 +44,7 @@ def announce(
         at_boundary=at_boundary,
         opened_ns=state.now_ns,
         because=because,
+        leaving=leaving,
     )
     if state.round is not None:
         _act(state, round_, lost, newcomers)
@@ -53,6 +58,23 @@ def announce(
         number=state.generation, members=members, at_boundary=at_boundary, faults=state.faults
     )
     state.out.append(ToMembers(members, announcement))
+    if leaving:  # they change over with the others, and then wait to be ended
+        state.out.append(ToMembers(tuple(leaving), announcement))
+
+
+def _ranked(state: State, survivors: Sequence[str], newcomers: Sequence[str]) -> tuple[str, ...]:
+    """In rank order: by seat, but the oldest first, so that rank 0 stays one process as long as it lives.
+
+    Of the survivors the one that came first is the oldest; of several that came together, the one with the
+    lowest rank before. At the start nobody is older, and seats decide.
+    """
+    everyone = sorted((*survivors, *newcomers), key=lambda name: state.seat_of(state.members[name]))
+    for name in newcomers:
+        state.members[name].since_generation = state.generation + 1
+    if not survivors:
+        return tuple(everyone)
+    oldest = min(survivors, key=lambda name: state.members[name].since_generation)
+    return (oldest, *(name for name in everyone if name != oldest))
 
 
 def room(state: State) -> int:
@@ -68,7 +90,7 @@ def broke(state: State, round_: Round) -> Trouble:
     trouble, before = round_.trouble, state.trouble
     if trouble is None:
         trouble = Trouble(member="a member", words="could not go on")
-    if before is not None and _gist(before.words) == _gist(trouble.words):
+    if before is not None and gist(before.words) == gist(trouble.words):
         trouble.times, trouble.is_said = before.times + 1, before.is_said
     state.trouble, state.setback = trouble, str(trouble)
     state.failed_ns = state.failed_ns or round_.broken_ns
@@ -83,26 +105,26 @@ def trouble_of(member: str, operation: str, reason: str) -> Trouble:
     return Trouble(member=member, words=f"could not {operation}: {told}")
 
 
-def _gist(words: str) -> str:
-    """Ports and addresses differ from one time to the next."""
-    return _NUMBERS.sub("#", words)
-
-
 def form(state: State, round_: Round) -> None:
     """Everybody regrouped: the generation goes on from the highest version that one of them had."""
     version = max(round_.regrouped.values())
     if version > state.step:
         _keep_late(state, round_, version)
     _record_loaded(state, round_, version)
+    if version < state.step or state.stepping is None:
+        _go_back(state, version)
     state.step = version
     _record_opened(state, round_, version)
     _say_formed(state, round_, version)
     round_.formed_ns = state.now_ns
+    if state.stepping is not None:
+        _note_hurt(state)
     state.stepping = round_
     pacing.begin(state, round_)
     state.lost_ns, state.failed_ns, state.causes = None, None, ()
     state.fates.clear()
     state.first_ns.clear()
+    state.print_held()
     for step in sorted(round_.tally):
         keep(state, round_, step)
 
@@ -117,12 +139,52 @@ def keep(state: State, round_: Round, step: int) -> None:
         return
     took_ns = state.now_ns - max(round_.formed_ns, state.committed_ns or 0)
     state.observed.note_step(took_ns // (step - state.step))
+    state.worked.note(step, took_ns)
     state.step, state.committed_ns = step, state.now_ns
     if step > state.step_max:  # what is done again after a rollback is no progress
         state.step_max, state.setbacks, state.setback, state.complaint = step, 0, "", ""
         state.trouble, state.device_failures = None, ()
     state.record(StepCommitted(id="", occurred_ns=state.now_ns, step=step))
     pacing.note(state)
+    if state.hurt is not None:
+        _say_recovered(state, round_, step)
+
+
+def _go_back(state: State, version: int) -> None:
+    """Nobody had the state: say what that costs. The very first generation only begins here."""
+    if state.stepping is not None:
+        steps = state.step - version
+        again = f"{steps} step{'s' * (steps > 1)} ({_duration(state.worked.since_ns(version))})"
+        where = f"the checkpoint at step {version}" if version else "the start"
+        state.say(
+            f"no member has the state: back to {where}; {again} will be computed again", severity="trouble"
+        )
+    state.worked.go_back(version)
+
+
+def _note_hurt(state: State) -> None:
+    """Recovery takes until all members have committed a step; it may take more than one generation."""
+    if state.hurt is None and state.lost_ns is not None:
+        state.hurt = (state.lost_ns, "loss")
+    elif state.hurt is None and state.failed_ns is not None:
+        state.hurt = (state.failed_ns, "failure")
+
+
+def _say_recovered(state: State, round_: Round, step: int) -> None:
+    assert state.hurt is not None
+    (since_ns, what), state.hurt = state.hurt, None
+    count = len(round_.members)
+    whose = "the only member" if count == 1 else f"all {count} members"
+    state.say(f"step {step} committed by {whose}, {(state.now_ns - since_ns) / 1e9:.2f} s after the {what}")
+
+
+def _duration(took_ns: int) -> str:
+    took_s = took_ns / 1e9
+    if took_s < 10:
+        return f"{took_s:.1f} s"
+    if took_s < 600:
+        return f"{took_s:.0f} s"
+    return f"{took_s / 60:.0f} min" if took_s < 36_000 else f"{took_s / 3600:.1f} h"
 
 
 def _keep_late(state: State, round_: Round, version: int) -> None:
@@ -155,6 +217,7 @@ def _record_opened(state: State, round_: Round, version: int) -> None:
     if round_.at_boundary:
         # The generation before went on until its last commit; the change began there.
         opened_ns = began_ns = max(round_.opened_ns, state.committed_ns or 0)
+    replacing.hand_over(state, round_, opened_ns)
     state.observed.note_form(state.now_ns - began_ns)
     gpus = max(state.gpus, state.seats, len(round_.members))
     state.record(
@@ -212,6 +275,7 @@ def _carry_over(before: Round, round_: Round) -> None:
 def _changes(state: State, round_: Round) -> str:
     """How it differs from the generation before, and why it had to."""
     parts = [f"{new} takes the place of {_fated(state, [old])}" for old, new in round_.replaced.items()]
+    parts += [f"{new} takes the place of {old} ({replacing.REASON})" for old, new in round_.leaving.items()]
     if round_.missing:
         parts.append(f"without {_fated(state, round_.missing)}")
     if round_.added:
@@ -232,6 +296,8 @@ def _reason(state: State, round_: Round) -> str:
     parts = [str(round_.because)] if round_.because is not None else []
     if lost:
         parts.append(f"lost: {_fated(state, lost)}")
+    if round_.leaving:
+        parts.append(f"replaced, {replacing.REASON}: {', '.join(round_.leaving)}")
     if round_.added:
         parts.append(f"joined: {', '.join(round_.added)}")
     return "; ".join(parts)
@@ -265,12 +331,6 @@ def _say_formed(state: State, round_: Round, version: int) -> None:
         where = "1 node" if nodes == 1 else f"{nodes} nodes"
         state.say(f"generation {round_.number}: {members} on {where}; step {version + 1} is next")
         return
-    goes_on = f"step {version + 1} goes on with {members}{_took(state)}"
-    state.say(f"generation {round_.number}: {_changes(state, round_)}; {goes_on}")
-
-
-def _took(state: State) -> str:
-    since_ns, what = state.lost_ns, "loss"
-    if since_ns is None:
-        since_ns, what = state.failed_ns, "failure"
-    return "" if since_ns is None else f", {(state.now_ns - since_ns) / 1e9:.2f} s after the {what}"
+    state.say(
+        f"generation {round_.number}: {_changes(state, round_)}; step {version + 1} goes on with {members}"
+    )

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import signal
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +11,11 @@ from pathlib import Path
 # linux/prctl.h
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+
+ORPHAN_GRACE_S = 1.0
+"""How long processes may outlive whoever they were started under, to clean up."""
+ORPHAN_KILL_S = 1.0
+ORPHAN_POLL_INTERVAL_S = 0.02
 
 _libc = ctypes.CDLL(None)
 
@@ -24,6 +30,13 @@ def die_with(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def wake_with(parent: int) -> None:
+    """Have the kernel wake this process, should it be stopped, as soon as `parent` is gone: it is to end what
+    it has started before it ends itself.
+    """
+    _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGCONT), 0, 0, 0)
+
+
 def adopt_orphans() -> None:
     """Become the parent of every descendant that loses its own, instead of the machine's first process."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -36,6 +49,24 @@ def children() -> frozenset[int]:
         with suppress(OSError):
             found.update(map(int, (task / "children").read_text(encoding="ascii").split()))
     return frozenset(found)
+
+
+def end_children() -> None:
+    """End every descendant, whatever session it is in: whoever loses its parent by this is adopted, and ended
+    as well. What cleans up after others, as the trackers of shared memory do, has a moment for it.
+    """
+    for child in children():
+        signal_process(child, signal.SIGKILL)
+    begun_s = time.monotonic()
+    while left := children():
+        reap(left)
+        waited_s = time.monotonic() - begun_s
+        if waited_s >= ORPHAN_GRACE_S + ORPHAN_KILL_S:
+            return  # the kernel cannot end them
+        if waited_s >= ORPHAN_GRACE_S:
+            for child in left:
+                signal_process(child, signal.SIGKILL)
+        time.sleep(ORPHAN_POLL_INTERVAL_S)
 
 
 def reap(pids: Iterable[int]) -> None:

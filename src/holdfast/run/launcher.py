@@ -6,10 +6,12 @@ the rest is removed here.
 """
 
 import asyncio
+import errno
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from holdfast.record.clock import Clock, SystemClock
 from holdfast.record.errors import HoldfastError, InputError
 from holdfast.record.journal import JOURNAL_DIRECTORY
 from holdfast.record.recorder import Recorder
+from holdfast.record.spool import SPOOL_BYTES
 from holdfast.run import kin
 from holdfast.run.agent import EXIT_DISCONNECTED, Assignment
 from holdfast.run.chaos import Storm
@@ -26,7 +29,7 @@ from holdfast.run.coordinator import Coordinator
 from holdfast.run.endpoint import Endpoint, reserved, run_directory
 from holdfast.run.handshake import Unreachable
 from holdfast.run.nodes import Node, Outlet, end_orphans
-from holdfast.run.output import STREAMS, Printer
+from holdfast.run.output import STREAMS, Printer, View
 from holdfast.run.site import Site, reach, survey
 from holdfast.run.state import Ending, FromMember, Happening, Policy, StrikeRequested
 from holdfast.run.status import Status
@@ -48,6 +51,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PATIENCE_SIGNALS = 2
 """After so many signals there is no more asking."""
 EXIT_FAILED = 1
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What the kernel says of a disk, a quota or a file that takes no more."""
 
 Display = Callable[[Callable[[], Status], Clock], AbstractContextManager[Outlet]]
 """Shows a run while the block lasts; the members print to its outlet."""
@@ -59,8 +64,10 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     policy: what the run is to be like if its coordinator is held here; is_named: its name was given, and not
     made up. command: the script, ready to be started. nodes: how many agents; node_rank: as torchrun counts.
     coordinator: where it should be; None: here, for this machine alone. token: empty where none is set.
-    checkpoints: None: in the run's own directory; checkpoint_every: None: by cost. storm_per_min: faults a
-    minute, from `seed`. metrics: the address and port to serve them at, where the coordinator is.
+    view: what of the members' output is shown. is_virtual: a member sees no GPU but its own. signals: what
+    ends the run. checkpoints: None: in the run's own directory; checkpoint_every: None: by cost.
+    storm_per_min: faults a minute, from `seed`. metrics: the address and port to serve them at, where the
+    coordinator is.
     """
 
     policy: Policy
@@ -76,6 +83,9 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     address: str = ""
     role: str = "default"
     log_directory: Path | None = None
+    view: View = View()
+    is_virtual: bool = False
+    signals: tuple[signal.Signals, ...] = SIGNALS
     storm_per_min: float = 0.0
     seed: int = 0
     metrics: tuple[str, int] | None = None
@@ -146,17 +156,21 @@ async def _hold(order: Order, site: Site, display: Display | None, voice: "_Voic
     """The run to its end, by its coordinator. `HoldfastError` where it cannot be begun here."""
     run, clock = order.policy.run, SystemClock()
     say = voice.say if display is None else _nothing
+    watch = _HomeWatch(order.home, voice)
     with (
         reserved(order.home, run) as publish,
-        Recorder(order.home / JOURNAL_DIRECTORY, run=run, clock=clock) as recorder,
+        Recorder(order.home / JOURNAL_DIRECTORY, run=run, clock=clock, listener=watch) as recorder,
     ):
         coordinator = _Hub(order.policy, site.token, recorder, clock, say)
+        loop = asyncio.get_running_loop()
+        watch.tell = lambda text: loop.call_soon_threadsafe(coordinator.tell, text)
         try:
             with _measured(order, coordinator) as page:  # first of all: it may be a mistake of the user's
                 await coordinator.start(site.bind, site.port)
                 site = msgspec.structs.replace(site, port=coordinator.endpoint[1])
                 publish(Endpoint(host=site.host, port=site.port, token=site.token, pid=os.getpid()))
-                with _shown(display, coordinator, clock) as outlet:
+                with _shown(display, coordinator, clock) as outlet, _printer(voice, outlet) as printer:
+                    coordinator.show = partial(_show, printer, outlet)
                     say(f"run {run}, coordinator at {site}")
                     if page:
                         say(f"metrics at {page}")
@@ -166,6 +180,7 @@ async def _hold(order: Order, site: Site, display: Display | None, voice: "_Voic
                     nodes = [Node(one, outlet, coordinator.away_s) for one in assignments]
                     ending = await _conduct(order, coordinator, nodes)
         finally:
+            watch.tell = voice.say
             await coordinator.close()
     voice.tell_end(run, ending)
     return ending.code
@@ -187,7 +202,7 @@ async def _conduct(order: Order, coordinator: Coordinator, nodes: Sequence[Node]
     storming = asyncio.create_task(_storm(order, coordinator))
     ended = asyncio.create_task(coordinator.ended())
     nodes_gone = asyncio.gather(*keeping)
-    with _signals(stop):
+    with _signals(order.signals, stop):
         try:
             waits: list[asyncio.Future[Any]] = [ended, nodes_gone]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -252,7 +267,7 @@ async def _join(order: Order, site: Site, voice: "_Voice") -> int:
             node.finish()
             node.send_signal(signal.SIGTERM if len(received) < PATIENCE_SIGNALS else signal.SIGKILL)
 
-    with _signals(leave):
+    with _signals(order.signals, leave):
         codes = await asyncio.gather(*(node.keep() for node in nodes))
     if received:
         return 128 + received[0]
@@ -297,6 +312,9 @@ def _assignments(order: Order, site: Site, run: str, names: Sequence[str]) -> li
             role=order.role,
             address=order.address or site.address,
             log_directory=log_directory,
+            view=order.view,
+            is_virtual=order.is_virtual,
+            grace_s=order.policy.grace_s,
             local=(number, len(names)),
         )
         for number, name in enumerate(names)
@@ -312,19 +330,38 @@ def _names(order: Order, *, is_first: bool) -> list[str]:
 
 
 @contextmanager
-def _signals(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
+def _signals(numbers: Sequence[signal.Signals], handle: Callable[[signal.Signals], None]) -> Iterator[None]:
     loop = asyncio.get_running_loop()
-    for number in SIGNALS:
+    for number in numbers:
         loop.add_signal_handler(number, handle, number)
     try:
         yield
     finally:
-        for number in SIGNALS:
+        for number in numbers:
             loop.remove_signal_handler(number)
 
 
 def _shown(display: Display | None, coordinator: Coordinator, clock: Clock) -> AbstractContextManager[Outlet]:
     return nullcontext(Outlet()) if display is None else display(coordinator.status, clock)
+
+
+@contextmanager
+def _printer(voice: "_Voice", outlet: Outlet) -> Iterator[Printer]:
+    """Prints where the members' lines go, and is done with it before a display closes that."""
+    if outlet.stderr == STREAMS["stderr"]:
+        yield voice.printer  # in order with what we say ourselves
+        return
+    printer = Printer(lambda: None)
+    try:
+        yield printer
+    finally:
+        printer.close()
+
+
+def _show(printer: Printer, outlet: Outlet, member: str, text: str) -> None:
+    """What a member said last, and its agent held back: as its other lines."""
+    lines = "".join(f"[{member}] {line}\n" for line in text.splitlines())
+    printer.put(outlet.stderr, lines.encode("utf-8", "replace"))
 
 
 def _measured(order: Order, coordinator: Coordinator) -> AbstractContextManager[str]:
@@ -341,11 +378,38 @@ def _nothing(_text: str) -> None:
     """What is said where a display shows it."""
 
 
+class _HomeWatch:
+    """Tells the operator that the run's record cannot be written. Called from the recorder's thread."""
+
+    def __init__(self, home: Path, voice: "_Voice") -> None:
+        self._home = home
+        self.tell: Callable[[str], object] = voice.say
+
+    def refused(self, error: Exception) -> None:
+        why = (getattr(error, "strerror", None) or str(error)).lower()
+        is_full = isinstance(error, OSError) and error.errno in FULL
+        what = f"Holdfast's home {self._home} " + ("is full" if is_full else f"cannot be written ({why})")
+        self.tell(
+            f"{what}: the run goes on, and its record waits in memory, up to {SPOOL_BYTES >> 20} MiB of it. "
+            "Free space there; for the next run HOLDFAST_HOME may name another place."
+        )
+
+    def accepted(self, dropped: int) -> None:
+        lost = f"; {dropped} events did not fit into memory and are lost" if dropped else "; nothing was lost"
+        self.tell(f"Holdfast's home {self._home} takes the record again{lost}")
+
+    def left(self, size_bytes: int, path: Path) -> None:
+        self.tell(
+            f"Holdfast's home {self._home} did not take the last {size_bytes} bytes of the record. They are "
+            f"in {path} until this machine restarts; once there is room, `holdfast report` takes them in."
+        )
+
+
 class _Voice:
     """What Holdfast itself says, on stderr. Nobody waits for a terminal that is paused."""
 
     def __init__(self) -> None:
-        self._printer = Printer(lambda: None)
+        self.printer = Printer(lambda: None)
 
     def say(self, text: str) -> None:
         # Reasons come from others' programs: one line, and nothing that a terminal would obey.
@@ -360,7 +424,7 @@ class _Voice:
             self.say(f"run {run} {ending.outcome}; `holdfast report {run}` shows where its time went")
 
     def close(self) -> None:
-        self._printer.close()
+        self.printer.close()
 
     def _write(self, text: str) -> None:
-        self._printer.put(STREAMS["stderr"], text.encode("utf-8", "replace"))
+        self.printer.put(STREAMS["stderr"], text.encode("utf-8", "replace"))

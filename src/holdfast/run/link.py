@@ -96,6 +96,10 @@ class Link:
         """What the heartbeats tell from now on."""
         self._step, self._stage = step, stage
 
+    def beat_now(self) -> None:
+        """Have a heartbeat sent that is not due yet."""
+        self.send(MemberBeat(member=self.member, step=self._step, stage=self._stage))
+
     def send(self, message: FromWorker) -> None:
         """Have it sent; returns at once. After the connection has ended it goes nowhere."""
         with self._changed:

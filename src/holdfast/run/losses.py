@@ -14,7 +14,8 @@ from holdfast.record.errors import COMPLAINT_PREFIX
 from holdfast.record.events import FaultObserved, MemberLost
 from holdfast.record.kernel import Xid
 from holdfast.run import ending, processes
-from holdfast.run.state import Close, Member, Node, State, Unexplained
+from holdfast.run.history import gist
+from holdfast.run.state import Close, Expect, Loss, Member, Node, State
 from holdfast.run.waits import EXPLAIN_S, ns
 from holdfast.run.wire import CODE_DEVICE_FAILED, COORDINATOR_GONE, WorkerExited
 
@@ -30,7 +31,13 @@ DEVICE_FAILED = "GPU failure"
 
 
 def lose(state: State, member: Member, why: str, *, onset_ns: int | None = None, cause: str = "") -> None:
-    """The member does not count any more. cause: the key of the fault, where that is recorded already."""
+    """The member does not count any more. cause: the key of the fault that is recorded already."""
+    _take_out(state, member, why)
+    loss = Loss(lost_ns=state.now_ns, onset_ns=member.onset_ns if onset_ns is None else onset_ns)
+    _record_lost(state, member.name, why, loss, cause)
+
+
+def _take_out(state: State, member: Member, why: str) -> None:
     member.is_lost = True
     state.setbacks += 1
     if state.round is not None and member.name in state.round.names:
@@ -46,24 +53,18 @@ def lose(state: State, member: Member, why: str, *, onset_ns: int | None = None,
     elif not state.is_protected:
         state.causes += (_key(member.name),)
     processes.vacate(state, member)
-    state.record(
-        MemberLost(
-            id=_key(member.name),
-            occurred_ns=state.now_ns,
-            subject=member.name,
-            reason=why,
-            onset_ns=member.onset_ns if onset_ns is None else onset_ns,
-            causes=(cause,) if cause else (),
-        )
-    )
 
 
 def lose_unexplained(state: State, member: Member, guess: str, *, is_known: bool = False) -> None:
-    """The agent is about to say more; meanwhile the run goes on. is_known: the guess is more than that."""
-    lose(state, member, guess)
+    """The agent is about to say more: the record of the loss waits for it, and the run goes on.
+
+    is_known: the guess is more than that.
+    """
+    _take_out(state, member, guess)
     if not is_known:
         state.fates.pop(member.name, None)
-    state.unexplained[member.name] = Unexplained(lost_ns=state.now_ns, onset_ns=member.onset_ns, guess=guess)
+    state.out.append(Expect(_key(member.name)))
+    state.unexplained[member.name] = Loss(lost_ns=state.now_ns, onset_ns=member.onset_ns, guess=guess)
 
 
 def fence(state: State, member: Member, why: str, *, onset_ns: int | None) -> None:
@@ -90,7 +91,7 @@ def lose_node(state: State, node: Node, why: str, *, onset_ns: int | None) -> No
         state.out.append(Close("worker", member.name))
     state.setbacks = setbacks + 1
     for member in members:
-        state.unexplained.pop(member.name, None)
+        close_account(state, member.name, "node lost")
         state.failing.pop(member.name, None)
         processes.gone(state, member)
     state.ailing = {seat: known for seat, known in state.ailing.items() if seat[0] != node.name}
@@ -111,7 +112,7 @@ def leave(state: State, member: Member) -> None:
             state.round.lost[member.name] = state.now_ns
         if state.is_protected:
             state.say(f"{member.name} left: its script ended")
-    state.unexplained.pop(member.name, None)
+    close_account(state, member.name, "exit 0")
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,24 +143,24 @@ def explain(state: State, member: Member, message: WorkerExited) -> None:
 
 
 def account(state: State, name: str, told: Account) -> None:
-    """The fault behind a loss that was recorded before. It is dated back: it was there by then."""
+    """Write down a loss that was noticed before, and the fault behind it, as of that moment."""
     known = state.unexplained.pop(name, None)
     if known is None:
         return
-    state.record(
-        FaultObserved(
-            id="",
-            occurred_ns=known.lost_ns,
-            subject=name,
-            fault=told.why,
-            onset_ns=known.onset_ns,
-            detail=told.detail,
-            causes=(_key(name),),
-        )
+    cause = _record_fault(
+        state, name, told.why, onset_ns=known.onset_ns, detail=told.detail, at_ns=known.lost_ns
     )
+    _record_lost(state, name, told.why, known, cause)
     if state.round is not None and state.round.concerns(name):
         state.fates[name] = told.why
     _say_lost(state, name, told)
+
+
+def close_account(state: State, name: str, why: str) -> None:
+    """Write down a loss that was noticed before, and behind which there is no fault of its own."""
+    known = state.unexplained.pop(name, None)
+    if known is not None:
+        _record_lost(state, name, why, known)
 
 
 def detail_of(message: WorkerExited, first: str = "") -> str:
@@ -191,15 +192,32 @@ def judge_mistake(state: State, message: WorkerExited) -> None:
 
 
 def judge_script(state: State, member: Member, message: WorkerExited) -> None:
-    """A script that raised would raise again: at the start, or twice the same, it ends the run."""
+    """A script that raised would raise again: at the start, or twice the same, it ends the run.
+
+    In a step, data or a machine may be to blame, so commits in between excuse it. What the script does by
+    itself, between steps or after them, is not done at all where it fails: twice the same is enough.
+    """
     complaint = message.complaint or f"{cause_of_death(message)} without a complaint"
+    is_known = state.survived.note(complaint)
+    reason = ""
     if not state.has_committed:
         reason = f"the script failed on {member.name} before the first commit ({cause_of_death(message)})"
-        ending.fail(state, reason, complaint=message.complaint)
-    elif complaint == state.complaint:
+    elif is_known and member.stage == "script":
+        reason = f"the script failed again on {member.name} after step {member.step}, the same way as before"
+    elif gist(complaint) == state.complaint:
         reason = f"the script failed again on {member.name}, as before, and nothing was committed in between"
+    state.complaint = gist(complaint)
+    if reason:
         ending.fail(state, reason, complaint=message.complaint)
-    state.complaint = complaint
+    else:
+        survive(state, member.name, message.complaint)
+
+
+def survive(state: State, name: str, complaint: str) -> None:
+    """The run goes on after this, unless others fail the same way at this moment: then it is its end."""
+    state.survived.hold(name, complaint)
+    if state.round is None or name not in state.round.lost:
+        state.print_held()  # it has gone on already
 
 
 def judge_setbacks(state: State) -> None:
@@ -248,13 +266,35 @@ def _say_lost(state: State, name: str, told: Account) -> None:
     state.say(state.setback, "trouble")
 
 
-def _record_fault(state: State, subject: str, fault: str, *, onset_ns: int | None, detail: str = "") -> str:
-    """The key of the fault."""
-    key = f"fault {subject} {state.now_ns}"
+def _record_lost(state: State, name: str, why: str, loss: Loss, cause: str = "") -> None:
+    state.record(
+        MemberLost(
+            id=_key(name),
+            occurred_ns=loss.lost_ns,
+            subject=name,
+            reason=why,
+            onset_ns=loss.onset_ns,
+            causes=(cause,) if cause else (),
+        )
+    )
+
+
+def _record_fault(
+    state: State,
+    subject: str,
+    fault: str,
+    *,
+    onset_ns: int | None,
+    detail: str = "",
+    at_ns: int | None = None,
+) -> str:
+    """The key of the fault. at_ns: when it was noticed, if not now."""
+    at_ns = state.now_ns if at_ns is None else at_ns
+    key = f"fault {subject} {at_ns}"
     state.record(
         FaultObserved(
             id=key,
-            occurred_ns=state.now_ns,
+            occurred_ns=at_ns,
             subject=subject,
             fault=fault,
             onset_ns=onset_ns,

@@ -9,7 +9,8 @@ as a whole (plain.py). Which of them it is shows when the first worker joins; un
 """
 
 from holdfast.record.events import PhaseEntered, RunStarted
-from holdfast.run import devices, ending, losses, plain, processes, protected
+from holdfast.run import devices, ending, losses, plain, processes, protected, replacing
+from holdfast.run.history import gist
 from holdfast.run.recording import checkpoint_event
 from holdfast.run.state import (
     Begun,
@@ -22,6 +23,7 @@ from holdfast.run.state import (
     Member,
     Node,
     Policy,
+    ReplaceRequested,
     Reply,
     State,
     StopRequested,
@@ -109,6 +111,8 @@ def _take_in(state: State, event: Happening) -> bool:
             ending.stop(state, reason, code)
         case StrikeRequested(strike):
             state.out.append(Reply(_strike(state, strike)))
+        case ReplaceRequested(message):
+            state.out.append(Reply(replacing.ask(state, message)))
         case Begun():
             team = state.policy.team
             state.record(RunStarted(id="", occurred_ns=state.now_ns, gpus=state.gpus, team=team))
@@ -142,7 +146,7 @@ def _turn_back(state: State, event: Happening) -> None:
             if end is not None:
                 message = EndNode(outcome=end.outcome, code=end.code, reason=end.reason)
                 state.out.append(ToNode(name, message))
-        case StrikeRequested():
+        case StrikeRequested() | ReplaceRequested():
             state.out.append(Reply(Answer(ok=False, sentence="the run is over")))
 
 
@@ -173,7 +177,7 @@ def _lose_node(state: State, node: Node, why: str, onset_ns: int | None = None) 
     )
     losses.lose_node(state, node, why, onset_ns=onset_ns)
     reason = f"node {node.name} was lost ({why})"
-    if state.closing is not None and state.closing.end.outcome == "completed" and had_work:
+    if state.closing is not None and state.closing.is_released and had_work:
         ending.fail(state, f"{reason} before its scripts had ended, after the training was complete")
     elif state.is_launched and not state.is_protected and state.closing is None and had_work:
         plain.fail(state, reason)
@@ -209,7 +213,7 @@ def _heard_member(state: State, member: Member, message: FromWorker) -> bool:
             member.step, member.stage = message.step, message.stage
             if message.spent is not None and message.spent.steps > member.spent[0].steps:
                 member.spent = (message.spent, member.spent[0])
-            return False
+            return protected.stepped(state, member)
         case Committed():
             protected.committed(state, member, message)
             return False
@@ -277,7 +281,8 @@ def _judge(state: State, member: Member, message: WorkerExited) -> None:
     if losses.is_mistake(state, member, message):
         losses.judge_mistake(state, message)
     elif not state.is_protected:
-        plain.fail(state, f"{member.name} failed ({losses.cause_of_death(message)})", message.complaint)
+        reason = f"{member.name} failed ({losses.cause_of_death(message)})"
+        plain.fail(state, reason, message.complaint, whose=member.name)
     elif message.code not in (None, CODE_DEVICE_FAILED) and member.role == "active":
         losses.judge_script(state, member, message)
 
@@ -286,12 +291,12 @@ def _exited_at_the_end(state: State, member: Member, message: WorkerExited) -> N
     """After the release a script may still fail, in what it does with the result."""
     assert state.closing is not None
     if message.code == 0:
-        state.unexplained.pop(member.name, None)
+        losses.close_account(state, member.name, "exit 0")
         return
     if member.is_lost:
         losses.explain(state, member, message)  # it was lost before; the others have gone on without it
         return
-    if state.closing.end.outcome != "completed" or member.is_stopped:
+    if not state.closing.is_released or member.is_stopped:
         return
     reason = f"{member.name} failed after the training was complete ({losses.cause_of_death(message)})"
     ending.fail(state, reason, complaint=message.complaint)
@@ -301,8 +306,13 @@ def _checkpointed(state: State, member: Member, message: Checkpointed) -> None:
     if message.happened == "loaded":
         member.loaded = (message.step, message.place)  # recorded if the generation goes on from it
         return
-    if message.happened == "failed":
-        state.say(f"checkpoint of step {message.step} failed: {message.reason}", "trouble")
+    if message.happened == "failed" and gist(message.reason) != state.checkpointing.refusal:
+        said = message.reason
+        if not said.startswith("The checkpoint"):
+            said = f"checkpoint of step {message.step} failed: {said}"
+        state.say(said, "trouble")
+    if message.happened in ("saved", "failed"):
+        state.checkpointing.refusal = gist(message.reason)
     _time_checkpoint(state, message)
     state.record(checkpoint_event(message, state.now_ns))
 

@@ -16,10 +16,6 @@ SHORT_LIFE_S = 5.0
 SHORT_LIVES_MAX = 20
 """An agent that is killed so soon, so many times in a row, is not started again."""
 RECONNECT_S = 1.0
-ORPHAN_GRACE_S = 1.0
-"""How long processes may outlive the agent they were started under, to clean up."""
-ORPHAN_KILL_S = 1.0
-ORPHAN_POLL_INTERVAL_S = 0.02
 
 
 class Outlet(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,13 +96,13 @@ async def end_orphans(others: frozenset[int]) -> None:
 
     Only when all agents are gone, whom others wait for.
     """
-    due_s = asyncio.get_running_loop().time() + ORPHAN_GRACE_S
+    due_s = asyncio.get_running_loop().time() + kin.ORPHAN_GRACE_S
     while orphans := kin.children() - others:
         kin.reap(orphans)
         now_s = asyncio.get_running_loop().time()
-        if now_s >= due_s + ORPHAN_KILL_S:
+        if now_s >= due_s + kin.ORPHAN_KILL_S:
             return  # the kernel cannot end them
         if now_s >= due_s:  # again and again: whoever loses its parent by this is adopted as well
             for orphan in orphans:
                 kin.signal_process(orphan, signal.SIGKILL)
-        await asyncio.sleep(ORPHAN_POLL_INTERVAL_S)
+        await asyncio.sleep(kin.ORPHAN_POLL_INTERVAL_S)

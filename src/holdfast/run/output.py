@@ -60,6 +60,24 @@ _CONTINUED = (
 )
 
 
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """What of the members' output the operator sees. Log files have all of it.
+
+    by_rank: the streams that are shown of each local rank; empty: all of every one. copied: which of the
+    lines that are shown also go to a file of their own: those with one of these words.
+    """
+
+    by_rank: tuple[tuple[Stream, ...], ...] = ()
+    copied: dict[Stream, tuple[str, ...]] = {}
+
+    def shows(self, slot: int, stream: Stream) -> bool:
+        """A warm process has a slot beyond the members', until it takes a seat."""
+        return not self.by_rank or stream in self.by_rank[slot % len(self.by_rank)]
+
+    def copies(self, stream: Stream, line: bytes) -> bool:
+        return any(word.encode() in line for word in self.copied.get(stream, ()))
+
+
 class LastWords(msgspec.Struct, frozen=True, kw_only=True):
     """What is left when a member's process has ended: its last lines, and what it failed with."""
 

@@ -10,8 +10,11 @@ from holdfast.run.state import State
 from holdfast.run.waits import EXIT_MARGIN_S, LAST_CALL_S, ns
 
 
-def fail(state: State, reason: str, complaint: str = "") -> None:
-    """Something failed: stop what is left of the attempt and start all again, so many times at most."""
+def fail(state: State, reason: str, complaint: str = "", *, whose: str = "") -> None:
+    """Something failed: stop what is left of the attempt and start all again, so many times at most.
+
+    whose: the member that failed with the complaint.
+    """
     state.complaint = complaint or state.complaint
     if state.restart_due_ns is not None:
         return  # this attempt is being ended already
@@ -21,6 +24,8 @@ def fail(state: State, reason: str, complaint: str = "") -> None:
         ending.fail(state, reason + tries, complaint=state.complaint)
         return
     state.restarts += 1
+    state.survived.hold(whose, complaint)
+    state.print_held()
     state.say(f"restart {state.restarts} of at most {state.policy.max_restarts}: {reason}", "trouble")
     causes = state.causes
     state.record(ActionTaken(id="", occurred_ns=state.now_ns, action="restart", reason=reason, causes=causes))

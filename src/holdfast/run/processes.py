@@ -7,7 +7,7 @@ is used twice. Warm processes are started in slots beyond the node's seats.
 from holdfast.record.events import MemberJoined, Role
 from holdfast.run.state import Member, Node, State, ToMembers, ToNode
 from holdfast.run.waits import backoff_ns
-from holdfast.run.wire import Admitted, StartWorker, StopWorker
+from holdfast.run.wire import Admitted, ShowWorker, StartWorker, StopWorker
 
 
 def start(state: State, node: Node, slot: int, role: Role) -> None:
@@ -21,6 +21,7 @@ def start(state: State, node: Node, slot: int, role: Role) -> None:
         slot=slot,
         role=role,
         started_ns=state.now_ns,
+        is_muted=role == "spare",
     )
     state.members[member.name] = member
     state.running += 1
@@ -28,28 +29,52 @@ def start(state: State, node: Node, slot: int, role: Role) -> None:
         _sit(state, node, member, slot)
     else:
         node.pool[slot] = member.name
-    environment = _environment(state, node, member)
-    state.out.append(ToNode(node.name, StartWorker(member=member.name, slot=slot, environment=environment)))
+    order = StartWorker(
+        member=member.name,
+        slot=slot,
+        environment=_environment(state, node, member),
+        is_warm=member.is_muted,
+    )
+    state.out.append(ToNode(node.name, order))
 
 
 def seat_from_pool(state: State, node: Node, slot: int) -> bool:
     """Give an empty seat to the process of the node's pool that is furthest; False: there is none."""
+    member = from_pool(state, node, slot)
+    if member is None:
+        return False
+    member.replaces = state.vacated.get((node.order, slot), "")
+    _sit(state, node, member, slot)
+    admit_parked(state, member)
+    return True
+
+
+def from_pool(state: State, node: Node, slot: int) -> Member | None:
+    """Take the process that is furthest out of the pool, for this slot."""
     pool = [state.members[name] for name in node.pool.values()]
     member = min(
         pool,
         key=lambda one: (one.reached != "parked", one.slot != slot, one.started_ns, one.name),
         default=None,
     )
-    if member is None:
-        return False
-    del node.pool[member.slot]
-    state.short[node.name] = None
-    member.role, member.slot = "active", slot
-    member.replaces = state.vacated.get((node.order, slot), "")
-    _sit(state, node, member, slot)
+    if member is not None:
+        del node.pool[member.slot]
+        state.short[node.name] = None
+        member.role, member.slot = "active", slot
+    return member
+
+
+def admit_parked(state: State, member: Member) -> None:
+    """Let it out of `join()`, if it is there by now."""
     if member.reached == "parked":
+        show(state, member)
         admit(state, member)
-    return True
+
+
+def show(state: State, member: Member) -> None:
+    """Have what it prints from now on shown: it waits in `join()`, and prints nothing until it leaves it."""
+    member.is_muted = False
+    state.out.append(ToNode(member.node, ShowWorker(member=member.name, slot=member.slot)))
 
 
 def admit(state: State, member: Member) -> None:
@@ -73,17 +98,18 @@ def record_started(state: State, member: Member) -> None:
         record_active(state, member)
 
 
-def record_active(state: State, member: Member) -> None:
+def record_active(state: State, member: Member, *, at_ns: int | None = None) -> None:
+    """at_ns: when that was, if not now."""
     if member.recorded_as != "active":
-        _record_joined(state, member, gpus=1)
+        _record_joined(state, member, gpus=1, at_ns=at_ns)
 
 
-def _record_joined(state: State, member: Member, *, gpus: int) -> None:
+def _record_joined(state: State, member: Member, *, gpus: int, at_ns: int | None = None) -> None:
     member.recorded_as = member.role
     state.record(
         MemberJoined(
             id="",
-            occurred_ns=state.now_ns,
+            occurred_ns=state.now_ns if at_ns is None else at_ns,
             subject=member.name,
             gpus=gpus,
             role=member.role,

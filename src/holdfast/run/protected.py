@@ -6,23 +6,27 @@ it looks at again when something happens, or at `State.due_ns`.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from holdfast.run import devices, ending, generations, losses, pacing, processes, seats, setups
-from holdfast.run.state import Member, Round, State, Trouble
+from holdfast.run import devices, ending, generations, losses, pacing, processes, replacing, seats, setups
+from holdfast.run.state import Member, Round, State, ToMembers, Trouble
 from holdfast.run.waits import IDLE_S_MAX, ns
 from holdfast.run.wire import (
     Broken,
     Committed,
     Finished,
     Regrouped,
+    Released,
     Stage,
     WorkerReady,
 )
 
-HELD_UP: frozenset[Stage] = frozenset({"reduce", "waiting"})
+HELD_UP: frozenset[Stage] = frozenset({"reduce", "meeting", "waiting"})
 """Stages in which a member waits for others: if a step hangs, it is not their fault."""
 REGROUPING: frozenset[Stage] = frozenset({"regroup", "state", "waiting"})
+STEPPING: frozenset[Stage] = frozenset({"lanes", "reduce", "commit"})
+LEFT_BEHIND_S = 1.0
+"""Whoever still waits for the gradients of one that left its step so long ago waits in vain."""
 
 
 # ---- what members say ------------------------------------------------------------------------------------
@@ -34,6 +38,8 @@ def joined(state: State, member: Member) -> None:
         return
     state.observed.note_start(state.now_ns - member.started_ns)
     member.reached = "parked"
+    if member.is_muted:
+        processes.show(state, member)
     if member.role == "active":
         processes.admit(state, member)
     else:
@@ -97,8 +103,46 @@ def committed(state: State, member: Member, message: Committed) -> None:
 
 
 def finished(state: State, member: Member, message: Finished) -> None:
-    member.digest, member.stage = message.digest, "finished"
+    member.finished, member.finished_ns, member.stage = message, state.now_ns, "finished"
     state.is_anybody_done = True
+    if state.closing is not None:  # the run ends anyway: nobody is left to stay for
+        state.out.append(ToMembers((member.name,), Released(outcome=state.closing.end.outcome)))
+    for name in () if state.round is None else state.round.members:
+        if stepped(state, state.members[name]):
+            return
+
+
+def stepped(state: State, member: Member) -> bool:
+    """What a member is doing may show that another one has left the loop over steps alone. Whether it does.
+
+    All of them can leave after the same step, or in the middle of one, and not at the same moment.
+    """
+    round_ = state.round
+    if not state.is_anybody_done or round_ is None or member.name not in round_.names:
+        return False
+    if member.is_lost or member.is_done or member.stage not in STEPPING or state.closing is not None:
+        return False
+    for name in round_.members:
+        left = state.members[name].finished
+        if left is None or state.members[name].is_lost:
+            continue
+        in_vain = member.stage == "reduce" and member.step > left.step
+        is_late = state.now_ns - state.members[name].finished_ns >= ns(LEFT_BEHIND_S)
+        if member.step > max(left.step, left.begun) or (in_vain and is_late):
+            _blame(state, name, left, member)
+            return True
+    return False
+
+
+def _blame(state: State, name: str, left: Finished, other: Member) -> None:
+    when = f"in the middle of step {left.begun}" if left.begun else f"after step {left.step}"
+    where = f" ({left.place})" if left.place else ""
+    does = f"has begun step {other.step}" if other.step > left.begun else "waits for it there"
+    ending.blame(
+        state,
+        f"{name} left the loop over steps {when}{where}, but {other.name} {does}.",
+        hint="All members must leave after the same step: decide together, say with run.broadcast().",
+    )
 
 
 # ---- how things stand ------------------------------------------------------------------------------------
@@ -113,6 +157,7 @@ def settle(state: State) -> None:
     if state.closing is not None:
         return
     _give_up_late(state)
+    replacing.settle(state)
     seats.promote_spare_nodes(state)
     seats.fill_seats(state)
     if state.round is not None:
@@ -147,7 +192,7 @@ def _go_on(state: State, round_: Round) -> None:
     survivors = (
         [name for name in round_.members if name not in round_.lost] if round_.lost else round_.members
     )
-    if round_.lost:
+    if round_.lost or round_.is_void:
         if not _has_nodes(state):
             _stall(state)
         elif not (devices.awaits_exit(state, round_) or _awaits_replacement(state, round_)):
@@ -156,6 +201,9 @@ def _go_on(state: State, round_: Round) -> None:
         due_ns = round_.broken_ns + state.observed.broken_ns
         if state.now_ns < due_ns:
             state.wake(due_ns)
+        elif round_.leaving and round_.formed_ns is None:
+            replacing.revert(state, round_)  # they have the state, and stay
+            _announce(state, round_.members, at_boundary=False)
         else:
             state.setbacks += 1
             _announce(state, survivors, at_boundary=False, because=generations.broke(state, round_))
@@ -188,7 +236,7 @@ def _may_grow(state: State, round_: Round) -> bool:
     return (
         round_.formed_ns is not None
         and bool(state.waiting)
-        and generations.room(state) > 0
+        and (generations.room(state) > 0 or bool(replacing.ready(state)))
         and not _is_anybody_done(state, round_)
         and not _awaits_siblings(state)
     )
@@ -306,6 +354,7 @@ def _is_complete(state: State) -> bool:
     present = [state.members[name] for name in round_.members if name not in round_.lost]
     if round_.at_boundary and not round_.regrouped and state.stepping is not None:
         present = [member for member in present if member.name in state.stepping.names]
+        present += [state.members[name] for name in round_.leaving]
     return all(member.is_done for member in present)
 
 
@@ -316,17 +365,31 @@ def _is_anybody_done(state: State, round_: Round) -> bool:
 def _complete(state: State) -> None:
     """Release everybody, if they agree on what they have."""
     names = () if state.round is None else state.round.members
-    digests = {name: digest for name in names if (digest := state.members[name].digest) is not None}
+    finished = {name: told for name in names if (told := state.members[name].finished) is not None}
+    digests = {name: told.digest for name, told in finished.items()}
     if len(set(digests.values())) <= 1:
         digest = "".join(f", digest {digest}" for digest in set(digests.values()))
         pacing.note(state, is_last=True)
-        state.say(f"completed: step {state.step}{digest}")
+        survived = state.survived.words
+        if reason := _exited_early(state, finished.values()):
+            state.say(f"stopped{survived}: {reason}{digest}")
+            ending.complete(state, "stopped", reason)
+            return
+        state.say(f"completed{survived}: step {state.step}{digest}")
         ending.complete(state)
         return
     common, _ = Counter(digests.values()).most_common(1)[0]
     others = ", ".join(name for name, digest in digests.items() if digest != common)
     agreeing = next(name for name, digest in digests.items() if digest == common)
     ending.fail(state, f"the members ended with different weights: {others} differs from {agreeing}")
+
+
+def _exited_early(state: State, finished: Iterable[Finished]) -> str:
+    """In words, that the scripts exited before their last step; empty where they did not."""
+    told = [each for each in finished if each.is_exit]
+    if not any(member.finished for member in state.members.values()):  # they ended by os._exit(0), say
+        told = [Finished(member="", step=state.step, digest="", steps_total=state.steps_total)]
+    return next((each.exit_words for each in told if each.is_early), "")
 
 
 def _number(round_: Round | None) -> int:

@@ -15,10 +15,12 @@ from holdfast.run.wire import Checkpointed
 _FILLED_IN = ("id", "recorded_ns", "source", "run", "schema", "causes")
 
 
-def write_down(recorder: Recorder, event: KnownEvent, causes: tuple[str, ...] = ()) -> str:
-    """Record an event that has no identity yet; the one it has then. causes: ids of the record."""
+def write_down(
+    recorder: Recorder, event: KnownEvent, causes: tuple[str, ...] = (), *, identity: str = ""
+) -> str:
+    """Record an event; the id it has then. causes: ids of the record. identity: the one reserved for it."""
     fields = {key: value for key, value in msgspec.structs.asdict(event).items() if key not in _FILLED_IN}
-    return recorder.record(type(event), causes=causes, **fields)
+    return recorder.record(type(event), identity=identity, causes=causes, **fields)
 
 
 def checkpoint_event(message: Checkpointed, occurred_ns: int) -> KnownEvent:

@@ -10,14 +10,17 @@ from typing import Annotated, Literal
 import msgspec
 
 from holdfast.record.events import KnownEvent, Role
+from holdfast.run.history import Survived, Worked
 from holdfast.run.waits import Observed, ns
 from holdfast.run.wire import (
     Answer,
     DeviceFailed,
+    Finished,
     FromAgent,
     FromWorker,
     Outcome,
     PlannedFault,
+    Replace,
     Setup,
     Spent,
     Stage,
@@ -32,6 +35,7 @@ LOSSES_MAX = 512
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
+Severity = Literal["note", "trouble", "failure"]
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +104,15 @@ class StrikeRequested(msgspec.Struct, frozen=True):
     strike: Strike
 
 
-Happening = Begun | FromNode | FromMember | Disconnected | Tick | StopRequested | StrikeRequested
+class ReplaceRequested(msgspec.Struct, frozen=True):
+    """The operator wants a member replaced."""
+
+    replace: Replace
+
+
+Happening = (
+    Begun | FromNode | FromMember | Disconnected | Tick | StopRequested | StrikeRequested | ReplaceRequested
+)
 
 # ---- what is to be done about it -------------------------------------------------------------------------
 
@@ -136,15 +148,28 @@ class Record(msgspec.Struct, frozen=True):
     event: KnownEvent
 
 
+class Expect(msgspec.Struct, frozen=True):
+    """An event of this key will be recorded later: others may name it as their cause before that."""
+
+    key: str
+
+
 class Say(msgspec.Struct, frozen=True):
     """One line for the operator."""
 
     text: str
-    severity: Literal["note", "trouble", "failure"] = "note"
+    severity: Severity = "note"
+
+
+class Print(msgspec.Struct, frozen=True):
+    """Print what a member said last, as if it had printed it itself: its agent held it back."""
+
+    member: str
+    text: str
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """The answer to the strike that was requested."""
+    """The answer to what the operator requested."""
 
     answer: Answer
 
@@ -158,7 +183,7 @@ class Ending(msgspec.Struct, frozen=True):
     complaint: str = ""
 
 
-Effect = ToNode | ToMembers | Close | Record | Say | Reply | Ending
+Effect = ToNode | ToMembers | Close | Record | Expect | Say | Print | Reply | Ending
 
 # ---- what is ----------------------------------------------------------------------------------------------
 
@@ -169,10 +194,12 @@ class Member(msgspec.Struct, kw_only=True):
     slot: the seat it has or is meant for; a warm process is counted beyond the node's seats until it takes
     one. reached: `started`, at `join()` (`parked`), out of it (`admitted`), at `protect()` (`ready`).
     replaces: whose place it takes. is_lost: it does not count any more, whether or not its exit is known.
-    has_left: it ended well, though nobody released it. is_stopped: we ended it. reported: generation and
+    has_left: it ended well, though nobody released it. is_stopped: we ended it. is_muted: what it prints
+    before `join()` is not shown. reported: generation and
     step of its last commit. loaded: step and place of the checkpoint it has begun with. struck_ns: when a
     fault was last aimed at it. recorded_as: the role it has joined with, as far as the record knows.
-    spent: where its time went, by its last report, and by the one before.
+    finished, finished_ns: how its script came to its end, and when. spent: where its time went, by its last
+    report, and by the one before. since_generation: the first generation that it was in; 0: none yet.
     """
 
     name: str
@@ -192,17 +219,20 @@ class Member(msgspec.Struct, kw_only=True):
     recorded_as: Role | None = None
     replaces: str = ""
     struck_ns: int | None = None
-    digest: str | None = None
+    finished: Finished | None = None
+    finished_ns: int = 0
     loaded: tuple[int, str] | None = None
+    is_muted: bool = False
     reported: tuple[int, int] = (0, 0)
     stage: Stage = "starting"
     step: int = 0
     lanes: tuple[int, ...] = ()
     spent: tuple[Spent, Spent] = (Spent(), Spent())
+    since_generation: int = 0
 
     @property
     def is_done(self) -> bool:
-        return self.digest is not None or self.has_left
+        return self.finished is not None or self.has_left
 
     @property
     def onset_ns(self) -> int | None:
@@ -211,7 +241,7 @@ class Member(msgspec.Struct, kw_only=True):
 
 
 class Node(msgspec.Struct, kw_only=True):
-    """A machine with an agent. order: its place among the active ones, from which ranks follow.
+    """A machine with an agent. order: its place among the active ones, by which ranks are ordered.
 
     seats: who has each slot. pool: who is kept warm, by the slot number it was started with.
     failures: processes in a row that came to nothing; start_ns: not before this is another one tried.
@@ -255,6 +285,8 @@ class Round(msgspec.Struct, kw_only=True):
     version each member goes on from. parts_ns: the longest that a member took for each part of regrouping.
     tally: how many members have reported each step. lost: members that were lost since it was announced.
     broken_ns, trouble: when a member first said that a collective failed, and what it said.
+    leaving: whose place somebody else takes because the operator asks for it. is_void: it was announced and
+    cannot be formed, so another one follows.
     """
 
     number: int
@@ -266,6 +298,8 @@ class Round(msgspec.Struct, kw_only=True):
     missing: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
     because: Trouble | None = None
+    leaving: dict[str, str] = {}
+    is_void: bool = False
     formed_ns: int | None = None
     regrouped: dict[str, int] = {}
     parts_ns: dict[str, int] = {}
@@ -281,20 +315,22 @@ class Round(msgspec.Struct, kw_only=True):
 
 class Checkpointing(msgspec.Struct, kw_only=True):
     """What checkpoints cost. begun_ns: since when one is being written; stall_ns, write_ns: how long training
-    waited for the last that is durable, and how long it took to be.
+    waited for the last that is durable, and how long it took to be. refusal: why the last one failed, without
+    its numbers: said once, however often it comes.
     """
 
     begun_ns: int | None = None
+    refusal: str = ""
     stall_ns: int | None = None
     write_ns: int | None = None
 
 
-class Unexplained(msgspec.Struct, frozen=True, kw_only=True):
-    """A loss whose reason the agent may still tell."""
+class Loss(msgspec.Struct, frozen=True, kw_only=True):
+    """A loss: when it was noticed and when it began. guess: of what, until the agent tells."""
 
     lost_ns: int
     onset_ns: int | None
-    guess: str
+    guess: str = ""
 
 
 class Failing(msgspec.Struct, kw_only=True):
@@ -341,6 +377,11 @@ class Closing(msgspec.Struct, kw_only=True):
     due_ns: int
     patience: Literal["leave", "term", "kill"]
 
+    @property
+    def is_released(self) -> bool:
+        """Whether the scripts are to come to their ends by themselves."""
+        return self.patience == "leave"
+
 
 class State(msgspec.Struct, kw_only=True):
     """Everything the coordinator knows about a run.
@@ -357,17 +398,21 @@ class State(msgspec.Struct, kw_only=True):
     round: the last generation that was announced; stepping: the last one that was formed.
     lost_ns, causes: since `stepping` was formed, the first loss, and the keys of all of them.
     failed_ns: the same, the first collective that failed with nobody lost. fates: who of a generation was
-    lost, and of what; empty where nobody has said so yet.
+    lost, and of what; empty where nobody has said so yet. hurt: the first loss or failure since the last step
+    that all members have committed, and which of the two it was.
     vacated: who was lost from a seat (order, slot) since `round` was announced.
     first_ns: when a step that the run does not have yet was first reported.
     step_max: the highest step ever committed. Since then: setbacks, losses and broken generations; setback,
     the last of them in words; complaint, the last one of a script; trouble, what broke generations;
-    device_failures, those of GPUs.
+    device_failures, those of GPUs. worked: how long the run has worked on which steps. survived: what scripts
+    failed with in the whole run, though it went on.
     failing: members whose GPU failed and that are not accounted for yet. ailing: seats whose GPU has failed.
     is_cut_short: a member was lost while others were done already: what its script does after the last step
     is to be done again. is_anybody_done: some script came to its end, at some time.
     pace_from, pace_due_ns: where members' time had gone when their pace was last looked at, and when it is
     next written down.
+    leaving: members that the operator wants replaced, and who takes their place, where that is known.
+    replaced: those who were, and by whom; by nobody where it could not be done.
     """
 
     policy: Policy
@@ -404,6 +449,7 @@ class State(msgspec.Struct, kw_only=True):
     causes: tuple[str, ...] = ()
     failed_ns: int | None = None
     fates: dict[str, str] = {}
+    hurt: tuple[int, Literal["loss", "failure"]] | None = None
     setup: tuple[str, Setup] | None = None
     step: int = 0
     steps_total: int = 0
@@ -419,20 +465,29 @@ class State(msgspec.Struct, kw_only=True):
     is_cut_short: bool = False
     is_anybody_done: bool = False
     complaint: str = ""
+    worked: Worked = msgspec.field(default_factory=Worked)
+    survived: Survived = msgspec.field(default_factory=Survived)
     checkpointing: Checkpointing = msgspec.field(default_factory=Checkpointing)
     pace_from: dict[str, Spent] = {}
     pace_due_ns: int = 0
     losses: deque[tuple[int, float]] = msgspec.field(default_factory=lambda: deque(maxlen=LOSSES_MAX))
     faults: tuple[PlannedFault, ...] = ()
-    unexplained: dict[str, Unexplained] = {}
+    unexplained: dict[str, Loss] = {}
+    leaving: dict[str, str] = {}
+    replaced: dict[str, str] = {}
     closing: Closing | None = None
     is_over: bool = False
 
-    def say(self, text: str, severity: Literal["note", "trouble", "failure"] = "note") -> None:
+    def say(self, text: str, severity: Severity = "note") -> None:
         self.out.append(Say(text, severity))
 
     def record(self, event: KnownEvent) -> None:
         self.out.append(Record(event))
+
+    def print_held(self, but: str = "") -> None:
+        """The run goes on, or ends for another reason: print what members failed with, but for that one."""
+        for member, complaint in self.survived.told(but):
+            self.out.append(Print(member, complaint))
 
     def wake(self, at_ns: int) -> None:
         """Look again at this time at the latest."""
@@ -454,7 +509,7 @@ class State(msgspec.Struct, kw_only=True):
         )
 
     def seat_of(self, member: Member) -> tuple[int, int]:
-        """What ranks are ordered by."""
+        """What ranks are ordered by, behind rank 0: see generations.py."""
         return (self.nodes[member.node].order, member.slot)
 
     @property

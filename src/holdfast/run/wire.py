@@ -1,8 +1,8 @@
 """What the processes of a run say to each other: typed messages, their framing, and the proof of the token.
 
-The coordinator is the hub: every agent, every worker and every operator (`holdfast chaos`) holds one TCP
-connection to it and speaks to nobody else about the run. Tensors never pass here. A message is a frame: its
-length in four bytes, then MessagePack. Nothing here opens a socket.
+The coordinator is the hub: every agent, every worker and every operator (`holdfast chaos`, `replace`) holds
+one TCP connection to it and speaks to nobody else about the run. Tensors never pass here. A message is a
+frame: its length in four bytes, then MessagePack. Nothing here opens a socket.
 """
 
 import hashlib
@@ -28,8 +28,9 @@ Stage = Literal[
 """What a member is doing, as its heartbeats tell it. `script`: what stands between two steps, or after the
 last. `meeting`: it waits for others there. `waiting`: for the coordinator to say how it goes on."""
 FaultKind = Literal["kill", "node", "pause"]
-Moment = Literal["lane", "reduce", "commit", "regroup", "state", "join"]
-"""Where inside a member's step a planned fault strikes; `join`: after admission, before it is ready."""
+Moment = Literal["lane", "reduce", "commit", "meeting", "regroup", "state", "join"]
+"""Where inside a member's step a planned fault strikes; `meeting`: in a collective of the script's, after the
+step; `join`: after admission, before it is ready."""
 Outcome = Literal["completed", "failed", "stopped"]
 
 
@@ -120,11 +121,23 @@ class NodeBeat(Message, frozen=True, kw_only=True, tag=True):
 
 
 class StartWorker(Message, frozen=True, kw_only=True, tag=True):
-    """Start the script as `member` in `slot`. environment: what it must have beside the agent's own."""
+    """Start the script as `member` in `slot`. environment: what it must have beside the agent's own.
+
+    is_warm: it has no seat yet, and what it prints up to `join()` others have printed before it: it is not
+    shown until `ShowWorker`.
+    """
 
     member: str
     slot: int
     environment: dict[str, str]
+    is_warm: bool = False
+
+
+class ShowWorker(Message, frozen=True, kw_only=True, tag=True):
+    """Show what a warm `member` prints from here on, as that of `slot`. It has joined, or has a seat now."""
+
+    member: str
+    slot: int
 
 
 class StopWorker(Message, frozen=True, kw_only=True, tag=True):
@@ -285,12 +298,28 @@ class MemberBeat(Message, frozen=True, kw_only=True, tag=True):
 class Finished(Message, frozen=True, kw_only=True, tag=True):
     """The script is through its `with join()` block; the member waits to be released.
 
-    digest: of the weights and everything else protected.
+    digest: of the weights and everything else protected. begun: the step that it had begun and not committed;
+    0: none. steps_total: up to where its last loop over steps would have gone. place: the file and line where
+    it left that loop; empty where the loop ended by itself. is_exit: it left by `sys.exit(0)`.
     """
 
     member: str
     step: int
     digest: str
+    begun: int = 0
+    steps_total: int = 0
+    place: str = ""
+    is_exit: bool = False
+
+    @property
+    def is_early(self) -> bool:
+        """Whether steps were left that the script had asked for."""
+        return self.step < self.steps_total
+
+    @property
+    def exit_words(self) -> str:
+        """Why the run is over where all members left like this."""
+        return f"the script exited at step {self.step} of {self.steps_total} (exit 0)"
 
 
 class Checkpointed(Message, frozen=True, kw_only=True, tag=True):
@@ -385,16 +414,28 @@ class Strike(Message, frozen=True, kw_only=True, tag=True):
     for_s: float = 3.0
 
 
+class Replace(Message, frozen=True, kw_only=True, tag=True):
+    """`holdfast replace`: give the member's place to another process. asks_only: how does that stand?"""
+
+    member: str
+    asks_only: bool = False
+
+
 class Answer(Message, frozen=True, kw_only=True, tag=True):
-    """The coordinator's answer to an operator: what was done, or why not (`ok` false)."""
+    """The coordinator's answer to an operator: what was done, or why not (`ok` false).
+
+    is_done: False while what was asked for is under way. is_mistake: it was asked of nobody who is there.
+    """
 
     ok: bool
     sentence: str
+    is_done: bool = True
+    is_mistake: bool = False
 
 
 Handshake = Challenge | Proof | Accepted | Refused
 FromAgent = AgentJoined | WorkerStarted | WorkerExited | NodeBeat
-ToAgent = StartWorker | StopWorker | StrikeWorker | StrikeNode | EndNode
+ToAgent = StartWorker | ShowWorker | StopWorker | StrikeWorker | StrikeNode | EndNode
 FromWorker = (
     WorkerJoined
     | WorkerReady
@@ -409,7 +450,7 @@ FromWorker = (
     | Struck
 )
 ToWorker = Admitted | Generation | Published | Released | Dismissed
-AnyMessage = Handshake | FromAgent | ToAgent | FromWorker | ToWorker | Strike | Answer
+AnyMessage = Handshake | FromAgent | ToAgent | FromWorker | ToWorker | Strike | Replace | Answer
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)

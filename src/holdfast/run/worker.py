@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.run.kin import die_with, signal_group, signal_process
-from holdfast.run.output import STREAMS, LastWords, MemberOutput, Printer, Stream
+from holdfast.run.output import STREAMS, LastWords, MemberOutput, Printer, Stream, View
 from holdfast.run.wire import StrikeWorker
 
 READ_BYTES = 64 << 10
@@ -27,10 +27,18 @@ GROUP_POLL_INTERVAL_S = 0.02
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker runs, and where its lines are written beside being printed."""
+    """What a worker runs, and where its lines are written beside being printed.
+
+    slot: its local rank. is_muted: its lines are not printed until it is shown. view: which of them are.
+    copies: the descriptors to which some of those that are printed go, too.
+    """
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
+    slot: int = 0
+    is_muted: bool = False
+    view: View = View()
+    copies: Mapping[Stream, int] = {}
     log_directory: Path | None = None
 
 
@@ -47,6 +55,9 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._printer = printer
         self._on_exit = on_exit
+        self._program = program
+        self._slot = program.slot
+        self._is_muted = program.is_muted
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._is_stopped = False
         self._is_gone = asyncio.Event()
@@ -69,6 +80,13 @@ class Worker:
         """Read on, after there was too much to print."""
         for stream, pipe in self._pipes.items():
             self._loop.add_reader(pipe, self._read, stream)
+
+    def show(self, slot: int) -> None:
+        """Print what comes from now on, as the output of this slot; not what is in the pipes already."""
+        if self._is_muted:
+            for stream in tuple(self._pipes):
+                self._drain(stream)
+        self._slot, self._is_muted = slot, False
 
     def stop(self, grace_s: float) -> None:
         """SIGTERM and, if it is still there after `grace_s`, SIGKILL. 0: SIGKILL at once."""
@@ -103,7 +121,12 @@ class Worker:
         self._timers[what] = self._loop.call_later(delay_s, call)
 
     def _print(self, stream: Stream, line: bytes) -> None:
+        view = self._program.view
+        if self._is_muted or not view.shows(self._slot, stream):
+            return
         self._printer.put(STREAMS[stream], line)
+        if view.copies(stream, line):
+            self._printer.put(self._program.copies[stream], line)
 
     def _log(self, stream: Stream, line: bytes) -> None:
         if self._logs:
@@ -198,5 +221,9 @@ def _started(program: Program) -> tuple[subprocess.Popen[bytes], dict[Stream, in
 
 def _open_logs(directory: Path) -> dict[Stream, int]:
     directory.mkdir(parents=True, exist_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-    return {stream: os.open(directory / f"{stream}.log", flags, 0o644) for stream in STREAMS}
+    return {stream: open_log(directory / f"{stream}.log") for stream in STREAMS}
+
+
+def open_log(path: Path) -> int:
+    """For lines that are appended; several processes may."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)

@@ -77,11 +77,12 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint whose hash agreed, with all tensors in CPU memory."""
+    """A checkpoint whose hash agreed. digest: the SHA-256 of its payload."""
 
     step: int
     state: dict[str, object]
     place: str
+    digest: str
 
 
 class Checkpoints(Protocol):
@@ -152,12 +153,13 @@ def _write(file: io.BufferedRandom, step: int, state: State) -> str:
     os.fsync(file.fileno())
     # What is read back must come from the disk, and not from the pages just written.
     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    _verify(file, step)
-    return sink.sha256.hexdigest()
+    return _verify(file, step)[1]
 
 
-def _verify(file: io.BufferedRandom | io.BufferedReader, step: int) -> None:
-    """Leaves the file at its payload if that is what was written for this step, and can be loaded."""
+def _verify(file: io.BufferedRandom | io.BufferedReader, step: int | None) -> tuple[int, str]:
+    """Leaves the file at its payload if that is what was written for this step, or for any where that is
+    None, and can be loaded; the step and the digest of the payload.
+    """
     size_bytes = os.fstat(file.fileno()).st_size
     file.seek(0)
     header = file.read(_HEADER.size)
@@ -168,7 +170,7 @@ def _verify(file: io.BufferedRandom | io.BufferedReader, step: int) -> None:
         raise Unsound("it is not a checkpoint of Holdfast, or was torn before it was complete")
     if version != _VERSION:
         raise Unsound(f"it has format {version}, and this Holdfast reads format {_VERSION}")
-    if written_step != step:
+    if step is not None and written_step != step:
         raise Unsound(f"it says inside that it is of step {written_step}")
     if size_bytes != _HEADER.size + payload_bytes:
         raise Unsound(f"it has {size_bytes} bytes instead of {_HEADER.size + payload_bytes}")
@@ -182,22 +184,41 @@ def _verify(file: io.BufferedRandom | io.BufferedReader, step: int) -> None:
     if unsafe:
         raise Unsound(f"it holds what is not safe to load: {', '.join(sorted(unsafe))}")
     file.seek(_HEADER.size)
+    return written_step, digest.hex()
 
 
-def _read(path: Path, step: int) -> dict[str, object]:
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[io.BufferedReader]:
     # Nothing that somebody put here under the name of a checkpoint, such as a pipe, may block.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise Unsound("it is not a plain file")
+        yield file
+
+
+def verify(path: Path, step: int | None = None) -> None:
+    """Raises `Unsound` or `OSError` unless the file is what was written, for this step if one is given."""
+    with _opened(path) as file:
         _verify(file, step)
+
+
+def read(path: Path, step: int | None = None, map_location: str | torch.device = "cpu") -> Loaded:
+    """The checkpoint in a file, of this step if one is given. Raises `Unsound` or `OSError`."""
+    with _opened(path) as file:
+        step, digest = _verify(file, step)
         try:
-            state = torch.load(file, map_location="cpu", weights_only=True)
+            state = torch.load(file, map_location=map_location, weights_only=True)
         except Exception as error:  # whatever torch makes of a payload from another torch
             raise Unsound(f"torch cannot read it: {_sentence(error)}") from error
     if not isinstance(state, dict):
         raise Unsound(f"it holds a {type(state).__name__} instead of a state")
-    return state
+    return Loaded(step=step, state=state, place=str(path), digest=digest)
+
+
+def _why(error: Exception) -> str:
+    """In the system's words, without its number."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def _sentence(error: BaseException) -> str:
@@ -232,8 +253,12 @@ class DirectoryCheckpoints:
     def steps(self) -> list[int]:
         return sorted(self._found(_WHOLE).values())
 
+    def path(self, step: int) -> Path:
+        """Where the checkpoint of a step is, if there is one."""
+        return self._directory / f"step-{step:012d}.checkpoint"
+
     def save(self, step: int, state: State) -> Saved:
-        path = self._path(step)
+        path = self.path(step)
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
             with self._part(step) as file:
@@ -243,7 +268,7 @@ class DirectoryCheckpoints:
             _sync(self._directory)
         except (OSError, Unsound) as error:
             raise StoreError(
-                f"The checkpoint of step {step} could not be written to {self._directory}: {error}.",
+                f"The checkpoint of step {step} could not be written to {self._directory}: {_why(error)}.",
                 hint="Look at the directory's free space, permissions and disk.",
             ) from error
         self._refused.discard(step)
@@ -262,18 +287,15 @@ class DirectoryCheckpoints:
 
     def _newest_now(self) -> Loaded | None:
         for step in reversed(self.steps()):
-            path = self._path(step)
+            path = self.path(step)
             try:
-                return Loaded(step=step, state=_read(path, step), place=str(path))
+                return read(path, step)
             except (OSError, Unsound) as error:
                 if isinstance(error, FileNotFoundError) and step not in self.steps():
                     raise
                 self._refused.add(step)
                 self._told("failed", step, str(path), _sentence(error))
         return None
-
-    def _path(self, step: int) -> Path:
-        return self._directory / f"step-{step:012d}.checkpoint"
 
     def _found(self, name: re.Pattern[str]) -> dict[Path, int]:
         """The files of such a name, and their steps."""

@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from holdfast.record import events
@@ -61,8 +61,11 @@ class Control(Protocol):
     def publish(self, generation: int, key: str, value: bytes) -> None:
         """Tell the other members of a generation."""
 
-    def lookup(self, generation: int, key: str) -> bytes:
-        """Wait for what a member published. Raises `Superseded`."""
+    def lookup(self, generation: int, key: str, *, forming: bool = True) -> bytes:
+        """Wait for what a member published. Raises `Superseded`; forming: as there."""
+
+    def forget(self, generation: int, keys: Sequence[str]) -> None:
+        """Nobody looks for these any more."""
 
     def say(self, message: wire.FromWorker) -> None:
         """Tell the coordinator; never waits."""
@@ -76,7 +79,7 @@ class Control(Protocol):
     def strike(self, step: int, moment: wire.Moment, rank: int, size: int) -> None:
         """Here a planned fault may strike member `rank` of `size`."""
 
-    def finished(self, step: int, digest: str, present: int) -> wire.Generation | None:
+    def finished(self, message: wire.Finished, present: int) -> wire.Generation | None:
         """The script is through. Waits until the run is over (None), or goes on with other members."""
 
     def close(self, failure: str = "") -> None:
@@ -134,10 +137,10 @@ class Coordinated:
     def _take(self, generation: wire.Generation) -> Callable[[], None] | None:
         if self._newest is not None and generation.number <= self._newest.number:
             return None
+        # Until the boundary comes, members still tell each other things in the generation before.
+        first = self._newest.number if generation.at_boundary and self._newest else generation.number
+        self._published = {place: value for place, value in self._published.items() if place[0] >= first}
         self._newest = generation
-        self._published = {
-            place: value for place, value in self._published.items() if place[0] >= generation.number
-        }
         if generation.at_boundary:
             return None
         self._abandon_below = generation.number
@@ -194,13 +197,18 @@ class Coordinated:
             self._published[generation, key] = value
         self._link.send(wire.Published(generation=generation, key=key, value=value))
 
-    def lookup(self, generation: int, key: str) -> bytes:
+    def lookup(self, generation: int, key: str, *, forming: bool = True) -> bytes:
         place = generation, key
-        self._wait(lambda: place in self._published or self.superseded(generation, forming=True))
+        self._wait(lambda: place in self._published or self.superseded(generation, forming=forming))
         with self._changed:
             if place in self._published:
                 return self._published[place]
         raise Superseded
+
+    def forget(self, generation: int, keys: Sequence[str]) -> None:
+        with self._changed:
+            for key in keys:
+                self._published.pop((generation, key), None)
 
     def say(self, message: wire.FromWorker) -> None:
         self._link.send(message)
@@ -230,12 +238,14 @@ class Coordinated:
         else:
             os.kill(os.getpid(), signal.SIGSTOP)
 
-    def finished(self, step: int, digest: str, present: int) -> wire.Generation | None:
-        self._link.beat(step, "finished")
-        self._link.send(wire.Finished(member=self.member, step=step, digest=digest))
+    def finished(self, message: wire.Finished, present: int) -> wire.Generation | None:
+        self._link.beat(message.step, "finished")
+        self._link.send(message)
         return self.newest(present)
 
     def close(self, failure: str = "") -> None:
+        if failure:
+            self._link.beat_now()  # where it failed decides what it means
         self._link.flush(FLUSH_S)
         self._link.close()
 
@@ -275,8 +285,12 @@ class Alone:
     def publish(self, generation: int, key: str, value: bytes) -> None:
         self._published[key] = value
 
-    def lookup(self, generation: int, key: str) -> bytes:
+    def lookup(self, generation: int, key: str, *, forming: bool = True) -> bytes:
         return self._published[key]
+
+    def forget(self, generation: int, keys: Sequence[str]) -> None:
+        for key in keys:
+            self._published.pop(key, None)
 
     def say(self, message: wire.FromWorker) -> None:
         if isinstance(message, wire.Committed):
@@ -297,8 +311,11 @@ class Alone:
     def strike(self, step: int, moment: wire.Moment, rank: int, size: int) -> None:
         """Nobody plans faults."""
 
-    def finished(self, step: int, digest: str, present: int) -> wire.Generation | None:
-        self._recorder.record(events.RunEnded, outcome="completed")
+    def finished(self, message: wire.Finished, present: int) -> wire.Generation | None:
+        if message.is_exit and message.is_early:
+            self._recorder.record(events.RunEnded, outcome="stopped", reason=message.exit_words)
+        else:
+            self._recorder.record(events.RunEnded, outcome="completed")
         return None
 
     def close(self, failure: str = "") -> None:

@@ -6,7 +6,7 @@ import secrets
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
@@ -16,7 +16,7 @@ import torch
 from holdfast.record.errors import HoldfastError, InputError
 from holdfast.record.journal import JOURNAL_DIRECTORY, home
 from holdfast.record.recorder import Recorder
-from holdfast.run import wire
+from holdfast.run import visible, wire
 from holdfast.train import determinism, randomness, tree
 from holdfast.train.checkpoint import DirectoryCheckpoints, Happened, Writer
 from holdfast.train.control import Alone, Control, Coordinated
@@ -24,7 +24,9 @@ from holdfast.train.failures import DeviceFailure, device_failure
 from holdfast.train.gradients import Gradients
 from holdfast.train.group import GlooGroup, Group, Rendezvous
 from holdfast.train.libnccl import library
+from holdfast.train.log import Log, LogFile, Sink
 from holdfast.train.measures import Collections
+from holdfast.train.meeting import Item, Meeting, Op, Result
 from holdfast.train.nccl import NcclGroup, pose, warm_up
 from holdfast.train.protected import Protected, digest
 from holdfast.train.seat import MakeGroup, RunOver, Seat
@@ -55,6 +57,7 @@ def join() -> "Run":
     else:
         control = Alone(_own_recorder())
     admitted = control.admitted()
+    visible.narrow(os.environ, admitted.slot, admitted.slots)
     randomness.seed_all(JOIN_SEED)
     return Run(control, admitted)
 
@@ -78,8 +81,17 @@ class Run:
 
     @property
     def rank(self) -> int:
-        """This member's place among the present ones. It may change from step to step; 0 always exists."""
-        return self._seat.rank if self._seat is not None else int(os.environ.get("RANK", "0"))
+        """This member's place among the present ones. It may change from step to step.
+
+        Rank 0 is the oldest member: a process that has it keeps it as long as it lives. Before `protect()`
+        this is the rank that the process was started with; after it, the first use waits for the others.
+        """
+        return self._loop.rank if self._loop is not None else int(os.environ.get("RANK", "0"))
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0, the one that prints, logs and saves."""
+        return self.rank == 0
 
     def protect(
         self,
@@ -147,6 +159,57 @@ class Run:
         self._control.ready(setup)
         return State(state, self._loop, self._seat)
 
+    # ---- between steps: what members tell each other -----------------------------------------------------
+
+    def broadcast(self, value: object) -> Any:
+        """The value of rank 0, on every member. A function is called there, and only there.
+
+        This and the other functions below are for after `protect()`, between steps and outside the loop, and
+        every member calls them in the same order. If a member dies the others go on without it.
+        """
+        return self._meeting("broadcast").broadcast(value)
+
+    def reduce(self, value: float | torch.Tensor, op: Op = "sum") -> Any:
+        """The sum, mean, min or max of what the members give, in rank order."""
+        return self._meeting("reduce").reduce(value, op)
+
+    def gather(self, value: object) -> list[Any]:
+        """What each member gives, in rank order."""
+        return self._meeting("gather").gather(value)
+
+    def barrier(self) -> None:
+        """Wait until all members are here."""
+        self._meeting("barrier").barrier()
+
+    def share(self, items: Iterable[Item], work: Callable[[Item], Result]) -> list[Result]:
+        """`work(item)` for all of them, in their order, on every member; each does a part of them.
+
+        The result does not depend on who did which, nor on how many members there are, if `work` does not.
+        """
+        return self._meeting("share").share(items, work)
+
+    def log(self, sink: str | os.PathLike[str] | Sink) -> Log:
+        """A log of steps: a file of JSON lines, or a function of a step's number and values.
+
+        Every member calls it once a step, `log(step, loss=step.loss)`; rank 0 writes. Each step is in the
+        file once and in order, whoever dies. A function is called at least once for every step.
+        """
+        loop = self._begun("log")
+        log = Log(sink if callable(sink) else LogFile(Path(sink)), lambda: loop.rank == 0)
+        loop.logs.append(log)
+        return log
+
+    def _meeting(self, called: str) -> Meeting:
+        return self._begun(called).meeting
+
+    def _begun(self, called: str) -> Loop:
+        if self._loop is None:
+            raise InputError(
+                f"run.{called}() was called before protect().",
+                hint="Members know each other once their models are built: call it after protect().",
+            )
+        return self._loop
+
     def _checkpoints(self) -> tuple[DirectoryCheckpoints | None, Writer | None]:
         directory = os.environ.get("HOLDFAST_CHECKPOINTS")
         if not directory:
@@ -191,10 +254,11 @@ class Run:
     ) -> bool:
         over = kind is not None and issubclass(kind, RunOver)
         stopped = kind is not None and issubclass(kind, SystemExit | KeyboardInterrupt)
+        is_exit = isinstance(error, SystemExit) and error.code in (None, 0)
         failure = device_failure(error)
         try:
-            if kind is None and self._loop is not None:
-                self._loop.finish()
+            if (kind is None or is_exit) and self._loop is not None:
+                self._loop.finish(is_exit=is_exit)
             elif stopped and failure is None and self._loop is not None:
                 self._loop.keep()
         except Exception as raised:
@@ -207,7 +271,8 @@ class Run:
                 self._say_failed(failure)  # and leave alone whatever is on the device
             elif self._loop is not None:
                 self._loop.close()
-            self._control.close("" if error is None or over else str(error) or type(error).__name__)
+            is_well = error is None or over or is_exit
+            self._control.close("" if is_well else str(error) or type(error).__name__)
         return over
 
     def _say_failed(self, failure: DeviceFailure) -> None:
@@ -264,9 +329,10 @@ def _device(slot: int, slots: int) -> torch.device:
     """This slot's GPU; one that several slots share where there are too few; the CPU where there is none."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
-    number, is_shared = gpu_of(
-        slot, slots, os.environ.get("HOLDFAST_LOCAL_NODE", "0/1"), torch.cuda.device_count()
-    )
+    number, is_shared = 0, False
+    if visible.VIRTUAL not in os.environ:
+        local_node = os.environ.get("HOLDFAST_LOCAL_NODE", "0/1")
+        number, is_shared = gpu_of(slot, slots, local_node, torch.cuda.device_count())
     if is_shared:
         pose(os.environ.get("HOLDFAST_MEMBER", ""), os.environ.get("HOLDFAST_ADDRESS", LOOPBACK))
     device = torch.device("cuda", number)
@@ -304,7 +370,8 @@ def _warm_up() -> None:
     On a GPU, where it is clear which one it will be, also its context, the usual kernels and NCCL.
     """
     slots = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    is_clear = torch.cuda.is_available() and (slots == 1 or torch.cuda.device_count() == 1)
+    is_seated = os.environ.get(visible.VIRTUAL) != visible.UNSEATED  # CUDA must not start before it is
+    is_clear = is_seated and torch.cuda.is_available() and (slots == 1 or torch.cuda.device_count() == 1)
     device = _device(0, slots) if is_clear else torch.device("cpu")
     layers = torch.nn.Sequential(
         torch.nn.Embedding(16, WARM_WIDTH),

@@ -17,6 +17,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from holdfast.record.errors import InputError
+from holdfast.train.best import Best
 
 FINGERPRINT_WORDS = 1 << 15
 """How many words are weighed together; their products stay in a core's cache."""
@@ -146,6 +147,19 @@ class Protected:
                 )
         return moving
 
+    def names(self) -> list[str]:
+        """What each thing is, by the word a person would look for: `model`, `optimizer`, or its class.
+
+        Several of a kind have numbers, from 0, in the order in which they were given.
+        """
+        kinds = [_kind(thing) for thing in self._things]
+        numbers = dict.fromkeys(kinds, -1)
+        names = []
+        for kind in kinds:
+            numbers[kind] += 1
+            names.append(f"{kind}_{numbers[kind]}" if kinds.count(kind) > 1 else kind)
+        return names
+
     def tree(self) -> list[dict[str, Any]]:
         """The live state: tensors in it are the things' own, not copies."""
         return [thing.state_dict() for thing in self._things]
@@ -176,6 +190,20 @@ class Protected:
 def _optimized_by(optimizers: Sequence[Optimizer]) -> list[torch.Tensor]:
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     return [parameter for group in groups for parameter in group["params"]]
+
+
+def _kind(thing: object) -> str:
+    if isinstance(thing, torch.optim.swa_utils.AveragedModel):
+        return "average"
+    if isinstance(thing, nn.Module):
+        return "model"
+    if isinstance(thing, Optimizer):
+        return "optimizer"
+    if isinstance(thing, torch.amp.GradScaler):
+        return "scaler"
+    if isinstance(thing, Best):
+        return "best"
+    return "scheduler" if _is_scheduler(thing) else type(thing).__name__
 
 
 def _is_scheduler(thing: object) -> bool:

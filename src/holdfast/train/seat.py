@@ -19,11 +19,16 @@ from holdfast.train.checkpoint import Checkpoints
 from holdfast.train.control import Control
 from holdfast.train.gradients import Gradients
 from holdfast.train.group import Group, GroupBroken, Rendezvous, Sending, Superseded, Work, form
+from holdfast.train.minutes import Handed, Known, Met, Minutes, Place, Stretch, parcels
 from holdfast.train.protected import Protected
 from holdfast.train.reduction import Reduction
+from holdfast.train.transfer import Numbers
 
 MakeGroup = Callable[[Rendezvous, int, int, Callable[[], bool]], Group]
 """A group from its rendezvous, rank and size, and whether it is no longer wanted."""
+
+Number = torch.Tensor | float | None
+"""One that may still be on a device: it is read only if somebody wants it, because the host then waits."""
 
 
 class RunOver(Exception):
@@ -35,6 +40,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
     fresh: nothing but what it was built with. held: the lanes of step version + 1 that it has computed.
     through: its script has left the steps behind. chip: the GPU that it computes on; empty: none.
+    place: where its script is. known: how many results of the script's collectives it has.
     """
 
     version: int
@@ -42,6 +48,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     held: tuple[int, ...]
     through: bool
     chip: str = ""
+    place: Place = Place()
+    known: Known = Known()
 
 
 class Seat:
@@ -58,7 +66,9 @@ class Seat:
     ) -> None:
         """identity: `lanes`, and whatever else the bits depend on."""
         self.version = 0
-        self.loss: float | None = None
+        self._loss: float | None = None
+        self._lr: Number = None
+        self._grad_norm: Number = None
         self.rank = 0
         self.size = 1
         self.nodes = 1
@@ -68,6 +78,10 @@ class Seat:
         self.number = 0
         self.steps_total = 0
         self.through = False
+        self.minutes = Minutes()
+        self.members: tuple[str, ...] = (control.member,)
+        self.places: list[tuple[Place, int | None]] = [(Place(), None)]
+        self.version_met = 0
         self._fresh = True
         self._patched = False
         self._control = control
@@ -85,6 +99,17 @@ class Seat:
     def lost(self) -> bool:
         """Whether the present generation is to be left at once."""
         return self._control.superseded(self.number)
+
+    @property
+    def name(self) -> str:
+        """This member's."""
+        return self._control.member
+
+    @property
+    def numbers(self) -> Numbers:
+        """Of the last step."""
+        lr, norm = (None if one is None else float(one) for one in (self._lr, self._grad_norm))
+        return Numbers(loss=self._loss, lr=lr, grad_norm=norm)
 
     def regroup(self) -> None:
         """Go on in the newest generation. Raises `RunOver` where there is none."""
@@ -113,10 +138,11 @@ class Seat:
                 )
             )
 
-    def committed(self, version: int, loss: float) -> None:
+    def committed(self, version: int, loss: float, lr: Number, grad_norm: Number) -> None:
         self.version = version
-        self.loss = loss
+        self._loss, self._lr, self._grad_norm = loss, lr, grad_norm
         self._fresh = False
+        self.minutes.committed(version)
         self._serving.clear()
         self._gradients.forget()
         if self._patched:
@@ -153,6 +179,7 @@ class Seat:
         self._control.at(self.version + 1, "regroup")
         if not generation.at_boundary:
             self.leave()
+        self.members = generation.members
         self.rank, self.size = generation.members.index(self._control.member), len(generation.members)
         self.nodes = len({name.rpartition(".")[0] for name in generation.members})
         if generation.number > 1 and not generation.at_boundary:
@@ -174,6 +201,7 @@ class Seat:
             standings = self._standings("loaded")
         self.through = any(standing.through for standing in standings)
         self._share_state(standings)
+        self._share_minutes(standings)
         self._deal(standings)
         self._control.say(
             wire.Regrouped(
@@ -210,6 +238,8 @@ class Seat:
             held=held,
             through=self.through,
             chip=_chip(self._state.device),
+            place=self.minutes.place,
+            known=self.minutes.known,
         )
         self._control.publish(self.number, f"{key}/{self.rank}", msgspec.msgpack.encode(standing))
 
@@ -236,7 +266,7 @@ class Seat:
                 f"The checkpoint {found.place} does not fit what is protected: {_first_lines(error)}.",
                 hint="Go on with the same model and optimizer, or begin a run of another name.",
             ) from None
-        self._adopt(kept["version"], kept["loss"])
+        self._adopt(kept["version"], Numbers(loss=kept["loss"]))
         self._control.say(
             wire.Checkpointed(
                 member=self._control.member, happened="loaded", step=self.version, place=found.place
@@ -248,7 +278,8 @@ class Seat:
         return {
             **self._identity,
             "version": self.version,
-            "loss": self.loss,
+            "loss": self._loss,
+            "names": self._state.names(),
             "state": self._state.tree(),
         }
 
@@ -263,21 +294,67 @@ class Seat:
         if not self.through:
             self._control.strike(self.version + 1, "state", self.rank, self.size)
         if self.rank in route.sources:
-            serving = transfer.send(self._group, route, self._state, self.version, self.loss)
+            serving = transfer.send(self._group, route, self._state, self.version, self.numbers)
             self._control.publish(self.number, f"state/{self.rank}", serving.header)
             self._serving = serving.works
         else:
             headers = [self._control.lookup(self.number, f"state/{source}") for source in route.sources]
             header = transfer.receive(self._group, route, self._state, headers)
             self._control.publish(self.number, f"taken/{self.rank}", b"")
-            self._adopt(header.version, header.loss)
+            self._adopt(header.version, header.numbers)
 
-    def _adopt(self, version: int, loss: float | None) -> None:
+    def _adopt(self, version: int, numbers: Numbers) -> None:
         self.version = version
-        self.loss = loss
+        self._loss, self._lr, self._grad_norm = numbers.loss, numbers.lr, numbers.grad_norm
         self._fresh = False
+        self.minutes.adopted(version)
         self._gradients.forget()
         torch.clear_autocast_cache()  # a script may be inside autocast, which remembers weights
+
+    def _share_minutes(self, standings: Sequence[Standing]) -> None:
+        """Where everybody's script is from here on; who lacks results of its collectives gets them."""
+        self.version_met = self.version
+        behind = [standing.version < self.version for standing in standings]
+        adopters = [
+            is_behind and one.place.at == "lanes" for is_behind, one in zip(behind, standings, strict=True)
+        ]
+        between = Stretch("between", self.version)
+        counts: dict[Stretch, list[int | None]] = {between: []}
+        self.places = []
+        for rank, one in enumerate(standings):
+            count = None if behind[rank] else one.known.between
+            if adopters[rank]:
+                count = 0  # it took the version over, and goes on behind its commit
+            place = msgspec.structs.replace(one.place, at="between") if adopters[rank] else one.place
+            self.places.append((place, count))
+            counts[between].append(count)
+        for total in sorted({total for one in standings for total in one.known.outside}):
+            counts[Stretch("outside", total)] = [one.known.outside.get(total, 0) for one in standings]
+        for stretch, known in counts.items():
+            self._hand_over(stretch, known)
+        self.minutes.place = msgspec.structs.replace(
+            self.minutes.place, left=max(one.place.left for one in standings)
+        )
+
+    def _hand_over(self, stretch: Stretch, known: Sequence[int | None]) -> None:
+        """From the first that knows most results to those who know fewer. None: needs none."""
+        counts = [count for count in known if count is not None]
+        if not counts or min(counts) == max(counts):
+            return
+        giver, own = known.index(max(counts)), known[self.rank]
+        key = f"minutes/{stretch.kind}/{stretch.number}"
+        if self.rank == giver:
+            for number, parcel in enumerate(parcels(self.minutes.of(stretch)[min(counts) :])):
+                self._control.publish(self.number, f"{key}/{number}", msgspec.msgpack.encode(parcel))
+        elif own is not None and own < max(counts):
+            taken: list[Met] = []
+            for number in range(max(counts)):  # a parcel has one result at least
+                found = self._control.lookup(self.number, f"{key}/{number}")
+                parcel = msgspec.msgpack.decode(found, type=Handed)
+                taken += parcel.met
+                if not parcel.more:
+                    break
+            self.minutes.add(stretch, taken[own - min(counts) :])
 
     def _deal(self, standings: Sequence[Standing]) -> None:
         """Lanes that somebody has computed stay his; the others are dealt."""

@@ -6,8 +6,11 @@ computed still. So `step.commit()` is a local matter that cannot fail half-way, 
 once for each step that is kept.
 """
 
+import os
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
@@ -19,9 +22,14 @@ from holdfast.train.checkpoint import Writer
 from holdfast.train.control import Control
 from holdfast.train.gradients import Gradients, Sum
 from holdfast.train.group import GroupBroken
+from holdfast.train.log import Log
 from holdfast.train.measures import Collections, CudaWatch, HostWatch, Measures
+from holdfast.train.meeting import Meeting
 from holdfast.train.protected import Protected
-from holdfast.train.seat import RunOver, Seat
+from holdfast.train.seat import Number, RunOver, Seat
+
+LIBRARIES = (str(Path(__file__).parents[1]) + os.sep, f"{os.sep}site-packages{os.sep}")
+"""What the paths of files contain that are not the user's own: ours, and installed packages'."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +62,8 @@ class Step:
     def __init__(self, loop: "Loop", number: int) -> None:
         self._loop = loop
         self._loss: float | None = None
+        self._lr: Number = None
+        self._grad_norm: Number = None
         self.number = number
         self.begun = False
         self.committed = False
@@ -74,12 +84,34 @@ class Step:
         return self._loss
 
     @property
+    def lr(self) -> float:
+        """The learning rate of the first parameter group, as this step's commit uses it, or has used it."""
+        return float(self._loop.lr if self._lr is None else self._lr)
+
+    @property
+    def grad_norm(self) -> float:
+        """The norm of all gradients before they were clipped: the same on every member. Is there after
+        `commit()`, if `protect(clip_norm=...)` was given.
+        """
+        if self._grad_norm is None:
+            raise InputError(
+                f"The gradients' norm of step {self.number} is not known.",
+                hint="Read it after step.commit(), with protect(clip_norm=...); math.inf measures and clips"
+                " nothing.",
+            )
+        return float(self._grad_norm)
+
+    @property
     def reduced(self) -> bool:
         """Whether the lanes are through, here and everywhere."""
         return self._loss is not None
 
     def reduced_to(self, loss: float) -> None:
         self._loss = loss
+
+    def used(self, lr: Number, grad_norm: Number) -> None:
+        """What its commit used and found, here or on the member whose state was taken over."""
+        self._lr, self._grad_norm = lr, grad_norm
 
     def commit(self) -> None:
         """Clip, optimizer, scheduler: the step's result is kept."""
@@ -106,10 +138,14 @@ class Loop:
         self._writer = writer
         self._changing = False
         self._asked = -1
+        self._step: Step | None = None
+        self._place = ""
         self._optimizing = False
         watch = CudaWatch() if state.device.type == "cuda" else HostWatch()
         self._measures = Measures(watch, Collections() if control.is_asked else None)
         control.reports(self._measures.report)
+        self.logs: list[Log] = []
+        self.meeting = Meeting(control, seat, state.device, settings.seed, self._regroup)
         for optimizer in state.optimizers:
             optimizer.register_step_pre_hook(self._refuse_own_step)
 
@@ -128,24 +164,41 @@ class Loop:
                 hint="For epochs of n steps: state.steps((epoch + 1) * n).",
             )
         self._asked = max(self._asked, total)
+        self._place = ""
         seat.steps_total = total
+        seat.minutes.enter(total)
+        try:
+            yield from self._steps(total)
+        finally:
+            seat.minutes.leave(total)
+
+    def _steps(self, total: int) -> Iterator[Step]:
+        seat = self._seat
         self._take_seat()
-        while seat.version < total and not seat.through:
+        # Not a loop that the others have left: a newcomer's script goes on where they are.
+        while seat.version < total and not seat.through and total > seat.minutes.place.left:
             if self._changing or seat.lost:
-                self._changing = False
                 self._regroup()
                 continue
-            step = Step(self, seat.version + 1)
-            self._control.at(step.number, "lanes")
+            self._control.at(seat.version, "script")
+            step = self._step = Step(self, seat.version + 1)
             randomness.begin(self._settings.seed, step.number, randomness.BEFORE_LANES)
             self._measures.handed()
-            yield step
+            seat.minutes.begin_step()
+            try:
+                yield step
+            except GeneratorExit:
+                self._place = _place()
+                raise
             if not step.committed:
                 raise InputError(
                     f"Step {step.number} was left without step.commit().",
                     hint="Call it once for every step, after the loop over step.lanes.",
                 )
+            seat.minutes.enter(total)
             self._gradients.check_buffers_still()
+            self._keep_durably()
+        self._control.at(seat.version, "script")
 
     def lanes(self, step: Step) -> Iterator[Lane]:
         if step.begun:
@@ -171,8 +224,10 @@ class Loop:
                     return
             self._regroup()
         # Somebody had committed this step already, and his state was taken over.
-        assert seat.loss is not None
-        step.reduced_to(seat.loss)
+        numbers = seat.numbers
+        assert numbers.loss is not None
+        step.reduced_to(numbers.loss)
+        step.used(numbers.lr, numbers.grad_norm)
 
     def _compute(self, step: Step, index: int) -> Iterator[Lane]:
         seat, settings = self._seat, self._settings
@@ -220,19 +275,29 @@ class Loop:
             self._control.at(step.number, "commit")
             self._state.check_unchanged()
             self._optimizing = True
-            self._optimize(step.loss)
+            lr = self.lr
+            norm = self._optimize(step.loss)
             self._optimizing = False
-            self._keep(step)
+            step.used(lr, norm)
+            self._keep(step, lr, norm)
         self._control.at(step.number, "script")
         randomness.begin(self._settings.seed, step.number, randomness.COMMITTED)
 
-    def _optimize(self, loss: float) -> None:
+    @property
+    def lr(self) -> torch.Tensor | float:
+        """As it is now."""
+        lr: torch.Tensor | float = self._state.optimizers[0].param_groups[0]["lr"]
+        return lr.clone() if isinstance(lr, torch.Tensor) else lr
+
+    def _optimize(self, loss: float) -> torch.Tensor | None:
+        """The norm of the gradients, where they are clipped."""
+        norm = None
         state, scaler = self._state, self._state.scaler
         if scaler is not None:
             for optimizer in state.optimizers:
                 scaler.unscale_(optimizer)
         if self._settings.clip_norm is not None:
-            torch.nn.utils.clip_grad_norm_(state.parameters, self._settings.clip_norm)
+            norm = torch.nn.utils.clip_grad_norm_(state.parameters, self._settings.clip_norm)
         for optimizer in state.optimizers:
             optimizer.step() if scaler is None else scaler.step(optimizer)
         if scaler is not None:
@@ -243,10 +308,11 @@ class Loop:
             scheduler.step(*((loss,) if isinstance(scheduler, ReduceLROnPlateau) else ()))
         if self._settings.on_commit is not None:
             self._settings.on_commit()
+        return norm
 
-    def _keep(self, step: Step) -> None:
+    def _keep(self, step: Step, lr: Number, norm: Number) -> None:
         seat = self._seat
-        seat.committed(step.number, step.loss)
+        seat.committed(step.number, step.loss, lr, norm)
         self._control.strike(step.number, "commit", seat.rank, seat.size)
         self._control.say(
             wire.Committed(
@@ -256,21 +322,41 @@ class Loop:
                 loss=step.loss,
             )
         )
-        writer = self._writer
-        if writer is not None and writer.due(step.number, nodes=seat.nodes, failures=seat.failures):
+
+    def _keep_durably(self) -> None:
+        """Where a checkpoint is due. After what the script does behind a step, so that whoever goes on from
+        there does not lack it: a line in a log, say.
+        """
+        seat, writer = self._seat, self._writer
+        if writer is not None and writer.due(seat.version, nodes=seat.nodes, failures=seat.failures):
             self.keep()
 
-    def finish(self) -> None:
-        """Stay until everybody is through: who dies now is replaced, and gets its state from here."""
+    def finish(self, *, is_exit: bool = False) -> None:
+        """Stay until everybody is through: who dies now is replaced, and gets its state from here.
+
+        is_exit: the script ends with `sys.exit(0)`.
+        """
         try:
             self._take_seat()
             self.keep()  # to go on from, with more steps
             self._seat.through = True
-            digest = self._state.digest()
-            while self._control.finished(self._seat.version, digest, self._seat.number) is not None:
+            self._seat.minutes.finish()
+            while self._control.finished(self._finished(is_exit), self._seat.number) is not None:
                 self._regroup()
         except RunOver:
             return
+
+    def _finished(self, is_exit: bool) -> wire.Finished:
+        step = self._step
+        return wire.Finished(
+            member=self._control.member,
+            step=self._seat.version,
+            digest=self._state.digest(),
+            begun=step.number if step is not None and not step.committed else 0,
+            steps_total=self._seat.steps_total,
+            place=self._place,
+            is_exit=is_exit,
+        )
 
     def keep(self) -> None:
         """Have the present version written, by one member: the run may be gone on with another time."""
@@ -278,16 +364,36 @@ class Loop:
         if self._writer is not None and self._seat.rank == 0 and whole:
             self._measures.stalled(self._writer.offer(self._seat.version, self._seat.durable()))
 
+    @property
+    def rank(self) -> int:
+        self._take_seat()
+        return self._seat.rank
+
     def _take_seat(self) -> None:
         if self._seat.number == 0:
             self._regroup()
 
     def _regroup(self) -> None:
+        self._changing = False
         self._seat.regroup()
         self._measures.restart(self._seat.sending)
+        for log in self.logs:
+            log.write_if_main()
 
     def close(self) -> None:
         self._measures.close()
         self._seat.leave()
         if self._writer is not None:
             self._writer.close()
+
+
+def _place() -> str:
+    """The file and line of the script at which it is now."""
+    frame = sys._getframe(1)
+    while any(part in frame.f_code.co_filename for part in LIBRARIES):
+        if frame.f_back is None:
+            return ""
+        frame = frame.f_back
+    path = Path(frame.f_code.co_filename)
+    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return f"{shown}:{frame.f_lineno}"

@@ -34,13 +34,23 @@ WORD_BYTES = 4
 """What travels is made of whole words, which its fingerprint is computed of."""
 
 
+class Numbers(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """What a script may ask of a step: its loss, the rate that its commit used, and the norm of its gradients
+    where that was measured. None: not known, as after a checkpoint.
+    """
+
+    loss: float | None = None
+    lr: float | None = None
+    grad_norm: float | None = None
+
+
 class Header(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """What one source tells of what it sends. loss: of the version's step. cut: a digest of how the state was
-    cut into pieces. fingerprints: of all that it sends, but for the skeleton.
+    """What one source tells of what it sends. numbers: of the version's step. cut: a digest of how the state
+    was cut into pieces. fingerprints: of all that it sends, but for the skeleton.
     """
 
     version: int
-    loss: float | None
+    numbers: Numbers
     skeleton_bytes: int
     skeleton_digest: bytes
     cut: bytes
@@ -66,7 +76,7 @@ class Serving:
     works: list[Work]
 
 
-def send(group: Group, route: Route, state: Protected, version: int, loss: float | None) -> Serving:
+def send(group: Group, route: Route, state: Protected, version: int, numbers: Numbers) -> Serving:
     """Begin to send this member's share. The state must stay as it is until the receivers have it."""
     skeleton, tensors = protected.take_apart(state.tree())
     raws = [protected.memory_as_it_lies(tensor) for tensor in tensors]
@@ -76,7 +86,7 @@ def send(group: Group, route: Route, state: Protected, version: int, loss: float
     outgoing = [piece.outgoing(raws, state.device, moving) for piece in route.share(pieces, group.rank)]
     header = Header(
         version=version,
-        loss=loss,
+        numbers=numbers,
         skeleton_bytes=len(skeleton),
         skeleton_digest=hashlib.sha256(skeleton).digest(),
         cut=_digest(pieces),

@@ -62,19 +62,22 @@ def cover(lanes: Iterable[int]) -> tuple[Node, ...]:
 def deal_missing(lanes: int, held: Sequence[frozenset[int]]) -> tuple[tuple[int, ...], ...]:
     """Who computes what nobody holds, in a step that goes on with other members than it began with.
 
-    `held` are the lanes each member has computed already, none of them twice. A member first gets the missing
-    lanes of its own share, up to an even load; what is left goes to whoever has least, in rank order.
+    `held` are the lanes each member has computed already, none of them twice; how many those are does not
+    matter any more. The step ends soonest if what is left is shared evenly: nobody gets more than the missing
+    lanes over the members, rounded up. A member first gets missing lanes of its own share. The others go, in
+    runs of neighbours, to those who still have room: runs make few subtrees (`cover`), and few bytes.
     """
     members = len(held)
     missing = set(range(lanes)).difference(*held) if held else set(range(lanes))
-    shares = deal(lanes, members)
-    dealt: list[list[int]] = [[] for _ in range(members)]
-    for rank, share in enumerate(shares):
-        room = len(share) - len(held[rank])
-        own = sorted(missing.intersection(share))[: max(0, room)]
-        dealt[rank] = own
+    room = -(-len(missing) // members)
+    dealt: list[list[int]] = []
+    for share in deal(lanes, members):
+        own = sorted(missing.intersection(share))[:room]
+        dealt.append(own)
         missing.difference_update(own)
-    for lane in sorted(missing):
-        rank = min(range(members), key=lambda rank: (len(held[rank]) + len(dealt[rank]), rank))
-        dealt[rank].append(lane)
+    left = sorted(missing)
+    for own in dealt:
+        taken = room - len(own)
+        own.extend(left[:taken])
+        left = left[taken:]
     return tuple(tuple(sorted(own)) for own in dealt)

@@ -1,0 +1,68 @@
+"""`holdfast checkpoint export`: a checkpoint as a file that other programs open."""
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from holdfast.cli.checkpoint.place import located, run_of
+from holdfast.cli.terminal import printable
+from holdfast.record.errors import InputError
+
+SUFFIXES = {".safetensors": "safetensors", ".pt": "torch", ".pth": "torch", ".bin": "torch"}
+
+
+@click.command("export")
+@click.argument("run_or_path")
+@click.option(
+    "--to",
+    "target",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    metavar="FILE",
+    help="What to write: model.safetensors, or model.pt.",
+)
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["safetensors", "torch"]),
+    help="If FILE's suffix does not tell.",
+)
+@click.option("--step", type=click.IntRange(min=0), help="Of the checkpoints kept; if not given, the newest.")
+@click.option(
+    "--part",
+    help="What of it: model, average, optimizer, ...  [default: the model to safetensors, all to torch]",
+)
+def command(run_or_path: str, target: Path, format_: str | None, step: int | None, part: str | None) -> None:
+    """Write a checkpoint of RUN_OR_PATH to a file: the newest sound one, or that of --step.
+
+    A .safetensors file holds the tensors of the model. A .pt file holds all that was protected, for
+    torch.load(FILE, weights_only=True): {"model": ..., "optimizer": ..., "step": ...}.
+    """
+    format_ = format_ or SUFFIXES.get(target.suffix)
+    if format_ is None:
+        raise InputError(
+            f"The suffix of {target} does not say which format to write.",
+            hint="End it in .safetensors or .pt, or give --format.",
+        )
+    path = located(run_or_path)
+    from holdfast.train.export import to_safetensors, to_torch
+    from holdfast.train.opening import load_checkpoint
+
+    checkpoint = load_checkpoint(path, step=step)
+    if format_ == "safetensors":
+        part = part or "model"
+    if part is not None and part not in checkpoint.states:
+        raise InputError(
+            f"The checkpoint {checkpoint.place} does not hold exactly one {part}.",
+            hint=f"Name with --part one of: {', '.join(checkpoint.states)}.",
+        )
+    if format_ == "safetensors":
+        assert part is not None
+        run = run_of(Path(checkpoint.place).absolute())
+        to_safetensors(checkpoint, target, part=part, told={"run": run} if run else {})
+    else:
+        if part is not None:
+            checkpoint = msgspec.structs.replace(checkpoint, states={part: checkpoint.states[part]})
+        to_torch(checkpoint, target)
+    click.echo(f"step {checkpoint.step} of {printable(checkpoint.place)} is in {printable(str(target))}")

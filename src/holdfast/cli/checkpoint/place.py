@@ -1,0 +1,31 @@
+"""Where checkpoints are: a path that was named, or a run's own directory."""
+
+from pathlib import Path
+
+from holdfast.cli.files import is_there
+from holdfast.cli.record import home
+from holdfast.record.errors import InputError
+from holdfast.run.endpoint import run_directory
+from holdfast.run.launcher import CHECKPOINTS_DIRECTORY
+
+
+def located(run_or_path: str) -> Path:
+    """A path is taken before a run of the same name."""
+    path = Path(run_or_path)
+    if is_there(path):
+        return path
+    directory = run_directory(home(), run_or_path) / CHECKPOINTS_DIRECTORY
+    if is_there(directory):
+        return directory
+    raise InputError(
+        f"{run_or_path!r} is neither a path nor a run with checkpoints in {home()}.",
+        hint="Name the run, its --checkpoints directory, or a file in it.",
+    )
+
+
+def run_of(path: Path) -> str:
+    """The run whose directory it is in; empty where that is one of the user's."""
+    for parent in (path, *path.parents):
+        if parent.name == CHECKPOINTS_DIRECTORY:
+            return parent.parent.name
+    return ""

@@ -1,0 +1,31 @@
+"""torchrun's `--virtual-local-rank`: each member sees its own GPU and no other, as number 0."""
+
+from collections.abc import Mapping, MutableMapping
+
+VARIABLE = "CUDA_VISIBLE_DEVICES"
+VIRTUAL = "HOLDFAST_VIRTUAL_LOCAL_RANK"
+UNSEATED = "unseated"
+"""What `VIRTUAL` is in a process that has no seat yet, and so sees all GPUs."""
+
+
+def virtual(environment: Mapping[str, str], number: int | None) -> dict[str, str]:
+    """What a member has in its environment whose GPU is this one of the machine's; None: it has no seat."""
+    known = {"LOCAL_RANK": "0", VIRTUAL: UNSEATED if number is None else "seated"}
+    return known if number is None else known | {VARIABLE: _seen(environment, number)}
+
+
+def narrow(environment: MutableMapping[str, str], slot: int, slots: int) -> None:
+    """The process has a seat now. CUDA reads the variable when it starts, so nothing may have used it yet."""
+    if environment.get(VIRTUAL) == UNSEATED:
+        node, _, _ = environment.get("HOLDFAST_LOCAL_NODE", "0/1").partition("/")
+        environment.update(virtual(environment, int(node) * slots + slot))
+
+
+def too_few(environment: Mapping[str, str], members: int) -> bool:
+    """Whether it is known that not every member can have a GPU of its own."""
+    return VARIABLE in environment and len(environment[VARIABLE].split(",")) < members
+
+
+def _seen(environment: Mapping[str, str], number: int) -> str:
+    visible = environment.get(VARIABLE)
+    return str(number) if visible is None else visible.split(",")[number].strip()

@@ -1,0 +1,79 @@
+"""The best weights so far, in the run's care like the present ones.
+
+A script that writes its best weights to a file on one member loses them with that member, or writes a file
+that does not fit the value it remembers. So the copy is protected: every member has it, a replacement is
+given it, and each checkpoint holds it.
+"""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from holdfast.train.whole_file import whole_file
+
+WEIGHTS = "weights"
+
+
+class Best:
+    """A copy of a model as it was when some measure of it was best: given to protect(), offered in on_commit.
+
+    higher: the larger value is the better one; else the lower, as of a loss. value, step: of the best so far;
+    None where nothing was offered yet.
+    """
+
+    def __init__(self, model: nn.Module, *, higher: bool = False) -> None:
+        self._model = model
+        self._higher = higher
+        self.value: float | None = None
+        self.step: int | None = None
+        # There from the beginning, so that a run that has no room for it does not begin.
+        self._weights = _copied(model.state_dict())
+
+    def offer(self, value: float, *, step: int) -> bool:
+        """Keep the model's present weights if this value of theirs is the best so far; whether it is."""
+        value = float(value)
+        if math.isnan(value) or (self.value is not None and not self._is_better(value, self.value)):
+            return False
+        self.value, self.step = value, step
+        self._weights = _copied(self._model.state_dict(), into=self._weights)
+        return True
+
+    def _is_better(self, value: float, than: float) -> bool:
+        return value > than if self._higher else value < than
+
+    @property
+    def weights(self) -> dict[str, Any]:
+        """For `model.load_state_dict()`."""
+        return self._weights
+
+    def save(self, path: Path | str) -> None:
+        """Write a file for `torch.load(path, weights_only=True)`, whole or not at all; one member does."""
+        with whole_file(Path(path)) as file:
+            torch.save({"model": self._weights, "step": self.step, "value": self.value}, file)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"value": self.value, "step": self.step, WEIGHTS: self._weights}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.value, self.step = state["value"], state["step"]
+        self._weights = _copied(state[WEIGHTS], into=self._weights)
+
+
+def _copied(state: Mapping[str, Any], into: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """into: where it goes; a tied tensor stays tied, for what is written there is the same."""
+    known: dict[tuple[object, ...], torch.Tensor] = {}
+
+    def copied(name: str, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        value = value.detach()
+        if into is not None:
+            return into[name].copy_(value)
+        identity = (value.data_ptr(), value.shape, value.stride(), value.dtype)
+        return known.setdefault(identity, value.clone()) if value.numel() else value.clone()
+
+    return {name: copied(name, value) for name, value in state.items()}

@@ -1,0 +1,132 @@
+"""`run.log`: every step in a log once and in order, whoever writes it.
+
+Every member calls the log with the same values; rank 0 writes them. The others keep what they gave until the
+next step they log: by then a later step has been reduced, so everybody has been past the earlier one, and its
+rank 0 has written it. A member that becomes rank 0 writes what it has kept, and first cuts off what its
+predecessor wrote of the same steps; after a return to a checkpoint, what was written beyond that goes in the
+same way.
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from holdfast.record.errors import InputError
+
+LOOK_BYTES = 1 << 16
+"""So much of a log's end is read to find where to go on; more if that is not enough."""
+
+Sink = Callable[[int, Mapping[str, object]], None]
+"""Takes a step's number and its values."""
+
+
+class LoggedStep(Protocol):
+    """What a log needs of a step."""
+
+    number: int
+
+    @property
+    def reduced(self) -> bool: ...
+
+
+class Log:
+    """Call it once for a step: `log(step, loss=step.loss)`."""
+
+    def __init__(self, write: "Sink | LogFile", is_main: Callable[[], bool]) -> None:
+        self._write = write
+        self._is_main = is_main
+        self._kept: list[tuple[int, Mapping[str, object]]] = []
+
+    def __call__(self, step: LoggedStep, **values: object) -> None:
+        if not step.reduced:
+            raise InputError(
+                f"Step {step.number} was logged before its lanes were through.",
+                hint="Log it after the loop over step.lanes.",
+            )
+        self._kept = [one for one in self._kept if one[0] >= step.number]
+        self._kept.append((step.number, {name: _plain(name, value) for name, value in values.items()}))
+        self.write_if_main()
+
+    def write_if_main(self) -> None:
+        """Is called when this member may have become rank 0, too."""
+        if self._kept and self._is_main():
+            for number, values in self._kept:
+                self._write(number, values)
+            self._kept.clear()
+
+
+class LogFile:
+    """A file of JSON lines, each with its `step`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: int | None = None
+
+    def __call__(self, step: int, values: Mapping[str, object]) -> None:
+        line = json.dumps({"step": step, **values}) + "\n"
+        if self._file is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            cut_from(self._path, step)
+            self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        data = line.encode()
+        while data:
+            data = data[os.write(self._file, data) :]
+
+
+def cut_from(path: Path, step: int) -> None:
+    """Cut off this step and what follows it, and a last line that was never completed."""
+    try:
+        file = path.open("r+b")
+    except FileNotFoundError:
+        return
+    with file:
+        size = file.seek(0, os.SEEK_END)
+        look = LOOK_BYTES
+        while True:
+            begin = max(0, size - look)
+            file.seek(begin)
+            kept = _kept_of(path, file.read(), step, is_whole=begin == 0)
+            if kept is not None:
+                file.truncate(begin + kept)
+                return
+            look *= 4
+
+
+def _kept_of(path: Path, data: bytes, step: int, *, is_whole: bool) -> int | None:
+    """How many bytes end with the last line of an earlier step; None: not in this part of the file."""
+    *lines, _torn = data.split(b"\n")
+    end = len(data) - len(_torn)
+    for line in reversed(lines if is_whole else lines[1:]):
+        if _step_of(path, line) < step:
+            return end
+        end -= len(line) + 1
+    return 0 if is_whole else None
+
+
+def _step_of(path: Path, line: bytes) -> int:
+    try:
+        found = json.loads(line)["step"]
+    except (ValueError, KeyError, TypeError):
+        found = None
+    if not isinstance(found, int):
+        raise InputError(
+            f"{path} has a line that run.log() did not write.", hint="Give the log a file of its own."
+        )
+    return found
+
+
+def _plain(name: str, value: object) -> object:
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        value = value.item()
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"{name}, a {type(value).__name__}, cannot be written as JSON.",
+            hint="Log numbers, strings, lists and dicts of them.",
+        ) from None
+    return value

@@ -1,0 +1,124 @@
+"""Checkpoints for people: what a run kept, opened in any Python process, without the run.
+
+Nothing in a checkpoint is executed: it holds tensors, numbers and strings, and is believed only when its
+SHA-256 agrees.
+"""
+
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from holdfast.record.errors import InputError
+from holdfast.train.checkpoint import DirectoryCheckpoints, Loaded, Unsound, read
+
+LIST_HINT = "`holdfast checkpoint list` shows the ones there are, and which are sound."
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run had after a step.
+
+    loss: of that step. states: the state_dict() of everything that was given to protect(), in that order.
+    Names are `model`, `average` (an `AveragedModel`), `optimizer`, `scheduler`, `scaler`, `best`, and of
+    anything else its class; several of a kind are `model_0`, `model_1`. place: the file. digest: its SHA-256.
+    """
+
+    step: int
+    loss: float | None
+    lanes: int
+    seed: int
+    states: dict[str, dict[str, Any]]
+    place: str
+    digest: str
+
+    @property
+    def model(self) -> dict[str, Any]:
+        """For `model.load_state_dict()`; only where one model was protected."""
+        return self._only("model")
+
+    @property
+    def optimizer(self) -> dict[str, Any]:
+        """For `optimizer.load_state_dict()`; only where there was one."""
+        return self._only("optimizer")
+
+    def _only(self, name: str) -> dict[str, Any]:
+        if name not in self.states:
+            raise InputError(
+                f"The checkpoint {self.place} does not hold exactly one {name}.",
+                hint=f"Take from .states what you want of: {', '.join(self.states)}.",
+            )
+        return self.states[name]
+
+
+def load_checkpoint(
+    path: Path | str, *, step: int | None = None, map_location: str | torch.device = "cpu"
+) -> Checkpoint:
+    """Open a checkpoint: a file, or the newest sound one of a run's directory.
+
+    step: of a directory's, the one of this step. map_location: where its tensors are put. One of a directory
+    that is unsound is passed over with a warning, unless its step was asked for.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        return _from([path], step, map_location)
+    kept = checkpoints_in(path)
+    steps = kept.steps()
+    if not steps:
+        raise InputError(
+            f"There is no checkpoint in {kept.place}.", hint="A run keeps them where its --checkpoints says."
+        )
+    if step is not None and step not in steps:
+        raise InputError(
+            f"There is no checkpoint of step {step} in {kept.place}.",
+            hint=f"There are those of {', '.join(map(str, steps))}.",
+        )
+    wanted = [step] if step is not None else reversed(steps)
+    return _from([kept.path(each) for each in wanted], step, map_location)
+
+
+def checkpoints_in(directory: Path) -> DirectoryCheckpoints:
+    """Those of a directory, or of the run whose directory it is."""
+    inner = directory / "checkpoints"
+    return DirectoryCheckpoints(inner if inner.is_dir() else directory, told=_tell_nobody)
+
+
+def _tell_nobody(*_: object, **__: object) -> None:
+    """A reader changes nothing, and has no record to tell of."""
+
+
+def _from(paths: Iterable[Path], step: int | None, map_location: str | torch.device) -> Checkpoint:
+    """Of the first of them that is sound."""
+    reasons: list[str] = []
+    for path in paths:
+        try:
+            found = read(path, step, map_location)
+        except (OSError, Unsound) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            reasons.append(f"The checkpoint {path} cannot be read: {reason}.")
+            continue
+        for passed_over in reasons:
+            warnings.warn(f"{passed_over} An older one is taken.", stacklevel=3)
+        return _checkpoint(found)
+    raise InputError(reasons[0], hint=LIST_HINT)
+
+
+def _checkpoint(found: Loaded) -> Checkpoint:
+    kept: dict[str, Any] = found.state
+    try:
+        return Checkpoint(
+            step=found.step,
+            loss=kept["loss"],
+            lanes=kept["lanes"],
+            seed=kept["seed"],
+            states=dict(zip(kept["names"], kept["state"], strict=True)),
+            place=found.place,
+            digest=found.digest,
+        )
+    except KeyError as missing:
+        raise InputError(
+            f"The checkpoint {found.place} holds no {missing}: an older Holdfast wrote it.",
+            hint="Go on with its run for a step, under this Holdfast, and open what that writes.",
+        ) from None

@@ -1,0 +1,81 @@
+"""`holdfast checkpoint`: a run's checkpoints listed and exported, by its name or by a path."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from holdfast.train.checkpoint import DirectoryCheckpoints
+
+WEIGHT = torch.arange(6.0).reshape(2, 3)
+
+
+def tell_nobody(*_: object, **__: object) -> None:
+    """Nobody listens."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Of the run `small`: two sound checkpoints, and a newer one that is damaged."""
+    folder = tmp_path / "home" / "runs" / "small" / "checkpoints"
+    kept = DirectoryCheckpoints(folder, told=tell_nobody, keep=3)
+    for step in (10, 20, 30):
+        states: list[dict[str, Any]] = [{"weight": WEIGHT * step}, {"state": {}, "param_groups": []}]
+        known = {"lanes": 8, "seed": 1, "threads": 1, "version": step, "loss": 1 / step}
+        kept.save(step, {**known, "names": ["model", "optimizer"], "state": states})
+    newest = kept.path(30)
+    newest.write_bytes(newest.read_bytes()[:-1])
+    return folder
+
+
+def test_a_run_is_listed_with_what_cannot_be_trusted(holdfast: Callable[..., Any], folder: Path) -> None:
+    listed = holdfast("checkpoint", "list", "small")
+    assert listed.code == 0, listed.err
+    head, *rows = listed.out.splitlines()
+    assert head.split() == ["step", "size", "written", "sound"]
+    assert [row.split()[0] for row in rows] == ["10", "20", "30"]
+    assert [row.split("Z  ")[1][:3] for row in rows] == ["yes", "yes", "no:"]
+    assert "bytes instead of" in rows[2]
+    assert [row["step"] for row in holdfast("checkpoint", "list", str(folder), "--json").json] == [10, 20, 30]
+
+
+def test_a_run_is_exported_from_its_newest_sound_one(
+    holdfast: Callable[..., Any], folder: Path, tmp_path: Path
+) -> None:
+    done = holdfast("checkpoint", "export", "small", "--to", "all.pt")
+    assert done.code == 0, done.err
+    assert done.out.startswith("step 20 of ")
+    found = torch.load(tmp_path / "all.pt", weights_only=True)
+    assert (found["step"], found["loss"], list(found)[:2]) == (20, 0.05, ["model", "optimizer"])
+    assert torch.equal(found["model"]["weight"], WEIGHT * 20)
+    done = holdfast("checkpoint", "export", str(folder), "--step", "10", "--to", "w.safetensors")
+    assert done.code == 0, done.err
+    raw = (tmp_path / "w.safetensors").read_bytes()
+    assert b'"run":"small"' in raw
+    assert b'"step":"10"' in raw
+    assert raw.endswith((WEIGHT * 10).numpy().tobytes())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("small", "--to", "weights"), "does not say which format"),
+        (("nobody", "--to", "m.pt"), "'nobody' is neither a path nor a run with checkpoints"),
+        (("small", "--to", "m.pt", "--step", "11"), "There is no checkpoint of step 11"),
+        (("small", "--to", "m.pt", "--step", "30"), "bytes instead of"),
+        (("small", "--to", "m.pt", "--part", "average"), "does not hold exactly one average"),
+        (("small", "--to", "none/m.pt"), "Cannot write none/m.pt: No such file or directory"),
+    ],
+)
+@pytest.mark.usefixtures("folder")
+def test_a_mistake_is_one_sentence_and_a_hint(
+    holdfast: Callable[..., Any], arguments: tuple[str, ...], sentence: str
+) -> None:
+    refused = holdfast("checkpoint", "export", *arguments)
+    assert refused.code == 2
+    assert refused.out == ""
+    told, hint = refused.err.splitlines()[-2:]
+    assert sentence in told
+    assert hint.startswith("  hint: ")

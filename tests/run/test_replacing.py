@@ -1,0 +1,203 @@
+"""Members that the operator wants replaced: by whom, when, and what if somebody is lost meanwhile."""
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.record.events import ActionTaken, FaultObserved, GenerationOpened, MemberJoined, MemberLost
+from holdfast.run.state import ReplaceRequested
+from holdfast.run.wire import Answer, Replace, StopWorker
+
+if TYPE_CHECKING:
+    from tests.run.conftest import Cluster
+
+    MakeCluster = Callable[..., Cluster]
+
+EXCUSES = ("failures and not one commit in between", "after the training was complete")
+"""What may end a run in which members are killed at random."""
+
+
+def up(cluster: "MakeCluster", *, nodes: int = 1, **options: object) -> "Cluster":
+    """A cluster whose first generation has committed a step, with its pools full."""
+    made = cluster(nodes_max=nodes, **options)
+    for number in range(nodes):
+        made.join_node(f"n{number}")
+    made.until_step(1)
+    made.run(lambda: not made.state.short and not made.state.coming)
+    made.deliver_all("worker")
+    return made
+
+
+def ask(made: "Cluster", member: str, *, asks_only: bool = False) -> Answer:
+    made.tell(ReplaceRequested(Replace(member=member, asks_only=asks_only)))
+    assert made.answer is not None
+    return made.answer
+
+
+@pytest.mark.parametrize("warm", [0, 1])
+def test_a_warm_process_takes_the_place_at_a_step_boundary(cluster: "MakeCluster", warm: int) -> None:
+    made = up(cluster, slots=2, warm=warm, steps=10**6)
+    answer = ask(made, "n0.1")
+    assert (answer.ok, answer.is_done) == (True, False)
+    made.until_generation(2)
+    assert [(one.members, one.at_boundary) for one in made.generations[1:]] == [(("n0.0", "n0.2"), True)]
+    assert [stop.member for stop in made.sent(StopWorker)] == ["n0.1"]
+    answer = ask(made, "n0.1", asks_only=True)
+    assert (answer.ok, answer.is_done, answer.sentence) == (True, True, "n0.2 has taken the place of n0.1")
+    made.run(lambda: "n0.1" not in made.state.members)
+    made.steps = made.state.step + 1
+    assert made.finish().outcome == "completed"
+    assert made.state.nodes["n0"].seats == ["n0.0", "n0.2"]
+
+
+def test_the_record_has_an_action_and_neither_fault_nor_loss(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=2, steps=10**6)
+    before = len(made.recorded(MemberJoined))
+    ask(made, "n0.0")
+    made.until_generation(2)
+    made.run(lambda: made.state.step > made.state.stepping.regrouped["n0.1"] + 2)  # type: ignore[union-attr]
+    assert not made.recorded(MemberLost)
+    assert not made.recorded(FaultObserved)
+    (action,) = made.recorded(ActionTaken)
+    assert (action.action, action.subject, action.reason, action.causes) == (
+        "replace",
+        "n0.0",
+        "asked for by the operator",
+        (),
+    )
+    events = made.recorded(MemberJoined)[before:]
+    joined = [(one.subject, one.role, one.gpus) for one in events if one.subject in ("n0.0", "n0.2")]
+    assert joined == [("n0.0", "spare", 0), ("n0.2", "active", 1)]
+    assert made.recorded(GenerationOpened)[-1].reason == "replaced, asked for by the operator: n0.0"
+    assert any("n0.2 takes the place of n0.0 (asked for by the operator)" in line for line in made.said)
+    assert (made.state.setbacks, made.state.vacant) == (0, {})
+
+
+def test_several_at_once_and_one_after_the_other(cluster: "MakeCluster") -> None:
+    made = up(cluster, nodes=2, slots=2, steps=10**6)
+    for name in ("n0.0", "n0.1", "n1.1"):
+        assert ask(made, name).ok
+    made.run(lambda: not made.state.leaving)
+    assert made.state.round is not None
+    assert made.state.round.names.isdisjoint({"n0.0", "n0.1", "n1.1"})
+    assert len(made.state.round.members) == 4
+    assert not made.recorded(MemberLost)
+
+
+def test_the_lanes_need_room_for_nobody_more(cluster: "MakeCluster") -> None:
+    made = cluster(slots=2, steps=10**6)
+    made.script = lambda process: process.differ(lanes=2)
+    made.join_node("n0")
+    made.until_step(1)
+    assert ask(made, "n0.0").ok
+    made.until_generation(2)
+    assert made.generations[-1].members == ("n0.2", "n0.1")
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("n0.7", "no member 'n0.7'; the run has n0.0, n0.1"),
+        ("n0.2", "no member 'n0.2'; the run has n0.0, n0.1"),
+        ("n0", "n0 is a node; name one of its members; the run has n0.0, n0.1"),
+    ],
+)
+def test_a_wrong_name_is_answered_with_the_right_ones(
+    cluster: "MakeCluster", name: str, sentence: str
+) -> None:
+    answer = ask(up(cluster, slots=2, steps=10**6), name)
+    assert (answer.ok, answer.is_mistake, answer.sentence) == (False, True, sentence)
+
+
+def test_the_only_member_has_nobody_to_leave_its_state_to(cluster: "MakeCluster") -> None:
+    answer = ask(up(cluster, slots=1, steps=10**6), "n0.0")
+    assert (answer.ok, answer.is_mistake) == (False, False)
+    assert "the only member" in answer.sentence
+
+
+def test_a_run_that_is_through_replaces_nobody(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=2, steps=3)
+    made.finish()
+    assert ask(made, "n0.0") == Answer(ok=False, sentence="the run is over")
+
+
+@pytest.mark.parametrize("who", ["another", "heir", "itself"])
+@pytest.mark.parametrize("when", ["building", "announced", "changing"])
+def test_a_loss_meanwhile_costs_no_state(cluster: "MakeCluster", who: str, when: str) -> None:
+    """With two members: if the other one is lost, the state is with the one that was to go."""
+    made = up(cluster, slots=2, steps=10**6)
+    step = made.state.step
+    ask(made, "n0.1")
+    made.run(lambda: "n0.2" in made.processes and made.processes["n0.2"].doing == "building")
+    if when != "building":
+        made.run(lambda: made.state.generation == 2)
+    if when == "changing":
+        made.run(lambda: made.processes["n0.1"].doing == "ready")
+    made.kill({"another": "n0.0", "heir": "n0.2", "itself": "n0.1"}[who])
+    made.run(lambda: made.state.step > step + 5 and len(made.state.stepping.members) == 2)  # type: ignore[union-attr]
+    assert made.state.step_max == made.state.step
+    assert len(made.recorded(MemberLost)) == 1
+    assert not made.state.leaving
+    members = {name for name, member in made.state.members.items() if not member.is_lost}
+    assert {name for node in made.state.nodes.values() for name in node.seats} <= members
+    assert made.state.round is not None
+    assert made.state.round.names == set(made.state.nodes["n0"].seats)
+    made.steps = made.state.step + 1
+    assert made.finish().outcome == "completed"
+
+
+def test_a_collective_that_breaks_meanwhile_costs_the_replacement_and_nothing_else(
+    cluster: "MakeCluster",
+) -> None:
+    made = up(cluster, slots=2, steps=10**6)
+    ask(made, "n0.1")
+    made.run(lambda: made.state.generation == 2)
+    made.break_group("n0.0")
+    made.until_generation(3)
+    assert made.generations[-1].members == ("n0.0", "n0.1")
+    assert not made.recorded(MemberLost)
+    assert ask(made, "n0.1", asks_only=True).sentence == "n0.1 stays: somebody was lost meanwhile"
+    assert ask(made, "n0.1").ok  # once more
+    made.run(lambda: not made.state.leaving)
+    assert "n0.1" not in made.generations[-1].members
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    slots=st.integers(1, 3),
+    nodes=st.integers(1, 3),
+    warm=st.integers(0, 2),
+    asked=st.integers(1, 6),
+    faults=st.integers(0, 6),
+)
+def test_whatever_fails_while_members_are_replaced_the_run_ends(
+    cluster: "MakeCluster", seed: int, slots: int, nodes: int, warm: int, asked: int, faults: int
+) -> None:
+    made = cluster(slots=slots, nodes_max=nodes, warm=warm, steps=30)
+    for number in range(nodes):
+        made.join_node(f"n{number}")
+    dice = random.Random(seed)
+    todo = ["ask"] * asked + ["kill"] * faults
+    dice.shuffle(todo)
+    for turn in range(4000):
+        if made.ending is not None:
+            break
+        if todo and turn > 100 and dice.random() < 0.1:
+            if todo.pop() == "ask":
+                round_ = made.state.round
+                made.tell(ReplaceRequested(Replace(member=dice.choice(round_.members if round_ else ("?",)))))
+            elif made.processes:
+                made.kill(dice.choice(sorted(made.processes)))
+        choices = made.choices()
+        if choices:
+            dice.choice(choices)()
+        else:
+            made.wait(made.now_ns + 50 * 10**6)
+    ending = made.finish()
+    assert ending.outcome == "completed" or any(reason in ending.reason for reason in EXCUSES)
+    assert made.replay() == made.effects

@@ -1,0 +1,131 @@
+"""Collectives of scripts, on real members: whoever dies where, all that live have the same results."""
+
+import json
+import random
+from typing import Any
+
+import pytest
+from forked_cluster import Result
+
+from holdfast.run.wire import PlannedFault
+
+STEPS = 8
+Death = tuple[str, str]
+
+
+@pytest.fixture(scope="module")
+def alone(cluster: Any) -> Result:
+    result: Result = cluster.train("plain", steps=STEPS, meets=True)
+    assert result.ending.outcome == "completed", result.said
+    return result
+
+
+def met(result: Result) -> dict[str, dict[str, Any]]:
+    """What the collectives came to, after checking that all members who saw the end agree."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in result.folder.glob("*.json"):
+        for where, results in json.loads(path.read_text())["met"].items():
+            assert found.setdefault(where, results) == results, f"{path.stem} differs {where}"
+    return found
+
+
+def log(result: Result) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (result.folder / "log.jsonl").read_text().splitlines()]
+
+
+def check(result: Result, alone: Result) -> dict[str, dict[str, Any]]:
+    """It ended with the same bits, the same shared work and the same log as one member by itself."""
+    assert result.ending.outcome == "completed", result.said
+    assert result.digest == alone.digest
+    found, expected = met(result), met(alone)
+    assert {"before", "after"} <= set(found)
+    for where, results in found.items():
+        # Where nobody was left, a checkpoint is loaded, and what comes before the steps done again with that.
+        if where != "before" or not result.was_empty:
+            assert results["share"] == expected[where]["share"], result.said
+    assert log(result) == log(alone)
+    assert [line["step"] for line in log(result)] == list(range(1, STEPS + 1))
+    return found
+
+
+def test_one_member_by_itself_has_its_own_values(alone: Result) -> None:
+    found = met(alone)
+    assert set(found) == {"before", "after", *(str(step) for step in range(1, STEPS + 1, 2))}
+    assert len(set(found["3"]["share"])) == 7
+    assert found["3"]["share"] != found["5"]["share"]
+    assert found["3"]["broadcast"] == "n0.0"
+    assert found["3"]["gather"] == [["n0.0", {"n": [1, None]}]]
+    assert found["3"]["reduce"] == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("members", [2, 4])
+def test_any_number_of_members_shares_to_the_same_bits(cluster: Any, alone: Result, members: int) -> None:
+    found = check(cluster.train("plain", members=members, steps=STEPS, meets=True), alone)
+    names = [f"n0.{number}" for number in range(members)]
+    for results in found.values():
+        assert results["broadcast"] == "n0.0"
+        assert [name for name, _ in results["gather"]] == names
+        assert results["reduce"] == [1.0, members - 1.0]
+
+
+@pytest.mark.parametrize(
+    ("members", "deaths"),
+    [
+        # In the middle of work that is shared, and right behind it; the one that others copy from, too.
+        (2, [("n0.1", "3 item 5")]),
+        (3, [("n0.0", "3 item 1"), ("n0.1", "3 item 4"), ("n0.2", "5 share")]),
+        # Each of the others, of which somebody may have the result and somebody not.
+        (3, [("n0.1", "1 broadcast"), ("n0.0", "3 gather"), ("n0.2", "5 reduce")]),
+        (2, [("n0.0", "5 barrier"), ("n0.1", "7 gather")]),
+        # Rank 0, before it has logged its step, and behind that.
+        (3, [("n0.0", "2 committed"), ("n0.1", "4 logged"), ("n0.2", "8 committed")]),
+        # Before the first step, and after the last.
+        (2, [("n0.1", "before gather"), ("n0.0", "after share")]),
+        (3, [("n0.0", "before broadcast"), ("n0.1", "after item 3"), ("n0.2", "after barrier")]),
+    ],
+)
+def test_a_death_between_steps_leaves_no_trace(
+    cluster: Any, alone: Result, members: int, deaths: list[Death]
+) -> None:
+    result = cluster.train("plain", members=members, steps=STEPS, meets=True, deaths=deaths)
+    lost = [line for line in result.said if " lost (SIGKILL)" in line]
+    assert len(lost) >= len(deaths) - 1, result.said  # the last one may come with the end of the run
+    check(result, alone)
+
+
+def test_nodes_that_go_and_return_find_the_results_they_missed(cluster: Any, alone: Result) -> None:
+    """The run shrinks in a meeting, grows at a boundary, and loses a member in the lanes meanwhile."""
+    faults = [
+        PlannedFault(id=1, step=1, moment="meeting", rank=2, fault="node", for_s=0.3),
+        PlannedFault(id=2, step=3, moment="lane", rank=1),
+        PlannedFault(id=3, step=4, moment="commit", rank=0),
+        PlannedFault(id=4, step=5, moment="meeting", rank=0),
+    ]
+    result = cluster.train(
+        "plain", nodes=2, members=2, steps=STEPS, meets=True, faults=faults, pace_s=0.05, checkpoint_every=1
+    )
+    assert result.struck == len(faults), result.said
+    check(result, alone)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(20))
+def test_a_storm_of_deaths_leaves_no_trace(cluster: Any, alone: Result, seed: int) -> None:
+    """Anywhere between steps and in them, also while the members regroup because of another one."""
+    chance = random.Random(seed)
+    moments: list[Any] = ["meeting", "meeting", "lane", "reduce", "commit", "regroup", "state", "join"]
+    faults = [
+        PlannedFault(id=number, step=chance.randint(1, STEPS), moment=chance.choice(moments), rank=rank)
+        for number, rank in enumerate(chance.choices(range(4), k=10), start=1)
+    ]
+    spots = ["share", "broadcast", "gather", "reduce", "barrier", "item 1", "item 4", "item 6"]
+    wheres = ["before", *map(str, range(1, STEPS, 2)), "after"]
+    deaths = [
+        (f"n{node}.{slot}", f"{chance.choice(wheres)} {chance.choice(spots)}")
+        for node in range(2)
+        for slot in range(3)
+    ]
+    result = cluster.train(
+        "plain", nodes=2, members=2, steps=STEPS, meets=True, faults=faults, deaths=deaths, checkpoint_every=1
+    )
+    check(result, alone)
