@@ -27,6 +27,8 @@ import holdfast.train as hf
 WIDTH = 24
 ROWS = 6
 WIDE = {"cpu": 128, "cuda": 2048}
+LANE_S = 0.008
+"""Of `lopsided`, what a lane takes a member that is not slow."""
 WIDE_ROWS = 256
 """Of `wide`: on a GPU its gradients are several buckets."""
 AUTOCAST = {"plain": torch.bfloat16, "scaled_half": torch.float16, "autocast": torch.bfloat16}
@@ -376,6 +378,24 @@ def wide() -> Built:
     return with_adamw(Wide(), fused=True)
 
 
+class Lopsided(nn.Module):
+    """Takes ten times as long on one member as on the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(WIDTH, WIDTH)
+        self.lane_s = LANE_S * (10 if os.environ.get("HOLDFAST_MEMBER") == "n0.1" else 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(self.lane_s)
+        result: torch.Tensor = self.inner(x)
+        return result
+
+
+def lopsided() -> Built:
+    return with_adamw(Lopsided())
+
+
 SAME_BITS: dict[str, Callable[[], Built]] = {
     builder.__name__: builder
     for builder in (
@@ -416,6 +436,7 @@ BUILDERS = {
     "different": different,
     "not_deterministic": not_deterministic,
     "wide": wide,
+    "lopsided": lopsided,
     "lr_by_hand": lr_by_hand,
 }
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from holdfast.record.events import ActionTaken, CheckpointLoaded, GenerationOpened, StepCommitted
-from holdfast.run import processes, replacing
+from holdfast.run import pacing, processes, replacing
 from holdfast.run.history import gist
 from holdfast.run.state import Round, State, ToMembers, Trouble
 from holdfast.run.wire import Generation
@@ -120,6 +120,7 @@ def form(state: State, round_: Round) -> None:
     if state.stepping is not None:
         _note_hurt(state)
     state.stepping = round_
+    pacing.begin(state, round_)
     state.lost_ns, state.failed_ns, state.causes = None, None, ()
     state.fates.clear()
     state.first_ns.clear()
@@ -144,6 +145,7 @@ def keep(state: State, round_: Round, step: int) -> None:
         state.step_max, state.setbacks, state.setback, state.complaint = step, 0, "", ""
         state.trouble, state.device_failures = None, ()
     state.record(StepCommitted(id="", occurred_ns=state.now_ns, step=step))
+    pacing.note(state)
     if state.hurt is not None:
         _say_recovered(state, round_, step)
 

@@ -8,7 +8,18 @@ it looks at again when something happens, or at `State.due_ns`.
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from holdfast.run import devices, ending, generations, hangs, losses, processes, replacing, seats, setups
+from holdfast.run import (
+    devices,
+    ending,
+    generations,
+    hangs,
+    losses,
+    pacing,
+    processes,
+    replacing,
+    seats,
+    setups,
+)
 from holdfast.run.state import Member, Round, State, ToMembers, Trouble
 from holdfast.run.waits import ns
 from holdfast.run.wire import Broken, Committed, Finished, Regrouped, Released, Stage, WorkerReady
@@ -326,6 +337,7 @@ def _complete(state: State) -> None:
     digests = {name: told.digest for name, told in finished.items()}
     if len(set(digests.values())) <= 1:
         digest = "".join(f", digest {digest}" for digest in set(digests.values()))
+        pacing.note(state, is_last=True)
         survived = state.survived.words
         if reason := _exited_early(state, finished.values()):
             state.say(f"stopped{survived}: {reason}{digest}")

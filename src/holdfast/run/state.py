@@ -446,6 +446,8 @@ class State(msgspec.Struct, kw_only=True):
     counts. is_hinted: that work can be declared was said.
     is_cut_short: a member was lost while others were done already: what its script does after the last step
     is to be done again. is_anybody_done: some script came to its end, at some time.
+    pace_from, pace_due_ns: where members' time had gone when their pace was last looked at, and when it is
+    next written down.
     leaving: members that the operator wants replaced, and who takes their place, where that is known.
     replaced: those who were, and by whom; by nobody where it could not be done.
     apart, apart_due_ns: who waited in a meeting that nobody will come to, at the last look; when the next
@@ -515,6 +517,8 @@ class State(msgspec.Struct, kw_only=True):
     worked: Worked = msgspec.field(default_factory=Worked)
     survived: Survived = msgspec.field(default_factory=Survived)
     checkpointing: Checkpointing = msgspec.field(default_factory=Checkpointing)
+    pace_from: dict[str, Spent] = {}
+    pace_due_ns: int = 0
     losses: deque[tuple[int, float]] = msgspec.field(default_factory=lambda: deque(maxlen=LOSSES_MAX))
     faults: tuple[PlannedFault, ...] = ()
     unexplained: dict[str, Loss] = {}
