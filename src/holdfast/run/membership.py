@@ -38,6 +38,7 @@ from holdfast.run.wire import (
     Broken,
     Checkpointed,
     Committed,
+    Dealt,
     DeviceFailed,
     EndNode,
     Finished,
@@ -215,6 +216,10 @@ def _heard_member(state: State, member: Member, message: FromWorker) -> bool:
             return False
         case Committed():
             protected.committed(state, member, message)
+            return False
+        case Dealt():
+            if state.round is not None and message.generation == state.round.number:
+                member.lanes = message.lanes
             return False
         case Published():
             return False  # between the members alone: the coordinator passes it on
