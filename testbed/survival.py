@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 from port_faults import FAULTS, Fault
-from port_run import BRIEF, USUAL, Ended, Late, Line, PortRun, Scale, next_commit_s, prepare
+from port_run import BRIEF, ROOT, USUAL, Ended, Late, Line, PortRun, Scale, next_commit_s, prepare
 
 REPETITIONS = 5
 SAID_BEFORE_S = 0.2
@@ -105,7 +105,7 @@ def sampled(fault: Fault, scale: Scale, folder: Path, digest: str) -> Sample:
     same_bits = ended.digest == digest if ended.code == 0 else None
     took_s = next_commit_s(ended.events, played.onset_ns) if ended.code == 0 else None
     is_as_meant = ended.code != 0 if fault.ends else ended.code == 0 and same_bits is True
-    said = essential(ended, played.onset_ns, took_s)
+    said = essential(ended, played.onset_ns, took_s).replace(f"{folder}/", "").replace(f"{ROOT}/", "")
     return Sample(
         is_as_meant=is_as_meant, code=ended.code, next_commit_s=took_s, same_bits=same_bits, said=said
     )
