@@ -1,7 +1,11 @@
 """What `report` says of real runs whose story is known: every second of them is where it belongs."""
 
+import csv
 from pathlib import Path
 from typing import Any
+
+from holdfast.signals.reading import Reading
+from holdfast.signals.store import Store
 
 PLAIN = """
 import os, signal, time
@@ -25,3 +29,38 @@ def test_a_plain_script_that_was_started_again_is_not_recovering(holdfast: Any, 
     assert incident["what"] == "SIGKILL"
     assert incident["restarts"] == 1
     assert incident["recovered_ns"] - incident["began_ns"] < 0.1 * paid / 2
+
+
+def test_report_and_diagnose_hold_a_run_against_the_same_reference(
+    holdfast: Any, data: Path, tmp_path: Path
+) -> None:
+    """One member was slow from the first step on: the run's own past shows nothing, its other members do."""
+    with (
+        (data / "runs" / "slow-signals.csv").open(encoding="utf-8", newline="") as file,
+        Store(tmp_path / "signals") as store,
+    ):
+        store.append(_reading(row) for row in csv.DictReader(file))
+    assert holdfast("import", data / "runs" / "slow.jsonl").code == 0
+    told = holdfast("report", "slow", "--json").json
+    assert told["reference"]["origin"] == "members"
+    partition = told["partition"]
+    lost = partition["slowdown"] / (partition["useful"] + partition["slowdown"])
+    assert lost > 0.7
+    found = holdfast("diagnose", "slow", "--signals", "signals", "--step", "1s", "--json").json
+    assert found["pace"]["slowdown_share"] == lost
+    assert found["pace"]["step_ns"] == told["reference"]["step_ns"]
+    late = next(one for one in found["incidents"] if one["affected"] == ["slow/n0.1"])
+    assert abs(1 - 1 / late["slowdown"] - lost) < 0.05
+    shown = holdfast("diagnose", "slow", "--signals", "signals", "--step", "1s").out
+    assert "Over the whole run, 76 % of the time in steps was slowdown" in shown
+    assert "not slower" not in shown
+
+
+def _reading(row: dict[str, str]) -> Reading:
+    member = {"member": row["member"], "node": "n0"} if row["member"] else {}
+    return Reading(
+        metric=row["metric"],
+        labels={"run": "slow", **member},
+        at_ns=int(row["at_ns"]),
+        value=float(row["value"]),
+    )

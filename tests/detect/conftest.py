@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from holdfast.detect.detecting import Detected, detect
-from holdfast.detect.scene import Planned, scene
+from holdfast.detect.scene import Healthy, Planned, scene
 from holdfast.detect.xids import NO_OVERRIDES, Overrides
 from holdfast.record.events import KnownEvent
 from holdfast.signals.catalogue import describe
@@ -114,10 +114,11 @@ def looked(topology: Topology) -> Callable[..., Detected]:
         xids: Overrides = NO_OVERRIDES,
         now_ns: int | None = None,
         window_s: float = 1_800.0,
+        healthy: Healthy | None = None,
     ) -> Detected:
         last_ns = max((int(frame.times_ns[-1]) for frame in frames), default=START_NS)
         now_ns = last_ns if now_ns is None else now_ns
-        one = scene(RUN, events, planned, now_ns=now_ns)
+        one = scene(RUN, events, planned, now_ns=now_ns, healthy=healthy)
         window_ns = (now_ns - round(window_s * 1e9), now_ns + 1)
         return detect(Shown(frames), topology, [one], window_ns=window_ns, xids=xids)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.detect.scene import SETTLE_NS, Planned, scene
+from holdfast.detect.scene import SETTLE_NS, Healthy, Planned, scene
 from holdfast.record.events import (
     ActionTaken,
     CheckpointBegun,
@@ -17,6 +17,7 @@ from holdfast.record.events import (
 
 RUN = "pretrain"
 S = 10**9
+DECLARED = Healthy(step_s=6.0, is_declared=True)
 EVENTS: tuple[KnownEvent, ...] = (
     RunStarted(id="01", occurred_ns=100 * S, run=RUN, gpus=16),
     MemberJoined(id="02", occurred_ns=101 * S, run=RUN, subject="a", node="n1"),
@@ -36,14 +37,14 @@ EVENTS: tuple[KnownEvent, ...] = (
 
 def test_a_scene_is_what_was_known_then() -> None:
     early = scene(RUN, EVENTS, now_ns=205 * S)
-    assert (early.began_ns, early.gpus, early.step_s) == (100 * S, 16, 6.0)
+    assert (early.began_ns, early.gpus, early.healthy) == (100 * S, 16, DECLARED)
     assert early.members == {"a": "n1", "b": "n2"}
     assert early.gone == {"b": 201 * S}
     assert [fault.fault for fault in early.faults] == ["xid-79"]
     assert (early.out, early.checkpoints, early.decisions) == ((), (), ())
     late = scene(RUN, EVENTS, now_ns=600 * S)
     assert late.gone == {}
-    assert late.step_s == 6.0
+    assert late.healthy == DECLARED
     assert [decided.action for decided in late.decisions] == ["drain", "restore"]
     (out,) = late.out
     assert (out.subject, out.from_ns, out.to_ns) == ("n2", 210 * S, 300 * S)

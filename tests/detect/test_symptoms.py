@@ -7,6 +7,7 @@ import pytest
 
 from holdfast.detect.detecting import Detected
 from holdfast.detect.finding import Finding
+from holdfast.detect.scene import Healthy
 from holdfast.detect.symptoms import COLLECTOR, PARTS, STEP
 from holdfast.record.events import ReferenceDeclared
 from holdfast.signals.frame import Floats, Frame
@@ -49,6 +50,10 @@ def the_one(detected: Detected, sign: str) -> Finding:
     return found
 
 
+def estimated(step_s: float) -> Healthy:
+    return Healthy(step_s=step_s, is_declared=False)
+
+
 # -- slow steps ----------------------------------------------------------------------------------------
 
 
@@ -81,6 +86,27 @@ def test_where_the_past_was_slow_already_the_declared_step_counts(
     assert found.since_ns == frame.times_ns[0]
     assert found.usual == pytest.approx(STEP_S)
     assert found.effect_s == pytest.approx(0.2 * STEP_S, rel=0.05)
+
+
+def test_an_estimate_of_the_step_counts_where_the_past_was_far_from_it(
+    steps: Made, noisy: Noisy, looked: Looked
+) -> None:
+    """An estimate is the best of what was seen, and most steps take a little longer than that."""
+    frame = steps(noisy(STEP_S, ROWS))
+    assert looked(frame, healthy=estimated(STEP_S / 1.08)).runs[RUN] == ()
+    found = the_one(looked(frame, healthy=estimated(STEP_S / 9)), "slow-step")
+    assert found.method == "reference"
+    assert found.usual == pytest.approx(STEP_S / 9)
+
+
+def test_of_two_members_the_one_that_was_always_slow_is_late(
+    steps: Made, members: Made, noisy: Noisy, looked: Looked
+) -> None:
+    compute = noisy(COMPUTE_S, ROWS, 2)
+    compute[:, 0] /= 10
+    frames = steps(noisy(STEP_S, ROWS)), members("compute", compute, MEMBERS[:2])
+    detected = looked(*frames, healthy=estimated(STEP_S / 6))
+    assert signs(detected) == {("slow-step", RUN), ("late-compute", f"{RUN}/{MEMBERS[1]}")}
 
 
 def test_a_past_that_was_better_than_declared_counts(steps: Made, noisy: Noisy, looked: Looked) -> None:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from holdfast.detect.finding import Finding, Method
-from holdfast.detect.scene import Decided, Scene
+from holdfast.detect.scene import Decided, Healthy, Scene
 from holdfast.diagnose.weighing import PRIOR, Case, Hypothesis, lost_because, unknown
 from holdfast.topology.graph import Builder, Topology
 from holdfast.topology.names import gpu_name, member_name, port_name
@@ -61,7 +61,7 @@ SCENE = Scene(
     run=RUN,
     began_ns=0,
     gpus=NODES * 8,
-    step_s=6.0,
+    healthy=Healthy(step_s=6.0, is_declared=True),
     members={},
     gone={},
     checkpoints=(),

@@ -175,6 +175,21 @@ def test_without_an_onset_an_incident_begins_where_the_work_must_have_ended(stor
     assert losses_s == {"dead_undetected": 1200, "discarded": 10, "recovering": 6}
 
 
+def test_a_generation_that_is_opened_again_with_the_same_members_broke(story: Any) -> None:
+    """Everybody waited for somebody else: nobody is lost, and all begin the step again."""
+    story.tell(RunStarted, gpus=2)
+    for name in ("a", "b"):
+        story.tell(MemberJoined, subject=name)
+    story.tell(GenerationOpened, members=("a", "b"), step=0)
+    story.steps(1, 50, 5).wait(605)
+    story.tell(GenerationOpened, members=("a", "b"), step=50, reason="every member waited for another one")
+    story.steps(51, 60, 5)
+    (incident,) = story.report().incidents
+    assert incident.what == "generation broke"
+    assert (incident.began_ns, incident.recovered_ns) == (255 * S, 860 * S)
+    assert story.gpu_s() == {"useful": 600, "discarded": 10, "dead_undetected": 1200}
+
+
 def test_an_onset_that_is_told_after_the_loss_counts(story: Any) -> None:
     story.tell(RunStarted, gpus=1)
     story.tell(MemberJoined, subject="a")

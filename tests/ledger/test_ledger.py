@@ -28,6 +28,7 @@ from holdfast.record.events import (
     IncidentDiagnosed,
     MemberJoined,
     MemberLost,
+    MembersTimed,
     PhaseEntered,
     ReferenceDeclared,
     RunEnded,
@@ -90,6 +91,12 @@ _FIELDS: dict[Any, dict[str, st.SearchStrategy[Any]]] = {
         "size_bytes": st.integers(0, 2**62),
         "ranks": st.integers(0, 4),
         "duration_ns": st.integers(0, S),
+    },
+    MembersTimed: {
+        "steps": st.integers(1, 100),
+        "step_ns": st.integers(0, 10 * S),
+        "quick_ns": st.integers(0, 10 * S),
+        "slowest_ns": st.integers(0, 10 * S),
     },
     DataMoved: {
         "what": st.sampled_from(["dataset", "cold", "egress"]),

@@ -9,10 +9,13 @@ from holdfast.record.events import (
     CheckpointSaved,
     CostRate,
     FaultObserved,
+    MembersTimed,
     ReferenceDeclared,
     RunEnded,
     RunStarted,
 )
+
+S = 10**9
 
 
 def named(told: Report) -> dict[str, str]:
@@ -43,6 +46,49 @@ def test_a_fault_that_is_noticed_late_renames_none(story: Any) -> None:
     story.steps(61, 70, 7)
     assert before == {"1": "throttling"}
     assert named(story.report()) == {"1": "throttling", "2": "bad cable"}
+
+
+def slow_throughout(story: Any, **timed: int) -> Report:
+    """Forty steps of 10 s; then what the members' times were is recorded."""
+    story.tell(RunStarted, gpus=4)
+    story.steps(1, 40, 10)
+    story.tell(MembersTimed, subject="n0.1", steps=40, step_ns=10 * S, **timed)
+    told: Report = story.report()
+    return told
+
+
+def test_a_run_that_waits_for_one_member_is_held_against_the_others(story: Any) -> None:
+    told = slow_throughout(story, quick_ns=round(0.9 * S), slowest_ns=round(9.9 * S))
+    assert told.reference is not None
+    assert (told.reference.origin, told.reference.step_ns) == ("members", S)
+    parts = [told.partition[key] for key in ("useful", "slowdown", "starting")]
+    assert parts == [160 * S, 39 * 4 * 9 * S, 4 * 9 * S]  # the first step after a start is always slow
+    (incident,) = told.incidents
+    assert (incident.what, incident.subject) == ("slow steps, all waited for one member", "n0.1")
+
+
+def test_members_that_differ_a_little_make_no_run_slow(story: Any) -> None:
+    told = slow_throughout(story, quick_ns=round(9.2 * S), slowest_ns=round(9.6 * S))
+    assert told.reference is not None
+    assert (told.reference.origin, told.reference.step_ns) == ("estimated", 10 * S)
+    assert told.incidents == ()
+
+
+def test_steps_that_were_quicker_than_the_members_say_count(story: Any) -> None:
+    story.tell(RunStarted, gpus=4)
+    story.steps(1, 40, 5)
+    story.steps(41, 60, 10)
+    story.tell(MembersTimed, subject="n0.1", steps=20, step_ns=10 * S, quick_ns=4 * S, slowest_ns=9 * S)
+    told = story.report()
+    assert told.reference is not None
+    assert (told.reference.origin, told.reference.step_ns) == ("estimated", 5 * S)
+
+
+def test_a_declared_reference_goes_before_what_members_say(story: Any) -> None:
+    story.tell(ReferenceDeclared, step_ns=8 * S, gpus=4)
+    told = slow_throughout(story, quick_ns=S, slowest_ns=9 * S)
+    assert told.reference is not None
+    assert (told.reference.origin, told.reference.step_ns) == ("declared", 8 * S)
 
 
 def test_slow_stretches_have_names_of_their_own(story: Any) -> None:

@@ -45,6 +45,8 @@ from holdfast.run.wire import (
     FromAgent,
     FromWorker,
     Generation,
+    Locate,
+    Located,
     MemberBeat,
     NodeBeat,
     Published,
@@ -108,6 +110,8 @@ class Process:
         self.builds = True
         self.lingers = False
         self.hangs_in: Stage | None = None
+        self.is_mute = False
+        self.place = ""
 
     def differ(self, **different: object) -> None:
         """Be built differently from the others."""
@@ -276,6 +280,9 @@ class Cluster:
                     self.kill(member)
                 elif member in self.processes:
                     self.processes[member].is_paused = True
+            case Locate(member=member):
+                place = self.processes[member].place if member in self.processes else ""
+                self.from_agent(node, Located(member=member, place=place))
             case StrikeNode():
                 self.kill_node(node)
             case EndNode():
@@ -507,15 +514,14 @@ class Cluster:
     def _beat_all(self) -> None:
         self._beat_ns = self.now_ns
         for node in self.agents:
-            self.tell(FromNode(node, NodeBeat(node=node)))
+            paused = [one.member for one in self.processes.values() if one.is_paused and one.node == node]
+            self.tell(FromNode(node, NodeBeat(node=node, stopped=tuple(paused))))
         for process in list(self.processes.values()):
-            if process.doing not in ("importing", "plain") and not process.is_paused:
-                self.tell(
-                    FromMember(
-                        process.member,
-                        MemberBeat(member=process.member, step=process.version, stage=process.stage),
-                    )
-                )
+            is_silent = process.is_paused or process.is_mute
+            if process.doing not in ("importing", "plain") and not is_silent:
+                step = process.version + (process.stage == "reduce")
+                beat = MemberBeat(member=process.member, step=step, stage=process.stage)
+                self.tell(FromMember(process.member, beat))
 
     def run(self, until: Callable[[], bool], seconds: float = 3000) -> None:
         """Everything in order, the quickest thing first, until something is so."""

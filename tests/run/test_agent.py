@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from holdfast.run import wire
+from holdfast.run import whereabouts, wire
 from holdfast.run.agent import EXIT_DISCONNECTED, EXIT_MISTAKE, Assignment
 from holdfast.run.output import View
 from holdfast.run.wire import (
@@ -22,6 +22,8 @@ from holdfast.run.wire import (
     AnyMessage,
     Challenge,
     EndNode,
+    Locate,
+    Located,
     NodeBeat,
     Proof,
     Refused,
@@ -413,6 +415,66 @@ def test_a_worker_that_stops_itself_is_only_woken() -> None:
             await until(lambda: state_of(pid) == "S")
 
     run(test)
+
+
+def test_it_tells_which_workers_are_stopped() -> None:
+    async def test() -> None:
+        async with desk(*SLEEP) as here:
+            here.start()
+            os.kill(await here.pid(), signal.SIGSTOP)
+            await until(lambda: NodeBeat(node="n0", stopped=("n0.0",)) in here.heard)
+            os.kill(await here.pid(), signal.SIGCONT)
+            await until(lambda: here.heard[-1] == NodeBeat(node="n0"))
+
+    run(test)
+
+
+HOLDS_THE_INTERPRETER = """
+import os
+from holdfast.run import whereabouts
+
+def evaluate():
+    sum(range(10**12))
+
+whereabouts.register(os.environ)
+print("registered")
+evaluate()
+"""
+
+
+def test_it_finds_out_where_a_worker_is_that_cannot_speak(tmp_path: Path) -> None:
+    (tmp_path / "busy.py").write_text(HOLDS_THE_INTERPRETER)
+
+    async def test() -> None:
+        async with desk(sys.executable, "-u", str(tmp_path / "busy.py")) as here:
+            here.start()
+            assert here.agent.stdout is not None
+            assert b"registered" in await here.agent.stdout.readline()
+            here.tell(Locate(member="n0.0"))
+            assert (await here.next(Located)).place == "busy.py:6"
+
+    run(test)
+
+
+def test_a_worker_that_would_die_of_the_question_is_not_asked() -> None:
+    async def test() -> None:
+        async with desk(*SLEEP) as here:
+            here.start()
+            pid = await here.pid()
+            here.tell(Locate(member="n0.0"))
+            assert (await here.next(Located)).place == ""
+            assert is_alive(pid)
+
+    run(test)
+
+
+def test_a_place_is_the_users_own_line() -> None:
+    own, torch_, library = "/home/me/train.py", "/v/lib/site-packages/torch/nn/module.py", asyncio.__file__
+    frames = [(library, 10, "wait"), (torch_, 20, "forward"), (own, 88, "main"), (own, 90, "<module>")]
+    stack = "\n".join(f'  File "{path}", line {line} in {name}' for path, line, name in frames)
+    assert whereabouts.innermost(f"Stack (most recent call first):\n{stack}\n") == "train.py:88"
+    assert whereabouts.innermost(stack.partition("\n")[0]) == "__init__.py:10"
+    assert whereabouts.innermost("") == ""
 
 
 def test_a_paused_worker_can_be_stopped() -> None:

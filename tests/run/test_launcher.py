@@ -23,6 +23,7 @@ from holdfast.record.spool import SHARED_MEMORY, journal_digest
 from holdfast.run.agent import Assignment
 from holdfast.run.launcher import AWAY_S
 from holdfast.run.nodes import Node, Outlet
+from holdfast.run.waits import LEASE_S_MIN
 from holdfast.run.worker import GROUP_GRACE_S
 
 WAIT_S = 60.0
@@ -415,6 +416,23 @@ def test_a_killed_member_of_a_protected_run_is_replaced(start: Start, tmp_path: 
     assert (lost.subject, lost.reason) == ("n0.1", "SIGKILL")
 
 
+def test_the_traceback_of_a_survived_failure_is_printed_once(start: Start, tmp_path: Path) -> None:
+    """Two members raise one after the other, in the same way; the run goes on after both."""
+    raises = "if step == {'n0.0': 10, 'n0.1': 50}.get(member): raise ValueError('boom')"
+    script = JOINS.replace("        step += 1\n", f"        step += 1\n        {raises}\n")
+    launched = start("--nproc-per-node", "2", "--warm", "2", script=script)
+    launched.until_said("n0.1 lost (exit 1): ValueError: boom")
+    launched.until_printed("generation n0.2 n0.3|generation n0.3 n0.2")
+    (tmp_path / "enough").touch()
+    assert launched.wait() == 0
+    told = [line for line in launched.err if line.startswith("[n0.")]
+    assert [line for line in told if "ValueError: boom" in line] == ["[n0.0] ValueError: boom"]
+    assert told[0] == "[n0.0] Traceback (most recent call last):"
+    assert any("holdfast: completed with 2 survived errors: step" in line for line in launched.err)
+    (ended,) = start.events(RunEnded)
+    assert ended.survived_errors == 2
+
+
 def test_a_full_home_is_told_of_and_the_run_goes_on(start: Start, tmp_path: Path) -> None:
     """No file of the launcher may grow for a while, as on a full disk."""
     run = start("--run", "crowded", script=JOINS)
@@ -491,6 +509,49 @@ def test_a_struck_node_comes_back_under_its_name(start: Start, tmp_path: Path) -
     (tmp_path / "enough").touch()
     assert launched.wait() == 0
     assert len(start.events(GenerationOpened)[-1].members) == 2
+
+
+@pytest.mark.soak
+def test_a_stopped_member_is_replaced(start: Start, tmp_path: Path) -> None:
+    launched = start("--nproc-per-node", "2", "--run", "stopped", script=JOINS)
+    launched.until_printed("generation n0.0 n0.1$", 2)
+    (line,) = launched.until_printed(r"\[n0.1\] pid")[:1]
+    os.kill(int(line.split()[2]), signal.SIGSTOP)
+    launched.until_said("n0.1 is stopped (SIGSTOP); it is replaced after 5 s unless it continues")
+    launched.until_printed(r"generation n0.0 n0.[23]$", 2)
+    (tmp_path / "enough").touch()
+    assert launched.wait() == 0
+    assert "holdfast: n0.1 lost (stopped by SIGSTOP)" in launched.err
+    assert [event.subject for event in start.events(MemberLost)] == ["n0.1"]
+
+
+def test_the_stopped_agent_of_the_only_node_is_killed_and_replaced(start: Start, tmp_path: Path) -> None:
+    launched = start("--warm", "0", script=JOINS)
+    launched.until_printed("generation n0.0$")
+    (agent,) = launched.agents()
+    os.kill(agent, signal.SIGSTOP)
+    launched.until_said("the agent of n0 was stopped for 5 s: it is killed and replaced")
+    launched.until_printed(r"generation n0.0\+1$")
+    (tmp_path / "enough").touch()
+    assert launched.wait() == 0
+    assert not is_alive(agent)
+
+
+@pytest.mark.soak
+def test_members_that_are_all_stopped_and_continue_are_not_replaced(start: Start, tmp_path: Path) -> None:
+    launched = start("--nproc-per-node", "2", script=JOINS)
+    launched.until_printed("generation n0.0 n0.1$", 2)
+    pids = launched.pids()
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    launched.until_said("all 2 members are stopped: waiting for at most 600 s")
+    time.sleep(LEASE_S_MIN)
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+    (tmp_path / "enough").touch()
+    assert launched.wait() == 0
+    assert not start.events(MemberLost)
+    assert all("generation n0.0 n0.1" in line for line in launched.out if "generation" in line)
 
 
 def test_a_storm_strikes(start: Start, tmp_path: Path) -> None:

@@ -116,8 +116,11 @@ class Cluster:
         stop_after: int = 0,
         trace: bool = False,
         pace_s: float = 0.0,
+        hold_s: float = 0.0,
+        holders: int = 0,
         meets: bool = False,
         deaths: Sequence[tuple[str, str]] = (),
+        does: str = "",
         run_s_max: float = RUN_S_MAX,
         meanwhile: Meanwhile | None = None,
     ) -> Result:
@@ -135,8 +138,11 @@ class Cluster:
             "stop_after": stop_after,
             "trace": trace,
             "pace_s": pace_s,
+            "hold_s": hold_s,
+            "holders": holders,
             "meets": meets,
             "deaths": list(deaths),
+            "does": does,
         }
         policy = Policy(
             run=folder.name, slots=members, nodes_min=1, nodes_max=nodes, warm=1, faults=tuple(faults)

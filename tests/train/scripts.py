@@ -5,10 +5,12 @@ rank that it then had, and the last scale of a GradScaler, if one is protected.
 Models and data are on the member's device: the same scripts serve for a CPU and for a GPU.
 """
 
+import ctypes
 import json
 import math
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -25,11 +27,15 @@ import holdfast.train as hf
 WIDTH = 24
 ROWS = 6
 WIDE = {"cpu": 128, "cuda": 2048}
+LANE_S = 0.008
+"""Of `lopsided`, what a lane takes a member that is not slow."""
 WIDE_ROWS = 256
 """Of `wide`: on a GPU its gradients are several buckets."""
 AUTOCAST = {"plain": torch.bfloat16, "scaled_half": torch.float16, "autocast": torch.bfloat16}
 FIRST_SCALE = 2.0**30
 """Of `scaled_half`: too large for float16, so its first steps are skipped."""
+LEAVES_AFTER = 5
+"""After this step a script leaves its loop that is told to."""
 TRACED = range(6, 11)
 """Steps that a trace shows."""
 Built = tuple[nn.Module, list[object], dict[str, Any]]
@@ -372,6 +378,24 @@ def wide() -> Built:
     return with_adamw(Wide(), fused=True)
 
 
+class Lopsided(nn.Module):
+    """Takes ten times as long on one member as on the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(WIDTH, WIDTH)
+        self.lane_s = LANE_S * (10 if os.environ.get("HOLDFAST_MEMBER") == "n0.1" else 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(self.lane_s)
+        result: torch.Tensor = self.inner(x)
+        return result
+
+
+def lopsided() -> Built:
+    return with_adamw(Lopsided())
+
+
 SAME_BITS: dict[str, Callable[[], Built]] = {
     builder.__name__: builder
     for builder in (
@@ -412,6 +436,7 @@ BUILDERS = {
     "different": different,
     "not_deterministic": not_deterministic,
     "wide": wide,
+    "lopsided": lopsided,
     "lr_by_hand": lr_by_hand,
 }
 
@@ -491,11 +516,16 @@ def train(
     stop_after: int,
     trace: bool,
     pace_s: float,
+    hold_s: float,
+    holders: int,
     meets: bool,
     deaths: list[tuple[str, str]],
+    does: str,
 ) -> None:
     """Train, and write down what it came to. stop_after: the step after which the script has seen enough.
-    pace_s: how long every step lasts at least. meets, deaths: see `Meets`.
+    pace_s: how long every step lasts at least. hold_s: for so long the first members, `holders` of them, keep
+    the interpreter after step 4, so that no other thread of theirs runs. meets, deaths: see `Meets`; the steps
+    are then in two loops. does: what else it does; see `leave`.
     """
     if checkpoint_every:
         os.environ["HOLDFAST_CHECKPOINTS"] = f"{folder}/checkpoints"
@@ -512,27 +542,32 @@ def train(
         log = run.log(Path(folder) / "log.jsonl") if meets else None
         if meeting:
             meeting.meet("before", 0)
-        for step in state.steps(steps):
-            shown: AbstractContextManager[None] = traced.step(step.number) if traced else nullcontext()
-            if build == "lr_by_hand":
-                set_lr(others[0], step.number)
-            with shown:
-                for lane in step.lanes:
-                    compute(build, model, lane, run.device, told.get("accumulate", 1))
-                time.sleep(pace_s)
-                step.commit()
-            losses[step.number] = step.loss
-            ranks[step.number] = run.rank
-            if meeting and log:
-                meeting.die_at(f"{step.number} committed")
-                if step.number % 2:
-                    meeting.meet(str(step.number), step.number)
-                log(step, loss=step.loss, lr=step.lr, norm=step.grad_norm)
-                meeting.die_at(f"{step.number} logged")
-            if step.number == stop_after:
-                break
-        if meeting:
-            meeting.meet("after", 3)
+        for total in (steps // 2, steps) if meets else (steps,):
+            for step in state.steps(total):
+                shown: AbstractContextManager[None] = traced.step(step.number) if traced else nullcontext()
+                if build == "lr_by_hand":
+                    set_lr(others[0], step.number)
+                with shown:
+                    for lane in step.lanes:
+                        compute(build, model, lane, run.device, told.get("accumulate", 1))
+                    time.sleep(pace_s)
+                    step.commit()
+                losses[step.number] = step.loss
+                if step.number == 4 and run.rank < holders:
+                    ctypes.PyDLL(None).usleep(round(hold_s * 1e6))
+                ranks[step.number] = run.rank
+                if meeting and log:
+                    meeting.die_at(f"{step.number} committed")
+                    if step.number % 2:
+                        meeting.meet(str(step.number), step.number)
+                    log(step, loss=step.loss, lr=step.lr, norm=step.grad_norm)
+                    meeting.die_at(f"{step.number} logged")
+                if step.number == stop_after or (step.number == LEAVES_AFTER and leave(does, run.rank)):
+                    break
+            if meeting:
+                meeting.meet(f"after {total}", 3)
+        if does == "fail at the end" and run.rank == 0:
+            raise ValueError("the weights cannot be saved")
         scales = [other.get_scale() for other in others if isinstance(other, torch.amp.GradScaler)]
         scale = scales[0] if scales else None
         met = meeting.met if meeting else {}
@@ -541,6 +576,13 @@ def train(
         )
         path.with_suffix(".part").write_text(text)
         path.with_suffix(".part").rename(path)
+
+
+def leave(does: str, rank: int) -> bool:
+    """Whether the script leaves its loop here, unless it exits."""
+    if does == "exit" or (does == "exit alone" and rank == 0):
+        sys.exit(0)
+    return does == "break alone" and rank == 0
 
 
 def compute(build: str, model: nn.Module, lane: Any, device: torch.device, accumulate: int) -> None:

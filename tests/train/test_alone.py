@@ -89,6 +89,16 @@ def test_a_run_by_itself_writes_its_record(alone: Path) -> None:
     ]
 
 
+def test_declared_work_is_done_and_changes_nothing(alone: Path) -> None:
+    done: list[str] = []
+    with hf.join() as run:
+        with run.alone("evaluation"), run.together("export"):
+            done.append("both")
+        with pytest.raises(ZeroDivisionError), run.together("export"):
+            _ = 1 / 0
+    assert done == ["both"]
+
+
 def test_a_script_that_fails_ends_its_run(alone: Path) -> None:
     def fail() -> None:
         with hf.join() as run:

@@ -10,6 +10,8 @@ from forked_cluster import Result
 from holdfast.run.wire import PlannedFault
 
 STEPS = 8
+HALF, END = f"after {STEPS // 2}", f"after {STEPS}"
+"""What comes after the first loop, and after the last one."""
 Death = tuple[str, str]
 
 
@@ -38,10 +40,10 @@ def check(result: Result, alone: Result) -> dict[str, dict[str, Any]]:
     assert result.ending.outcome == "completed", result.said
     assert result.digest == alone.digest
     found, expected = met(result), met(alone)
-    assert {"before", "after"} <= set(found)
+    assert {"before", HALF, END} <= set(found)
     for where, results in found.items():
-        # Where nobody was left, a checkpoint is loaded, and what comes before the steps done again with that.
-        if where != "before" or not result.was_empty:
+        # Where nobody was left, a checkpoint is loaded, and what lies behind done again with its weights.
+        if where not in ("before", HALF) or not result.was_empty:
             assert results["share"] == expected[where]["share"], result.said
     assert log(result) == log(alone)
     assert [line["step"] for line in log(result)] == list(range(1, STEPS + 1))
@@ -50,7 +52,7 @@ def check(result: Result, alone: Result) -> dict[str, dict[str, Any]]:
 
 def test_one_member_by_itself_has_its_own_values(alone: Result) -> None:
     found = met(alone)
-    assert set(found) == {"before", "after", *(str(step) for step in range(1, STEPS + 1, 2))}
+    assert set(found) == {"before", HALF, END, *(str(step) for step in range(1, STEPS + 1, 2))}
     assert len(set(found["3"]["share"])) == 7
     assert found["3"]["share"] != found["5"]["share"]
     assert found["3"]["broadcast"] == "n0.0"
@@ -79,9 +81,11 @@ def test_any_number_of_members_shares_to_the_same_bits(cluster: Any, alone: Resu
         (2, [("n0.0", "5 barrier"), ("n0.1", "7 gather")]),
         # Rank 0, before it has logged its step, and behind that.
         (3, [("n0.0", "2 committed"), ("n0.1", "4 logged"), ("n0.2", "8 committed")]),
+        # Between two loops: who comes then finds in its script what came before the first one.
+        (2, [("n0.0", f"{HALF} item 2"), ("n0.1", f"{HALF} gather"), ("n0.2", "5 reduce")]),
         # Before the first step, and after the last.
-        (2, [("n0.1", "before gather"), ("n0.0", "after share")]),
-        (3, [("n0.0", "before broadcast"), ("n0.1", "after item 3"), ("n0.2", "after barrier")]),
+        (2, [("n0.1", "before gather"), ("n0.0", f"{END} share")]),
+        (3, [("n0.0", "before broadcast"), ("n0.1", f"{END} item 3"), ("n0.2", f"{END} barrier")]),
     ],
 )
 def test_a_death_between_steps_leaves_no_trace(
@@ -119,7 +123,7 @@ def test_a_storm_of_deaths_leaves_no_trace(cluster: Any, alone: Result, seed: in
         for number, rank in enumerate(chance.choices(range(4), k=10), start=1)
     ]
     spots = ["share", "broadcast", "gather", "reduce", "barrier", "item 1", "item 4", "item 6"]
-    wheres = ["before", *map(str, range(1, STEPS, 2)), "after"]
+    wheres = ["before", *map(str, range(1, STEPS, 2)), HALF, END]
     deaths = [
         (f"n{node}.{slot}", f"{chance.choice(wheres)} {chance.choice(spots)}")
         for node in range(2)

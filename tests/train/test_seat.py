@@ -95,6 +95,9 @@ class ScriptedControl:
 
     is_asked = False
 
+    def working(self, work: str, *, is_over: bool = False) -> None:
+        pass
+
     def reports(self, report: Callable[[], wire.Spent | None]) -> None:
         pass
 

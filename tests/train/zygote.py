@@ -148,7 +148,7 @@ def obey(
         say(connection, wire.WorkerStarted(member=message.member, pid=pid))
     elif isinstance(message, wire.StopWorker):
         for pid in [pid for pid, member in members.items() if member == message.member]:
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, signal.SIGTERM if message.grace_s else signal.SIGKILL)
     elif isinstance(message, wire.StrikeNode):
         os.kill(os.getpid(), signal.SIGKILL)
     return not isinstance(message, wire.EndNode)

@@ -68,11 +68,11 @@ def test_a_crowd_is_what_its_members_are(size: int) -> None:
             for name in names
             for effect in membership.advance(
                 by_message,
-                FromMember(name, Committed(member=name, generation=1, step=step, loss=None)),
+                FromMember(name, Committed(member=name, generation=1, step=step, loss=None, took_s=0.5)),
                 now_ns,
             )
         ]
-        told = crowd.commit(by_crowd, names, step=step, now_ns=now_ns)
+        told = crowd.commit(by_crowd, names, step=step, took_s=0.5, now_ns=now_ns)
         assert (list(told), by_message == by_crowd) == (effects, True)
     now_ns += 3 * SECOND_NS
     nodes = list(by_message.nodes)

@@ -1,15 +1,18 @@
 """One look at runs: their record and their signals put before `assess`, at a price that fits them."""
 
+import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 import msgspec
 
+from holdfast.cli.record import fold_run
 from holdfast.cli.xid_policy import load_xids
-from holdfast.detect.scene import Planned
+from holdfast.detect.scene import Healthy, Planned
 from holdfast.diagnose.assess import Assessment, assess
 from holdfast.economics.prices import Prices
+from holdfast.ledger.report import Pace, pace_of
 from holdfast.record.events import (
     CostRate,
     GenerationOpened,
@@ -25,6 +28,10 @@ from holdfast.signals.source import Source
 from holdfast.topology.file import Described, Maintenance
 from holdfast.topology.graph import Topology
 
+REFERENCE_AGE_NS_MAX = 300 * 10**9
+"""What a healthy step takes changes little from one look to the next."""
+REFERENCE_AGE_TIMES = 50
+"""For so many times as long as it took, a reading is kept: a watch must not be busy with it."""
 LIVE_NS_MAX = 86_400 * 10**9
 """A run of which nothing was recorded for longer than this is not live, whether or not it said goodbye."""
 CONTEXT_KINDS = (
@@ -45,6 +52,34 @@ CONTEXT_KINDS = (
 """What an assessment wants of the record. Steps are left out: they are in the signals, and too many."""
 
 
+class References:
+    """What a healthy step of each run takes, and how far its steps are from that: as `report` says it.
+
+    A reading is kept for a while: a whole run is folded for it.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._read: dict[str, tuple[range, Pace | None]] = {}
+
+    def pace(self, run: str, at_ns: int) -> Pace | None:
+        """None where the record has no step of the run."""
+        known_ns, pace = self._read.get(run, (range(0), None))
+        if at_ns not in known_ns:
+            begun_ns = time.monotonic_ns()
+            pace = pace_of(fold_run(self._store, run))
+            took_ns = time.monotonic_ns() - begun_ns
+            age_ns_max = max(REFERENCE_AGE_NS_MAX, REFERENCE_AGE_TIMES * took_ns)
+            self._read[run] = range(at_ns, at_ns + age_ns_max), pace
+        return pace
+
+    def healthy(self, run: str, at_ns: int) -> Healthy | None:
+        pace = self.pace(run, at_ns)
+        if pace is None:
+            return None
+        return Healthy(step_s=pace.step_ns / 1e9, is_declared=pace.origin == "declared")
+
+
 class Setting(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """What an assessment looks at, and with which prices."""
 
@@ -53,6 +88,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     cluster: Described
     prices: Prices
     window_s: float
+    references: "References"
 
     def window_ns(self, at_ns: int) -> tuple[int, int]:
         return at_ns - round(self.window_s * 10**9), at_ns + 1
@@ -72,6 +108,7 @@ def look(setting: Setting, runs: Sequence[str], at_ns: int, since_ns: int | None
         since_ns=since_ns,
         prices=_priced(setting.prices, events),
         xids=load_xids(),
+        healthy={run: known for run in runs if (known := setting.references.healthy(run, at_ns)) is not None},
     )
 
 

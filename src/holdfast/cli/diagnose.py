@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from holdfast.cli import diagnosed
-from holdfast.cli.assessing import Setting, ends_ns, look
+from holdfast.cli.assessing import References, Setting, ends_ns, look
 from holdfast.cli.durations import window_seconds
 from holdfast.cli.incident_text import Answer, known_runs, show
 from holdfast.cli.moments import past_moment_ns
@@ -106,6 +106,7 @@ def _answered(given: _Flags) -> Answer:
             cluster=known_topology(given.topology_path, given.prometheus_url),
             prices=load_prices(given.prices_path),
             window_s=given.window_s,
+            references=References(store),
         )
         seen = runs_in(source, setting.window_ns(at_ns))
         recorded = {summary.run for summary in store.runs() if summary.run}
@@ -116,6 +117,7 @@ def _answered(given: _Flags) -> Answer:
         # over because this one look does not show it.
         book = Casebook(known, now_ns=at_ns)
         assessment = look(setting, [run], at_ns)
+        pace = setting.references.pace(run, at_ns)
         ended = ends_ns(store, [run], at_ns)
         taken = book.take(assessment.incidents, at_ns, unseen={run} - seen, ends_ns=ended)
     if given.record:
@@ -132,6 +134,7 @@ def _answered(given: _Flags) -> Answer:
         others=tuple(sorted(seen - {run})),
         again=_again(given, run),
         flaws=assessment.flaws,
+        pace=pace,
     )
 
 
@@ -199,5 +202,6 @@ def _as_json(answer: Answer) -> dict[str, object]:
         "window_s": answer.window_s,
         "incidents": answer.incidents,
         "unshown": [incident.name for incident in answer.unshown],
+        "pace": answer.pace,
         "quality": {"sees_run": answer.sees_run, "flaws": answer.flaws},
     }

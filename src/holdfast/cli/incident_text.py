@@ -16,6 +16,7 @@ from holdfast.diagnose.alerts import cost, severity, slowness, summary
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.lifecycle import Change
 from holdfast.diagnose.wording import members, share
+from holdfast.ledger.report import SLOW_SHARE_MIN, Pace
 from holdfast.record.events import IncidentState
 from holdfast.signals.quality import Flaw
 
@@ -35,6 +36,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     recorded  the names of those incidents that `runbook` will find
     others    the other runs that the signals tell of
     again     the command that finds the same and records it
+    pace      how far the steps of the whole run are from a healthy one, as `report` has it
     """
 
     run: str
@@ -47,6 +49,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     others: tuple[str, ...]
     again: tuple[str, ...]
     flaws: tuple[Flaw, ...]
+    pace: Pace | None = None
 
     @property
     def blindness(self) -> str:
@@ -70,18 +73,37 @@ def show(answer: Answer) -> None:
     console.print(f"{wording.span(since_ns, answer.at_ns)}, {wording.duration(answer.at_ns - since_ns)}\n")
     if not answer.sees_run:
         console.print(f"{printable(answer.blindness)}\n", style="bold yellow")
-    elif not answer.incidents and answer.unshown:
+    elif not answer.incidents and (answer.unshown or _is_slow(answer.pace)):
         console.print("Nothing that is wrong is seen in that time.\n", style="bold green")
     elif not answer.incidents:
         console.print(
             "Nothing is wrong: the run and all beneath it are as they should be.\n", style="bold green"
         )
+    if answer.pace is not None and _is_slow(answer.pace):
+        console.print(_told(answer.pace), end="\n\n")
     for incident in answer.unshown:
         opened = f"{incident.name} open since {wording.stamp(incident.began_ns)}"
         console.print(printable(f"The record has {opened}; this window does not show it."), end="\n\n")
     for incident in answer.incidents:
         _show_incident(console, incident, before=() if incident.name in answer.recorded else answer.again)
     _show_flaws(console, answer.flaws)
+
+
+def _is_slow(pace: Pace | None) -> bool:
+    return pace is not None and pace.slowdown_share >= SLOW_SHARE_MIN
+
+
+def _told(pace: Pace) -> str:
+    """What the report of the run says of its steps: the two are held against the same reference."""
+    origin = {
+        "declared": "as declared",
+        "estimated": "by the quickest quarter of its steps",
+        "members": "by its quicker members",
+    }[pace.origin]
+    return (
+        f"Over the whole run, {share(pace.slowdown_share)} of the time in steps was slowdown: a healthy step "
+        f"takes {pace.step_ns / 1e9:.3g} s, {origin}."
+    )
 
 
 def _show_incident(console: Console, incident: Incident, *, before: Sequence[str]) -> None:

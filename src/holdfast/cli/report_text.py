@@ -129,7 +129,7 @@ def _ratios(console: Console, told: Report) -> None:
     table.add_row("ETTR", _ettr(told))
     if told.reference is not None:
         step, gpus = wording.duration(told.reference.step_ns), wording.many(told.reference.gpus, "GPU")
-        table.add_row("Reference", f"{step} a step on {gpus}, {told.reference.origin}")
+        table.add_row("Reference", f"{step} a step on {gpus}, {wording.ORIGINS[told.reference.origin]}")
     table.add_row("Counts", _counts(told))
     table.add_row("MFU", _mfu(told))
     bandwidth = told.bandwidth.sentence if told.bandwidth else "unknown; record collective.timed events"

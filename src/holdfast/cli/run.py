@@ -54,6 +54,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     warm: int
     max_restarts: int
     wait_s: float | None
+    hang_after_s: float | None
     rdzv_conf: str
     shutdown_timeout: int | None
     signals_to_handle: str | None
@@ -141,6 +142,13 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     type=click.FloatRange(min=0),
     metavar="S",
     help="The longest to wait for nodes.  [default: 600]",
+)
+@click.option(
+    "--hang-after",
+    "hang_after_s",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="S",
+    help="End a member that holds the others up for so long.  [default: from the run's own steps]",
 )
 @torchrun.option("-m", "--module", "is_module", is_flag=True, help="SCRIPT is a module, as with python -m.")
 @torchrun.option("--no-python", is_flag=True, help="SCRIPT is a program of its own.")
@@ -332,6 +340,7 @@ def order_of(given: _Flags) -> Order:
         max_restarts=given.max_restarts,
         wait_s=_wait_s(given),
         grace_s=GRACE_S if given.shutdown_timeout is None else float(given.shutdown_timeout),
+        hang_after_s=given.hang_after_s,
         faults=plan,
     )
     return Order(

@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from holdfast.cli import diagnosed
-from holdfast.cli.assessing import Setting, ends_ns, look, recent_runs
+from holdfast.cli.assessing import References, Setting, ends_ns, look, recent_runs
 from holdfast.cli.durations import some_seconds, window_seconds
 from holdfast.cli.incident_text import change_line, known_runs
 from holdfast.cli.moments import past_moment_ns
@@ -138,6 +138,7 @@ class _Looking:
         self._source = source
         self._clock = clock
         self._journal = HomeJournal(store)
+        self._references = References(store)
         self._prices = load_prices(given.prices_path)
         self._cluster: Described | None = None
         self._read_ns = 0
@@ -152,6 +153,7 @@ class _Looking:
             cluster=self._topology(),
             prices=self._prices,
             window_s=self._given.window_s,
+            references=self._references,
         )
         seen = self.seen = runs_in(self._source, setting.window_ns(at_ns))
         known = self._given.runs or tuple(sorted(recent_runs(self._store, at_ns) | seen))

@@ -212,6 +212,7 @@ def _template() -> Template:
         ending=wording.ending,
         layer_amounts=_layer_amounts,
         many=wording.many,
+        origins=wording.ORIGINS,
         style=Markup(package.joinpath("page.css").read_text(encoding="utf-8")),
         script=Markup(script),
         script_hash=b64encode(sha256(script.encode()).digest()).decode(),

@@ -17,6 +17,12 @@ NAME_CHARS_MAX = 120
 """Names come from others and may be whole lines of a log; the record has the rest."""
 SPAN_WITH_SECONDS_NS_MAX = 600 * 10**9
 UNKNOWN = "–"
+ORIGINS = {
+    "declared": "declared",
+    "estimated": "estimated",
+    "members": "by its quicker members",
+}
+"""Where the time of a normal step comes from."""
 
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _LARGE = (("trillion", 1e12), ("billion", 1e9), ("million", 1e6))

@@ -132,7 +132,7 @@ def _last(stalls: Sequence[_Stall], wrong: Sequence[bool]) -> tuple[Sequence[_St
 def _per_step(scene: Scene, lost_s: float, gap_s: float) -> float | None:
     """What it adds to a step of a healthy run, of which there are so many fewer in that time."""
     healthy_s = gap_s - lost_s
-    return None if scene.step_s is None or healthy_s <= 0 else lost_s * scene.step_s / healthy_s
+    return None if scene.healthy is None or healthy_s <= 0 else lost_s * scene.healthy.step_s / healthy_s
 
 
 def _finding(

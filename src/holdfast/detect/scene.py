@@ -49,20 +49,27 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class Healthy(msgspec.Struct, frozen=True, kw_only=True):
+    """What a healthy step takes: declared, or else the ledger's estimate."""
+
+    step_s: float
+    is_declared: bool
+
+
 class Scene(msgspec.Struct, frozen=True, kw_only=True):
     """One run as its record tells it, up to now.
 
     members  those that ever were in it, with their nodes; gone: when they were lost
     began_ns when it began, or the first that is known of it
     gpus     how many it is meant to have
-    step_s   what a healthy step takes, where that was declared
+    healthy  what a healthy step takes, where that is known
     out      what was taken out of use, planned or not: nothing there is news
     """
 
     run: str
     began_ns: int
     gpus: int
-    step_s: float | None
+    healthy: Healthy | None
     members: dict[str, str]
     gone: dict[str, int]
     checkpoints: tuple[Saved, ...]
@@ -71,21 +78,31 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
     out: tuple[Planned, ...]
 
 
-def scene(run: str, events: Iterable[KnownEvent], planned: Sequence[Planned] = (), *, now_ns: int) -> Scene:
-    """What the events of this run and of the cluster as a whole say, up to now."""
+def scene(
+    run: str,
+    events: Iterable[KnownEvent],
+    planned: Sequence[Planned] = (),
+    *,
+    now_ns: int,
+    healthy: Healthy | None = None,
+) -> Scene:
+    """What the events of this run and of the cluster as a whole say, up to now.
+
+    healthy: what the ledger says of its steps; without it, what was declared.
+    """
     known = sorted(
         (event for event in events if event.run in (run, "") and event.occurred_ns <= now_ns),
         key=lambda event: event.occurred_ns,
     )
     members: dict[str, str] = {}
     gone: dict[str, int] = {}
-    gpus, step_s = 0, None
+    gpus, declared = 0, None
     for event in known:
         match event:
             case RunStarted():
                 gpus = event.gpus or gpus
             case ReferenceDeclared() if event.step_ns is not None:
-                step_s = event.step_ns / 1e9
+                declared = Healthy(step_s=event.step_ns / 1e9, is_declared=True)
             case MemberJoined():
                 members[event.subject] = event.node
                 gone.pop(event.subject, None)
@@ -98,7 +115,7 @@ def scene(run: str, events: Iterable[KnownEvent], planned: Sequence[Planned] = (
         run=run,
         began_ns=next((event.occurred_ns for event in known if event.run == run), now_ns),
         gpus=gpus,
-        step_s=step_s,
+        healthy=healthy or declared,
         members=members,
         gone=gone,
         checkpoints=_checkpoints(known),

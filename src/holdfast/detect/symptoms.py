@@ -11,7 +11,7 @@ from holdfast.detect import compare
 from holdfast.detect.finding import Finding, Method
 from holdfast.detect.machines import findings
 from holdfast.detect.rules import SIGMAS, SIGNS, Rule
-from holdfast.detect.scene import Scene
+from holdfast.detect.scene import Healthy, Scene
 from holdfast.signals.frame import Floats
 from holdfast.signals.quality import inspect
 from holdfast.signals.rates import per_second
@@ -25,6 +25,8 @@ PARTS: tuple[Part, ...] = ("compute", "exchange", "data")
 READ = (STEP, COLLECTOR, *(f"holdfast_member_{part}_seconds" for part in PARTS))
 SLOWER_SHARE = 0.03
 """A step that is longer by less is not worth anybody's time."""
+SLOWER_SHARE_ESTIMATED = 0.1
+"""The same where nobody declared what a step takes; the ledger's report has no line for less, either."""
 LATE_SHARE = 0.02
 """Of a step: who is late by less does not hold it up noticeably."""
 PEERS_SHARE = 0.05
@@ -48,12 +50,14 @@ class _Members(NamedTuple):
 
 def symptoms(source: Source, scene: Scene, window_ns: tuple[int, int]) -> Iterator[Finding]:
     """Everything that the run's own times show."""
-    step_s, steps = scene.step_s, _read(source, STEP, scene.run, window_ns)
+    healthy, steps = scene.healthy, _read(source, STEP, scene.run, window_ns)
+    step_s = None if healthy is None else healthy.step_s
     if steps is not None:
         steps = _once(steps, _new_steps(steps))
         usual_s = float(compare.usual(steps.values)[0])
-        step_s = _usual_step(usual_s, scene.step_s)
+        step_s = _usual_step(usual_s, healthy)
         yield from _slow_steps(steps, usual_s, step_s)
+        step_s = float(np.fmax(usual_s, step_s))  # who is late by little in a long step does not hold it up
     for part in PARTS:
         members = _read(source, f"holdfast_member_{part}_seconds", scene.run, window_ns)
         if members is not None and step_s:
@@ -103,11 +107,12 @@ def _once(members: _Members, new_ns: NDArray[np.int64]) -> _Members:
     return members._replace(values=np.where(again[:, None], np.nan, members.values))
 
 
-def _usual_step(usual_s: float, declared_s: float | None) -> float:
-    """What a step took before; what was declared, where it was slower than that already."""
-    if declared_s is not None and not usual_s <= declared_s * (1 + SLOWER_SHARE):
-        return declared_s
-    return usual_s
+def _usual_step(usual_s: float, healthy: Healthy | None) -> float:
+    """What a step took before; what a healthy one takes, where it was slower than that already."""
+    if healthy is None:
+        return usual_s
+    more = SLOWER_SHARE if healthy.is_declared else SLOWER_SHARE_ESTIMATED
+    return usual_s if usual_s <= healthy.step_s * (1 + more) else healthy.step_s
 
 
 def _slow_steps(steps: _Members, past_s: float, usual_s: float) -> Iterator[Finding]:
@@ -120,11 +125,13 @@ def _slow_steps(steps: _Members, past_s: float, usual_s: float) -> Iterator[Find
 
 def _late(part: Part, members: _Members, step_s: float, run: str) -> Iterator[Finding]:
     metric = f"holdfast_member_{part}_seconds"
-    usual = compare.usual(members.values)
-    middle = float(np.nanmedian(usual)) if np.isfinite(usual).any() else 0.0
-    # A member that came later has no past, and one that was always late no good one: its peers have.
-    usual = np.fmin(usual, middle + PEERS_SHARE * step_s).astype(np.float32)
-    least = max(LATE_SHARE * step_s, SIGMAS * compare.spread(members.values, usual))
+    past = compare.usual(members.values)
+    # A member that came later has no past, and one that was always late no good one: its peers have. Of two
+    # members the quicker one is the peer.
+    known = np.sort(past[np.isfinite(past)])
+    middle = float(known[(len(known) - 1) // 2]) if len(known) else 0.0
+    usual = np.fmin(past, middle + PEERS_SHARE * step_s).astype(np.float32)
+    least = max(LATE_SHARE * step_s, SIGMAS * compare.spread(members.values, past))
     yield from _found(f"late-{part}", metric, "past", members, usual, least)
     if part == "compute":
         yield from _wandering(members, usual, least, run)

@@ -1,14 +1,15 @@
 """`assess`: from readings and the record to incidents, each with its cause, its evidence and its price."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
+from types import MappingProxyType
 
 import msgspec
 
 from holdfast.detect.compare import PAST_SHARE
 from holdfast.detect.detecting import detect
 from holdfast.detect.finding import Finding
-from holdfast.detect.scene import Planned, Scene, scene
+from holdfast.detect.scene import Healthy, Planned, Scene, scene
 from holdfast.detect.xids import NO_OVERRIDES, Overrides
 from holdfast.diagnose.incident import Alternative, Cause, Incident
 from holdfast.diagnose.mechanisms import Mechanism
@@ -39,6 +40,7 @@ BANS_MIN = 0.3
 """That it is none of the known causes is given two to one: a cause that is less likely is not named."""
 BANS_EARLY_MIN = 1.0
 """While the run is not slower yet, ten to one: a warning must be worth it."""
+NOTHING_KNOWN: Mapping[str, Healthy] = MappingProxyType({})
 ALTERNATIVES_MAX = 3
 FLAWS_MAX = 5
 FLAW_WEIGHT, WIDE_FLAW_WEIGHT = 0.5, 0.15
@@ -66,14 +68,16 @@ def assess(
     since_ns: int | None = None,
     prices: Prices = DEFAULTS,
     xids: Overrides = NO_OVERRIDES,
+    healthy: Mapping[str, Healthy] = NOTHING_KNOWN,
 ) -> Assessment:
     """Look at the last `window_s` of these runs (all that the events name, where none is given).
 
     planned: work that was announced. since_ns: since when something is known to be wrong; the window then
     reaches back far enough to show how it was before. xids: where a site's policy differs from the published.
+    healthy: by run, the ledger's reference; where it has none, what the events declare.
     """
     names = runs or tuple(dict.fromkeys(event.run for event in events if event.run))
-    scenes = [scene(run, events, planned, now_ns=now_ns) for run in names]
+    scenes = [scene(run, events, planned, now_ns=now_ns, healthy=healthy.get(run)) for run in names]
     window_ns = (now_ns - _reach_ns(window_s, since_ns, now_ns), now_ns + 1)
     detected = detect(OnceSource(source), topology, scenes, window_ns=window_ns, xids=xids)
     incidents: list[Incident] = []
@@ -231,7 +235,7 @@ def _path(subject: str, run: str, topology: Topology) -> tuple[str, ...]:
 def _slowdown(explained: Iterable[Finding], one: Scene) -> float:
     """Steps that are longer, and what stalls between them add to a step."""
     step = max((finding for finding in explained if finding.sign == "slow-step"), key=_effect, default=None)
-    usual_s = step.usual if step is not None else one.step_s
+    usual_s = step.usual if step is not None else one.healthy and one.healthy.step_s
     stalls = [finding for finding in explained if finding.sign in STALLS]
     if not usual_s:
         return 1.0

@@ -7,7 +7,7 @@ taken to happen now, so no stretch of time is ever negative and the sum is exact
 
 import copy
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -15,7 +15,7 @@ from holdfast.ledger.accounts import STEPPING, Accounts, Piece, cut
 from holdfast.ledger.categories import Category
 from holdfast.ledger.membership import Membership
 from holdfast.ledger.progress import Progress
-from holdfast.ledger.tally import BIN, LAUNCH, measured_key, work_bin
+from holdfast.ledger.tally import BIN, LAUNCH, Tally, measured_key, work_bin
 from holdfast.record.events import (
     ActionTaken,
     AnyEvent,
@@ -35,6 +35,7 @@ from holdfast.record.events import (
     IncidentDiagnosed,
     MemberJoined,
     MemberLost,
+    MembersTimed,
     PhaseEntered,
     Precision,
     ReferenceDeclared,
@@ -62,6 +63,8 @@ _AFTER_END: dict[str, int] = {
     "stopped": Category.PLANNED_STOP,
     "preempted": Category.QUEUED,
 }
+LATE_SHARE_MIN = 0.05
+"""Of a step: whoever needs less than this longer than others does not make the run slow."""
 _USEFUL_STEP = measured_key(Category.USEFUL, Category.SLOWDOWN, 0)
 
 _WORK_FIELDS = (
@@ -186,6 +189,14 @@ class Moved(msgspec.Struct):
         self.unpriced_bytes += 0 if usd is not None else size_bytes or 0
 
 
+class HeldUp(NamedTuple):
+    """All members waited for one of them, from when to when."""
+
+    from_ns: int
+    to_ns: int
+    member: str
+
+
 class Fold:
     """One run up to the last event. `apply` takes the next one, `settled` gives accounts to read."""
 
@@ -197,6 +208,8 @@ class Fold:
         self.progress = Progress()
         self.traffic: dict[tuple[Collective, int], Traffic] = {}
         self.moved: dict[MovedFor, Moved] = {}
+        self.unhindered = Tally()  # steps as they would have been, where one member held up the others
+        self.held_up: list[HeldUp] = []
         self.instrumented = False  # whether the run ever told what it does, beyond starting and ending
         self.ended = False
         self.ending: RunEnded | None = None  # the last one, unless the run went on after it
@@ -250,6 +263,7 @@ class Fold:
         twin.saves, twin._launch = copy.copy(self.saves), copy.copy(self._launch)
         twin.traffic = {key: copy.copy(traffic) for key, traffic in self.traffic.items()}
         twin.moved = {use: copy.copy(moved) for use, moved in self.moved.items()}
+        twin.unhindered, twin.held_up = self.unhindered.copy(), self.held_up.copy()
         return twin
 
     def adopt(self) -> None:
@@ -392,7 +406,12 @@ class Fold:
     def _generation(self, event: GenerationOpened) -> None:
         self._be_up()
         accounts = self.accounts
-        self._abandon(Category.UNATTRIBUTED)
+        beyond = Category.UNATTRIBUTED
+        if accounts.open is None and accounts.is_stepping and self.members.are(event.members):
+            # Nobody was lost and nobody came: they could not go on, and all of them try again.
+            accounts.fail(event, "generation broke")
+            beyond = Category.DEAD_UNDETECTED
+        self._abandon(beyond)
         if event.gpus is not None:
             self.members.size_gpus = event.gpus
         self.members.open_generation(event.members)
@@ -659,6 +678,17 @@ class Fold:
         traffic.size_bytes += event.size_bytes
         traffic.duration_ns += event.duration_ns
 
+    def _timed(self, event: MembersTimed) -> None:
+        """What steps would have taken had the slowest member been as quick as others were, where it holds
+        them up.
+        """
+        late_ns = event.slowest_ns - event.quick_ns
+        if late_ns > LATE_SHARE_MIN * event.step_ns and self.accounts.is_up:
+            work = max(0, event.step_ns - late_ns) * self.accounts.shape.active
+            self.unhindered.add(_USEFUL_STEP + work_bin(work) * BIN, work * event.steps, event.steps)
+            lasted_ns = event.steps * event.step_ns
+            self.held_up.append(HeldUp(event.occurred_ns - lasted_ns, event.occurred_ns, event.subject))
+
     def _data(self, event: DataMoved) -> None:
         self._count_bytes(event.what, event.size_bytes, event.usd)
 
@@ -692,6 +722,7 @@ _HANDLERS: dict[type, Callable[[Fold, Any], None]] = {
     CostRate: Fold._cost,
     ReferenceDeclared: Fold._reference,
     CollectiveTimed: Fold._collective,
+    MembersTimed: Fold._timed,
     DataMoved: Fold._data,
     IncidentDiagnosed: Fold._nothing,
     Correction: Fold._nothing,

@@ -62,6 +62,10 @@ class Membership:
             if now != role:
                 self._set(name, gpus, now)
 
+    def are(self, members: tuple[str, ...]) -> bool:
+        """Whether these are the members of the generation."""
+        return bool(members) and self._generation == frozenset(members)
+
     def drain(self, name: str, gpus: int) -> None:
         self._drained[name] = gpus
 

@@ -14,7 +14,7 @@ import msgspec
 from holdfast.ledger.bandwidth import bus_bytes_per_s
 from holdfast.ledger.categories import NOT_SCHEDULED, Category
 from holdfast.ledger.flops import Chip, chip_named, peak_flops_per_s
-from holdfast.ledger.fold import Declared, Fold, MovedFor
+from holdfast.ledger.fold import LATE_SHARE_MIN, Declared, Fold, MovedFor
 from holdfast.ledger.incidents import Incident
 from holdfast.ledger.references import (
     Reach,
@@ -37,6 +37,10 @@ SLOW_SHARE_MIN = 0.1
 """A stretch whose steps lose a tenth to slowdown is worth a line of its own."""
 SLOW_COST_MIN = 0.005
 """... if it cost at least this share of everything paid for."""
+
+
+Origin = Literal["declared", "estimated", "members"]
+"""Where a reference comes from."""
 
 
 class Goodput(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,12 +90,27 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepReference(msgspec.Struct, frozen=True, kw_only=True):
-    """A normal step: its work, and its time on `gpus` GPUs. estimated: from the run's fastest quarter."""
+    """A normal step: its work, and its time on `gpus` GPUs.
+
+    origin  declared, or else the quicker of two: estimated, from the fastest quarter of the run's steps; and
+            members, what its steps would have taken had the slowest member been as quick as the others
+    """
 
     work_gpu_ns: int
     step_ns: int
     gpus: int
-    origin: Literal["declared", "estimated"]
+    origin: Origin
+
+
+class Pace(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run's steps stand to a healthy one.
+
+    step_ns: what that takes on the GPUs the run has now, or had. slowdown_share: of the time in steps.
+    """
+
+    step_ns: int
+    origin: Origin
+    slowdown_share: float
 
 
 class Ettr(msgspec.Struct, frozen=True, kw_only=True):
@@ -234,6 +253,11 @@ def report(run: str, fold: Fold) -> Report:
     return _Reader(run, fold.settled()).report()
 
 
+def pace_of(fold: Fold) -> Pace | None:
+    """How the steps stand to the reference that a report would hold them against; None without one."""
+    return _Reader("", fold.settled()).pace()
+
+
 class _Reader:
     """Everything the parts of a report are computed from, computed once."""
 
@@ -291,6 +315,17 @@ class _Reader:
             saved=self._saved(),
             course=self.course,
             remarks=self._remarks(),
+        )
+
+    def pace(self) -> Pace | None:
+        reference = self._reference()
+        if reference is None:
+            return None
+        slow = self.part(Category.SLOWDOWN)
+        share = _ratio(slow, slow + self.part(Category.USEFUL, Category.RECOMPUTED))
+        gpus = self.accounts.shape.active or reference.gpus
+        return Pace(
+            step_ns=reference.work_gpu_ns // gpus, origin=reference.origin, slowdown_share=share or 0.0
         )
 
     def _goodput(self) -> Goodput:
@@ -565,7 +600,19 @@ class _Reader:
                 began_ns = course.start_ns + first * course.bucket_ns
                 ended_ns = min(course.start_ns + end * course.bucket_ns, self.accounts.now_ns)
                 found.append((began_ns, ended_ns, charged))
-        return [_slow_stretch(f"slow-{number}", *one) for number, one in enumerate(sorted(found), start=1)]
+        return [
+            _slow_stretch(f"slow-{number}", *one, self._slowest(*one[:2]))
+            for number, one in enumerate(sorted(found), start=1)
+        ]
+
+    def _slowest(self, from_ns: int, to_ns: int) -> str:
+        """Whom the other members waited for in this time, if that is recorded of one."""
+        names = {
+            held.member
+            for held in self.fold.held_up
+            if min(held.to_ns, to_ns) - max(held.from_ns, from_ns) > (held.to_ns - held.from_ns) // 2
+        }
+        return names.pop() if len(names) == 1 else ""
 
     def _remarks(self) -> tuple[str, ...]:
         """What a reader of the numbers must know to read them right."""
@@ -590,7 +637,13 @@ class _Reader:
             )
         if self.origin == "estimated" and self.reference is not None:
             remarks.append(
-                "No reference step time was declared; the fastest quarter of the steps stands for it."
+                "No reference step time was declared; the fastest quarter of the steps stands for it. "
+                "What slowed down all steps alike does not show."
+            )
+        elif self.origin == "members":
+            remarks.append(
+                "No reference step time was declared; what a step would have taken had the slowest member "
+                "been as quick as the others stands for it."
             )
         if (parts := self._useful_parts()) is not None and parts.rest_gpu_ns < 0:
             remarks.append("More FLOPs are declared than the chips' peak allows; check model and chip.")
@@ -599,12 +652,19 @@ class _Reader:
         return tuple(remarks)
 
 
-def _step_reference(fold: Fold) -> tuple[Fraction | None, Literal["declared", "estimated"]]:
+def _step_reference(fold: Fold) -> tuple[Fraction | None, Origin]:
     declared = fold.declared
     if declared.step_ns:
         gpus = declared.step_gpus or fold.accounts.gpus_max
         return Fraction(declared.step_ns * gpus), "declared"
-    return estimate_reference(fold.accounts.tally), "estimated"
+    by_steps, by_members = estimate_reference(fold.accounts.tally), estimate_reference(fold.unhindered)
+    if (
+        by_steps is not None
+        and by_members is not None
+        and by_members < by_steps * (1 - Fraction(LATE_SHARE_MIN))
+    ):
+        return by_members, "members"
+    return by_steps, "estimated"
 
 
 def _chip(declared: Declared) -> Chip | None:
@@ -638,11 +698,11 @@ def _keyed(parts: dict[Category, int]) -> dict[str, int]:
     return {category.key: part for category, part in sorted(parts.items()) if part}
 
 
-def _slow_stretch(name: str, began_ns: int, ended_ns: int, lost_gpu_ns: int) -> IncidentReport:
+def _slow_stretch(name: str, began_ns: int, ended_ns: int, lost_gpu_ns: int, slowest: str) -> IncidentReport:
     return IncidentReport(
         name=name,
-        what="slow steps, nothing recorded says why",
-        subject="",
+        what="slow steps, " + ("all waited for one member" if slowest else "nothing recorded says why"),
+        subject=slowest,
         severity="degraded",
         began_ns=began_ns,
         noticed_ns=began_ns,

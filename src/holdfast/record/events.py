@@ -253,6 +253,19 @@ class CollectiveTimed(Event, frozen=True, kw_only=True, tag_field="kind", tag="c
     duration_ns: Nanoseconds
 
 
+class MembersTimed(Event, frozen=True, kw_only=True, tag_field="kind", tag="members.timed"):
+    """What the last `steps` steps took on average, and what of that members needed without waiting for each
+    other: the slowest one, which is `subject`, and one that is as quick as the quickest quarter of them.
+
+    quick_ns: with its share of the lanes. step_ns: without what was spent on checkpoints.
+    """
+
+    steps: Positive
+    step_ns: Nanoseconds
+    quick_ns: Nanoseconds
+    slowest_ns: Nanoseconds
+
+
 class DataMoved(Event, frozen=True, kw_only=True, tag_field="kind", tag="data.moved"):
     """Bytes were moved for the run, other than its checkpoints: their own events say how large they are.
 
@@ -326,6 +339,7 @@ KnownEvent = (
     | CostRate
     | ReferenceDeclared
     | CollectiveTimed
+    | MembersTimed
     | DataMoved
     | IncidentDiagnosed
     | Correction

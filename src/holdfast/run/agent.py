@@ -6,14 +6,17 @@ the launcher, which writes an `Assignment` to its stdin.
 """
 
 import asyncio
+import itertools
 import json
 import os
 import signal
 import socket
 import sys
 import time
+from collections.abc import Coroutine
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -29,6 +32,8 @@ from holdfast.run.wire import (
     CODE_DEVICE_FAILED,
     AgentJoined,
     EndNode,
+    Locate,
+    Located,
     NodeBeat,
     ShowWorker,
     StartWorker,
@@ -41,6 +46,8 @@ from holdfast.run.wire import (
 from holdfast.run.worker import Program, Worker, open_log
 
 BEAT_INTERVAL_S = 0.25
+STOPS_BEATS = 4
+"""At every so manieth heartbeat the kernel is asked who is stopped."""
 END_WAIT_S = 5.0
 """How long killed processes may take to be gone; one that the kernel cannot end is left to it."""
 NAMES_MAX = 64
@@ -99,7 +106,7 @@ class Agent:
         self._connection = connection
         self._address = assignment.address or connection.own_address
         self._workers: dict[str, Worker] = {}
-        self._closing: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._printer = Printer(on_room=self._resume_soon)
         self._kernel_log = KernelLog()
@@ -152,8 +159,11 @@ class Agent:
         self._loop.add_reader(launcher, gone)
 
     async def _beat(self) -> None:
-        while True:
-            self._connection.send(NodeBeat(node=self._node))
+        stopped: tuple[str, ...] = ()
+        for beats in itertools.count():
+            if beats % STOPS_BEATS == 0:
+                stopped = tuple(name for name, worker in self._workers.items() if worker.is_stopped())
+            self._connection.send(NodeBeat(node=self._node, stopped=stopped))
             await asyncio.sleep(BEAT_INTERVAL_S)
 
     async def _obey(self) -> int:
@@ -170,6 +180,8 @@ class Agent:
                 case StrikeWorker(member=member):
                     if worker := self._workers.get(member):
                         worker.strike(message)
+                case Locate(member=member):
+                    self._spawn(self._locate(member))
                 case StrikeNode():
                     self._die()
                 case EndNode(code=code):
@@ -239,9 +251,17 @@ class Agent:
             )
         )
         if worker is not None:
-            task = asyncio.create_task(self._forget(member, worker))
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+            self._spawn(self._forget(member, worker))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _locate(self, member: str) -> None:
+        worker = self._workers.get(member)
+        place = await worker.locate() if worker is not None else ""
+        self._connection.send(Located(member=member, place=place))
 
     def _xid_of(self, pid: int) -> Xid | None:
         """What the kernel says about the process's GPU. Its clock is that of /dev/kmsg."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from holdfast.record.events import ActionTaken, CheckpointLoaded, GenerationOpened, StepCommitted
-from holdfast.run import processes, replacing
+from holdfast.run import pacing, processes, replacing
 from holdfast.run.history import gist
 from holdfast.run.state import Round, State, ToMembers, Trouble
 from holdfast.run.wire import Generation
@@ -120,6 +120,7 @@ def form(state: State, round_: Round) -> None:
     if state.stepping is not None:
         _note_hurt(state)
     state.stepping = round_
+    pacing.begin(state, round_)
     state.lost_ns, state.failed_ns, state.causes = None, None, ()
     state.fates.clear()
     state.first_ns.clear()
@@ -136,14 +137,15 @@ def keep(state: State, round_: Round, step: int) -> None:
     state.first_ns.pop(step, None)
     if step <= state.step:
         return
+    _note_time(state, round_, step)
     took_ns = state.now_ns - max(round_.formed_ns, state.committed_ns or 0)
-    state.observed.note_step(took_ns // (step - state.step))
     state.worked.note(step, took_ns)
     state.step, state.committed_ns = step, state.now_ns
     if step > state.step_max:  # what is done again after a rollback is no progress
         state.step_max, state.setbacks, state.setback, state.complaint = step, 0, "", ""
         state.trouble, state.device_failures = None, ()
     state.record(StepCommitted(id="", occurred_ns=state.now_ns, step=step))
+    pacing.note(state)
     if state.hurt is not None:
         _say_recovered(state, round_, step)
 
@@ -183,6 +185,26 @@ def _duration(took_ns: int) -> str:
     if took_s < 600:
         return f"{took_s:.0f} s"
     return f"{took_s / 60:.0f} min" if took_s < 36_000 else f"{took_s / 3600:.1f} h"
+
+
+def _note_time(state: State, round_: Round, step: int) -> None:
+    """What the step took, and what the script took before it.
+
+    Members that wait for another one have a long step, and that one a short one: the shortest counts, and the
+    rest of the time is the script's. The first step of a generation may compile, and is told apart.
+    """
+    assert round_.formed_ns is not None
+    shortest_ns, is_fresh = round_.took_ns.pop(step, None), round_.is_fresh
+    since_ns, round_.is_fresh = max(round_.formed_ns, state.committed_ns or 0), False
+    if state.working or state.resumed_ns > since_ns:
+        return  # with declared work, or while somebody was stopped
+    took_ns = (state.now_ns - since_ns) // (step - state.step)
+    if is_fresh:
+        state.observed.note_first(took_ns)
+        return
+    step_ns = took_ns if shortest_ns is None else min(shortest_ns, took_ns)
+    state.observed.note_step(step_ns)
+    state.observed.note_pause(took_ns - step_ns)
 
 
 def _keep_late(state: State, round_: Round, version: int) -> None:

@@ -55,15 +55,15 @@ class Survived(msgspec.Struct, kw_only=True):
     printed: set[str] = set()
     held: list[tuple[str, str]] = []
 
-    def note(self, complaint: str) -> bool:
-        """Count a failure. Whether the same was there before."""
+    def knows(self, complaint: str) -> bool:
+        """Whether the same was there before."""
+        return gist(complaint) in self.known
+
+    def note(self, complaint: str) -> None:
+        """Count a failure."""
         self.errors += 1
-        told = gist(complaint)
-        if told in self.known:
-            return True
         if len(self.known) < KINDS_MAX:
-            self.known.add(told)
-        return False
+            self.known.add(gist(complaint))
 
     def hold(self, member: str, complaint: str) -> None:
         """Keep what a member failed with until it may be printed."""

@@ -177,7 +177,7 @@ async def _hold(order: Order, site: Site, display: Display | None, voice: "_Voic
                     if order.storm_per_min:
                         say(f"chaos: {order.storm_per_min:g} faults a minute, --seed {order.seed}")
                     assignments = _assignments(order, site, run, _names(order, is_first=True))
-                    nodes = [Node(one, outlet, coordinator.away_s) for one in assignments]
+                    nodes = [Node(one, outlet, coordinator.away_s, say) for one in assignments]
                     ending = await _conduct(order, coordinator, nodes)
         finally:
             watch.tell = voice.say
@@ -258,7 +258,7 @@ async def _join(order: Order, site: Site, voice: "_Voice") -> int:
             hint="Leave --run out, or choose another port.",
         )
     names = _names(order, is_first=False)
-    nodes = [Node(one, Outlet(), _away_s) for one in _assignments(order, site, run, names)]
+    nodes = [Node(one, Outlet(), _away_s, voice.say) for one in _assignments(order, site, run, names)]
     received: list[signal.Signals] = []
 
     def leave(number: signal.Signals) -> None:

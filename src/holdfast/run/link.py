@@ -110,8 +110,13 @@ class Link:
             self._changed.notify_all()
 
     def send_now(self, message: FromWorker) -> None:
-        """Send it, after all that is still queued, before returning: for last words. Never raises."""
-        with self._sending, contextlib.suppress(OSError):
+        """Send it, after all that is still queued, before returning: for last words, and for what must be
+        known before the script goes on. Never raises.
+        """
+        if not self._sending.acquire(timeout=LAST_WORDS_S):
+            self.send(message)  # the coordinator takes nothing at the moment
+            return
+        try:
             with self._changed:
                 data = b"".join((*self._queue, frame(message)))
                 self._queue.clear()
@@ -120,6 +125,10 @@ class Link:
             room.register(self._socket, select.POLLOUT)
             if room.poll(LAST_WORDS_S * 1000):
                 self._socket.sendall(data)
+        except OSError:
+            pass  # it has ended, which the reader tells
+        finally:
+            self._sending.release()
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until all is handed to the kernel; False: it was not, in that time."""

@@ -40,6 +40,8 @@ def lose(state: State, member: Member, why: str, *, onset_ns: int | None = None,
 def _take_out(state: State, member: Member, why: str) -> None:
     member.is_lost = True
     state.setbacks += 1
+    state.working.pop(member.name, None)
+    state.stopped.pop(member.name, None)
     if state.round is not None and member.name in state.round.names:
         state.round.lost[member.name] = state.now_ns
         state.fates[member.name] = why
@@ -67,13 +69,16 @@ def lose_unexplained(state: State, member: Member, guess: str, *, is_known: bool
     state.unexplained[member.name] = Loss(lost_ns=state.now_ns, onset_ns=member.onset_ns, guess=guess)
 
 
-def fence(state: State, member: Member, why: str, *, onset_ns: int | None) -> None:
-    """Give up a member that may still run: end it first, so that it cannot come back."""
+def fence(state: State, member: Member, why: str, *, onset_ns: int | None, account: str = "") -> None:
+    """Give up a member that may still run: end it first, so that it cannot come back.
+
+    account: why, with what is known of this one.
+    """
     processes.stop(state, member, 0)
     state.out.append(Close("worker", member.name))
-    cause = _record_fault(state, member.name, why, onset_ns=onset_ns)
-    _say_lost(state, member.name, Account(why=why))
-    lose(state, member, why, onset_ns=onset_ns, cause=cause)
+    cause = _record_fault(state, member.name, why, onset_ns=onset_ns, detail=account)
+    _say_lost(state, member.name, Account(why=account or why))
+    lose(state, member, account or why, onset_ns=onset_ns, cause=cause)
 
 
 def lose_node(state: State, node: Node, why: str, *, onset_ns: int | None) -> None:
@@ -198,11 +203,10 @@ def judge_script(state: State, member: Member, message: WorkerExited) -> None:
     itself, between steps or after them, is not done at all where it fails: twice the same is enough.
     """
     complaint = message.complaint or f"{cause_of_death(message)} without a complaint"
-    is_known = state.survived.note(complaint)
     reason = ""
     if not state.has_committed:
         reason = f"the script failed on {member.name} before the first commit ({cause_of_death(message)})"
-    elif is_known and member.stage == "script":
+    elif member.stage == "script" and state.survived.knows(complaint):
         reason = f"the script failed again on {member.name} after step {member.step}, the same way as before"
     elif gist(complaint) == state.complaint:
         reason = f"the script failed again on {member.name}, as before, and nothing was committed in between"
@@ -210,6 +214,7 @@ def judge_script(state: State, member: Member, message: WorkerExited) -> None:
     if reason:
         ending.fail(state, reason, complaint=message.complaint)
     else:
+        state.survived.note(complaint)
         survive(state, member.name, message.complaint)
 
 
@@ -232,8 +237,8 @@ def is_mistake(state: State, member: Member, message: WorkerExited) -> bool:
 
     Not so a newcomer to a run that has come some way: what it cannot do, its machine cannot.
     """
-    is_present = state.round is not None and member.name in state.round.names
-    return _sentence(message) not in ("", COORDINATOR_GONE) and (is_present or not state.has_committed)
+    has_taken_part = member.since_generation > 0
+    return _sentence(message) not in ("", COORDINATOR_GONE) and (has_taken_part or not state.has_committed)
 
 
 def is_cut_off(message: WorkerExited) -> bool:

@@ -9,7 +9,7 @@ as a whole (plain.py). Which of them it is shows when the first worker joins; un
 """
 
 from holdfast.record.events import PhaseEntered, RunStarted
-from holdfast.run import devices, ending, losses, plain, processes, protected, replacing
+from holdfast.run import apart, devices, ending, hangs, losses, plain, processes, protected, replacing
 from holdfast.run.history import gist
 from holdfast.run.recording import checkpoint_event
 from holdfast.run.state import (
@@ -44,6 +44,7 @@ from holdfast.run.wire import (
     Finished,
     FromAgent,
     FromWorker,
+    Located,
     MemberBeat,
     NodeBeat,
     Published,
@@ -56,6 +57,7 @@ from holdfast.run.wire import (
     WorkerJoined,
     WorkerReady,
     WorkerStarted,
+    Working,
 )
 
 __all__ = ["Policy", "State", "advance", "deadline", "initial"]
@@ -117,6 +119,8 @@ def _take_in(state: State, event: Happening) -> bool:
             team = state.policy.team
             state.record(RunStarted(id="", occurred_ns=state.now_ns, gpus=state.gpus, team=team))
         case Tick():
+            if state.due_ns is not None and state.now_ns - state.due_ns > ns(LATE_S):
+                state.resumed_ns = state.now_ns  # commits that were made meanwhile are still to be read
             _check_leases(state)
     return True
 
@@ -188,7 +192,9 @@ def _heard_node(state: State, node: Node, message: FromAgent) -> bool:
     node.seen_ns = state.now_ns
     match message:
         case NodeBeat():
-            return False
+            return message.stopped != node.stopped and _note_stops(state, node, message.stopped)
+        case Located():
+            hangs.located(state, message)
         case WorkerStarted():
             if (member := state.living(message.member)) is not None:
                 processes.record_started(state, member)
@@ -203,21 +209,19 @@ def _heard_node(state: State, node: Node, message: FromAgent) -> bool:
 
 def _heard_member(state: State, member: Member, message: FromWorker) -> bool:
     """Whether what a living member said may change what is to be done."""
-    if member.seen_ns is None:
-        _expect(state, state.now_ns)
-    else:
-        state.observed.note_gap(state.now_ns - member.seen_ns)
     member.seen_ns = state.now_ns
     match message:
         case MemberBeat():
             member.step, member.stage = message.step, message.stage
             if message.spent is not None and message.spent.steps > member.spent[0].steps:
                 member.spent = (message.spent, member.spent[0])
-            return protected.stepped(state, member)
+            return protected.stepped(state, member) or (message.stage == "meeting" and apart.look(state))
         case Committed():
-            protected.committed(state, member, message)
-            return False
+            return protected.committed(state, member, message)
+        case Working():
+            hangs.working(state, member, message)
         case Published():
+            member.told += 1
             return False  # between the members alone: the coordinator passes it on
         case Checkpointed():
             _checkpointed(state, member, message)
@@ -380,8 +384,29 @@ def _expect(state: State, seen_ns: int) -> None:
     state.lease_due_ns = due_ns if state.lease_due_ns is None else min(state.lease_due_ns, due_ns)
 
 
+def _note_stops(state: State, node: Node, stopped: tuple[str, ...]) -> bool:
+    """The kernel shows other processes of the node as stopped than before."""
+    before, node.stopped = node.stopped, stopped
+    for name in before:
+        if name not in stopped and state.stopped.pop(name, None) is not None:
+            state.all_stopped_ns, state.resumed_ns = None, state.now_ns
+    for name in stopped:
+        if name not in before and state.living(name) is not None:
+            state.stopped[name] = state.now_ns
+            _expect(state, state.now_ns)
+            if state.closing is None:
+                lease_s = state.observed.lease_ns / 1e9
+                then = (
+                    f"; it is replaced after {lease_s:.0f} s unless it continues"
+                    if state.is_protected
+                    else ""
+                )
+                state.say(f"{name} is stopped (SIGSTOP){then}", "trouble")
+    return True
+
+
 def _check_leases(state: State) -> None:
-    """Give up nodes and members that were silent for too long."""
+    """Give up nodes that were silent for too long, and members that were stopped for as long."""
     due_ns = state.lease_due_ns
     if due_ns is None or state.now_ns < due_ns:
         return
@@ -389,27 +414,53 @@ def _check_leases(state: State) -> None:
     if late_ns > ns(LATE_S):
         # A moment more than it was held up: whoever's lease ended exactly now must be heard first, too.
         _renew_leases(state, late_ns + ns(LATE_S))
+    state.lease_due_ns = None
     lease_ns = state.observed.lease_ns
     for node in [node for node in state.nodes.values() if state.now_ns - node.seen_ns >= lease_ns]:
         state.out.append(Close("agent", node.name))
         _lose_node(state, node, "no heartbeat", onset_ns=node.seen_ns)
-    seen_ns = [node.seen_ns for node in state.nodes.values()]
-    for member in list(state.members.values()) if state.closing is None else ():
-        if member.is_lost or member.seen_ns is None:
+    if state.nodes:
+        _expect(state, min(node.seen_ns for node in state.nodes.values()))
+    if state.is_protected and state.closing is None:
+        _check_stops(state, lease_ns)
+
+
+def _check_stops(state: State, lease_ns: int) -> None:
+    """Whoever is stopped is replaced; but if nobody else holds the state, the run waits first."""
+    holders = state.holders
+    is_last = bool(holders) and state.stopped.keys() >= set(holders)
+    state.all_stopped_ns = (state.all_stopped_ns or state.now_ns) if is_last else None
+    spared = frozenset(holders) if is_last and not _is_patience_over(state) else frozenset()
+    for name, since_ns in list(state.stopped.items()):
+        member = state.living(name)
+        if member is None:
+            del state.stopped[name]
+        elif name in spared:
             continue
-        if state.now_ns - member.seen_ns >= lease_ns:
-            losses.fence(state, member, "no heartbeat", onset_ns=member.seen_ns)
+        elif state.now_ns - since_ns >= lease_ns:
+            losses.fence(state, member, "stopped", onset_ns=since_ns, account="stopped by SIGSTOP")
         else:
-            seen_ns.append(member.seen_ns)
-    state.lease_due_ns = None
-    if seen_ns:
-        _expect(state, min(seen_ns))
+            _expect(state, since_ns)
+
+
+def _is_patience_over(state: State) -> bool:
+    """All that hold the state are stopped: whether the run has waited for them long enough."""
+    assert state.all_stopped_ns is not None
+    due_ns = state.all_stopped_ns + state.wait_ns
+    if state.now_ns >= due_ns:
+        return True
+    if state.all_stopped_ns == state.now_ns:
+        count = len(state.holders)
+        who = "the only member is" if count == 1 else f"all {count} members are"
+        ask = "continue them (SIGCONT), or the run goes back to its checkpoint"
+        state.say(f"{who} stopped: waiting for at most {state.policy.wait_s:g} s; {ask}", "trouble")
+    state.lease_due_ns = due_ns if state.lease_due_ns is None else min(state.lease_due_ns, due_ns)
+    return False
 
 
 def _renew_leases(state: State, more_ns: int) -> None:
     """This process was held up: what the others said meanwhile is still to be read."""
     for node in state.nodes.values():
         node.seen_ns = min(state.now_ns, node.seen_ns + more_ns)
-    for member in state.members.values():
-        if member.seen_ns is not None:
-            member.seen_ns = min(state.now_ns, member.seen_ns + more_ns)
+    for name, since_ns in state.stopped.items():
+        state.stopped[name] = min(state.now_ns, since_ns + more_ns)

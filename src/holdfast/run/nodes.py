@@ -8,14 +8,17 @@ from contextlib import suppress
 
 import msgspec
 
-from holdfast.run import kin
+from holdfast.run import kin, whereabouts
 from holdfast.run.agent import EXIT_DISCONNECTED, Assignment, encoded
 from holdfast.run.output import STREAMS
+from holdfast.run.waits import LEASE_S_MIN
 
 SHORT_LIFE_S = 5.0
 SHORT_LIVES_MAX = 20
 """An agent that is killed so soon, so many times in a row, is not started again."""
 RECONNECT_S = 1.0
+STOPS_INTERVAL_S = 0.5
+"""How often the kernel is asked whether an agent is stopped."""
 
 
 class Outlet(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,12 +32,17 @@ class Node:
     """The agent of one node, or rather one after the other."""
 
     def __init__(
-        self, assignment: Assignment, outlet: Outlet, away_s: Callable[[], Awaitable[float]]
+        self,
+        assignment: Assignment,
+        outlet: Outlet,
+        away_s: Callable[[], Awaitable[float]],
+        say: Callable[[str], None] = lambda _text: None,
     ) -> None:
-        """away_s: is asked, after the node was lost, how long it stays away."""
+        """away_s: is asked, after the node was lost, how long it stays away. say: a line for the operator."""
         self._assignment = assignment
         self._outlet = outlet
         self._away_s = away_s
+        self._say = say
         self._process: asyncio.subprocess.Process | None = None
         self._last_signal: signal.Signals | None = None
         self._is_over = asyncio.Event()
@@ -86,9 +94,32 @@ class Node:
         )
         if self._last_signal is not None:
             self.send_signal(self._last_signal)
-        with suppress(ConnectionError):  # it was killed before it could read
-            await self._process.communicate(encoded(self._assignment))
-        return await self._process.wait()
+        watching = asyncio.create_task(self._end_stopped(self._process))
+        try:
+            with suppress(ConnectionError):  # it was killed before it could read
+                await self._process.communicate(encoded(self._assignment))
+            return await self._process.wait()
+        finally:
+            watching.cancel()
+
+    async def _end_stopped(self, agent: asyncio.subprocess.Process) -> None:
+        """Kill an agent that is stopped (SIGSTOP): the run gives it up, and its node comes back with another.
+
+        Nobody else can: the coordinator only sees that it is silent.
+        """
+        loop = asyncio.get_running_loop()
+        since_s = None
+        while agent.returncode is None:
+            if not whereabouts.is_stopped(agent.pid):
+                since_s = None
+            elif since_s is None:
+                since_s = loop.time()
+            elif loop.time() - since_s >= LEASE_S_MIN:
+                name = self._assignment.node or "this node"
+                self._say(f"the agent of {name} was stopped for {LEASE_S_MIN:g} s: it is killed and replaced")
+                kin.signal_process(agent.pid, signal.SIGKILL)
+                return
+            await asyncio.sleep(STOPS_INTERVAL_S)
 
 
 async def end_orphans(others: frozenset[int]) -> None:

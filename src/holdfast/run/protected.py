@@ -8,22 +8,22 @@ it looks at again when something happens, or at `State.due_ns`.
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from holdfast.run import devices, ending, generations, losses, processes, replacing, seats, setups
-from holdfast.run.state import Member, Round, State, ToMembers, Trouble
-from holdfast.run.waits import IDLE_S_MAX, ns
-from holdfast.run.wire import (
-    Broken,
-    Committed,
-    Finished,
-    Regrouped,
-    Released,
-    Stage,
-    WorkerReady,
+from holdfast.run import (
+    devices,
+    ending,
+    generations,
+    hangs,
+    losses,
+    pacing,
+    processes,
+    replacing,
+    seats,
+    setups,
 )
+from holdfast.run.state import Member, Round, State, ToMembers, Trouble
+from holdfast.run.waits import ns
+from holdfast.run.wire import Broken, Committed, Finished, Regrouped, Released, Stage, WorkerReady
 
-HELD_UP: frozenset[Stage] = frozenset({"reduce", "meeting", "waiting"})
-"""Stages in which a member waits for others: if a step hangs, it is not their fault."""
-REGROUPING: frozenset[Stage] = frozenset({"regroup", "state", "waiting"})
 STEPPING: frozenset[Stage] = frozenset({"lanes", "reduce", "commit"})
 LEFT_BEHIND_S = 1.0
 """Whoever still waits for the gradients of one that left its step so long ago waits in vain."""
@@ -87,19 +87,26 @@ def broken(state: State, message: Broken) -> None:
         round_.trouble = generations.trouble_of(message.member, message.operation, message.reason)
 
 
-def committed(state: State, member: Member, message: Committed) -> None:
-    """One member has the step; the run has it when all of the generation do."""
+def committed(state: State, member: Member, message: Committed) -> bool:
+    """One member has the step; the run has it when all of the generation do. Whether it is the first of its
+    generation, after which the next must not take as long.
+    """
     if message.loss is not None and (not state.losses or state.losses[-1][0] < message.step):
         state.losses.append((message.step, message.loss))
     if (message.generation, message.step) <= member.reported:
-        return
+        return False
     member.reported = (message.generation, message.step)
     for round_ in (state.stepping, state.round):
         if round_ is not None and round_.number == message.generation:
             state.first_ns.setdefault(message.step, state.now_ns)
             round_.tally[message.step] = round_.tally.get(message.step, 0) + 1
+            if message.took_s is not None:
+                took_ns = ns(message.took_s)
+                round_.took_ns[message.step] = min(took_ns, round_.took_ns.get(message.step, took_ns))
+            was_fresh = round_.is_fresh
             generations.keep(state, round_, message.step)
-            return
+            return was_fresh and not round_.is_fresh
+    return False
 
 
 def finished(state: State, member: Member, message: Finished) -> None:
@@ -161,7 +168,7 @@ def settle(state: State) -> None:
     seats.promote_spare_nodes(state)
     seats.fill_seats(state)
     if state.round is not None:
-        _watch(state, state.round)
+        hangs.watch(state, state.round)
     if state.round is None or not state.survivors:
         _gather(state)
     else:
@@ -260,7 +267,7 @@ def _announce(
 ) -> None:
     generations.announce(state, survivors, at_boundary=at_boundary, because=because)
     assert state.round is not None
-    _watch(state, state.round)  # it must be formed in time
+    hangs.watch(state, state.round)  # it must be formed in time
 
 
 def _has_nodes(state: State) -> bool:
@@ -297,45 +304,6 @@ def _give_up_late(state: State) -> None:
         losses.fence(state, member, "not ready in time", onset_ns=None)
 
 
-def _watch(state: State, round_: Round) -> None:
-    """Members that hold everybody up are ended: while a generation forms, and in a step that never ends."""
-    if round_.lost:
-        return  # another generation follows in any case
-    if round_.formed_ns is None:
-        due_ns = round_.opened_ns + state.observed.form_wait_ns(at_boundary=round_.at_boundary)
-        if state.now_ns < due_ns:
-            state.wake(due_ns)
-            return
-        late = [name for name in round_.members if name not in round_.regrouped]
-        # Until the boundary comes, who waits for others in the old group is not late; it may never come.
-        excused = REGROUPING | HELD_UP if round_.at_boundary else REGROUPING
-        _end_suspects(state, round_, late, excused, "did not regroup in time")
-        return
-    since_ns = max(round_.formed_ns, state.committed_ns or 0)
-    due_ns = since_ns + state.observed.hung_ns
-    if state.now_ns < due_ns:
-        state.wake(due_ns)
-        return
-    unfinished = [name for name in round_.members if not state.members[name].is_done]
-    if all(state.members[name].stage not in HELD_UP for name in unfinished):
-        idle_ns = since_ns + ns(IDLE_S_MAX)  # nobody waits for anybody
-        if state.now_ns < idle_ns:
-            state.wake(idle_ns)
-            return
-    _end_suspects(state, round_, unfinished, HELD_UP, "no commit for too long")
-
-
-def _end_suspects(state: State, round_: Round, names: list[str], excused: frozenset[Stage], why: str) -> None:
-    suspects = [name for name in names if state.members[name].stage not in excused]
-    for name in suspects:
-        losses.fence(state, state.members[name], why, onset_ns=None)
-    if suspects:
-        seats.fill_seats(state)
-    elif round_.broken_ns is None:
-        round_.broken_ns = state.now_ns - state.observed.broken_ns  # nobody to blame: all try again
-        round_.trouble = Trouble(member="every member", words=f"waited for another one: {why}")
-
-
 # ---- the end ---------------------------------------------------------------------------------------------
 
 
@@ -369,6 +337,7 @@ def _complete(state: State) -> None:
     digests = {name: told.digest for name, told in finished.items()}
     if len(set(digests.values())) <= 1:
         digest = "".join(f", digest {digest}" for digest in set(digests.values()))
+        pacing.note(state, is_last=True)
         survived = state.survived.words
         if reason := _exited_early(state, finished.values()):
             state.say(f"stopped{survived}: {reason}{digest}")

@@ -44,6 +44,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     team: whose the run is. slots: members a node has. nodes_min: without so many nodes the run waits; nodes
     beyond `nodes_max` are spares. warm: processes a node keeps ready to step in. max_restarts: of a script
     that never joins. wait_s: the longest the run waits for nodes or members that it cannot go on without.
+    hang_after_s: whoever holds the others up for so long is ended; None: by what the run has seen so far.
     grace_s: what a worker has between SIGTERM and SIGKILL. faults: strikes that are planned.
     """
 
@@ -55,6 +56,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     warm: Count = 1
     max_restarts: Count = 3
     wait_s: float = 600.0
+    hang_after_s: float | None = None
     grace_s: float = 10.0
     faults: tuple[PlannedFault, ...] = ()
 
@@ -200,6 +202,7 @@ class Member(msgspec.Struct, kw_only=True):
     fault was last aimed at it. recorded_as: the role it has joined with, as far as the record knows.
     finished, finished_ns: how its script came to its end, and when. spent: where its time went, by its last
     report, and by the one before. since_generation: the first generation that it was in; 0: none yet.
+    told: how many messages it has sent to other members.
     """
 
     name: str
@@ -229,6 +232,7 @@ class Member(msgspec.Struct, kw_only=True):
     lanes: tuple[int, ...] = ()
     spent: tuple[Spent, Spent] = (Spent(), Spent())
     since_generation: int = 0
+    told: int = 0
 
     @property
     def is_done(self) -> bool:
@@ -245,6 +249,7 @@ class Node(msgspec.Struct, kw_only=True):
 
     seats: who has each slot. pool: who is kept warm, by the slot number it was started with.
     failures: processes in a row that came to nothing; start_ns: not before this is another one tried.
+    stopped: its members whose process the kernel shows as stopped.
     """
 
     name: str
@@ -259,6 +264,7 @@ class Node(msgspec.Struct, kw_only=True):
     pool: dict[int, str] = {}
     failures: int = 0
     start_ns: int = 0
+    stopped: tuple[str, ...] = ()
 
 
 class Trouble(msgspec.Struct, kw_only=True):
@@ -283,7 +289,8 @@ class Round(msgspec.Struct, kw_only=True):
     replaced, missing, added: how it differs from the one before: who has whose place, who is not in it any
     more, who is new. because: what broke the one before, where that is why it was announced. regrouped: the
     version each member goes on from. parts_ns: the longest that a member took for each part of regrouping.
-    tally: how many members have reported each step. lost: members that were lost since it was announced.
+    tally: how many members have reported each step. took_ns: the shortest that one took for it. is_fresh: no
+    step of it was committed yet. lost: members that were lost since it was announced.
     broken_ns, trouble: when a member first said that a collective failed, and what it said.
     leaving: whose place somebody else takes because the operator asks for it. is_void: it was announced and
     cannot be formed, so another one follows.
@@ -307,10 +314,35 @@ class Round(msgspec.Struct, kw_only=True):
     broken_ns: int | None = None
     trouble: Trouble | None = None
     tally: dict[int, int] = {}
+    took_ns: dict[int, int] = {}
+    is_fresh: bool = True
 
     def concerns(self, name: str) -> bool:
         """Whether it has lost this member, or goes on without it."""
         return name in self.lost or name in self.replaced or name in self.missing
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """What a script has declared to do for longer than a step: its name, and since when."""
+
+    name: str
+    since_ns: int
+
+
+class Stall(msgspec.Struct, kw_only=True):
+    """A step, or a generation's formation, that takes longer than usual.
+
+    since_ns: when the run last got further. looks: how often it was looked at. asked_ns: when agents were
+    asked where their members are; awaited: of whom that is not answered; places: what was. said: the last
+    line about it.
+    """
+
+    since_ns: int
+    looks: int = 0
+    asked_ns: int | None = None
+    awaited: dict[str, None] = {}
+    places: dict[str, str] = {}
+    said: str = ""
 
 
 class Checkpointing(msgspec.Struct, kw_only=True):
@@ -407,10 +439,19 @@ class State(msgspec.Struct, kw_only=True):
     device_failures, those of GPUs. worked: how long the run has worked on which steps. survived: what scripts
     failed with in the whole run, though it went on.
     failing: members whose GPU failed and that are not accounted for yet. ailing: seats whose GPU has failed.
+    stopped: members whose process is stopped, and since when; all_stopped_ns: since when those are all that
+    hold the state. working: members that have declared work. resumed_ns: until then the want of a commit is
+    excused, by declared work, by a stop or because the coordinator itself was held up. stall: what takes too
+    long. patience: how often members were ended for want of progress, of late; patient_ns: until when that
+    counts. is_hinted: that work can be declared was said.
     is_cut_short: a member was lost while others were done already: what its script does after the last step
     is to be done again. is_anybody_done: some script came to its end, at some time.
+    pace_from, pace_due_ns: where members' time had gone when their pace was last looked at, and when it is
+    next written down.
     leaving: members that the operator wants replaced, and who takes their place, where that is known.
     replaced: those who were, and by whom; by nobody where it could not be done.
+    apart, apart_due_ns: who waited in a meeting that nobody will come to, at the last look; when the next
+    one is due.
     """
 
     policy: Policy
@@ -460,12 +501,24 @@ class State(msgspec.Struct, kw_only=True):
     failing: dict[str, Failing] = {}
     ailing: dict[tuple[str, int], Ailing] = {}
     step_max: int = 0
+    stopped: dict[str, int] = {}
+    all_stopped_ns: int | None = None
+    working: dict[str, Work] = {}
+    resumed_ns: int = 0
+    stall: Stall | None = None
+    patience: int = 0
+    patient_ns: int = 0
+    is_hinted: bool = False
     is_cut_short: bool = False
     is_anybody_done: bool = False
+    apart: tuple[tuple[str, int, int], ...] = ()
+    apart_due_ns: int = 0
     complaint: str = ""
     worked: Worked = msgspec.field(default_factory=Worked)
     survived: Survived = msgspec.field(default_factory=Survived)
     checkpointing: Checkpointing = msgspec.field(default_factory=Checkpointing)
+    pace_from: dict[str, Spent] = {}
+    pace_due_ns: int = 0
     losses: deque[tuple[int, float]] = msgspec.field(default_factory=lambda: deque(maxlen=LOSSES_MAX))
     faults: tuple[PlannedFault, ...] = ()
     unexplained: dict[str, Loss] = {}
@@ -521,6 +574,16 @@ class State(msgspec.Struct, kw_only=True):
     def survivors(self) -> int:
         """How many members of the generation are not lost."""
         return 0 if self.round is None else len(self.round.members) - len(self.round.lost)
+
+    @property
+    def holders(self) -> list[str]:
+        """Living members that hold the state: of the last generation that was formed, and of the one that is
+        forming those who have it already.
+        """
+        names = [] if self.stepping is None else [*self.stepping.members]
+        if self.round is not None and self.round is not self.stepping and names:
+            names += [name for name in self.round.regrouped if name not in names]
+        return [name for name in names if self.living(name) is not None]
 
     @property
     def wait_ns(self) -> int:

@@ -1,7 +1,7 @@
 """How long a run waits for what: derived from what it has seen so far, each within named bounds.
 
-There is nothing to tune. Each wait is a small multiple of the longest time that the thing waited for has
-taken in this run; the lower bound covers what a busy machine does to a process, the upper one keeps a single
+Nothing has to be tuned. Each wait is a small multiple of the longest time that the thing waited for has taken
+in this run; the lower bound covers what a busy machine does to a process, the upper one keeps a single
 outlier from making every later wait useless.
 """
 
@@ -24,11 +24,28 @@ seen once, nobody can know, and the longest is waited for."""
 FORM_TIMES = 5
 BROKEN_S_MIN, BROKEN_S_MAX = 0.25, 2.0
 """A collective fails because somebody died: the exit is seen within milliseconds of it."""
-HUNG_S_MIN = 600.0
-"""One member may evaluate alone for so long, while the others wait for it in a step."""
-HUNG_STEPS = 20
+HUNG_S_MIN = 60.0
+"""What a busy machine, a slow disk or a first evaluation may hold a step up for before anybody is ended."""
+HUNG_STEPS = 30
+HUNG_PAUSES = 4
+"""Times the longest that the script took between two steps: the next evaluation may be a larger one."""
+HUNG_FIRST_STEPS = 10
+"""Times the longest first step of a generation: it compiles, and the next one may compile more."""
+HUNG_WORKS = 4
+"""Times the longest work that a script declared."""
 IDLE_S_MAX = 1800.0
-"""Nobody waits for anybody: all are busy outside a step, with an evaluation say, and that long at most."""
+"""The longest wait for a commit. So long at least is waited where nobody waits for anybody, where the last
+copies of the state would be given up, and for work that the script has declared."""
+LOOK_S_MAX = 60.0
+"""A step that takes longer than this is told, however long it may take."""
+LOCATE_S = 2.0
+"""What an agent has to find out where its member is: it takes some milliseconds."""
+PATIENT_S = 6 * 3600.0
+"""How long the run is more patient after a member was ended for want of progress: it may have worked, and its
+replacement may have to do the same work."""
+APART_S = 3.0
+"""Between two looks at members that wait for each other in different places: longer than a busy machine keeps
+a process from noticing what it has been told."""
 LAST_CALL_S = 1.0
 """Nodes that start together join within this time of each other; more than `nodes_min` is better."""
 EXPLAIN_S = 10.0
@@ -49,13 +66,21 @@ def ns(seconds: float) -> int:
 
 
 class Observed(msgspec.Struct, kw_only=True):
-    """The longest that each thing has taken in this run so far; 0: not seen yet."""
+    """The longest that each thing has taken in this run so far; 0: not seen yet.
+
+    gap: between two heartbeats of a node. step: from its first lane to its commit, on the member that kept
+    nobody waiting. pause: what the script does between two steps. first: the first step of a generation, from
+    its formation. work: what the script has declared; it is no part of the others.
+    """
 
     gap_ns_max: int = 0
     start_ns_max: int = 0
     ready_ns_max: int = 0
     form_ns_max: int = 0
     step_ns_max: int = 0
+    pause_ns_max: int = 0
+    first_ns_max: int = 0
+    work_ns_max: int = 0
 
     def note_gap(self, gap_ns: int) -> None:
         self.gap_ns_max = max(self.gap_ns_max, gap_ns)
@@ -72,9 +97,20 @@ class Observed(msgspec.Struct, kw_only=True):
     def note_step(self, took_ns: int) -> None:
         self.step_ns_max = max(self.step_ns_max, took_ns)
 
+    def note_pause(self, took_ns: int) -> None:
+        self.pause_ns_max = max(self.pause_ns_max, took_ns)
+
+    def note_first(self, took_ns: int) -> None:
+        self.first_ns_max = max(self.first_ns_max, took_ns)
+
+    def note_work(self, took_ns: int) -> None:
+        self.work_ns_max = max(self.work_ns_max, took_ns)
+
     @property
     def lease_ns(self) -> int:
-        """Silence after which a member or node is given up: four times the longest gap between heartbeats."""
+        """After so long a silent node, or a stopped member, is given up: four times the longest gap between
+        the heartbeats of a node.
+        """
         return _within(LEASE_GAPS * self.gap_ns_max, LEASE_S_MIN, LEASE_S_MAX)
 
     @property
@@ -102,18 +138,28 @@ class Observed(msgspec.Struct, kw_only=True):
         """From a collective's failure with nobody lost: a step, in which the others notice it too."""
         return _within(self.step_ns_max, BROKEN_S_MIN, BROKEN_S_MAX)
 
-    def form_wait_ns(self, *, at_boundary: bool) -> int:
-        """From a generation's announcement: five times the longest formation, and the steps before it."""
-        expected_ns = FORM_TIMES * self.form_ns_max or ns(FORM_S_MAX)
-        wait_ns = _within(expected_ns, FORM_S_MIN, FORM_S_MAX)
-        return wait_ns + (self.hung_ns if at_boundary else 0)
+    @property
+    def form_wait_ns(self) -> int:
+        """From when all members have left the generation before: five times the longest formation."""
+        return _within(FORM_TIMES * self.form_ns_max or ns(FORM_S_MAX), FORM_S_MIN, FORM_S_MAX)
 
     @property
     def hung_ns(self) -> int:
-        """Without a commit: twenty times the longest step. A first step may compile for minutes."""
+        """Without a commit: thirty times the longest step, or four times the longest pause between two."""
         if not self.step_ns_max:
-            return ns(IDLE_S_MAX)
-        return max(ns(HUNG_S_MIN), HUNG_STEPS * self.step_ns_max)
+            return self.hung_first_ns
+        expected_ns = max(HUNG_STEPS * self.step_ns_max, HUNG_PAUSES * self.pause_ns_max)
+        return _within(expected_ns, HUNG_S_MIN, IDLE_S_MAX)
+
+    @property
+    def hung_first_ns(self) -> int:
+        """In the first step of a generation, which may compile for minutes: ten times the longest so far."""
+        return _within(HUNG_FIRST_STEPS * self.first_ns_max or ns(IDLE_S_MAX), HUNG_S_MIN, IDLE_S_MAX)
+
+    @property
+    def work_wait_ns(self) -> int:
+        """From when work was declared."""
+        return max(ns(IDLE_S_MAX), HUNG_WORKS * self.work_ns_max)
 
 
 def backoff_ns(failures: int) -> int:

@@ -112,9 +112,17 @@ class WorkerExited(Message, frozen=True, kw_only=True, tag=True):
 
 
 class NodeBeat(Message, frozen=True, kw_only=True, tag=True):
-    """The node lives."""
+    """The node lives. stopped: its members whose process the kernel shows as stopped, as by SIGSTOP."""
 
     node: str
+    stopped: tuple[str, ...] = ()
+
+
+class Located(Message, frozen=True, kw_only=True, tag=True):
+    """The answer to `Locate`. place: `train.py:88`; empty: it cannot be told."""
+
+    member: str
+    place: str
 
 
 # ---- to an agent -----------------------------------------------------------------------------------------
@@ -162,6 +170,12 @@ class StrikeWorker(Message, frozen=True, kw_only=True, tag=True):
 
 class StrikeNode(Message, frozen=True, kw_only=True, tag=True):
     """Chaos: the agent and all its workers die at once, as in a power cut."""
+
+
+class Locate(Message, frozen=True, kw_only=True, tag=True):
+    """Where in its script is the process of `member`?"""
+
+    member: str
 
 
 class EndNode(Message, frozen=True, kw_only=True, tag=True):
@@ -261,12 +275,26 @@ sysexits.h calls it a service that is unavailable."""
 
 
 class Committed(Message, frozen=True, kw_only=True, tag=True):
-    """The member holds version `step` now. loss: the step's, where the script's losses are numbers."""
+    """The member holds version `step` now. loss: the step's, where the script's losses are numbers.
+
+    took_s: from when the script asked for the step's first lane until here; None: not known.
+    """
 
     member: str
     generation: int
     step: int
     loss: float | None
+    took_s: float | None = None
+
+
+class Working(Message, frozen=True, kw_only=True, tag=True):
+    """The script has declared work (`run.alone`, `run.together`) that begins now, or is over: meanwhile
+    nobody is ended for want of a commit. work: its name.
+    """
+
+    member: str
+    work: str
+    is_over: bool = False
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -434,8 +462,8 @@ class Answer(Message, frozen=True, kw_only=True, tag=True):
 
 
 Handshake = Challenge | Proof | Accepted | Refused
-FromAgent = AgentJoined | WorkerStarted | WorkerExited | NodeBeat
-ToAgent = StartWorker | ShowWorker | StopWorker | StrikeWorker | StrikeNode | EndNode
+FromAgent = AgentJoined | WorkerStarted | WorkerExited | NodeBeat | Located
+ToAgent = StartWorker | ShowWorker | StopWorker | StrikeWorker | StrikeNode | Locate | EndNode
 FromWorker = (
     WorkerJoined
     | WorkerReady
@@ -444,6 +472,7 @@ FromWorker = (
     | Broken
     | DeviceFailed
     | Committed
+    | Working
     | MemberBeat
     | Finished
     | Checkpointed

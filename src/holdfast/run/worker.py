@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.run import whereabouts
 from holdfast.run.kin import die_with, signal_group, signal_process
 from holdfast.run.output import STREAMS, LastWords, MemberOutput, Printer, Stream, View
 from holdfast.run.wire import StrikeWorker
@@ -24,6 +25,9 @@ DRAIN_BYTES_MAX = 1 << 20
 GROUP_GRACE_S = 1.0
 """How long what a worker started may outlive it: the trackers of shared memory clean up in this time."""
 GROUP_POLL_INTERVAL_S = 0.02
+LOCATE_POLL_INTERVAL_S = 0.02
+LOCATE_POLLS_MAX = 50
+"""A handler runs within microseconds of the signal, if its process gets a core."""
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,9 +67,11 @@ class Worker:
         self._is_gone = asyncio.Event()
         self._logs = _open_logs(program.log_directory / member) if program.log_directory else {}
         self._output = MemberOutput(member, self._print, self._log)
+        self._stack = whereabouts.stack_file()
         try:
-            self._process, self._pipes = _started(program)
+            self._process, self._pipes = _started(program, self._stack)
         except OSError:
+            os.close(self._stack)
             self._close_logs()
             raise
         self._watched = os.pidfd_open(self._process.pid)
@@ -106,6 +112,24 @@ class Worker:
         if not order.stops_itself:
             self._signal(signal.SIGSTOP)
         self._later("continue", order.for_s, partial(self._signal, signal.SIGCONT))
+
+    def is_stopped(self) -> bool:
+        """Whether the kernel shows the process as stopped."""
+        return self._process.returncode is None and whereabouts.is_stopped(self.pid)
+
+    async def locate(self) -> str:
+        """Where in its script the process is: `train.py:88`; empty where it cannot be told."""
+        if self._process.returncode is not None or not whereabouts.ask(self.pid, self._stack):
+            return ""
+        stack = ""
+        for _ in range(LOCATE_POLLS_MAX):
+            await asyncio.sleep(LOCATE_POLL_INTERVAL_S)
+            if self._process.returncode is not None:
+                return ""
+            before, stack = stack, whereabouts.answer(self._stack)
+            if stack and stack == before:  # the whole of it is there
+                break
+        return whereabouts.innermost(stack)
 
     async def gone(self) -> None:
         """Wait until the process has ended, and everything in its session."""
@@ -162,6 +186,7 @@ class Worker:
         self._loop.remove_reader(self._watched)
         os.close(self._watched)
         returncode = self._process.wait()
+        os.close(self._stack)
         for stream in tuple(self._pipes):
             self._drain(stream)
             self._close_pipe(stream)
@@ -193,13 +218,14 @@ class Worker:
             self._is_gone.set()
 
 
-def _started(program: Program) -> tuple[subprocess.Popen[bytes], dict[Stream, int]]:
-    """The process, and where what it prints can be read without waiting."""
+def _started(program: Program, stack: int) -> tuple[subprocess.Popen[bytes], dict[Stream, int]]:
+    """The process, and where what it prints can be read without waiting. stack: what it may write into."""
     pipes = {stream: os.pipe() for stream in STREAMS}
     try:
         process = subprocess.Popen(
             program.command,
-            env=program.environment,
+            env={**program.environment, whereabouts.VARIABLE: str(stack)},
+            pass_fds=(stack,),
             stdin=subprocess.DEVNULL,
             stdout=pipes["stdout"][1],
             stderr=pipes["stderr"][1],

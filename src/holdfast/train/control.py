@@ -73,6 +73,9 @@ class Control(Protocol):
     def at(self, step: int, stage: wire.Stage) -> None:
         """What this member is doing now, for its heartbeats."""
 
+    def working(self, work: str, *, is_over: bool = False) -> None:
+        """The script has declared work that begins now, or is over. It is known when this returns."""
+
     def reports(self, report: Callable[[], wire.Spent | None]) -> None:
         """Where this member's time went: is asked for now and then, in another thread."""
 
@@ -216,6 +219,10 @@ class Coordinated:
     def at(self, step: int, stage: wire.Stage) -> None:
         self._link.beat(step, stage)
 
+    def working(self, work: str, *, is_over: bool = False) -> None:
+        # Not by the link's thread: what follows may keep every other thread from running.
+        self._link.send_now(wire.Working(member=self.member, work=work, is_over=is_over))
+
     def reports(self, report: Callable[[], wire.Spent | None]) -> None:
         self._link.on_report = report
 
@@ -304,6 +311,9 @@ class Alone:
 
     def at(self, step: int, stage: wire.Stage) -> None:
         """Nobody watches."""
+
+    def working(self, work: str, *, is_over: bool = False) -> None:
+        """Nobody waits."""
 
     def reports(self, report: Callable[[], wire.Spent | None]) -> None:
         """Nobody asks."""

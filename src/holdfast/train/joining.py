@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
@@ -16,7 +17,7 @@ import torch
 from holdfast.record.errors import HoldfastError, InputError
 from holdfast.record.journal import JOURNAL_DIRECTORY, home
 from holdfast.record.recorder import Recorder
-from holdfast.run import visible, wire
+from holdfast.run import visible, whereabouts, wire
 from holdfast.train import determinism, randomness, tree
 from holdfast.train.checkpoint import DirectoryCheckpoints, Happened, Writer
 from holdfast.train.control import Alone, Control, Coordinated
@@ -51,6 +52,7 @@ def join() -> "Run":
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
     control: Control
     if "HOLDFAST_COORDINATOR" in os.environ:
+        whereabouts.register(os.environ)
         control = Coordinated(os.environ)
         if not control.admitted_soon():
             _warm_up()
@@ -72,6 +74,7 @@ class Run:
         self._loop: Loop | None = None
         self._before: Any = None
         self._is_entered = False
+        self._works = 0
         self.device = _device(admitted.slot, admitted.slots)
 
     @property
@@ -92,6 +95,32 @@ class Run:
     def is_main(self) -> bool:
         """Whether this is rank 0, the one that prints, logs and saves."""
         return self.rank == 0
+
+    @contextmanager
+    def alone(self, work: str) -> Iterator[None]:
+        """Declare what this member does by itself for longer than a step, such as an evaluation:
+
+            if run.rank == 0:
+                with run.alone("evaluation"):
+                    evaluate()
+
+        The others wait for it, and while the block lasts nobody is ended for want of progress.
+        """
+        self._works += 1
+        if self._works == 1:
+            self._control.working(work)
+        try:
+            yield
+        finally:
+            self._works -= 1
+            if self._works == 0:
+                self._control.working(work, is_over=True)
+
+    def together(self, work: str) -> AbstractContextManager[None]:
+        """Declare what all members do at the same time for longer than a step. Each of them declares it for
+        itself, and none waits for the others here.
+        """
+        return self.alone(work)
 
     def protect(
         self,

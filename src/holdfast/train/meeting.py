@@ -129,7 +129,7 @@ class Meeting:
         """The result that is known, or else that of an attempt in this generation, or in a later one."""
         seat = self._seat
         if seat.number == 0:
-            self._regroup()
+            self._go_on()
         stretch, number = self._next(called)
         while number >= len(seat.minutes.of(stretch)):
             ranks = self._participants(stretch, number, called)
@@ -138,7 +138,7 @@ class Meeting:
             try:
                 value = attempt(key, ranks, number, called)
             except Superseded:
-                self._regroup()
+                self._go_on()
                 continue
             finally:
                 self._is_busy = False
@@ -147,6 +147,10 @@ class Meeting:
         if met.called != called:
             raise _differs(seat.name, called, "another member", met.called, met.where)
         return met.value
+
+    def _go_on(self) -> None:
+        self._regroup()
+        self._control.at(self._seat.version, "script")
 
     def _next(self, called: str) -> tuple[Stretch, int]:
         """Where in the script this call stands."""
@@ -209,9 +213,10 @@ class Meeting:
         return values.decode(value, self._device)
 
     def _draw_from(self, number: int, index: int) -> None:
-        """Random numbers that depend on the item, and on nothing that differs between members."""
-        seed = randomness.seed_of(self._seed, self._seat.version, randomness.SHARED)
-        randomness.begin(seed, number, index)
+        """Random numbers that depend on the call and the item, and not on the member."""
+        assert self._stretch is not None
+        place = randomness.SHARED[self._stretch.kind]
+        randomness.begin(randomness.seed_of(self._seed, self._stretch.number, place), number, index)
 
 
 def _mean(parts: Sequence[Any]) -> Any:

@@ -12,7 +12,7 @@ import torch
 BEFORE_LANES = -1
 REDUCED = -4
 COMMITTED = -5
-SHARED = -6
+SHARED = {"between": -6, "outside": -7}
 """Lane numbers that no lane has, nor data (data.py), for what a step draws outside its lanes: the same on
 every member, whichever lanes it computed. The optimizer draws with `REDUCED`; what is
 shared out between steps, with seeds made from `SHARED`.

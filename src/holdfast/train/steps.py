@@ -8,6 +8,7 @@ once for each step that is kept.
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +66,7 @@ class Step:
         self._lr: Number = None
         self._grad_norm: Number = None
         self.number = number
-        self.begun = False
+        self.begun_s: float | None = None
         self.committed = False
 
     @property
@@ -201,12 +202,12 @@ class Loop:
         self._control.at(seat.version, "script")
 
     def lanes(self, step: Step) -> Iterator[Lane]:
-        if step.begun:
+        if step.begun_s is not None:
             raise InputError(
                 f"The lanes of step {step.number} were asked for twice.",
                 hint="A step has one loop over step.lanes; protect(accumulate=N) is for several passes.",
             )
-        step.begun = True
+        step.begun_s = time.monotonic()
         self._measures.asked()
         self._gradients.check_buffers_still()
         yield from self._lanes(step)
@@ -312,6 +313,8 @@ class Loop:
 
     def _keep(self, step: Step, lr: Number, norm: Number) -> None:
         seat = self._seat
+        assert step.begun_s is not None
+        took_s = time.monotonic() - step.begun_s
         seat.committed(step.number, step.loss, lr, norm)
         self._control.strike(step.number, "commit", seat.rank, seat.size)
         self._control.say(
@@ -320,6 +323,7 @@ class Loop:
                 generation=seat.number,
                 step=step.number,
                 loss=step.loss,
+                took_s=took_s,
             )
         )
 
@@ -366,7 +370,9 @@ class Loop:
 
     @property
     def rank(self) -> int:
-        self._take_seat()
+        if self._seat.number == 0:
+            self._regroup()
+            self._control.at(self._seat.version, "script")
         return self._seat.rank
 
     def _take_seat(self) -> None:

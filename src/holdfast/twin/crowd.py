@@ -14,7 +14,9 @@ from holdfast.run.waits import ns
 from holdfast.run.wire import Committed, NodeBeat, Regrouped
 
 
-def commit(state: State, names: Sequence[str], *, step: int, now_ns: int) -> tuple[Effect, ...]:
+def commit(
+    state: State, names: Sequence[str], *, step: int, took_s: float, now_ns: int
+) -> tuple[Effect, ...]:
     """Each of them, all living members of the generation that steps, reports this step."""
     round_, (*others, last) = state.stepping, names
     assert round_ is not None
@@ -25,7 +27,8 @@ def commit(state: State, names: Sequence[str], *, step: int, now_ns: int) -> tup
     if others:
         state.first_ns.setdefault(step, now_ns)
         round_.tally[step] = round_.tally.get(step, 0) + len(others)
-    message = Committed(member=last, generation=round_.number, step=step, loss=None)
+        round_.took_ns[step] = min(ns(took_s), round_.took_ns.get(step, ns(took_s)))
+    message = Committed(member=last, generation=round_.number, step=step, loss=None, took_s=took_s)
     return membership.advance(state, FromMember(last, message), now_ns)
 
 
@@ -63,12 +66,7 @@ def beat(state: State, nodes: Sequence[str], members: Sequence[str], *, now_ns: 
 
 
 def _enter_presence(state: State, names: Sequence[str], now_ns: int) -> None:
-    """They were heard now. Each has been heard before: it is ready."""
+    """They were heard now."""
     state.now_ns = max(state.now_ns, now_ns)
-    members, oldest_ns = state.members, now_ns
     for name in names:
-        member = members[name]
-        if member.seen_ns is not None and member.seen_ns < oldest_ns:
-            oldest_ns = member.seen_ns
-        member.seen_ns = now_ns
-    state.observed.note_gap(now_ns - oldest_ns)
+        state.members[name].seen_ns = now_ns

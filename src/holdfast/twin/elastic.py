@@ -43,12 +43,15 @@ from holdfast.run.state import (
     ToMembers,
     ToNode,
 )
+from holdfast.run.waits import HUNG_S_MIN, ns
 from holdfast.run.wire import (
     Admitted,
     AgentJoined,
     Checkpointed,
     FromWorker,
     Generation,
+    Locate,
+    Located,
     MemberBeat,
     Setup,
     Stage,
@@ -79,9 +82,9 @@ Doing = Literal[
 boundary, between two generations. aborting: everybody leaves a group of which nobody was lost. silent:
 somebody does not move, and nobody knows yet. paused: on purpose.
 """
-FRESH_NS = 300 * SECOND_NS
-"""The membership is told of a step this recent before it is asked to decide: half of what it takes for a
-hang.
+FRESH_NS = ns(HUNG_S_MIN) // 2
+"""The membership is told of a step this recent before it is asked to decide: half of what it takes for a hang
+at least.
 """
 
 
@@ -149,6 +152,7 @@ class ElasticRun:
                 nodes_min=1,
                 warm=int(self.policy.is_warm),
                 wait_s=WAIT_S,
+                hang_after_s=self.policy.hang_s,
             ),
             0,
         )
@@ -205,6 +209,8 @@ class ElasticRun:
                 if (failure := self._hung.pop(member, None)) is not None and not failure.is_transient:
                     self._agenda.plan(now_ns, partial(self._break, failure))
                 return [FromNode(node, WorkerExited(member=member, signal=SIGKILL))]
+            case ToNode(node, Locate(member=member)):
+                return [FromNode(node, Located(member=member, place=""))]
             case ToMembers((member,), Admitted()):
                 self._agenda.plan(now_ns + self._ready_ns, partial(self._worker_is_ready, member))
             case ToMembers(_, Generation() as generation):
@@ -525,9 +531,12 @@ class ElasticRun:
             self.truth.steps(steps, self._step_ns, now_ns)
         self._doing, self._since_ns, self._stalled_ns, self._segment = "stepping", now_ns, 0, steps
         self._alarm, self._is_hurt = None, False
-        self._step_ns = self._step_duration_ns(now_ns)
+        took_s, self._step_ns = self._step_ns / SECOND_NS, self._step_duration_ns(now_ns)
         self._agenda.disturb()
-        self._follow(now_ns, crowd.commit(self.state, self._group, step=self.truth.step, now_ns=now_ns))
+        self._follow(
+            now_ns,
+            crowd.commit(self.state, self._group, step=self.truth.step, took_s=took_s, now_ns=now_ns),
+        )
         if self.truth.step == self.job.steps_total:
             self._is_over = True
             self.ground.complete(now_ns)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from holdfast.economics.expectation import DAY_S, Interruption, Prospect, Setting, spares_for
+from holdfast.run.waits import Observed
 from holdfast.twin.failures import DAY_NS, FailureClass, Hazards
 from holdfast.twin.policies import Policy, hot_s, policy
 from holdfast.twin.study import Study
@@ -180,7 +181,7 @@ def _restarting(study: Study, policy: Policy, row: FailureClass, per_day: float)
         return Interruption(
             name=row.name, per_day=per_day, stop_s=slowed_s + (1 - row.transient_share) * resume_s
         )
-    noticed_s = policy.hang_s if row.kind == "hang" else policy.detect_s
+    noticed_s = _hang_s(study, policy) if row.kind == "hang" else policy.detect_s
     step_s = study.job.step_ns / 1e9
     if policy.snapshot_steps is not None:
         undone_s, unwritten_s = policy.snapshot_steps * step_s, 0.0
@@ -213,10 +214,17 @@ def _elastic(study: Study, policy: Policy, row: FailureClass, per_day: float) ->
         return Interruption(
             name=row.name, per_day=per_day, stop_s=(1 - 1 / row.slowdown) * policy.gray_s * share + missing_s
         )
-    noticed_s = {"hang": policy.hang_s, "planned": 0.0}.get(row.kind, policy.detect_s)
+    noticed_s = {"hang": _hang_s(study, policy), "planned": 0.0}.get(row.kind, policy.detect_s)
     return Interruption(
         name=row.name,
         per_day=per_day,
         stop_s=noticed_s + 2 * policy.regroup_s + missing_s,
         undone_s_max=0.0 if row.kind == "planned" else study.job.step_ns / 1e9,
     )
+
+
+def _hang_s(study: Study, policy: Policy) -> float:
+    """Until a hang is noticed: by the run's own steps, where the policy does not say."""
+    if policy.hang_s is not None:
+        return policy.hang_s
+    return Observed(step_ns_max=study.job.step_ns).hung_ns / 1e9

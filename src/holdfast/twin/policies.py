@@ -24,7 +24,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """How a run goes on after a failure. Times in seconds.
 
     detect_s        from a process's death until whoever decides knows of it
-    hang_s          the same where nothing dies and nothing moves
+    hang_s          the same where nothing dies and nothing moves; None: as the membership finds out
     gray_s          until somebody notices a node that is only slow
     locate_s        to find which machine it was
     requeue_s       until the scheduler has given the job its nodes again
@@ -46,7 +46,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     recovery: Recovery
     source: str
     detect_s: float = 0.0
-    hang_s: float = 600.0
+    hang_s: float | None = 600.0
     gray_s: float = 6 * 3600.0
     locate_s: float = 0.0
     requeue_s: float = 0.0
@@ -177,7 +177,7 @@ def _holdfast(gpus: int, spare_nodes: int, *, rebalances: bool) -> Policy:
         name="holdfast" if rebalances else "holdfast-static",
         title="Holdfast" if rebalances else "Holdfast, without rebalancing",
         recovery="elastic",
-        hang_s=HANG_S,
+        hang_s=None,
         gray_s=60 if rebalances else 6 * 3600.0,
         regroup_s=RESHARD_S + group_s(gpus),
         import_s=20,

@@ -182,7 +182,7 @@ class RestartingRun:
         self._is_undecided, self._down_as = True, Category.RECOVERING
         if not failure.is_transient:
             self._waiting += [(machine, failure.repair_ns) for machine in machines]
-        wait_s = self.policy.hang_s if failure.kind == "hang" else self.policy.detect_s
+        wait_s = (self.policy.hang_s or 0.0) if failure.kind == "hang" else self.policy.detect_s
         self._agenda.plan(min(now_ns + self._ns(wait_s), self.horizon_ns), partial(self._notice, failure))
 
     def _charge_unfinished(self, now_ns: int) -> None:

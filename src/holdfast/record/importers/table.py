@@ -144,7 +144,7 @@ _TIE_ORDER: tuple[tuple[str, ...], ...] = (
     ("cost.rate", "reference.declared"),
     ("step.committed",),
     ("checkpoint.saved",),
-    ("checkpoint.failed", "checkpoint.verified", "collective.timed", "data.moved"),
+    ("checkpoint.failed", "checkpoint.verified", "collective.timed", "members.timed", "data.moved"),
     ("fault.observed",),
     ("action.taken",),
     ("member.lost",),

@@ -1,0 +1,45 @@
+"""Members that wait for each other in different places: some in a meeting, the others beyond it.
+
+That is a script's mistake, such as `if run.is_main: run.barrier()`, and it would last for ever. Which call it
+is, and who did not make it, the members find out themselves when they regroup, so that is all that is done.
+To regroup once too often does no harm.
+"""
+
+from holdfast.run.state import Member, State, Trouble
+from holdfast.run.waits import APART_S, ns
+
+
+def look(state: State) -> bool:
+    """After a heartbeat from a meeting, now and then. Whether the generation is to be opened again: nobody
+    has moved since the last look.
+    """
+    if state.now_ns < state.apart_due_ns:
+        return False
+    state.apart_due_ns = state.now_ns + ns(APART_S)
+    before, state.apart = state.apart, _waiting_apart(state)
+    round_ = state.round
+    if round_ is None or not state.apart or state.apart != before:
+        return False
+    name, step, _ = state.apart[0]
+    round_.broken_ns = state.now_ns - state.observed.broken_ns
+    round_.trouble = Trouble(member=name, words=f"waits after step {step} for members that have gone on")
+    return True
+
+
+def _waiting_apart(state: State) -> tuple[tuple[str, int, int], ...]:
+    """Who waits in a meeting that nobody will come to: name, step, and how much it has told the others."""
+    round_ = state.round
+    if round_ is None or round_.formed_ns is None or round_.lost or round_.broken_ns is not None:
+        return ()
+    members = [state.members[name] for name in round_.members]
+    meeting = [member for member in members if member.stage == "meeting" and not member.is_done]
+    if not meeting or len(meeting) == len(members):
+        return ()
+    step = min(member.step for member in meeting)
+    if not all(member.stage == "meeting" or _is_beyond(member, step) for member in members):
+        return ()
+    return tuple((member.name, member.step, member.told) for member in meeting)
+
+
+def _is_beyond(member: Member, step: int) -> bool:
+    return member.is_done or (member.stage == "reduce" and member.step > step)

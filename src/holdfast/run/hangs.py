@@ -1,0 +1,256 @@
+"""Members that do not get further: told after a while, with the place in their script, and ended later.
+
+Silence proves nothing: a script that sorts a long list keeps its process from speaking, and is well. Its
+agent sees whether a process is stopped (membership.py); whether it hangs shows here, by the want of a commit.
+The bound follows from what the run has seen so far (waits.py). Whoever waits for others is not to blame, work
+that a script has declared (`run.alone`) is waited for, and the last copies of the state are given up last.
+"""
+
+from collections.abc import Sequence
+
+from holdfast.run import losses, seats
+from holdfast.run.state import Member, Round, Stall, State, ToNode, Trouble, Work
+from holdfast.run.waits import IDLE_S_MAX, LOCATE_S, LOOK_S_MAX, PATIENT_S, ns
+from holdfast.run.wire import Locate, Located, Stage, Working
+
+HELD_UP: frozenset[Stage] = frozenset({"reduce", "meeting", "waiting"})
+"""Stages in which a member waits for others: if a step hangs, it is not their fault."""
+REGROUPING: frozenset[Stage] = frozenset({"regroup", "state", "waiting"})
+STEP_HANGS = "no progress"
+FORMATION_HANGS = "did not regroup in time"
+"""What a member that was ended is said to have died of."""
+LOOKS = 3
+"""At a third of the bound, at two thirds and at its end; where nobody is ended then, ever less often."""
+NAMED_MAX = 4
+"""So many members are asked where they are, and named in a line."""
+HINT = (
+    "work that takes a script longer than its steps can be declared: `with run.alone(...)` on one member, "
+    "`with run.together(...)` on all; --hang-after sets the bound"
+)
+
+
+# ---- what is told ----------------------------------------------------------------------------------------
+
+
+def working(state: State, member: Member, message: Working) -> None:
+    """A script has declared work, which begins or is over."""
+    work = state.working.pop(member.name, None)
+    if work is not None:
+        state.observed.note_work(state.now_ns - work.since_ns)
+        state.resumed_ns = state.now_ns
+    if not message.is_over:
+        state.working[member.name] = Work(name=message.work, since_ns=state.now_ns)
+
+
+def located(state: State, message: Located) -> None:
+    stall = state.stall
+    if stall is not None and message.member in stall.awaited:
+        del stall.awaited[message.member]
+        stall.places[message.member] = message.place
+
+
+def bound_ns(state: State, round_: Round) -> int:
+    """How long a step of this generation may take before somebody is ended."""
+    observed, set_s = state.observed, state.policy.hang_after_s
+    usual_ns = observed.hung_ns if set_s is None else ns(set_s)
+    if round_.is_fresh:
+        usual_ns = max(usual_ns, observed.hung_first_ns)
+    patience = state.patience if state.now_ns < state.patient_ns else 0
+    return min(usual_ns << patience, max(usual_ns, ns(IDLE_S_MAX)))
+
+
+# ---- how things stand ------------------------------------------------------------------------------------
+
+
+def watch(state: State, round_: Round) -> None:
+    """See to it that the generation gets further: that it is formed, and then that steps are committed."""
+    if round_.lost or _is_excused(state, round_):
+        state.stall = None
+        return
+    since_ns = _since_ns(state, round_)
+    stall = state.stall
+    if stall is None or stall.since_ns != since_ns:
+        stall = state.stall = Stall(since_ns=since_ns)
+    while (due_ns := _due_ns(state, round_, stall)) <= state.now_ns:
+        if stall.asked_ns is None:
+            _ask(state, round_, stall)
+        elif _conclude(state, round_, stall):
+            return
+    state.wake(due_ns)
+
+
+def _is_excused(state: State, round_: Round) -> bool:
+    """Somebody is stopped, which has a lease of its own, or has declared work that may still take a while."""
+    if any(name in round_.names for name in state.stopped):
+        return True
+    begun_ns = [work.since_ns for name, work in state.working.items() if name in round_.names]
+    due_ns = max(begun_ns, default=0) + state.observed.work_wait_ns
+    if not begun_ns or state.now_ns >= due_ns:
+        return False
+    state.wake(due_ns)
+    return True
+
+
+def _since_ns(state: State, round_: Round) -> int:
+    """When the run last got further. Until a boundary comes, the generation before goes on stepping."""
+    moments = [state.resumed_ns, round_.opened_ns if round_.formed_ns is None else round_.formed_ns]
+    if round_.formed_ns is not None or round_.at_boundary:
+        moments.append(state.committed_ns or 0)
+    return max(moments)
+
+
+def _due_ns(state: State, round_: Round, stall: Stall) -> int:
+    """When to look next, or until when to wait for what agents answer."""
+    if stall.asked_ns is not None:
+        return stall.asked_ns + ns(LOCATE_S) if stall.awaited else state.now_ns
+    limit_ns = _limit_ns(state, round_, stall)
+    if stall.looks < LOOKS:
+        waited_ns = limit_ns * (stall.looks + 1) // LOOKS
+        return stall.since_ns + (min(waited_ns, ns(LOOK_S_MAX)) if stall.looks == 0 else waited_ns)
+    return stall.since_ns + min(limit_ns << (stall.looks - LOOKS + 1), _idle_ns(limit_ns))
+
+
+def _limit_ns(state: State, round_: Round, stall: Stall) -> int:
+    """After so long somebody is ended. A generation forms once all have left what they were in: the step
+    before it, or what the script does between steps.
+    """
+    if round_.formed_ns is not None:
+        return bound_ns(state, round_)
+    limit_ns = state.observed.form_wait_ns
+    late = [state.members[name].stage for name in round_.members if name not in round_.regrouped]
+    if stall.looks and not REGROUPING.issuperset(late):
+        stepping = state.stepping if state.stepping is not None else round_
+        limit_ns += bound_ns(state, stepping)
+    return limit_ns
+
+
+def _idle_ns(limit_ns: int) -> int:
+    return max(limit_ns, ns(IDLE_S_MAX))
+
+
+def _suspects(state: State, round_: Round) -> tuple[list[str], bool]:
+    """Who may be to blame, and whether anybody waits for them.
+
+    A process that cannot speak may be further than it said last: one that is in the reduction of an earlier
+    step than others, or of one that it has committed, does not wait for them.
+    """
+    excused = HELD_UP
+    if round_.formed_ns is None:
+        names = [name for name in round_.members if name not in round_.regrouped]
+        excused = REGROUPING | HELD_UP if round_.at_boundary else REGROUPING
+    else:
+        names = [name for name in round_.members if not state.members[name].is_done]
+    members = [state.members[name] for name in names]
+    step = max((member.step for member in members), default=0)
+    suspects = [member.name for member in members if member.stage not in excused or _is_through(member, step)]
+    is_waited_for = len(suspects) < len(members) or (round_.formed_ns is None and not round_.at_boundary)
+    return suspects, is_waited_for
+
+
+def _is_through(member: Member, step: int) -> bool:
+    """Whether it cannot be waiting any more where it said that it waits, as others are at `step`."""
+    if member.stage == "reduce":
+        return member.step < step or member.reported[1] >= member.step
+    return member.stage == "meeting" and member.step < step
+
+
+def _is_last_copy(state: State, suspects: Sequence[str]) -> bool:
+    """Whether nobody would be left that holds the state."""
+    holders = state.holders
+    return bool(holders) and set(suspects).issuperset(holders)
+
+
+# ---- what is done about it -------------------------------------------------------------------------------
+
+
+def _ask(state: State, round_: Round, stall: Stall) -> None:
+    """Where are they? Their agents can tell even if they cannot."""
+    suspects, _ = _suspects(state, round_)
+    stall.asked_ns, stall.places = state.now_ns, {}
+    stall.awaited = dict.fromkeys(suspects[:NAMED_MAX])
+    for name in stall.awaited:
+        state.out.append(ToNode(state.members[name].node, Locate(member=name)))
+
+
+def _conclude(state: State, round_: Round, stall: Stall) -> bool:
+    """Say how it stands or, once the bound is reached, do something about it: whether that was done."""
+    stall.asked_ns, stall.awaited = None, {}
+    stall.looks += 1
+    suspects, is_waited_for = _suspects(state, round_)
+    if stall.looks < LOOKS:
+        _say(state, round_, stall, suspects, is_waited_for)
+        return False
+    waited_ns = state.now_ns - stall.since_ns
+    is_spared = _is_last_copy(state, suspects) or not is_waited_for
+    if is_spared and waited_ns < _idle_ns(_limit_ns(state, round_, stall)):
+        _say(state, round_, stall, suspects, is_waited_for)
+        return False
+    _end(state, round_, stall, suspects)
+    return True
+
+
+def _end(state: State, round_: Round, stall: Stall, suspects: list[str]) -> None:
+    waited_s = (state.now_ns - stall.since_ns) // ns(1)
+    fault = STEP_HANGS if round_.formed_ns is not None else FORMATION_HANGS
+    if not suspects:
+        if round_.broken_ns is None:
+            round_.broken_ns = state.now_ns - state.observed.broken_ns  # nobody to blame: all try again
+            words = f"waited for another one: {fault} ({waited_s} s)"
+            round_.trouble = Trouble(member="every member", words=words)
+        return
+    for name in suspects:
+        place = f", at {stall.places[name]}" if stall.places.get(name) else ""
+        account = f"{fault} for {waited_s} s{place}" if fault == STEP_HANGS else f"{fault}{place}"
+        losses.fence(state, state.members[name], fault, onset_ns=None, account=account)
+    state.patience = state.patience + 1 if state.now_ns < state.patient_ns else 1
+    state.patient_ns = state.now_ns + ns(PATIENT_S)
+    state.stall = None
+    if not state.is_hinted:
+        state.is_hinted = True
+        state.say(HINT)
+    seats.fill_seats(state)
+
+
+def _say(state: State, round_: Round, stall: Stall, suspects: list[str], is_waited_for: bool) -> None:
+    """One line, unless the last one has said the same."""
+    if round_.formed_ns is not None and 0 < state.steps_total <= state.step:
+        return  # what a script does after its last step holds nobody up
+    limit_s = _limit_ns(state, round_, stall) / 1e9
+    is_spared = _is_last_copy(state, suspects) or not is_waited_for
+    if not suspects:
+        who, then = "every member waits for another one", f"they begin it anew after {limit_s:.0f} s"
+    else:
+        who = _whereabouts(stall, suspects, "has not", "have not", _goal(round_))
+        pronoun = "it is" if len(suspects) == 1 else "they are"
+        then = f"{pronoun} ended and replaced after {limit_s:.0f} s"
+        if is_spared:
+            then = f"nobody else has the state: waiting for at most {_idle_ns(ns(limit_s)) / 1e9:.0f} s"
+            if not is_waited_for:
+                then = f"nobody waits for them: they may take {_idle_ns(ns(limit_s)) / 1e9:.0f} s"
+    if stall.said == who + then:
+        return
+    stall.said = who + then
+    waited_s = (state.now_ns - stall.since_ns) // ns(1)
+    what = f"step {state.step + 1} has taken {waited_s} s"
+    if round_.formed_ns is None:
+        what = f"generation {round_.number} has not formed for {waited_s} s"
+    state.say(f"{what}; {who}; {then}", "trouble" if is_waited_for else "note")
+
+
+def _goal(round_: Round) -> str:
+    return "entered the reduction" if round_.formed_ns is not None else "joined it"
+
+
+def _whereabouts(stall: Stall, suspects: list[str], one: str, several: str, goal: str) -> str:
+    """n0.1 has not entered the reduction, it is at train.py:88."""
+    named = suspects[:NAMED_MAX]
+    names = ", ".join(named) + (
+        f" and {len(suspects) - len(named)} more" if len(suspects) > len(named) else ""
+    )
+    places = {name: stall.places[name] for name in named if stall.places.get(name)}
+    told = f"{names} {one if len(suspects) == 1 else several} {goal}"
+    if not places:
+        return told
+    if len(suspects) == 1:
+        return f"{told}, it is at {places[named[0]]}"
+    return told + ", " + ", ".join(f"{name} is at {place}" for name, place in places.items())

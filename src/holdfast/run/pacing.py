@@ -1,0 +1,101 @@
+"""How fast the members of a generation are, written down now and then: what its steps could have taken.
+
+A run that is slow from its first step to its last has no faster step to be held against. But its members know
+how long each of them worked and how long it waited for the others, and tell so in their heartbeats.
+"""
+
+import msgspec
+
+from holdfast.record.events import MembersTimed
+from holdfast.run.state import Member, Round, State
+from holdfast.run.waits import ns
+from holdfast.run.wire import Spent
+
+INTERVAL_S_MIN = 10.0
+INTERVAL_SHARE = 8
+"""Between two such events lies this part of the run's age at least: a month has about a hundred of them."""
+STEPS_MIN = 4
+"""Of fewer steps the mean says little."""
+QUICK_PART = 4
+"""The last of the quickest quarter shows what a step takes. Not the quickest of all: that one may be a better
+machine than the others."""
+
+
+class _Mean(msgspec.Struct, frozen=True, kw_only=True):
+    """A member's times in a step. work_s: what grows with its lanes."""
+
+    steps: int
+    lanes: int
+    step_s: float
+    checkpoint_s: float
+    work_s: float
+    exchange_s: float
+
+    @property
+    def own_s(self) -> float:
+        return self.work_s + self.exchange_s
+
+    def own_s_with(self, lanes: int) -> float:
+        return self.work_s * lanes / self.lanes + self.exchange_s
+
+
+def begin(state: State, round_: Round) -> None:
+    """The generation is formed: its members' times count from here."""
+    state.pace_from = {name: state.members[name].spent[0] for name in round_.members}
+    state.pace_due_ns = state.now_ns + _interval_ns(state)
+
+
+def note(state: State, *, is_last: bool = False) -> None:
+    """Write down how fast the members were, if it is time to. is_last: the run is complete."""
+    round_ = state.stepping
+    if round_ is None or (state.now_ns < state.pace_due_ns and not is_last):
+        return
+    state.pace_due_ns = state.now_ns + _interval_ns(state)
+    present = [member for name in round_.members if (member := state.members.get(name)) is not None]
+    means = [_mean(member, state.pace_from.get(member.name, Spent())) for member in present]
+    known = [mean for mean in means if mean is not None]
+    if len(known) < len(round_.members) or len(known) < 2:
+        return
+    state.pace_from = {member.name: member.spent[0] for member in present}
+    _record(state, known, present)
+
+
+def _record(state: State, means: list[_Mean], members: list[Member]) -> None:
+    share = -(-sum(mean.lanes for mean in means) // len(means))
+    quick_s = sorted(mean.own_s_with(share) for mean in means)[(len(means) - 1) // QUICK_PART]
+    slowest_s, slowest = max((mean.own_s, member.name) for mean, member in zip(means, members, strict=True))
+    step_s = sum(mean.step_s for mean in means) / len(means) - max(mean.checkpoint_s for mean in means)
+    state.record(
+        MembersTimed(
+            id="",
+            occurred_ns=state.now_ns,
+            subject=slowest,
+            steps=min(mean.steps for mean in means),
+            step_ns=max(0, ns(step_s)),
+            quick_ns=ns(quick_s),
+            slowest_ns=ns(slowest_s),
+        )
+    )
+
+
+def _mean(member: Member, before: Spent) -> _Mean | None:
+    last = member.spent[0]
+    steps = last.steps - before.steps
+    if steps < STEPS_MIN or not member.lanes:
+        return None
+    parts_s = {
+        part: (getattr(last, f"{part}_s") - getattr(before, f"{part}_s")) / steps
+        for part in ("compute", "data", "exchange", "wait", "checkpoint")
+    }
+    return _Mean(
+        steps=steps,
+        lanes=len(member.lanes),
+        step_s=sum(parts_s.values()),
+        checkpoint_s=parts_s["checkpoint"],
+        work_s=parts_s["compute"] + parts_s["data"],
+        exchange_s=parts_s["exchange"],
+    )
+
+
+def _interval_ns(state: State) -> int:
+    return max(ns(INTERVAL_S_MIN), (state.now_ns - state.started_ns) // INTERVAL_SHARE)

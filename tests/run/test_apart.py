@@ -1,0 +1,72 @@
+"""Members that wait for each other in different places: found by their heartbeats, and made to regroup."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.run.state import FromMember
+from holdfast.run.waits import APART_S, ns
+from holdfast.run.wire import FromWorker, MemberBeat, Published, Stage
+
+if TYPE_CHECKING:
+    from tests.run.conftest import Cluster
+
+    MakeCluster = Callable[..., Cluster]
+
+STEP = 7
+
+
+def played(cluster: "MakeCluster", *turns: tuple[FromWorker, ...]) -> "Cluster":
+    """Three members that step, and then only send what is told here, a moment apart."""
+    made = cluster(slots=3, warm=0, steps=10**6)
+    made.join_node("n0")
+    made.until_step(1)
+    for turn in turns:
+        made.now_ns += ns(APART_S)
+        for message in turn:
+            made.tell(FromMember(message.member if isinstance(message, MemberBeat) else "n0.0", message))
+    return made
+
+
+def beat(slot: int, stage: Stage, step: int = STEP) -> MemberBeat:
+    return MemberBeat(member=f"n0.{slot}", step=step, stage=stage)
+
+
+@pytest.mark.parametrize("others", [(1, 1), (1, 0)])
+def test_who_waits_for_members_that_have_gone_on_regroups_with_them(
+    cluster: "MakeCluster", others: tuple[int, int]
+) -> None:
+    """All others are in the next step, or one of them waits in the same place."""
+    rest = [
+        beat(slot, "reduce" if gone else "meeting", STEP + gone) for slot, gone in enumerate(others, start=1)
+    ]
+    turn = (*rest, beat(0, "meeting"))
+    assert played(cluster, turn).state.generation == 1
+    made = played(cluster, turn, turn, turn)
+    assert made.state.generation == 2
+    assert made.state.round is not None
+    assert str(made.state.round.because) == f"n0.0 waits after step {STEP} for members that have gone on"
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        (beat(1, "reduce", STEP + 1), beat(2, "script")),  # one works
+        (beat(1, "reduce", STEP + 1), beat(2, "lanes", STEP + 1)),
+        (beat(1, "meeting"), beat(2, "meeting")),  # they meet
+        (beat(1, "reduce"), beat(2, "reduce")),  # the end of the step's own reduction
+    ],
+)
+def test_who_waits_for_members_that_come_is_left_alone(
+    cluster: "MakeCluster", others: tuple[MemberBeat, ...]
+) -> None:
+    turn = (*others, beat(0, "meeting"))
+    assert played(cluster, turn, turn, turn).state.generation == 1
+
+
+def test_who_goes_from_one_meeting_to_the_next_is_left_alone(cluster: "MakeCluster") -> None:
+    """With one member, while a newcomer waits for both in the next step."""
+    told = Published(generation=1, key="k", value=b"")
+    turn = (beat(1, "meeting"), beat(2, "reduce", STEP + 1), told, beat(0, "meeting"))
+    assert played(cluster, turn, turn, turn).state.generation == 1

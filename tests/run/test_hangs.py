@@ -1,0 +1,268 @@
+"""Who is ended because the run does not get further, and who is not: silent, stopped, busy, hung members."""
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.record.events import FaultObserved, GenerationOpened, MemberLost
+from holdfast.run import hangs
+from holdfast.run.state import FromMember, Tick
+from holdfast.run.waits import HUNG_S_MIN, IDLE_S_MAX, LEASE_S_MAX, LOCATE_S, Observed, ns
+from holdfast.run.wire import Committed, Locate, Working
+
+if TYPE_CHECKING:
+    from tests.run.conftest import Cluster
+
+    MakeCluster = type[Cluster]
+
+SECOND = 10**9
+
+
+def up(
+    cluster: "MakeCluster", *, slots: int = 2, wait_s: float = 600.0, hang_after_s: float | None = None
+) -> "Cluster":
+    """A run that has made some steps, so that it knows how long they take."""
+    made = cluster(slots=slots, steps=10**6, wait_s=wait_s, hang_after_s=hang_after_s)
+    made.join_node("n0")
+    made.until_step(5)
+    made.deliver_all("worker")
+    return made
+
+
+def hang(made: "Cluster", member: str, place: str = "") -> None:
+    """It stays in its lanes, and the others wait for it in the reduction."""
+    for process in made.processes.values():
+        if process.generation is not None:
+            process.hangs_in = "lanes" if process.member == member else "reduce"
+    made.processes[member].place = place
+
+
+def lost(made: "Cluster") -> list[str]:
+    return [event.subject for event in made.recorded(MemberLost)]
+
+
+def pass_s(made: "Cluster", seconds: float) -> None:
+    """Time goes by, and what agents and members have to say arrives; but no script gets further."""
+    until_ns = made.now_ns + round(seconds * SECOND)
+    while made.now_ns < until_ns:
+        made.wait(min(until_ns, made.now_ns + SECOND))
+        made.deliver_all("agent")
+        made.deliver_all("worker")
+
+
+# ---- silence ---------------------------------------------------------------------------------------------
+
+
+def test_a_member_that_is_only_silent_is_not_given_up(cluster: "MakeCluster") -> None:
+    made = up(cluster)
+    hang(made, "n0.0")
+    made.processes["n0.0"].is_mute = True
+    pass_s(made, HUNG_S_MIN - 10)
+    assert HUNG_S_MIN - 10 > LEASE_S_MAX
+    made.processes["n0.0"].is_mute = False
+    made.processes["n0.0"].hangs_in = made.processes["n0.1"].hangs_in = None
+    made.until_step(made.state.step + 2)
+    assert not made.recorded(FaultObserved)
+
+
+def test_members_that_are_all_silent_at_once_are_waited_for(cluster: "MakeCluster") -> None:
+    made = up(cluster)
+    for process in made.processes.values():
+        process.is_mute, process.hangs_in = True, "reduce"
+    pass_s(made, 0.9 * IDLE_S_MAX)
+    for process in made.processes.values():
+        process.is_mute, process.hangs_in = False, None
+    made.until_step(made.state.step + 2)
+    assert not made.recorded(MemberLost)
+
+
+def test_one_that_could_not_say_that_it_committed_is_to_blame_and_not_those_that_wait(
+    cluster: "MakeCluster",
+) -> None:
+    """Its last words are of the reduction before: it holds the interpreter since."""
+    made = up(cluster, slots=3)
+    hang(made, "n0.1")
+    pass_s(made, 2)
+    for member in ("n0.0", "n0.2"):
+        said = Committed(member=member, generation=1, step=made.state.step + 1, loss=None)
+        made.tell(FromMember(member, said))
+        made.processes[member].version += 1
+    made.processes["n0.1"].hangs_in = "reduce"
+    pass_s(made, HUNG_S_MIN + 2 * LOCATE_S + 2)
+    assert lost(made) == ["n0.1"]
+
+
+def test_one_that_is_busy_when_another_dies_has_the_time_it_has_otherwise(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=3)
+    made.processes["n0.0"].hangs_in = "script"
+    made.processes["n0.0"].is_mute = True
+    pass_s(made, 2)
+    made.kill("n0.2")
+    pass_s(made, HUNG_S_MIN - 5)
+    assert lost(made) == ["n0.2"]
+    made.processes["n0.0"].is_mute = False
+    made.processes["n0.0"].hangs_in = None
+    made.until_generation(2)
+    assert lost(made) == ["n0.2"]
+
+
+def test_a_coordinator_that_was_held_up_ends_nobody(cluster: "MakeCluster") -> None:
+    made = up(cluster)
+    hang(made, "n0.0")
+    pass_s(made, 5)
+    made.now_ns += 10 * 60 * SECOND
+    made.tell(Tick())
+    pass_s(made, HUNG_S_MIN - 10)
+    assert not made.recorded(MemberLost)
+
+
+# ---- stops -----------------------------------------------------------------------------------------------
+
+
+def test_members_that_are_all_stopped_are_waited_for_and_go_on(cluster: "MakeCluster") -> None:
+    made = up(cluster)
+    for process in made.processes.values():
+        process.is_paused = True
+    pass_s(made, 300)
+    line = "all 2 members are stopped: waiting for at most 600 s"
+    assert len([text for text in made.said if text.startswith(line)]) == 1
+    assert not {"n0.0", "n0.1"}.intersection(lost(made)), "only a warm one, which holds nothing"
+    for process in made.processes.values():
+        process.is_paused = False
+    pass_s(made, HUNG_S_MIN - 10)  # what they were stopped for does not count
+    made.until_step(made.state.step + 2)
+    assert not {"n0.0", "n0.1"}.intersection(lost(made))
+
+
+def test_members_that_stay_stopped_are_given_up_at_last(cluster: "MakeCluster") -> None:
+    made = up(cluster, wait_s=60.0)
+    for name in ("n0.0", "n0.1"):
+        made.processes[name].is_paused = True
+    pass_s(made, 55)
+    assert not lost(made)
+    pass_s(made, 20)
+    assert sorted(lost(made)) == ["n0.0", "n0.1"]
+    made.until_generation(2)
+
+
+# ---- hangs -----------------------------------------------------------------------------------------------
+
+
+def test_a_hang_is_told_with_its_place_and_then_ended(cluster: "MakeCluster") -> None:
+    made = up(cluster)
+    hang(made, "n0.1", "train.py:88")
+    pass_s(made, HUNG_S_MIN / 3 + 3)
+    line = "n0.1 has not entered the reduction, it is at train.py:88; it is ended and replaced after 60 s"
+    told = [text for text in made.said if line in text]
+    assert len(told) == 1
+    assert told[0].startswith(f"step {made.state.step + 1} has taken 2")
+    assert not lost(made)
+    pass_s(made, HUNG_S_MIN)
+    assert [text for text in made.said if line in text] == told, "once, as nothing has changed"
+    (fault,) = made.recorded(FaultObserved)
+    assert (fault.subject, fault.fault) == ("n0.1", "no progress")
+    assert fault.detail.startswith("no progress for 6")
+    assert fault.detail.endswith(" s, at train.py:88")
+    made.until_generation(2)
+    assert "lost: n0.1 (no progress for 6" in made.recorded(GenerationOpened)[-1].reason
+    assert hangs.HINT in made.said
+
+
+def test_those_that_wait_are_not_asked_where_they_are(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=3)
+    hang(made, "n0.1")
+    pass_s(made, HUNG_S_MIN / 2)
+    assert {message.member for message in made.sent(Locate)} == {"n0.1"}
+
+
+def test_the_bound_can_be_set_and_doubles_where_it_has_ended_somebody(cluster: "MakeCluster") -> None:
+    made = up(cluster, hang_after_s=3.0)
+    hang(made, "n0.0")
+    begun_ns = made.now_ns
+    made.run(lambda: bool(lost(made)))
+    assert 2.5 * SECOND < made.now_ns - begun_ns < 6 * SECOND
+    made.until_step(made.state.step + 3)
+    made.deliver_all("worker")
+    (again,) = [name for name in made.generations[-1].members if name != "n0.1"]
+    hang(made, again)
+    begun_ns = made.now_ns
+    made.run(lambda: len(lost(made)) == 2)
+    assert 5.5 * SECOND < made.now_ns - begun_ns < 9 * SECOND
+
+
+def test_all_that_are_busy_at_once_have_half_an_hour(cluster: "MakeCluster") -> None:
+    made = up(cluster)
+    for process in made.processes.values():
+        process.hangs_in = "script"
+    pass_s(made, 0.9 * IDLE_S_MAX)
+    assert not lost(made)
+    assert any("nobody waits for them: they may take 1800 s" in text for text in made.said)
+
+
+# ---- declared work ---------------------------------------------------------------------------------------
+
+
+def declare(made: "Cluster", member: str, *, is_over: bool = False) -> None:
+    made.tell(FromMember(member, Working(member=member, work="evaluation", is_over=is_over)))
+
+
+def test_declared_work_is_waited_for_in_silence(cluster: "MakeCluster") -> None:
+    made = up(cluster, hang_after_s=3.0)
+    declare(made, "n0.0")
+    hang(made, "n0.0")
+    pass_s(made, 0.9 * IDLE_S_MAX)
+    assert not any(" has taken " in text for text in made.said)
+    declare(made, "n0.0", is_over=True)
+    pass_s(made, 2.5)
+    for process in made.processes.values():
+        process.hangs_in = None
+    before = made.state.observed.hung_ns
+    made.until_step(made.state.step + 3)
+    assert not lost(made)
+    assert made.state.observed.hung_ns == before, "what is declared teaches nothing about steps"
+
+
+def test_declared_work_that_never_ends_is_ended(cluster: "MakeCluster") -> None:
+    made = up(cluster)
+    declare(made, "n0.0")
+    hang(made, "n0.0")
+    pass_s(made, IDLE_S_MAX + 5 * LOCATE_S)
+    assert lost(made) == ["n0.0"]
+
+
+def test_work_ends_with_the_member_that_declared_it(cluster: "MakeCluster") -> None:
+    made = up(cluster, hang_after_s=3.0)
+    declare(made, "n0.0")
+    made.kill("n0.0")
+    made.until_generation(2)
+    made.until_step(made.state.step + 2)
+    made.deliver_all("worker")
+    hang(made, "n0.1")
+    made.run(lambda: "n0.1" in lost(made), seconds=60)
+
+
+# ---- what the bound follows from -------------------------------------------------------------------------
+
+
+def test_the_bound_follows_from_steps_and_from_what_the_script_does_between_them() -> None:
+    assert Observed().hung_ns == ns(IDLE_S_MAX)
+    assert Observed(step_ns_max=ns(0.15), first_ns_max=ns(1)).hung_ns == ns(HUNG_S_MIN)
+    assert Observed(step_ns_max=ns(8)).hung_ns == ns(240)
+    assert Observed(step_ns_max=ns(0.15), pause_ns_max=ns(40)).hung_ns == ns(160)
+    assert Observed(step_ns_max=ns(100)).hung_ns == ns(IDLE_S_MAX)
+    assert Observed(first_ns_max=ns(20)).hung_first_ns == ns(200)
+
+
+@pytest.mark.parametrize("took_s", [0.5, 40.0])
+def test_a_member_that_waits_does_not_make_the_step_long(cluster: "MakeCluster", took_s: float) -> None:
+    """n0.0 evaluates for 40 s before the step, which takes half a second; or the step takes all of it."""
+    made = up(cluster)
+    step = made.state.step + 1
+    made.state.observed = Observed()
+    made.wait((made.state.committed_ns or 0) + 40 * SECOND)
+    for member, own_s in (("n0.0", took_s), ("n0.1", 40.0)):
+        said = Committed(member=member, generation=1, step=step, loss=None, took_s=own_s)
+        made.tell(FromMember(member, said))
+    assert made.state.step == step
+    assert made.state.observed.step_ns_max == pytest.approx(ns(took_s), rel=0.01)
+    assert made.state.observed.pause_ns_max == pytest.approx(ns(40 - took_s), abs=SECOND)

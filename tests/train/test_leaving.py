@@ -1,0 +1,49 @@
+"""Scripts that leave their steps early, alone or all together, or fail after them."""
+
+import re
+import time
+from typing import Any
+
+import pytest
+from scripts import LEAVES_AFTER
+
+from holdfast.record.events import RunEnded
+from holdfast.record.journal import read_directory
+
+TOLD_S_MAX = 10.0
+"""From the start of a run to its end, on a busy machine: nobody waits for a hang to be noticed."""
+
+
+def ended(result: Any) -> RunEnded:
+    (end,) = [event for event in read_directory(result.folder / "journal") if isinstance(event, RunEnded)]
+    return end
+
+
+@pytest.mark.parametrize("does", ["break alone", "exit alone"])
+def test_leaving_alone_is_told_at_once_with_the_line(cluster: Any, does: str) -> None:
+    begun_s = time.monotonic()
+    result = cluster.train("plain", members=2, steps=200, checkpoint_every=1000, does=does)
+    assert time.monotonic() - begun_s < TOLD_S_MAX
+    assert (result.ending.outcome, result.ending.code) == ("failed", 2)
+    pattern = (
+        rf"n0\.0 left the loop over steps after step {LEAVES_AFTER} \(\S*scripts\.py:\d+\), "
+        rf"but n0\.1 has begun step {LEAVES_AFTER + 1}\."
+    )
+    assert re.fullmatch(pattern, result.ending.reason), result.ending.reason
+    kept = [path.name for path in (result.folder / "checkpoints").iterdir()]
+    assert kept == [f"step-{LEAVES_AFTER:012d}.checkpoint"]  # to go on from once the script is mended
+
+
+def test_exiting_together_is_no_completion_and_can_be_gone_on_from(cluster: Any) -> None:
+    result = cluster.train("plain", members=2, steps=200, checkpoint_every=1000, does="exit")
+    assert (result.ending.outcome, result.ending.code) == ("stopped", 0)
+    assert result.ending.reason == f"the script exited at step {LEAVES_AFTER} of 200 (exit 0)"
+    assert ended(result).outcome == "stopped"
+    assert [path.name for path in (result.folder / "checkpoints").iterdir()]
+
+
+def test_what_fails_twice_after_the_last_step_fails_the_run(cluster: Any) -> None:
+    result = cluster.train("plain", members=2, does="fail at the end")
+    assert (result.ending.outcome, result.ending.code) == ("failed", 1)
+    assert re.match(r"the script failed again on n0\.\S+ after step 12,", result.ending.reason), result.said
+    assert ended(result).survived_errors == 1

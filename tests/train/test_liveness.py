@@ -1,0 +1,95 @@
+"""Members that work and cannot say so, that hang, and that have declared what they do: in real runs."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.run.waits import LEASE_S_MIN
+
+HOLD_S = LEASE_S_MIN + 1.5
+RUN_S_MAX = 120.0
+
+SCRIPT = """
+import pathlib, sys, time
+import torch
+import holdfast.train as hf
+
+def endless():
+    while True:
+        time.sleep(0.01)
+
+with hf.join() as run:
+    model = torch.nn.Linear(4, 4)
+    state = run.protect(model, torch.optim.SGD(model.parameters(), lr=0.1), lanes=8, seed=1)
+    for step in state.steps(30):
+        for lane in step.lanes:
+            lane.backward(model(torch.randn(8, 4)).square().mean())
+        step.commit()
+        if step.number == 20 and run.rank == 0:
+            if sys.argv[1] == "hangs" and not pathlib.Path("hung").exists():
+                pathlib.Path("hung").touch()
+                endless()
+            elif sys.argv[1] == "declares":
+                with run.alone("evaluation"):
+                    time.sleep(9)
+    print("digest", state.digest())
+"""
+
+
+def test_a_member_that_keeps_the_interpreter_is_not_given_up(cluster: Any) -> None:
+    """As sorted() of a long list does: for longer than a lease no thread of its process runs."""
+    alone = cluster.undisturbed("plain")
+    busy = cluster.train("plain", members=2, hold_s=HOLD_S, holders=1)
+    assert busy.ending.outcome == "completed", busy.said
+    assert not [line for line in busy.said if " lost " in line or "generation 2" in line]
+    assert busy.digest == alone.digest
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("holders", [1, 3])
+def test_any_number_of_members_may_keep_the_interpreter_at_once(cluster: Any, holders: int) -> None:
+    busy = cluster.train("plain", members=3, hold_s=4 * HOLD_S, holders=holders)
+    assert busy.ending.outcome == "completed", busy.said
+    assert not [line for line in busy.said if " lost " in line]
+    assert busy.digest == cluster.undisturbed("plain").digest
+
+
+def run(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    (folder / "train.py").write_text(SCRIPT)
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={**os.environ, "HOLDFAST_HOME": str(folder / "home")},
+        capture_output=True,
+        text=True,
+        timeout=RUN_S_MAX,
+        check=True,
+    )
+
+
+def digests(printed: str) -> set[str]:
+    return {line.rpartition(" ")[2] for line in printed.splitlines() if "digest" in line}
+
+
+@pytest.mark.soak
+def test_a_member_that_hangs_is_told_with_its_line_and_replaced(tmp_path: Path) -> None:
+    alone = run(tmp_path, "train.py", "alone")
+    flags = ("-m", "holdfast", "run", "--nproc-per-node", "2", "--hang-after", "3")
+    hung = run(tmp_path, *flags, "train.py", "hangs")
+    assert digests(hung.stdout) == digests(alone.stdout)
+    assert "n0.0 has not entered the reduction, it is at train.py:8; it is ended and replaced after 3 s" in (
+        hung.stderr
+    )
+    assert "n0.0 lost (no progress for 3 s, at train.py:8)" in hung.stderr
+
+
+@pytest.mark.soak
+def test_declared_work_may_take_longer_than_a_hang(tmp_path: Path) -> None:
+    flags = ("-m", "holdfast", "run", "--nproc-per-node", "2", "--hang-after", "3")
+    declared = run(tmp_path, *flags, "train.py", "declares")
+    assert " lost " not in declared.stderr
+    assert "has taken" not in declared.stderr
