@@ -223,7 +223,7 @@ FAULTS = (
         ends=True,
     ),
     Fault(name="save", what="The script's own save fails on rank 0", play=failing_save, ends=True),
-    Fault(name="exit", what="`sys.exit(0)` on one member", play=scripted("exit", "between")),
+    Fault(name="exit", what="`sys.exit(0)` on one member", play=scripted("exit", "between"), ends=True),
     Fault(name="os-exit", what="`os._exit(0)` on one member", play=scripted("os-exit", "lane")),
     Fault(name="break", what="`break` on one member", play=scripted("break", "between"), ends=True),
     Fault(name="gil", what="A member holds the GIL for 10 s", play=scripted("gil", "between")),

@@ -252,9 +252,12 @@ def next_commit_s(events: Sequence[AnyEvent], onset_ns: int) -> float | None:
     """From the fault until all members of the run committed a step again; None: they never did.
 
     Where the fault cost a member, that is the first step of the generation after it. Where it did not, the
-    members waited, and the longest gap between two commits since then is what it cost.
+    members waited, and the longest gap between two commits since then is what it cost. Where nothing was
+    committed before, as after a new start, it is the first step.
     """
     commits_ns = sorted(event.occurred_ns for event in events if isinstance(event, StepCommitted))
+    if commits_ns and commits_ns[0] > onset_ns:
+        return (commits_ns[0] - onset_ns) / 1e9
     lost = [event for event in events if isinstance(event, MemberLost) and event.recorded_ns >= onset_ns]
     if lost:
         first_ns = min(event.recorded_ns for event in lost)

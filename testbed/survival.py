@@ -19,19 +19,20 @@ from pathlib import Path
 
 import msgspec
 from port_faults import FAULTS, Fault
-from port_run import BRIEF, USUAL, Ended, Late, Line, PortRun, Scale, next_commit_s, prepare
+from port_run import BRIEF, ROOT, USUAL, Ended, Late, Line, PortRun, Scale, next_commit_s, prepare
 
 REPETITIONS = 5
 SAID_BEFORE_S = 0.2
 """Holdfast may speak before the harness has noted the fault."""
 SAID_AFTER_S = 1.0
-SAID_CHARS_MAX = 260
+SAID_CHARS_MAX = 200
+SAID_LINES_MAX = 3
 BEGIN, END = "<!-- faults -->", "<!-- /faults -->"
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """One fault, once. code: of `holdfast run`; None where it did not end in time. said: the line of
-    Holdfast's that tells what it did about it.
+    """One fault, once. code: of `holdfast run`; None where it did not end in time. said: the lines in
+    which Holdfast tells what it did about it.
     """
 
     is_as_meant: bool
@@ -77,7 +78,8 @@ def measure(faults: Sequence[Fault], repetitions: int, scale: Scale, folder: Pat
             _tell(
                 f"  next commit {_seconds(sample.next_commit_s)}, in all {time.monotonic() - began_s:.0f} s"
             )
-            _tell(f"  {sample.said}")
+            for line in sample.said.splitlines():
+                _tell(f"  {line}")
     return [
         Row(name=fault.name, what=fault.what, ends=fault.ends, samples=tuple(samples[fault.name]))
         for fault in faults
@@ -103,17 +105,17 @@ def sampled(fault: Fault, scale: Scale, folder: Path, digest: str) -> Sample:
     same_bits = ended.digest == digest if ended.code == 0 else None
     took_s = next_commit_s(ended.events, played.onset_ns) if ended.code == 0 else None
     is_as_meant = ended.code != 0 if fault.ends else ended.code == 0 and same_bits is True
-    said = essential(ended, played.onset_ns, took_s)
+    said = essential(ended, played.onset_ns, took_s).replace(f"{folder}/", "").replace(f"{ROOT}/", "")
     return Sample(
         is_as_meant=is_as_meant, code=ended.code, next_commit_s=took_s, same_bits=same_bits, said=said
     )
 
 
 def essential(ended: Ended, onset_ns: int, took_s: float | None) -> str:
-    """The line that a user would look for. By place, not by words: those may change.
+    """What a user reads about it, a line each. Chosen by when it was printed, not by words: those may change.
 
-    Of a run that failed, the one that says so, or the last. Of one that went on, that of the new generation,
-    or the last before it went on.
+    Of a run that failed, from the line that says so, or the last. Of one that went on, the last lines until
+    it did.
     """
     since = [line for line in ended.said if line.at_ns >= onset_ns - SAID_BEFORE_S * 1e9]
     lines = [line for line in since if "`holdfast " not in line.text]
@@ -122,15 +124,12 @@ def essential(ended: Ended, onset_ns: int, took_s: float | None) -> str:
         return _short(failed[-1:] or lines[-1:])
     until_ns = onset_ns + (SAID_AFTER_S + (took_s or 0.0)) * 1e9
     lines = [line for line in lines if line.at_ns <= until_ns and not re.search("[0-9a-f]{64}", line.text)]
-    opened = [line for line in lines if re.search(r"\bgeneration \d+", line.text)]
-    return _short(opened[:1] or lines[-1:])
+    return _short([line for line in lines if "strikes" not in line.text][-SAID_LINES_MAX:])
 
 
 def _short(lines: Sequence[Line]) -> str:
-    if not lines:
-        return ""
-    text = lines[0].text.removeprefix("holdfast: ")
-    return text if len(text) <= SAID_CHARS_MAX else text[: SAID_CHARS_MAX - 1] + "…"
+    texts = [line.text.removeprefix("holdfast: ") for line in lines]
+    return "\n".join(t if len(t) <= SAID_CHARS_MAX else t[: SAID_CHARS_MAX - 1] + "…" for t in texts)
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -143,7 +142,8 @@ def table(rows: Sequence[Row]) -> str:
         bits = {sample.same_bits for sample in row.samples} - {None}
         same = "-" if not bits else "yes" if bits == {True} else "no"
         shown = min(row.samples, key=lambda one: abs((one.next_commit_s or 0) - (row.next_commit_s or 0)))
-        said = f"`{shown.said.replace('|', '/').replace('`', chr(39))}`" if shown.said else "nothing"
+        plain = shown.said.replace("|", "/").replace("`", "'")
+        said = "<br>".join(f"`{line}`" for line in plain.splitlines()) or "nothing"
         seconds = _seconds(row.next_commit_s)
         lines.append(f"| {row.what} | {_outcomes(row)} | {seconds} | {same} | {said} |")
     return "\n".join(lines)

@@ -14,7 +14,7 @@ import runpy
 import sys
 import time
 from ast import literal_eval
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
@@ -111,41 +111,39 @@ def main(config: Config) -> None:
             lanes=config.lanes,
             seed=config.seed,
             accumulate=accumulate,
-            clip_norm=config.grad_clip or None,
+            clip_norm=config.grad_clip or math.inf,  # which clips nothing, and measures
         )
         compiled = torch.compile(model) if config.compile else model
         context = autocast(config, device)
 
         @torch.no_grad()
         def loss_of(batch: tuple[str, int]) -> float:
-            split, number = batch
-            torch.manual_seed(number)  # the same batches in every evaluation
+            """Of one batch: its number chose the generator's state."""
             with context:
-                return compiled(*batches(split, device))[1].item()
+                return compiled(*batches(batch[0], device))[1].item()
 
         def estimate_loss() -> dict[str, float]:
+            """Each member computes some of the losses, and has all of them in the end."""
             model.eval()
-            items = [(split, number) for split in SPLITS for number in range(config.eval_iters)]
-            losses = [loss_of(item) for item in items]
-            model.train()
             count = config.eval_iters
-            return {split: sum(losses[at * count :][:count]) / count for at, split in enumerate(SPLITS)}
+            shared = run.share([(split, number) for split in SPLITS for number in range(count)], loss_of)
+            model.train()
+            return {split: sum(shared[at * count :][:count]) / count for at, split in enumerate(SPLITS)}
 
-        def evaluate(iteration: int) -> None:
-            """All members take part; the main member prints, logs and saves."""
-            losses = estimate_loss()
-            if not run.is_main:
-                return
-            told = ", ".join(f"{split} loss {losses[split]:.4f}" for split in SPLITS)
-            print(f"step {iteration}: {told}", flush=True)
-            if config.wandb_log:
-                logged = {f"{split}/loss": losses[split] for split in SPLITS}
-                wandb(config).log({"iter": iteration, "lr": rate(config, iteration), **logged})
-            is_best = losses["val"] < best_before(iteration, config)
-            if iteration and (is_best or config.always_save_checkpoint):
-                save(config, model, optimizer, model_args, iteration, losses["val"])
+        def evaluate() -> dict[str, float]:
+            """Print the losses, and keep the model if it is the best so far."""
+            losses, iteration = estimate_loss(), state.version
+            if run.is_main:
+                told = ", ".join(f"{split} loss {loss:.4f}" for split, loss in losses.items())
+                print(f"step {iteration}: {told}", flush=True)
+                is_best = losses["val"] < best_before(iteration, config)
+                if iteration and (is_best or config.always_save_checkpoint):
+                    save(config, model, optimizer, model_args, iteration, losses["val"])
+            return {f"{split}/loss": loss for split, loss in losses.items()}
 
-        evaluate(0)
+        Path(config.out_dir).mkdir(parents=True, exist_ok=True)
+        log = run.log(wandb_of(config) if config.wandb_log else Path(config.out_dir) / "log.jsonl")
+        evaluate()
         running_mfu, began_s = -1.0, time.monotonic()
         for step in state.steps(0 if config.eval_only else config.max_iters):
             for group in optimizer.param_groups:
@@ -167,8 +165,8 @@ def main(config: Config) -> None:
             if step.number % config.log_interval == 0 and run.is_main:
                 took = f"time {seconds * 1000:.2f}ms, mfu {running_mfu * 100:.2f}%"
                 print(f"iter {step.number}: loss {step.loss:.4f}, {took}", flush=True)
-            if step.number % config.eval_interval == 0:
-                evaluate(step.number)
+            losses = evaluate() if step.number % config.eval_interval == 0 else {}
+            log(step, loss=step.loss, lr=step.lr, grad_norm=step.grad_norm, **losses)
 
 
 def build(config: Config, vocabulary: int) -> tuple[Any, dict[str, Any]]:
@@ -218,7 +216,6 @@ def save(
         "config": asdict(config),
     }
     folder = Path(config.out_dir)
-    folder.mkdir(parents=True, exist_ok=True)
     torch.save(checkpoint, folder / "ckpt.pt.new")
     (folder / "ckpt.pt.new").replace(folder / "ckpt.pt")
 
@@ -232,15 +229,19 @@ def best_before(iteration: int, config: Config) -> float:
     return saved["best_val_loss"] if saved["iter_num"] < iteration else math.inf  # not from an earlier run
 
 
-@cache
-def wandb(config: Config) -> Any:
-    """Begun by the first member that logs, and gone on with by the next if that one dies."""
-    import wandb as package
+def wandb_of(config: Config) -> Callable[[int, Mapping[str, Any]], None]:
+    """Logs to W&B. Begun by the first member that logs, and gone on with by the next if that one dies."""
 
-    name = config.wandb_run_name
-    return package.init(
-        project=config.wandb_project, name=name, id=name, resume="allow", config=asdict(config)
-    )
+    @cache
+    def begun() -> Any:
+        import wandb
+
+        name = config.wandb_run_name
+        return wandb.init(
+            project=config.wandb_project, name=name, id=name, resume="allow", config=asdict(config)
+        )
+
+    return lambda step, values: begun().log(values, step=step)
 
 
 def configured(arguments: Iterable[str]) -> Config:

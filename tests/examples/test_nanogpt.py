@@ -1,5 +1,6 @@
 """The port of nanoGPT as a user runs it: alone, and with two members of which one is killed. Same bits."""
 
+import json
 import os
 import re
 import subprocess
@@ -88,6 +89,9 @@ def test_kills_and_members_leave_no_trace(data: Path) -> None:
     assert disturbed == digest
     assert theirs["best_val_loss"] == checkpoint["best_val_loss"]
     assert set(again) <= set(evaluations)
+    log, logged = ((data / run / "log.jsonl").read_text(encoding="utf-8") for run in ("alone", "disturbed"))
+    assert log == logged
+    assert [json.loads(line)["step"] for line in log.splitlines()] == list(range(1, 41))
     for name, tensor in checkpoint["model"].items():
         assert torch.equal(theirs["model"][name], tensor), name
 
