@@ -164,12 +164,14 @@ class Kill:
         return awaited(self._processes, whole, RECOVERY_S_MAX, f"a step of {members} members after a kill")
 
     def on_record(self, members: int) -> tuple[int, GenerationOpened]:
-        """When the loss was recorded, by this machine's wall clock, and how so many regrouped after it."""
+        """When the loss was noticed, by this machine's wall clock, and how so many regrouped after it."""
 
         def found() -> tuple[int, GenerationOpened] | None:
             events = events_of(self._folder / "home")
             after = [event for event in events if event.recorded_ns >= self.at_wall_ns]
-            lost_ns = [event.recorded_ns for event in after if isinstance(event, MemberLost)]
+            # What a member died of is known a moment later, and only then is its loss written down.
+            losses = [event.occurred_ns for event in after if isinstance(event, MemberLost)]
+            lost_ns = [at_ns for at_ns in losses if at_ns >= self.at_wall_ns]
             whole = [
                 event
                 for event in after
