@@ -30,6 +30,7 @@ from holdfast.train.measures import Collections
 from holdfast.train.meeting import Item, Meeting, Op, Result
 from holdfast.train.nccl import NcclGroup, pose, warm_up
 from holdfast.train.protected import Protected, digest
+from holdfast.train.rehearsal import Rehearsal, rehearse
 from holdfast.train.seat import MakeGroup, RunOver, Seat
 from holdfast.train.steps import Loop, Settings, Step
 
@@ -41,11 +42,13 @@ SIGNAL_AGAIN_S = 0.005
 """After this time a signal is sent again that came while it could not be obeyed."""
 
 
-def join() -> "Run":
+def join(*, warm: Rehearsal | None = None) -> "Run":
     """Become a member of the run that started this process, or a run with one member where nobody did.
 
-    A warm process waits here until it is needed. Every generator is seeded with the same number, so that the
-    model is built the same on every member; the number of intra-op threads is fixed: sums depend on it.
+    A warm process waits here until it is needed. warm: what it does meanwhile, given its device: build a
+    model as the script does, compile it, run it forward and backward on zeros, and drop it. Every generator
+    is seeded with the same number, so that the model is built the same on every member; the number of
+    intra-op threads is fixed: sums depend on it.
     """
     sys.excepthook = _complaining(sys.excepthook)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
@@ -55,7 +58,9 @@ def join() -> "Run":
         whereabouts.register(os.environ)
         control = Coordinated(os.environ)
         if not control.admitted_soon():
-            _warm_up()
+            device = _warm_up()
+            if warm is not None and device is not None:
+                rehearse(warm, device)
     else:
         control = Alone(_own_recorder())
     admitted = control.admitted()
@@ -392,11 +397,12 @@ WARM_WIDTH = 256
 WARM_HEADS = 4
 
 
-def _warm_up() -> None:
+def _warm_up() -> torch.device | None:
     """Do once, on nothing, what the first step does, so that all of torch that it needs is loaded.
 
     Optimizers import the compiler's front end when first used, which alone takes longer than a recovery may.
     On a GPU, where it is clear which one it will be, also its context, the usual kernels and NCCL.
+    Returns the device that this process will have; None where that is not clear.
     """
     slots = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     is_seated = os.environ.get(visible.VIRTUAL) != visible.UNSEATED  # CUDA must not start before it is
@@ -417,6 +423,7 @@ def _warm_up() -> None:
     if device.type == "cuda":
         warm_up(device)
         torch.cuda.empty_cache()
+    return device if is_clear or not torch.cuda.is_available() else None
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

@@ -1,0 +1,51 @@
+"""What a warm process does for the script while it waits: compile, above all.
+
+The compiler keeps what it made by the code of a module, and not by the instance: a model that is built after
+`join()` finds what was compiled for one that was thrown away before. But it keeps it for torch's settings as
+they were, too. So those of the steps are in force here, and what was in force before is put back.
+"""
+
+import gc
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.utils.deterministic as _deterministic
+
+from holdfast.train import determinism
+
+Rehearsal = Callable[[torch.device], object]
+
+
+def rehearse(fn: Rehearsal, device: torch.device) -> None:
+    """Call it once. What it raises is printed: the process is as good as without it."""
+    with _settings_of_steps(device):
+        try:
+            fn(device)
+        except Exception as error:
+            print(
+                f"holdfast: join(warm=...) failed in a warm process, and the run goes on without it: "
+                f"{type(error).__name__}: {error}",
+                file=sys.stderr,
+                flush=True,
+            )
+    gc.collect()  # of what it built; a model and its hooks are a cycle
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+@contextmanager
+def _settings_of_steps(device: torch.device) -> Iterator[None]:
+    wanted, warns = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    fills, benchmark = _deterministic.fill_uninitialized_memory, torch.backends.cudnn.benchmark  # type: ignore[attr-defined]
+    determinism.require(True, device)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(wanted, warn_only=warns)
+        _deterministic.fill_uninitialized_memory = fills  # type: ignore[attr-defined]
+        torch.backends.cudnn.benchmark = benchmark
