@@ -38,6 +38,7 @@ from holdfast.run.wire import (
     Admitted,
     Checkpointed,
     Committed,
+    Dealt,
     Dismissed,
     EndNode,
     Finished,
@@ -1145,6 +1146,13 @@ def test_backing_off_is_bounded() -> None:
     assert waits_ns == sorted(waits_ns)
     assert waits_ns[1] == 0
     assert waits_ns[-1] == ns(60)
+
+
+def test_lanes_are_those_that_were_dealt_last(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=2, steps=10**6)
+    for generation, lanes in ((1, (4, 5)), (0, (7,))):
+        made.tell(FromMember("n0.1", Dealt(member="n0.1", generation=generation, lanes=lanes)))
+    assert made.state.members["n0.1"].lanes == (4, 5)
 
 
 def test_what_old_generations_say_changes_nothing(cluster: "MakeCluster") -> None:

@@ -524,8 +524,8 @@ def train(
 ) -> None:
     """Train, and write down what it came to. stop_after: the step after which the script has seen enough.
     pace_s: how long every step lasts at least. hold_s: for so long the first members, `holders` of them, keep
-    the interpreter after step 4, so that no other thread of theirs runs. meets, deaths: see `Meets`; the steps
-    are then in two loops. does: what else it does; see `leave`.
+    the interpreter after step 4, so that no other thread of theirs runs. meets, deaths: see `Meets`; then
+    the steps are in two loops. does: what else it does; see `leave`.
     """
     if checkpoint_every:
         os.environ["HOLDFAST_CHECKPOINTS"] = f"{folder}/checkpoints"

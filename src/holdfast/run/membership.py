@@ -39,6 +39,7 @@ from holdfast.run.wire import (
     Broken,
     Checkpointed,
     Committed,
+    Dealt,
     DeviceFailed,
     EndNode,
     Finished,
@@ -220,6 +221,10 @@ def _heard_member(state: State, member: Member, message: FromWorker) -> bool:
             return protected.committed(state, member, message)
         case Working():
             hangs.working(state, member, message)
+        case Dealt():
+            if state.round is not None and message.generation == state.round.number:
+                member.lanes = message.lanes
+            return False
         case Published():
             member.told += 1
             return False  # between the members alone: the coordinator passes it on

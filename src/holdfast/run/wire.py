@@ -243,6 +243,14 @@ class Regrouped(Message, frozen=True, kw_only=True, tag=True):
     parts_s: dict[str, float]
 
 
+class Dealt(Message, frozen=True, kw_only=True, tag=True):
+    """The member has these lanes from now on: a step that others had begun is over, and shares are even."""
+
+    member: str
+    generation: int
+    lanes: tuple[int, ...]
+
+
 class Broken(Message, frozen=True, kw_only=True, tag=True):
     """A collective of this generation failed; the member waits for the next one.
 
@@ -469,6 +477,7 @@ FromWorker = (
     | WorkerReady
     | Published
     | Regrouped
+    | Dealt
     | Broken
     | DeviceFailed
     | Committed

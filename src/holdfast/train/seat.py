@@ -371,6 +371,7 @@ class Seat:
         shares = tree.deal(self._lanes, self.size)
         self._take_lanes(tuple(shares[self.rank]), [frozenset(share) for share in shares])
         self._patched = False
+        self._control.say(wire.Dealt(member=self._control.member, generation=self.number, lanes=self.todo))
 
     def _take_lanes(self, todo: tuple[int, ...], shares: Sequence[frozenset[int]]) -> None:
         self.todo = todo
