@@ -106,6 +106,10 @@ bench: $(installed) $(peers)/.installed ## Measure everything that has a peer or
 faults: $(installed) ## Put the nanoGPT port through faults, five times each, and write docs/run.md's table of them.
 	$(bin)/python testbed/survival.py --write docs/run.md
 
+.PHONY: quiet
+quiet: $(installed) ## Train for 20 minutes beside what is slow but not wrong: nothing may be killed.
+	$(bin)/python testbed/quiet.py
+
 .PHONY: testbed
 testbed: $(installed) ## Make faults for real on this machine and have each diagnosed (root; six minutes).
 	$(bin)/python testbed/live.py

@@ -24,7 +24,7 @@ from port_run import BRIEF, ROOT, USUAL, Ended, Late, Line, PortRun, Scale, next
 REPETITIONS = 5
 SAID_BEFORE_S = 0.2
 """Holdfast may speak before the harness has noted the fault."""
-SAID_AFTER_S = 1.0
+SAID_AFTER_S = 0.3
 SAID_CHARS_MAX = 200
 SAID_LINES_MAX = 3
 BEGIN, END = "<!-- faults -->", "<!-- /faults -->"

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -100,3 +101,20 @@ def test_a_setting_that_does_not_exist_is_told(tmp_path: Path) -> None:
     done = python(EXAMPLE / "train.py", "--batchsize=3", folder=tmp_path)
     assert done.returncode == 1
     assert done.stderr == "--batchsize=3: there is no setting batchsize that could be 3.\n"
+
+
+def test_the_page_changes_each_line_once() -> None:
+    port = runpy.run_path(str(EXAMPLE / "port.py"))
+    page = port["PAGE"].read_text(encoding="utf-8")
+    changes = port["changes"](page)[::-1]
+    places = [line for first, last, _ in changes for line in (first, last)]
+    assert places == sorted(places)
+    assert sum(len(added) for _, _, added in changes) < 35  # what a port took before
+    original = [f"line {number}" for number in range(1, places[-1] + 1)]
+    lines = port["ported"](original, page)
+    join = lines.index(port["JOIN"])
+    assert all(line.startswith("    ") for line in lines[join + 1 :])
+    kept = {line.strip() for line in lines} & set(original)
+    assert kept == {
+        f"line {n}" for n in range(1, len(original) + 1) if not any(a <= n <= b for a, b, _ in changes)
+    }
