@@ -224,7 +224,8 @@ class Member(msgspec.Struct, kw_only=True):
 class Node(msgspec.Struct, kw_only=True):
     """A machine with an agent. order: its place among the active ones, from which ranks follow.
 
-    seats: who has each slot. pool: who is kept warm, by the slot number it was started with.
+    is_drained: the operator wants nobody on it. seats: who has each slot. pool: who is kept warm, by the slot
+    number it was started with.
     failures: processes in a row that came to nothing; start_ns: not before this is another one tried.
     """
 
@@ -236,6 +237,7 @@ class Node(msgspec.Struct, kw_only=True):
     seen_ns: int
     order: int = 0
     is_spare: bool = True
+    is_drained: bool = False
     seats: list[str | None] = []
     pool: dict[int, str] = {}
     failures: int = 0
@@ -381,7 +383,8 @@ class State(msgspec.Struct, kw_only=True):
     failing: members whose GPU failed and that are not accounted for yet. ailing: seats whose GPU has failed.
     is_cut_short: a member was lost while others were done already: what its script does after the last step
     is to be done again. is_anybody_done: some script came to its end, at some time.
-    leaving: members that the operator wants replaced, and who takes their place, where that is known.
+    leaving: members that the operator wants replaced, and who takes their place, where that is known; nobody
+    does where the node is drained.
     replaced: those who were, and by whom; by nobody where it could not be done.
     """
 
