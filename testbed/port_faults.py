@@ -242,6 +242,12 @@ FAULTS = (
     Fault(
         name="kill-compiled",
         what="SIGKILL of a member, with `torch.compile`",
+        play=planned(in_moment("lane"), settings={**COMPILED, "rehearse": False}),
+        settings=COMPILED,
+    ),
+    Fault(
+        name="kill-rehearsed",
+        what="… which warm processes do before, `join(warm=...)`",
         play=planned(in_moment("lane"), settings=COMPILED),
         settings=COMPILED,
     ),

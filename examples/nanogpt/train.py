@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,10 @@ GPT2_VOCABULARY = 50304
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """nanoGPT's settings with their defaults, and three new ones: lanes, seed and nanogpt.
+    """nanoGPT's settings with their defaults, and four new ones at the end.
 
     gradient_accumulation_steps counts micro-batches of a whole step, as in nanoGPT; the lanes share them.
+    rehearse: a warm process compiles before it is needed. nanogpt: a checkout whose model is trained.
     """
 
     out_dir: str = "out"
@@ -71,6 +73,7 @@ class Config:
     compile: bool = True
     lanes: int = 8
     seed: int = 1337
+    rehearse: bool = True
     nanogpt: str = ""
 
 
@@ -97,15 +100,26 @@ class Batches:
 
 
 def main(config: Config) -> None:
+    # What stands before join() has been done when a warm process is needed.
+    sys.path[:0] = [config.nanogpt] if config.nanogpt else []
+    gpt = import_module("model")
     batches = Batches(config)
-    with hf.join() as run:
+    accumulate = config.gradient_accumulation_steps // config.lanes
+
+    def rehearse(device: torch.device) -> None:
+        """In a warm process: compile what a step runs, so that no replacement has to."""
+        model, _ = build(gpt, config, batches.vocabulary)
+        with autocast(config, device):
+            _, loss = torch.compile(model.to(device))(*batches("train", device))
+        (loss / accumulate).backward()
+
+    with hf.join(warm=rehearse if config.compile and config.rehearse else None) as run:
         device = run.device
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-        model, model_args = build(config, batches.vocabulary)
+        model, model_args = build(gpt, config, batches.vocabulary)
         model.to(device)
         betas = config.beta1, config.beta2
         optimizer = model.configure_optimizers(config.weight_decay, config.learning_rate, betas, device.type)
-        accumulate = config.gradient_accumulation_steps // config.lanes
         state = run.protect(
             *(model, optimizer, torch.amp.GradScaler(device.type, enabled=config.dtype == "float16")),
             lanes=config.lanes,
@@ -169,18 +183,14 @@ def main(config: Config) -> None:
             log(step, loss=step.loss, lr=step.lr, grad_norm=step.grad_norm, **losses)
 
 
-def build(config: Config, vocabulary: int) -> tuple[Any, dict[str, Any]]:
-    """A new model or a published GPT-2, and what it was built with."""
-    if config.nanogpt:
-        sys.path.insert(0, config.nanogpt)
-    from model import GPT, GPTConfig
-
+def build(gpt: Any, config: Config, vocabulary: int) -> tuple[Any, dict[str, Any]]:
+    """A new model or a published GPT-2, and what it was built with. gpt: the module model.py."""
     torch.manual_seed(config.seed)
     names = ("n_layer", "n_head", "n_embd", "block_size", "bias", "dropout")
     if config.init_from == "scratch":
         model_args = {name: getattr(config, name) for name in names} | {"vocab_size": vocabulary}
-        return GPT(GPTConfig(**model_args)), model_args
-    model = GPT.from_pretrained(config.init_from, {"dropout": config.dropout})
+        return gpt.GPT(gpt.GPTConfig(**model_args)), model_args
+    model = gpt.GPT.from_pretrained(config.init_from, {"dropout": config.dropout})
     if config.block_size < model.config.block_size:
         model.crop_block_size(config.block_size)
     return model, {name: getattr(model.config, name) for name in (*names, "vocab_size")}
