@@ -1,8 +1,9 @@
 """How long a kill takes when the model is compiled: `python measure.py [KILLS]`.
 
 For each way to run train.py: two members, one after the other of KILLS members killed with SIGKILL, each time
-once the warm process has had time to get ready; from the kill to the next commit of the survivor, and to the
-first step that both members commit. Then whether every loss has the bits of an undisturbed run's.
+once the warm process has had time to get ready. Printed are medians: how long the survivor stood still, from
+one commit to the next, and how long it took from the kill to the first step that both members commit. Then
+whether every loss has the bits of an undisturbed run's.
 """
 
 import os
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -46,22 +48,22 @@ WAYS = (
 
 def main() -> None:
     kills = int(sys.argv[1]) if len(sys.argv) > 1 else KILLS
-    print(f"{'':<28}{'survivor':>10}{'both':>10}   same bits", flush=True)
+    print(f"{'':<28}{'still':>10}{'both':>10}   same bits", flush=True)
     undisturbed: dict[str, dict[str, str]] = {}
     for way in WAYS:
         if len(sys.argv) > 2 and not any(part in way.name for part in sys.argv[2:]):
             continue
         mode = way.arguments[0]
-        alone, both, losses = measure(way, kills)
+        still, both, losses = measure(way, kills)
         if len(undisturbed.get(mode, ())) < len(losses):
             undisturbed[mode] = measure(Way(mode, (mode,), {}), 0, steps=len(losses))[2]
         same = "yes" if losses.items() <= undisturbed[mode].items() else "NO"
-        medians = f"{statistics.median(alone):>8.2f} s{statistics.median(both):>8.2f} s"
+        medians = f"{statistics.median(still):>8.2f} s{statistics.median(both):>8.2f} s"
         print(f"{way.name:<28}{medians}   {same}, of {len(losses)} steps", flush=True)
 
 
 def measure(way: Way, kills: int, steps: int = STEPS) -> tuple[list[float], list[float], dict[str, str]]:
-    """Seconds from each kill to the survivor's next commit and to that of both; the loss of each step."""
+    """Seconds that the survivor stood still after each kill, and until both committed; each step's loss."""
     folder = Path(tempfile.mkdtemp(prefix="holdfast-compile-"))
     environment = {
         **os.environ,
@@ -76,17 +78,17 @@ def measure(way: Way, kills: int, steps: int = STEPS) -> tuple[list[float], list
     command += ["--watched", str(folder)]
     with (folder / "output").open("wb") as output:
         run = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
-    alone, both = [], []
+    still, both = [], []
     try:
         for _ in range(kills):
             at_ns, survivor = kill_one(folder, run, "--warm" in way.arguments)
-            first, whole = resumed(folder, run, at_ns, survivor)
-            alone.append((first - at_ns) / 1e9)
-            both.append((whole - at_ns) / 1e9)
+            whole = awaited(lambda at_ns=at_ns: whole_steps(read_commits(folder), 2, after_ns=at_ns), run)[0]
+            still.append(standstill_ns(folder, survivor, at_ns, whole.at_ns) / 1e9)
+            both.append((whole.at_ns - at_ns) / 1e9)
         if kills:
             run.terminate()
         run.wait(WAIT_S_MAX)
-        return alone, both, losses_in(folder)
+        return still, both, losses_in(folder)
     finally:
         run.kill()
         run.wait()
@@ -142,12 +144,11 @@ def cpu_ticks(folder: Path) -> dict[int, int]:
     return found
 
 
-def resumed(folder: Path, run: "subprocess.Popen[bytes]", at_ns: int, survivor: int) -> tuple[int, int]:
-    whole = awaited(lambda: whole_steps(read_commits(folder), 2, after_ns=at_ns), run)[0]
-    first = next(
-        commit for commit in read_commits(folder) if commit.at_ns > at_ns and commit.process == survivor
-    )
-    return first.at_ns, whole.at_ns
+def standstill_ns(folder: Path, survivor: int, killed_ns: int, whole_ns: int) -> int:
+    """The longest time between two of its commits, from the kill until both go on."""
+    made = [commit.at_ns for commit in read_commits(folder) if commit.process == survivor]
+    seen = [at_ns for at_ns in made if killed_ns < at_ns <= whole_ns]
+    return max(after - before for before, after in pairwise([killed_ns, *seen, whole_ns]))
 
 
 def awaited(look: Callable[[], T], run: "subprocess.Popen[bytes]") -> T:
