@@ -45,6 +45,7 @@ def pass_s(made: "Cluster", seconds: float) -> None:
     """Time goes by, and what agents and members have to say arrives; but no script gets further."""
     until_ns = made.now_ns + round(seconds * SECOND)
     while made.now_ns < until_ns:
+        assert made.ending is None, made.said
         made.wait(min(until_ns, made.now_ns + SECOND))
         made.deliver_all("agent")
         made.deliver_all("worker")
@@ -104,6 +105,23 @@ def test_one_that_is_busy_when_another_dies_has_the_time_it_has_otherwise(cluste
     made.processes["n0.0"].hangs_in = None
     made.until_generation(2)
     assert lost(made) == ["n0.2"]
+
+
+def test_the_last_one_that_holds_the_state_is_given_up_last(cluster: "MakeCluster") -> None:
+    """Its only peer died, and the replacement waits to get the state from it."""
+    made = up(cluster)
+    made.processes["n0.0"].hangs_in = "script"
+    made.processes["n0.0"].is_mute = True
+    pass_s(made, 2)
+    made.kill("n0.1")
+    made.run(lambda: made.state.generation == 2)
+    made.processes["n0.0"].doing = "stepping"  # it has not heard of it
+    made.processes["n0.0"].hangs_in = "script"
+    pass_s(made, 0.9 * IDLE_S_MAX)
+    assert lost(made) == ["n0.1"]
+    assert any("nobody else has the state: waiting for at most 1800 s" in text for text in made.said)
+    pass_s(made, 0.2 * IDLE_S_MAX)
+    assert lost(made)[:2] == ["n0.1", "n0.0"]
 
 
 def test_a_coordinator_that_was_held_up_ends_nobody(cluster: "MakeCluster") -> None:

@@ -88,6 +88,15 @@ def test_several_at_once_and_one_after_the_other(cluster: "MakeCluster") -> None
     assert not made.recorded(MemberLost)
 
 
+def test_somebody_with_the_state_stays_where_all_are_to_go(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=2, warm=2, steps=10**6)
+    for name in ("n0.0", "n0.1"):
+        assert ask(made, name).ok
+    made.run(lambda: not made.state.leaving)
+    assert [len({"n0.0", "n0.1"} & {*one.members}) for one in made.generations] == [2, 1, 0]
+    assert made.state.step_max == made.state.step
+
+
 def test_the_lanes_need_room_for_nobody_more(cluster: "MakeCluster") -> None:
     made = cluster(slots=2, steps=10**6)
     made.script = lambda process: process.differ(lanes=2)
@@ -95,15 +104,14 @@ def test_the_lanes_need_room_for_nobody_more(cluster: "MakeCluster") -> None:
     made.until_step(1)
     assert ask(made, "n0.0").ok
     made.until_generation(2)
-    assert made.generations[-1].members == ("n0.2", "n0.1")
+    assert made.generations[-1].members == ("n0.1", "n0.2")  # the oldest is rank 0
 
 
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("n0.7", "no member 'n0.7'; the run has n0.0, n0.1"),
-        ("n0.2", "no member 'n0.2'; the run has n0.0, n0.1"),
-        ("n0", "n0 is a node; name one of its members; the run has n0.0, n0.1"),
+        ("n0.7", "no member or node 'n0.7'; it has n0.0, n0.1"),
+        ("n0.2", "no member or node 'n0.2'; it has n0.0, n0.1"),
     ],
 )
 def test_a_wrong_name_is_answered_with_the_right_ones(
@@ -117,6 +125,36 @@ def test_the_only_member_has_nobody_to_leave_its_state_to(cluster: "MakeCluster"
     answer = ask(up(cluster, slots=1, steps=10**6), "n0.0")
     assert (answer.ok, answer.is_mistake) == (False, False)
     assert "the only member" in answer.sentence
+
+
+@pytest.mark.parametrize("spares", [0, 1])
+def test_a_node_is_drained_and_a_spare_one_takes_part(cluster: "MakeCluster", spares: int) -> None:
+    made = cluster(nodes_max=2, slots=2, steps=10**6)
+    for number in range(2 + spares):
+        made.join_node(f"n{number}")
+    made.until_step(1)
+    made.run(lambda: not made.state.short and not made.state.coming)
+    answer = ask(made, "n0")
+    assert (answer.ok, answer.is_done) == (True, False)
+    made.until_generation(2)
+    assert (made.generations[1].members, made.generations[1].at_boundary) == (("n1.0", "n1.1"), True)
+    answer = ask(made, "n0", asks_only=True)
+    assert (answer.ok, answer.is_done, answer.sentence) == (True, True, "n0 has no members any more")
+    made.until_step(made.state.step + 20)
+    assert made.generations[-1].members == (("n1.0", "n1.1"), ("n1.0", "n2.0", "n2.1", "n1.1"))[spares]
+    assert not made.recorded(MemberLost)
+    drain = made.recorded(ActionTaken)[0]
+    assert (drain.action, drain.subject, drain.gpus) == ("drain", "n0", 2)
+    assert not [one for one in made.processes.values() if one.node == "n0"]
+    made.join_node("n0")  # started again, it takes part again, where there is room
+    made.run(lambda: not made.state.nodes["n0"].is_drained)
+
+
+def test_a_node_that_the_run_cannot_do_without_is_not_drained(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=2, steps=10**6)
+    assert ask(made, "n0").sentence == "without n0 nobody would have the state"
+    made = up(cluster, nodes=2, nodes_min=2, steps=10**6)
+    assert ask(made, "n0").sentence == "the run needs at least 2 nodes"
 
 
 def test_a_run_that_is_through_replaces_nobody(cluster: "MakeCluster") -> None:
@@ -182,15 +220,21 @@ def test_whatever_fails_while_members_are_replaced_the_run_ends(
     for number in range(nodes):
         made.join_node(f"n{number}")
     dice = random.Random(seed)
-    todo = ["ask"] * asked + ["kill"] * faults
+    todo = ["ask"] * asked + [dice.choice(["kill", "node"]) for _ in range(faults)]
     dice.shuffle(todo)
     for turn in range(4000):
         if made.ending is not None:
             break
         if todo and turn > 100 and dice.random() < 0.1:
-            if todo.pop() == "ask":
+            what = todo.pop()
+            if what == "ask":
                 round_ = made.state.round
-                made.tell(ReplaceRequested(Replace(member=dice.choice(round_.members if round_ else ("?",)))))
+                names = [*(round_.members if round_ else ()), *made.agents, "?"]
+                made.tell(ReplaceRequested(Replace(member=dice.choice(names))))
+            elif what == "node" and made.agents:
+                node = dice.choice(sorted(made.agents))
+                made.kill_node(node)
+                made.join_node(node)
             elif made.processes:
                 made.kill(dice.choice(sorted(made.processes)))
         choices = made.choices()

@@ -32,7 +32,8 @@ def command(run: str, member: str, wait_s: float, as_json: bool) -> int:
     """Give the place of MEMBER in RUN, which goes on on this machine, to a warm process of its node.
 
     The new process gets ready while MEMBER goes on, and takes over between two steps: nothing is computed
-    again. Exit code 1: the run is over, or the member stays; 2: it has no such member.
+    again. A node (n1) in place of MEMBER is drained: a spare node takes part instead, if there is one. Exit
+    code 1: the run is over, or the member stays; 2: it has no such member.
     """
     try:
         answer = asyncio.run(_replaced(run, member, wait_s))

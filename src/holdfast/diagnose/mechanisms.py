@@ -165,7 +165,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
         shows={"memory-errors": 1.8, "remapped-rows": 0.6, "lost-rows": 0.8, "xid": 0.4},
         needs=("memory-errors", "remapped-rows", "lost-rows"),
         decides="Corrected errors that keep rising on one GPU, and rows remapped there.",
-        action="Replace the member by a spare before it dies; have the GPU tested and replaced.",
+        action="Drain the node before the GPU dies: holdfast replace RUN NODE. Then have the GPU tested.",
     ),
     Mechanism(
         name="gpu-fault",
@@ -178,7 +178,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
         shows={"xid": 1.5, "nvlink-errors": 1.2},
         against={"memory-errors": 0.5},
         decides="The XID in the kernel log, and whether it comes back after a reset.",
-        action="Do what the XID's policy says; replace the member by a spare meanwhile.",
+        action="Do what the XID's policy says; drain the node meanwhile: holdfast replace RUN NODE.",
     ),
     Mechanism(
         name="cpu-contention",
@@ -323,6 +323,6 @@ MECHANISMS: tuple[Mechanism, ...] = (
         follows={"late-compute": 0.4, "late-exchange": 0.4},
         needs=("late-compute", "late-exchange"),
         decides="The same lanes on another node: if they are quick there, it is the node.",
-        action="Replace the member by a spare and test the node.",
+        action="Drain the node, holdfast replace RUN NODE, and test it.",
     ),
 )

@@ -46,7 +46,7 @@ _MEANING = {
     Category.SPARE: "ready to step in for a lost member",
     Category.DRAINED: "out of service until mended",
     Category.QUEUED: "held while the run waits its turn",
-    Category.STARTING: "launch, init, load, slow first step",
+    Category.STARTING: "launch, load, slow first step, exit",
     Category.DEAD_UNDETECTED: "nothing moved and nobody had noticed",
     Category.LOCALISING: "failure known, its place not yet",
     Category.RECOVERING: "place known, not working again yet",

@@ -23,9 +23,9 @@ def announce(
     state: State, survivors: Sequence[str], *, at_boundary: bool, because: Trouble | None = None
 ) -> None:
     """The next generation: the survivors, and those who are ready, as far as the lanes allow."""
-    leaving = {old: new for old, new in replacing.ready(state).items() if at_boundary and old in survivors}
-    heirs = [*leaving.values()]
-    others = [name for name in state.waiting if name not in state.leaving.values()]
+    leaving = replacing.ready(state, survivors) if at_boundary else {}
+    heirs = [name for name in leaving.values() if name]
+    others = [name for name in state.waiting if replacing.is_newcomer(state, name)]
     newcomers = others[: max(0, room(state))]
     staying = [name for name in survivors if name not in leaving]
     members = _ranked(state, staying, [*newcomers, *heirs])
@@ -295,7 +295,10 @@ def _carry_over(before: Round, round_: Round) -> None:
 def _changes(state: State, round_: Round) -> str:
     """How it differs from the generation before, and why it had to."""
     parts = [f"{new} takes the place of {_fated(state, [old])}" for old, new in round_.replaced.items()]
-    parts += [f"{new} takes the place of {old} ({replacing.REASON})" for old, new in round_.leaving.items()]
+    parts += [
+        f"{new} takes the place of {old} ({replacing.REASON})" if new else f"without {old} (drained)"
+        for old, new in round_.leaving.items()
+    ]
     if round_.missing:
         parts.append(f"without {_fated(state, round_.missing)}")
     if round_.added:

@@ -242,8 +242,10 @@ def _may_grow(state: State, round_: Round) -> bool:
     """Whether newcomers are to come in now. Members that are done never reach a step boundary again."""
     return (
         round_.formed_ns is not None
-        and bool(state.waiting)
-        and (generations.room(state) > 0 or bool(replacing.ready(state)))
+        and (
+            bool(replacing.ready(state, round_.members))
+            or (bool(state.waiting) and generations.room(state) > 0)
+        )
         and not _is_anybody_done(state, round_)
         and not _awaits_siblings(state)
     )
@@ -251,6 +253,8 @@ def _may_grow(state: State, round_: Round) -> bool:
 
 def _awaits_siblings(state: State) -> bool:
     """Whether more members of a newcomer's node are about to be ready: better one change than several."""
+    if not state.waiting:
+        return False
     first = state.members[next(iter(state.waiting))]
     due_ns = first.ready_ns + state.observed.join_ns
     if state.now_ns >= due_ns:

@@ -4,11 +4,16 @@ Its heir, a warm process of its node, is admitted and builds its model while the
 generation is announced with the heir in the member's place; the present one changes over at a step boundary,
 as it does to grow, and the member is ended. Until that generation is formed the member has the state that
 others may need: if anybody is lost meanwhile, it stays, and the heir is ended.
+
+A node is drained likewise: its members go at a boundary without heirs, and the others share their lanes until
+a spare node, where there is one, takes part in its place.
 """
+
+from collections.abc import Sequence
 
 from holdfast.record.events import ActionTaken, MemberJoined
 from holdfast.run import processes
-from holdfast.run.state import Close, Member, Round, State
+from holdfast.run.state import Close, Member, Node, Round, State
 from holdfast.run.wire import Answer, Replace
 
 REASON = "asked for by the operator"
@@ -23,6 +28,8 @@ def ask(state: State, message: Replace) -> Answer:
         return Answer(ok=False, sentence="the run is ending")
     if name in state.leaving:
         return Answer(ok=True, sentence=f"{name} is being replaced", is_done=False)
+    if name in state.nodes and (state.nodes[name].is_drained or not message.asks_only):
+        return _drain(state, state.nodes[name])
     if message.asks_only and name in state.replaced:
         return Answer(ok=False, sentence=f"{name} stays: somebody was lost meanwhile")
     return _begin(state, name)
@@ -34,8 +41,7 @@ def _begin(state: State, name: str) -> Answer:
         return Answer(ok=False, sentence="the script has not joined, so its processes cannot be replaced")
     members = [member for member in round_.members if member not in round_.lost]
     if name not in members:
-        what = f"{name} is a node; name one of its members" if name in state.nodes else f"no member {name!r}"
-        sentence = f"{what}; the run has {', '.join(members)}"
+        sentence = f"no member or node {name!r}; it has {', '.join(members)}"
         return Answer(ok=False, sentence=sentence, is_mistake=True)
     if len(members) == 1:
         return Answer(ok=False, sentence=f"{name} is the only member: nobody else has its state")
@@ -45,6 +51,31 @@ def _begin(state: State, name: str) -> Answer:
     state.leaving[name] = ""
     state.say(f"{name} is to be replaced, {REASON}")
     return Answer(ok=True, sentence=f"{name} is being replaced", is_done=False)
+
+
+def _drain(state: State, node: Node) -> Answer:
+    """Have the run go on without the node's members; a spare node takes part as soon as they are gone."""
+    if node.is_drained:
+        sentence = (
+            f"{node.name} has no members any more" if node.is_spare else f"{node.name} is being drained"
+        )
+        return Answer(ok=True, sentence=sentence, is_done=node.is_spare)
+    round_ = state.round
+    members = [name for name in round_.members if name not in round_.lost] if round_ else []
+    there = [name for name in members if state.members[name].node == node.name]
+    left = sum(not other.is_drained for other in state.nodes.values()) - 1
+    if not there:
+        return Answer(ok=False, sentence=f"{node.name} has no members")
+    if all(name in there or _is_drained(state, name) for name in members):
+        return Answer(ok=False, sentence=f"without {node.name} nobody would have the state")
+    if left < state.policy.nodes_min:
+        return Answer(ok=False, sentence=f"the run needs at least {state.policy.nodes_min} nodes")
+    if any(state.members[name].is_done for name in members):
+        return Answer(ok=False, sentence="the training is through")
+    node.is_drained = True
+    state.leaving |= dict.fromkeys(there, "")
+    state.say(f"{node.name} is to be drained, {REASON}")
+    return Answer(ok=True, sentence=f"{node.name} is being drained", is_done=False)
 
 
 def settle(state: State) -> None:
@@ -61,45 +92,96 @@ def settle(state: State) -> None:
             _inherit(state, name, heir)
         elif heir_name and heir is None:
             _give_up(state, name, f"{heir_name} was lost before it could take its place")
-        elif heir is None and is_calm:
+        elif heir is None and is_calm and not _is_drained(state, name):
             _find_heir(state, member)
 
 
-def ready(state: State) -> dict[str, str]:
-    """Whose heir waits to take the place, and the heir."""
-    return {name: heir for name, heir in state.leaving.items() if heir in state.waiting}
+def ready(state: State, present: Sequence[str]) -> dict[str, str]:
+    """Who of those present can go at the next boundary, and the heir that waits to take the place, if there
+    is to be one. Somebody who has the state stays: where all are to go, one of them, or one node, goes later.
+    """
+    going = {
+        name: heir
+        for name, heir in state.leaving.items()
+        if name in present and (heir in state.waiting or (not heir and _is_drained(state, name)))
+    }
+    if len(going) < len(present) or not going:
+        return going
+    last = state.members[present[-1]]
+    kept = {last.name} if going[last.name] else {name for name in going if _is_beside(state, name, last)}
+    return {name: heir for name, heir in going.items() if name not in kept}
+
+
+def is_newcomer(state: State, name: str) -> bool:
+    """Whether one that is ready is to come in beside the others."""
+    return name not in state.leaving.values() and not _is_drained(state, name)
+
+
+def _is_beside(state: State, name: str, other: Member) -> bool:
+    return state.members[name].node == other.node
+
+
+def _is_drained(state: State, name: str) -> bool:
+    return state.nodes[state.members[name].node].is_drained
 
 
 def hand_over(state: State, round_: Round, opened_ns: int) -> None:
     """The generation is formed: the heirs have the seats, and those who had them are ended."""
+    drained: dict[str, None] = {}
     for name, heir_name in round_.leaving.items():
-        member, heir = state.members[name], state.members[heir_name]
-        state.nodes[heir.node].seats[heir.slot] = heir_name
+        member = state.members[name]
         member.is_lost = True
         processes.stop(state, member, state.policy.grace_s)
-        # Its GPU is the heir's from now on; it is there to be ended, and brings none.
+        # Its GPU is the heir's from now on, or nobody's; it is there to be ended, and brings none.
         left = MemberJoined(
             id="", occurred_ns=opened_ns, subject=name, gpus=0, role="spare", node=member.node
         )
         state.record(left)
-        processes.record_active(state, heir, at_ns=opened_ns)
-        state.record(ActionTaken(id="", occurred_ns=opened_ns, subject=name, action="replace", reason=REASON))
         state.leaving.pop(name, None)
+        if not heir_name:
+            drained[member.node] = None
+            continue
+        heir = state.members[heir_name]
+        state.nodes[heir.node].seats[heir.slot] = heir_name
+        processes.record_active(state, heir, at_ns=opened_ns)
+        _record_action(state, "replace", name, opened_ns)
         state.replaced[name] = heir_name
+    for node_name in drained:
+        node = state.nodes[node_name]
+        _record_action(state, "drain", node_name, opened_ns, gpus=node.slots)
+        _retire(state, node)
+
+
+def _retire(state: State, node: Node) -> None:
+    """Nobody of the node takes part any more, nor is kept warm there."""
+    for member in [one for one in state.members.values() if one.node == node.name and not one.is_lost]:
+        _dismiss(state, member)
+    for slot in range(node.slots):
+        state.vacant.pop((node.name, slot), None)
+    node.is_spare, node.seats, node.pool = True, [], {}
+    state.nodes_active -= 1
+
+
+def _record_action(state: State, action: str, subject: str, at_ns: int, gpus: int = 0) -> None:
+    state.record(
+        ActionTaken(id="", occurred_ns=at_ns, subject=subject, action=action, gpus=gpus, reason=REASON)
+    )
 
 
 def revert(state: State, round_: Round) -> None:
     """The generation that was to replace members is not formed, and will not be: they stay in it."""
-    stays = {heir: name for name, heir in round_.leaving.items() if state.living(name) is not None}
-    for heir_name, name in stays.items():
+    stays = {name: heir for name, heir in round_.leaving.items() if state.living(name) is not None}
+    for name, heir_name in stays.items():
         if (heir := state.living(heir_name)) is not None:
             _dismiss(state, heir)
         round_.lost.pop(heir_name, None)
         _give_up(state, name, "somebody was lost meanwhile")
+    names = {*round_.members, *stays} - {*stays.values()}
     ranks = {} if state.stepping is None else {name: at for at, name in enumerate(state.stepping.members)}
-    members = [stays.get(name, name) for name in round_.members]
-    round_.members = tuple(sorted(members, key=lambda name: ranks.get(name, len(ranks))))
-    round_.names = frozenset(round_.members)
+    round_.members = tuple(
+        sorted(names, key=lambda name: (ranks.get(name, len(ranks)), state.seat_of(state.members[name])))
+    )
+    round_.names = frozenset(names)
     round_.leaving = {}
     round_.is_void = True
 
@@ -145,6 +227,7 @@ def _inherit(state: State, name: str, heir: Member | None) -> None:
 def _give_up(state: State, name: str, why: str) -> None:
     state.leaving.pop(name, None)
     state.replaced[name] = ""
+    state.nodes[state.members[name].node].is_drained = False
     state.say(f"{name} stays: {why}", "trouble")
 
 

@@ -8,7 +8,7 @@ def promote_spare_nodes(state: State) -> None:
     """A node that is there and not needed yet takes part as soon as there is room for it."""
     room = state.policy.nodes_max - state.nodes_active
     if room > 0 and len(state.nodes) > state.nodes_active:
-        spares = [node for node in state.nodes.values() if node.is_spare]
+        spares = [node for node in state.nodes.values() if node.is_spare and not node.is_drained]
         spares.sort(key=lambda node: (not state.has_parked(node), node.joined_ns))
         for node in spares[:room]:
             processes.activate(state, node)
@@ -22,6 +22,8 @@ def fill_seats(state: State) -> None:
     may_start = not state.survivors or _is_calm(state)
     for name, slot in list(state.vacant):
         node = state.nodes[name]
+        if node.is_drained:
+            continue
         if (free_ns := devices.free_ns(state, (name, slot))) > state.now_ns:
             state.wake(free_ns)
             continue
@@ -40,6 +42,9 @@ def fill_pools(state: State) -> None:
         return
     for name in list(state.short):
         node = state.nodes[name]
+        if node.is_drained:
+            del state.short[name]
+            continue
         first, count = (0, node.slots) if node.is_spare else (node.slots, state.policy.warm)
         missing = [slot for slot in range(first, first + count) if slot not in node.pool]
         if missing and not (is_calm or node.is_spare):

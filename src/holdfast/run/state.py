@@ -247,7 +247,8 @@ class Member(msgspec.Struct, kw_only=True):
 class Node(msgspec.Struct, kw_only=True):
     """A machine with an agent. order: its place among the active ones, by which ranks are ordered.
 
-    seats: who has each slot. pool: who is kept warm, by the slot number it was started with.
+    is_drained: the operator wants nobody on it. seats: who has each slot. pool: who is kept warm, by the slot
+    number it was started with.
     failures: processes in a row that came to nothing; start_ns: not before this is another one tried.
     stopped: its members whose process the kernel shows as stopped.
     """
@@ -260,6 +261,7 @@ class Node(msgspec.Struct, kw_only=True):
     seen_ns: int
     order: int = 0
     is_spare: bool = True
+    is_drained: bool = False
     seats: list[str | None] = []
     pool: dict[int, str] = {}
     failures: int = 0
@@ -448,7 +450,8 @@ class State(msgspec.Struct, kw_only=True):
     is to be done again. is_anybody_done: some script came to its end, at some time.
     pace_from, pace_due_ns: where members' time had gone when their pace was last looked at, and when it is
     next written down.
-    leaving: members that the operator wants replaced, and who takes their place, where that is known.
+    leaving: members that the operator wants replaced, and who takes their place, where that is known; nobody
+    does where the node is drained.
     replaced: those who were, and by whom; by nobody where it could not be done.
     apart, apart_due_ns: who waited in a meeting that nobody will come to, at the last look; when the next
     one is due.
