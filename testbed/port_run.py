@@ -39,35 +39,35 @@ SETTINGS: dict[str, object] = {
     "eval_iters": 4,
     "log_interval": 20,
     "gradient_accumulation_steps": 8,
-    "batch_size": 2,
     "block_size": 32,
-    "n_layer": 1,
     "n_head": 2,
-    "n_embd": 32,
     "dropout": 0.1,
     "warmup_iters": 10,
     "compile": False,
 }
-"""A step takes some tens of milliseconds with three members on two cores."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """members: of one node. strike_step: when faults are made; by then the warm process should be ready."""
+    """members: of one node. strike_step: when faults are made; by then the warm process should be ready, for
+    which a step must not be too short. model: its size.
+    """
 
     members: int
     steps: int
     strike_step: int
+    model: dict[str, object]
 
     @property
     def one_node(self) -> tuple[object, ...]:
         return ("--nproc-per-node", self.members)
 
 
-USUAL = Scale(members=3, steps=160, strike_step=90)
-BRIEF = Scale(members=2, steps=60, strike_step=30)
+USUAL = Scale(members=3, steps=180, strike_step=120, model={"n_layer": 2, "n_embd": 64, "batch_size": 4})
+"""A step takes 50 to 100 ms on two cores that have nothing else to do."""
+BRIEF = Scale(members=2, steps=60, strike_step=30, model={"n_layer": 1, "n_embd": 32, "batch_size": 2})
 
 
 class Late(Exception):
@@ -113,7 +113,7 @@ class PortRun:
         self.folder = folder
         self._scale = scale
         length = {"max_iters": scale.steps, "lr_decay_iters": scale.steps}
-        told = {**SETTINGS, **length, "out_dir": folder / "out", **(settings or {})}
+        told = {**SETTINGS, **scale.model, **length, "out_dir": folder / "out", **(settings or {})}
         kept = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST")}
         environment = {**kept, "HOLDFAST_HOME": str(self.home), "OMP_NUM_THREADS": "1"}
         script = [PORT / "train.py"]
