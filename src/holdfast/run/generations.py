@@ -63,18 +63,28 @@ def announce(
 
 
 def _ranked(state: State, survivors: Sequence[str], newcomers: Sequence[str]) -> tuple[str, ...]:
-    """In rank order: by seat, but the oldest first, so that rank 0 stays one process as long as it lives.
-
-    Of the survivors the one that came first is the oldest; of several that came together, the one with the
-    lowest rank before. At the start nobody is older, and seats decide.
-    """
+    """In rank order: by seat, but rank 0 stays one process as long as it lives."""
     everyone = sorted((*survivors, *newcomers), key=lambda name: state.seat_of(state.members[name]))
     for name in newcomers:
         state.members[name].since_generation = state.generation + 1
+    main = _main(state, survivors, newcomers) or everyone[0]
+    return (main, *(name for name in everyone if name != main))
+
+
+def _main(state: State, survivors: Sequence[str], newcomers: Sequence[str]) -> str:
+    """Who has rank 0: whoever had it, or else the oldest. Empty at the start, where seats decide.
+
+    Of several that came together, the one with the lowest rank before is the oldest. After the last step the
+    others may be done: then whoever does the lost one's part again does it as rank 0, too.
+    """
+    if state.undone_main and newcomers:
+        lost, state.undone_main = state.undone_main, ""
+        return next((name for name in newcomers if state.members[name].replaces == lost), newcomers[0])
     if not survivors:
-        return tuple(everyone)
-    oldest = min(survivors, key=lambda name: state.members[name].since_generation)
-    return (oldest, *(name for name in everyone if name != oldest))
+        return ""
+    if state.round is not None and state.round.members[0] in survivors:
+        return state.round.members[0]
+    return min(survivors, key=lambda name: state.members[name].since_generation)
 
 
 def room(state: State) -> int:

@@ -48,7 +48,10 @@ def _take_out(state: State, member: Member, why: str) -> None:
         others_done = state.is_anybody_done and any(
             state.members[name].is_done for name in state.round.members
         )
-        state.is_cut_short = state.is_cut_short or (others_done and not member.is_done)
+        if others_done and not member.is_done:
+            state.is_cut_short = True
+            if member.name == state.round.members[0]:
+                state.undone_main = member.name
         state.vacated[state.seat_of(member)] = member.name
         state.lost_ns = state.lost_ns or state.now_ns
         state.causes += (_key(member.name),)

@@ -447,7 +447,8 @@ class State(msgspec.Struct, kw_only=True):
     long. patience: how often members were ended for want of progress, of late; patient_ns: until when that
     counts. is_hinted: that work can be declared was said.
     is_cut_short: a member was lost while others were done already: what its script does after the last step
-    is to be done again. is_anybody_done: some script came to its end, at some time.
+    is to be done again. undone_main: the same of rank 0, whose part nobody else does. is_anybody_done: some
+    script came to its end, at some time.
     pace_from, pace_due_ns: where members' time had gone when their pace was last looked at, and when it is
     next written down.
     leaving: members that the operator wants replaced, and who takes their place, where that is known; nobody
@@ -513,6 +514,7 @@ class State(msgspec.Struct, kw_only=True):
     patient_ns: int = 0
     is_hinted: bool = False
     is_cut_short: bool = False
+    undone_main: str = ""
     is_anybody_done: bool = False
     apart: tuple[tuple[str, int, int], ...] = ()
     apart_due_ns: int = 0

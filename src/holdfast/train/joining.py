@@ -98,8 +98,11 @@ class Run:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is rank 0, the one that prints, logs and saves."""
-        return self.rank == 0
+        """Whether this is rank 0, the one that prints, logs and saves.
+
+        Not before its script is where the others are: a newcomer goes through earlier loops again.
+        """
+        return self.rank == 0 and not (self._seat is not None and self._seat.minutes.is_behind)
 
     @contextmanager
     def alone(self, work: str) -> Iterator[None]:

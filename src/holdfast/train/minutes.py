@@ -110,6 +110,11 @@ class Minutes:
         self._version, self._was_there = version, was_there
 
     @property
+    def is_behind(self) -> bool:
+        """Whether the script, a newcomer's, comes through a part that the others have left behind."""
+        return self.place.at == "outside" and self.place.total < min(self.place.left, self._version)
+
+    @property
     def stretch(self) -> Stretch | None:
         """None: the script is inside a step."""
         if self.place.at == "between":
