@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SURVIVAL = Path(__file__).parents[2] / "testbed" / "survival.py"
 WAIT_S = 400.0
 
@@ -15,6 +17,7 @@ def survival(*words: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
+@pytest.mark.soak
 def test_a_kill_is_survived_with_the_same_bits_and_a_mistake_is_not(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- faults -->\nold\n<!-- /faults -->\nafter\n", encoding="utf-8")
