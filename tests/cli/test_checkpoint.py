@@ -65,7 +65,7 @@ def test_a_run_is_exported_from_its_newest_sound_one(
         (("nobody", "--to", "m.pt"), "'nobody' is neither a path nor a run with checkpoints"),
         (("small", "--to", "m.pt", "--step", "11"), "There is no checkpoint of step 11"),
         (("small", "--to", "m.pt", "--step", "30"), "bytes instead of"),
-        (("small", "--to", "m.pt", "--part", "average"), "does not hold exactly one average"),
+        (("small", "--to", "m.pt", "--part", "average"), "has no part named 'average'"),
         (("small", "--to", "none/m.pt"), "Cannot write none/m.pt: No such file or directory"),
     ],
 )

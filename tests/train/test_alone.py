@@ -61,9 +61,9 @@ def test_a_stop_keeps_what_there_is(alone: Path, monkeypatch: pytest.MonkeyPatch
                 for lane in step.lanes:
                     lane.backward(loss_of(model, lane))
                 step.commit()
-                seen.append(step.number)
                 if step.number == last:
                     os.kill(os.getpid(), signal.SIGTERM)
+                seen.append(step.number)  # what follows a step that stands is done before the script leaves
 
     with pytest.raises(SystemExit) as stop:
         train_until(3)
@@ -71,6 +71,27 @@ def test_a_stop_keeps_what_there_is(alone: Path, monkeypatch: pytest.MonkeyPatch
     assert signal.getsignal(signal.SIGTERM) is before
     train_until(0)
     assert seen == [1, 2, 3, 4, 5, 6]
+
+
+def test_an_exception_keeps_what_there_is(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_CHECKPOINTS", str(alone.parent / "checkpoints"))
+
+    def train_until(last: int) -> list[int]:
+        seen: list[int] = []
+        with hf.join() as run:
+            model, optimizer = build()
+            for step in run.protect(model, optimizer, lanes=4, seed=1).steps(6):
+                for lane in step.lanes:
+                    lane.backward(loss_of(model, lane))
+                step.commit()
+                seen.append(step.number)
+                if step.number == last:
+                    raise OSError("the weights cannot be saved")
+        return seen
+
+    with pytest.raises(OSError, match="cannot be saved"):
+        train_until(3)
+    assert train_until(0) == [4, 5, 6]
 
 
 # ---- the record --------------------------------------------------------------------------------------------

@@ -33,9 +33,12 @@ def fail(state: State, reason: str, *, code: int = CODE_FAILED, complaint: str =
     _stop_all(state, Ending("failed", code, reason, complaint))
 
 
-def blame(state: State, sentence: str, hint: str) -> None:
-    """The user's mistake, in a run that got under way: members have the time to keep what there is."""
-    _stop_all(state, Ending("failed", CODE_MISTAKE, sentence, complaint(sentence, hint)))
+def blame(state: State, sentence: str, told: str) -> None:
+    """The user's mistake, in a run that got under way: members have the time to keep what there is.
+
+    told: the sentence and its hint, as they are printed.
+    """
+    _stop_all(state, Ending("failed", CODE_MISTAKE, sentence, told))
 
 
 def refuse(state: State, sentence: str, hint: str) -> None:
@@ -97,8 +100,19 @@ def _present(state: State) -> tuple[str, ...]:
     return tuple(member.name for member in _running(state) if member.reached != "started")
 
 
+def _say_unsaved(state: State) -> None:
+    """That the newest checkpoint is not of the end, if none could be written there."""
+    saved = state.checkpointing
+    if saved.failure and saved.saved_step < state.step:
+        newest = (
+            f"the newest checkpoint is of step {saved.saved_step}" if saved.saved_step else "none was saved"
+        )
+        state.say(f"the last checkpoint failed, and {newest}: {saved.failure}", "trouble")
+
+
 def _finish(state: State, end: Ending) -> None:
     state.is_over = True
+    _say_unsaved(state)
     state.record(
         RunEnded(
             id="",

@@ -196,7 +196,7 @@ def give_up_explanations(state: State, *, at_once: bool = False) -> None:
 
 
 def judge_mistake(state: State, message: WorkerExited) -> None:
-    ending.fail(state, _sentence(message), code=ending.CODE_MISTAKE, complaint=message.complaint)
+    ending.blame(state, _sentence(message), message.complaint)
 
 
 def judge_script(state: State, member: Member, message: WorkerExited) -> None:

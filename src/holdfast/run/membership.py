@@ -320,8 +320,10 @@ def _checkpointed(state: State, member: Member, message: Checkpointed) -> None:
         if not said.startswith("The checkpoint"):
             said = f"checkpoint of step {message.step} failed: {said}"
         state.say(said, "trouble")
+    if message.happened == "saved":
+        state.checkpointing.saved_step = message.step
     if message.happened in ("saved", "failed"):
-        state.checkpointing.refusal = gist(message.reason)
+        state.checkpointing.failure, state.checkpointing.refusal = message.reason, gist(message.reason)
     _time_checkpoint(state, message)
     state.record(checkpoint_event(message, state.now_ns))
 

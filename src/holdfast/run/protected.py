@@ -8,6 +8,7 @@ it looks at again when something happens, or at `State.due_ns`.
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from holdfast.record.errors import complaint
 from holdfast.run import (
     devices,
     ending,
@@ -145,11 +146,9 @@ def _blame(state: State, name: str, left: Finished, other: Member) -> None:
     when = f"in the middle of step {left.begun}" if left.begun else f"after step {left.step}"
     where = f" ({left.place})" if left.place else ""
     does = f"has begun step {other.step}" if other.step > left.begun else "waits for it there"
-    ending.blame(
-        state,
-        f"{name} left the loop over steps {when}{where}, but {other.name} {does}.",
-        hint="All members must leave after the same step: decide together, say with run.broadcast().",
-    )
+    sentence = f"{name} left the loop over steps {when}{where}, but {other.name} {does}."
+    hint = "All members must leave after the same step: decide together, say with run.broadcast()."
+    ending.blame(state, sentence, complaint(sentence, hint))
 
 
 # ---- how things stand ------------------------------------------------------------------------------------

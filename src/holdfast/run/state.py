@@ -349,11 +349,13 @@ class Stall(msgspec.Struct, kw_only=True):
 
 class Checkpointing(msgspec.Struct, kw_only=True):
     """What checkpoints cost. begun_ns: since when one is being written; stall_ns, write_ns: how long training
-    waited for the last that is durable, and how long it took to be. refusal: why the last one failed, without
-    its numbers: said once, however often it comes.
+    waited for the last that is durable, and how long it took to be. saved_step: which that is. failure: why
+    the last one failed, if it did. refusal: the same without its numbers: said once, however often it comes.
     """
 
     begun_ns: int | None = None
+    saved_step: int = 0
+    failure: str = ""
     refusal: str = ""
     stall_ns: int | None = None
     write_ns: int | None = None

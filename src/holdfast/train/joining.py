@@ -40,6 +40,9 @@ JOIN_SEED = 0
 
 SIGNAL_AGAIN_S = 0.005
 """After this time a signal is sent again that came while it could not be obeyed."""
+FINISH_S = 4.0
+"""What the script has, once it is to leave, for what it does behind a step: of the 10 s until SIGKILL, enough
+is left for a checkpoint."""
 
 
 def join(*, warm: Rehearsal | None = None) -> "Run":
@@ -78,6 +81,7 @@ class Run:
         self._seat: Seat | None = None
         self._loop: Loop | None = None
         self._before: Any = None
+        self._again: threading.Timer | None = None
         self._is_entered = False
         self._works = 0
         self.device = _device(admitted.slot, admitted.slots)
@@ -282,7 +286,7 @@ class Run:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             # Through __exit__, which keeps what there is.
-            self._before = signal.signal(signal.SIGTERM, _leave)
+            self._before = signal.signal(signal.SIGTERM, self._leave)
         self._is_entered = True
         return self
 
@@ -290,14 +294,15 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         over = kind is not None and issubclass(kind, RunOver)
-        stopped = kind is not None and issubclass(kind, SystemExit | KeyboardInterrupt)
         is_exit = isinstance(error, SystemExit) and error.code in (None, 0)
+        if self._again is not None:
+            self._again.cancel()  # it leaves
         failure = device_failure(error)
         try:
             if (kind is None or is_exit) and self._loop is not None:
                 self._loop.finish(is_exit=is_exit)
-            elif stopped and failure is None and self._loop is not None:
-                self._loop.keep()
+            elif failure is None and not over and self._loop is not None:
+                self._loop.keep_at_exit(is_failed=isinstance(error, Exception))
         except Exception as raised:
             failure = device_failure(raised)
             raise
@@ -311,6 +316,22 @@ class Run:
             is_well = error is None or over or is_exit
             self._control.close("" if is_well else str(error) or type(error).__name__)
         return over
+
+    def _leave(self, number: int, frame: FrameType | None) -> None:
+        """What SIGTERM does. What follows a step that was committed is done first, so that whoever goes on
+        from here does not lack it.
+        """
+        if Collections.is_told(frame):  # what is raised here would be lost: once more, in a moment
+            self._signal_again(SIGNAL_AGAIN_S, number)
+        elif self._loop is not None and self._loop.leave_soon(128 + number):
+            self._signal_again(FINISH_S, number)
+        else:
+            raise SystemExit(128 + number)
+
+    def _signal_again(self, after_s: float, number: int) -> None:
+        self._again = threading.Timer(after_s, os.kill, (os.getpid(), number))
+        self._again.daemon = True
+        self._again.start()
 
     def _say_failed(self, failure: DeviceFailure) -> None:
         """The last words of this member."""
@@ -427,15 +448,6 @@ def _warm_up() -> torch.device | None:
         warm_up(device)
         torch.cuda.empty_cache()
     return device if is_clear or not torch.cuda.is_available() else None
-
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    if Collections.is_told(frame):  # what is raised here would be lost: once more, in a moment
-        again = threading.Timer(SIGNAL_AGAIN_S, os.kill, (os.getpid(), number))
-        again.daemon = True
-        again.start()
-        return
-    raise SystemExit(128 + number)
 
 
 def _complaining(previous: Callable[..., Any]) -> Callable[..., Any]:

@@ -47,7 +47,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     def _only(self, name: str) -> dict[str, Any]:
         if name not in self.states:
             raise InputError(
-                f"The checkpoint {self.place} does not hold exactly one {name}.",
+                f"The checkpoint {self.place} has no part named {name!r}.",
                 hint=f"Take from .states what you want of: {', '.join(self.states)}.",
             )
         return self.states[name]

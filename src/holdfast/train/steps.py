@@ -142,6 +142,7 @@ class Loop:
         self._step: Step | None = None
         self._place = ""
         self._optimizing = False
+        self._leaving_code: int | None = None
         watch = CudaWatch() if state.device.type == "cuda" else HostWatch()
         self._measures = Measures(watch, Collections() if control.is_asked else None)
         control.reports(self._measures.report)
@@ -198,6 +199,8 @@ class Loop:
                 )
             seat.minutes.enter(total)
             self._gradients.check_buffers_still()
+            if self._leaving_code is not None:
+                raise SystemExit(self._leaving_code)
             self._keep_durably()
         self._control.at(seat.version, "script")
 
@@ -335,6 +338,14 @@ class Loop:
         if writer is not None and writer.due(seat.version, nodes=seat.nodes, failures=seat.failures):
             self.keep()
 
+    def leave_soon(self, code: int) -> bool:
+        """The script is to exit. Whether it does so at the next step, because what follows the last one is
+        still being done; the second time it is to exit at once.
+        """
+        is_soon = self._seat.minutes.place.at == "between" and self._leaving_code is None
+        self._leaving_code = code
+        return is_soon
+
     def finish(self, *, is_exit: bool = False) -> None:
         """Stay until everybody is through: who dies now is replaced, and gets its state from here.
 
@@ -361,6 +372,11 @@ class Loop:
             place=self._place,
             is_exit=is_exit,
         )
+
+    def keep_at_exit(self, *, is_failed: bool) -> None:
+        """is_failed: by an exception. In a step the others go on with what they have, and sooner without."""
+        if not is_failed or self._seat.size == 1 or self._seat.minutes.place.at != "lanes":
+            self.keep()
 
     def keep(self) -> None:
         """Have the present version written, by one member: the run may be gone on with another time."""

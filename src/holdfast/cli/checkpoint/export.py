@@ -54,7 +54,7 @@ def command(run_or_path: str, target: Path, format_: str | None, step: int | Non
         part = part or "model"
     if part is not None and part not in checkpoint.states:
         raise InputError(
-            f"The checkpoint {checkpoint.place} does not hold exactly one {part}.",
+            f"The checkpoint {checkpoint.place} has no part named {part!r}.",
             hint=f"Name with --part one of: {', '.join(checkpoint.states)}.",
         )
     if format_ == "safetensors":
