@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.record.errors import HoldfastError
 from holdfast.run.frames import FrameBuffer
-from holdfast.run.link import BEAT_INTERVAL_S, QUEUE_MAX, Link
+from holdfast.run.link import BEAT_INTERVAL_S, LAST_WORDS_S, QUEUE_MAX, Link
 from holdfast.run.wire import (
     Accepted,
     Admitted,
@@ -29,6 +29,7 @@ from holdfast.run.wire import (
     Struck,
     ToWorker,
     WorkerJoined,
+    Working,
     frame,
     fresh_nonce,
     proven,
@@ -251,6 +252,62 @@ def test_a_coordinator_that_takes_nothing_is_given_up_and_nobody_waits_for_it() 
         for _ in range(4 * QUEUE_MAX):  # far more than the kernel takes for somebody who does not read
             link.send(large)
         assert listener.next() is None
+        link.close()
+        far.close()
+
+
+def test_what_finds_no_room_on_a_full_socket_is_sent_later_whole_and_in_order() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        near = socket.create_connection(server.getsockname())
+        far, _ = server.accept()
+        link = Link(near, FrameBuffer(), "n0.0")
+        link.on_message = Listener()
+        large = frame(Published(generation=1, key="k", value=b"v" * (1 << 20)))
+        sent = 0
+        with link._sending, contextlib.suppress(BlockingIOError):  # until the kernel takes nothing any more
+            while True:
+                taken = near.send(large[sent % len(large) :], socket.MSG_DONTWAIT)
+                sent += taken
+        with link._changed:
+            link._queue.appendleft(large[sent % len(large) :])
+        link.send(Committed(member="n0.0", generation=1, step=7, loss=None))
+        began_s = time.monotonic()
+        link.send_now(Working(member="n0.0", work="evaluation"))
+        link.send_now(Published(generation=1, key="last", value=b"v" * (4 << 20)))
+        assert time.monotonic() - began_s < 3 * LAST_WORDS_S
+        heard: list[AnyMessage] = []
+        frames = FrameBuffer()
+        far.settimeout(WAIT_S)
+        while not heard or getattr(heard[-1], "key", "") != "last":
+            heard += [one for one in frames.feed(far.recv(1 << 16)) if not isinstance(one, MemberBeat)]
+        assert [type(one) for one in heard[-3:]] == [Committed, Working, Published]
+        assert len(heard) == sent // len(large) + 1 + 3
+        link.close()
+        far.close()
+
+
+def test_a_message_larger_than_the_room_goes_on_behind_what_was_sent_of_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        near = socket.create_connection(server.getsockname())
+        near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+        far, _ = server.accept()
+        link = Link(near, FrameBuffer(), "n0.0")
+        link.on_message = Listener()
+        value = os.urandom(7 << 20)
+        with link._sending:
+            link.send(Published(generation=1, key="large", value=value))
+            link.send(Struck(member="n0.0", fault=1))
+            link._send_until(time.monotonic() + 0.1)
+            assert 0 < len(link._queue[0]) < len(value)  # a part of it is on its way
+        heard: list[AnyMessage] = []
+        frames = FrameBuffer()
+        far.settimeout(WAIT_S)
+        while not any(isinstance(one, Struck) for one in heard):
+            heard += [one for one in frames.feed(far.recv(1 << 16)) if not isinstance(one, MemberBeat)]
+        assert heard == [
+            Published(generation=1, key="large", value=value),
+            Struck(member="n0.0", fault=1),
+        ]
         link.close()
         far.close()
 

@@ -563,7 +563,8 @@ def train(
         if meeting:
             meeting.meet("before", 0)
         for total in (steps // 2, steps) if meets else (steps,):
-            for step in state.steps(total):
+            kept = state.steps(total) if does == "break kept" else None
+            for step in kept or state.steps(total):  # in kept, or dropped with the loop
                 shown: AbstractContextManager[None] = traced.step(step.number) if traced else nullcontext()
                 if build == "lr_by_hand":
                     set_lr(others[0], step.number)
@@ -602,7 +603,7 @@ def leave(does: str, rank: int) -> bool:
     """Whether the script leaves its loop here, unless it exits."""
     if does == "exit" or (does == "exit alone" and rank == 0):
         sys.exit(0)
-    return does == "break alone" and rank == 0
+    return does in ("break alone", "break kept") and rank == 0
 
 
 def compute(build: str, model: nn.Module, lane: Any, device: torch.device, accumulate: int) -> None:

@@ -2,9 +2,11 @@
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import TypeVar
 
 import pytest
 
@@ -14,6 +16,8 @@ from holdfast.train.control import Coordinated, Dismissal
 from holdfast.train.group import Superseded
 
 WAIT_S_MAX = 5.0
+SETUP = wire.Setup(lanes=8, seed=1, threads=1, torch="", device="cpu", deterministic=True, model="", parts={})
+Heard = TypeVar("Heard", bound=wire.AnyMessage)
 
 
 class Coordinator:
@@ -40,6 +44,15 @@ class Coordinator:
     def say(self, message: wire.AnyMessage) -> None:
         assert self._connection is not None
         self._connection.sendall(wire.frame(message))
+
+    def hear(self, kind: type[Heard], count: int) -> list[Heard]:
+        """The next messages of a kind."""
+        assert self._connection is not None
+        self._connection.settimeout(WAIT_S_MAX)
+        frames, heard = FrameBuffer(), list[Heard]()
+        while len(heard) < count:
+            heard += [one for one in frames.feed(self._connection.recv(4096)) if isinstance(one, kind)]
+        return heard
 
     def close(self) -> None:
         if self._connection is not None:
@@ -129,3 +142,26 @@ def test_a_dismissal_and_a_coordinator_that_is_gone_end_every_wait(
     assert isinstance(over, Dismissal)
     with pytest.raises(Dismissal, match="coordinator is gone"):
         control.superseded(1)
+
+
+def test_work_within_declared_work_is_a_part_of_it(coordinator: Coordinator, control: Coordinated) -> None:
+    control.working("evaluation")
+    control.working("shared work")
+    control.working("shared work", is_over=True)
+    control.working("evaluation", is_over=True)
+    control.working("shared work")
+    told = [(one.work, one.is_over) for one in coordinator.hear(wire.Working, 3)]
+    assert told == [("evaluation", False), ("evaluation", True), ("shared work", False)]
+
+
+def test_getting_ready_begins_when_a_rehearsal_is_over(
+    coordinator: Coordinator, control: Coordinated
+) -> None:
+    """A warm process may be admitted in the midst of it: what is left of it says nothing of other members."""
+    coordinator.say(wire.Admitted(slot=0, slots=1))
+    assert control.admitted_soon()
+    rehearsed_s = 0.5
+    time.sleep(rehearsed_s)
+    control.admitted()
+    control.ready(SETUP)
+    assert coordinator.hear(wire.WorkerReady, 1)[0].took_s < rehearsed_s

@@ -2,9 +2,11 @@
 
 import re
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
+import scripts
 from scripts import LEAVES_AFTER
 
 from holdfast.record.events import RunEnded
@@ -32,6 +34,18 @@ def test_leaving_alone_is_told_at_once_with_the_line(cluster: Any, does: str) ->
     assert re.fullmatch(pattern, result.ending.reason), result.ending.reason
     kept = [path.name for path in (result.folder / "checkpoints").iterdir()]
     assert kept == [f"step-{LEAVES_AFTER:012d}.checkpoint"]  # to go on from once the script is mended
+
+
+def test_a_loop_that_is_left_and_kept_is_named_by_its_own_line(cluster: Any) -> None:
+    """As a progress bar keeps it: where the script broke out of it nobody has seen."""
+    result = cluster.train("plain", members=2, steps=200, checkpoint_every=1000, does="break kept")
+    assert result.ending.outcome == "failed"
+    line = next(
+        number
+        for number, text in enumerate(Path(scripts.__file__).read_text().splitlines(), start=1)
+        if "in kept" in text
+    )
+    assert f"after step {LEAVES_AFTER} (scripts.py:{line}), but n0.1" in result.ending.reason
 
 
 def test_exiting_together_is_no_completion_and_can_be_gone_on_from(cluster: Any) -> None:

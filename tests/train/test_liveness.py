@@ -36,6 +36,9 @@ with hf.join() as run:
             elif sys.argv[1] == "declares":
                 with run.alone("evaluation"):
                     time.sleep(9)
+        if step.number == 20 and sys.argv[1] == "shares":
+            run.share(range(2), lambda item: time.sleep(4 * item))
+            run.broadcast(lambda: time.sleep(4))
     print("digest", state.digest())
 """
 
@@ -93,3 +96,11 @@ def test_declared_work_may_take_longer_than_a_hang(tmp_path: Path) -> None:
     declared = run(tmp_path, *flags, "train.py", "declares")
     assert " lost " not in declared.stderr
     assert "has taken" not in declared.stderr
+
+
+def test_shared_work_declares_itself(tmp_path: Path) -> None:
+    """One member has the item that takes twice the bound; then the others wait for rank 0."""
+    flags = ("-m", "holdfast", "run", "--nproc-per-node", "2", "--hang-after", "2")
+    shared = run(tmp_path, *flags, "train.py", "shares")
+    assert " lost " not in shared.stderr
+    assert "has taken" not in shared.stderr

@@ -65,7 +65,9 @@ from holdfast.run.wire import (
 HANDSHAKE_S = 10.0
 """How long a connection may take to prove that it has the token."""
 SEND_BUFFER_BYTES_MAX = 32 << 20
-"""Whoever leaves more than this unread is given up; the largest messages take a few kilobytes."""
+"""Whoever leaves more than this unread is given up. A member that keeps its interpreter for a while reads
+nothing, and must not be: what others may tell it meanwhile is less (train/minutes.py, train/meeting.py).
+"""
 CLOSE_S = 2.0
 """How long closing waits for what was said last to be sent."""
 HAPPENED_MAX = 50

@@ -35,7 +35,7 @@ REPORT_INTERVAL_S = 1.0
 QUEUE_MAX = 16384
 """Messages that wait to be sent. More than that means that nobody takes them: the link is given up."""
 LAST_WORDS_S = 1.0
-"""How long `send_now` waits for room on the socket."""
+"""How long `send_now` takes at most, however little room the socket has."""
 READ_BYTES = 1 << 16
 
 _TO_WORKER = get_args(ToWorker)
@@ -111,20 +111,14 @@ class Link:
 
     def send_now(self, message: FromWorker) -> None:
         """Send it, after all that is still queued, before returning: for last words, and for what must be
-        known before the script goes on. Never raises.
+        known before the script goes on. What finds no room in time stays queued. Never raises.
         """
+        until_s = time.monotonic() + LAST_WORDS_S
+        self.send(message)
         if not self._sending.acquire(timeout=LAST_WORDS_S):
-            self.send(message)  # the coordinator takes nothing at the moment
-            return
+            return  # the coordinator takes nothing at the moment
         try:
-            with self._changed:
-                data = b"".join((*self._queue, frame(message)))
-                self._queue.clear()
-            # Not select(), which fails where a script has a thousand files open.
-            room = select.poll()
-            room.register(self._socket, select.POLLOUT)
-            if room.poll(LAST_WORDS_S * 1000):
-                self._socket.sendall(data)
+            self._send_until(until_s)
         except OSError:
             pass  # it has ended, which the reader tells
         finally:
@@ -181,6 +175,25 @@ class Link:
                 self._changed.notify_all()
             if data:
                 self._socket.sendall(data)
+
+    def _send_until(self, until_s: float) -> None:
+        """What is queued, as far as there is room by then. The rest, which may begin within a frame, is what
+        is sent next. `_sending` is held, so nobody else sends meanwhile.
+        """
+        # Not select(), which fails where a script has a thousand files open.
+        room = select.poll()
+        room.register(self._socket, select.POLLOUT)
+        with self._changed:
+            rest = memoryview(b"".join(self._queue))
+            self._queue.clear()
+        try:
+            while rest and room.poll(max(0.0, until_s - time.monotonic()) * 1000):
+                rest = rest[self._socket.send(rest, socket.MSG_DONTWAIT) :]
+        finally:
+            with self._changed:
+                if rest:
+                    self._queue.appendleft(bytes(rest))
+                self._changed.notify_all()
 
     def _read_all(self) -> None:
         """The reading thread. Whatever ends it, the listener hears of it, once."""

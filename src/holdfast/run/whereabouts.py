@@ -9,9 +9,11 @@ import faulthandler
 import os
 import re
 import signal
+import sys
 import sysconfig
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import suppress
+from itertools import dropwhile
 from pathlib import Path
 
 SIGNAL = signal.SIGRTMIN + 10
@@ -24,8 +26,11 @@ STOPPED = ("T", "t")
 """What proc(5) calls stopped by a signal, and by a debugger."""
 
 _FRAME = re.compile(r'File "(.+)", line (\d+) in')
-_OWN = str(Path(__file__).parent.parent)
-_LIBRARIES = ("/site-packages/", "/dist-packages/")
+_OWN = str(Path(__file__).parent.parent) + os.sep
+_STANDARD = sysconfig.get_path("stdlib") + os.sep
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+_Frame = tuple[str, int]
+"""The path of a file, and a line of it."""
 
 
 # ---- in the script's process -----------------------------------------------------------------------------
@@ -41,6 +46,19 @@ def register(environment: MutableMapping[str, str]) -> None:
         if FILE_NAME in str(Path(f"/proc/self/fd/{given}").readlink()):
             os.set_inheritable(int(given), False)
             faulthandler.register(SIGNAL, file=int(given), all_threads=False)
+
+
+def here() -> str:
+    """The line of the script that this thread is at."""
+    return _users_own(list(dropwhile(lambda frame: frame[0].startswith(_OWN), _frames())))
+
+
+def _frames() -> Iterator[_Frame]:
+    """Of this thread, the innermost first."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        yield frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back  # type: ignore[assignment]
 
 
 # ---- in the agent's --------------------------------------------------------------------------------------
@@ -76,17 +94,8 @@ def answer(file: int) -> str:
 
 
 def innermost(stack: str) -> str:
-    """`train.py:88`: the innermost frame in the user's own code or, where there is none, of all."""
-    frames = _FRAME.findall(stack)
-    own = [frame for frame in frames if not _is_library(frame[0])]
-    path, line = next(iter(own or frames), ("", ""))
-    return f"{Path(path).name}:{line}" if path else ""
-
-
-def _is_library(path: str) -> bool:
-    if path.startswith(("<", _OWN)) or any(part in path for part in _LIBRARIES):
-        return True
-    return path.startswith(sysconfig.get_path("stdlib"))
+    """The line of the script at the top of a stack that faulthandler has written."""
+    return _users_own([(path, int(line)) for path, line in _FRAME.findall(stack)])
 
 
 def _listens(pid: int) -> bool:
@@ -97,3 +106,19 @@ def _listens(pid: int) -> bool:
         return False
     mask = re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)
     return mask is not None and bool(int(mask[1], 16) >> (SIGNAL - 1) & 1)
+
+
+# ---- in both ---------------------------------------------------------------------------------------------
+
+
+def _users_own(frames: Sequence[_Frame]) -> str:
+    """`train.py:88`: the innermost frame that is neither Holdfast's, nor of an installed package, nor of the
+    standard library or, where there is none, the innermost of all.
+    """
+    own = [frame for frame in frames if not _is_library(frame[0])]
+    path, line = next(iter(own or frames), ("", 0))
+    return f"{Path(path).name}:{line}" if path else ""
+
+
+def _is_library(path: str) -> bool:
+    return path.startswith(("<", _OWN, _STANDARD)) or any(part in path for part in _INSTALLED)

@@ -214,7 +214,9 @@ class WorkerJoined(Message, frozen=True, kw_only=True, tag=True):
 
 
 class WorkerReady(Message, frozen=True, kw_only=True, tag=True):
-    """The script reached `protect()`: the model is built. took_s: from admission to here."""
+    """The script reached `protect()`: the model is built. took_s: from when `join()`
+    returned to here; a warm process that was admitted in a rehearsal has that behind it.
+    """
 
     member: str
     setup: Setup

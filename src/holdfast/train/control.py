@@ -74,7 +74,9 @@ class Control(Protocol):
         """What this member is doing now, for its heartbeats."""
 
     def working(self, work: str, *, is_over: bool = False) -> None:
-        """The script has declared work that begins now, or is over. It is known when this returns."""
+        """The script has declared work that begins now, or is over. It is known when this returns. What is
+        declared within other work is a part of it.
+        """
 
     def reports(self, report: Callable[[], wire.Spent | None]) -> None:
         """Where this member's time went: is asked for now and then, in another thread."""
@@ -98,7 +100,8 @@ class Coordinated:
         self.member = environment["HOLDFAST_MEMBER"]
         self._changed = threading.Condition()
         self._admitted: wire.Admitted | None = None
-        self._admitted_at = time.monotonic()
+        self._begun_s = time.monotonic()
+        self._works = 0
         self._newest: wire.Generation | None = None
         self._abandon_below = 0
         self._published: dict[tuple[int, str], bytes] = {}
@@ -116,7 +119,6 @@ class Coordinated:
         with self._changed:
             if isinstance(message, wire.Admitted):
                 self._admitted = message
-                self._admitted_at = time.monotonic()
             elif isinstance(message, wire.Generation):
                 interrupt = self._take(message)
             elif isinstance(message, wire.Published):
@@ -166,10 +168,11 @@ class Coordinated:
             raise SystemExit(0)  # a warm process that was never needed
         for fault in self._admitted.faults:
             self._strike(fault)
+        self._begun_s = time.monotonic()
         return self._admitted
 
     def ready(self, setup: wire.Setup) -> None:
-        took_s = time.monotonic() - self._admitted_at
+        took_s = time.monotonic() - self._begun_s
         self._link.send(wire.WorkerReady(member=self.member, setup=setup, took_s=took_s))
 
     def newest(self, after: int) -> wire.Generation | None:
@@ -220,8 +223,10 @@ class Coordinated:
         self._link.beat(step, stage)
 
     def working(self, work: str, *, is_over: bool = False) -> None:
-        # Not by the link's thread: what follows may keep every other thread from running.
-        self._link.send_now(wire.Working(member=self.member, work=work, is_over=is_over))
+        self._works += -1 if is_over else 1
+        if self._works == (0 if is_over else 1):
+            # Not by the link's thread: what follows may keep every other thread from running.
+            self._link.send_now(wire.Working(member=self.member, work=work, is_over=is_over))
 
     def reports(self, report: Callable[[], wire.Spent | None]) -> None:
         self._link.on_report = report

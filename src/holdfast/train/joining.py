@@ -83,7 +83,6 @@ class Run:
         self._before: Any = None
         self._again: threading.Timer | None = None
         self._is_entered = False
-        self._works = 0
         self.device = _device(admitted.slot, admitted.slots)
 
     @property
@@ -118,15 +117,11 @@ class Run:
 
         The others wait for it, and while the block lasts nobody is ended for want of progress.
         """
-        self._works += 1
-        if self._works == 1:
-            self._control.working(work)
+        self._control.working(work)
         try:
             yield
         finally:
-            self._works -= 1
-            if self._works == 0:
-                self._control.working(work, is_over=True)
+            self._control.working(work, is_over=True)
 
     def together(self, work: str) -> AbstractContextManager[None]:
         """Declare what all members do at the same time for longer than a step. Each of them declares it for

@@ -5,15 +5,15 @@ others wait for it, they regroup and meet again among those who are left; what s
 to its script stays the result (minutes.py).
 """
 
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 
 import msgspec
 import torch
 
 from holdfast.record.errors import InputError
+from holdfast.run.whereabouts import here
 from holdfast.train import randomness, tree, values
 from holdfast.train.control import Control
 from holdfast.train.group import Superseded
@@ -26,6 +26,10 @@ Result = TypeVar("Result")
 
 TOLD_BYTES_MAX = 4 << 20
 """Of what all members tell in one collective."""
+UNEVEN = 2
+"""Where all tell something, one tells no more than so many times its even part: what they tell is on its way
+to everybody before it can be added up.
+"""
 _SAME_CALLS = "Every member calls the same functions of run in the same order, not inside `if run.is_main:`."
 
 
@@ -59,10 +63,14 @@ class Meeting:
 
         def tell(is_first: bool) -> bytes:
             if is_first and not made:
-                made.append(values.encode(value() if callable(value) else value))
+                made.append(values.encode(self._called(value) if callable(value) else value))
             return made[0] if is_first else b""
 
-        return self._decoded(self._agree("broadcast()", tell, lambda told: told[0]))
+        return self._decoded(self._agree("broadcast()", tell, lambda told: told[0], tellers=1))
+
+    def _called(self, value: Callable[[], object]) -> object:
+        with self._declared("broadcast"):
+            return value()
 
     def reduce(self, value: float | torch.Tensor, op: Op) -> Any:
         if op not in _OPS:
@@ -98,11 +106,12 @@ class Meeting:
             held = self._exchange(f"{key}/held", ranks, called, msgspec.msgpack.encode(sorted(done)))
             claims = [frozenset(msgspec.msgpack.decode(one, type=list[int])) for one in held]
             dealt = tree.deal_missing(len(everything), claims)[ranks.index(self._seat.rank)]
-            for index in dealt:
-                if self._seat.lost:
-                    raise Superseded
-                self._draw_from(number, index)
-                done[index] = values.encode(work(everything[index]))
+            with self._declared("shared work"):
+                for index in dealt:
+                    if self._seat.lost:
+                        raise Superseded
+                    self._draw_from(number, index)
+                    done[index] = values.encode(work(everything[index]))
             told = self._exchange(f"{key}/done", ranks, called, msgspec.msgpack.encode(done))
             found: dict[int, bytes] = {}
             for one in told:
@@ -115,13 +124,29 @@ class Meeting:
 
     # ---- how they are agreed on ----------------------------------------------------------------------
 
+    @contextmanager
+    def _declared(self, work: str) -> Iterator[None]:
+        """The script computes while others may wait for it, for as long as it likes."""
+        self._control.working(work)
+        try:
+            yield
+        finally:
+            self._control.working(work, is_over=True)
+
     def _agree(
-        self, called: str, tell: Callable[[bool], bytes], combine: Callable[[Sequence[bytes]], bytes]
+        self,
+        called: str,
+        tell: Callable[[bool], bytes],
+        combine: Callable[[Sequence[bytes]], bytes],
+        tellers: int | None = None,
     ) -> bytes:
-        """tell: this member's part, given whether it is the first one in rank order."""
+        """tell: this member's part, given whether it is the first one in rank order. tellers: how many tell
+        anything at all; None: all.
+        """
 
         def attempt(key: str, ranks: Sequence[int], _number: int, called: str) -> bytes:
-            return combine(self._exchange(key, ranks, called, tell(ranks[0] == self._seat.rank)))
+            own = tell(ranks[0] == self._seat.rank)
+            return combine(self._exchange(key, ranks, called, own, tellers))
 
         return self._settle(called, attempt)
 
@@ -142,7 +167,7 @@ class Meeting:
                 continue
             finally:
                 self._is_busy = False
-            seat.minutes.add(stretch, [Met(called, _where(), value)])
+            seat.minutes.add(stretch, [Met(called, here(), value)])
         met = seat.minutes.of(stretch)[number]
         if met.called != called:
             raise _differs(seat.name, called, "another member", met.called, met.where)
@@ -185,15 +210,17 @@ class Meeting:
                 raise _left(self._seat, called, rank, stretch)
         return ranks
 
-    def _exchange(self, key: str, ranks: Sequence[int], called: str, value: bytes) -> list[bytes]:
+    def _exchange(
+        self, key: str, ranks: Sequence[int], called: str, value: bytes, tellers: int | None = None
+    ) -> list[bytes]:
         """What all of them tell, in rank order."""
         seat, control = self._seat, self._control
-        if len(value) > TOLD_BYTES_MAX:
+        if len(value) > own_bytes_max(len(ranks) if tellers is None else tellers):
             raise _too_much(called)
         control.strike(max(1, seat.version), "meeting", seat.rank, seat.size)
         if len(ranks) == 1:
             return [value]
-        own = _Told(called, _where(), value)
+        own = _Told(called, here(), value)
         control.at(seat.version, "meeting")
         control.publish(seat.number, f"{key}/{seat.rank}", msgspec.msgpack.encode(own))
         found = [
@@ -219,6 +246,11 @@ class Meeting:
         randomness.begin(randomness.seed_of(self._seed, self._stretch.number, place), number, index)
 
 
+def own_bytes_max(tellers: int) -> int:
+    """What one of so many may tell."""
+    return min(TOLD_BYTES_MAX, UNEVEN * TOLD_BYTES_MAX // tellers)
+
+
 def _mean(parts: Sequence[Any]) -> Any:
     return sum(parts[1:], parts[0]) / len(parts)
 
@@ -240,24 +272,16 @@ _OPS: Mapping[str, Callable[[Sequence[Any]], Any]] = {
 }
 
 
-def _where() -> str:
-    """The line of the script that called."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("holdfast.train."):
-        frame = frame.f_back
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-
-
 def _differs(member: str, called: str, other: str, others_call: str, where: str) -> InputError:
     return InputError(
-        f"{member} called run.{called} at {_where()}, but {other} called run.{others_call} at {where}.",
+        f"{member} called run.{called} at {here()}, but {other} called run.{others_call} at {where}.",
         hint=_SAME_CALLS,
     )
 
 
 def _left(seat: Seat, called: str, rank: int, stretch: Stretch) -> InputError:
     return InputError(
-        f"{seat.name} called run.{called} at {_where()}, {stretch}; {seat.members[rank]} did not, and has"
+        f"{seat.name} called run.{called} at {here()}, {stretch}; {seat.members[rank]} did not, and has"
         " gone on.",
         hint=_SAME_CALLS,
     )

@@ -16,8 +16,10 @@ import msgspec
 
 from holdfast.record.errors import InputError
 
-KEPT_BYTES_MAX = 64 << 20
-"""Of all results outside the loops, or after one step."""
+KEPT_BYTES_MAX = 8 << 20
+"""Of all results outside the loops, or after one step. Who lacks both gets them at once, and may be too busy
+to read: together they are well below what the coordinator keeps for it.
+"""
 END = 1 << 62
 """Behind every loop."""
 HANDED_BYTES = 2 << 20

@@ -153,9 +153,8 @@ class Seat:
         waits on a GPU takes time from the transfer where members share it.
         """
         receivers, self._receivers = self._receivers, ()
-        with suppress(
-            Superseded
-        ):  # then the exchange breaks, or all have it: a newer one waits for a boundary
+        # If it is superseded the exchange breaks, or all have it: a newer one waits for a boundary.
+        with suppress(Superseded):
             for rank in receivers:
                 self._control.lookup(self.number, f"taken/{rank}")
 

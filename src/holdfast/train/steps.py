@@ -6,18 +6,17 @@ computed still. So `step.commit()` is a local matter that cannot fail half-way, 
 once for each step that is kept.
 """
 
-import os
-import sys
+import inspect
 import time
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from holdfast.record.errors import InputError
-from holdfast.run import wire
+from holdfast.run import whereabouts, wire
 from holdfast.train import randomness
 from holdfast.train.checkpoint import Writer
 from holdfast.train.control import Control
@@ -28,9 +27,6 @@ from holdfast.train.measures import Collections, CudaWatch, HostWatch, Measures
 from holdfast.train.meeting import Meeting
 from holdfast.train.protected import Protected
 from holdfast.train.seat import Number, RunOver, Seat
-
-LIBRARIES = (str(Path(__file__).parents[1]) + os.sep, f"{os.sep}site-packages{os.sep}")
-"""What the paths of files contain that are not the user's own: ours, and installed packages'."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +136,8 @@ class Loop:
         self._changing = False
         self._asked = -1
         self._step: Step | None = None
-        self._place = ""
+        self._head = self._place = ""
+        self._open: weakref.ref[Generator[Step]] | None = None
         self._optimizing = False
         self._leaving_code: int | None = None
         watch = CudaWatch() if state.device.type == "cuda" else HostWatch()
@@ -159,6 +156,11 @@ class Loop:
 
     def steps(self, total: int) -> Iterator[Step]:
         """The steps that are still to be done, up to number `total`."""
+        loop = self._go_through(total)
+        self._open = weakref.ref(loop)  # a script that breaks out of its loop drops it there
+        return loop
+
+    def _go_through(self, total: int) -> Generator[Step]:
         seat = self._seat
         if total <= self._asked and seat.version >= total:
             raise InputError(
@@ -166,7 +168,7 @@ class Loop:
                 hint="For epochs of n steps: state.steps((epoch + 1) * n).",
             )
         self._asked = max(self._asked, total)
-        self._place = ""
+        self._head, self._place = whereabouts.here(), ""
         seat.steps_total = total
         seat.minutes.enter(total)
         try:
@@ -190,7 +192,7 @@ class Loop:
             try:
                 yield step
             except GeneratorExit:
-                self._place = _place()
+                self._place = whereabouts.here()
                 raise
             if not step.committed:
                 raise InputError(
@@ -351,6 +353,7 @@ class Loop:
 
         is_exit: the script ends with `sys.exit(0)`.
         """
+        self._leave_kept_loop()
         try:
             self._take_seat()
             self.keep()  # to go on from, with more steps
@@ -360,6 +363,15 @@ class Loop:
                 self._regroup()
         except RunOver:
             return
+
+    def _leave_kept_loop(self) -> None:
+        """A script that has left its loop may still hold it, in a progress bar: where it left is not known,
+        but where the loop is.
+        """
+        loop = self._open() if self._open is not None else None
+        if loop is not None and inspect.getgeneratorstate(loop) == inspect.GEN_SUSPENDED:
+            loop.close()
+            self._place = self._head
 
     def _finished(self, is_exit: bool) -> wire.Finished:
         step = self._step
@@ -407,15 +419,3 @@ class Loop:
         self._seat.leave()
         if self._writer is not None:
             self._writer.close()
-
-
-def _place() -> str:
-    """The file and line of the script at which it is now."""
-    frame = sys._getframe(1)
-    while any(part in frame.f_code.co_filename for part in LIBRARIES):
-        if frame.f_back is None:
-            return ""
-        frame = frame.f_back
-    path = Path(frame.f_code.co_filename)
-    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    return f"{shown}:{frame.f_lineno}"

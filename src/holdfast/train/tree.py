@@ -68,7 +68,7 @@ def deal_missing(lanes: int, held: Sequence[frozenset[int]]) -> tuple[tuple[int,
     runs of neighbours, to those who still have room: runs make few subtrees (`cover`), and few bytes.
     """
     members = len(held)
-    missing = set(range(lanes)).difference(*held) if held else set(range(lanes))
+    missing = set(range(lanes)).difference(*held)
     room = -(-len(missing) // members)
     dealt: list[list[int]] = []
     for share in deal(lanes, members):
