@@ -94,7 +94,11 @@ def setup(**different: object) -> Setup:
 
 
 class Process:
-    """A worker: the script, and how far it is."""
+    """A worker: the script, and how far it is.
+
+    hangs_in: it hangs there until it is told of a generation. sticks_in: it hangs for good as soon as it
+    comes there. standing: the generation whose members it has told how it stands.
+    """
 
     def __init__(self, member: str, node: str, *, joins: bool) -> None:
         self.member = member
@@ -110,6 +114,8 @@ class Process:
         self.builds = True
         self.lingers = False
         self.hangs_in: Stage | None = None
+        self.sticks_in: Stage | None = None
+        self.standing = 0
         self.is_mute = False
         self.place = ""
 
@@ -363,11 +369,12 @@ class Cluster:
             case Admitted():
                 process.doing = "building"
             case Generation():
-                if message.at_boundary and process.doing in ("stepping", "finished", "broken"):
+                if process.sticks_in is not None and process.hangs_in == process.sticks_in:
+                    pass
+                elif message.at_boundary and process.doing in ("stepping", "finished", "broken"):
                     process.pending = message
                 else:
-                    process.generation, process.pending, process.doing = message, None, "regrouping"
-                    process.hangs_in = None
+                    self._begin_regrouping(process, message)
             case Released():
                 if not process.lingers:
                     self.leave(process.member)
@@ -375,6 +382,15 @@ class Cluster:
                 self.leave(process.member, code=2, complaint=f"holdfast: {message.sentence}")
             case Published():
                 raise AssertionError("the membership passes nothing on")
+
+    def _begin_regrouping(self, process: Process, generation: Generation) -> None:
+        process.generation, process.pending, process.doing = generation, None, "regrouping"
+        process.hangs_in = process.sticks_in
+        if process.hangs_in in (None, "state"):
+            process.standing = generation.number
+            rank = generation.members.index(process.member)
+            standing = Published(generation=generation.number, key=f"standing/{rank}", value=b"")
+            self.from_worker(process, standing)
 
     def break_group(self, member: str, reason: str = "reset") -> None:
         """A collective fails on this member, though nobody died."""
@@ -405,8 +421,17 @@ class Cluster:
         if process.doing == "building":
             return process.builds
         if process.doing == "regrouping":
-            return self._group(process) is not None
+            return self._can_regroup(process)
         return process.doing == "stepping"
+
+    def _can_regroup(self, process: Process) -> bool:
+        """All have told how they stand, and whoever has a newer state than this one gives it away."""
+        group = self._group(process)
+        return group is not None and all(
+            other.standing >= process.standing
+            and (other.hangs_in != "state" or other.version <= process.version)
+            for other in group
+        )
 
     def move(self, process: Process) -> None:
         """The script goes on by one thing."""
@@ -463,9 +488,10 @@ class Cluster:
         ):
             for other in group:
                 if other.pending is not None:
-                    is_in = other.member in other.pending.members  # otherwise it waits to be ended
-                    other.generation, other.pending = other.pending, None
-                    other.doing = "regrouping" if is_in else "ready"
+                    if other.member in other.pending.members:
+                        self._begin_regrouping(other, other.pending)
+                    else:  # it waits to be ended
+                        other.generation, other.pending, other.doing = other.pending, None, "ready"
             return
         is_held_up = self.stall_steps or any(other.doing == "regrouping" for other in group)
         if process.version <= min(versions) and not is_held_up:

@@ -1,14 +1,14 @@
 """Who is ended because the run does not get further, and who is not: silent, stopped, busy, hung members."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import pytest
 
 from holdfast.record.events import FaultObserved, GenerationOpened, MemberLost
 from holdfast.run import hangs
-from holdfast.run.state import FromMember, Tick
-from holdfast.run.waits import HUNG_S_MIN, IDLE_S_MAX, LEASE_S_MAX, LOCATE_S, Observed, ns
-from holdfast.run.wire import Committed, Locate, Working
+from holdfast.run.state import FromMember, ReplaceRequested, Tick
+from holdfast.run.waits import FORM_S_MIN, HUNG_S_MIN, IDLE_S_MAX, LEASE_S_MAX, LOCATE_S, Observed, ns
+from holdfast.run.wire import Committed, Locate, MemberBeat, Replace, Stage, Working
 
 if TYPE_CHECKING:
     from tests.run.conftest import Cluster
@@ -110,13 +110,11 @@ def test_one_that_is_busy_when_another_dies_has_the_time_it_has_otherwise(cluste
 def test_the_last_one_that_holds_the_state_is_given_up_last(cluster: "MakeCluster") -> None:
     """Its only peer died, and the replacement waits to get the state from it."""
     made = up(cluster)
-    made.processes["n0.0"].hangs_in = "script"
+    made.processes["n0.0"].hangs_in = made.processes["n0.0"].sticks_in = "script"
     made.processes["n0.0"].is_mute = True
     pass_s(made, 2)
     made.kill("n0.1")
     made.run(lambda: made.state.generation == 2)
-    made.processes["n0.0"].doing = "stepping"  # it has not heard of it
-    made.processes["n0.0"].hangs_in = "script"
     pass_s(made, 0.9 * IDLE_S_MAX)
     assert lost(made) == ["n0.1"]
     assert any("nobody else has the state: waiting for at most 1800 s" in text for text in made.said)
@@ -215,6 +213,211 @@ def test_all_that_are_busy_at_once_have_half_an_hour(cluster: "MakeCluster") -> 
     pass_s(made, 0.9 * IDLE_S_MAX)
     assert not lost(made)
     assert any("nobody waits for them: they may take 1800 s" in text for text in made.said)
+
+
+def test_one_that_nobody_waits_for_is_told_as_one(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=1)
+    made.processes["n0.0"].hangs_in = "script"
+    pass_s(made, HUNG_S_MIN)
+    assert any("nobody waits for it: it may take 1800 s" in text for text in made.said)
+
+
+def test_what_is_set_holds_in_the_first_step_of_a_generation_too(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=3, hang_after_s=3.0)
+    made.stall_steps = True
+    made.kill("n0.2")
+    made.until_generation(2)
+    made.deliver_all("worker")
+    hang(made, "n0.1")
+    assert made.state.round is not None
+    assert made.state.round.is_fresh
+    begun_ns = made.now_ns
+    made.run(lambda: "n0.1" in lost(made))
+    assert made.now_ns - begun_ns < 6 * SECOND
+
+
+def test_before_the_first_commit_nothing_that_is_set_holds(cluster: "MakeCluster") -> None:
+    made = cluster(slots=2, steps=10**6, hang_after_s=3.0)
+    made.stall_steps = True
+    made.join_node("n0")
+    made.until_generation(1)
+    hang(made, "n0.1")
+    pass_s(made, 0.9 * IDLE_S_MAX)
+    assert not lost(made)
+    pass_s(made, 0.2 * IDLE_S_MAX)
+    assert lost(made) == ["n0.1"]
+
+
+# ---- where a member hangs ------------------------------------------------------------------------------
+
+IN_A_STEP = HUNG_S_MIN
+REGROUPING = FORM_S_MIN
+UNDECIDED = HUNG_S_MIN + FORM_S_MIN + HUNG_S_MIN
+"""Nobody is to blame at first, so all begin anew; it does not, and has the time of a step to leave it."""
+HANGS: dict[Stage, float] = {
+    "lanes": IN_A_STEP,
+    "reduce": UNDECIDED,
+    "commit": IN_A_STEP,
+    "script": IN_A_STEP,
+    "meeting": UNDECIDED,
+    "regroup": REGROUPING,
+    "state": REGROUPING,
+    "waiting": REGROUPING,
+}
+"""Where a member hangs for good, and after how many seconds it is ended for it."""
+
+
+def test_a_hang_is_looked_for_in_every_stage() -> None:
+    """One that never becomes ready has `--wait`, and the end of the run has bounds of its own."""
+    assert {*HANGS, "starting", "finished"} == {*get_args(Stage)}
+
+
+@pytest.mark.parametrize("is_silent", [False, True], ids=["speaking", "silent"])
+@pytest.mark.parametrize("stage", HANGS)
+def test_a_hang_in_any_stage_ends_that_member_alone(
+    cluster: "MakeCluster", stage: Stage, is_silent: bool
+) -> None:
+    made = up(cluster, slots=3)
+    stuck, killed = made.processes["n0.1"], []
+    stuck.sticks_in = stage
+    if HANGS[stage] == REGROUPING:
+        made.kill("n0.2")
+        killed = ["n0.2"]
+        made.run(lambda: made.state.generation == 2)
+    else:
+        stuck.hangs_in = stage
+        for name in ("n0.0", "n0.2"):  # they wait for it
+            made.processes[name].hangs_in = "meeting" if stage == "meeting" else "reduce"
+    begun_ns, step = made.now_ns, stuck.version + (stage == "reduce")
+    made.tell(FromMember("n0.1", MemberBeat(member="n0.1", step=step, stage=stage)))
+    stuck.is_mute = is_silent
+    made.run(lambda: "n0.1" in lost(made))
+    took_s = (made.now_ns - begun_ns) / SECOND
+    assert HANGS[stage] - 1 <= took_s <= HANGS[stage] + 3 * LOCATE_S + 1
+    made.until_step(made.state.step + 2)
+    assert lost(made) == [*killed, "n0.1"]
+
+
+@pytest.mark.parametrize("stage", ["regroup", "state", "waiting"])
+def test_the_last_copy_is_not_ended_for_a_hang_in_regrouping(cluster: "MakeCluster", stage: Stage) -> None:
+    made = up(cluster)
+    made.processes["n0.0"].sticks_in = stage
+    made.kill("n0.1")
+    made.run(lambda: made.state.generation == 2)
+    made.run(lambda: made.state.generation == (3 if stage == "state" else 2))
+    pass_s(made, 0.9 * IDLE_S_MAX)
+    assert lost(made) == ["n0.1"]
+    pass_s(made, 0.2 * IDLE_S_MAX)
+    assert lost(made)[:2] == ["n0.1", "n0.0"]
+
+
+def test_one_that_leaves_a_long_step_has_the_time_to_regroup(cluster: "MakeCluster") -> None:
+    """It left its lanes long after the others, and has not told them how it stands yet."""
+    made = up(cluster, slots=3)
+    made.processes["n0.1"].hangs_in = made.processes["n0.1"].sticks_in = "lanes"
+    made.kill("n0.2")
+    made.run(lambda: made.state.generation == 2)
+    pass_s(made, FORM_S_MIN + 0.8 * HUNG_S_MIN)
+    made.processes["n0.1"].hangs_in = "regroup"
+    pass_s(made, 0.8 * FORM_S_MIN)
+    assert lost(made) == ["n0.2"]
+    assert made.state.generation == 2
+
+
+# ---- boundaries ------------------------------------------------------------------------------------------
+
+
+def step_all(made: "Cluster") -> None:
+    for process in list(made.processes.values()):
+        if process.doing == "stepping" and made.can_move(process):
+            made.move(process)
+    made.deliver_all("worker")
+
+
+def get_ready(made: "Cluster", seconds: int) -> None:
+    """Time goes by, in which newcomers get ready; but nobody steps."""
+    for _ in range(seconds):
+        for process in list(made.processes.values()):
+            if process.doing == "building":
+                made.move(process)
+        pass_s(made, 1)
+
+
+def test_growth_is_no_alarm_where_steps_are_long(cluster: "MakeCluster") -> None:
+    made = cluster(slots=2, nodes_max=2, steps=10**6)
+    made.join_node("n0")
+    made.until_step(2)
+    made.deliver_all("worker")
+    for _ in range(3):
+        pass_s(made, 40)
+        step_all(made)
+    made.join_node("n1")
+    made.deliver_all("agent")
+    before = len(made.said)
+    get_ready(made, 40)
+    assert made.state.generation == 2
+    step_all(made)
+    made.until_generation(2)
+    assert not [text for text in made.said[before:] if "has not" in text]
+    assert not lost(made)
+
+
+def replace(made: "Cluster", member: str) -> None:
+    made.tell(ReplaceRequested(Replace(member=member)))
+    made.run(lambda: made.state.leaving[member] in made.state.members)
+
+
+def test_one_that_is_to_be_replaced_and_hangs_is_ended_and_its_heir_has_the_place(
+    cluster: "MakeCluster",
+) -> None:
+    made = up(cluster)
+    hang(made, "n0.1", "train.py:88")
+    made.processes["n0.1"].sticks_in = "lanes"
+    replace(made, "n0.1")
+    heir = made.state.leaving["n0.1"]
+    made.run(lambda: made.state.generation == 2)
+    begun_ns = made.now_ns
+    made.run(lambda: "n0.1" in lost(made))
+    assert (made.now_ns - begun_ns) / SECOND < HUNG_S_MIN + FORM_S_MIN + 3 * LOCATE_S + 1
+    made.until_step(made.state.step + 2)
+    assert lost(made) == ["n0.1"]
+    assert made.state.round is not None
+    assert made.state.round.members == ("n0.0", heir)
+
+
+def test_an_heir_has_the_seat_before_a_process_that_is_only_warm(cluster: "MakeCluster") -> None:
+    """The member is ended before a generation with its heir was announced."""
+    made = up(cluster, hang_after_s=3.0)
+    hang(made, "n0.1")
+    replace(made, "n0.1")
+    heir = made.state.leaving["n0.1"]
+    made.processes[heir].builds = False
+    made.run(lambda: made.state.has_parked(made.state.nodes["n0"]))
+    made.run(lambda: "n0.1" in lost(made))
+    assert made.state.nodes["n0"].seats == ["n0.0", heir]
+
+
+def test_declared_work_of_one_that_is_to_be_replaced_is_waited_for(cluster: "MakeCluster") -> None:
+    made = up(cluster)
+    hang(made, "n0.1")
+    declare(made, "n0.1")
+    replace(made, "n0.1")
+    made.run(lambda: made.state.generation == 2)
+    pass_s(made, 5 * HUNG_S_MIN)
+    assert not any("has not" in text for text in made.said)
+    declare(made, "n0.1", is_over=True)
+    for process in made.processes.values():
+        process.hangs_in = None
+    made.until_generation(2)
+    assert not lost(made)
+
+
+def test_what_one_that_was_replaced_had_declared_excuses_nobody(cluster: "MakeCluster") -> None:
+    made = up(cluster)
+    declare(made, "n0.1")
+    replace(made, "n0.1")
+    made.until_generation(2)
+    assert not made.state.working
 
 
 # ---- declared work ---------------------------------------------------------------------------------------

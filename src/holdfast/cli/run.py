@@ -148,7 +148,8 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     "hang_after_s",
     type=click.FloatRange(min=0, min_open=True),
     metavar="S",
-    help="End a member that holds the others up for so long.  [default: from the run's own steps]",
+    help="End a member that holds the others up for so long, from the run's first commit on.  "
+    "[default: from the run's own steps]",
 )
 @torchrun.option("-m", "--module", "is_module", is_flag=True, help="SCRIPT is a module, as with python -m.")
 @torchrun.option("--no-python", is_flag=True, help="SCRIPT is a program of its own.")

@@ -8,7 +8,7 @@ that a script has declared (`run.alone`) is waited for, and the last copies of t
 
 from collections.abc import Sequence
 
-from holdfast.run import losses, seats
+from holdfast.run import losses, replacing, seats
 from holdfast.run.state import Member, Round, Stall, State, ToNode, Trouble, Work
 from holdfast.run.waits import IDLE_S_MAX, LOCATE_S, LOOK_S_MAX, PATIENT_S, ns
 from holdfast.run.wire import Locate, Located, Stage, Working
@@ -16,6 +16,7 @@ from holdfast.run.wire import Locate, Located, Stage, Working
 HELD_UP: frozenset[Stage] = frozenset({"reduce", "meeting", "waiting"})
 """Stages in which a member waits for others: if a step hangs, it is not their fault."""
 REGROUPING: frozenset[Stage] = frozenset({"regroup", "state", "waiting"})
+"""Stages of a member that has left what it was in. Where it is then, shows what it has told the others."""
 STEP_HANGS = "no progress"
 FORMATION_HANGS = "did not regroup in time"
 """What a member that was ended is said to have died of."""
@@ -49,11 +50,34 @@ def located(state: State, message: Located) -> None:
         stall.places[message.member] = message.place
 
 
+def moved(state: State, member: Member, stage: Stage) -> None:
+    """A heartbeat. Whoever leaves its step to regroup has a while for that from now on."""
+    if stage in REGROUPING and member.stage not in REGROUPING:
+        _note_left(state)
+
+
+def published(state: State, member: Member, generation: int) -> None:
+    """It told the other members of a generation something; how it stands is the first that it tells them."""
+    round_ = state.round
+    if round_ is not None and round_.number == generation and member.name not in round_.published:
+        round_.published[member.name] = None
+        _note_left(state)
+
+
+def _note_left(state: State) -> None:
+    round_ = state.round
+    if round_ is not None and round_.formed_ns is None:
+        round_.left_ns = state.now_ns
+        state.wake(state.now_ns + state.observed.form_wait_ns // LOOKS)
+
+
 def bound_ns(state: State, round_: Round) -> int:
-    """How long a step of this generation may take before somebody is ended."""
+    """How long a step of this generation may take before somebody is ended. Before the run's first commit
+    nobody can know, so what the user has set holds from there on.
+    """
     observed, set_s = state.observed, state.policy.hang_after_s
     usual_ns = observed.hung_ns if set_s is None else ns(set_s)
-    if round_.is_fresh:
+    if round_.is_fresh and (set_s is None or state.committed_ns is None):
         usual_ns = max(usual_ns, observed.hung_first_ns)
     patience = state.patience if state.now_ns < state.patient_ns else 0
     return min(usual_ns << patience, max(usual_ns, ns(IDLE_S_MAX)))
@@ -81,9 +105,10 @@ def watch(state: State, round_: Round) -> None:
 
 def _is_excused(state: State, round_: Round) -> bool:
     """Somebody is stopped, which has a lease of its own, or has declared work that may still take a while."""
-    if any(name in round_.names for name in state.stopped):
+    names = round_.names.union(round_.leaving)
+    if not names.isdisjoint(state.stopped):
         return True
-    begun_ns = [work.since_ns for name, work in state.working.items() if name in round_.names]
+    begun_ns = [work.since_ns for name, work in state.working.items() if name in names]
     due_ns = max(begun_ns, default=0) + state.observed.work_wait_ns
     if not begun_ns or state.now_ns >= due_ns:
         return False
@@ -93,7 +118,9 @@ def _is_excused(state: State, round_: Round) -> bool:
 
 def _since_ns(state: State, round_: Round) -> int:
     """When the run last got further. Until a boundary comes, the generation before goes on stepping."""
-    moments = [state.resumed_ns, round_.opened_ns if round_.formed_ns is None else round_.formed_ns]
+    moments = [state.resumed_ns, round_.opened_ns, round_.left_ns]
+    if round_.formed_ns is not None:
+        moments.append(round_.formed_ns)
     if round_.formed_ns is not None or round_.at_boundary:
         moments.append(state.committed_ns or 0)
     return max(moments)
@@ -103,22 +130,22 @@ def _due_ns(state: State, round_: Round, stall: Stall) -> int:
     """When to look next, or until when to wait for what agents answer."""
     if stall.asked_ns is not None:
         return stall.asked_ns + ns(LOCATE_S) if stall.awaited else state.now_ns
-    limit_ns = _limit_ns(state, round_, stall)
+    limit_ns = _limit_ns(state, round_)
     if stall.looks < LOOKS:
         waited_ns = limit_ns * (stall.looks + 1) // LOOKS
         return stall.since_ns + (min(waited_ns, ns(LOOK_S_MAX)) if stall.looks == 0 else waited_ns)
     return stall.since_ns + min(limit_ns << (stall.looks - LOOKS + 1), _idle_ns(limit_ns))
 
 
-def _limit_ns(state: State, round_: Round, stall: Stall) -> int:
+def _limit_ns(state: State, round_: Round) -> int:
     """After so long somebody is ended. A generation forms once all have left what they were in: the step
     before it, or what the script does between steps.
     """
     if round_.formed_ns is not None:
         return bound_ns(state, round_)
     limit_ns = state.observed.form_wait_ns
-    late = [state.members[name].stage for name in round_.members if name not in round_.regrouped]
-    if stall.looks and not REGROUPING.issuperset(late):
+    late = (member.stage for member in _late(state, round_) if member.name not in round_.published)
+    if not REGROUPING.issuperset(late):
         stepping = state.stepping if state.stepping is not None else round_
         limit_ns += bound_ns(state, stepping)
     return limit_ns
@@ -128,23 +155,52 @@ def _idle_ns(limit_ns: int) -> int:
     return max(limit_ns, ns(IDLE_S_MAX))
 
 
+def _late(state: State, round_: Round) -> list[Member]:
+    """Who keeps a generation from being formed: those that have not regrouped, and those that are to leave
+    with its boundary. Whoever is done does not come to a boundary any more, and is not waited for there.
+    """
+    names = [name for name in (*round_.members, *round_.leaving) if name not in round_.regrouped]
+    members = [state.members[name] for name in names]
+    return [member for member in members if not (round_.at_boundary and member.is_done)]
+
+
 def _suspects(state: State, round_: Round) -> tuple[list[str], bool]:
     """Who may be to blame, and whether anybody waits for them.
 
     A process that cannot speak may be further than it said last: one that is in the reduction of an earlier
     step than others, or of one that it has committed, does not wait for them.
     """
-    excused = HELD_UP
     if round_.formed_ns is None:
-        names = [name for name in round_.members if name not in round_.regrouped]
+        late = _late(state, round_)
         excused = REGROUPING | HELD_UP if round_.at_boundary else REGROUPING
+        absent = [member for member in late if member.name not in round_.published]
+        suspects = _behind(absent, late, excused) or _stuck(state, round_, late)
+        is_waited_for = len(suspects) < len(late) or bool(round_.regrouped) or not round_.at_boundary
     else:
-        names = [name for name in round_.members if not state.members[name].is_done]
-    members = [state.members[name] for name in names]
-    step = max((member.step for member in members), default=0)
-    suspects = [member.name for member in members if member.stage not in excused or _is_through(member, step)]
-    is_waited_for = len(suspects) < len(members) or (round_.formed_ns is None and not round_.at_boundary)
-    return suspects, is_waited_for
+        late = [state.members[name] for name in round_.members if not state.members[name].is_done]
+        suspects = _behind(late, late, HELD_UP)
+        is_waited_for = len(suspects) < len(late)
+    return [member.name for member in suspects], is_waited_for
+
+
+def _behind(members: list[Member], others: list[Member], excused: frozenset[Stage]) -> list[Member]:
+    """Which of the members wait for none of the others."""
+    step = max((member.step for member in others), default=0)
+    return [member for member in members if member.stage not in excused or _is_through(member, step)]
+
+
+def _stuck(state: State, round_: Round, late: list[Member]) -> list[Member]:
+    """Who is stuck in regrouping itself, which members do together: whoever has not even told the others how
+    it stands. If all have, and some are through, it is the others; of those, whoever has the state gives it
+    to the rest. If nobody is through, all begin anew, and then it shows.
+    """
+    regrouping = [member for member in late if member.stage in REGROUPING and member.name in round_.names]
+    if absent := [member for member in regrouping if member.name not in round_.published]:
+        return absent
+    if not round_.regrouped:
+        return []
+    holders = state.holders
+    return [member for member in late if member.name in holders] or late
 
 
 def _is_through(member: Member, step: int) -> bool:
@@ -182,7 +238,7 @@ def _conclude(state: State, round_: Round, stall: Stall) -> bool:
         return False
     waited_ns = state.now_ns - stall.since_ns
     is_spared = _is_last_copy(state, suspects) or not is_waited_for
-    if is_spared and waited_ns < _idle_ns(_limit_ns(state, round_, stall)):
+    if is_spared and waited_ns < _idle_ns(_limit_ns(state, round_)):
         _say(state, round_, stall, suspects, is_waited_for)
         return False
     _end(state, round_, stall, suspects)
@@ -208,6 +264,7 @@ def _end(state: State, round_: Round, stall: Stall, suspects: list[str]) -> None
     if not state.is_hinted:
         state.is_hinted = True
         state.say(HINT)
+    replacing.settle(state)  # an heir that is ready has the seat before anybody else
     seats.fill_seats(state)
 
 
@@ -215,18 +272,19 @@ def _say(state: State, round_: Round, stall: Stall, suspects: list[str], is_wait
     """One line, unless the last one has said the same."""
     if round_.formed_ns is not None and 0 < state.steps_total <= state.step:
         return  # what a script does after its last step holds nobody up
-    limit_s = _limit_ns(state, round_, stall) / 1e9
+    limit_s = _limit_ns(state, round_) / 1e9
     is_spared = _is_last_copy(state, suspects) or not is_waited_for
     if not suspects:
         who, then = "every member waits for another one", f"they begin it anew after {limit_s:.0f} s"
     else:
-        who = _whereabouts(stall, suspects, "has not", "have not", _goal(round_))
-        pronoun = "it is" if len(suspects) == 1 else "they are"
-        then = f"{pronoun} ended and replaced after {limit_s:.0f} s"
+        who = _whereabouts(stall, suspects, _goal(round_))
+        is_one, idle_s = len(suspects) == 1, _idle_ns(ns(limit_s)) / 1e9
+        then = f"{'it is' if is_one else 'they are'} ended and replaced after {limit_s:.0f} s"
         if is_spared:
-            then = f"nobody else has the state: waiting for at most {_idle_ns(ns(limit_s)) / 1e9:.0f} s"
+            then = f"nobody else has the state: waiting for at most {idle_s:.0f} s"
             if not is_waited_for:
-                then = f"nobody waits for them: they may take {_idle_ns(ns(limit_s)) / 1e9:.0f} s"
+                whom, they = ("it", "it") if is_one else ("them", "they")
+                then = f"nobody waits for {whom}: {they} may take {idle_s:.0f} s"
     if stall.said == who + then:
         return
     stall.said = who + then
@@ -241,14 +299,14 @@ def _goal(round_: Round) -> str:
     return "entered the reduction" if round_.formed_ns is not None else "joined it"
 
 
-def _whereabouts(stall: Stall, suspects: list[str], one: str, several: str, goal: str) -> str:
+def _whereabouts(stall: Stall, suspects: list[str], goal: str) -> str:
     """n0.1 has not entered the reduction, it is at train.py:88."""
     named = suspects[:NAMED_MAX]
     names = ", ".join(named) + (
         f" and {len(suspects) - len(named)} more" if len(suspects) > len(named) else ""
     )
     places = {name: stall.places[name] for name in named if stall.places.get(name)}
-    told = f"{names} {one if len(suspects) == 1 else several} {goal}"
+    told = f"{names} {'has' if len(suspects) == 1 else 'have'} not {goal}"
     if not places:
         return told
     if len(suspects) == 1:

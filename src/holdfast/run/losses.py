@@ -40,8 +40,7 @@ def lose(state: State, member: Member, why: str, *, onset_ns: int | None = None,
 def _take_out(state: State, member: Member, why: str) -> None:
     member.is_lost = True
     state.setbacks += 1
-    state.working.pop(member.name, None)
-    state.stopped.pop(member.name, None)
+    state.end_excuses(member.name)
     if state.round is not None and member.name in state.round.names:
         state.round.lost[member.name] = state.now_ns
         state.fates[member.name] = why
@@ -112,6 +111,7 @@ def lose_node(state: State, node: Node, why: str, *, onset_ns: int | None) -> No
 def leave(state: State, member: Member) -> None:
     """The script came to its end on this member, though the run had not: it counts as finished."""
     member.has_left = state.is_anybody_done = True
+    state.end_excuses(member.name)
     if not member.is_lost:
         member.is_lost = True
         state.coming.pop(member.name, None)

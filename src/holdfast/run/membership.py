@@ -213,6 +213,7 @@ def _heard_member(state: State, member: Member, message: FromWorker) -> bool:
     member.seen_ns = state.now_ns
     match message:
         case MemberBeat():
+            hangs.moved(state, member, message.stage)
             member.step, member.stage = message.step, message.stage
             if message.spent is not None and message.spent.steps > member.spent[0].steps:
                 member.spent = (message.spent, member.spent[0])
@@ -227,6 +228,7 @@ def _heard_member(state: State, member: Member, message: FromWorker) -> bool:
             return False
         case Published():
             member.told += 1
+            hangs.published(state, member, message.generation)
             return False  # between the members alone: the coordinator passes it on
         case Checkpointed():
             _checkpointed(state, member, message)

@@ -131,6 +131,7 @@ def hand_over(state: State, round_: Round, opened_ns: int) -> None:
     for name, heir_name in round_.leaving.items():
         member = state.members[name]
         member.is_lost = True
+        state.end_excuses(name)
         processes.stop(state, member, state.policy.grace_s)
         # Its GPU is the heir's from now on, or nobody's; it is there to be ended, and brings none.
         left = MemberJoined(

@@ -295,7 +295,8 @@ class Round(msgspec.Struct, kw_only=True):
     step of it was committed yet. lost: members that were lost since it was announced.
     broken_ns, trouble: when a member first said that a collective failed, and what it said.
     leaving: whose place somebody else takes because the operator asks for it. is_void: it was announced and
-    cannot be formed, so another one follows.
+    cannot be formed, so another one follows. published: who has begun to regroup, as what it tells the others
+    shows; left_ns: when somebody last did, or left what it was in before.
     """
 
     number: int
@@ -310,6 +311,8 @@ class Round(msgspec.Struct, kw_only=True):
     leaving: dict[str, str] = {}
     is_void: bool = False
     formed_ns: int | None = None
+    left_ns: int = 0
+    published: dict[str, None] = {}
     regrouped: dict[str, int] = {}
     parts_ns: dict[str, int] = {}
     lost: dict[str, int] = {}
@@ -548,6 +551,11 @@ class State(msgspec.Struct, kw_only=True):
     def wake(self, at_ns: int) -> None:
         """Look again at this time at the latest."""
         self.due_ns = at_ns if self.due_ns is None else min(self.due_ns, at_ns)
+
+    def end_excuses(self, name: str) -> None:
+        """The member is gone: that it was stopped, or at declared work, does not matter any more."""
+        self.working.pop(name, None)
+        self.stopped.pop(name, None)
 
     def living(self, name: str) -> Member | None:
         """The member of this name, unless it is lost or never was."""

@@ -22,8 +22,8 @@ VARIABLE = "HOLDFAST_STACK_FD"
 FILE_NAME = "holdfast-stack"
 STACK_BYTES_MAX = 64 << 10
 """faulthandler writes a hundred frames at most."""
-STOPPED = ("T", "t")
-"""What proc(5) calls stopped by a signal, and by a debugger."""
+STOPPED = "T"
+"""What proc(5) calls stopped by a signal. Whoever a debugger holds (`t`) has the time that a hang has."""
 
 _FRAME = re.compile(r'File "(.+)", line (\d+) in')
 _OWN = str(Path(__file__).parent.parent) + os.sep
@@ -74,7 +74,7 @@ def is_stopped(pid: int) -> bool:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return False
-    return stat.rpartition(")")[2].split()[:1] in ([state] for state in STOPPED)
+    return stat.rpartition(")")[2].split()[:1] == [STOPPED]
 
 
 def ask(pid: int, file: int) -> bool:
