@@ -1,5 +1,6 @@
 """Checkpoints as people open them: by name, verified, in a process that is no member of any run."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import holdfast.train as hf
 from holdfast.record.errors import InputError
 from holdfast.train.export import to_safetensors, to_torch
 from holdfast.train.opening import checkpoints_in
+from holdfast.train.whole_file import whole_file
 
 STEPS = 4
 WIDTH = 4
@@ -156,6 +158,25 @@ def test_best_keeps_what_was_best_and_no_nan(tmp_path: Path) -> None:
     saved = torch.load(tmp_path / "best.pt", weights_only=True)
     assert (saved["step"], saved["value"], saved["model"]["weight"].item()) == (3, 1.0, 3.0)
     assert [path.name for path in tmp_path.iterdir()] == ["best.pt"]
+
+
+def test_what_a_killed_writer_left_goes_and_what_is_being_written_stays(tmp_path: Path) -> None:
+    path = tmp_path / "best.pt"
+    code = (
+        "import os, pathlib, signal, sys; from holdfast.train.whole_file import whole_file\n"
+        "with whole_file(pathlib.Path(sys.argv[1])) as file:\n"
+        "    file.write(b'half'); file.flush(); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    killed = subprocess.run([sys.executable, "-c", code, str(path)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    (left,) = tmp_path.iterdir()
+    assert left.name.endswith(".part")
+    with whole_file(path) as file:
+        assert not left.exists()
+        hf.Best(nn.Linear(1, 1)).save(path)
+        file.write(b"later")
+    assert path.read_bytes() == b"later"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_torch_opens_an_export_without_holdfast(trained: Trained, tmp_path: Path) -> None:

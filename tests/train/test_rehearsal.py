@@ -78,6 +78,16 @@ def test_a_failure_is_told_and_leaves_the_settings_as_they_were(
     assert told[0].endswith("goes on without it: ValueError: no such layer")
 
 
+def test_what_a_rehearsal_sets_is_put_back(alone: Path) -> None:
+    def careless(_: torch.device) -> None:
+        torch.set_grad_enabled(False)
+        torch.set_default_dtype(torch.bfloat16)
+
+    rehearse(careless, CPU)
+    assert torch.is_grad_enabled()
+    assert torch.get_default_dtype() == torch.float32
+
+
 @pytest.mark.soak
 def test_a_replacement_that_compiled_in_the_pool_leaves_the_same_bits(cluster: Any) -> None:
     """It was given other random numbers there, on purpose."""

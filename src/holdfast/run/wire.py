@@ -298,8 +298,8 @@ class Committed(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Working(Message, frozen=True, kw_only=True, tag=True):
-    """The script has declared work (`run.alone`, `run.together`) that begins now, or is over: meanwhile
-    nobody is ended for want of a commit. work: its name.
+    """The script has declared work (`run.alone`, `run.together`), or has its part of shared work, that begins
+    now, or is over: meanwhile nobody is ended for want of a commit. work: its name.
     """
 
     member: str

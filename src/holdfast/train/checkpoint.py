@@ -7,16 +7,13 @@ out of training's way. Which member writes, and what the state is made of, is de
 
 import contextlib
 import copy
-import fcntl
 import hashlib
 import io
 import os
 import re
-import secrets
 import stat
 import struct
 import threading
-import time
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -28,6 +25,7 @@ import torch
 from holdfast.economics.cadence import daly_work_s, learned_mtbf_s, mtbf_of_nodes_s
 from holdfast.record.clock import Clock, SystemClock
 from holdfast.record.errors import InputError, StoreError
+from holdfast.train.whole_file import is_left_behind, part_of
 
 COST_SHARE_MAX = 1 / 50
 """Of the time from one checkpoint to the next, no more than this goes into making one."""
@@ -41,8 +39,6 @@ there are ends that no failure rate tells of, such as a power cut, or a user's `
 """
 CLOSE_S_MAX = 60.0
 """How long a writer that is closed waits for what it has begun: storage that hangs holds up no end."""
-EMPTY_S_MAX = 60.0
-"""How long a file may stand empty before its writer counts as dead."""
 LOOKS_MAX = 8
 """How often a directory is looked at again because what it showed was gone: a writer removes what is old."""
 
@@ -261,7 +257,7 @@ class DirectoryCheckpoints:
         path = self.path(step)
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
-            with self._part(step) as file:
+            with part_of(self._directory, f"step-{step:012d}") as file:
                 digest = _write(file, step, state)
                 size_bytes = os.fstat(file.fileno()).st_size
                 Path(file.name).replace(path)
@@ -308,25 +304,9 @@ class DirectoryCheckpoints:
         except FileNotFoundError:  # nothing was saved yet
             return {}
 
-    @contextlib.contextmanager
-    def _part(self, step: int) -> Iterator[io.BufferedRandom]:
-        """A new file to write a checkpoint into, locked until it is closed, and gone if that fails."""
-        path = self._directory / f".step-{step:012d}.{secrets.token_hex(8)}.part"
-        with path.open("x+b") as file:
-            try:
-                # Where there are no locks nothing is ever removed as left behind. Who removes ours before it
-                # is locked makes the renaming fail, and with it this checkpoint alone.
-                with contextlib.suppress(OSError):
-                    fcntl.flock(file, fcntl.LOCK_EX)
-                os.pwrite(file.fileno(), b"\0", 0)  # empty: not locked yet; see _is_left_behind
-                yield file
-            except BaseException:
-                path.unlink(missing_ok=True)
-                raise
-
     def _tell_leftovers(self) -> None:
         for path, step in self._found(_PART).items():
-            if _is_left_behind(path):
+            if is_left_behind(path):
                 self._told("failed", step, str(path), "its writer died before it was complete")
 
     def _remove_old(self, step: int) -> None:
@@ -334,26 +314,10 @@ class DirectoryCheckpoints:
         found = {path: of for path, of in self._found(_WHOLE).items() if of <= step}
         kept = sorted(set(found.values()) - self._refused)[-self._keep :]
         doomed = [path for path, of in found.items() if of not in kept]
-        doomed += [path for path in self._found(_PART) if _is_left_behind(path)]
+        doomed += [path for path in self._found(_PART) if is_left_behind(path)]
         for path in doomed:
             with contextlib.suppress(OSError):  # somebody else was quicker, or it stays: no harm
                 path.unlink()
-
-
-def _is_left_behind(part: Path) -> bool:
-    """Whether nobody is writing it any more: its lock went with its writer.
-
-    Not so one that is still empty, whose writer is about to lock it; nor one that has its checkpoint's name
-    by now, and was let go for that.
-    """
-    try:
-        with part.open("r+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            found = part.stat()
-            is_new = found.st_size == 0 and time.time() - found.st_mtime < EMPTY_S_MAX
-            return os.path.samestat(found, os.fstat(file.fileno())) and not is_new
-    except OSError:
-        return False
 
 
 def _sync(directory: Path) -> None:

@@ -2,7 +2,8 @@
 
 The compiler keeps what it made by the code of a module, and not by the instance: a model that is built after
 `join()` finds what was compiled for one that was thrown away before. But it keeps it for torch's settings as
-they were, too. So those of the steps are in force here, and what was in force before is put back.
+they were, too. So those of the steps are in force here. Afterwards what was in force before is put back, and
+whether there are gradients, and the default type.
 """
 
 import gc
@@ -42,10 +43,13 @@ def _settings_of_steps(device: torch.device) -> Iterator[None]:
         torch.is_deterministic_algorithms_warn_only_enabled(),
     )
     fills, benchmark = _deterministic.fill_uninitialized_memory, torch.backends.cudnn.benchmark  # type: ignore[attr-defined]
+    grads, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
     determinism.require(True, device)
     try:
         yield
     finally:
+        torch.set_grad_enabled(grads)
+        torch.set_default_dtype(dtype)
         torch.use_deterministic_algorithms(wanted, warn_only=warns)
         _deterministic.fill_uninitialized_memory = fills  # type: ignore[attr-defined]
         torch.backends.cudnn.benchmark = benchmark

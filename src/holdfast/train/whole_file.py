@@ -1,28 +1,76 @@
 """A file that is written for good: all of it, or what was there before."""
 
+import contextlib
+import fcntl
+import io
 import os
+import re
 import secrets
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from holdfast.record.errors import InputError
 
+EMPTY_S_MAX = 60.0
+"""How long a file may stand empty before its writer counts as dead."""
 
-@contextmanager
+
+@contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """It has its name only once it is on the disk, so neither a kill nor a reader sees a part of it."""
-    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+    """It has its name only once it is on the disk, so neither a kill nor a reader sees a part of it. Parts
+    that were left behind by writers of it who were killed go first, for they may be what takes the room.
+    """
+    _remove_left_behind(path)
     try:
-        with part.open("xb") as file:
+        with part_of(path.parent, path.name) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        part.replace(path)
+            Path(file.name).replace(path)
     except OSError as error:
         raise InputError(
             f"Cannot write {path}: {error.strerror}.", hint="Name a place with room that this user may write."
         ) from None
-    finally:
-        part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def part_of(directory: Path, name: str) -> Iterator[io.BufferedRandom]:
+    """A new file, `.NAME.HEX.part`, locked until it is closed, and gone if that fails."""
+    path = directory / f".{name}.{secrets.token_hex(8)}.part"
+    with path.open("x+b") as file:
+        try:
+            # Where there are no locks nothing is ever removed as left behind. Who removes ours before it is
+            # locked makes the renaming fail, and with it this writing alone.
+            with contextlib.suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_EX)
+            os.pwrite(file.fileno(), b"\0", 0)  # empty: not locked yet; see is_left_behind
+            yield file
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+
+
+def is_left_behind(part: Path) -> bool:
+    """Whether nobody is writing it any more: its lock went with its writer.
+
+    Not so one that is still empty, whose writer is about to lock it; nor one that has its name for good by
+    now, and was let go for that.
+    """
+    try:
+        with part.open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            found = part.stat()
+            is_new = found.st_size == 0 and time.time() - found.st_mtime < EMPTY_S_MAX
+            return os.path.samestat(found, os.fstat(file.fileno())) and not is_new
+    except OSError:
+        return False
+
+
+def _remove_left_behind(path: Path) -> None:
+    name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}\.part")
+    with contextlib.suppress(OSError):  # somebody else was quicker, or it stays: no harm
+        for part in path.parent.iterdir():
+            if name.fullmatch(part.name) and is_left_behind(part):
+                part.unlink()
