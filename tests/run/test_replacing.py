@@ -8,12 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.record.events import ActionTaken, FaultObserved, GenerationOpened, MemberJoined, MemberLost
-from holdfast.run.state import ReplaceRequested
-from holdfast.run.wire import Answer, Replace, StopWorker
+from holdfast.record.events import (
+    ActionTaken,
+    Event,
+    FaultObserved,
+    GenerationOpened,
+    MemberJoined,
+    MemberLost,
+)
+from holdfast.run.state import FromMember, FromNode, ReplaceRequested
+from holdfast.run.wire import Answer, Finished, Replace, StopWorker, WorkerExited, Working
 
 if TYPE_CHECKING:
-    from tests.run.conftest import Cluster
+    from tests.run.conftest import Cluster, Process
 
     MakeCluster = Callable[..., Cluster]
 
@@ -36,6 +43,30 @@ def ask(made: "Cluster", member: str, *, asks_only: bool = False) -> Answer:
     made.tell(ReplaceRequested(Replace(member=member, asks_only=asks_only)))
     assert made.answer is not None
     return made.answer
+
+
+def announced(cluster: "MakeCluster", member: str, *, nodes: int = 1) -> "Cluster":
+    """The generation without the member is announced, and the one before still steps."""
+    made = up(cluster, nodes=nodes, slots=2, steps=10**6)
+    ask(made, member)
+    made.run(lambda: made.state.generation == 2)
+    made.deliver_all("worker")
+    made.deliver_all("agent")
+    assert made.state.round is not None
+    assert [*made.state.round.leaving] == [member]
+    assert made.state.round.formed_ns is None
+    return made
+
+
+def active(made: "Cluster") -> set[str]:
+    """Who takes part, as far as the record knows."""
+    names: set[str] = set()
+    for event in made.recorded(Event):
+        if isinstance(event, MemberJoined) and event.role == "active":
+            names.add(event.subject)
+        elif isinstance(event, (MemberJoined, MemberLost)):
+            names.discard(event.subject)
+    return names
 
 
 @pytest.mark.parametrize("warm", [0, 1])
@@ -183,7 +214,7 @@ def test_a_loss_meanwhile_costs_no_state(cluster: "MakeCluster", who: str, when:
     members = {name for name, member in made.state.members.items() if not member.is_lost}
     assert {name for node in made.state.nodes.values() for name in node.seats} <= members
     assert made.state.round is not None
-    assert made.state.round.names == set(made.state.nodes["n0"].seats)
+    assert made.state.round.names == set(made.state.nodes["n0"].seats) == active(made)
     made.steps = made.state.step + 1
     assert made.finish().outcome == "completed"
 
@@ -198,10 +229,110 @@ def test_a_collective_that_breaks_meanwhile_costs_the_replacement_and_nothing_el
     made.until_generation(3)
     assert made.generations[-1].members == ("n0.0", "n0.1")
     assert not made.recorded(MemberLost)
-    assert ask(made, "n0.1", asks_only=True).sentence == "n0.1 stays: somebody was lost meanwhile"
+    sentence = "n0.1 stays: n0.0 could not exchange gradients: reset"
+    assert ask(made, "n0.1", asks_only=True).sentence == sentence
+    assert sentence in made.said
     assert ask(made, "n0.1").ok  # once more
     made.run(lambda: not made.state.leaving)
     assert "n0.1" not in made.generations[-1].members
+
+
+def test_a_member_that_is_lost_first_is_replaced_as_after_any_loss(cluster: "MakeCluster") -> None:
+    """Its heir was announced in its place already; the loss is recorded and told all the same."""
+    made = announced(cluster, "n0.1")
+    made.kill("n0.1")
+    made.until_step(made.state.step + 5)
+    assert active(made) == {"n0.0", "n0.2"}
+    (action,) = made.recorded(ActionTaken)
+    assert (action.action, action.subject, action.causes) == ("replace", "n0.1", ("lost n0.1",))
+    opened = made.recorded(GenerationOpened)[-1]
+    assert (opened.reason, opened.causes) == ("lost: n0.1 (SIGKILL)", ("lost n0.1",))
+    assert any("generation 3: n0.2 takes the place of n0.1 (SIGKILL)" in line for line in made.said)
+    assert any("after the loss" in line for line in made.said)
+    assert ask(made, "n0.1", asks_only=True).sentence == "n0.2 has taken the place of n0.1"
+
+
+@pytest.mark.parametrize("member", ["n0.0", "n0.1"])
+def test_a_member_that_is_lost_after_the_last_step_has_its_part_done_by_its_heir(
+    cluster: "MakeCluster", member: str
+) -> None:
+    """No boundary comes any more. What rank 0 alone does is done as rank 0."""
+    made = announced(cluster, member)
+    (other,) = {"n0.0", "n0.1"} - {member}
+    process = made.processes[other]
+    process.doing, process.is_finished = "finished", True
+    made.tell(FromMember(other, Finished(member=other, step=process.version, digest="d")))
+    assert made.state.closing is None
+    made.processes.pop(member)
+    made.tell(FromNode("n0", WorkerExited(member=member, signal=9, port=1)))  # the agent's word comes first
+    assert made.generations[-1].members == (("n0.2", "n0.1") if member == "n0.0" else ("n0.0", "n0.2"))
+    assert not made.state.is_cut_short
+    made.steps = process.version
+    assert made.finish().outcome == "completed"
+
+
+def test_a_node_that_is_lost_meanwhile_is_gone_without_the_replacement(cluster: "MakeCluster") -> None:
+    made = announced(cluster, "n0.1", nodes=2)
+    made.kill_node("n1")
+    made.deliver_all("agent")
+    made.until_generation(3)
+    assert made.generations[-1].members == ("n0.0", "n0.1")
+    assert ask(made, "n0.1", asks_only=True).sentence == "n0.1 stays: n1.0 and 1 more were lost meanwhile"
+
+
+@pytest.mark.parametrize("name", ["n1", "n1.1"])
+def test_asking_how_it_stands_begins_nothing_and_finds_no_mistake(cluster: "MakeCluster", name: str) -> None:
+    made = up(cluster, nodes=2, slots=2, steps=10**6)
+    assert ask(made, name).ok
+    made.kill_node("n1")
+    made.deliver_all("agent")
+    made.deliver_all("worker")
+    answer = ask(made, name, asks_only=True)
+    assert (answer.ok, answer.is_done, answer.is_mistake) == (False, True, False)
+    assert f"{name} was lost" in answer.sentence
+    assert not ask(made, "n0.0", asks_only=True).ok
+    assert not made.state.leaving
+
+
+def test_a_drained_node_whose_members_are_lost_has_none_any_more(cluster: "MakeCluster") -> None:
+    made = up(cluster, nodes=2, steps=10**6)
+    assert ask(made, "n1").ok
+    made.kill("n1.0")
+    made.until_step(made.state.step + 5)
+    answer = ask(made, "n1", asks_only=True)
+    assert (answer.is_done, answer.sentence) == (True, "n1 has no members any more")
+    assert (made.state.nodes_active, active(made)) == (1, {"n0.0"})
+
+
+def test_a_node_that_is_not_drained_after_all_keeps_its_warm_processes(cluster: "MakeCluster") -> None:
+    made = up(cluster, nodes=2, slots=2, steps=10**6)
+    ask(made, "n1")
+    made.run(lambda: made.state.generation == 2)
+    made.kill("n0.0")
+    made.until_generation(3)
+    answer = ask(made, "n1", asks_only=True)
+    assert (answer.ok, answer.sentence) == (False, "n1 keeps its members: n0.0 was lost meanwhile")
+    made.kill("n1.2")
+    made.run(lambda: bool(made.state.nodes["n1"].pool) and not made.state.short)
+
+
+def hold_up(made: "Cluster", process: "Process", *, declared: bool) -> None:
+    """It stays where it is: in work that it has declared, or in its lanes, and others wait for it."""
+    assert process.generation is not None
+    if declared:
+        process.hangs_in = "script"
+        made.from_worker(process, Working(member=process.member, work="evaluation"))
+        return
+    for name in process.generation.members:
+        if name in made.processes:
+            made.processes[name].hangs_in = "lanes" if name == process.member else "reduce"
+
+
+def let_go(made: "Cluster", process: "Process") -> None:
+    """The declared work is over."""
+    if made.processes.get(process.member) is process:
+        process.hangs_in = None
+        made.from_worker(process, Working(member=process.member, work="evaluation", is_over=True))
 
 
 @settings(max_examples=60, deadline=None)
@@ -216,11 +347,12 @@ def test_a_collective_that_breaks_meanwhile_costs_the_replacement_and_nothing_el
 def test_whatever_fails_while_members_are_replaced_the_run_ends(
     cluster: "MakeCluster", seed: int, slots: int, nodes: int, warm: int, asked: int, faults: int
 ) -> None:
-    made = cluster(slots=slots, nodes_max=nodes, warm=warm, steps=30)
+    made = cluster(slots=slots, nodes_max=nodes, warm=warm, steps=30, hang_after_s=3)
     for number in range(nodes):
         made.join_node(f"n{number}")
     dice = random.Random(seed)
-    todo = ["ask"] * asked + [dice.choice(["kill", "node"]) for _ in range(faults)]
+    todo = ["ask"] * asked + [dice.choice(["kill", "node", "hang", "work"]) for _ in range(faults)]
+    working: list[Process] = []
     dice.shuffle(todo)
     for turn in range(4000):
         if made.ending is not None:
@@ -235,13 +367,27 @@ def test_whatever_fails_while_members_are_replaced_the_run_ends(
                 node = dice.choice(sorted(made.agents))
                 made.kill_node(node)
                 made.join_node(node)
+            elif what in ("hang", "work"):
+                stepping = [one for one in made.processes.values() if one.doing == "stepping"]
+                formed = made.state.stepping  # until its first commit a generation may take half an hour
+                is_warm = formed is not None and not formed.is_fresh
+                if is_warm and len(stepping) > 1 and not any(one.hangs_in for one in stepping):
+                    hold_up(made, dice.choice(stepping), declared=what == "work")
+                    working += [one for one in stepping if one.hangs_in == "script"]
             elif made.processes:
                 made.kill(dice.choice(sorted(made.processes)))
+        if working and dice.random() < 0.02:
+            let_go(made, working.pop())
         choices = made.choices()
         if choices:
             dice.choice(choices)()
         else:
             made.wait(made.now_ns + 50 * 10**6)
+    for process in working:
+        let_go(made, process)
     ending = made.finish()
     assert ending.outcome == "completed" or any(reason in ending.reason for reason in EXCUSES)
     assert made.replay() == made.effects
+    if ending.outcome == "completed" and (round_ := made.state.round) is not None:
+        heirs = {*round_.leaving.values()} if round_.formed_ns is None else set()
+        assert active(made) == {*round_.present} - heirs - {*round_.lost}

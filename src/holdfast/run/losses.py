@@ -41,15 +41,15 @@ def _take_out(state: State, member: Member, why: str) -> None:
     member.is_lost = True
     state.setbacks += 1
     state.end_excuses(member.name)
-    if state.round is not None and member.name in state.round.names:
+    if state.round is not None and state.round.has(member.name):
         state.round.lost[member.name] = state.now_ns
         state.fates[member.name] = why
         others_done = state.is_anybody_done and any(
-            state.members[name].is_done for name in state.round.members
+            state.members[name].is_done for name in state.round.present
         )
         if others_done and not member.is_done:
             state.is_cut_short = True
-            if member.name == state.round.members[0]:
+            if member.name == state.main:
                 state.undone_main = member.name
         state.vacated[state.seat_of(member)] = member.name
         state.lost_ns = state.lost_ns or state.now_ns
@@ -116,7 +116,7 @@ def leave(state: State, member: Member) -> None:
         member.is_lost = True
         state.coming.pop(member.name, None)
         state.waiting.pop(member.name, None)
-        if state.round is not None and member.name in state.round.names:
+        if state.round is not None and state.round.has(member.name):
             state.round.lost[member.name] = state.now_ns
         if state.is_protected:
             state.say(f"{member.name} left: its script ended")

@@ -159,7 +159,7 @@ def gone(state: State, member: Member) -> None:
         return
     member.is_gone = True
     state.running -= 1
-    if member.has_left or (state.round is not None and member.name in state.round.names):
+    if member.has_left or (state.round is not None and state.round.has(member.name)):
         state.departed.append(member.name)
     else:
         del state.members[member.name]

@@ -163,11 +163,11 @@ def settle(state: State) -> None:
     if state.closing is not None:
         return
     _give_up_late(state)
-    replacing.settle(state)
-    seats.promote_spare_nodes(state)
-    seats.fill_seats(state)
     if state.round is not None:
         hangs.watch(state, state.round)
+    replacing.settle(state)  # after everything that may lose a member
+    seats.promote_spare_nodes(state)
+    seats.fill_seats(state)
     if state.round is None or not state.survivors:
         _gather(state)
     else:
@@ -208,7 +208,8 @@ def _go_on(state: State, round_: Round) -> None:
         if state.now_ns < due_ns:
             state.wake(due_ns)
         elif round_.leaving and round_.formed_ns is None:
-            replacing.revert(state, round_)  # they have the state, and stay
+            why = "a collective failed" if round_.trouble is None else str(round_.trouble)
+            replacing.revert(state, round_, why)  # they have the state, and stay
             _announce(state, round_.members, at_boundary=False)
         else:
             state.setbacks += 1
@@ -330,7 +331,7 @@ def _is_complete(state: State) -> bool:
 
 
 def _is_anybody_done(state: State, round_: Round) -> bool:
-    return state.is_anybody_done and any(state.members[name].is_done for name in round_.members)
+    return state.is_anybody_done and any(state.members[name].is_done for name in round_.present)
 
 
 def _complete(state: State) -> None:

@@ -30,8 +30,8 @@ def ask(state: State, message: Replace) -> Answer:
         return Answer(ok=True, sentence=f"{name} is being replaced", is_done=False)
     if name in state.nodes and (state.nodes[name].is_drained or not message.asks_only):
         return _drain(state, state.nodes[name])
-    if message.asks_only and name in state.replaced:
-        return Answer(ok=False, sentence=f"{name} stays: somebody was lost meanwhile")
+    if message.asks_only:
+        return Answer(ok=False, sentence=state.kept.get(name, f"{name} was lost meanwhile"))
     return _begin(state, name)
 
 
@@ -47,7 +47,7 @@ def _begin(state: State, name: str) -> Answer:
         return Answer(ok=False, sentence=f"{name} is the only member: nobody else has its state")
     if any(state.members[member].is_done for member in members):
         return Answer(ok=False, sentence="the training is through")
-    state.replaced.pop(name, None)
+    state.kept.pop(name, None)
     state.leaving[name] = ""
     state.say(f"{name} is to be replaced, {REASON}")
     return Answer(ok=True, sentence=f"{name} is being replaced", is_done=False)
@@ -73,6 +73,7 @@ def _drain(state: State, node: Node) -> Answer:
     if any(state.members[name].is_done for name in members):
         return Answer(ok=False, sentence="the training is through")
     node.is_drained = True
+    state.kept.pop(node.name, None)
     state.leaving |= dict.fromkeys(there, "")
     state.say(f"{node.name} is to be drained, {REASON}")
     return Answer(ok=True, sentence=f"{node.name} is being drained", is_done=False)
@@ -84,7 +85,9 @@ def settle(state: State) -> None:
     if round_ is None or not (state.leaving or round_.leaving):
         return
     if _is_upset(state, round_):
-        revert(state, round_)
+        lost = [name for name in round_.present if state.living(name) is None]
+        others = f" and {len(lost) - 1} more were" if len(lost) > 1 else " was"
+        revert(state, round_, f"{lost[0]}{others} lost meanwhile")
     is_calm = round_.formed_ns is not None and not round_.lost
     for name, heir_name in list(state.leaving.items()):
         member, heir = state.living(name), state.living(heir_name)
@@ -148,13 +151,12 @@ def hand_over(state: State, round_: Round, opened_ns: int) -> None:
         _record_action(state, "replace", name, opened_ns)
         state.replaced[name] = heir_name
     for node_name in drained:
-        node = state.nodes[node_name]
-        _record_action(state, "drain", node_name, opened_ns, gpus=node.slots)
-        _retire(state, node)
+        _retire(state, state.nodes[node_name], opened_ns)
 
 
-def _retire(state: State, node: Node) -> None:
+def _retire(state: State, node: Node, at_ns: int) -> None:
     """Nobody of the node takes part any more, nor is kept warm there."""
+    _record_action(state, "drain", node.name, at_ns, gpus=node.slots)
     for member in [one for one in state.members.values() if one.node == node.name and not one.is_lost]:
         _dismiss(state, member)
     for slot in range(node.slots):
@@ -169,19 +171,25 @@ def _record_action(state: State, action: str, subject: str, at_ns: int, gpus: in
     )
 
 
-def revert(state: State, round_: Round) -> None:
-    """The generation that was to replace members is not formed, and will not be: they stay in it."""
-    stays = {name: heir for name, heir in round_.leaving.items() if state.living(name) is not None}
-    for name, heir_name in stays.items():
-        if (heir := state.living(heir_name)) is not None:
-            _dismiss(state, heir)
+def revert(state: State, round_: Round, why: str) -> None:
+    """The generation that was to replace members is not formed, and will not be: they stay in it.
+
+    One that was lost meanwhile is lost from it like any other, and its heir waits to take its place.
+    """
+    for name, heir_name in round_.leaving.items():
+        heir, is_here = state.living(heir_name), state.living(name) is not None
         round_.lost.pop(heir_name, None)
-        _give_up(state, name, "somebody was lost meanwhile")
-    names = {*round_.members, *stays} - {*stays.values()}
-    ranks = {} if state.stepping is None else {name: at for at, name in enumerate(state.stepping.members)}
-    round_.members = tuple(
-        sorted(names, key=lambda name: (ranks.get(name, len(ranks)), state.seat_of(state.members[name])))
-    )
+        if not is_here:
+            round_.lost.setdefault(name, state.now_ns)
+        if heir is not None and is_here:
+            _dismiss(state, heir)
+        elif heir is not None:  # before other newcomers: it may have the state by now
+            state.waiting = {heir_name: None, **state.waiting}
+        if is_here:
+            _give_up(state, name, why)
+    names = {*round_.present} - {*round_.leaving.values()}
+    ranked = [] if state.stepping is None else state.stepping.members
+    round_.members = tuple(name for name in dict.fromkeys((*ranked, *round_.members)) if name in names)
     round_.names = frozenset(names)
     round_.leaving = {}
     round_.is_void = True
@@ -214,22 +222,36 @@ def _find_heir(state: State, member: Member) -> None:
 def _inherit(state: State, name: str, heir: Member | None) -> None:
     """The member was lost: its heir takes the seat as any replacement does, unless somebody else has it."""
     del state.leaving[name]
-    if heir is None:
+    if heir is not None and (heir.node, heir.slot) in state.vacant:
+        state.replaced[name] = heir.name
+        state.nodes[heir.node].seats[heir.slot] = heir.name
+        del state.vacant[heir.node, heir.slot]
         return
-    node = state.nodes[heir.node]
-    if (node.name, heir.slot) not in state.vacant:
+    state.kept[name] = f"{name} was lost before it could be replaced"
+    if heir is not None:
         _dismiss(state, heir)
+    else:
+        _end_drain(state, name)
+
+
+def _end_drain(state: State, name: str) -> None:
+    """If the member was the last one that its node was to be rid of, nobody has to wait for a boundary."""
+    member = state.members.get(name)
+    node = None if member is None else state.nodes.get(member.node)
+    if node is None or not node.is_drained or node.is_spare:
         return
-    state.replaced[name] = heir.name
-    node.seats[heir.slot] = heir.name
-    del state.vacant[node.name, heir.slot]
+    if not any(state.members[other].node == node.name for other in state.leaving):
+        _retire(state, node, state.now_ns)
 
 
 def _give_up(state: State, name: str, why: str) -> None:
     state.leaving.pop(name, None)
-    state.replaced[name] = ""
-    state.nodes[state.members[name].node].is_drained = False
-    state.say(f"{name} stays: {why}", "trouble")
+    state.kept[name] = f"{name} stays: {why}"
+    node = state.nodes[state.members[name].node]
+    if node.is_drained:
+        node.is_drained, state.short[node.name] = False, None
+        state.kept[node.name] = f"{node.name} keeps its members: {why}"
+    state.say(state.kept[name], "trouble")
 
 
 def _dismiss(state: State, heir: Member) -> None:

@@ -197,12 +197,11 @@ class Member(msgspec.Struct, kw_only=True):
     one. reached: `started`, at `join()` (`parked`), out of it (`admitted`), at `protect()` (`ready`).
     replaces: whose place it takes. is_lost: it does not count any more, whether or not its exit is known.
     has_left: it ended well, though nobody released it. is_stopped: we ended it. is_muted: what it prints
-    before `join()` is not shown. reported: generation and
-    step of its last commit. loaded: step and place of the checkpoint it has begun with. struck_ns: when a
-    fault was last aimed at it. recorded_as: the role it has joined with, as far as the record knows.
-    finished, finished_ns: how its script came to its end, and when. spent: where its time went, by its last
-    report, and by the one before. since_generation: the first generation that it was in; 0: none yet.
-    told: how many messages it has sent to other members.
+    before `join()` is not shown. reported: generation and step of its last commit. loaded: step and place of
+    the checkpoint it has begun with. struck_ns: when a fault was last aimed at it. recorded_as: the role it
+    has joined with, as far as the record knows. finished, finished_ns: how its script came to its end, and
+    when. spent: where its time went, by its last report, and by the one before. since_generation: the first
+    generation that it was in; 0: none yet. told: how many messages it has sent to other members.
     """
 
     name: str
@@ -321,6 +320,15 @@ class Round(msgspec.Struct, kw_only=True):
     tally: dict[int, int] = {}
     took_ns: dict[int, int] = {}
     is_fresh: bool = True
+
+    @property
+    def present(self) -> tuple[str, ...]:
+        """Its members. Until it is formed, those who leave with it are still there, and have the state."""
+        return self.members if self.formed_ns is not None else (*self.members, *self.leaving)
+
+    def has(self, name: str) -> bool:
+        """Whether the member is one of `present`."""
+        return name in self.names or (self.formed_ns is None and name in self.leaving)
 
     def concerns(self, name: str) -> bool:
         """Whether it has lost this member, or goes on without it."""
@@ -458,7 +466,7 @@ class State(msgspec.Struct, kw_only=True):
     next written down.
     leaving: members that the operator wants replaced, and who takes their place, where that is known; nobody
     does where the node is drained.
-    replaced: those who were, and by whom; by nobody where it could not be done.
+    replaced: those who were, and by whom. kept: those who were not, members and nodes, and why.
     apart, apart_due_ns: who waited in a meeting that nobody will come to, at the last look; when the next
     one is due.
     """
@@ -534,6 +542,7 @@ class State(msgspec.Struct, kw_only=True):
     unexplained: dict[str, Loss] = {}
     leaving: dict[str, str] = {}
     replaced: dict[str, str] = {}
+    kept: dict[str, str] = {}
     closing: Closing | None = None
     is_over: bool = False
 
@@ -589,6 +598,14 @@ class State(msgspec.Struct, kw_only=True):
     def survivors(self) -> int:
         """How many members of the generation are not lost."""
         return 0 if self.round is None else len(self.round.members) - len(self.round.lost)
+
+    @property
+    def main(self) -> str:
+        """Who has rank 0. Until a boundary comes, the generation before goes on."""
+        round_ = self.round
+        if round_ is not None and round_.at_boundary and round_.formed_ns is None:
+            round_ = self.stepping
+        return "" if round_ is None else round_.members[0]
 
     @property
     def holders(self) -> list[str]:
