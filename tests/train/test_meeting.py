@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 from forked_cluster import Result
 
+from holdfast.run.coordinator import SEND_BUFFER_BYTES_MAX
 from holdfast.run.wire import PlannedFault
+from holdfast.train.meeting import TOLD_BYTES_MAX, own_bytes_max
+from holdfast.train.minutes import KEPT_BYTES_MAX
 
 STEPS = 8
 HALF, END = f"after {STEPS // 2}", f"after {STEPS}"
@@ -48,6 +51,15 @@ def check(result: Result, alone: Result) -> dict[str, dict[str, Any]]:
     assert log(result) == log(alone)
     assert [line["step"] for line in log(result)] == list(range(1, STEPS + 1))
     return found
+
+
+@pytest.mark.parametrize("members", [1, 2, 3, 64, 10_000])
+def test_who_does_not_read_for_a_while_is_not_given_up_for_it(members: int) -> None:
+    """All results that it lacks, and what all tell in the next collective, are kept for it."""
+    handed = 2 * KEPT_BYTES_MAX
+    told = members * own_bytes_max(members)
+    assert handed + told < SEND_BUFFER_BYTES_MAX
+    assert told >= TOLD_BYTES_MAX - members  # and yet as much as may be told can be
 
 
 def test_one_member_by_itself_has_its_own_values(alone: Result) -> None:
