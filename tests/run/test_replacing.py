@@ -304,6 +304,18 @@ def test_a_drained_node_whose_members_are_lost_has_none_any_more(cluster: "MakeC
     assert (made.state.nodes_active, active(made)) == (1, {"n0.0"})
 
 
+def test_an_heir_on_a_node_that_is_drained_meanwhile_inherits_nothing(cluster: "MakeCluster") -> None:
+    made = announced(cluster, "n1.1", nodes=2)
+    assert ask(made, "n1").ok
+    made.kill("n1.1")
+    made.deliver_all("worker")
+    made.run(lambda: not made.state.leaving)
+    made.until_step(made.state.step + 5)
+    assert {name for one in made.generations[2:] for name in one.members} == {"n0.0", "n0.1", "n1.0"}
+    assert ask(made, "n1", asks_only=True).sentence == "n1 has no members any more"
+    assert active(made) == {"n0.0", "n0.1"}
+
+
 def test_a_node_that_is_not_drained_after_all_keeps_its_warm_processes(cluster: "MakeCluster") -> None:
     made = up(cluster, nodes=2, slots=2, steps=10**6)
     ask(made, "n1")

@@ -220,9 +220,12 @@ def _find_heir(state: State, member: Member) -> None:
 
 
 def _inherit(state: State, name: str, heir: Member | None) -> None:
-    """The member was lost: its heir takes the seat as any replacement does, unless somebody else has it."""
+    """The member was lost: its heir takes the seat as any replacement does, unless somebody else has it or
+    nobody is to have it any more.
+    """
     del state.leaving[name]
-    if heir is not None and (heir.node, heir.slot) in state.vacant:
+    is_free = heir is not None and (heir.node, heir.slot) in state.vacant
+    if heir is not None and is_free and not _is_drained(state, heir.name):
         state.replaced[name] = heir.name
         state.nodes[heir.node].seats[heir.slot] = heir.name
         del state.vacant[heir.node, heir.slot]
@@ -230,8 +233,7 @@ def _inherit(state: State, name: str, heir: Member | None) -> None:
     state.kept[name] = f"{name} was lost before it could be replaced"
     if heir is not None:
         _dismiss(state, heir)
-    else:
-        _end_drain(state, name)
+    _end_drain(state, name)
 
 
 def _end_drain(state: State, name: str) -> None:
@@ -240,7 +242,8 @@ def _end_drain(state: State, name: str) -> None:
     node = None if member is None else state.nodes.get(member.node)
     if node is None or not node.is_drained or node.is_spare:
         return
-    if not any(state.members[other].node == node.name for other in state.leaving):
+    leaving = map(state.living, state.leaving)
+    if not any(other is not None and other.node == node.name for other in leaving):
         _retire(state, node, state.now_ns)
 
 
