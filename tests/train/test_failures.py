@@ -187,7 +187,8 @@ def test_a_member_that_runs_out_of_memory_is_replaced_and_the_bits_are_the_same(
     # The warm process may not be warm yet.
     went_on = r"generation 2: (n0\.2 takes the place of|without) n0\.1 \(CUDA out of memory\); step 5 goes on"
     assert re.search(went_on, done.stderr), done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.stderr.count("[n0.1] Traceback (most recent call last)") == 1
+    assert done.stderr.count("Traceback") == 1
     events = [
         item for item in read_directory(tmp_path / "home" / "journal", {}) if not isinstance(item, Damage)
     ]
