@@ -134,7 +134,6 @@ def form(state: State, round_: Round) -> None:
     state.lost_ns, state.failed_ns, state.causes = None, None, ()
     state.fates.clear()
     state.first_ns.clear()
-    state.print_held()
     for step in sorted(round_.tally):
         keep(state, round_, step)
 
@@ -156,6 +155,7 @@ def keep(state: State, round_: Round, step: int) -> None:
         state.trouble, state.device_failures = None, ()
     state.record(StepCommitted(id="", occurred_ns=state.now_ns, step=step))
     pacing.note(state)
+    state.print_held()  # the run has survived it
     if state.hurt is not None:
         _say_recovered(state, round_, step)
 

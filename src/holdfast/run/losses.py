@@ -222,10 +222,8 @@ def judge_script(state: State, member: Member, message: WorkerExited) -> None:
 
 
 def survive(state: State, name: str, complaint: str) -> None:
-    """The run goes on after this, unless others fail the same way at this moment: then it is its end."""
+    """The run goes on after this, once a step is committed; if others fail the same way first, it ends."""
     state.survived.hold(name, complaint)
-    if state.round is None or name not in state.round.lost:
-        state.print_held()  # it has gone on already
 
 
 def judge_setbacks(state: State) -> None:
