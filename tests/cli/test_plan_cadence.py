@@ -144,7 +144,7 @@ def test_a_run_of_our_own_tells_stall_writing_and_price(holdfast: Holdfast, tmp_
     with Recorder(tmp_path / "home" / "journal", run="own", clock=clock) as recorder:
         recorder.record(events.RunStarted, gpus=16)
         recorder.record(events.CostRate, usd_per_gpu_hour=2.5)
-        for step in range(1, 101):
+        for step in range(1, 102):
             clock.advance_ns(10**9)
             recorder.record(events.StepCommitted, step=step)
             if step % 25 == 0:

@@ -168,12 +168,12 @@ def test_a_run_in_the_record_goes_on_as_it_did(imported: Any) -> None:
 def test_what_only_slows_a_run_is_no_recovery(
     plan: Any, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its coolant was too warm for eleven days; the two failures took six hours each."""
+    """The coolant was too warm for eleven days. Two failures took half an hour to notice, then six hours."""
     import_.command.main([str(data / "three-teams.csv")], standalone_mode=False)
     capsys.readouterr()
     told = plan("--run", "pretrain-70b", "--steps", "300000", "--runs", "0")
     assumed = {one["what"]: one for one in told["assumed"]}
-    assert assumed["recovery"]["value"] == "21,600 s"
+    assert assumed["recovery"]["value"] == "23,580 s"
     assert assumed["recovery"]["source"] == "mean of its 2 recoveries"
 
 
