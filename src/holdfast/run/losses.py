@@ -49,8 +49,9 @@ def _take_out(state: State, member: Member, why: str) -> None:
         )
         if others_done and not member.is_done:
             state.is_cut_short = True
-            if member.name == state.main:
-                state.undone_main = member.name
+        is_last = others_done or 0 < state.steps_total <= state.step
+        if is_last and not member.is_done and member.name == state.main:
+            state.undone_main = member.name
         state.vacated[state.seat_of(member)] = member.name
         state.lost_ns = state.lost_ns or state.now_ns
         state.causes += (_key(member.name),)
@@ -224,6 +225,8 @@ def judge_script(state: State, member: Member, message: WorkerExited) -> None:
 def survive(state: State, name: str, complaint: str) -> None:
     """The run goes on after this, once a step is committed; if others fail the same way first, it ends."""
     state.survived.hold(name, complaint)
+    if not state.setbacks or state.closing is not None:
+        state.print_held()  # it has gone on already
 
 
 def judge_setbacks(state: State) -> None:
