@@ -302,6 +302,27 @@ def stepping(cluster: "MakeCluster", members: int = 2) -> "Cluster":
     return made
 
 
+@pytest.mark.parametrize("warm", [0, 1])
+def test_what_rank_0_does_after_the_last_step_is_done_again_though_nobody_is_done(
+    cluster: "MakeCluster", warm: int
+) -> None:
+    """The others come to their end meanwhile; until somebody has its part again, no other is rank 0."""
+    made = up(cluster, slots=2, warm=warm, steps=1000)
+    made.run(lambda: len({process.version for process in made.processes.values() if process.version}) == 1)
+    made.deliver_all("worker")
+    made.steps = made.state.steps_total = made.state.step
+    made.kill("n0.0", signal=None, code=1)
+    made.deliver_all("worker")
+    made.deliver_all("agent")
+    leave_loop(made, "n0.1")
+    assert made.state.closing is None
+    assert made.finish().outcome == "completed"
+    assert [generation.members[0] for generation in made.generations] == [
+        "n0.0",
+        "n0.2" if warm else "n0.0+1",
+    ]
+
+
 def test_leaving_the_loop_alone_is_told_as_soon_as_another_one_goes_on(cluster: "MakeCluster") -> None:
     made = stepping(cluster, 3)
     step = leave_loop(made, "n0.0", place="train.py:88")
@@ -866,6 +887,20 @@ def test_a_failure_of_all_members_is_printed_once_with_the_end(cluster: "MakeClu
     assert not printed(made)
 
 
+def test_a_failure_is_printed_once_the_run_has_come_further(cluster: "MakeCluster") -> None:
+    """Steps that are computed again do not show whether it comes again."""
+    made = up(cluster, slots=2, warm=2, steps=100)
+    made.until_step(5)
+    fail_script(made, "n0.0", "lanes")
+    made.kill("n0.1")
+    made.until_generation(2)
+    made.run(lambda: made.state.step == 2)
+    reached = made.state.step_max
+    assert not printed(made)
+    made.until_step(reached + 1)
+    assert printed(made) == [("n0.0", BOOM.format(line=1))]
+
+
 def test_what_fails_after_the_last_step_fails_the_run_if_it_fails_again(cluster: "MakeCluster") -> None:
     made = up(cluster, slots=2, warm=1, steps=1000)
     made.steps = made.state.step
@@ -948,8 +983,9 @@ def test_a_sentence_ends_the_run_though_the_others_have_gone_on_already(cluster:
     made.deliver_all("worker")
     assert made.state.round is not None
     assert made.state.round.members == ("n0.0",)
+    made.deliver_all("worker")
     made.deliver_all("agent")
-    assert made.state.closing is not None
+    assert made.state.closing is not None, made.said
     end = made.state.closing.end
     assert (end.outcome, end.code, end.reason) == ("failed", 2, "It is wrong.")
 

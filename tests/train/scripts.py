@@ -587,8 +587,10 @@ def train(
                     break
             if meeting:
                 meeting.meet(f"after {total}", 3)
-        if does == "fail at the end" and run.rank == 0:
-            raise ValueError("the weights cannot be saved")
+        if does.startswith("fail at the end"):
+            if run.rank == 0:
+                raise ValueError("the weights cannot be saved")
+            time.sleep(1.0 if does.endswith("first") else 0.0)
         scales = [other.get_scale() for other in others if isinstance(other, torch.amp.GradScaler)]
         scale = scales[0] if scales else None
         met = meeting.met if meeting else {}

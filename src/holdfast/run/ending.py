@@ -44,7 +44,7 @@ def blame(state: State, sentence: str, told: str) -> None:
 def refuse(state: State, sentence: str, hint: str) -> None:
     """The user's mistake: the members cannot take part, and `holdfast run` says why."""
     state.out.append(ToMembers(_present(state), Dismissed(sentence=sentence, hint=hint)))
-    _stop_all(state, Ending("failed", CODE_MISTAKE, sentence, complaint(sentence, hint)))
+    blame(state, sentence, complaint(sentence, hint))
 
 
 def stop(state: State, reason: str, code: int) -> None:
@@ -84,9 +84,9 @@ def is_due(state: State) -> bool:
 
 
 def _stop_all(state: State, end: Ending) -> None:
-    state.print_held(but=end.complaint)
     grace_s = state.policy.grace_s
     state.closing = Closing(end=end, due_ns=state.now_ns + ns(grace_s + EXIT_MARGIN_S), patience="term")
+    state.print_held()
     for member in _running(state):
         processes.stop(state, member, grace_s)
 

@@ -82,8 +82,8 @@ def _main(state: State, survivors: Sequence[str], newcomers: Sequence[str]) -> s
         return next((name for name in newcomers if state.members[name].replaces == lost), newcomers[0])
     if not survivors:
         return ""
-    if state.round is not None and state.round.members[0] in survivors:
-        return state.round.members[0]
+    if state.main in survivors:
+        return state.main
     return min(survivors, key=lambda name: state.members[name].since_generation)
 
 
@@ -146,16 +146,16 @@ def keep(state: State, round_: Round, step: int) -> None:
     state.first_ns.pop(step, None)
     if step <= state.step:
         return
-    _note_time(state, round_, step)
-    took_ns = state.now_ns - max(round_.formed_ns, state.committed_ns or 0)
-    state.worked.note(step, took_ns)
+    since_ns = max(round_.formed_ns, state.committed_ns or 0)
+    _note_time(state, round_, step, since_ns)
+    state.worked.note(step, state.now_ns - since_ns)
     state.step, state.committed_ns = step, state.now_ns
     if step > state.step_max:  # what is done again after a rollback is no progress
         state.step_max, state.setbacks, state.setback, state.complaint = step, 0, "", ""
         state.trouble, state.device_failures = None, ()
+        state.print_held()  # the run has survived it
     state.record(StepCommitted(id="", occurred_ns=state.now_ns, step=step))
     pacing.note(state)
-    state.print_held()  # the run has survived it
     if state.hurt is not None:
         _say_recovered(state, round_, step)
 
@@ -197,15 +197,14 @@ def _duration(took_ns: int) -> str:
     return f"{took_s / 60:.0f} min" if took_s < 36_000 else f"{took_s / 3600:.1f} h"
 
 
-def _note_time(state: State, round_: Round, step: int) -> None:
-    """What the step took, and what the script took before it.
+def _note_time(state: State, round_: Round, step: int, since_ns: int) -> None:
+    """What the step took, and what the script took before it; since_ns: since the step before.
 
     Members that wait for another one have a long step, and that one a short one: the shortest counts, and the
     rest of the time is the script's. The first step of a generation may compile, and is told apart.
     """
-    assert round_.formed_ns is not None
-    shortest_ns, is_fresh = round_.took_ns.pop(step, None), round_.is_fresh
-    since_ns, round_.is_fresh = max(round_.formed_ns, state.committed_ns or 0), False
+    shortest_ns = round_.took_ns.pop(step, None)
+    is_fresh, round_.is_fresh = round_.is_fresh, False
     if state.working or state.resumed_ns > since_ns:
         return  # with declared work, or while somebody was stopped
     took_ns = (state.now_ns - since_ns) // (step - state.step)

@@ -47,11 +47,11 @@ def _take_out(state: State, member: Member, why: str) -> None:
         others_done = state.is_anybody_done and any(
             state.members[name].is_done for name in state.round.present
         )
-        if others_done and not member.is_done:
+        is_main = member.name == state.main
+        is_last = others_done or (is_main and 0 < state.steps_total <= state.step)
+        if is_last and not member.is_done:
             state.is_cut_short = True
-        is_last = others_done or 0 < state.steps_total <= state.step
-        if is_last and not member.is_done and member.name == state.main:
-            state.undone_main = member.name
+            state.undone_main = member.name if is_main else state.undone_main
         state.vacated[state.seat_of(member)] = member.name
         state.lost_ns = state.lost_ns or state.now_ns
         state.causes += (_key(member.name),)

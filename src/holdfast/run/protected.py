@@ -201,7 +201,9 @@ def _go_on(state: State, round_: Round) -> None:
     if round_.lost or round_.is_void:
         if not _has_nodes(state):
             _stall(state)
-        elif not (devices.awaits_exit(state, round_) or _awaits_replacement(state, round_)):
+        elif not (
+            devices.awaits_exit(state, round_) or _awaits_replacement(state, round_) or _awaits_main(state)
+        ):
             _announce(state, survivors, at_boundary=False)
     elif round_.broken_ns is not None:
         due_ns = round_.broken_ns + state.observed.broken_ns
@@ -236,6 +238,14 @@ def _awaits_replacement(state: State, round_: Round) -> bool:
     for due_ns in dues_ns:
         state.wake(due_ns)
     return bool(dues_ns)
+
+
+def _awaits_main(state: State) -> bool:
+    """Whether somebody is to come who does again what only rank 0 does, after the last step.
+
+    The others have nothing more to compute. If one of them were rank 0 meanwhile, two might do it at once.
+    """
+    return bool(state.undone_main) and not state.waiting and seats.is_anybody_coming(state)
 
 
 def _may_grow(state: State, round_: Round) -> bool:
@@ -315,7 +325,7 @@ def _is_complete(state: State) -> bool:
     """Whether everybody who is left is done. Newcomers need not be, if no boundary came for them; but whoever
     was cut short in what its script does after the last step must have somebody to do it again.
     """
-    if state.is_cut_short and (state.vacant or state.coming or state.waiting):
+    if state.is_cut_short and (state.waiting or seats.is_anybody_coming(state)):
         return False
     round_ = state.round
     if round_ is None:

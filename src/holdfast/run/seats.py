@@ -19,7 +19,7 @@ def fill_seats(state: State) -> None:
 
     Where a GPU failed, the process that had it must be gone first; where it failed before, the seat rests.
     """
-    may_start = not state.survivors or _is_calm(state)
+    may_start = not state.survivors or bool(state.undone_main) or _is_calm(state)
     for name, slot in list(state.vacant):
         node = state.nodes[name]
         if node.is_drained:
@@ -33,6 +33,11 @@ def fill_seats(state: State) -> None:
             state.wake(node.start_ns)
         else:
             processes.start(state, node, slot, "active")
+
+
+def is_anybody_coming(state: State) -> bool:
+    """Whether a process is getting ready, or is to be started in an empty seat."""
+    return bool(state.coming) or any(not state.nodes[node].is_drained for node, _ in state.vacant)
 
 
 def fill_pools(state: State) -> None:

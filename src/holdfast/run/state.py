@@ -459,9 +459,9 @@ class State(msgspec.Struct, kw_only=True):
     excused, by declared work, by a stop or because the coordinator itself was held up. stall: what takes too
     long. patience: how often members were ended for want of progress, of late; patient_ns: until when that
     counts. is_hinted: that work can be declared was said.
-    is_cut_short: a member was lost while others were done already: what its script does after the last step
-    is to be done again. undone_main: the same of rank 0, whose part nobody else does. is_anybody_done: some
-    script came to its end, at some time.
+    is_cut_short: a member was lost while others were done already, or rank 0 after the last step: what its
+    script does there is to be done again. undone_main: rank 0, if it was that, as nobody else does its part.
+    is_anybody_done: some script came to its end, at some time.
     pace_from, pace_due_ns: where members' time had gone when their pace was last looked at, and when it is
     next written down.
     leaving: members that the operator wants replaced, and who takes their place, where that is known; nobody
@@ -552,9 +552,11 @@ class State(msgspec.Struct, kw_only=True):
     def record(self, event: KnownEvent) -> None:
         self.out.append(Record(event))
 
-    def print_held(self, but: str = "") -> None:
+    def print_held(self) -> None:
         """The run goes on, or ends for another reason: print what members failed with, but for that one."""
-        for member, complaint in self.survived.told(but):
+        for member, complaint in self.survived.told(
+            "" if self.closing is None else self.closing.end.complaint
+        ):
             self.out.append(Print(member, complaint))
 
     def wake(self, at_ns: int) -> None:
