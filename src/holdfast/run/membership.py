@@ -317,7 +317,7 @@ def _checkpointed(state: State, member: Member, message: Checkpointed) -> None:
     if message.happened == "loaded":
         member.loaded = (message.step, message.place)  # recorded if the generation goes on from it
         return
-    if message.happened == "failed" and gist(message.reason) != state.checkpointing.refusal:
+    if message.happened == "failed" and gist(message.reason) != gist(state.checkpointing.failure):
         said = message.reason
         if not said.startswith("The checkpoint"):
             said = f"checkpoint of step {message.step} failed: {said}"
@@ -325,7 +325,7 @@ def _checkpointed(state: State, member: Member, message: Checkpointed) -> None:
     if message.happened == "saved":
         state.checkpointing.saved_step = message.step
     if message.happened in ("saved", "failed"):
-        state.checkpointing.failure, state.checkpointing.refusal = message.reason, gist(message.reason)
+        state.checkpointing.failure = message.reason
     _time_checkpoint(state, message)
     state.record(checkpoint_event(message, state.now_ns))
 

@@ -195,9 +195,7 @@ def _gather(state: State) -> None:
 
 def _go_on(state: State, round_: Round) -> None:
     """There are survivors: without the lost ones as soon as may be, with newcomers when it suits."""
-    survivors = (
-        [name for name in round_.members if name not in round_.lost] if round_.lost else round_.members
-    )
+    survivors = round_.living
     if round_.lost or round_.is_void:
         if not _has_nodes(state):
             _stall(state)
@@ -333,7 +331,7 @@ def _is_complete(state: State) -> bool:
         return bool(seated) and all(name is not None and state.members[name].has_left for name in seated)
     if not _is_anybody_done(state, round_):
         return False
-    present = [state.members[name] for name in round_.members if name not in round_.lost]
+    present = [state.members[name] for name in round_.living]
     if round_.at_boundary and not round_.regrouped and state.stepping is not None:
         present = [member for member in present if member.name in state.stepping.names]
         present += [state.members[name] for name in round_.leaving]

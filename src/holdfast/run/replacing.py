@@ -39,7 +39,7 @@ def _begin(state: State, name: str) -> Answer:
     round_ = state.round
     if round_ is None:
         return Answer(ok=False, sentence="the script has not joined, so its processes cannot be replaced")
-    members = [member for member in round_.members if member not in round_.lost]
+    members = round_.living
     if name not in members:
         sentence = f"no member or node {name!r}; it has {', '.join(members)}"
         return Answer(ok=False, sentence=sentence, is_mistake=True)
@@ -61,7 +61,7 @@ def _drain(state: State, node: Node) -> Answer:
         )
         return Answer(ok=True, sentence=sentence, is_done=node.is_spare)
     round_ = state.round
-    members = [name for name in round_.members if name not in round_.lost] if round_ else []
+    members = round_.living if round_ else []
     there = [name for name in members if state.members[name].node == node.name]
     left = sum(not other.is_drained for other in state.nodes.values()) - 1
     if not there:

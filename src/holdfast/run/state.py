@@ -5,6 +5,7 @@ Data only, and the few sums that keep them consistent. What follows from an even
 """
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -322,6 +323,11 @@ class Round(msgspec.Struct, kw_only=True):
     is_fresh: bool = True
 
     @property
+    def living(self) -> Sequence[str]:
+        """Its members that are not lost."""
+        return [name for name in self.members if name not in self.lost] if self.lost else self.members
+
+    @property
     def present(self) -> tuple[str, ...]:
         """Its members. Until it is formed, those who leave with it are still there, and have the state."""
         return self.members if self.formed_ns is not None else (*self.members, *self.leaving)
@@ -361,13 +367,12 @@ class Stall(msgspec.Struct, kw_only=True):
 class Checkpointing(msgspec.Struct, kw_only=True):
     """What checkpoints cost. begun_ns: since when one is being written; stall_ns, write_ns: how long training
     waited for the last that is durable, and how long it took to be. saved_step: which that is. failure: why
-    the last one failed, if it did. refusal: the same without its numbers: said once, however often it comes.
+    the last one failed, if it did.
     """
 
     begun_ns: int | None = None
     saved_step: int = 0
     failure: str = ""
-    refusal: str = ""
     stall_ns: int | None = None
     write_ns: int | None = None
 

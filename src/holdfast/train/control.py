@@ -9,7 +9,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 from holdfast.record import events
@@ -89,6 +90,16 @@ class Control(Protocol):
 
     def close(self, failure: str = "") -> None:
         """The last thing that is called. failure: why the script did not get through, where it did not."""
+
+
+@contextmanager
+def declared(control: Control, work: str) -> Iterator[None]:
+    """The script computes while others may wait for it, for as long as it likes."""
+    control.working(work)
+    try:
+        yield
+    finally:
+        control.working(work, is_over=True)
 
 
 class Coordinated:

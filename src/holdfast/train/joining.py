@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
@@ -20,7 +20,7 @@ from holdfast.record.recorder import Recorder
 from holdfast.run import visible, whereabouts, wire
 from holdfast.train import determinism, randomness, tree
 from holdfast.train.checkpoint import DirectoryCheckpoints, Happened, Writer
-from holdfast.train.control import Alone, Control, Coordinated
+from holdfast.train.control import Alone, Control, Coordinated, declared
 from holdfast.train.failures import DeviceFailure, device_failure
 from holdfast.train.gradients import Gradients
 from holdfast.train.group import GlooGroup, Group, Rendezvous
@@ -107,8 +107,7 @@ class Run:
         """
         return self.rank == 0 and not (self._seat is not None and self._seat.minutes.is_behind)
 
-    @contextmanager
-    def alone(self, work: str) -> Iterator[None]:
+    def alone(self, work: str) -> AbstractContextManager[None]:
         """Declare what this member does by itself for longer than a step, such as an evaluation:
 
             if run.rank == 0:
@@ -117,11 +116,7 @@ class Run:
 
         The others wait for it, and while the block lasts nobody is ended for want of progress.
         """
-        self._control.working(work)
-        try:
-            yield
-        finally:
-            self._control.working(work, is_over=True)
+        return declared(self._control, work)
 
     def together(self, work: str) -> AbstractContextManager[None]:
         """Declare what all members do at the same time for longer than a step. Each of them declares it for

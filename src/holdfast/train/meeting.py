@@ -5,8 +5,7 @@ others wait for it, they regroup and meet again among those who are left; what s
 to its script stays the result (minutes.py).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -15,7 +14,7 @@ import torch
 from holdfast.record.errors import InputError
 from holdfast.run.whereabouts import here
 from holdfast.train import randomness, tree, values
-from holdfast.train.control import Control
+from holdfast.train.control import Control, declared
 from holdfast.train.group import Superseded
 from holdfast.train.minutes import Met, Stretch
 from holdfast.train.seat import Seat
@@ -69,7 +68,7 @@ class Meeting:
         return self._decoded(self._agree("broadcast()", tell, lambda told: told[0], tellers=1))
 
     def _called(self, value: Callable[[], object]) -> object:
-        with self._declared("broadcast"):
+        with declared(self._control, "broadcast"):
             return value()
 
     def reduce(self, value: float | torch.Tensor, op: Op) -> Any:
@@ -106,7 +105,7 @@ class Meeting:
             held = self._exchange(f"{key}/held", ranks, called, msgspec.msgpack.encode(sorted(done)))
             claims = [frozenset(msgspec.msgpack.decode(one, type=list[int])) for one in held]
             dealt = tree.deal_missing(len(everything), claims)[ranks.index(self._seat.rank)]
-            with self._declared("shared work"):
+            with declared(self._control, "shared work"):
                 for index in dealt:
                     if self._seat.lost:
                         raise Superseded
@@ -123,15 +122,6 @@ class Meeting:
         return [self._decoded(one) for one in msgspec.msgpack.decode(met, type=list[bytes])]
 
     # ---- how they are agreed on ----------------------------------------------------------------------
-
-    @contextmanager
-    def _declared(self, work: str) -> Iterator[None]:
-        """The script computes while others may wait for it, for as long as it likes."""
-        self._control.working(work)
-        try:
-            yield
-        finally:
-            self._control.working(work, is_over=True)
 
     def _agree(
         self,

@@ -398,14 +398,13 @@ class Loop:
 
     @property
     def rank(self) -> int:
-        if self._seat.number == 0:
-            self._regroup()
-            self._control.at(self._seat.version, "script")
+        self._take_seat()
         return self._seat.rank
 
     def _take_seat(self) -> None:
         if self._seat.number == 0:
             self._regroup()
+            self._control.at(self._seat.version, "script")
 
     def _regroup(self) -> None:
         self._changing = False
