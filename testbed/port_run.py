@@ -261,7 +261,8 @@ def next_commit_s(events: Sequence[AnyEvent], onset_ns: int) -> float | None:
         return (commits_ns[0] - onset_ns) / 1e9
     lost = [event for event in events if isinstance(event, MemberLost) and event.recorded_ns >= onset_ns]
     if lost:
-        first_ns = min(event.recorded_ns for event in lost)
+        # Not when it was written down: what a process died of may be known after the next generation.
+        first_ns = min(event.occurred_ns for event in lost)
         opened = [event for event in events if isinstance(event, GenerationOpened)]
         formed_ns = [event.recorded_ns for event in opened if event.recorded_ns >= first_ns]
         later_ns = [at_ns for at_ns in commits_ns if formed_ns and at_ns > min(formed_ns)]

@@ -46,6 +46,7 @@ from holdfast.run.wire import (
     Generation,
     MemberBeat,
     NodeBeat,
+    Planned,
     PlannedFault,
     Regrouped,
     Released,
@@ -321,6 +322,28 @@ def test_what_rank_0_does_after_the_last_step_is_done_again_though_nobody_is_don
         "n0.0",
         "n0.2" if warm else "n0.0+1",
     ]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_loop_over_more_steps_shows_that_the_last_one_was_not(cluster: "MakeCluster", when: str) -> None:
+    """Rank 0 is lost between two epochs, before another member has come to the second one, or after it."""
+    made = stepping(cluster)
+    made.state.steps_total = made.state.step
+    planned = FromMember("n0.1", Planned(member="n0.1", steps_total=1000))
+    if when == "after":
+        made.tell(planned)
+    made.kill("n0.0")
+    made.deliver_all("worker")
+    made.deliver_all("agent")
+    if when == "before":
+        assert len(made.generations) == 1  # somebody is to do rank 0's last part
+        made.tell(planned)
+    assert made.generations[-1].members == ("n0.1",)
+    made.tell(FromMember("n0.1", Planned(member="n0.1", steps_total=3)))  # of a loop that was left
+    assert made.state.steps_total == 1000
+    made.run(lambda: len(made.generations[-1].members) == 2)
+    assert made.generations[-1].members[0] == "n0.1"
+    assert made.finish().outcome == "completed"
 
 
 def test_leaving_the_loop_alone_is_told_as_soon_as_another_one_goes_on(cluster: "MakeCluster") -> None:

@@ -26,13 +26,14 @@ def test_members_of_one_machine_have_a_gpu_each_as_far_as_they_go(
     assert found == [(number, is_shared) for number in expected]
 
 
-def test_rank_0_stays_one_process_as_long_as_it_lives(cluster: Any) -> None:
+@pytest.mark.parametrize("meets", [False, True], ids=["one loop", "two loops"])
+def test_rank_0_stays_one_process_as_long_as_it_lives(cluster: Any, meets: bool) -> None:
     """Its neighbour's replacement does not take it over, nor does its own: the oldest of the others does."""
     faults = [
         PlannedFault(id=1, step=3, moment="reduce", rank=1),
         PlannedFault(id=2, step=7, moment="lane", rank=0),
     ]
-    result = cluster.train("plain", members=3, faults=faults)
+    result = cluster.train("plain", members=3, faults=faults, meets=meets)
     assert (result.ending.outcome, result.struck) == ("completed", 2), result.said
     ranks = {path.stem: json.loads(path.read_text())["ranks"] for path in result.folder.glob("*.json")}
     assert ranks["n0.2"] == {str(step): 2 if step < 7 else 0 for step in range(1, 13)}

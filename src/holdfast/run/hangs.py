@@ -270,7 +270,7 @@ def _end(state: State, round_: Round, stall: Stall, suspects: list[str]) -> None
 
 def _say(state: State, round_: Round, stall: Stall, suspects: list[str], is_waited_for: bool) -> None:
     """One line, unless the last one has said the same."""
-    if round_.formed_ns is not None and 0 < state.steps_total <= state.step:
+    if round_.formed_ns is not None and state.is_last:
         return  # what a script does after its last step holds nobody up
     limit_s = _limit_ns(state, round_) / 1e9
     is_spared = _is_last_copy(state, suspects) or not is_waited_for

@@ -48,7 +48,7 @@ def _take_out(state: State, member: Member, why: str) -> None:
             state.members[name].is_done for name in state.round.present
         )
         is_main = member.name == state.main
-        is_last = others_done or (is_main and 0 < state.steps_total <= state.step)
+        is_last = others_done or (is_main and state.is_last)
         if is_last and not member.is_done:
             state.is_cut_short = True
             state.undone_main = member.name if is_main else state.undone_main

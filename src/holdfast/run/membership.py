@@ -48,6 +48,7 @@ from holdfast.run.wire import (
     Located,
     MemberBeat,
     NodeBeat,
+    Planned,
     Published,
     Regrouped,
     Strike,
@@ -222,6 +223,8 @@ def _heard_member(state: State, member: Member, message: FromWorker) -> bool:
             return protected.committed(state, member, message)
         case Working():
             hangs.working(state, member, message)
+        case Planned():
+            return protected.planned(state, message.steps_total)
         case Dealt():
             if state.round is not None and message.generation == state.round.number:
                 member.lanes = message.lanes

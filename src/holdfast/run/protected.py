@@ -64,13 +64,25 @@ def regrouped(state: State, member: Member, message: Regrouped) -> bool:
     if round_ is None or message.generation != round_.number or member.name not in round_.names:
         return False
     member.lanes = message.lanes
-    state.steps_total = message.steps_total
+    planned(state, message.steps_total)
     round_.regrouped[member.name] = message.version
     for part, took_s in message.parts_s.items():
         round_.parts_ns[part] = max(round_.parts_ns.get(part, 0), ns(took_s))
     if len(round_.regrouped) < len(round_.members) or round_.lost or round_.formed_ns is not None:
         return False
     generations.form(state, round_)
+    return True
+
+
+def planned(state: State, steps_total: int) -> bool:
+    """A script has come to a loop over steps. Whether the step that seemed to be the last one is not.
+
+    A newcomer's script goes through loops that the others have left.
+    """
+    state.steps_total = max(state.steps_total, steps_total)
+    if not state.undone_main or state.is_anybody_done or state.is_last:
+        return False
+    state.undone_main, state.is_cut_short = "", False
     return True
 
 

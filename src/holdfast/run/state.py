@@ -607,6 +607,11 @@ class State(msgspec.Struct, kw_only=True):
         return 0 if self.round is None else len(self.round.members) - len(self.round.lost)
 
     @property
+    def is_last(self) -> bool:
+        """Whether the run has the last step that scripts have asked for, so far."""
+        return 0 < self.steps_total <= self.step
+
+    @property
     def main(self) -> str:
         """Who has rank 0. Until a boundary comes, the generation before goes on."""
         round_ = self.round

@@ -245,6 +245,13 @@ class Regrouped(Message, frozen=True, kw_only=True, tag=True):
     parts_s: dict[str, float]
 
 
+class Planned(Message, frozen=True, kw_only=True, tag=True):
+    """The member's script has come to a loop over steps, up to this one."""
+
+    member: str
+    steps_total: int
+
+
 class Dealt(Message, frozen=True, kw_only=True, tag=True):
     """The member has these lanes from now on: a step that others had begun is over, and shares are even."""
 
@@ -479,6 +486,7 @@ FromWorker = (
     | WorkerReady
     | Published
     | Regrouped
+    | Planned
     | Dealt
     | Broken
     | DeviceFailed

@@ -111,6 +111,12 @@ class Seat:
         lr, norm = (None if one is None else float(one) for one in (self._lr, self._grad_norm))
         return Numbers(loss=self._loss, lr=lr, grad_norm=norm)
 
+    def plan(self, steps_total: int) -> None:
+        """The script wants so many steps."""
+        self.steps_total = steps_total
+        if self.number:  # else the others hear of it as soon as it is in a generation
+            self._control.say(wire.Planned(member=self._control.member, steps_total=steps_total))
+
     def regroup(self) -> None:
         """Go on in the newest generation. Raises `RunOver` where there is none."""
         while True:

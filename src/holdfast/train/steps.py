@@ -169,7 +169,7 @@ class Loop:
             )
         self._asked = max(self._asked, total)
         self._head, self._place = whereabouts.here(), ""
-        seat.steps_total = total
+        seat.plan(total)
         seat.minutes.enter(total)
         try:
             yield from self._steps(total)
