@@ -65,7 +65,7 @@ class Scale:
         return ("--nproc-per-node", self.members)
 
 
-USUAL = Scale(members=3, steps=180, strike_step=120, model={"n_layer": 2, "n_embd": 64, "batch_size": 4})
+USUAL = Scale(members=3, steps=100, strike_step=60, model={"n_layer": 2, "n_embd": 64, "batch_size": 4})
 """A step takes 50 to 100 ms on two cores that have nothing else to do."""
 BRIEF = Scale(members=2, steps=60, strike_step=30, model={"n_layer": 1, "n_embd": 32, "batch_size": 2})
 
