@@ -76,11 +76,11 @@ def planned(*faults: str, flags: Sequence[object] = (), settings: dict[str, obje
     return play
 
 
-def signalled(strike: Callable[[PortRun], None]) -> Play:
+def signalled(strike: Callable[[PortRun], None], settings: dict[str, object] | None = None) -> Play:
     """A signal from outside."""
 
     def play(folder: Path, scale: Scale) -> Played:
-        with PortRun(folder, scale, scale.one_node) as run:
+        with PortRun(folder, scale, scale.one_node, settings=settings) as run:
             run.await_strike()
             onset_ns = time.time_ns()
             strike(run)
@@ -188,6 +188,8 @@ def in_moment(moment: str, rank: int = 1) -> str:
 
 
 COMPILED: dict[str, object] = {"compile": True}
+LONG: dict[str, object] = {"max_iters": 250, "lr_decay_iters": 250}
+"""Members go on while their agent is stopped: the run must not be over before that is noticed."""
 HANG = ("--hang-after", HANG_AFTER_S)
 FAULTS = (
     Fault(name="kill-lane", what="SIGKILL of a member, in a lane", play=planned(in_moment("lane"))),
@@ -214,7 +216,12 @@ FAULTS = (
     Fault(name="kill-agent", what="SIGKILL of the only node's agent", play=signalled(kill_agent)),
     Fault(name="pause", what="SIGSTOP of a member for 2 s", play=signalled(pause)),
     Fault(name="stop", what="SIGSTOP of a member for ever", play=signalled(stop_member)),
-    Fault(name="stop-agent", what="SIGSTOP of the only node's agent", play=signalled(stop_agent)),
+    Fault(
+        name="stop-agent",
+        what="SIGSTOP of the only node's agent",
+        play=signalled(stop_agent, settings=LONG),
+        settings=LONG,
+    ),
     Fault(name="exception", what="An exception in the script, once", play=scripted("exception", "lane")),
     Fault(
         name="exception-again",
