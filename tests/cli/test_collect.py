@@ -23,7 +23,7 @@ from holdfast.signals.store import Store
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 30.0
-XID = "NVRM: Xid (PCI:0000:9b:00): {}, pid=1, name=python, text"
+XID = "[  1.5] NVRM: Xid (PCI:0000:9b:00): {}, pid=1, name=python, text"
 
 
 @pytest.fixture

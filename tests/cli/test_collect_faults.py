@@ -16,7 +16,7 @@ NOW_NS = 1_740_000_000 * 10**9
 
 
 def event(text: str, **fields: object) -> KernelEvent:
-    parsed = parse_line(text)
+    parsed = parse_line(f"3,1,1500000,-;{text}")
     return KernelEvent(**{**{name: getattr(parsed, name) for name in parsed.__struct_fields__}, **fields})
 
 

@@ -151,7 +151,7 @@ def test_no_file_raises_anything_else(text: str) -> None:
     ],
 )
 def test_a_line_is_judged_by_what_it_says(line: str, fault: str, action: Action, severity: Severity) -> None:
-    judged = verdict(parse_line(line))
+    judged = verdict(parse_line(f"[  1.5] {line}"))
     assert judged is not None
     assert (judged.fault, judged.action, judged.severity) == (fault, action, severity)
     assert judged.source
@@ -179,4 +179,4 @@ def test_what_the_driver_wants_counts(recovery: Recovery, action: Action, severi
 
 
 def test_a_line_without_a_fault_has_no_verdict() -> None:
-    assert verdict(parse_line("NVRM: loading NVIDIA UNIX Open Kernel Module")) is None
+    assert verdict(parse_line("[  1.5] NVRM: loading NVIDIA UNIX Open Kernel Module")) is None

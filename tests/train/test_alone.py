@@ -16,6 +16,7 @@ import holdfast.train as hf
 from holdfast.record.errors import InputError
 from holdfast.record.events import RunEnded
 from holdfast.record.journal import read_directory
+from holdfast.train.checkpoint import DirectoryCheckpoints
 
 WIDTH = 4
 
@@ -92,6 +93,21 @@ def test_an_exception_keeps_what_there_is(alone: Path, monkeypatch: pytest.Monke
     with pytest.raises(OSError, match="cannot be saved"):
         train_until(3)
     assert train_until(0) == [4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("missing", "instead"),
+    [("lanes", {}), ("lanes", {"lanes": torch.ones(2)}), ("version", {"version": "3"}), ("state", {})],
+)
+def test_a_checkpoint_without_what_a_run_needs_is_refused(
+    alone: Path, monkeypatch: pytest.MonkeyPatch, missing: str, instead: dict[str, object]
+) -> None:
+    kept = {"lanes": 4, "seed": 1, "threads": torch.get_num_threads(), "version": 3, "loss": 0.5, "state": []}
+    del kept[missing]
+    DirectoryCheckpoints(alone.parent / "kept", told=lambda *_, **__: None).save(3, kept | instead)
+    monkeypatch.setenv("HOLDFAST_CHECKPOINTS", str(alone.parent / "kept"))
+    with pytest.raises(InputError, match=f"has no {missing} that can be used"):
+        train(4)
 
 
 # ---- the record --------------------------------------------------------------------------------------------

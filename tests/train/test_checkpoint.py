@@ -300,28 +300,20 @@ def test_what_only_looks_like_a_checkpoint_is_told_of_and_passed_over(
     newer.rmdir()
     os.mkfifo(newer)
     checkpoints.newest()
-    newer.unlink()
-    newer.symlink_to(tmp_path / "nowhere")
-    loaded = checkpoints.newest()
-    assert loaded is not None
-    assert loaded.step == 1
-    assert told.kinds() == [("failed", 9)] * (len(contents) + 3)
-    for heard, pattern in zip(told, [*contents, "", "plain file", "No such file"], strict=True):
+    assert told.kinds() == [("failed", 9)] * (len(contents) + 2)
+    for heard, pattern in zip(told, [*contents, "", "plain file"], strict=True):
         assert pattern in heard.reason
     assert not (tmp_path / "exploded").exists()
 
 
-def test_other_files_and_a_missing_or_impossible_directory_are_no_checkpoints(
-    tmp_path: Path, told: Listener
-) -> None:
+def test_other_files_and_a_missing_directory_are_no_checkpoints(tmp_path: Path, told: Listener) -> None:
     (tmp_path / "README").write_text("not a checkpoint")
-    (tmp_path / "step-12.checkpoint").write_text("nor this")
+    for name in ("step-12.checkpoint", "step-0000000000012.checkpoint", "step-٠٠٠٠٠٠٠٠٠٠١٢.checkpoint"):
+        (tmp_path / name).write_text("nor this")
     assert DirectoryCheckpoints(tmp_path, told=told).newest() is None
     assert DirectoryCheckpoints(tmp_path / "nowhere", told=told).newest() is None
     assert told == []
     impossible = DirectoryCheckpoints(tmp_path / "README", told=told)
-    assert impossible.newest() is None
-    assert told.kinds() == [("failed", 0)]
     with pytest.raises(StoreError, match="could not be written"):
         impossible.save(1, state_of(1, 10))
 

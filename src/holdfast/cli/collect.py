@@ -37,6 +37,9 @@ STDIN = "-"
 DEFAULT_SIGNALS = ""
 """`--signals` without a directory: the one that the other verbs read."""
 
+UNPROVEN = "Lines of the kernel log that read like faults are left out: any user could have written them."
+UNPROVEN_HINT = "Read /dev/kmsg, the output of dmesg, or that of journalctl --dmesg --output=json."
+
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     """The command line, typed; None for what was not given."""
@@ -215,6 +218,7 @@ class _Sources:
     def __init__(self, given: _Flags, clock: Clock) -> None:
         host = given.host or socket.gethostname()
         self._clock = clock
+        self._has_told = False
         self._sysfs = Path(given.infiniband or SYSFS)
         self._nvml = NvmlCollector(clock=clock, host=host) if given.nvml else None
         self._log = _kernel_log(given, clock, host, self._gpus)
@@ -234,6 +238,9 @@ class _Sources:
         return Names(gpus=self._gpus(), ports=ports_by_address(self._sysfs))
 
     def collected(self, outcomes: Sequence[Outcome]) -> Collected:
+        if self._log is not None and self._log.unproven and not self._has_told:
+            self._has_told = True
+            tell(UNPROVEN, UNPROVEN_HINT)
         return Collected(
             at_ns=self._clock.now_ns(),
             outcomes=tuple(outcomes),

@@ -30,6 +30,7 @@ MARGIN_S = 600
 _SECOND_NS = 10**9
 _GPU = re.compile(r"(?P<host>.+)\.(?P<index>[0-9]+)")
 _PORT = re.compile(r"(?P<host>[^/]+)/(?P<device>[^/]+)(?:/(?P<port>[0-9]+))?")
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _REGEX_SIGNS = re.compile(r"([\\.^$*+?{}\[\]|()])")
 
 
@@ -38,7 +39,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     subject     where the cause is; `host`, `gpu`, `device` and `port` as far as its name tells them: the host
                 is the first one affected where the cause is no part of a host, the GPU is empty where it is
-                none
+                none. These four are safe in a command as they are; everything else goes through `quote` or
+                `argument` there, and through `label` in a query
     hosts       the hosts of the members that are late, `hostlist` all of them as Slurm takes them, and
                 `host_regex` a pattern of PromQL for the first of them
     range       of PromQL, from before the beginning until now, or until the end of what is over
@@ -55,7 +57,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     hostlist: str
     host_regex: str
     run: str
-    run_label: str
     began: str
     noticed: str
     ended: str
@@ -102,15 +103,14 @@ def facts(incident: Incident, now_ns: int) -> Facts:
     return Facts(
         incident=incident,
         subject=subject,
-        host=shlex.quote(host),
+        host=_plain(host, "HOST"),
         gpu=gpu,
-        device=shlex.quote(device),
+        device=_plain(device, "DEVICE"),
         port=port,
         hosts=hosts,
-        hostlist=shlex.quote(fold(hosts)),
+        hostlist=shlex.quote(fold([name for name in hosts if _PLAIN.fullmatch(name)]) or "HOST"),
         host_regex=_pattern(shown),
         run=incident.run,
-        run_label=_label(incident.run),
         began=moment(incident.began_ns),
         noticed=moment(incident.noticed_ns),
         ended="" if incident.ended_ns is None else moment(incident.ended_ns),
@@ -151,13 +151,26 @@ def _templates() -> Environment:
         autoescape=False,
         finalize=_one_line,
     )
-    environment.filters.update(moment=moment, listed=listed, share=share, bans=_bans, quote=shlex.quote)
+    environment.filters.update(moment=moment, listed=listed, share=share, bans=_bans)
+    environment.filters.update(quote=shlex.quote, argument=_argument, label=_label)
     return environment
 
 
 def _one_line(value: object) -> object:
     """Names and notes come from others: a newline in one could pass for an instruction of ours."""
     return " ".join(value.split()) if isinstance(value, str) else value
+
+
+def _plain(name: str, placeholder: str) -> str:
+    """A host or a device as it stands in a command, within another host's too. What is not like a name could
+    be an option, or a list of others to the command that takes it: then the placeholder stands there.
+    """
+    return name if _PLAIN.fullmatch(name) else placeholder
+
+
+def _argument(text: str, placeholder: str) -> str:
+    """One word of a shell, whatever is in it. No quoting keeps a leading dash from being an option."""
+    return placeholder if text.startswith("-") else shlex.quote(text)
 
 
 def _bans(evidence: Evidence) -> str:

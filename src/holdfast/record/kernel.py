@@ -44,11 +44,32 @@ def parse_xid(text: str) -> Xid | None:
     )
 
 
-def parse_kmsg(record: str) -> tuple[float, str] | None:
-    """Seconds since boot, and the text, of a record of /dev/kmsg; None where it is no such record."""
+class KernelRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A record of /dev/kmsg. is_kernels: it has the kernel's facility, 0, which the kernel gives to nobody
+    else; what a program writes there has another.
+    """
+
+    uptime_s: float
+    text: str
+    is_kernels: bool
+
+
+def parse_kmsg(record: str) -> KernelRecord | None:
+    """None where it is no record of /dev/kmsg."""
     found = _KMSG.fullmatch(record)
+    if not found:
+        return None
     # A record goes on with lines of its own, ` SUBSYSTEM=...`, which are not its text.
-    return (int(found[1]) / 1e6, found[2].partition("\n")[0]) if found else None
+    return KernelRecord(
+        uptime_s=int(found[2]) / 1e6,
+        text=found[3].partition("\n")[0],
+        is_kernels=is_kernel_facility(found[1]),
+    )
+
+
+def is_kernel_facility(priority: str) -> bool:
+    """Of a priority as syslog and the kernel write it: the facility times 8, and the level."""
+    return int(priority) < 8
 
 
 def pci_address(text: str) -> str:
@@ -66,7 +87,7 @@ def pci_address(text: str) -> str:
 _PCI = re.compile(
     r"(?:PCI:)?(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?", re.IGNORECASE | re.ASCII
 )
-_KMSG = re.compile(rf"\d{{1,6}},\d{{1,20}},(\d{{1,{DIGITS_MAX}}}),[^;]*;(.*)", re.ASCII | re.DOTALL)
+_KMSG = re.compile(rf"(\d{{1,6}}),\d{{1,20}},(\d{{1,{DIGITS_MAX}}}),[^;]*;(.*)", re.ASCII | re.DOTALL)
 _XID = re.compile(
     r"\bXid \((?:PCI:)?([0-9a-fA-F:.]+)[^)]{0,64}\): (\d{1,9})(?:, (.*))?", re.ASCII | re.DOTALL
 )

@@ -1,7 +1,8 @@
 """What the kernel logs about the GPUs of this machine while a run goes on, as far as it may be read.
 
-/dev/kmsg is opened once, at its end, and read on without waiting whenever a worker has failed. Where it may
-not be read, and that often takes root, there is nothing: never an error, and no delay beyond `READ_S_MAX`.
+/dev/kmsg is opened once, at its end, and read on without waiting whenever a worker has failed. Only records
+of the kernel's own facility count: a program may have written the others. Where it may not be read, and that
+often takes root, there is nothing: never an error, and no delay beyond `READ_S_MAX`.
 """
 
 import contextlib
@@ -71,11 +72,10 @@ class KernelLog:
     def _read_on(self) -> None:
         due_s = time.monotonic() + READ_S_MAX
         while time.monotonic() < due_s and (record := self._next()):
-            for line in record.decode("utf-8", "replace").splitlines():
+            for line in record.decode("utf-8", "replace").split("\n"):
                 logged = parse_kmsg(line)
-                xid = parse_xid(logged[1]) if logged is not None else None
-                if logged is not None and xid is not None:
-                    self._kept.append(_Logged(at_s=logged[0], xid=xid))
+                if logged is not None and logged.is_kernels and (xid := parse_xid(logged.text)):
+                    self._kept.append(_Logged(at_s=logged.uptime_s, xid=xid))
 
     def _next(self) -> bytes:
         """One record, from /dev/kmsg; empty where there is none."""

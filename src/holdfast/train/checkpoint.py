@@ -14,8 +14,9 @@ import re
 import stat
 import struct
 import threading
+import time
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple, Protocol, Self, cast
 
@@ -39,6 +40,8 @@ there are ends that no failure rate tells of, such as a power cut, or a user's `
 """
 CLOSE_S_MAX = 60.0
 """How long a writer that is closed waits for what it has begun: storage that hangs holds up no end."""
+READ_PAUSES_S = (0.25, 0.5, 1.0, 2.0)
+"""Between attempts to read what is there and cannot be read: storage that stumbles is given this long."""
 LOOKS_MAX = 8
 """How often a directory is looked at again because what it showed was gone: a writer removes what is old."""
 
@@ -92,7 +95,9 @@ class Checkpoints(Protocol):
         """Keep the state for good, or raise. The tensors are the caller's again when this returns."""
 
     def newest(self) -> Loaded | None:
-        """The newest one that is sound; those passed over on the way are told of."""
+        """The newest one that is sound; damaged ones are passed over, and told of. None: nothing was ever
+        saved here. Raises `StoreError` where something is there that cannot be read, or nothing sound.
+        """
 
     def steps(self) -> list[int]:
         """Which there seem to be, oldest first."""
@@ -103,8 +108,12 @@ class Checkpoints(Protocol):
 _MAGIC = b"holdfast.ckpt\r\n\x1a"  # a transfer that mends line ends breaks it, and shows
 _VERSION = 1
 _HEADER = struct.Struct(">16sIQQ32s")  # magic, version, step, bytes of payload, SHA-256 of payload
-_WHOLE = re.compile(r"step-(\d{12,})\.checkpoint")
-_PART = re.compile(r"\.step-(\d{12,})\.[0-9a-f]{16}\.part")
+_WHOLE = re.compile(r"step-([0-9]{12}|[1-9][0-9]{12,})\.checkpoint")  # one name for each step
+_PART = re.compile(r"\.step-([0-9]{12,})\.[0-9a-f]{16}\.part")
+
+
+class _Gone(Exception):
+    """A checkpoint was removed while it was looked for."""
 
 
 class Unsound(Exception):
@@ -187,9 +196,10 @@ def _verify(file: io.BufferedRandom | io.BufferedReader, step: int | None) -> tu
 def _opened(path: Path) -> Iterator[io.BufferedReader]:
     # Nothing that somebody put here under the name of a checkpoint, such as a pipe, may block.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise Unsound("it is not a plain file")
     with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise Unsound("it is not a plain file")
         yield file
 
 
@@ -234,12 +244,20 @@ class DirectoryCheckpoints:
     are not looked at.
     """
 
-    def __init__(self, directory: Path | str, *, told: Told, keep: int = 2) -> None:
+    def __init__(
+        self,
+        directory: Path | str,
+        *,
+        told: Told,
+        keep: int = 2,
+        read_pauses_s: Sequence[float] = READ_PAUSES_S,
+    ) -> None:
         if keep < 1:
             raise InputError(f"keep={keep} keeps no checkpoint.", hint="Keep at least 1; 2 is the default.")
         self._directory = Path(directory)
         self._keep = keep
         self._told = told
+        self._read_pauses_s = tuple(read_pauses_s)
         self._refused: set[int] = set()
 
     @property
@@ -272,25 +290,47 @@ class DirectoryCheckpoints:
         return Saved(step=step, place=str(path), size_bytes=size_bytes, digest=digest)
 
     def newest(self) -> Loaded | None:
-        try:
-            self._tell_leftovers()
-            for _ in range(LOOKS_MAX):
-                with contextlib.suppress(FileNotFoundError):  # removed as old since we looked: look again
-                    return self._newest_now()
-        except OSError as error:  # the directory itself
-            self._told("failed", 0, self.place, _sentence(error))
-        return None
+        for pause_s in (*self._read_pauses_s, None):
+            try:
+                return self._newest_settled()
+            except OSError as error:
+                if pause_s is None:
+                    raise StoreError(
+                        f"Cannot read {error.filename or self.place}: {_why(error)}. What it holds is the "
+                        "state to go on from.",
+                        hint="Nothing was changed there. Make it readable and start the run again; to begin "
+                        "anew, give the run another name.",
+                    ) from error
+                time.sleep(pause_s)
+        raise AssertionError  # the last attempt returns or raises
+
+    def _newest_settled(self) -> Loaded | None:
+        self._tell_leftovers()
+        for _ in range(LOOKS_MAX - 1):
+            with contextlib.suppress(_Gone):  # removed as old since we looked: look again
+                return self._newest_now()
+        return self._newest_now()
 
     def _newest_now(self) -> Loaded | None:
-        for step in reversed(self.steps()):
+        """Only what is damaged is passed over: what cannot be read may be sound, and newer than the rest."""
+        found = self.steps()
+        for step in reversed(found):
             path = self.path(step)
             try:
                 return read(path, step)
-            except (OSError, Unsound) as error:
-                if isinstance(error, FileNotFoundError) and step not in self.steps():
-                    raise
+            except FileNotFoundError as error:
+                if step not in self.steps():
+                    raise _Gone from error
+                raise  # a link that leads nowhere, such as into a filesystem that is not mounted
+            except Unsound as error:
                 self._refused.add(step)
                 self._told("failed", step, str(path), _sentence(error))
+        if found:
+            raise StoreError(
+                f"Every checkpoint in {self.place} is damaged: `holdfast checkpoint list` says how.",
+                hint="Nothing was changed there. Put a sound one back, or give the run another name to begin "
+                "anew.",
+            )
         return None
 
     def _found(self, name: re.Pattern[str]) -> dict[Path, int]:
@@ -301,8 +341,11 @@ class DirectoryCheckpoints:
                 for path in self._directory.iterdir()
                 if (match := name.fullmatch(path.name))
             }
-        except FileNotFoundError:  # nothing was saved yet
-            return {}
+        except FileNotFoundError:
+            upwards = (self._directory, *self._directory.parents)
+            if any(path.is_symlink() and not path.exists() for path in upwards):
+                raise  # a link that leads nowhere is no proof that there is nothing
+            return {}  # nothing was saved yet
 
     def _tell_leftovers(self) -> None:
         for path, step in self._found(_PART).items():

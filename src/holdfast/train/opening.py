@@ -17,6 +17,8 @@ from holdfast.train.checkpoint import DirectoryCheckpoints, Loaded, Unsound, rea
 
 LIST_HINT = "`holdfast checkpoint list` shows the ones there are, and which are sound."
 
+ACCESS_HINT = "Grant this user read permission on the directory, and look whether its filesystem is mounted."
+
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """What a run had after a step.
@@ -62,10 +64,13 @@ def load_checkpoint(
     that is unsound is passed over with a warning, unless its step was asked for.
     """
     path = Path(path)
-    if not path.is_dir():
-        return _from([path], step, map_location)
-    kept = checkpoints_in(path)
-    steps = kept.steps()
+    try:
+        if not path.is_dir():
+            return _from([path], step, map_location)
+        kept = checkpoints_in(path)
+        steps = kept.steps()
+    except OSError as error:
+        raise InputError(f"Cannot read {path}: {error.strerror}.", hint=ACCESS_HINT) from None
     if not steps:
         raise InputError(
             f"There is no checkpoint in {kept.place}.", hint="A run keeps them where its --checkpoints says."

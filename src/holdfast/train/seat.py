@@ -258,6 +258,15 @@ class Seat:
         if found is None:
             return
         kept: dict[str, Any] = dict(found.state)
+        numbers = (*self._identity, "version")
+        missing = [name for name in (*numbers, "loss", "state") if name not in kept]
+        missing += [name for name in numbers if name in kept and type(kept[name]) is not int]
+        if missing:
+            raise InputError(
+                f"The checkpoint {found.place} has no {missing[0]} that can be used: this Holdfast did not "
+                "write it.",
+                hint="Put one back that the run wrote, or begin a run of another name.",
+            )
         for name, value in self._identity.items():
             if kept[name] != value:
                 raise InputError(

@@ -19,31 +19,28 @@ NOON_NS = int(NOON.timestamp()) * 10**9
 LATER_NS = NOON_NS + 10**9 * 3600
 
 FORMS = {
-    "bare": (XID_79, None, None, ""),
     "dmesg": (f"[   17.982092] {XID_79}", None, 17.982092, ""),
     "dmesg -r": (f"<3>[6085126.134786] {XID_79}", None, 6085126.134786, ""),
     "dmesg -x": (f"kern  :err   : [  12.500000] {XID_79}", None, 12.5, ""),
     "dmesg -T": (f"[Sun Feb 23 12:00:00 2025] {XID_79}", NOON_NS, None, ""),
     "dmesg iso": (f"2025-02-23T13:00:00,250000+01:00 {XID_79}", NOON_NS + 250_000_000, None, ""),
     "kmsg": (f"3,1234,17982092,-;{XID_79}\n SUBSYSTEM=pci\n DEVICE=+pci:0000:4e:00.0", None, 17.982092, ""),
-    "syslog": (f"Feb 23 12:00:00 n17 kernel: [   17.982092] {XID_79}", NOON_NS, 17.982092, "n17"),
-    "syslog with priority": (f"<11>Feb 23 12:00:00 n17 kernel: {XID_79}", NOON_NS, None, "n17"),
-    "rsyslog": (f"2025-02-23T12:00:00.5Z n17.lan kernel: {XID_79}", NOON_NS + 500_000_000, None, "n17.lan"),
-    "journalctl short-iso": (f"2025-02-23T14:00:00+0200 n17 kernel: {XID_79}", NOON_NS, None, "n17"),
+    "syslog": (f"<3>Feb 23 12:00:00 n17 kernel: [   17.982092] {XID_79}", NOON_NS, 17.982092, "n17"),
+    "syslog without uptime": (f"<4>Feb 23 12:00:00 n17 kernel: {XID_79}", NOON_NS, None, "n17"),
     "journalctl json": (
         f'{{"__REALTIME_TIMESTAMP":"{NOON_NS // 1000}","_HOSTNAME":"n17","MESSAGE":"{XID_79}",'
-        '"_SOURCE_MONOTONIC_TIMESTAMP":"17982092","PRIORITY":"3"}',
+        '"_SOURCE_MONOTONIC_TIMESTAMP":"17982092","_TRANSPORT":"kernel"}',
         NOON_NS,
         17.982092,
         "n17",
     ),
     "journalctl json bytes": (
-        f'{{"__REALTIME_TIMESTAMP":"{NOON_NS // 1000}","_HOSTNAME":"n17","MESSAGE":{list(XID_79.encode())}}}',
+        f'{{"__REALTIME_TIMESTAMP":"{NOON_NS // 1000}","_TRANSPORT":"kernel","_HOSTNAME":"n17",'
+        f'"MESSAGE":{list(XID_79.encode())}}}',
         NOON_NS,
         None,
         "n17",
     ),
-    "fabric manager": (f"[Feb 23 2025 12:00:00] [ERROR] [tid 12727] {XID_79}", NOON_NS, None, ""),
 }
 
 
@@ -172,6 +169,27 @@ def test_real_logs_are_read_whole(data: Path) -> None:
     }
     (switch,) = counts["fabricmanager-sxid.log"]
     assert (switch.code, switch.device, switch.fatal, switch.link) == (12028, "0000:86:00.0", False, 61)
+
+
+def test_the_fabric_managers_log_and_unit_are_read() -> None:
+    text = "detected NVSwitch fatal error 20034 on fid 0 on NVSwitch pci bus id 00000000:86:00.0 port 61"
+    dated = parse_line(f"[Feb 23 2025 12:00:00] [ERROR] [tid 12727] {text}")
+    unit = parse_line(f'{{"_SYSTEMD_UNIT":"nvidia-fabricmanager.service","MESSAGE":"{text}"}}')
+    assert (dated.source, dated.code, dated.at_ns) == ("sxid", 20034, NOON_NS)
+    assert (unit.source, unit.code) == ("sxid", 20034)
+
+
+@pytest.mark.parametrize(
+    ("line", "at_ns", "host"),
+    [
+        (f"2025-02-23T12:00:00.5Z n17.lan kernel: {XID_79}", NOON_NS + 500_000_000, "n17.lan"),
+        (f"2025-02-23T14:00:00+0200 n17 kernel: {XID_79}", NOON_NS, "n17"),
+    ],
+)
+def test_what_proves_nothing_is_read_and_does_not_count(line: str, at_ns: int, host: str) -> None:
+    event = parse_line(line)
+    assert (event.source, event.is_unproven) == ("other", True)
+    assert (event.message, event.at_ns, event.host) == (XID_79, at_ns, host)
 
 
 @pytest.mark.parametrize(

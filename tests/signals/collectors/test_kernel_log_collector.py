@@ -14,7 +14,7 @@ GPUS: dict[str, Labels] = {"0000:9b:00.0": {"gpu": "4", "UUID": "GPU-5", "hostna
 
 
 def line(xid: int, bus: str = "9b") -> str:
-    return f"NVRM: Xid (PCI:0000:{bus}:00): {xid}, pid=1, name=a, text\n"
+    return f"[  1.5] NVRM: Xid (PCI:0000:{bus}:00): {xid}, pid=1, name=a, text\n"
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from holdfast.cli.checkpoint.place import located
 from holdfast.cli.record import json_option
 from holdfast.cli.terminal import print_json, printable
 from holdfast.dashboard.wording import stamp
+from holdfast.record.errors import InputError
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,11 +28,13 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 def command(run_or_path: str, as_json: bool) -> None:
     """List the checkpoints of RUN_OR_PATH, the oldest first. Each is read, and its SHA-256 compared."""
     path = located(run_or_path)
-    from holdfast.train.opening import checkpoints_in
+    from holdfast.train.opening import ACCESS_HINT, checkpoints_in
 
-    directory = path if path.is_dir() else path.parent
-    kept = checkpoints_in(directory)
-    rows = [_row(step, kept.path(step)) for step in kept.steps()]
+    try:
+        kept = checkpoints_in(path if path.is_dir() else path.parent)
+        rows = [_row(step, kept.path(step)) for step in kept.steps()]
+    except OSError as error:
+        raise InputError(f"Cannot read {path}: {error.strerror}.", hint=ACCESS_HINT) from None
     if as_json:
         print_json(rows)
         return
@@ -53,7 +56,7 @@ def _row(step: int, path: Path) -> Row:
         verify(path, step)
     except (OSError, Unsound) as error:
         fault = str(error)
-    status = path.stat()
+    status = path.lstat()
     return Row(
         step=step, size_bytes=status.st_size, written_ns=status.st_mtime_ns, fault=fault, path=str(path)
     )

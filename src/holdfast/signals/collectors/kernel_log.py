@@ -4,6 +4,10 @@
 line that tells of no fault is an event of source `other`. Read are `dmesg` (seconds since boot, `-T`, `-r`,
 `--time-format iso`), `journalctl` (short, short-iso, json), `/dev/kmsg`, syslog of either kind, and the
 fabric manager's own log.
+
+A fault counts only where the form of its line proves who wrote it: the kernel's facility or transport, the
+form of `dmesg`, or that of the fabric manager's log. A tag proves nothing: any user can set it, with `logger
+-t kernel`. Continued lines are indented wherever messages may have several, so an indented line is nobody's.
 """
 
 import re
@@ -13,10 +17,19 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.record.kernel import DIGITS_MAX, LINE_BYTES_MAX, parse_kmsg, parse_xid, pci_address
+from holdfast.record.kernel import (
+    DIGITS_MAX,
+    LINE_BYTES_MAX,
+    is_kernel_facility,
+    parse_kmsg,
+    parse_xid,
+    pci_address,
+)
 
 FUTURE_MAX = timedelta(days=1)
 """How far ahead of us a clock may be before a date without a year is taken for one of the year before."""
+
+FABRIC_MANAGER_UNIT = "nvidia-fabricmanager.service"
 
 Source = Literal["xid", "sxid", "mlx5", "other"]
 Recovery = Literal["none", "reset-gpu", "reboot", "drain-p2p", "drain-and-reset", "unknown"]
@@ -37,6 +50,7 @@ class KernelEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     pid, process  who used the GPU
     link      the NVLink, where one is named
     recovery  of XID 154: what the driver says is to be done
+    is_unproven  of source `other`: it reads like a fault, and anybody may have written it
     """
 
     source: Source
@@ -52,12 +66,17 @@ class KernelEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     process: str = ""
     link: int | None = None
     recovery: Recovery | None = None
+    is_unproven: bool = False
+
+
+Writer = Literal["kernel", "fabric manager", "anybody"]
 
 
 class _Head(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands before the text of a line."""
+    """What stands before the text of a line. by: who has written it, as far as that is proven."""
 
     text: str
+    by: Writer = "anybody"
     at_ns: int | None = None
     uptime_s: float | None = None
     host: str = ""
@@ -72,9 +91,13 @@ def parse_line(line: str | bytes, *, now_ns: int | None = None, zone: tzinfo | N
     text = line[:LINE_BYTES_MAX]
     if isinstance(text, bytes):
         text = text.decode("utf-8", "replace")
-    head = _head(text.strip("\r\n\x00 ").replace("\x00", "\ufffd"), _Reckoning(now_ns=now_ns, zone=zone))
-    event = _xid(head) or _sxid(head) or _fabric_manager(head) or _mlx5(head)
-    return event or _event(head, source="other")
+    head = _head(text.rstrip("\r\n\x00 ").replace("\x00", "\ufffd"), _Reckoning(now_ns=now_ns, zone=zone))
+    event = _fabric_manager(head)
+    if head.by != "fabric manager":
+        event = event or _xid(head) or _sxid(head) or _mlx5(head)
+    if event is not None and head.by != "anybody":
+        return event
+    return msgspec.structs.replace(_event(head, source="other"), is_unproven=event is not None)
 
 
 # Heads: each form has one pattern and one reader, and the first that fits is used.
@@ -90,7 +113,7 @@ class _Reckoning(msgspec.Struct, frozen=True, kw_only=True):
 _Reader = Callable[["re.Match[str]", _Reckoning], _Head]
 
 _UPTIME = re.compile(
-    r"(?:<\d{1,3}>)?(?:kern\s*:\w+\s*: )?\[\s*(\d{1,12}\.\d{1,9})\] ?(.*)", re.ASCII | re.DOTALL
+    r"(?:<(\d{1,3})>|kern\s*:\w+\s*: )?\[\s*(\d{1,12}\.\d{1,9})\] ?(.*)", re.ASCII | re.DOTALL
 )
 _CTIME = re.compile(
     r"\[[A-Z][a-z]{2} ([A-Z][a-z]{2}) {1,2}(\d{1,2}) (\d\d:\d\d:\d\d) (\d{4})\] ?(.*)", re.ASCII | re.DOTALL
@@ -100,12 +123,12 @@ _FABRIC = re.compile(
     re.ASCII | re.DOTALL,
 )
 _ISO = re.compile(
-    r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)? (.*)", re.ASCII | re.DOTALL
+    r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)(?:([.,])(\d{1,9}))?(Z|[+-]\d\d:?\d\d)? (.*)", re.ASCII | re.DOTALL
 )
 _SYSLOG = re.compile(
-    r"(?:<\d{1,3}>)?([A-Z][a-z]{2}) {1,2}(\d{1,2}) (\d\d:\d\d:\d\d)(?:\.\d+)? (.*)", re.ASCII | re.DOTALL
+    r"(?:<(\d{1,3})>)?([A-Z][a-z]{2}) {1,2}(\d{1,2}) (\d\d:\d\d:\d\d)(?:\.\d+)? (.*)", re.ASCII | re.DOTALL
 )
-_TAGGED = re.compile(r"([\w.:-]{1,255}) [\w./-]{1,64}(?:\[\d{1,9}\])?: (.*)", re.ASCII | re.DOTALL)
+_TAGGED = re.compile(r"([\w.:-]{1,255}) ([\w./-]{1,64}(?:\[\d{1,9}\])?): (.*)", re.ASCII | re.DOTALL)
 """A host and a program before the text: `n17 kernel: `."""
 
 
@@ -113,8 +136,8 @@ def _head(line: str, reckoning: _Reckoning) -> _Head:
     if line.startswith("{"):
         return _journal_head(line)
     if record := parse_kmsg(line):
-        uptime_s, text = record
-        return _Head(text=text, uptime_s=uptime_s)
+        by: Writer = "kernel" if record.is_kernels else "anybody"
+        return _Head(text=record.text, uptime_s=record.uptime_s, by=by)
     for pattern, read in _HEADS:
         if found := pattern.fullmatch(line):
             return read(found, reckoning)
@@ -122,21 +145,22 @@ def _head(line: str, reckoning: _Reckoning) -> _Head:
 
 
 def _uptime_head(found: "re.Match[str]", reckoning: _Reckoning) -> _Head:
-    return _Head(text=found[2], uptime_s=float(found[1]))
+    by: Writer = "kernel" if is_kernel_facility(found[1] or "0") else "anybody"
+    return _Head(text=found[3], uptime_s=float(found[2]), by=by)
 
 
 def _ctime_head(found: "re.Match[str]", reckoning: _Reckoning) -> _Head:
     month, day, clock, year, text = found.groups()
-    return _Head(text=text, at_ns=_date_ns(f"{year} {month} {day} {clock}", reckoning))
+    return _Head(text=text, at_ns=_date_ns(f"{year} {month} {day} {clock}", reckoning), by="kernel")
 
 
 def _fabric_head(found: "re.Match[str]", reckoning: _Reckoning) -> _Head:
     month, day, year, clock, text = found.groups()
-    return _Head(text=text, at_ns=_date_ns(f"{year} {month} {day} {clock}", reckoning))
+    return _Head(text=text, at_ns=_date_ns(f"{year} {month} {day} {clock}", reckoning), by="fabric manager")
 
 
 def _iso_head(found: "re.Match[str]", reckoning: _Reckoning) -> _Head:
-    second, fraction, zone, rest = found.groups()
+    second, point, fraction, zone, rest = found.groups()
     at_ns = _moment_ns(
         lambda: (
             datetime.fromisoformat(second + zone)
@@ -146,12 +170,14 @@ def _iso_head(found: "re.Match[str]", reckoning: _Reckoning) -> _Head:
     )
     if at_ns is not None:
         at_ns += int((fraction or "").ljust(9, "0"))
+    if point == ",":  # as dmesg writes it, and nobody else
+        return _Head(text=rest, at_ns=at_ns, by="kernel")
     return _tagged(rest, at_ns)
 
 
 def _syslog_head(found: "re.Match[str]", reckoning: _Reckoning) -> _Head:
-    month, day, clock, rest = found.groups()
-    return _tagged(rest, _yearless_ns(f"{month} {day} {clock}", reckoning))
+    priority, month, day, clock, rest = found.groups()
+    return _tagged(rest, _yearless_ns(f"{month} {day} {clock}", reckoning), priority)
 
 
 _HEADS: tuple[tuple["re.Pattern[str]", _Reader], ...] = (
@@ -163,19 +189,27 @@ _HEADS: tuple[tuple["re.Pattern[str]", _Reader], ...] = (
 )
 
 
-def _tagged(rest: str, at_ns: int | None) -> _Head:
-    """What stands behind a date: host and program, and sometimes the uptime as well."""
+def _tagged(rest: str, at_ns: int | None, priority: str | None = None) -> _Head:
+    """What stands behind a date: host and program, and sometimes the uptime as well. It is the kernel's where
+    both say so, the tag and the facility, which daemons let no program but the kernel use.
+    """
     tagged = _TAGGED.fullmatch(rest)
-    host, text = (tagged[1], tagged[2]) if tagged else ("", rest)
+    host, tag, text = tagged.groups() if tagged else ("", "", rest)
+    is_kernels = tag == "kernel" and priority is not None and is_kernel_facility(priority)
+    by: Writer = "kernel" if is_kernels else "anybody"
     within = _UPTIME.fullmatch(text)
     if within:
-        return _Head(text=within[2], at_ns=at_ns, uptime_s=float(within[1]), host=host)
-    return _Head(text=text, at_ns=at_ns, host=host)
+        return _Head(text=within[3], at_ns=at_ns, uptime_s=float(within[2]), host=host, by=by)
+    return _Head(text=text, at_ns=at_ns, host=host, by=by)
 
 
 class _JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Of `journalctl -o json`. A message that is no text comes as a list of its bytes."""
+    """Of `journalctl -o json`. A message that is no text comes as a list of its bytes. What begins with `_`
+    is journald's own word: nobody who logs can set it.
+    """
 
+    transport: str = msgspec.field(name="_TRANSPORT", default="")
+    unit: str = msgspec.field(name="_SYSTEMD_UNIT", default="")
     message: str | list[int] | None = msgspec.field(name="MESSAGE", default=None)
     host: str = msgspec.field(name="_HOSTNAME", default="")
     realtime_us: str = msgspec.field(name="__REALTIME_TIMESTAMP", default="")
@@ -200,7 +234,14 @@ def _journal_head(line: str) -> _Head:
         at_ns=at_us * 1000 if at_us else None,
         uptime_s=None if uptime_us is None else uptime_us / 1e6,
         host=entry.host,
+        by=_journal_writer(entry),
     )
+
+
+def _journal_writer(entry: _JournalEntry) -> Writer:
+    if entry.transport == "kernel":
+        return "kernel"
+    return "fabric manager" if entry.unit == FABRIC_MANAGER_UNIT else "anybody"
 
 
 def _whole(digits: str) -> int | None:

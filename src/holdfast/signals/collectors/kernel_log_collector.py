@@ -31,6 +31,7 @@ class KernelLogCollector:
     host      whose log it is, where a line does not say
     gpus      what labels a GPU has, by PCI address; asked at each look, as it may be known only later
     whole     read to the end and count everything, not only what is recent
+    unproven  how many lines read like faults and were left out, because anybody may have written them
     """
 
     name = "kernel log"
@@ -54,6 +55,7 @@ class KernelLogCollector:
         self._recent: deque[tuple[int, _Series]] = deque(maxlen=COUNTED_MAX)
         self._series: dict[_Series, None] = {}
         self._events: deque[KernelEvent] = deque(maxlen=EVENTS_MAX)
+        self.unproven = 0
 
     def collect(self) -> list[Reading]:
         now_ns = self._clock.now_ns()
@@ -74,6 +76,7 @@ class KernelLogCollector:
         zone = UTC if self._whole else None
         for line in lines:
             event = parse_line(line, now_ns=now_ns, zone=zone)
+            self.unproven += event.is_unproven
             if event.source == "other":
                 continue
             event = self._placed(event)

@@ -1,0 +1,193 @@
+"""Attacks on the place where checkpoints are kept: whatever makes it unreadable must not restart training.
+
+Only a directory that does not exist, or has no checkpoint in it, is empty. Some of this fails for root too;
+the rest is tried as another user.
+"""
+
+import os
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+import torch
+
+from holdfast.record.errors import InputError, StoreError
+from holdfast.train.checkpoint import DirectoryCheckpoints
+from holdfast.train.opening import load_checkpoint
+
+AWAIT_S = 120
+NOBODY = 65534
+SCRIPT = """
+import torch
+import holdfast.train as hf
+
+with hf.join() as run:
+    model = torch.nn.Linear(2, 1)
+    state = run.protect(model, torch.optim.SGD(model.parameters(), lr=0.1), lanes=2, seed=1)
+    for step in state.steps(3):
+        print("step", step.number, flush=True)
+        for lane in step.lanes:
+            lane.backward(model(torch.ones(4, 2)).square().mean())
+        step.commit()
+"""
+
+
+def deaf(*_: object, **__: object) -> None:
+    pass
+
+
+def kept_in(directory: Path) -> DirectoryCheckpoints:
+    return DirectoryCheckpoints(directory, told=deaf, read_pauses_s=(0.0, 0.0))
+
+
+def as_nobody(check: Callable[[], None]) -> None:
+    """In a child that is not root, whom modes mean nothing to."""
+    if os.getuid() != 0:
+        check()
+        return
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            check()
+        except BaseException as error:
+            os.write(2, repr(error).encode())
+            os._exit(1)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """Holds checkpoints of steps 1 and 2, where another user can come."""
+    with TemporaryDirectory() as parent:
+        Path(parent).chmod(0o755)
+        directory = Path(parent) / "kept"
+        checkpoints = kept_in(directory)
+        for step in (1, 2):
+            checkpoints.save(step, {"step": step, "weights": torch.full((3,), step)})
+        yield directory
+        directory.chmod(0o755)
+
+
+def refused(directory: Path) -> None:
+    with pytest.raises(StoreError, match=r"Cannot read .* the state to go on from"):
+        kept_in(directory).newest()
+
+
+def test_a_directory_without_permission_is_not_empty(place: Path) -> None:
+    place.chmod(0)
+    as_nobody(lambda: refused(place))
+
+
+def test_a_parent_without_permission_does_not_make_it_empty(place: Path) -> None:
+    place.parent.chmod(0)
+    try:
+        as_nobody(lambda: refused(place))
+    finally:
+        place.parent.chmod(0o755)
+
+
+def test_a_newest_file_without_permission_does_not_send_the_run_back(place: Path) -> None:
+    (place / "step-000000000002.checkpoint").chmod(0)
+    as_nobody(lambda: refused(place))
+
+
+def test_a_newest_file_with_input_errors_does_not_send_the_run_back(place: Path) -> None:
+    broken = place / "step-000000000002.checkpoint"
+    broken.unlink()
+    broken.symlink_to("/proc/self/mem")  # a plain file whose first bytes give EIO
+    refused(place)
+
+
+def test_a_newest_file_whose_filesystem_is_gone_does_not_send_the_run_back(place: Path) -> None:
+    broken = place / "step-000000000002.checkpoint"
+    broken.unlink()
+    broken.symlink_to(place / "unmounted" / "step")
+    refused(place)
+
+
+def test_a_link_to_a_filesystem_that_is_gone_is_not_empty(tmp_path: Path) -> None:
+    (tmp_path / "scratch").symlink_to(tmp_path / "unmounted")
+    refused(tmp_path / "scratch")
+    refused(tmp_path / "scratch" / "run" / "checkpoints")
+    assert kept_in(tmp_path / "new" / "run" / "checkpoints").newest() is None
+
+
+def test_a_file_or_a_loop_in_place_of_the_directory_is_not_empty(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    refused(tmp_path / "file")
+    refused(tmp_path / "loop")
+    os.mkfifo(tmp_path / "pipe")
+    refused(tmp_path / "pipe")
+
+
+def test_storage_that_comes_back_in_time_is_read(place: Path) -> None:
+    away = place.with_name("away")
+    place.rename(away)
+    place.symlink_to(away / "nowhere")
+
+    def mount() -> None:
+        place.unlink()
+        away.rename(place)
+
+    mending = threading.Timer(0.2, mount)
+    mending.start()
+    loaded = DirectoryCheckpoints(place, told=deaf, read_pauses_s=[0.1] * 100).newest()
+    mending.join()
+    assert loaded is not None
+    assert loaded.step == 2
+
+
+def test_a_directory_in_which_nothing_is_sound_is_not_empty(place: Path) -> None:
+    for path in place.iterdir():
+        path.write_bytes(b"torn")
+    with pytest.raises(StoreError, match=r"Every checkpoint in .* is damaged"):
+        kept_in(place).newest()
+    assert len(list(place.iterdir())) == 2
+
+
+def test_opening_what_cannot_be_read_is_a_sentence(place: Path) -> None:
+    def opened() -> None:
+        with pytest.raises(InputError, match="Cannot read"):
+            load_checkpoint(place)
+
+    place.chmod(0)
+    as_nobody(opened)
+
+
+def test_a_run_ends_with_a_sentence_rather_than_begin_again(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    (tmp_path / "kept").symlink_to(tmp_path / "unmounted")
+    environment = {**os.environ, "HOLDFAST_CHECKPOINTS": str(tmp_path / "kept"), "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(
+        [sys.executable, str(script)],
+        env=environment | {"HOLDFAST_HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+        timeout=AWAIT_S,
+    )
+    assert ended.returncode == 2, ended
+    assert ended.stdout == ""
+    assert ended.stderr.startswith(f"holdfast: Cannot read {tmp_path / 'kept'}: No such file or directory.")
+    assert "hint: " in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_checkpoint_that_says_another_length_is_not_read_into_memory(place: Path) -> None:
+    payload = b"x" * 100
+    header = struct.pack(">16sIQQ32s", b"holdfast.ckpt\r\n\x1a", 1, 3, 1 << 62, sha256(payload).digest())
+    (place / "step-000000000003.checkpoint").write_bytes(header + payload)
+    loaded = kept_in(place).newest()
+    assert loaded is not None
+    assert loaded.step == 2
