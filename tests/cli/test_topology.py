@@ -172,9 +172,9 @@ def test_the_example_passes_the_check_and_the_schema_is_printed(holdfast: Holdfa
         (
             "nodes:\n  n1:",
             ["show", "--prometheus", "http://[::1"],
-            "is no URL of a Prometheus.",
+            "Invalid Prometheus URL.",
         ),
-        ("nodes:\n  n1:", ["show", "--redfish", "http://[::1"], "This is no URL of a Redfish service."),
+        ("nodes:\n  n1:", ["show", "--redfish", "http://[::1"], "Invalid --redfish URL."),
         (
             "nodes:\n  n1:",
             ["show", "--redfish", "http://127.0.0.1:9"],

@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from holdfast.cli.watch_metrics import Exporter, WatchMetrics
+from holdfast.cli.metrics_page import serving_metrics
+from holdfast.cli.watch_metrics import WatchMetrics
 from holdfast.cli.watching import Looked, Watch, go_on
 from holdfast.diagnose.assess import Assessment
 from holdfast.diagnose.incident import Incident
@@ -163,11 +164,12 @@ def test_metrics_follow_the_incidents_and_leave_with_them(incident: Incident) ->
 def test_metrics_are_served_as_prometheus_reads_them(incident: Incident, unused_port: int) -> None:
     watch, _, metrics = watched(Script((incident,)), [])
     watch.turn(incident.began_ns + 40 * S)
-    with Exporter(metrics, f"127.0.0.1:{unused_port}"):
+    with serving_metrics(f"127.0.0.1:{unused_port}", metrics.registry):
         with urllib.request.urlopen(f"http://127.0.0.1:{unused_port}/metrics", timeout=5) as answer:
             families = list(text_string_to_metric_families(answer.read().decode()))
-        with pytest.raises(InputError, match="cannot be served"):
-            Exporter(metrics, f"127.0.0.1:{unused_port}")
+        again = serving_metrics(f"127.0.0.1:{unused_port}", metrics.registry)
+        with pytest.raises(InputError, match="cannot be served"), again:
+            pass
     names = {family.name for family in families}
     assert {"holdfast_incident_open", "holdfast_watch_evaluation_seconds", "holdfast_watch_info"} <= names
     assert all(family.documentation for family in families)
@@ -176,8 +178,9 @@ def test_metrics_are_served_as_prometheus_reads_them(incident: Incident, unused_
 
 @pytest.mark.parametrize("address", ["9464", "host:", "host:99999", "host:port", ""])
 def test_an_address_that_is_none_is_refused(address: str) -> None:
-    with pytest.raises(InputError, match="is no address"):
-        Exporter(WatchMetrics(), address)
+    served = serving_metrics(address, WatchMetrics().registry)
+    with pytest.raises(InputError, match="is not in the form HOST:PORT"), served:
+        pass
 
 
 def test_turns_that_were_missed_are_not_made_up_for() -> None:

@@ -135,5 +135,5 @@ def test_who_may_ask_prometheus_is_not_told_to_whom_the_alert_goes(receiver: Any
 
 @pytest.mark.parametrize("url", ["", "alertmanager:9093", "ftp://host", "http://", "http://host:port"])
 def test_a_url_that_is_none_is_refused(url: str) -> None:
-    with pytest.raises(InputError, match="URL of the Alertmanager"):
+    with pytest.raises(InputError, match="Invalid Alertmanager URL"):
         Alertmanager(url)

@@ -10,7 +10,9 @@ import httpx
 import numpy as np
 import pytest
 
-from holdfast.signals.prometheus import Access, Prometheus
+from holdfast.record.errors import InputError
+from holdfast.signals.http_client import Access
+from holdfast.signals.prometheus import Prometheus
 from holdfast.signals.quality import inspect
 from holdfast.signals.rates import per_second
 from holdfast.signals.reading import Reading
@@ -201,7 +203,7 @@ def test_a_server_that_is_too_slow_is_said_to_be() -> None:
         waiting.wait(2)
         return 200, EMPTY
 
-    with answering(never) as (url, _), Prometheus(url, access=Access(timeout_s=0.05)) as source:
+    with answering(never) as (url, _), Prometheus(url, timeout_s=0.05) as source:
         with pytest.raises(SourceError, match="did not answer in time"):
             source.frame(METRIC, WINDOW_NS)
         waiting.set()
@@ -224,5 +226,5 @@ def test_it_is_told_who_asks(access: Access, header: str, value: str) -> None:
 
 
 def test_an_address_without_a_scheme_is_refused() -> None:
-    with pytest.raises(SourceError, match="no URL of a Prometheus"):
+    with pytest.raises(InputError, match="Invalid Prometheus URL"):
         Prometheus("prometheus:9090")

@@ -1,13 +1,11 @@
 """`holdfast collect`: one process for a node or a site that reads what exporters do not give."""
 
 import os
-import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any, get_args
 
 import click
@@ -17,6 +15,7 @@ from holdfast.cli.collect_faults import FaultRecord, Names
 from holdfast.cli.collect_outlets import Collected, Outlet, printing, recording, serving, storing, tell
 from holdfast.cli.collect_services import redfish_service
 from holdfast.cli.durations import some_seconds
+from holdfast.cli.ending import Ending, interrupt, on_signal
 from holdfast.cli.record import home, json_option, store_option
 from holdfast.cli.signal_sources import SIGNALS_DIRECTORY
 from holdfast.cli.xid_policy import load_xids
@@ -149,44 +148,35 @@ def command(**flags: Any) -> int:
         raise InputError("--keep is about stored readings.", hint="Store them with --signals.")
     with ExitStack() as stack:
         sources = _Sources(given, SystemClock())
-        for collector in sources.all:
-            stack.callback(collector.close)
-        outlets = [stack.enter_context(outlet) for outlet in _outlets(given, sources.names)]
         rounds = Rounds(sources.all, tell)
+        stack.callback(rounds.close)
+        outlets = [stack.enter_context(outlet) for outlet in _outlets(given, sources.names)]
         if given.once:
             outcomes = rounds.play(None)
             _hand_out(sources.collected(outcomes), outlets)
             return 2 if all(outcome.readings is None for outcome in outcomes) else 0
         # Whoever is asked to end logs out of what it has logged in to.
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        ending = Ending()
+        stack.enter_context(on_signal(ending, interrupt))
         while True:
             begun_s = time.monotonic()
-            _hand_out(sources.collected(rounds.play(given.every_s)), outlets)
+            collected = sources.collected(rounds.play(given.every_s))
+            with _uninterrupted(ending):
+                _hand_out(collected, outlets)
             time.sleep(max(0.0, begun_s + given.every_s - time.monotonic()))
 
 
 def _hand_out(collected: Collected, outlets: list[Outlet]) -> None:
-    with _uninterrupted():
-        for outlet in outlets:
-            outlet(collected)
+    for outlet in outlets:
+        outlet(collected)
 
 
 @contextmanager
-def _uninterrupted() -> Iterator[None]:
+def _uninterrupted(ending: Ending) -> Iterator[None]:
     """An interrupt waits until what was begun is done: a database would make an error of its own of it."""
-    asked = False
-
-    def remember(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        asked = True
-
-    before = {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with on_signal(ending, lambda: None):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    if asked:
+    if ending.asked.is_set():
         raise KeyboardInterrupt
 
 
@@ -197,7 +187,7 @@ def _outlets(given: _Flags, names: Callable[[], Names]) -> Iterator[AbstractCont
     if given.signals is not None:
         yield storing(_signals_directory(given.signals), step_s=given.every_s, keep_s=given.keep_s)
     if given.listen is not None:
-        yield serving(given.listen)
+        yield serving(given.listen, every_s=given.every_s)
     kept = given.record or given.signals is not None or given.listen is not None
     if given.once or not kept:
         yield printing(as_json=given.as_json, once=given.once)

@@ -13,14 +13,15 @@ import msgspec
 
 from holdfast.cli.collect_faults import FaultRecord, Names
 from holdfast.cli.terminal import print_json, printable
-from holdfast.record.errors import HoldfastError, InputError, complaint
+from holdfast.record.errors import HoldfastError, complaint
 from holdfast.signals.collectors.kernel_log import KernelEvent
 from holdfast.signals.collectors.redfish import CoolingLink, is_facility_water
 from holdfast.signals.collectors.rounds import Outcome
 from holdfast.signals.collectors.slurm import SlurmView
 from holdfast.signals.reading import Reading
 
-PORT_MAX = 65_535
+FRESH_ROUNDS = 3
+"""So many rounds long a collector's last readings are served while it is at work on the next ones."""
 
 
 class Collected(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,43 +85,20 @@ def storing(path: Path, *, step_s: float, keep_s: float | None) -> Iterator[Outl
 
 
 @contextmanager
-def serving(address: str) -> Iterator[Outlet]:
-    """Readings for Prometheus, at http://HOST:PORT/metrics."""
-    from prometheus_client import CollectorRegistry, start_http_server
-
+def serving(address: str, *, every_s: float) -> Iterator[Outlet]:
+    """Readings for Prometheus, at http://HOST:PORT/metrics. every_s: how often they come."""
+    from holdfast.cli.metrics_page import serving_metrics
     from holdfast.signals.collectors.exposition import Exposition
 
-    host, port = _host_and_port(address)
-    exposition = Exposition()
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(exposition)
-    try:
-        server, thread = start_http_server(port, addr=host, registry=registry)
-    except (OSError, UnicodeError) as error:  # the latter for a host that is no name
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(
-            f"Nobody can listen at {address}: {reason}.", hint="Is the host this one, and the port free?"
-        ) from None
-    click.echo(f"holdfast: Serving the readings at http://{host}:{server.server_port}/metrics", err=True)
+    exposition = Exposition(fresh_s=FRESH_ROUNDS * every_s)
 
     def outlet(collected: Collected) -> None:
         for outcome in collected.outcomes:
             exposition.put(outcome.collector, outcome.readings)
 
-    try:
+    with serving_metrics(address, exposition) as url:
+        click.echo(f"holdfast: Serving the readings at {url}", err=True)
         yield outlet
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-def _host_and_port(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    number = int(port) if port.isascii() and port.isdigit() else PORT_MAX + 1
-    if not host or number > PORT_MAX:
-        raise InputError(f"{address!r} is no address to listen at.", hint="Write 127.0.0.1:9470.")
-    return host.strip("[]"), number
 
 
 @contextmanager

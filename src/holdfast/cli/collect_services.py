@@ -1,14 +1,9 @@
 """How the verbs are told of a Redfish service: `cdu-0000=https://10.0.0.7`, or the URL alone."""
 
 import os
-import re
 
-import httpx
-
-from holdfast.record.errors import InputError
 from holdfast.signals.collectors.redfish_service import Service
-
-_HOST = re.compile(r"[\w.:-]+")
+from holdfast.signals.http_client import checked
 
 
 def redfish_service(
@@ -18,14 +13,7 @@ def redfish_service(
     name, separator, url = text.partition("=")
     if not separator or "/" in name:
         name, url = "", text
-    try:
-        address = httpx.URL(url)
-    except httpx.InvalidURL:
-        address = httpx.URL("")
-    if address.scheme not in ("http", "https") or not _HOST.fullmatch(address.host):
-        raise InputError(
-            "--redfish: This is no URL of a Redfish service.", hint="Write https://HOST or NAME=https://HOST."
-        )
+    address = checked(url, what="--redfish", hint="Write https://HOST or NAME=https://HOST.")
     return Service(
         url=str(address.copy_with(userinfo=b"")),
         name=name,

@@ -14,7 +14,7 @@ from holdfast.cli.durations import window_seconds
 from holdfast.cli.incident_text import Answer, known_runs, show
 from holdfast.cli.moments import past_moment_ns
 from holdfast.cli.prices import load_prices, prices_option
-from holdfast.cli.record import find_run, home, json_option, open_record, store_option
+from holdfast.cli.record import find_run, home, json_option, open_record, shown_store, store_option
 from holdfast.cli.signal_sources import STEP_KEY, open_signals, runs_in, signals_options
 from holdfast.cli.terminal import print_json
 from holdfast.cli.topology_sources import known_topology, remark_on_topology, topology_option
@@ -164,18 +164,18 @@ def _refuse(run: str, seen: Collection[str], recorded: Collection[str]) -> NoRet
 
 def _again(given: _Flags, run: str) -> tuple[str, ...]:
     """The command that was given, with --record; what the environment says it will say again."""
-    from holdfast.signals.prometheus import without_password
+    from holdfast.signals.prometheus import place
 
     context = click.get_current_context()
     values = {
         "at_ns": None if given.at_ns is None else stamp(given.at_ns).replace(" ", "T"),
         "window_s": f"{given.window_s:g}s",
         "step": f"{context.meta[STEP_KEY]:g}s",
-        "prometheus_url": without_password(given.prometheus_url or ""),
+        "prometheus_url": given.prometheus_url and place(given.prometheus_url),
         "signals_path": given.signals_path,
         "topology_path": given.topology_path,
         "prices_path": given.prices_path,
-        "store_url": without_password(given.store_url or ""),
+        "store_url": shown_store(given.store_url or ""),
     }
     options = {parameter.name: parameter.opts[0] for parameter in context.command.params}
     typed = [

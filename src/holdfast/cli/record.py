@@ -45,6 +45,15 @@ def json_option(verb: Verb) -> Verb:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(verb)
 
 
+def shown_store(url: str) -> str:
+    """The store as it was named, without what may be a password: the user and the query of a URL."""
+    scheme, mark, rest = url.partition("://")
+    if not mark:
+        return url
+    place, slash, path = rest.partition("?")[0].partition("/")
+    return f"{scheme}{mark}{place.rpartition('@')[2]}{slash}{path}"
+
+
 def recorded_name(context: click.Context, parameter: click.Parameter, name: Names) -> Names:
     """The callback of a parameter that takes names of the record, one or several: those are UTF-8."""
     names: Sequence[str] = [name] if isinstance(name, str) else name or ()

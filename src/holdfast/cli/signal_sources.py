@@ -14,7 +14,7 @@ from holdfast.cli.record import home
 from holdfast.record.errors import InputError
 
 if TYPE_CHECKING:
-    from holdfast.signals.prometheus import Access
+    from holdfast.signals.http_client import Access
     from holdfast.signals.source import Source
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
@@ -62,7 +62,7 @@ def _keep_step(context: click.Context, _parameter: click.Parameter, step_s: floa
 
 def prometheus_access() -> "Access":
     """How to be let in, from the environment: on a command line everybody could read it."""
-    from holdfast.signals.prometheus import Access
+    from holdfast.signals.http_client import Access
 
     return Access(
         bearer=os.environ.get("HOLDFAST_PROMETHEUS_TOKEN", ""),

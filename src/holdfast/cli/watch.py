@@ -1,11 +1,8 @@
 """`holdfast watch`: looks at runs and what is beneath them again and again, and tells of each incident."""
 
-import signal
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
@@ -14,14 +11,16 @@ import msgspec
 from holdfast.cli import diagnosed
 from holdfast.cli.assessing import References, Setting, ends_ns, look, recent_runs
 from holdfast.cli.durations import some_seconds, window_seconds
+from holdfast.cli.ending import Ending, interrupt, on_signal
 from holdfast.cli.incident_text import change_line, known_runs
+from holdfast.cli.metrics_page import serving_metrics
 from holdfast.cli.moments import past_moment_ns
 from holdfast.cli.prices import load_prices, prices_option
 from holdfast.cli.record import HomeJournal, home, json_option, open_record, recorded_name, store_option
 from holdfast.cli.signal_sources import open_signals, runs_in, signals_options
 from holdfast.cli.terminal import printable
 from holdfast.cli.topology_sources import known_topology, remark_on_topology, topology_option
-from holdfast.cli.watch_metrics import Exporter, WatchMetrics
+from holdfast.cli.watch_metrics import WatchMetrics
 from holdfast.cli.watching import Looked, Outlet, Watch, go_on
 from holdfast.diagnose.alertmanager import Alertmanager
 from holdfast.diagnose.alerts import alert
@@ -87,7 +86,7 @@ def command(**flags: Any) -> int:
     """Watch RUNs (all that are live unless named): print, record and send a message for each incident.
 
     One message when an incident opens, when its cause or owner changes, when it becomes graver, when its cost
-    has doubled and when it is over. Ends with an interrupt or SIGTERM.
+    has doubled and when it is over. An interrupt or SIGTERM ends it, within 20 seconds whatever servers do.
     """
     given = msgspec.convert(flags, _Flags)
     clock = SystemClock()
@@ -96,7 +95,7 @@ def command(**flags: Any) -> int:
         source = stack.enter_context(open_signals(given.prometheus_url, given.signals_path))
         metrics = WatchMetrics()
         if given.listen is not None:
-            stack.enter_context(Exporter(metrics, given.listen))
+            stack.enter_context(serving_metrics(given.listen, metrics.registry))
         at_ns = clock.now_ns() if given.at_ns is None else given.at_ns
         is_only_look = given.once or given.at_ns is not None
         looking = _Looking(given, store, source, clock)
@@ -106,9 +105,20 @@ def command(**flags: Any) -> int:
         if is_only_look:
             return _look_once(looking, book, outlets, metrics, at_ns)
         watch = Watch(looking, book, outlets, metrics, _say)
-        with _until_told_to_stop() as stop:
-            go_on(lambda: watch.turn(clock.now_ns()), given.every_s, stop)
+        _watch_on(watch, given.every_s, clock)
     return 0
+
+
+def _watch_on(watch: Watch, every_s: float, clock: Clock) -> None:
+    """Until told to stop. A look is given up then: a server may take its time. What was found is told."""
+    ending = Ending()
+
+    def leave_look() -> None:
+        if watch.is_looking:
+            interrupt()
+
+    with suppress(KeyboardInterrupt), on_signal(ending, leave_look):
+        go_on(lambda: watch.turn(clock.now_ns()), every_s, ending.asked)
 
 
 def _look_once(
@@ -176,17 +186,24 @@ class _Looking:
 
 
 def _outlets(given: _Flags, stack: ExitStack, clock: Clock) -> list[Outlet]:
-    outlets: list[Outlet] = [
-        _Terminal(given.as_json),
-        _Record(stack.enter_context(Recorder(home() / JOURNAL_DIRECTORY, clock=clock))),
-    ]
-    outlets += [_Webhook(stack.enter_context(Webhook(url, tell=_say))) for url in given.webhook_urls]
-    for url in given.alertmanager_urls:
-        channel = Alertmanager(
-            url, generator=given.prometheus_url or "", every_s=given.every_s, clock=clock, tell=_say
+    recorder = stack.enter_context(Recorder(home() / JOURNAL_DIRECTORY, clock=clock))
+    webhooks = [stack.enter_context(Webhook(url, tell=_say)) for url in given.webhook_urls]
+    managers = [
+        stack.enter_context(
+            Alertmanager(
+                url, generator=given.prometheus_url or "", every_s=given.every_s, clock=clock, tell=_say
+            )
         )
-        outlets.append(_Alertmanager(stack.enter_context(channel)))
-    return outlets
+        for url in given.alertmanager_urls
+    ]
+    for stop in (*(one.stop for one in webhooks), *(one.stop for one in managers)):
+        stack.callback(stop)  # all of them, before the first is waited for
+    return [
+        _Terminal(given.as_json),
+        _Record(recorder),
+        *map(_Webhook, webhooks),
+        *map(_Alertmanager, managers),
+    ]
 
 
 class _Terminal:
@@ -233,18 +250,3 @@ class _Alertmanager:
 
 def _say(sentence: str) -> None:
     click.echo(f"holdfast: {printable(sentence)}", err=True)
-
-
-@contextmanager
-def _until_told_to_stop() -> Iterator[threading.Event]:
-    stop = threading.Event()
-
-    def told(number: int, frame: FrameType | None) -> None:
-        stop.set()
-
-    before = {number: signal.signal(number, told) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

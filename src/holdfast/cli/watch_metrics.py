@@ -5,14 +5,11 @@ run and one way to be slow: neither members nor incidents' names are labels, so 
 and they go when the incident does.
 """
 
-import threading
 from collections import Counter as Counting
 from collections.abc import Iterable, Iterator
-from types import TracebackType
-from typing import Self
 
 import msgspec
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -20,12 +17,10 @@ from holdfast import __version__
 from holdfast.diagnose.alerts import severity
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.lifecycle import Change
-from holdfast.record.errors import InputError
 from holdfast.signals.quality import Flaw
 
 INCIDENT_LABELS = ("run", "mechanism", "domain", "owner", "seam", "severity")
 EVALUATION_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-CLOSE_WAIT_S = 5.0
 _HOUR_S = 3_600
 
 
@@ -146,35 +141,3 @@ def _labels(one: Incident) -> tuple[str, ...]:
 
 def _gauge(name: str, meaning: str, labels: tuple[str, ...]) -> GaugeMetricFamily:
     return GaugeMetricFamily(name, meaning, labels=labels)
-
-
-class Exporter:
-    """Serves the metrics at HOST:PORT until it is closed."""
-
-    def __init__(self, metrics: WatchMetrics, address: str) -> None:
-        host, port = _address(address)
-        try:
-            self._server, self._thread = start_http_server(port, host, registry=metrics.registry)
-        except OSError as error:
-            raise InputError(
-                f"Metrics cannot be served at {address}: {error.strerror}.",
-                hint="Choose another port, or an address of this machine.",
-            ) from None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        thread: threading.Thread = self._thread
-        thread.join(CLOSE_WAIT_S)
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or not 0 < int(port) < 2**16:
-        raise InputError(f"{text!r} is no address.", hint="Write --listen HOST:PORT, as 0.0.0.0:9464.")
-    return host.strip("[]") or "0.0.0.0", int(port)

@@ -45,6 +45,7 @@ class Watch:
     """look: makes an assessment as of a moment, given since when something is known to be wrong.
 
     say: tells whoever runs the watch, in a sentence.
+    is_looking: whether it is in a look right now, which may be given up at any moment
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Watch:
         self._outlets = outlets
         self._metrics = metrics
         self._say = say
+        self.is_looking = False
         self._problem = ""
         self._unseen: tuple[str, ...] = ()
 
@@ -67,11 +69,14 @@ class Watch:
         """Look once. Whether that could be done."""
         begun_s = time.perf_counter()
         try:
+            self.is_looking = True
             looked = self._look(at_ns, self._book.since_ns)
         except Exception as error:
             self._metrics.failed()
             self._tell_problem(error.sentence if isinstance(error, HoldfastError) else _defect(error))
             return False
+        finally:
+            self.is_looking = False
         if self._problem:
             self._say("The evaluation succeeds again.")
             self._problem = ""

@@ -6,6 +6,7 @@ a minute. What could not be delivered is part of the next attempt, and the watch
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
@@ -14,9 +15,11 @@ from urllib.parse import quote
 import msgspec
 
 from holdfast.diagnose.alerts import Alert, no_milder
-from holdfast.diagnose.sending import address, backoff_s, client, post, shown
+from holdfast.diagnose.sending import backoff_s, client, post
 from holdfast.diagnose.wording import moment
 from holdfast.record.clock import Clock, SystemClock
+from holdfast.signals.http_client import ANONYMOUS, Access, shown
+from holdfast.signals.prometheus import place
 
 RESEND_S = 60.0
 """As often as Prometheus does it."""
@@ -25,7 +28,8 @@ EXPIRY_RESENDS = 4
 RESOLVED_KEPT_MAX = 1_000
 """Alerts that are over and could not be delivered yet; the oldest give way."""
 CLOSE_WAIT_S = 6.0
-"""How long closing waits for the last sending."""
+"""How long after `stop` closing waits for the last sending."""
+ALERTS_PATH = "/api/v2/alerts"
 
 _SECOND_NS = 10**9
 _Identity = tuple[tuple[str, str], ...]
@@ -48,6 +52,7 @@ class Alertmanager:
         self,
         url: str,
         *,
+        access: Access = ANONYMOUS,
         generator: str = "",
         every_s: float = RESEND_S,
         clock: Clock | None = None,
@@ -58,15 +63,17 @@ class Alertmanager:
 
         tell: is given a sentence when Alertmanager stops or begins to answer.
         """
-        self._url = f"{address(url, what='Alertmanager')}/api/v2/alerts"
-        self._generator = shown(generator).rstrip("/") if generator else ""
+        self._http = client(url, what="Alertmanager", access=access)
+        self._name = f"Alertmanager at {shown(url)}"
+        self._generator = place(generator) if generator else ""
         self._every_s = max(RESEND_S, every_s)
         self._clock = clock or SystemClock()
         self._tell = tell
         self._lock = threading.Condition()
         self._open: dict[str, Alert] = {}
         self._over: dict[_Identity, Alert] = {}
-        self._changed = self._closed = False
+        self._changed = self._stopping = False
+        self._leave_s = 0.0
         self._thread = threading.Thread(target=self._send_on, name="holdfast-alertmanager", daemon=True)
         self._thread.start()
 
@@ -90,14 +97,21 @@ class Alertmanager:
             self._open = now
             self._lock.notify()
 
+    def stop(self) -> None:
+        """Begin to end: what is not sent yet gets one attempt. Does not wait for it."""
+        with self._lock:
+            if not self._stopping:
+                self._leave_s = time.monotonic() + CLOSE_WAIT_S
+            self._stopping = True
+            self._lock.notify()
+
     def close(self) -> None:
         """Send what is not sent yet, once, and end. Open alerts are left to expire: nothing is mended by it
         that nobody watches any more.
         """
-        with self._lock:
-            self._closed = True
-            self._lock.notify()
-        self._thread.join(CLOSE_WAIT_S)
+        self.stop()
+        self._thread.join(max(0.0, self._leave_s - time.monotonic()))
+        self._http.close()
 
     def __enter__(self) -> Self:
         return self
@@ -109,29 +123,28 @@ class Alertmanager:
 
     def _send_on(self) -> None:
         failures, wait_s = 0, self._every_s
-        with client() as http:
-            while True:
-                with self._lock:
-                    # A new alert does not wait for the next attempt at an old one.
-                    self._lock.wait_for(lambda: self._changed or self._closed, wait_s)
-                    last, self._changed = self._closed, False
-                    open_, over = list(self._open.values()), dict(self._over)
-                problem = post(http, self._url, self._body(open_, over.values())) if open_ or over else None
-                failures = self._judge(problem, failures)
-                if problem is None:
-                    self._forget(over)
-                if last:
-                    return
-                wait_s = min(backoff_s(failures), self._every_s) if failures else self._every_s
+        while True:
+            with self._lock:
+                # A new alert does not wait for the next attempt at an old one.
+                self._lock.wait_for(lambda: self._changed or self._stopping, wait_s)
+                last, self._changed = self._stopping, False
+                open_, over = list(self._open.values()), dict(self._over)
+            body = self._body(open_, over.values())
+            problem = post(self._http, body, path=ALERTS_PATH) if open_ or over else None
+            failures = self._judge(problem, failures)
+            if problem is None:
+                self._forget(over)
+            if last:
+                return
+            wait_s = min(backoff_s(failures), self._every_s) if failures else self._every_s
 
     def _judge(self, problem: str | None, failures: int) -> int:
-        where = shown(self._url.removesuffix("/api/v2/alerts"))
         if problem is not None:
             if not failures:
-                self._tell(f"Alertmanager at {where} did not take the alerts ({problem}); it is tried again.")
+                self._tell(f"{self._name} did not take the alerts ({problem}); it is tried again.")
             return failures + 1
         if failures:
-            self._tell(f"Alertmanager at {where} takes alerts again.")
+            self._tell(f"{self._name} takes alerts again.")
         return 0
 
     def _forget(self, delivered: dict[_Identity, Alert]) -> None:

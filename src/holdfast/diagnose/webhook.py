@@ -6,25 +6,29 @@ receiver holds up the watcher. What cannot be delivered is dropped and counted, 
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-import httpx
 import msgspec
 
 from holdfast.diagnose.alerts import Alert, alert
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.lifecycle import Change
-from holdfast.diagnose.sending import address, backoff_s, client, post, shown
+from holdfast.diagnose.sending import backoff_s, client, post
 from holdfast.record.events import IncidentState
+from holdfast.signals.http_client import ANONYMOUS, Access, shown
 
 VERSION = 1
 QUEUE_MAX = 1_000
 ATTEMPTS_MAX = 6
-"""Half a minute in all: a receiver that restarts is waited for, one that is gone is not."""
+"""With the waits between them half a minute, and up to another half where the receiver is slow to answer: one
+that restarts is waited for, one that is gone is not.
+"""
+STOP_POLL_S = 0.1
 CLOSE_WAIT_S = 10.0
-"""How long closing waits for what is still to be delivered."""
+"""How long after `stop` closing waits for what is still to be delivered."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,12 +49,18 @@ def message(change: Change) -> Message:
 class Webhook:
     """Delivers changes to one URL. `send` returns at once."""
 
-    def __init__(self, url: str, *, tell: Callable[[str], None] = lambda sentence: None) -> None:
-        """tell: is given a sentence for each message that had to be dropped."""
-        self._url = address(url, what="webhook")
+    def __init__(
+        self, url: str, *, access: Access = ANONYMOUS, tell: Callable[[str], None] = lambda sentence: None
+    ) -> None:
+        """tell: is given a sentence for each message that had to be dropped. It names the server only: the
+        path of a webhook's URL is usually its password.
+        """
+        self._http = client(url, what="webhook", access=access)
+        self._name = f"The webhook at {shown(url)}"
         self._tell = tell
-        self._waiting: queue.Queue[bytes | None] = queue.Queue(QUEUE_MAX)
-        self._closing = threading.Event()
+        self._waiting: queue.Queue[bytes] = queue.Queue(QUEUE_MAX)
+        self._stopping = threading.Event()
+        self._leave_s = 0.0
         self._thread = threading.Thread(target=self._deliver_on, name="holdfast-webhook", daemon=True)
         self._thread.start()
 
@@ -58,16 +68,21 @@ class Webhook:
         try:
             self._waiting.put_nowait(msgspec.json.encode(message(change)))
         except queue.Full:
-            self._tell(f"The webhook {shown(self._url)} is {QUEUE_MAX:,} messages behind; one was dropped.")
+            self._tell(f"{self._name} is {QUEUE_MAX:,} messages behind; one was dropped.")
+
+    def stop(self) -> None:
+        """Begin to end: what waits gets one attempt each. Does not wait for it."""
+        if not self._stopping.is_set():
+            self._leave_s = time.monotonic() + CLOSE_WAIT_S
+            self._stopping.set()
 
     def close(self) -> None:
-        """Deliver what waits, one attempt each, and end."""
-        self._closing.set()
-        try:
-            self._waiting.put(None, timeout=CLOSE_WAIT_S)
-        except queue.Full:
-            return  # The thread ends with the process.
-        self._thread.join(CLOSE_WAIT_S)
+        """Deliver what waits, as far as that goes within a bound, and end. What is left is told."""
+        self.stop()
+        self._thread.join(max(0.0, self._leave_s - time.monotonic()))
+        if self._thread.is_alive():
+            self._tell(f"{self._name} is too slow: {self._waiting.qsize() + 1:,} messages were dropped.")
+        self._http.close()
 
     def __enter__(self) -> Self:
         return self
@@ -78,16 +93,19 @@ class Webhook:
         self.close()
 
     def _deliver_on(self) -> None:
-        with client() as http:
-            while (body := self._waiting.get()) is not None:
-                self._deliver(http, body)
+        while True:
+            try:
+                self._deliver(self._waiting.get(timeout=STOP_POLL_S))
+            except queue.Empty:
+                if self._stopping.is_set():
+                    return
 
-    def _deliver(self, http: httpx.Client, body: bytes) -> None:
+    def _deliver(self, body: bytes) -> None:
         for attempt in range(1, ATTEMPTS_MAX + 1):
-            problem = post(http, self._url, body)
+            problem = post(self._http, body)
             if problem is None:
                 return
-            if self._closing.is_set() or attempt == ATTEMPTS_MAX:
+            if self._stopping.is_set() or attempt == ATTEMPTS_MAX:
                 break
-            self._closing.wait(backoff_s(attempt))
-        self._tell(f"The webhook {shown(self._url)} did not take a message ({problem}); it was dropped.")
+            self._stopping.wait(backoff_s(attempt))
+        self._tell(f"{self._name} did not take a message ({problem}); it was dropped.")

@@ -1,35 +1,26 @@
 """What a run shows to Prometheus while it goes: its steps, and where its members' time goes.
 
-A page of text, made from the coordinator's status whenever somebody asks for it, in threads of its own.
-Nothing of the run waits for it: what goes wrong here is the scraper's loss.
+A page of text, made from the coordinator's status whenever somebody asks for it, in the thread that serves
+it (pages.py). Nothing of the run waits for it: what goes wrong here is the scraper's loss.
 
 A gauge in seconds is the mean over the steps of about a second, or the last step where that took longer: of
 steps that take milliseconds a scrape would else see one in a thousand. The counters miss nothing.
 """
 
 import contextlib
-import socket
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from holdfast import __version__
-from holdfast.record.errors import InputError
+from holdfast.run import pages
 from holdfast.run.status import MemberStatus, Status
 from holdfast.run.wire import Spent
 
 PATH = "/metrics"
-CLIENT_S_MAX = 10.0
-"""How long a client may take to ask, and to listen."""
-CLIENTS_MAX = 16
-"""Scrapes at a time; whoever comes when there are as many is turned away."""
-CLOSE_POLL_S = 0.05
 
 _PARTS = (
     ("compute", "computing its lanes, with the optimizer and all else the script does"),
@@ -130,72 +121,15 @@ def _mean_s(last_s: float, before_s: float, last: Spent, before: Spent) -> float
 @contextlib.contextmanager
 def serving(host: str, port: int, ask: Ask) -> Iterator[str]:
     """Serve the page while the block lasts; its URL. port 0: a free one. `InputError` where it cannot be."""
-    try:
-        server = _Server(host, port, RunCollector(ask))
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(
-            f"Metrics cannot be served at {host}:{port}: {reason.lower()}.",
-            hint="Give another --metrics-port, or 0 for one that is free; --metrics-host is an address of "
-            "this machine.",
-        ) from None
-    thread = threading.Thread(
-        target=server.serve_forever, args=(CLOSE_POLL_S,), name="holdfast-metrics", daemon=True
-    )
-    thread.start()
-    try:
-        shown = f"[{host}]" if ":" in host else host
-        yield f"http://{shown}:{server.server_address[1]}{PATH}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    collector = RunCollector(ask)
+    with pages.serving(host, port, {PATH: lambda: page(collector)}) as bound:
+        yield url_of(host, bound)
 
 
-class _Server(ThreadingHTTPServer):
-    """Answers scrapes, a bounded number at a time, and waits for none of them at its end."""
-
-    daemon_threads = True
-    block_on_close = False
-    allow_reuse_address = True
-
-    def __init__(self, host: str, port: int, collector: Collector) -> None:
-        self.collector = collector
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._room = threading.BoundedSemaphore(CLIENTS_MAX)
-        super().__init__((host, port), _Page)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if self._room.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._room.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away, or did not listen: nobody need hear of it."""
+def page(metrics: Collector | CollectorRegistry) -> pages.Page:
+    """Not OpenMetrics: there a gauge and a counter cannot share a name but for the counter's _total."""
+    return pages.Page(content_type=CONTENT_TYPE_LATEST, body=generate_latest(metrics))
 
 
-class _Page(BaseHTTPRequestHandler):
-    timeout = CLIENT_S_MAX
-    server: _Server
-
-    def do_GET(self) -> None:
-        if self.path.partition("?")[0] != PATH:
-            self.send_error(404, f"Metrics are at {PATH}")
-            return
-        # Not OpenMetrics: there a gauge and a counter cannot share a name but for the counter's _total.
-        page = generate_latest(self.server.collector)
-        self.send_response(200)
-        self.send_header("Content-Type", CONTENT_TYPE_LATEST)
-        self.send_header("Content-Length", str(len(page)))
-        self.end_headers()
-        self.wfile.write(page)
-
-    def log_message(self, *_: object) -> None:
-        """The terminal is the run's."""
+def url_of(host: str, port: int) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}{PATH}"

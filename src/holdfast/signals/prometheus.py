@@ -8,19 +8,37 @@ halves.
 
 import time
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from typing import Self, TypeVar
 
-import httpx
 import msgspec
 import numpy as np
 
 from holdfast.signals.catalogue import describe
 from holdfast.signals.frame import Frame, Labels
 from holdfast.signals.grid import SECOND_NS, Samples, on_grid
+from holdfast.signals.http_client import (
+    ANONYMOUS,
+    Access,
+    Answer,
+    Client,
+    Failed,
+    Limits,
+    Manners,
+    TimedOut,
+    TooLong,
+    checked,
+    decoded,
+    shown,
+    written_path,
+)
 from holdfast.signals.naming import NO_BUSES, Buses, buses_of, subject_of
 from holdfast.signals.source import STEP_S, SourceError
 
 TIMEOUT_S = 30.0
+"""For a whole answer; one that took longer is not asked for again."""
+ANSWER_BYTES_MAX = 256 << 20
+"""An hour of one metric of 16,384 GPUs at 10 s is 165 MB; what is longer is asked for in halves."""
 RETRY_WAITS_S = (0.2, 1.0)
 """Before the second try and the third, which is the last."""
 WINDOW_NS_MAX = 3_600 * SECOND_NS
@@ -34,25 +52,16 @@ BUSES_NS_MAX = 600 * SECOND_NS
 TOO_MUCH = ("too many samples", "-search.max", "exceeded the maximum", "exceeded samples limit")
 """By these words in their complaint servers are known to have had too much asked of them."""
 GATEWAY_CODES = frozenset(
-    {httpx.codes.BAD_GATEWAY, httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.GATEWAY_TIMEOUT}
+    {HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT}
 )
 """With these a proxy says, in a page of its own, that the server behind it is down."""
 COMPLAINT_LENGTH_MAX = 300
 
 _PUNCTUATION = b'[]"'
+_REACH_HINT = "Is the URL right, and does the server run?"
 
 T = TypeVar("T")
 _Form = Mapping[str, str | list[str]]
-
-
-class Access(msgspec.Struct, frozen=True, kw_only=True):
-    """How to be let in. bearer: a token; user, password: basic authentication; headers: a tenant's, say."""
-
-    bearer: str = ""
-    user: str = ""
-    password: str = ""
-    headers: Mapping[str, str] = {}
-    timeout_s: float = TIMEOUT_S
 
 
 class _Series(msgspec.Struct, frozen=True):
@@ -87,15 +96,22 @@ class Prometheus:
         self,
         url: str,
         *,
-        access: Access = Access(),  # noqa: B008  frozen
+        access: Access = ANONYMOUS,
         step_s: float = STEP_S,
         where: Mapping[str, str] = {},
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
-        self._url = without_password(url).rstrip("/")
+        self._url = place(url)
         self._step_ns = round(step_s * SECOND_NS)
         self._where = dict(where)
         self._buses: tuple[int, Buses] = (-BUSES_NS_MAX, NO_BUSES)
-        self._client = _client(url, access)
+        self._client = Client(
+            url,
+            what="Prometheus",
+            limits=Limits(total_s=timeout_s, body_bytes_max=ANSWER_BYTES_MAX),
+            access=access,
+            manners=Manners(redirects=True, proxies=True),
+        )
 
     def close(self) -> None:
         self._client.close()
@@ -174,56 +190,61 @@ class Prometheus:
         while True:
             try:
                 answer = self._once(call, form)
-            except (httpx.RequestError, UnicodeError) as error:  # the latter for a host that is no name
-                failure = f"{self._url} cannot be reached: {_reason(error)}."
+            except TooLong as error:
+                raise self._too_much(str(error)) from None
+            except TimedOut as error:
+                raise self._unreachable(str(error)) from None
+            except Failed as error:
+                failure = self._unreachable(str(error))
             else:
-                if answer.status_code < httpx.codes.INTERNAL_SERVER_ERROR:
+                if answer.status < HTTPStatus.INTERNAL_SERVER_ERROR:
                     return self._checked(answer)
-                if _is_page(answer) and answer.status_code not in GATEWAY_CODES:
+                if _is_page(answer) and answer.status not in GATEWAY_CODES:
                     raise self._stranger()
-                failure = f"{self._url} answered {answer.status_code}: {_complaint(answer)}."
-                if _is_too_much(failure):
-                    raise self._too_much(answer)
+                complaint = _complaint(answer)
+                if _is_too_much(complaint):
+                    raise self._too_much(complaint)
+                failure = SourceError(f"{self._url} answered {answer.status}: {complaint}.", hint=_REACH_HINT)
             wait_s = next(waits_s, None)
             if wait_s is None:
-                raise SourceError(failure, hint="Is the URL right, and does the server run?")
+                raise failure
             time.sleep(wait_s)
 
-    def _once(self, call: str, form: _Form) -> httpx.Response:
+    def _once(self, call: str, form: _Form) -> Answer:
         """POST, for a selector may be longer than a URL; the names of labels are only to be had by GET."""
         path = f"/api/v1/{call}"
         if call.startswith("label/"):
-            return self._client.get(path, params=dict(form))
-        return self._client.post(path, data=dict(form))
+            return self._client.ask("GET", path, query=form)
+        return self._client.ask("POST", path, form=form)
 
-    def _checked(self, answer: httpx.Response) -> msgspec.Raw:
-        if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+    def _checked(self, answer: Answer) -> msgspec.Raw:
+        if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             raise SourceError(
-                f"{self._url} does not let us in ({answer.status_code}).",
+                f"{self._url} does not let us in ({answer.status}).",
                 hint="Set HOLDFAST_PROMETHEUS_TOKEN, or HOLDFAST_PROMETHEUS_USER and _PASSWORD.",
             )
-        try:
-            body = msgspec.json.decode(answer.content, type=_Answer)
-        except msgspec.DecodeError:
-            raise self._stranger() from None
+        body = self._decoded(answer.body, _Answer)
         if body.status == "success":
             return body.data
         complaint = _complaint(answer)
         if _is_too_much(complaint):
-            raise self._too_much(answer)
-        raise SourceError(f"{self._url} answered {answer.status_code}: {complaint}.")
+            raise self._too_much(complaint)
+        raise SourceError(f"{self._url} answered {answer.status}: {complaint}.")
 
-    def _decoded(self, data: msgspec.Raw, kind: type[T]) -> T:
+    def _decoded(self, data: bytes | msgspec.Raw, kind: type[T]) -> T:
         try:
-            return msgspec.json.decode(data, type=kind)
-        except msgspec.DecodeError:
+            return decoded(data, kind)
+        except ValueError:
             raise self._stranger() from None
 
-    def _too_much(self, answer: httpx.Response) -> _TooMuch:
+    def _too_much(self, complaint: str) -> _TooMuch:
         return _TooMuch(
-            f"{self._url} will not give so much: {_complaint(answer)}.",
+            f"{self._url} will not give so much: {complaint}.",
             hint="Raise the limit that the server names, or ask for a shorter time.",
         )
+
+    def _unreachable(self, reason: str) -> SourceError:
+        return SourceError(f"{self._url} cannot be reached: {reason}.", hint=_REACH_HINT)
 
     def _stranger(self) -> SourceError:
         return SourceError(
@@ -232,53 +253,28 @@ class Prometheus:
         )
 
 
-def _client(url: str, access: Access) -> httpx.Client:
-    try:
-        address = httpx.URL(url)
-    except httpx.InvalidURL:
-        address = httpx.URL("")
-    if address.scheme not in ("http", "https") or not address.host:
-        shown = without_password(url)
-        raise SourceError(f"{shown!r} is no URL of a Prometheus.", hint="Write http://HOST or https://HOST.")
-    # Compressing what stays in one data centre takes a server longer than sending it.
-    headers = {"Accept-Encoding": "identity", **access.headers}
-    if access.bearer:
-        headers["Authorization"] = f"Bearer {access.bearer}"
-    basic = (access.user, access.password) if access.user else None
-    return httpx.Client(
-        base_url=address, headers=headers, auth=basic, timeout=access.timeout_s, follow_redirects=True
-    )
-
-
-def without_password(url: str) -> str:
-    """As it may be told: what stands before the host is a secret."""
-    scheme, mark, rest = url.partition("://")
-    place, slash, path = rest.partition("/")
-    return f"{scheme}{mark}{place.rpartition('@')[2]}{slash}{path}"
+def place(url: str) -> str:
+    """Where the server is, for messages and links; user, password and query may be secrets."""
+    address = checked(url, what="Prometheus")
+    return f"{shown(address)}{written_path(address)}".rstrip("/")
 
 
 def _quoted(text: str) -> str:
     return msgspec.json.encode(text).decode()
 
 
-def _reason(error: httpx.RequestError | UnicodeError) -> str:
-    if isinstance(error, httpx.TimeoutException):
-        return "it did not answer in time"
-    return str(error).rstrip(".") or type(error).__name__
-
-
-def _complaint(answer: httpx.Response) -> str:
+def _complaint(answer: Answer) -> str:
     """In Prometheus' own words where it has any."""
     try:
-        text = msgspec.json.decode(answer.content, type=_Answer).error
-    except msgspec.DecodeError:
+        text = decoded(answer.body, _Answer).error
+    except ValueError:
         text = "" if _is_page(answer) else answer.text
-    return " ".join((text or answer.reason_phrase).split())[:COMPLAINT_LENGTH_MAX].rstrip(".")
+    return " ".join((text or answer.phrase).split())[:COMPLAINT_LENGTH_MAX].rstrip(".")
 
 
-def _is_page(answer: httpx.Response) -> bool:
+def _is_page(answer: Answer) -> bool:
     """Whether it is HTML, which no Prometheus answers with: for people, and too long for a sentence."""
-    return answer.content.lstrip().startswith(b"<")
+    return answer.body.lstrip().startswith(b"<")
 
 
 def _is_too_much(complaint: str) -> bool:

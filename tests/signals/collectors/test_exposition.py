@@ -16,7 +16,7 @@ from holdfast.signals.reading import Reading
 
 @pytest.fixture
 def exposition() -> Exposition:
-    return Exposition()
+    return Exposition(fresh_s=60)
 
 
 def served(exposition: Exposition) -> str:

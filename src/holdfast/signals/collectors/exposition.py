@@ -2,11 +2,13 @@
 
 A name that Prometheus has no form for (Redfish's readings, whose place is a label `@odata.id`) appears under
 densewatch's. The label `instance` is left out: Prometheus adds its own. Words have no place in an exposition,
-and a collector that fails has none of its last readings there: they would pass for new ones.
+and a collector that fails, or has given nothing for a while, has none of its last readings there: they would
+pass for new ones.
 """
 
 import re
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import Metric
@@ -22,20 +24,28 @@ _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
 
 
 class Exposition(PrometheusCollector):
-    """What is served. Readings are put in by one thread and served by others."""
+    """What is served. Readings are put in by one thread and served by others.
 
-    def __init__(self) -> None:
+    fresh_s: after so long without new ones, readings are too old to be served.
+    """
+
+    def __init__(self, *, fresh_s: float) -> None:
+        self._fresh_s = fresh_s
         self._lock = threading.Lock()
-        self._readings: dict[str, Sequence[Reading] | None] = {}
+        self._readings: dict[str, tuple[float, Sequence[Reading] | None]] = {}
 
     def put(self, collector: str, readings: Sequence[Reading] | None) -> None:
         """All that a collector shows now; None where it failed."""
         with self._lock:
-            self._readings[collector] = readings
+            self._readings[collector] = time.monotonic(), readings
 
     def collect(self) -> Iterator[Metric]:
+        oldest_s = time.monotonic() - self._fresh_s
         with self._lock:
-            readings = dict(self._readings)
+            readings = {
+                collector: found if at_s >= oldest_s else None
+                for collector, (at_s, found) in self._readings.items()
+            }
         up = Metric(UP_METRIC, "Whether a collector could read its source.", "gauge")
         for collector, found in readings.items():
             up.add_sample(UP_METRIC, {"collector": collector}, float(found is not None))

@@ -6,16 +6,29 @@ followed twice, and none that leads out of the service.
 
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from http import HTTPStatus
 from typing import Any, TypeVar
 
-import httpx
 import msgspec
 
 from holdfast.signals.collectors import Unavailable
+from holdfast.signals.http_client import (
+    Access,
+    Answer,
+    Client,
+    Failed,
+    Limits,
+    Manners,
+    TooLong,
+    UnsendableURL,
+    decoded,
+    shown,
+)
 
 REQUEST_TIMEOUT_S = 5.0
+"""For a whole answer, also at login and logout."""
 WALK_S_MAX = 30.0
 """For all of a service; a unit has a dozen resources, and slow ones answer in tenths of a second."""
 REQUESTS_MAX = 500
@@ -24,6 +37,7 @@ BODY_BYTES_MAX = 1024 * 1024
 ROOT = "/redfish/v1"
 SESSIONS = f"{ROOT}/SessionService/Sessions"
 
+_JSON = {"Content-Type": "application/json"}
 Resource = dict[str, Any]
 """Whatever a service sent; nothing about it is taken for granted."""
 Found = TypeVar("Found")
@@ -48,7 +62,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def title(self) -> str:
         """What it is called in messages; two services of one host are told apart by their ports."""
-        return f"Redfish at {self.name or httpx.URL(self.url).netloc.decode()}"
+        return f"Redfish at {self.name or shown(self.url).partition('://')[2]}"
 
 
 class Connection:
@@ -56,8 +70,9 @@ class Connection:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._client: httpx.Client | None = None
+        self._client: Client | None = None
         self._session: str | None = None
+        self._token: dict[str, str] = {}
 
     def read(self, look: Callable[["Walk"], Found]) -> Found:
         """What `look` finds on a walk of its own; `Unavailable` where the service gives nothing."""
@@ -83,47 +98,46 @@ class Connection:
             return
         if session and session.startswith(ROOT):
             # It forgets the session by itself too, but later.
-            with suppress(httpx.HTTPError):
-                client.delete(session)
+            with suppress(Failed):
+                client.ask("DELETE", session, headers=self._token)
         client.close()
 
     def _walk(self) -> "Walk":
         if self._client is None:
             service = self._service
-            basic = httpx.BasicAuth(service.user, service.password) if service.user else None
-            self._client = httpx.Client(
-                base_url=service.url,
-                auth=None if service.session else basic,
-                verify=_verification(service),
-                timeout=REQUEST_TIMEOUT_S,
-                # Unpacked, a small answer might be a large one.
-                headers={"Accept": "application/json", "Accept-Encoding": "identity", "OData-Version": "4.0"},
+            signed = {} if service.session else {"user": service.user, "password": service.password}
+            self._client = Client(
+                service.url,
+                what="Redfish",
+                limits=Limits(total_s=REQUEST_TIMEOUT_S, body_bytes_max=BODY_BYTES_MAX),
+                access=Access(headers={"Accept": "application/json", "OData-Version": "4.0"}, **signed),
                 # A proxy for the outside has no way to a cooling unit.
-                trust_env=False,
+                manners=Manners(verify=_verification(service)),
             )
         if self._service.session and self._session is None:
             self._log_in(self._client)
-        return Walk(self._client, self._service.title)
+        return Walk(self._client, self._service.title, self._token)
 
-    def _log_in(self, client: httpx.Client) -> None:
+    def _log_in(self, client: Client) -> None:
         who = {"UserName": self._service.user, "Password": self._service.password}
         try:
-            answer = client.post(SESSIONS, json=who)
-        except (httpx.HTTPError, UnicodeError) as error:
+            answer = client.ask("POST", SESSIONS, content=msgspec.json.encode(who), headers=_JSON)
+        except Failed as error:
             raise _unreachable(self._service.title, error) from None
-        token = answer.headers.get("X-Auth-Token")
-        if answer.status_code not in (httpx.codes.OK, httpx.codes.CREATED) or not token:
-            raise Unavailable(f"{self._service.title} opens no session: HTTP {answer.status_code}.")
-        client.headers["X-Auth-Token"] = token
-        self._session = answer.headers.get("Location", "")
+        token = answer.headers.get("x-auth-token")
+        if answer.status not in (HTTPStatus.OK, HTTPStatus.CREATED) or not token:
+            raise Unavailable(f"{self._service.title} opens no session: HTTP {answer.status}.")
+        self._token = {"X-Auth-Token": token}
+        self._session = answer.headers.get("location", "")
 
 
 class Walk:
     """The requests of one look at a service, and their bounds."""
 
-    def __init__(self, client: httpx.Client, title: str) -> None:
+    def __init__(self, client: Client, title: str, token: Mapping[str, str]) -> None:
         self._client = client
         self._title = title
+        self._token = token
         self._seen: set[str] = set()
         self._deadline_s = time.monotonic() + WALK_S_MAX
 
@@ -136,36 +150,31 @@ class Walk:
         if not isinstance(path, str) or not path.startswith(ROOT) or path in self._seen:
             return None
         self._seen.add(path)
-        if len(self._seen) > REQUESTS_MAX or time.monotonic() > self._deadline_s:
+        left_s = self._deadline_s - time.monotonic()
+        if len(self._seen) > REQUESTS_MAX or left_s <= 0:
             raise Unavailable(f"{self._title} is too large or too slow to be read whole.")
         try:
-            with self._client.stream("GET", path) as answer:
-                return self._resource(path, answer)
-        except httpx.InvalidURL:
+            answer = self._client.ask("GET", path, headers=self._token, within_s=left_s)
+        except TooLong:
+            return {"@odata.id": path, "error": "too long"}
+        except UnsendableURL:
             return None
-        except (httpx.HTTPError, UnicodeError) as error:  # the latter for a host that is no name
+        except Failed as error:
             raise _unreachable(self._title, error) from None
+        return _resource(path, answer)
 
-    def _resource(self, path: str, answer: httpx.Response) -> Resource | None:
-        if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
-            raise _Refused
-        if answer.status_code == httpx.codes.NOT_FOUND:
-            return None
-        if answer.status_code != httpx.codes.OK:
-            return {"@odata.id": path, "error": f"HTTP {answer.status_code}"}
-        body = bytearray()
-        for chunk in answer.iter_bytes():
-            body += chunk
-            if len(body) > BODY_BYTES_MAX:
-                return {"@odata.id": path, "error": "too long"}
-            # Each chunk comes in time, but there may be no end of them.
-            if time.monotonic() > self._deadline_s:
-                raise Unavailable(f"{self._title} is too slow to be read whole.")
-        try:
-            resource = msgspec.json.decode(bytes(body))
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            resource = None
-        return resource if isinstance(resource, dict) else {"@odata.id": path, "error": "no JSON object"}
+
+def _resource(path: str, answer: Answer) -> Resource | None:
+    if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        raise _Refused
+    if answer.status == HTTPStatus.NOT_FOUND:
+        return None
+    if answer.status != HTTPStatus.OK:
+        return {"@odata.id": path, "error": f"HTTP {answer.status}"}
+    try:
+        return decoded(answer.body, Resource)
+    except ValueError:
+        return {"@odata.id": path, "error": "no JSON object"}
 
 
 class _Refused(Exception):
@@ -183,8 +192,8 @@ def _verification(service: Service) -> ssl.SSLContext | bool:
         ) from None
 
 
-def _unreachable(title: str, error: httpx.HTTPError | UnicodeError) -> Unavailable:
+def _unreachable(title: str, error: Failed) -> Unavailable:
     return Unavailable(
-        f"{title} does not answer: {str(error).rstrip('.') or type(error).__name__}.",
+        f"{title} does not answer: {error}.",
         hint="Is the address right, and does the service run?",
     )

@@ -7,12 +7,16 @@ it fails with is told once, until it fails differently or works again.
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import msgspec
 
 from holdfast.record.errors import HoldfastError
 from holdfast.signals.collectors import Collector
 from holdfast.signals.reading import Reading
+
+CLOSE_S_MAX = 8.0
+"""For all collectors together: a logout of each, with room for a machine that is busy."""
 
 Tell = Callable[[str, str], None]
 """Tells a person a sentence and a hint."""
@@ -44,6 +48,15 @@ class Rounds:
         for slot in self._slots:
             slot.tell_news(self._tell)
         return outcomes
+
+    def close(self) -> None:
+        """Have every collector give back what it holds, all at once; who takes too long is left."""
+        closing = [threading.Thread(target=slot.close, daemon=True) for slot in self._slots]
+        deadline_s = time.monotonic() + CLOSE_S_MAX
+        for thread in closing:
+            thread.start()
+        for thread in closing:
+            thread.join(max(0.0, deadline_s - time.monotonic()))
 
 
 class _Slot:
@@ -84,6 +97,10 @@ class _Slot:
         elif problem is None and self._told:
             tell(f"{self._collector.name} can be read again.", "")
         self._told = problem.sentence if problem else ""
+
+    def close(self) -> None:
+        with suppress(Exception):  # It may be at work; what it still does is lost with the process.
+            self._collector.close()
 
     def _work(self) -> None:
         readings, problem = None, None

@@ -3,31 +3,37 @@
 import math
 from collections.abc import Iterator
 
-import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.record.clock import Clock
 from holdfast.signals.collectors import Unavailable
+from holdfast.signals.http_client import Client, Failed, Limits, Manners, checked, shown
 from holdfast.signals.reading import Reading
 
 WAIT_S = 5.0
+"""For the whole page: an exporter that drips is one that fails."""
 BYTES_MAX = 64 << 20
 """The exporters of a large node show a few megabytes."""
+
+_HINT = "Name the page that Prometheus would scrape, as in http://HOST:9999/metrics."
+_PORTS = {"http": 80, "https": 443}
 
 
 class ScrapeCollector:
     """What one exporter shows, with its host and port as `instance`, as Prometheus would add them."""
 
     def __init__(self, url: str, *, clock: Clock) -> None:
-        self.name = f"scrape {url}"
+        address = checked(url, what="--scrape")
+        self._place = shown(address)
+        self.name = f"scrape {self._place}"
+        self._instance = f"{address.host}:{address.port or _PORTS[address.scheme]}"
         self._clock = clock
-        try:
-            self._url = httpx.URL(url)
-            self._client = httpx.Client(timeout=WAIT_S, follow_redirects=True, trust_env=False)
-        except (httpx.InvalidURL, ValueError) as error:
-            raise Unavailable(
-                f"{url!r} is no URL: {error}.", hint="As in http://HOST:9999/metrics."
-            ) from None
+        self._client = Client(
+            url,
+            what="--scrape",
+            limits=Limits(total_s=WAIT_S, body_bytes_max=BYTES_MAX),
+            manners=Manners(redirects=True),
+        )
 
     def collect(self) -> list[Reading]:
         at_ns = self._clock.now_ns()
@@ -37,33 +43,22 @@ class ScrapeCollector:
         self._client.close()
 
     def _text(self) -> str:
-        hint = "Name the page that Prometheus would scrape, as in http://HOST:9999/metrics."
-        body = bytearray()
         try:
-            with self._client.stream("GET", self._url) as answer:
-                answer.raise_for_status()
-                for piece in answer.iter_bytes():
-                    body += piece
-                    if len(body) > BYTES_MAX:
-                        raise Unavailable(f"{self._url} does not end.", hint=hint)
-        except httpx.HTTPStatusError as error:
-            sentence = f"{self._url} answers {error.response.status_code}."
-            raise Unavailable(sentence, hint=hint) from None
-        except httpx.HTTPError as error:
-            raise Unavailable(
-                f"{self._url} does not answer: {error or type(error).__name__}.", hint=hint
-            ) from None
-        return body.decode("utf-8", "replace")
+            answer = self._client.ask()
+        except Failed as error:
+            raise Unavailable(f"{self._place} does not answer: {error}.", hint=_HINT) from None
+        if not answer.is_success:
+            raise Unavailable(f"{self._place} answers {answer.status}.", hint=_HINT)
+        return answer.text
 
     def _readings(self, text: str, at_ns: int) -> Iterator[Reading]:
-        instance = f"{self._url.host}:{self._url.port or 80}"
         try:
             for family in text_string_to_metric_families(text):
                 for sample in family.samples:
                     value = float(sample.value)
                     if math.isfinite(value):
-                        labels = {"instance": instance, **sample.labels}
+                        labels = {"instance": self._instance, **sample.labels}
                         yield Reading(metric=sample.name, labels=labels, at_ns=at_ns, value=value)
         except (ValueError, KeyError, IndexError, TypeError) as error:
-            sentence = f"{self._url} shows something that is no metrics: {error}."
-            raise Unavailable(sentence, hint="Name the page that Prometheus would scrape.") from None
+            sentence = f"{self._place} shows something that is no metrics: {error}."
+            raise Unavailable(sentence, hint=_HINT) from None
