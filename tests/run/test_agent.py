@@ -15,12 +15,12 @@ import pytest
 
 from holdfast.run import whereabouts, wire
 from holdfast.run.agent import EXIT_DISCONNECTED, EXIT_MISTAKE, Assignment
+from holdfast.run.handshake import Host, endpoint_of
 from holdfast.run.output import View
 from holdfast.run.wire import (
     Accepted,
     AgentJoined,
     AnyMessage,
-    Challenge,
     EndNode,
     Locate,
     Located,
@@ -57,16 +57,16 @@ class Desk:
         self._writer: asyncio.StreamWriter
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        challenge = Challenge(nonce=wire.fresh_nonce())
-        writer.write(wire.frame(challenge))
+        host = Host(TOKEN, endpoint=endpoint_of(writer.get_extra_info("sockname")))
+        writer.write(wire.frame(host.challenge))
         proof = await self._read(reader)
         assert isinstance(proof, Proof)
-        assert wire.proven(TOKEN, challenge.nonce, proof.proof)
+        assert host.refusal(proof) is None
         if proof.name in self.taken:
-            writer.write(wire.frame(Refused(sentence=f"{proof.name} is there already.")))
+            writer.write(wire.frame(host.sealed(Refused(sentence=f"{proof.name} is there already."))))
             writer.close()
             return
-        writer.write(wire.frame(Accepted(run="r")))
+        writer.write(wire.frame(host.sealed(Accepted(run="r"))))
         self._writer = writer
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
@@ -211,12 +211,12 @@ def test_it_takes_the_next_name_where_the_hosts_is_taken() -> None:
 
 
 def test_a_worker_has_the_environment_it_was_given_and_the_agents() -> None:
-    code = "import os; print(*(os.environ[name] for name in os.environ['NAMES'].split()))"
-    names = "RANK HOLDFAST_TOKEN HOLDFAST_COORDINATOR HOLDFAST_CHECKPOINTS OMP_NUM_THREADS"
+    names = ("RANK", "HOLDFAST_TOKEN", "HOLDFAST_COORDINATOR", "HOLDFAST_CHECKPOINTS", "OMP_NUM_THREADS")
+    code = f"import os; print(*(os.environ[name] for name in {names}))"
 
     async def test() -> None:
         async with desk(*python(code)) as here:
-            here.start(NAMES=names, RANK="3")
+            here.start(RANK="3")
             ended = await here.next(WorkerExited)
             assert (ended.code, ended.signal) == (0, None)
             assert ended.tail == (f"3 {TOKEN} 127.0.0.1:{here.port} /nowhere 1",)

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
 import pytest
 
 from holdfast.record.clock import SystemClock
@@ -26,7 +27,7 @@ from holdfast.record.recorder import Recorder
 from holdfast.run.coordinator import SEND_BUFFER_BYTES_MAX, Coordinator
 from holdfast.run.dial import Connection, dial
 from holdfast.run.frames import FrameBuffer
-from holdfast.run.handshake import Rejected
+from holdfast.run.handshake import Client, Rejected, Stranger, endpoint_of
 from holdfast.run.link import Link
 from holdfast.run.state import Policy
 from holdfast.run.wire import (
@@ -34,13 +35,11 @@ from holdfast.run.wire import (
     AgentJoined,
     Answer,
     AnyMessage,
-    Challenge,
     Committed,
     EndNode,
     Finished,
     Generation,
     NodeBeat,
-    Proof,
     Published,
     Refused,
     Regrouped,
@@ -56,7 +55,6 @@ from holdfast.run.wire import (
     WorkerReady,
     WorkerStarted,
     frame,
-    prove,
 )
 
 TOKEN = "a-token-for-tests"
@@ -380,7 +378,9 @@ def test_stop_ends_everybody_with_the_signals_code(tmp_path: Path) -> None:
 
 def test_a_wrong_token_is_refused_with_a_sentence(tmp_path: Path) -> None:
     async def story(site: Site, node: PlayedNode) -> None:
-        with pytest.raises(Rejected, match=r"^The token of n1 is not that of the run\.$") as caught:
+        with pytest.raises(
+            Stranger, match=r"^What listens at .* does not have this run's token\.$"
+        ) as caught:
             await site.dial("agent", "n1", token="another-token")
         assert "HOLDFAST_TOKEN" in caught.value.hint
         environment = {
@@ -388,7 +388,7 @@ def test_a_wrong_token_is_refused_with_a_sentence(tmp_path: Path) -> None:
             "HOLDFAST_TOKEN": "another-token",
             "HOLDFAST_MEMBER": "n0.0",
         }
-        with pytest.raises(HoldfastError, match="is not that of the run"):
+        with pytest.raises(Stranger, match="does not have this run's token"):
             await asyncio.to_thread(Link.connect, environment)
 
     play(tmp_path, story)
@@ -411,10 +411,8 @@ def test_another_protocol_is_refused_with_a_sentence(tmp_path: Path) -> None:
     async def story(site: Site, node: PlayedNode) -> None:
         def speak() -> AnyMessage:
             with Raw(site) as raw:
-                challenge = raw.next()
-                assert isinstance(challenge, Challenge)
-                proof = Proof(role="agent", name="n5", proof=prove(TOKEN, challenge.nonce), protocol=99)
-                raw.send(frame(proof))
+                proof = raw.client("agent", "n5").answer(raw.next())
+                raw.send(frame(msgspec.structs.replace(proof, protocol=99)))
                 return raw.next()
 
         answer = await asyncio.to_thread(speak)
@@ -463,10 +461,13 @@ class Raw:
                 return message
 
     def shake_hands(self, role: str, name: str) -> None:
-        challenge = self.next()
-        assert isinstance(challenge, Challenge)
-        self.send(frame(Proof(role=role, name=name, proof=prove(TOKEN, challenge.nonce))))  # type: ignore[arg-type]
-        self.next()
+        client = self.client(role, name)
+        self.send(frame(client.answer(self.next())))
+        client.accepted_by(self.next())
+
+    def client(self, role: str, name: str) -> Client:
+        endpoint = endpoint_of(self._socket.getpeername())
+        return Client(TOKEN, role=role, name=name, endpoint=endpoint)  # type: ignore[arg-type]
 
     def await_end(self) -> None:
         with contextlib.suppress(ConnectionError):

@@ -619,8 +619,10 @@ def test_a_coordinator_of_another_token_lets_nobody_in(start: Start, free_port: 
     flags = ("--coordinator", f"127.0.0.1:{free_port}")
     first = start(*flags, script=SLEEPS, token=TOKEN)
     first.until_said("coordinator at")
-    assert "does not let this node in" in complaint(start(*flags, script=SLEEPS, token="some other token"))
-    assert "does not let this node in" in complaint(start(*flags, script=SLEEPS))
+    assert "does not have this run's token" in complaint(
+        start(*flags, script=SLEEPS, token="some other token")
+    )
+    assert "does not have this run's token" in complaint(start(*flags, script=SLEEPS))
 
 
 @pytest.mark.parametrize("says", [b"", b"SSH-2.0-OpenSSH_9.2\r\n"], ids=["silent", "talking"])

@@ -13,12 +13,12 @@ import pytest
 
 from holdfast.record.errors import HoldfastError
 from holdfast.run.frames import FrameBuffer
+from holdfast.run.handshake import Host, endpoint_of
 from holdfast.run.link import BEAT_INTERVAL_S, LAST_WORDS_S, QUEUE_MAX, Link
 from holdfast.run.wire import (
     Accepted,
     Admitted,
     AnyMessage,
-    Challenge,
     Committed,
     Generation,
     MemberBeat,
@@ -31,8 +31,6 @@ from holdfast.run.wire import (
     WorkerJoined,
     Working,
     frame,
-    fresh_nonce,
-    proven,
 )
 
 TOKEN = "a-token-for-tests"
@@ -94,12 +92,13 @@ class Hub:
             self._connection, _ = self._server.accept()
         except OSError:
             return  # nobody came
-        frames, nonce = FrameBuffer(), fresh_nonce()
+        frames = FrameBuffer()
+        host = Host(TOKEN, endpoint=endpoint_of(self._connection.getsockname()))
         with self._connection:
-            self._connection.sendall(frame(Challenge(nonce=nonce)))
+            self._connection.sendall(frame(host.challenge))
             while data := self._receive():
                 for message in frames.feed(data):
-                    self._hear(message, nonce)
+                    self._hear(message, host)
 
     def _receive(self) -> bytes:
         try:
@@ -107,17 +106,17 @@ class Hub:
         except OSError:
             return b""
 
-    def _hear(self, message: AnyMessage, nonce: bytes) -> None:
+    def _hear(self, message: AnyMessage, host: Host) -> None:
         if not isinstance(message, Proof):
             self.heard.put(message)
             return
-        assert proven(TOKEN, nonce, message.proof)
+        assert host.refusal(message) is None
         if self._refusal is not None:
-            self._connection.sendall(frame(self._refusal))
+            self._connection.sendall(frame(host.sealed(self._refusal)))
             self._connection.shutdown(socket.SHUT_WR)
             return
         # In one piece, so that the handshake reads the beginning of what follows it.
-        self._connection.sendall(b"".join(map(frame, (Accepted(run="r"), *self._early))))
+        self._connection.sendall(b"".join(map(frame, (host.sealed(Accepted(run="r")), *self._early))))
         self.connected.set()
 
 
@@ -313,10 +312,10 @@ def test_a_message_larger_than_the_room_goes_on_behind_what_was_sent_of_it() -> 
 
 
 def test_a_refusal_is_the_users_to_read(hub: MakeHub) -> None:
-    made = hub(refusal=Refused(sentence="The token is not that of the run.", hint="Set it."))
+    made = hub(refusal=Refused(sentence="The worker is connected already.", hint="Name it."))
     with pytest.raises(HoldfastError) as caught:
         Link.connect(made.environment)
-    assert (caught.value.sentence, caught.value.hint) == ("The token is not that of the run.", "Set it.")
+    assert (caught.value.sentence, caught.value.hint) == ("The worker is connected already.", "Name it.")
 
 
 def test_nobody_at_the_address_is_the_users_to_read(hub: MakeHub) -> None:

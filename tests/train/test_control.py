@@ -12,6 +12,7 @@ import pytest
 
 from holdfast.run import wire
 from holdfast.run.frames import FrameBuffer
+from holdfast.run.handshake import Host, endpoint_of
 from holdfast.train.control import Coordinated, Dismissal
 from holdfast.train.group import Superseded
 
@@ -35,11 +36,14 @@ class Coordinator:
 
     def welcome(self) -> None:
         self._connection, _ = self._server.accept()
-        self._connection.sendall(wire.frame(wire.Challenge(nonce=wire.fresh_nonce())))
-        frames = FrameBuffer()
-        while not list(frames.feed(self._connection.recv(4096))):
-            pass  # its proof
-        self.say(wire.Accepted(run="r"))
+        host = Host("token-of-the-tests", endpoint=endpoint_of(self._connection.getsockname()))
+        self.say(host.challenge)
+        frames, heard = FrameBuffer(), list[wire.AnyMessage]()
+        while not heard:
+            heard += frames.feed(self._connection.recv(4096))
+        assert isinstance(heard[0], wire.Proof)
+        assert host.refusal(heard[0]) is None
+        self.say(host.sealed(wire.Accepted(run="r")))
 
     def say(self, message: wire.AnyMessage) -> None:
         assert self._connection is not None

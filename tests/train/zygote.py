@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from holdfast.run import wire
 from holdfast.run.frames import FrameBuffer
+from holdfast.run.handshake import Client, endpoint_of
 
 PR_SET_PDEATHSIG = 1
 RETURN_S = 0.3
@@ -130,11 +131,9 @@ def connect(name: str, assignment: Assignment) -> tuple[socket.socket, FrameBuff
     host, _, port = assignment.endpoint.rpartition(":")
     connection = socket.create_connection((host, int(port)))
     frames = FrameBuffer()
-    challenge = next(iter(frames.feed(connection.recv(1 << 16))))
-    assert isinstance(challenge, wire.Challenge)
-    say(connection, wire.Proof(role="agent", name=name, proof=wire.prove(assignment.token, challenge.nonce)))
-    accepted = next(iter(frames.feed(connection.recv(1 << 16))))
-    assert isinstance(accepted, wire.Accepted), accepted
+    client = Client(assignment.token, role="agent", name=name, endpoint=endpoint_of(connection.getpeername()))
+    say(connection, client.answer(next(iter(frames.feed(connection.recv(1 << 16))))))
+    client.accepted_by(next(iter(frames.feed(connection.recv(1 << 16)))))
     return connection, frames
 
 

@@ -30,6 +30,7 @@ from holdfast.run.kin import adopt_orphans, children, end_children, reap, wake_w
 from holdfast.run.output import LastWords, Printer, Stream, View
 from holdfast.run.wire import (
     CODE_DEVICE_FAILED,
+    WORKER_VARIABLES,
     AgentJoined,
     EndNode,
     Locate,
@@ -219,6 +220,12 @@ class Agent:
 
     def _environment(self, order: StartWorker) -> dict[str, str]:
         assignment = self._assignment
+        if others := sorted(order.environment.keys() - WORKER_VARIABLES):
+            raise HoldfastError(
+                f"The coordinator wants to set {others[0]} for a worker, which is not its to set: this node"
+                " leaves the run.",
+                hint="Use the same version of Holdfast on all nodes.",
+            )
         every = assignment.checkpoint_every
         return {
             "OMP_NUM_THREADS": "1",  # as with torchrun: members would take each other's cores

@@ -8,8 +8,10 @@ message by message, without polling: a message is answered in the turn of the lo
 import asyncio
 import contextlib
 import signal
+import socket
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Literal, get_args
 
 from holdfast.record.clock import Clock
@@ -18,6 +20,7 @@ from holdfast.record.events import KnownEvent, StepCommitted
 from holdfast.record.recorder import Recorder
 from holdfast.run import membership
 from holdfast.run.frames import FrameBuffer
+from holdfast.run.handshake import HANDSHAKE_BYTES_MAX, Host, endpoint_of
 from holdfast.run.recording import write_down
 from holdfast.run.state import (
     Begun,
@@ -44,11 +47,10 @@ from holdfast.run.state import (
 )
 from holdfast.run.status import Happened, MemberStatus, NodeStatus, Status
 from holdfast.run.wire import (
-    PROTOCOL,
+    FRAME_BYTES_MAX,
     Accepted,
     Answer,
     AnyMessage,
-    Challenge,
     FromAgent,
     FromWorker,
     MalformedFrame,
@@ -58,12 +60,18 @@ from holdfast.run.wire import (
     Replace,
     Strike,
     frame,
-    fresh_nonce,
-    proven,
 )
 
-HANDSHAKE_S = 10.0
+HANDSHAKE_S = 5.0
 """How long a connection may take to prove that it has the token."""
+UNPROVEN_MAX = 256
+"""So many connections may be about to prove it. One more, and the oldest has to connect again."""
+ACCEPTS_MAX = 64
+"""So many connections are taken in one turn of the loop, which others wait for."""
+BACKLOG = 1024
+"""So many wait in the kernel to be taken: all workers of a large run may come at once."""
+ACCEPT_WAIT_S = 0.5
+"""How long nobody is taken in after one could not be for want of descriptors or memory."""
 SEND_BUFFER_BYTES_MAX = 32 << 20
 """Whoever leaves more than this unread is given up. A member that keeps its interpreter for a while reads
 nothing, and must not be: what others may tell it meanwhile is less (train/minutes.py, train/meeting.py).
@@ -100,6 +108,8 @@ class Coordinator:
         self._say = say
         self._state = membership.initial(policy, clock.now_ns())
         self._connections: set[_Connection] = set()
+        self._unproven: dict[_Connection, None] = {}
+        self._accepting: set[asyncio.Task[object]] = set()
         self._named: dict[tuple[str, str], _Connection] = {}
         self._nodes: dict[str, None] = {}
         self._ids: dict[str, str] = {}
@@ -107,7 +117,9 @@ class Coordinator:
         self._commits: deque[tuple[int, int]] = deque(maxlen=RATE_STEPS)
         self._due_ns: int | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._server: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
+        self._accept_again: asyncio.TimerHandle | None = None
+        self._is_short_told = False
         self._ended: asyncio.Future[Ending] | None = None
         self._is_closed = False
         self._answer = Answer(ok=False, sentence="")
@@ -116,20 +128,23 @@ class Coordinator:
         """Listen there; port 0 takes a free one. `HoldfastError` where that cannot be."""
         loop = asyncio.get_running_loop()
         self._ended = loop.create_future()
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
-            self._server = await loop.create_server(lambda: _Connection(self), host, port)
+            self._listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
         except OSError as error:
             raise HoldfastError(
                 f"The coordinator cannot listen on {host}:{port}: {(error.strerror or str(error)).lower()}.",
                 hint="Another run may hold that port; give another one, or none to take a free one.",
             ) from None
+        self._listener.setblocking(False)
+        loop.add_reader(self._listener, self._accept)
         self.happened(Begun())
 
     @property
     def endpoint(self) -> tuple[str, int]:
         """Where it listens."""
-        assert self._server is not None
-        host, port = self._server.sockets[0].getsockname()[:2]
+        assert self._listener is not None
+        host, port = self._listener.getsockname()[:2]
         return host, port
 
     async def ended(self) -> Ending:
@@ -162,8 +177,11 @@ class Coordinator:
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._server is not None:
-            self._server.close()
+        if self._accept_again is not None:
+            self._accept_again.cancel()
+        if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener)
+            self._listener.close()
         for connection in self._connections:
             connection.end()
         with contextlib.suppress(TimeoutError):
@@ -228,18 +246,12 @@ class Coordinator:
                 raise
             self._ended.set_exception(error)
 
-    def refusal(self, proof: Proof, nonce: bytes) -> Refused | None:
-        """Why this client may not come in; None: it may."""
-        if proof.protocol != PROTOCOL:
-            return Refused(
-                sentence=f"The coordinator speaks protocol {PROTOCOL}, this process {proof.protocol}.",
-                hint="Use the same version of Holdfast on all nodes.",
-            )
-        if not proven(self._token, nonce, proof.proof):
-            return Refused(
-                sentence=f"The token of {proof.name or 'this process'} is not that of the run.",
-                hint="All nodes of a run need the same HOLDFAST_TOKEN.",
-            )
+    def handshake(self, endpoint: str) -> Host:
+        """Our side of a handshake on a connection that arrived there."""
+        return Host(self._token, endpoint=endpoint)
+
+    def refusal(self, proof: Proof) -> Refused | None:
+        """Why this client, who has the token, may not come in; None: it may."""
         if (proof.role, proof.name) in self._named:
             return Refused(
                 sentence=f"The {proof.role} {proof.name!r} is connected already.",
@@ -251,9 +263,13 @@ class Coordinator:
 
     def opened(self, connection: "_Connection") -> None:
         self._connections.add(connection)
+        self._unproven[connection] = None
+        if len(self._unproven) > UNPROVEN_MAX:
+            self._drop(next(iter(self._unproven)))
 
     def accepted(self, connection: "_Connection") -> str:
         """The connection is somebody's now; the run's name."""
+        self._unproven.pop(connection, None)
         if connection.role != "operator":
             self._named[connection.role, connection.name] = connection
         if connection.role == "agent":
@@ -262,6 +278,7 @@ class Coordinator:
 
     def closed(self, connection: "_Connection") -> None:
         self._connections.discard(connection)
+        self._unproven.pop(connection, None)
         role, name = connection.role, connection.name
         if role != "operator" and self._named.get((role, name)) is connection:
             del self._named[role, name]
@@ -282,6 +299,48 @@ class Coordinator:
             self.happened(FromMember(name, message))
         else:
             raise MalformedFrame(f"a {role} does not send {type(message).__name__}")
+
+    # -- who comes ---------------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        """Take in who waits. Not by asyncio's server, which tries again a hundred times, and prints as many
+        tracebacks, when descriptors run out.
+        """
+        assert self._listener is not None
+        loop = asyncio.get_running_loop()
+        for _ in range(ACCEPTS_MAX):
+            try:
+                accepted, _address = self._listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._accept_later(error)
+                return
+            accepted.setblocking(False)
+            task = loop.create_task(loop.connect_accepted_socket(lambda: _Connection(self), accepted))
+            self._accepting.add(task)
+            task.add_done_callback(self._accepting.discard)
+
+    def _accept_later(self, error: OSError) -> None:
+        """Whoever has proved nothing makes room; those who wait are taken in a moment."""
+        assert self._listener is not None
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._listener)
+        again = partial(loop.add_reader, self._listener, self._accept)
+        self._accept_again = loop.call_later(ACCEPT_WAIT_S, again)
+        for connection in list(self._unproven):
+            self._drop(connection)
+        if not self._is_short_told:
+            self._is_short_told = True
+            why = (error.strerror or str(error)).lower()
+            self.tell(
+                f"the coordinator cannot take new connections ({why}): members that are connected go on, and "
+                "new ones wait. Raise `ulimit -n` for the next run if this one is as large as it should be"
+            )
+
+    def _drop(self, connection: "_Connection") -> None:
+        self._unproven.pop(connection, None)
+        connection.abort()
 
     # -- what the state machine wants --------------------------------------------------------------------
 
@@ -392,8 +451,8 @@ class _Connection(asyncio.Protocol):
         self.name = ""
         self.closed = asyncio.Event()
         self._coordinator = coordinator
-        self._nonce = fresh_nonce()
-        self._frames = FrameBuffer()
+        self._host: Host | None = None
+        self._frames = FrameBuffer(HANDSHAKE_BYTES_MAX)
         self._is_accepted = False
         self._transport: asyncio.Transport | None = None
         self._timeout: asyncio.TimerHandle | None = None
@@ -403,7 +462,12 @@ class _Connection(asyncio.Protocol):
         self._transport = transport
         self._timeout = asyncio.get_running_loop().call_later(HANDSHAKE_S, self.abort)
         self._coordinator.opened(self)
-        self.send(Challenge(nonce=self._nonce))
+        try:
+            self._host = self._coordinator.handshake(endpoint_of(transport.get_extra_info("sockname")))
+        except (TypeError, ValueError):  # it has ended before it began
+            self.abort()
+            return
+        self.send(self._host.challenge)
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -446,13 +510,15 @@ class _Connection(asyncio.Protocol):
     def _shake_hands(self, message: AnyMessage) -> None:
         if not isinstance(message, Proof):
             raise MalformedFrame(f"{type(message).__name__} before the proof")
-        refusal = self._coordinator.refusal(message, self._nonce)
+        assert self._host is not None
+        refusal = self._host.refusal(message) or self._coordinator.refusal(message)
         if refusal is not None:
-            self.send(refusal)
+            self.send(self._host.sealed(refusal))
             self.end()
             return
         if self._timeout is not None:
             self._timeout.cancel()
         self.role, self.name, self._is_accepted = message.role, message.name, True
+        self._frames.bytes_max = FRAME_BYTES_MAX
         run = self._coordinator.accepted(self)
-        self.send(Accepted(run=run))
+        self.send(self._host.sealed(Accepted(run=run)))

@@ -7,8 +7,17 @@ import asyncio
 from contextlib import suppress
 
 from holdfast.run import wire
-from holdfast.run.handshake import HANDSHAKE_WAIT_S, accepted_by, answer, stranger, unreachable
-from holdfast.run.wire import AnyMessage, MalformedFrame, Role
+from holdfast.run.handshake import (
+    ATTEMPT_INTERVAL_S,
+    ATTEMPTS_MAX,
+    HANDSHAKE_BYTES_MAX,
+    HANDSHAKE_WAIT_S,
+    Client,
+    endpoint_of,
+    stranger,
+    unreachable,
+)
+from holdfast.run.wire import FRAME_BYTES_MAX, AnyMessage, MalformedFrame, Role
 
 
 class Connection:
@@ -41,7 +50,17 @@ class Connection:
 
 
 async def dial(host: str, port: int, token: str, *, role: Role, name: str = "") -> Connection:
-    """Connect and prove the token; `Unreachable`, `Stranger` or `Rejected` where that fails."""
+    """Connect, and prove the token to each other; else `Unreachable`, `Stranger` or `Rejected`."""
+    for _ in range(ATTEMPTS_MAX):
+        connection = await _attempt(host, port, token, role, name)
+        if connection is not None:
+            return connection
+        await asyncio.sleep(ATTEMPT_INTERVAL_S)
+    raise stranger(f"{host}:{port}")
+
+
+async def _attempt(host: str, port: int, token: str, role: Role, name: str) -> Connection | None:
+    """None: it hung up before it said yes or no."""
     place = f"{host}:{port}"
     try:
         async with asyncio.timeout(HANDSHAKE_WAIT_S):
@@ -49,21 +68,25 @@ async def dial(host: str, port: int, token: str, *, role: Role, name: str = "") 
     except OSError as error:  # a timeout is one, too
         raise unreachable(place, error) from None
     try:
+        client = Client(token, role=role, name=name, endpoint=endpoint_of(writer.get_extra_info("peername")))
         async with asyncio.timeout(HANDSHAKE_WAIT_S):
-            proof = answer(await _read(reader), token, role, name)
+            proof = client.answer(await _read(reader, HANDSHAKE_BYTES_MAX))
             writer.write(wire.frame(proof))
-            run = accepted_by(await _read(reader))
-    except (OSError, asyncio.IncompleteReadError, MalformedFrame):
+            run = client.accepted_by(await _read(reader, HANDSHAKE_BYTES_MAX))
+    except (TimeoutError, MalformedFrame):
         await _close(writer)
         raise stranger(place) from None
+    except (OSError, asyncio.IncompleteReadError):
+        await _close(writer)
+        return None
     except BaseException:
         await _close(writer)
         raise
     return Connection(reader, writer, run)
 
 
-async def _read(reader: asyncio.StreamReader) -> AnyMessage:
-    length = wire.frame_length(await reader.readexactly(wire.LENGTH_BYTES))
+async def _read(reader: asyncio.StreamReader, bytes_max: int = FRAME_BYTES_MAX) -> AnyMessage:
+    length = wire.frame_length(await reader.readexactly(wire.LENGTH_BYTES), bytes_max)
     return wire.unframe(await reader.readexactly(length))
 
 

@@ -2,13 +2,16 @@
 
 from collections.abc import Iterator
 
-from holdfast.run.wire import LENGTH_BYTES, AnyMessage, frame_length, unframe
+from holdfast.run.wire import FRAME_BYTES_MAX, LENGTH_BYTES, AnyMessage, frame_length, unframe
 
 
 class FrameBuffer:
-    """Keeps what has come of a frame until the rest is there."""
+    """Keeps what has come of a frame until the rest is there. bytes_max: what a frame may have; it may be
+    changed with every message, and is small for somebody who has proved nothing yet.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self.bytes_max = bytes_max
         self._data = bytearray()
 
     def feed(self, data: bytes) -> Iterator[AnyMessage]:
@@ -18,7 +21,7 @@ class FrameBuffer:
         try:
             while len(self._data) - start >= LENGTH_BYTES:
                 body = start + LENGTH_BYTES
-                end = body + frame_length(bytes(self._data[start:body]))
+                end = body + frame_length(bytes(self._data[start:body]), self.bytes_max)
                 if end > len(self._data):
                     break
                 start = end

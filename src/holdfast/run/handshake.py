@@ -1,16 +1,37 @@
-"""How a client proves to the coordinator that it has the token, with threads as with asyncio.
+"""How a client and the coordinator prove to each other that they have the token, without sending it.
 
-The coordinator asks, the client answers, the coordinator lets it in or says why not. Nothing here reads or
-writes; who does is in dial.py and link.py.
+The coordinator asks with a nonce. The client answers with its role, its name, where it connected to, a nonce
+of its own and its proof. The coordinator's verdict carries the coordinator's proof, and the client believes
+nothing before that. Each proof is an HMAC over all of this and over who made it: so one that was heard, sent
+back, or passed on to or from another address, is worth nothing. Nothing here reads or writes: see dial.py,
+link.py and coordinator.py.
 """
 
+import hashlib
+import hmac
+import ipaddress
+import secrets
 import socket
+from typing import Any, Literal, TypeVar
+
+import msgspec
 
 from holdfast.record.errors import HoldfastError
-from holdfast.run.wire import Accepted, AnyMessage, Challenge, MalformedFrame, Proof, Refused, Role, prove
+from holdfast.run.wire import PROTOCOL, Accepted, AnyMessage, Challenge, MalformedFrame, Proof, Refused, Role
 
 HANDSHAKE_WAIT_S = 10.0
 """A coordinator answers at once; what is silent for so long is something else."""
+HANDSHAKE_BYTES_MAX = 1024
+"""Of a frame from somebody who has proved nothing yet."""
+ATTEMPTS_MAX = 5
+"""So often a client connects that is hung up on: a coordinator beset by strangers drops the oldest of them,
+and may drop a client that was slow to answer."""
+ATTEMPT_INTERVAL_S = 0.2
+NONCE_BYTES = 32
+CONTEXT = "holdfast control connection 2"
+
+Side = Literal["client", "coordinator"]
+Verdict = TypeVar("Verdict", Accepted, Refused)
 
 
 class Unreachable(HoldfastError):
@@ -18,27 +39,129 @@ class Unreachable(HoldfastError):
 
 
 class Stranger(HoldfastError):
-    """Somebody listens there who is no coordinator of this version of Holdfast."""
+    """Whoever listens there has not proved that it has the token, and is not believed."""
 
 
 class Rejected(HoldfastError):
-    """The coordinator does not want us: a wrong token, or a name that is taken."""
+    """The coordinator does not want us: a name that is taken, or a way that it does not know."""
 
 
-def answer(question: AnyMessage, token: str, role: Role, name: str) -> Proof:
-    """What to answer to a coordinator's first message; `MalformedFrame` where it is none."""
-    if not isinstance(question, Challenge):
-        raise MalformedFrame("no challenge")
-    return Proof(role=role, name=name, proof=prove(token, question.nonce))
+class Claim(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """What both proofs of one connection are about. endpoint: the coordinator's, as the client sees it."""
+
+    role: Role
+    name: str
+    endpoint: str
+    asked: bytes
+    answered: bytes
 
 
-def accepted_by(verdict: AnyMessage) -> str:
-    """The run that lets us in with this; `Rejected` where it does not."""
-    if isinstance(verdict, Refused):
-        raise Rejected(verdict.sentence, hint=verdict.hint)
-    if not isinstance(verdict, Accepted):
-        raise MalformedFrame("no verdict")
-    return verdict.run
+def prove(token: str, side: Side, claim: Claim, said: bytes = b"") -> bytes:
+    """said: what else this side says with it."""
+    return hmac.digest(token.encode(), msgspec.msgpack.encode([CONTEXT, side, claim, said]), hashlib.sha256)
+
+
+class Client:
+    """A client's side of one connection. endpoint: where its socket is connected to."""
+
+    def __init__(self, token: str, *, role: Role, name: str, endpoint: str) -> None:
+        self._token = token
+        self._role: Role = role
+        self._name = name
+        self._endpoint = endpoint
+        self._claim: Claim | None = None
+
+    def answer(self, question: AnyMessage) -> Proof:
+        """What to answer to a coordinator's first message; `MalformedFrame` where it is none."""
+        if not isinstance(question, Challenge) or len(question.nonce) != NONCE_BYTES:
+            raise MalformedFrame("no challenge")
+        if question.protocol != PROTOCOL:
+            raise Stranger(
+                f"What listens at {self._endpoint} speaks protocol {question.protocol}, this process"
+                f" {PROTOCOL}.",
+                hint="Use the same version of Holdfast on all nodes.",
+            )
+        claim = Claim(
+            role=self._role,
+            name=self._name,
+            endpoint=self._endpoint,
+            asked=question.nonce,
+            answered=secrets.token_bytes(NONCE_BYTES),
+        )
+        self._claim = claim
+        return Proof(
+            role=claim.role,
+            name=claim.name,
+            endpoint=claim.endpoint,
+            nonce=claim.answered,
+            proof=prove(self._token, "client", claim),
+        )
+
+    def accepted_by(self, verdict: AnyMessage) -> str:
+        """The run that lets us in; `Rejected` where it does not, `Stranger` where it proves nothing."""
+        if self._claim is None or not isinstance(verdict, Accepted | Refused):
+            raise MalformedFrame("no verdict")
+        expected = prove(self._token, "coordinator", self._claim, _without_proof(verdict))
+        if not hmac.compare_digest(expected, verdict.proof):
+            raise Stranger(
+                f"What listens at {self._endpoint} does not have this run's token.",
+                hint="All nodes of a run need the same HOLDFAST_TOKEN. If they have it, another program holds"
+                " that port: choose another one with --coordinator HOST:PORT.",
+            )
+        if isinstance(verdict, Refused):
+            raise Rejected(verdict.sentence, hint=verdict.hint)
+        return verdict.run
+
+
+class Host:
+    """The coordinator's side of one connection. endpoint: where the connection arrived."""
+
+    def __init__(self, token: str, *, endpoint: str) -> None:
+        self._token = token
+        self._endpoint = endpoint
+        self._claim: Claim | None = None
+        self.challenge = Challenge(nonce=secrets.token_bytes(NONCE_BYTES))
+
+    def refusal(self, proof: Proof) -> Refused | None:
+        """Why this client may not come in; None: it has the token, and connected to where we are."""
+        claim = Claim(
+            role=proof.role,
+            name=proof.name,
+            endpoint=proof.endpoint,
+            asked=self.challenge.nonce,
+            answered=proof.nonce,
+        )
+        if len(proof.nonce) != NONCE_BYTES or not hmac.compare_digest(
+            prove(self._token, "client", claim), proof.proof
+        ):
+            return Refused(sentence="The token is not that of this run.")
+        self._claim = claim
+        if proof.protocol != PROTOCOL:
+            return Refused(
+                sentence=f"The coordinator speaks protocol {PROTOCOL}, this process {proof.protocol}.",
+                hint="Use the same version of Holdfast on all nodes.",
+            )
+        if proof.endpoint != self._endpoint:
+            return Refused(
+                sentence=f"A connection to {proof.endpoint} arrived at {self._endpoint}: it was forwarded.",
+                hint="Give the coordinator's own address and port with --coordinator.",
+            )
+        return None
+
+    def sealed(self, verdict: Verdict) -> Verdict:
+        """The verdict with our proof, where the client has shown that it has the token; otherwise without."""
+        if self._claim is None:
+            return verdict
+        proof = prove(self._token, "coordinator", self._claim, _without_proof(verdict))
+        return msgspec.structs.replace(verdict, proof=proof)
+
+
+def endpoint_of(address: Any) -> str:
+    """An end of a connection, the same as seen from both: of what getsockname or getpeername gives."""
+    host = ipaddress.ip_address(str(address[0]).partition("%")[0])
+    mapped = host.ipv4_mapped if isinstance(host, ipaddress.IPv6Address) else None
+    host = mapped or host
+    return f"[{host}]:{address[1]}" if host.version == 6 else f"{host}:{address[1]}"
 
 
 def unreachable(place: str, error: OSError) -> Unreachable:
@@ -53,6 +176,10 @@ def stranger(place: str) -> Stranger:
         f"What listens at {place} is no coordinator of Holdfast.",
         hint="Choose another port with --coordinator HOST:PORT.",
     )
+
+
+def _without_proof(verdict: Accepted | Refused) -> bytes:
+    return msgspec.msgpack.encode(msgspec.structs.replace(verdict, proof=b""))
 
 
 def _reason(error: OSError) -> str:

@@ -17,8 +17,18 @@ from typing import Self, get_args
 
 from holdfast.record.errors import HoldfastError
 from holdfast.run.frames import FrameBuffer
-from holdfast.run.handshake import HANDSHAKE_WAIT_S, accepted_by, answer, stranger, unreachable
+from holdfast.run.handshake import (
+    ATTEMPT_INTERVAL_S,
+    ATTEMPTS_MAX,
+    HANDSHAKE_BYTES_MAX,
+    HANDSHAKE_WAIT_S,
+    Client,
+    endpoint_of,
+    stranger,
+    unreachable,
+)
 from holdfast.run.wire import (
+    FRAME_BYTES_MAX,
     AnyMessage,
     FromWorker,
     MalformedFrame,
@@ -225,31 +235,41 @@ class Link:
 
 
 def _shake_hands(endpoint: str, token: str, member: str) -> tuple[socket.socket, FrameBuffer]:
-    """A connection that has proved the token, and what was read of the rest already."""
+    """A connection on which both sides proved the token, and what was read of the rest already."""
     host, _, port = endpoint.rpartition(":")
     if not port.isdecimal():
         raise HoldfastError(
             f"HOLDFAST_COORDINATOR is {endpoint!r}, which is no HOST:PORT.",
             hint="Start the script with `holdfast run`, which sets it.",
         )
-    try:
-        connection = socket.create_connection((host.strip("[]"), int(port)), timeout=HANDSHAKE_WAIT_S)
-    except OSError as error:
-        raise unreachable(endpoint, error) from None
-    try:
-        frames = FrameBuffer()
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        proof = answer(_next(connection, frames), token, "worker", member)
-        connection.sendall(frame(proof))
-        accepted_by(_next(connection, frames))
-        connection.settimeout(None)
-    except (OSError, MalformedFrame):
-        connection.close()
-        raise stranger(endpoint) from None
-    except BaseException:
-        connection.close()
-        raise
-    return connection, frames
+    for _attempt in range(ATTEMPTS_MAX):
+        try:
+            connection = socket.create_connection((host.strip("[]"), int(port)), timeout=HANDSHAKE_WAIT_S)
+        except OSError as error:
+            raise unreachable(endpoint, error) from None
+        try:
+            return connection, _proven(connection, token, member)
+        except (TimeoutError, MalformedFrame):
+            connection.close()
+            raise stranger(endpoint) from None
+        except OSError:  # it hung up before it said yes or no
+            connection.close()
+            time.sleep(ATTEMPT_INTERVAL_S)
+        except BaseException:
+            connection.close()
+            raise
+    raise stranger(endpoint)
+
+
+def _proven(connection: socket.socket, token: str, member: str) -> FrameBuffer:
+    frames = FrameBuffer(HANDSHAKE_BYTES_MAX)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    client = Client(token, role="worker", name=member, endpoint=endpoint_of(connection.getpeername()))
+    connection.sendall(frame(client.answer(_next(connection, frames))))
+    client.accepted_by(_next(connection, frames))
+    frames.bytes_max = FRAME_BYTES_MAX
+    connection.settimeout(None)
+    return frames
 
 
 def _next(connection: socket.socket, frames: FrameBuffer) -> AnyMessage:
@@ -260,4 +280,4 @@ def _next(connection: socket.socket, frames: FrameBuffer) -> AnyMessage:
 
 
 def _ended() -> bytes:
-    raise MalformedFrame("the connection ended")
+    raise ConnectionError("the connection ended")

@@ -1,12 +1,10 @@
-"""What the processes of a run say to each other: typed messages, their framing, and the proof of the token.
+"""What the processes of a run say to each other: typed messages and their framing.
 
 The coordinator is the hub: every agent, every worker and every operator (`holdfast chaos`, `replace`) holds
 one TCP connection to it and speaks to nobody else about the run. Tensors never pass here. A message is a
 frame: its length in four bytes, then MessagePack. Nothing here opens a socket.
 """
 
-import hashlib
-import hmac
 import secrets
 from typing import Literal
 
@@ -14,12 +12,11 @@ import msgspec
 
 from holdfast.record.kernel import Xid
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Both ends must speak the same one; a run does not mix versions of Holdfast."""
 FRAME_BYTES_MAX = 8 << 20
 """Larger than any message: what exceeds it does not come from Holdfast."""
 LENGTH_BYTES = 4
-NONCE_BYTES = 32
 
 Role = Literal["agent", "worker", "operator"]
 Stage = Literal[
@@ -38,7 +35,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     """What every message is: immutable, tagged with its own name."""
 
 
-# ---- the handshake: the coordinator asks, the client proves that it has the token -----------------------
+# ---- the handshake: both sides prove that they have the token (handshake.py) ----------------------------
 
 
 class Challenge(Message, frozen=True, kw_only=True, tag=True):
@@ -49,10 +46,12 @@ class Challenge(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Proof(Message, frozen=True, kw_only=True, tag=True):
-    """The client's answer. proof: `prove(token, nonce)`. name: the node, the member, or empty."""
+    """The client's answer. name: the node, the member, or empty. endpoint: where it connected to."""
 
     role: Role
     name: str
+    endpoint: str
+    nonce: bytes
     proof: bytes
     protocol: int = PROTOCOL
 
@@ -61,13 +60,17 @@ class Accepted(Message, frozen=True, kw_only=True, tag=True):
     """From here on both sides send what they have to say."""
 
     run: str
+    proof: bytes = b""
 
 
 class Refused(Message, frozen=True, kw_only=True, tag=True):
-    """The connection is closed after this. `sentence` and `hint` are meant for the user."""
+    """The connection is closed after this. `sentence` and `hint` are meant for the user, who sees them only
+    if the proof is right.
+    """
 
     sentence: str
     hint: str = ""
+    proof: bytes = b""
 
 
 # ---- from an agent ---------------------------------------------------------------------------------------
@@ -128,8 +131,34 @@ class Located(Message, frozen=True, kw_only=True, tag=True):
 # ---- to an agent -----------------------------------------------------------------------------------------
 
 
+WORKER_VARIABLES = frozenset(
+    {
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_RANK",
+        "GROUP_WORLD_SIZE",
+        "ROLE_RANK",
+        "ROLE_WORLD_SIZE",
+        "ROLE_NAME",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "TORCHELASTIC_RUN_ID",
+        "TORCHELASTIC_RESTART_COUNT",
+        "TORCHELASTIC_MAX_RESTARTS",
+        "HOLDFAST_RUN",
+        "HOLDFAST_MEMBER",
+        "HOLDFAST_NODE",
+        "HOLDFAST_ADDRESS",
+    }
+)
+"""What a coordinator may set for a worker. An agent takes no other: PYTHONPATH, say, would be code."""
+
+
 class StartWorker(Message, frozen=True, kw_only=True, tag=True):
-    """Start the script as `member` in `slot`. environment: what it must have beside the agent's own.
+    """Start the script as `member` in `slot`. environment: what it must have beside the agent's own, of
+    `WORKER_VARIABLES` and nothing else.
 
     is_warm: it has no seat yet, and what it prints up to `join()` others have printed before it: it is not
     shown until `ShowWorker`.
@@ -513,10 +542,10 @@ def frame(message: AnyMessage) -> bytes:
     return len(body).to_bytes(LENGTH_BYTES, "big") + body
 
 
-def frame_length(prefix: bytes) -> int:
+def frame_length(prefix: bytes, bytes_max: int = FRAME_BYTES_MAX) -> int:
     """How many bytes follow this prefix of `LENGTH_BYTES`."""
     length = int.from_bytes(prefix, "big")
-    if not 0 < length <= FRAME_BYTES_MAX:
+    if not 0 < length <= bytes_max:
         raise MalformedFrame(f"a frame of {length} bytes")
     return length
 
@@ -524,22 +553,9 @@ def frame_length(prefix: bytes) -> int:
 def unframe(body: bytes) -> AnyMessage:
     try:
         return _decoder.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedFrame(str(error)) from None
 
 
 def fresh_token() -> str:
     return secrets.token_hex(16)
-
-
-def fresh_nonce() -> bytes:
-    return secrets.token_bytes(NONCE_BYTES)
-
-
-def prove(token: str, nonce: bytes) -> bytes:
-    """The token itself never travels."""
-    return hmac.new(token.encode(), nonce, hashlib.sha256).digest()
-
-
-def proven(token: str, nonce: bytes, proof: bytes) -> bool:
-    return hmac.compare_digest(prove(token, nonce), proof)

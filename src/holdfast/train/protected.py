@@ -3,11 +3,9 @@
 It can be compared, taken apart into tensors, sent, verified and put back bit by bit.
 """
 
-import copy
 import ctypes
 import hashlib
-import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol, runtime_checkable
@@ -18,6 +16,7 @@ from torch.optim import Optimizer
 
 from holdfast.record.errors import InputError
 from holdfast.train.best import Best
+from holdfast.train.skeleton import described, is_dense, take_apart
 
 FINGERPRINT_WORDS = 1 << 15
 """How many words are weighed together; their products stay in a core's cache."""
@@ -275,80 +274,6 @@ def _restore_exactly(optimizer: Optimizer, part: dict[str, Any], as_it_lies: boo
                 present[key] = value.to(device, copy=True)
 
 
-# ---- trees of tensors ------------------------------------------------------------------------------------
-
-
-class _Place:
-    """Stands for a tensor in the skeleton of a tree. stride: None where it does not fill its memory."""
-
-    def __init__(self, number: int, tensor: torch.Tensor) -> None:
-        self.number = number
-        self.dtype = tensor.dtype
-        self.shape = tuple(tensor.shape)
-        self.stride = tuple(tensor.stride()) if is_dense(tensor) else None
-        self.device = tensor.device.type
-
-    def empty(self, device: torch.device) -> torch.Tensor:
-        """A tensor laid out like it, with whatever contents: kernels depend on the layout."""
-        if self.device == "cpu":
-            device = torch.device("cpu")
-        if self.stride is None:
-            return torch.empty(self.shape, dtype=self.dtype, device=device)
-        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=device)
-
-
-def take_apart(tree: Any) -> tuple[bytes, list[torch.Tensor]]:
-    """A skeleton without tensors, and the tensors in the order of their places."""
-    tensors: list[torch.Tensor] = []
-
-    def walk(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            tensors.append(value.detach())
-            return _Place(len(tensors) - 1, tensors[-1])
-        if isinstance(value, dict):
-            twin = copy.copy(value)  # stays a Counter; keeps what state_dict() notes beside the items
-            for key, item in value.items():
-                twin[key] = walk(item)
-            return twin
-        if type(value) in (list, tuple):
-            return type(value)(walk(item) for item in value)
-        return value
-
-    skeleton = walk(tree)
-    try:
-        return pickle.dumps(skeleton), tensors
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise InputError(
-            f"A state_dict() holds what cannot be sent to another member: {error}.",
-            hint="States are made of tensors, numbers, strings and containers of them.",
-        ) from None
-
-
-def empty_like(skeleton: bytes, device: torch.device) -> list[torch.Tensor]:
-    """Tensors for every place of a skeleton, with whatever contents."""
-    places: list[_Place] = []
-    _walk_places(pickle.loads(skeleton), places.append)
-    places.sort(key=lambda place: place.number)
-    return [place.empty(device) for place in places]
-
-
-def put_together(skeleton: bytes, tensors: Sequence[torch.Tensor]) -> Any:
-    return _walk_places(pickle.loads(skeleton), lambda place: tensors[place.number])
-
-
-def _walk_places(value: Any, visit: Callable[[_Place], Any]) -> Any:
-    """The tree with something in every place. Dictionaries are changed: they were unpickled a moment ago."""
-    if isinstance(value, _Place):
-        return visit(value)
-    if isinstance(value, dict):
-        for key, item in value.items():
-            value[key] = _walk_places(item, visit)
-        return value
-    if type(value) in (list, tuple):
-        return type(value)(_walk_places(item, visit) for item in value)
-    return value
-
-
 # ---- digests ---------------------------------------------------------------------------------------------
 
 
@@ -365,34 +290,11 @@ def digests(trees: Sequence[Any]) -> list[str]:
     prints = iter(fingerprints([tensor for _, tensors in apart for tensor in tensors]))
     found = []
     for skeleton, tensors in apart:
-        total = hashlib.sha256(skeleton_text(skeleton))
+        total = hashlib.sha256(described(skeleton))
         for _ in tensors:
             total.update(str(next(prints)).encode())
         found.append(total.hexdigest())
     return found
-
-
-def skeleton_text(skeleton: bytes) -> bytes:
-    """The skeleton in a form that is the same for equal trees; pickles need not be."""
-    return repr(_described(pickle.loads(skeleton))).encode()
-
-
-def _described(value: Any) -> Any:
-    if isinstance(value, _Place):
-        return str(value.dtype), value.shape, value.number
-    if isinstance(value, dict):
-        return [(_described(key), _described(item)) for key, item in value.items()]
-    if type(value) in (list, tuple):
-        return type(value)(map(_described, value))
-    if isinstance(value, float):  # numpy's is one, and the same bits
-        return float(value)
-    if type(value) in _PLAIN:
-        return value
-    # Its repr() may have an address in it, or an ellipsis.
-    return type(value).__qualname__, pickle.dumps(value)
-
-
-_PLAIN = (type(None), bool, int, complex, str, bytes, torch.dtype, torch.device, torch.Size)
 
 
 def fingerprint(tensor: torch.Tensor) -> int:
@@ -482,8 +384,3 @@ def memory_as_it_lies(tensor: torch.Tensor) -> torch.Tensor:
         return bytes_of(tensor)
     flat = tensor.detach().as_strided((tensor.numel(),), (1,), tensor.storage_offset())
     return flat.view(torch.uint8)
-
-
-def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether its elements fill its memory, in whatever order."""
-    return bool(torch.ops.aten.is_non_overlapping_and_dense.default(tensor))

@@ -16,7 +16,7 @@ from itertools import pairwise
 import torch
 
 from holdfast.train import tree
-from holdfast.train.protected import is_dense
+from holdfast.train.skeleton import is_dense
 
 BUCKET_BYTES = {"cpu": 16 << 20, "cuda": 25 << 20}
 """Small enough to overlap with backward, large enough not to pay for beginnings."""

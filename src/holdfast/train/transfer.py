@@ -16,7 +16,7 @@ from itertools import zip_longest
 import msgspec
 import torch
 
-from holdfast.train import protected
+from holdfast.train import protected, skeleton
 from holdfast.train.group import Group, GroupBroken, Work
 from holdfast.train.protected import Protected
 
@@ -30,6 +30,8 @@ ROUNDS_UNDER_WAY = 2
 """So many pieces of each source are awaited at once where a wait holds up the host."""
 TAG = 1 << 20
 """Not one of the reduction's, which may be under way at the same time."""
+SKELETON_BYTES_MAX = 256 << 20
+"""Of everything but the tensors: far more than a million of them take."""
 WORD_BYTES = 4
 """What travels is made of whole words, which its fingerprint is computed of."""
 
@@ -78,7 +80,7 @@ class Serving:
 
 def send(group: Group, route: Route, state: Protected, version: int, numbers: Numbers) -> Serving:
     """Begin to send this member's share. The state must stay as it is until the receivers have it."""
-    skeleton, tensors = protected.take_apart(state.tree())
+    outline, tensors = skeleton.take_apart(state.tree())
     raws = [protected.memory_as_it_lies(tensor) for tensor in tensors]
     pieces = _pieces(raws, state.device)
     moving = {tensor.data_ptr() for buffer in state.moving if (tensor := buffer.tensor) is not None}
@@ -87,14 +89,14 @@ def send(group: Group, route: Route, state: Protected, version: int, numbers: Nu
     header = Header(
         version=version,
         numbers=numbers,
-        skeleton_bytes=len(skeleton),
-        skeleton_digest=hashlib.sha256(skeleton).digest(),
+        skeleton_bytes=len(outline),
+        skeleton_digest=hashlib.sha256(outline).digest(),
         cut=_digest(pieces),
         fingerprints=protected.folded([protected.weights(one) for letters in outgoing for one in letters]),
     )
     if group.rank == route.sources[0]:
-        outline = torch.frombuffer(bytearray(skeleton), dtype=torch.uint8).to(state.device)
-        outgoing.insert(0, [outline])
+        letter = torch.frombuffer(bytearray(outline), dtype=torch.uint8).to(state.device)
+        outgoing.insert(0, [letter])
     with group.along():
         works = [
             group.exchange([(one, peer) for one in letters for peer in route.receivers], [], TAG)
@@ -108,8 +110,8 @@ def receive(group: Group, route: Route, state: Protected, headers: Sequence[byte
     not succeed.
     """
     told = [_decoded(header) for header in headers]
-    skeleton = _outline(group, route.sources[0], told[0], state.device)
-    tensors = protected.empty_like(skeleton, state.device)
+    outline = _outline(group, route.sources[0], told[0], state.device)
+    tensors = _empty_like(outline, state.device)
     arriving = _Arriving(group, [protected.memory_as_it_lies(tensor) for tensor in tensors], state.device)
     if {header.cut for header in told} != {_digest(arriving.pieces)}:
         raise GroupBroken("members hold parts of the state on different kinds of devices")
@@ -121,7 +123,7 @@ def receive(group: Group, route: Route, state: Protected, headers: Sequence[byte
     for source, header in zip(route.sources, told, strict=True):
         if header.version != told[0].version or arriving.fingerprints(source) != header.fingerprints:
             raise GroupBroken(f"the state that came from rank {source} is not the one that was sent")
-    state.put_back(protected.put_together(skeleton, tensors), as_it_lies=True)
+    state.put_back(skeleton.put_together(outline, tensors), as_it_lies=True)
     return told[0]
 
 
@@ -133,13 +135,22 @@ def _decoded(header: bytes) -> Header:
 
 
 def _outline(group: Group, source: int, header: Header, device: torch.device) -> bytes:
+    if not 0 < header.skeleton_bytes <= SKELETON_BYTES_MAX:
+        raise GroupBroken(f"a member told of an outline of {header.skeleton_bytes} bytes")
     arriving = torch.empty(header.skeleton_bytes, dtype=torch.uint8, device=device)
     group.exchange([], [(arriving, source)], TAG).wait()
     group.settle()
-    skeleton = protected.memory_of(arriving)
-    if hashlib.sha256(skeleton).digest() != header.skeleton_digest:  # it is unpickled, which trusts it
+    outline = protected.memory_of(arriving)
+    if hashlib.sha256(outline).digest() != header.skeleton_digest:
         raise GroupBroken("the outline of the state that arrived is not the one that was sent")
-    return skeleton
+    return outline
+
+
+def _empty_like(outline: bytes, device: torch.device) -> list[torch.Tensor]:
+    try:
+        return skeleton.empty_like(outline, device)
+    except skeleton.MalformedSkeleton as error:
+        raise GroupBroken(f"the outline of the state cannot be read: {error}") from None
 
 
 def _rounds(route: Route, pieces: Sequence["_Piece"]) -> Iterator[list[tuple[int, "_Piece"]]]:
