@@ -95,6 +95,40 @@ def test_an_exception_keeps_what_there_is(alone: Path, monkeypatch: pytest.Monke
     assert train_until(0) == [4, 5, 6]
 
 
+def test_a_run_that_was_stopped_early_is_not_trained_on(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As docs/checkpoints.md has it: what follows the loop is done again, and nothing else."""
+    monkeypatch.setenv("HOLDFAST_CHECKPOINTS", str(alone.parent / "checkpoints"))
+
+    def train_until_old(is_saved: bool) -> tuple[list[int], int]:
+        seen: list[int] = []
+        with hf.join() as run:
+            model, optimizer = build()
+            best = hf.Best(model)
+            state = run.protect(
+                model,
+                optimizer,
+                best,
+                lanes=4,
+                seed=1,
+                on_commit=lambda: best.offer(0.0, step=state.version + 1),
+            )
+            for step in state.steps(20):
+                if best.step is not None and state.version - best.step >= 3:
+                    break
+                for lane in step.lanes:
+                    lane.backward(loss_of(model, lane))
+                step.commit()
+                seen.append(step.number)
+            if not is_saved:
+                raise OSError("the weights cannot be saved")
+        return seen, state.version
+
+    with pytest.raises(OSError, match="cannot be saved"):
+        train_until_old(False)
+    assert train_until_old(True) == ([], 4)
+    assert train_until_old(True) == ([], 4)  # nor if it was completed
+
+
 @pytest.mark.parametrize(
     ("missing", "instead"),
     [("lanes", {}), ("lanes", {"lanes": torch.ones(2)}), ("version", {"version": "3"}), ("state", {})],
@@ -216,6 +250,18 @@ def go(state: hf.State, model: nn.Module) -> None:
 @pytest.mark.parametrize("lanes", [6, 0, -8, 1 << 17])
 def test_lanes_that_are_no_power_of_two(alone: Path, lanes: int) -> None:
     assert f"lanes={lanes} is not a power of two" in mistake(go, lanes=lanes)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("lanes", "8"), ("seed", None), ("seed", 1.5), ("accumulate", "2")]
+)
+def test_what_should_be_a_whole_number(alone: Path, name: str, value: object) -> None:
+    assert f"{name}={value!r} is a {type(value).__name__}." in mistake(go, **{name: value})
+
+
+def test_a_batch_that_is_no_number_of_samples() -> None:
+    with pytest.raises(InputError, match="batch_size='4' is a str"):
+        hf.MapData([1, 2], batch_size="4", seed=1)  # type: ignore[arg-type]
 
 
 def test_accumulating_nothing(alone: Path) -> None:

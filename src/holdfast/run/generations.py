@@ -361,8 +361,12 @@ def _say_formed(state: State, round_: Round, version: int) -> None:
     if state.stepping is None:
         nodes = len({state.members[name].node for name in round_.members})
         where = "1 node" if nodes == 1 else f"{nodes} nodes"
-        state.say(f"generation {round_.number}: {members} on {where}; step {version + 1} is next")
+        then = f"step {version + 1} is next"
+        if state.is_last:
+            then = f"the checkpoint has all {version} steps"
+        elif version:
+            then += f", after the checkpoint of step {version}"
+        state.say(f"generation {round_.number}: {members} on {where}; {then}")
         return
-    state.say(
-        f"generation {round_.number}: {_changes(state, round_)}; step {version + 1} goes on with {members}"
-    )
+    what = "what follows the last step" if state.is_last else f"step {version + 1}"
+    state.say(f"generation {round_.number}: {_changes(state, round_)}; {what} goes on with {members}")

@@ -12,6 +12,7 @@ import functools
 import io
 import itertools
 import multiprocessing
+import operator
 import os
 import random
 import sys
@@ -444,8 +445,18 @@ def _drawing(seed: int, step: int, lane: int) -> Iterator[None]:
             numpy.random.set_state(before[2])
 
 
+def whole(name: str, value: int) -> int:
+    """The number that a script gave under this name."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise InputError(
+            f"{name}={value!r} is a {type(value).__name__}.", hint="Give it a whole number."
+        ) from None
+
+
 def _check_batch_size(batch_size: int) -> None:
-    if batch_size < 1:
+    if whole("batch_size", batch_size) < 1:
         raise InputError(f"batch_size={batch_size} is no number of samples.", hint="Take 1 or more.")
 
 

@@ -21,6 +21,7 @@ from holdfast.run import visible, whereabouts, wire
 from holdfast.train import determinism, randomness, tree
 from holdfast.train.checkpoint import DirectoryCheckpoints, Happened, Writer
 from holdfast.train.control import Alone, Control, Coordinated, declared
+from holdfast.train.data import whole
 from holdfast.train.failures import DeviceFailure, device_failure
 from holdfast.train.gradients import Gradients
 from holdfast.train.group import GlooGroup, Group, Rendezvous
@@ -153,6 +154,7 @@ class Run:
                 "protect() was called outside `with hf.join() as run:`.",
                 hint="The end of that block is how the others learn that this member is through.",
             )
+        lanes, accumulate, seed = whole("lanes", lanes), whole("accumulate", accumulate), whole("seed", seed)
         if not tree.is_lane_count(lanes):
             raise InputError(
                 f"lanes={lanes} is not a power of two between 1 and {tree.LANES_MAX}.",

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import torch
 
-from holdfast.record.errors import InputError
+from holdfast.record.errors import InputError, StoreError
 
 LOOK_BYTES = 1 << 16
 """So much of a log's end is read to find where to go on; more if that is not enough."""
@@ -68,11 +68,19 @@ class LogFile:
 
     def __call__(self, step: int, values: Mapping[str, object]) -> None:
         line = json.dumps({"step": step, **values}) + "\n"
+        try:
+            self._append(step, line.encode())
+        except OSError as error:
+            raise StoreError(
+                f"Cannot write step {step} to {self._path}: {error.strerror}.",
+                hint="Make room, or make it writable, and start the run again: it goes on after this step.",
+            ) from error
+
+    def _append(self, step: int, data: bytes) -> None:
         if self._file is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             cut_from(self._path, step)
             self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        data = line.encode()
         while data:
             data = data[os.write(self._file, data) :]
 

@@ -44,7 +44,9 @@ def command(run_or_path: str, as_json: bool) -> None:
     click.echo(f"{'step':>10}  {'size':>12}  {'written':20}  sound")
     for row in rows:
         sound = f"no: {printable(row.fault)}" if row.fault else "yes"
-        size = f"{row.size_bytes / 1e6:,.1f} MB"
+        size = (
+            f"{row.size_bytes / 1e6:,.1f} MB" if row.size_bytes >= 1e6 else f"{row.size_bytes / 1e3:,.1f} kB"
+        )
         click.echo(f"{row.step:>10}  {size:>12}  {stamp(row.written_ns):20}  {sound}")
 
 
