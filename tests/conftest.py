@@ -100,15 +100,21 @@ def _skips_that_fail(config: pytest.Config) -> int:
 
 
 @pytest.fixture(scope="session")
-def postgres_server() -> Iterator[str]:
-    """The URL of a running PostgreSQL server, without a database's name."""
+def postgres_process() -> Iterator["PostgresProcess"]:
+    """A running PostgreSQL server, which a test may stop as long as it starts it again."""
     try:
         binaries = _postgres_binaries()
         user = _unprivileged_user() if os.geteuid() == 0 else None
     except _Unavailable as reason:
         pytest.skip(f"no PostgreSQL server: {reason}")
-    with _running_postgres(binaries, user) as url:
-        yield url
+    with _running_postgres(binaries, user) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_server(postgres_process: "PostgresProcess") -> str:
+    """The URL of a running PostgreSQL server, without a database's name."""
+    return postgres_process.url
 
 
 @pytest.fixture(scope="session")
@@ -152,15 +158,18 @@ def postgres_database(postgres_server: str) -> Iterator[Callable[[], str]]:
     psycopg = pytest.importorskip("psycopg")
     names: list[str] = []
 
+    def administer(statement: str) -> None:
+        with psycopg.connect(postgres_server + "postgres", autocommit=True) as admin:
+            admin.execute(statement.encode())
+
     def make() -> str:
         names.append(f"store_{next(_database_numbers)}")
-        admin.execute(f"CREATE DATABASE {names[-1]}".encode())
+        administer(f"CREATE DATABASE {names[-1]}")
         return postgres_server + names[-1]
 
-    with psycopg.connect(postgres_server + "postgres", autocommit=True) as admin:
-        yield make
-        for name in names:
-            admin.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+    yield make
+    for name in names:
+        administer(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 _database_numbers = count()
@@ -232,7 +241,7 @@ def _unprivileged_user() -> pwd.struct_passwd:
 
 
 @contextlib.contextmanager
-def _running_postgres(binaries: Path, user: pwd.struct_passwd | None) -> Iterator[str]:
+def _running_postgres(binaries: Path, user: pwd.struct_passwd | None) -> Iterator["PostgresProcess"]:
     """A server in a new directory, run by `user` or by whoever runs the tests."""
     home = Path(tempfile.mkdtemp(prefix="holdfast-postgres-"))
     as_user: list[str] = []
@@ -241,8 +250,12 @@ def _running_postgres(binaries: Path, user: pwd.struct_passwd | None) -> Iterato
         as_user = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
     try:
         _initialise_postgres([*as_user, str(binaries / "initdb")], home)
-        with _serving_postgres([*as_user, str(binaries / "postgres")], home) as port:
-            yield f"postgresql://holdfast:{quote(POSTGRES_PASSWORD, safe='')}@127.0.0.1:{port}/"
+        server = PostgresProcess([*as_user, str(binaries / "postgres")], home)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
     finally:
         shutil.rmtree(home, ignore_errors=True)
 
@@ -257,24 +270,33 @@ def _initialise_postgres(initdb: list[str], home: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@contextlib.contextmanager
-def _serving_postgres(postgres: list[str], home: Path) -> Iterator[int]:
-    port = _free_port()
-    options = ["-D", f"{home}/data", "-k", str(home), "-h", "127.0.0.1", "-p", str(port)]
-    options += [word for setting in _POSTGRES_SETTINGS for word in ("-c", setting)]
-    log = home / "log"
-    with log.open("wb") as output:
-        server = subprocess.Popen([*postgres, *options], cwd=home, stdout=output, stderr=output)
-    try:
-        _await_port(port, server, log)
-        yield port
-    finally:
-        server.send_signal(signal.SIGINT)  # its "fast shutdown": ends the sessions, then itself
+class PostgresProcess:
+    """The server in `home`, at one port however often it is stopped and started."""
+
+    def __init__(self, command: list[str], home: Path) -> None:
+        port = _free_port()
+        options = ["-D", f"{home}/data", "-k", str(home), "-h", "127.0.0.1", "-p", str(port)]
+        options += [word for setting in _POSTGRES_SETTINGS for word in ("-c", setting)]
+        self.url = f"postgresql://holdfast:{quote(POSTGRES_PASSWORD, safe='')}@127.0.0.1:{port}/"
+        self._command = [*command, *options]
+        self._home = home
+        self._port = port
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        log = self._home / "log"
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(self._command, cwd=self._home, stdout=output, stderr=output)
+        _await_port(self._port, self._process, log)
+
+    def stop(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGINT)  # its "fast shutdown": ends the sessions, then itself
         try:
-            server.wait(STOP_WAIT_S)
+            self._process.wait(STOP_WAIT_S)
         except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
+            self._process.kill()
+            self._process.wait()
 
 
 def _find_daemon(name: str) -> str | None:

@@ -94,21 +94,45 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return at_ns - round(self.window_s * 10**9), at_ns + 1
 
 
-def look(setting: Setting, runs: Sequence[str], at_ns: int, since_ns: int | None = None) -> Assessment:
-    """What is wrong with these runs at this moment. since_ns: since when something is known to be."""
-    events = [event for run in (*runs, "") for event in _context(setting.store, run, at_ns)]
+class Recalled(msgspec.Struct, frozen=True, kw_only=True):
+    """What the record says of runs, for an assessment. healthy: what their steps should take."""
+
+    events: tuple[KnownEvent, ...]
+    healthy: dict[str, Healthy]
+
+
+def recall(setting: Setting, runs: Sequence[str], at_ns: int) -> Recalled:
+    found = ((run, setting.references.healthy(run, at_ns)) for run in runs)
+    return Recalled(
+        events=tuple(event for run in (*runs, "") for event in _context(setting.store, run, at_ns)),
+        healthy={run: known for run, known in found if known is not None},
+    )
+
+
+def look(
+    setting: Setting,
+    runs: Sequence[str],
+    at_ns: int,
+    since_ns: int | None = None,
+    recalled: Recalled | None = None,
+) -> Assessment:
+    """What is wrong with these runs at this moment. since_ns: since when something is known to be.
+
+    recalled: what the record said, where it was asked before.
+    """
+    said = recall(setting, runs, at_ns) if recalled is None else recalled
     return assess(
         setting.source,
-        _grounded(setting.cluster, _members(events)),
+        _grounded(setting.cluster, _members(said.events)),
         now_ns=at_ns,
-        events=events,
+        events=said.events,
         runs=tuple(runs),
         planned=_planned(setting.cluster.maintenance),
         window_s=setting.window_s,
         since_ns=since_ns,
-        prices=_priced(setting.prices, events),
+        prices=_priced(setting.prices, said.events),
         xids=load_xids(),
-        healthy={run: known for run in runs if (known := setting.references.healthy(run, at_ns)) is not None},
+        healthy={run: said.healthy[run] for run in runs if run in said.healthy},
     )
 
 

@@ -17,7 +17,7 @@ ID_PREFIX = "kernel-"
 DIGEST_CHARS = 32
 DETAIL_CHARS_MAX = 1000
 PENDING_MAX = 10_000
-"""Faults that wait for a store that cannot be written; the oldest are let go."""
+"""Faults that wait for a store that cannot be written; the oldest are let go, and counted."""
 TIME_NS_MAX = 2**62
 
 
@@ -29,7 +29,10 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FaultRecord:
-    """The record, as far as faults go into it. It is opened for each batch: faults are rare."""
+    """The record, as far as faults go into it. It is opened for each batch: faults are rare.
+
+    dropped: how many had to be let go because the store could not be written for too long
+    """
 
     def __init__(
         self, url: str | None, home: Path, *, source: Source, overrides: Overrides = NO_OVERRIDES
@@ -39,6 +42,7 @@ class FaultRecord:
         self._source: Source = source
         self._overrides = overrides
         self._pending: list[FaultObserved] = []
+        self.dropped = 0
 
     def add(self, events: list[KernelEvent], names: Names, *, now_ns: int) -> None:
         """Keep what the policy calls a fault. `StoreError` where the store refuses: it is kept later."""
@@ -46,6 +50,7 @@ class FaultRecord:
             judged = verdict(event, source=self._source, overrides=self._overrides)
             if judged is not None and judged.severity != "none":
                 self._pending.append(observed(event, judged, names, now_ns=now_ns))
+        self.dropped += max(0, len(self._pending) - PENDING_MAX)
         del self._pending[:-PENDING_MAX]
         if self._pending:
             with open_store(self._url, self._home) as store:

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from holdfast.cli.collect_faults import FaultRecord, Names
+from holdfast.cli.collect_faults import PENDING_MAX, FaultRecord, Names
 from holdfast.cli.terminal import print_json, printable
 from holdfast.record.errors import HoldfastError, complaint
 from holdfast.signals.collectors.kernel_log import KernelEvent
@@ -56,10 +56,15 @@ Outlet = Callable[[Collected], None]
 def recording(record: FaultRecord, names: Callable[[], Names]) -> Iterator[Outlet]:
     """Faults of the kernel log into the record. names: what is known behind PCI addresses by then."""
     complaints = _Complaints()
+    told = 0
 
     def outlet(collected: Collected) -> None:
+        nonlocal told
         with complaints.caught():
             record.add(list(collected.events), names(), now_ns=collected.at_ns)
+        if record.dropped > told:
+            told = record.dropped
+            tell(f"The record lacks {told:,} faults: only the newest {PENDING_MAX:,} wait for the store.", "")
 
     yield outlet
 

@@ -14,7 +14,7 @@ from holdfast.cli.moments import moment_ns
 from holdfast.cli.record import HomeJournal, find_run, home, recorded_name, store_option
 from holdfast.cli.terminal import printable
 from holdfast.dashboard.wording import stamp
-from holdfast.record.errors import InputError
+from holdfast.record.errors import InputError, StoreError
 from holdfast.record.events import (
     KINDS,
     AnyEvent,
@@ -102,27 +102,62 @@ def _known(kinds: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def following(store: Store, journal: HomeJournal, selection: Selection) -> Iterator[AnyEvent]:
-    """What is there, by time, and then what arrives, as it arrives. Ends with an interrupt."""
+    """What is there, by time, and then what arrives, as it arrives. Ends with an interrupt.
+
+    A store that cannot be used for a while, as when its server restarts, is told once and waited for.
+    """
     cursor = store.end()
+    shown: set[str] = set()
+    last: AnyEvent | None = None
+    is_listed = is_troubled = False
+    while True:
+        try:
+            if not is_listed:
+                for event in _present(store, selection, cursor, last, shown):
+                    last = event
+                    yield event
+                is_listed = True
+            journal.take_in()
+            end = store.end()
+            for arrival, event in store.since(cursor, selection):
+                cursor = arrival
+                if event.id not in shown:
+                    yield event
+            cursor = max(cursor, end)
+        except StoreError as error:
+            if not is_troubled:
+                _say(f"{error.sentence} It is tried again.")
+            is_troubled = True
+        else:
+            if is_troubled:
+                _say("The store can be used again; nothing was missed.")
+            is_troubled = False
+        time.sleep(POLL_INTERVAL_S)
+
+
+def _present(
+    store: Store, selection: Selection, cursor: int, last: AnyEvent | None, shown: set[str]
+) -> Iterator[AnyEvent]:
+    """What is there, behind `last` where an earlier reading came so far. Adds to `shown` what arrived after
+    the cursor, and will be met there again.
+    """
+    if last is not None:
+        selection = msgspec.structs.replace(selection, since_ns=last.occurred_ns)
     present = store.select(selection)
     first = list(islice(present, 1))  # now the reading has begun, and will see nothing newer
     # What arrived between the two looks is behind the cursor, and may be among what is present as well.
     began = store.end()
     unsure = {event.id for arrival, event in store.since(cursor, selection) if arrival <= began}
-    shown = set()
     for event in chain(first, present):
+        if last is not None and (event.occurred_ns, event.id) <= (last.occurred_ns, last.id):
+            continue
         if event.id in unsure:
             shown.add(event.id)
         yield event
-    while True:
-        journal.take_in()
-        end = store.end()
-        for arrival, event in store.since(cursor, selection):
-            cursor = arrival
-            if event.id not in shown:
-                yield event
-        cursor = max(cursor, end)
-        time.sleep(POLL_INTERVAL_S)
+
+
+def _say(sentence: str) -> None:
+    click.echo(f"holdfast: {printable(sentence)}", err=True)
 
 
 def _line(event: AnyEvent) -> str:

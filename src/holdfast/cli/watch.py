@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from holdfast.cli import diagnosed
-from holdfast.cli.assessing import References, Setting, ends_ns, look, recent_runs
+from holdfast.cli.assessing import Recalled, References, Setting, ends_ns, look, recall, recent_runs
 from holdfast.cli.durations import some_seconds, window_seconds
 from holdfast.cli.ending import Ending, interrupt, on_signal
 from holdfast.cli.incident_text import change_line, known_runs
@@ -28,7 +28,7 @@ from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.lifecycle import Casebook, Change
 from holdfast.diagnose.webhook import Webhook, message
 from holdfast.record.clock import Clock, SystemClock
-from holdfast.record.errors import HoldfastError, complaint
+from holdfast.record.errors import HoldfastError, StoreError, complaint
 from holdfast.record.journal import JOURNAL_DIRECTORY
 from holdfast.record.recorder import Recorder
 from holdfast.record.store import Store
@@ -136,6 +136,14 @@ def _look_once(
     return 0
 
 
+class _Known(msgspec.Struct, frozen=True, kw_only=True):
+    """What the record says: which runs there are, which of them ended when, and what an assessment wants."""
+
+    runs: tuple[str, ...]
+    ended_ns: dict[str, int]
+    recalled: Recalled
+
+
 class _Looking:
     """A look at the runs that are watched: with the newest record and a topology that is not too old.
 
@@ -153,10 +161,11 @@ class _Looking:
         self._cluster: Described | None = None
         self._read_ns = 0
         self._is_remarked = False
+        self._known: _Known | None = None
+        self._trouble = ""
         self.seen: frozenset[str] = frozenset()
 
     def __call__(self, at_ns: int, since_ns: int | None) -> Looked:
-        self._journal.take_in()
         setting = Setting(
             store=self._store,
             source=self._source,
@@ -166,16 +175,43 @@ class _Looking:
             references=self._references,
         )
         seen = self.seen = runs_in(self._source, setting.window_ns(at_ns))
-        known = self._given.runs or tuple(sorted(recent_runs(self._store, at_ns) | seen))
-        ended = ends_ns(self._store, known, at_ns)
+        known = self._recalled(setting, at_ns)
         # Who has ended has no signals any more, or old ones: nothing is strange or new about that.
-        runs = tuple(run for run in known if run not in ended)
+        named = self._given.runs or tuple(sorted({*known.runs, *seen}))
+        runs = tuple(run for run in named if run not in known.ended_ns)
         unseen = tuple(run for run in runs if run not in seen)
-        found = look(setting, runs, at_ns, since_ns)
+        found = look(setting, runs, at_ns, since_ns, known.recalled)
         if not self._is_remarked:
             remark_on_topology(self._given.topology_path)
             self._is_remarked = True
-        return Looked(runs=runs, unseen=unseen, ends_ns=ended, assessment=found)
+        return Looked(runs=runs, unseen=unseen, ends_ns=known.ended_ns, assessment=found)
+
+    def _recalled(self, setting: Setting, at_ns: int) -> "_Known":
+        """What the record says, or said when it could last be read: a look does without it for a while."""
+        trouble = ""
+        try:
+            self._journal.take_in()
+        except StoreError as error:
+            # What was recorded stays in the journal until the store takes it.
+            trouble = error.sentence
+        try:
+            self._known = self._read(setting, at_ns)
+        except StoreError as error:
+            if self._known is None:
+                raise
+            trouble = error.sentence
+        if trouble and not self._trouble:
+            _say(f"{trouble} Looking goes on with what the record said before; the store is tried again.")
+        elif self._trouble and not trouble:
+            _say("The record can be read and written again.")
+        self._trouble = trouble
+        return self._known
+
+    def _read(self, setting: Setting, at_ns: int) -> "_Known":
+        known = self._given.runs or tuple(sorted(recent_runs(self._store, at_ns) | self.seen))
+        ended = ends_ns(self._store, known, at_ns)
+        live = tuple(run for run in known if run not in ended)
+        return _Known(runs=known, ended_ns=ended, recalled=recall(setting, live, at_ns))
 
     def _topology(self) -> Described:
         now_ns = self._clock.now_ns()
@@ -249,4 +285,5 @@ class _Alertmanager:
 
 
 def _say(sentence: str) -> None:
-    click.echo(f"holdfast: {printable(sentence)}", err=True)
+    with suppress(OSError):  # nobody to tell is no reason to stop looking
+        click.echo(f"holdfast: {printable(sentence)}", err=True)

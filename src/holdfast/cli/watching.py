@@ -85,9 +85,7 @@ class Watch:
             looked.assessment.incidents, at_ns, unseen=looked.unseen, ends_ns=looked.ends_ns
         )
         for outlet in self._outlets:
-            for change in taken.changes:
-                outlet.changed(change)
-            outlet.standing(self._book.open)
+            self._tell_outlet(outlet, taken.changes)
         self._metrics.evaluated(
             Seen(
                 at_s=at_ns / 1e9,
@@ -100,6 +98,17 @@ class Watch:
             )
         )
         return True
+
+    def _tell_outlet(self, outlet: Outlet, changes: Sequence[Change]) -> None:
+        """Whoever cannot be told, because a disk is full say, does not end the watch for the others."""
+        try:
+            for change in changes:
+                outlet.changed(change)
+            outlet.standing(self._book.open)
+        except BrokenPipeError:
+            raise  # who read our output has gone, and wants no more of it
+        except Exception as error:
+            self._say(f"A change could not be told ({type(error).__name__}: {error}); the watch goes on.")
 
     def _tell_problem(self, problem: str) -> None:
         if problem != self._problem:

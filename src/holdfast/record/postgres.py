@@ -16,7 +16,16 @@ from psycopg.pq import Format
 from holdfast.record.errors import InputError, StoreError
 from holdfast.record.sql import COLUMNS, INDEXES, SCHEMA_VERSION, SUMMED, Parameter, Row, SqlStore, joined
 
-CONNECT_WAIT_S = 10
+_PATIENCE = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+"""libpq's settings, unless the URL has others: a server that vanished without a word is given up after half a
+minute, not after the two hours of the kernel. Seconds, but the last is in milliseconds.
+"""
 LOCK_WAIT_S = 30.0
 """How long to wait for another writer; its transactions are short, so this long means that it hangs."""
 
@@ -109,20 +118,26 @@ class PostgresStore(SqlStore):
         self._url = url
         self._lock_wait_s = lock_wait_s
         with self._explained():
-            self._writer = self._connect()
-            try:
-                self._prepare()
-            except BaseException:
-                self._writer.close()
-                raise
+            self._writer = self._opened()
 
     def close(self) -> None:
         self._writer.close()
 
+    def _opened(self) -> psycopg.Connection[Any]:
+        """A connection to a database that has our tables."""
+        connection = self._connect()
+        try:
+            self._prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
     def _connect(self) -> psycopg.Connection[Any]:
-        wait_s = conninfo_to_dict(self._url).get("connect_timeout") or CONNECT_WAIT_S
+        named = conninfo_to_dict(self._url)
+        patience: dict[str, Any] = {name: value for name, value in _PATIENCE.items() if not named.get(name)}
         connection = psycopg.connect(
-            self._url, connect_timeout=wait_s, client_encoding="utf8", autocommit=True, context=_ADAPTERS
+            self._url, client_encoding="utf8", autocommit=True, context=_ADAPTERS, **patience
         )
         try:
             connection.execute(_CONFIGURE, [f"{round(self._lock_wait_s * 1000)}ms"])
@@ -131,26 +146,34 @@ class PostgresStore(SqlStore):
             raise
         return connection
 
-    def _prepare(self) -> None:
+    def _prepare(self, connection: psycopg.Connection[Any]) -> None:
         """Make the tables if they are not there; refuse those of a newer version."""
-        with self._writer.transaction():
-            self._writer.execute("SELECT pg_advisory_xact_lock(%s)", [_PREPARE_LOCK])
-            if self._number(_COUNT_STORES) == 0:
+        with connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", [_PREPARE_LOCK])
+            if _number(connection, _COUNT_STORES) == 0:
                 for statement in (*_TABLES, *INDEXES):
-                    self._writer.execute(statement)
-        self._refuse_newer(self._number("SELECT schema_version FROM store"))
-
-    def _number(self, query: str) -> int:
-        ((number,),) = self._writer.execute(query).fetchall()
-        return int(number)
+                    connection.execute(statement)
+        self._refuse_newer(_number(connection, "SELECT schema_version FROM store"))
 
     def _take(self, batch: Sequence[Row], marks: Mapping[str, int]) -> tuple[int, int]:
-        with self._explained(), self._writer.transaction(), self._writer.cursor() as cursor:
+        with self._explained():
+            try:
+                return self._take_once(batch, marks)
+            except psycopg.OperationalError:
+                if not self._writer.closed:
+                    raise
+            # The server has restarted, or the way to it was cut. What it may have taken already it knows by
+            # its ids, so the batch can be offered again.
+            self._writer = self._opened()
+            return self._take_once(batch, marks)
+
+    def _take_once(self, batch: Sequence[Row], marks: Mapping[str, int]) -> tuple[int, int]:
+        with self._writer.transaction(), self._writer.cursor() as cursor:
             self._stage(cursor, batch)
             cursor.execute(_TAKE_TURN)
-            new = self._number(_KEEP)
+            new = _number(self._writer, _KEEP)
             cursor.executemany(_SET_MARK, marks.items())
-            return new, 0 if new == len(batch) else self._number(_COUNT_CONFLICTING)
+            return new, 0 if new == len(batch) else _number(self._writer, _COUNT_CONFLICTING)
 
     def _stage(self, cursor: psycopg.Cursor[Any], batch: Sequence[Row]) -> None:
         cursor.execute(_STAGE)
@@ -182,6 +205,11 @@ class PostgresStore(SqlStore):
         except psycopg.Error as error:
             hint = "The server's log tells more." if error.sqlstate else _SERVER_HINT
             raise StoreError(f"{self._name} cannot be used: {_reason(error)}.", hint=hint) from error
+
+
+def _number(connection: psycopg.Connection[Any], query: str) -> int:
+    ((number,),) = connection.execute(query).fetchall()
+    return int(number)
 
 
 def _described(url: str) -> str:
