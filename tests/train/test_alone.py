@@ -104,14 +104,11 @@ def test_a_run_that_was_stopped_early_is_not_trained_on(alone: Path, monkeypatch
         with hf.join() as run:
             model, optimizer = build()
             best = hf.Best(model)
-            state = run.protect(
-                model,
-                optimizer,
-                best,
-                lanes=4,
-                seed=1,
-                on_commit=lambda: best.offer(0.0, step=state.version + 1),
-            )
+
+            def keep_best() -> None:
+                best.offer(0.0, step=state.version + 1)
+
+            state = run.protect(model, optimizer, best, lanes=4, seed=1, on_commit=keep_best)
             for step in state.steps(20):
                 if best.step is not None and state.version - best.step >= 3:
                     break
@@ -256,7 +253,7 @@ def test_lanes_that_are_no_power_of_two(alone: Path, lanes: int) -> None:
     ("name", "value"), [("lanes", "8"), ("seed", None), ("seed", 1.5), ("accumulate", "2")]
 )
 def test_what_should_be_a_whole_number(alone: Path, name: str, value: object) -> None:
-    assert f"{name}={value!r} is a {type(value).__name__}." in mistake(go, **{name: value})
+    assert f"{name}={value!r} is a {type(value).__name__}." in mistake(go, None, **{name: value})
 
 
 def test_a_batch_that_is_no_number_of_samples() -> None:

@@ -12,7 +12,7 @@ import click
 
 from holdfast import __version__
 from holdfast.cli.lazy import LazyGroup
-from holdfast.cli.terminal import NO_ROOM, discard_output, open_streams, printable
+from holdfast.cli.terminal import NO_ROOM, discard_output, open_streams
 from holdfast.record.errors import HoldfastError, complaint
 
 _HOLDFAST = LazyGroup(
@@ -98,5 +98,5 @@ def _left_by_reader() -> int:
 def _complain(sentence: str, hint: str) -> int:
     # Where nobody can be told, the exit code still tells.
     with suppress(OSError):
-        click.echo(complaint(printable(sentence), printable(hint)), err=True)
+        click.echo(complaint(sentence, hint), err=True)
     return 2

@@ -163,4 +163,4 @@ class _Complaints:
 
 def tell(sentence: str, hint: str) -> None:
     """On stderr, as every mistake and failure is told."""
-    click.echo(complaint(printable(sentence), printable(hint)), err=True)
+    click.echo(complaint(sentence, hint), err=True)

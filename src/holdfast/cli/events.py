@@ -26,6 +26,7 @@ from holdfast.record.events import (
     kind_of,
 )
 from holdfast.record.store import Selection, Store, open_store
+from holdfast.record.untrusted import UNDECODABLE
 
 POLL_INTERVAL_S = 0.5
 _ENVELOPE = frozenset(Event.__struct_fields__)
@@ -175,7 +176,7 @@ def _told(event: KnownEvent) -> dict[str, object]:
     fields = msgspec.structs.asdict(event)
     if isinstance(event, IncidentDiagnosed):
         del fields["diagnosis"]
-        with suppress(msgspec.MsgspecError):
+        with suppress(*UNDECODABLE):
             cause = msgspec.json.decode(event.diagnosis, type=_Diagnosis).cause
             # Behind those of the envelope, of which the subject is one.
             return {**fields, "mechanism": cause.mechanism, "about": cause.subject}

@@ -38,7 +38,7 @@ def command(run: str, member: str, wait_s: float, as_json: bool) -> int:
     try:
         answer = asyncio.run(_replaced(run, member, wait_s))
     except HoldfastError as error:
-        click.echo(complaint(printable(error.sentence), printable(error.hint)), err=True)
+        click.echo(complaint(error.sentence, error.hint), err=True)
         return EXIT_NOT_DONE
     if answer.is_mistake:
         raise InputError(f"The run {run!r} has {answer.sentence}.", hint="Name one of them.")

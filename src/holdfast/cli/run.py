@@ -24,7 +24,7 @@ from holdfast.run.launcher import SIGNALS, Display, Order, launch
 from holdfast.run.output import Stream, View
 from holdfast.run.state import Policy
 from holdfast.run.visible import too_few
-from holdfast.run.wire import PlannedFault
+from holdfast.run.wire import SLOTS_MAX, PlannedFault
 
 DEFAULT_PORT = 29400
 """torchrun's, for an endpoint without one."""
@@ -503,7 +503,7 @@ def _place(given: _Flags, nodes_max: int) -> tuple[str, int] | None:
 
 def _slots(text: str) -> int:
     """How many members a node has; torchrun's words for it mean the same."""
-    if text.isascii() and text.isdigit() and int(text) > 0:
+    if re.fullmatch(r"[0-9]{1,9}", text) and 0 < int(text) <= SLOTS_MAX:
         return int(text)
     cpus = len(os.sched_getaffinity(0))
     if text == "cpu":
@@ -513,7 +513,10 @@ def _slots(text: str) -> int:
         if text == "gpu" and not gpus:
             raise InputError("This node has no GPU that nvidia-smi lists.", hint="Give a number.")
         return gpus or cpus
-    raise InputError(f"--nproc-per-node {text} is no number of members.", hint="Write 8, gpu, cpu or auto.")
+    raise InputError(
+        f"--nproc-per-node {text} is no number of members from 1 to {SLOTS_MAX}.",
+        hint="Write 8, gpu, cpu or auto.",
+    )
 
 
 def _gpus() -> int:

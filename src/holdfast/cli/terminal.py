@@ -9,6 +9,10 @@ from pathlib import Path
 import click
 import msgspec
 
+from holdfast.record.untrusted import printable
+
+__all__ = ["NO_ROOM", "discard_output", "open_streams", "print_json", "printable"]
+
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """With these a write fails where a disk or a quota is full, or a file has its greatest size."""
 
@@ -31,17 +35,6 @@ def discard_output() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
-
-
-def printable(text: str) -> str:
-    """The text on one line, with what a terminal would obey written as Python escapes it.
-
-    Names, faults and reasons come from others: an escape sequence in one could rewrite the screen or set the
-    clipboard, and a newline could pass for an event.
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def print_json(data: object) -> None:

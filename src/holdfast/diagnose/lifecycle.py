@@ -14,6 +14,7 @@ import msgspec
 from holdfast.diagnose.alerts import is_graver
 from holdfast.diagnose.incident import Incident, Price
 from holdfast.record.events import AnyEvent, IncidentDiagnosed, IncidentState
+from holdfast.record.untrusted import UNDECODABLE
 
 UNSEEN_S_MAX = 60.0
 """An incident that no assessment has shown for so long is over: six looks, at the usual ten seconds."""
@@ -174,7 +175,7 @@ def restored(events: Iterable[AnyEvent]) -> list[Change]:
         if isinstance(event, IncidentDiagnosed):
             try:
                 incident = msgspec.json.decode(event.diagnosis, type=Incident)
-            except msgspec.MsgspecError:
+            except UNDECODABLE:
                 continue
             changes.append(Change(state=event.state, at_ns=event.occurred_ns, incident=incident))
     return changes

@@ -4,9 +4,14 @@ Everything a person can get wrong ends as a `HoldfastError`; the command line pr
 exits with code 2. Anything else that escapes is a defect of ours and keeps its traceback.
 """
 
+from holdfast.record.untrusted import printable
+
 
 def complaint(sentence: str, hint: str) -> str:
-    """A sentence and a hint in the two lines that every process of Holdfast ends with for a mistake."""
+    """A sentence and a hint in the two lines that every process of Holdfast ends with for a mistake. Names in
+    them come from others, and nothing in one may move a terminal's cursor.
+    """
+    sentence, hint = printable(sentence), printable(hint)
     return f"{COMPLAINT_PREFIX} {sentence}\n  hint: {hint}" if hint else f"{COMPLAINT_PREFIX} {sentence}"
 
 

@@ -19,7 +19,7 @@ import msgspec
 
 from holdfast.record.errors import InputError
 from holdfast.record.events import AnyEvent, FaultObserved, MalformedEvent, decode, encode
-from holdfast.record.spool import SHARED_MEMORY, Owner, Spool, SpoolName, journal_digest
+from holdfast.record.spool import LINE_BYTES_MAX, SHARED_MEMORY, Owner, Spool, SpoolName, journal_digest
 
 ROTATE_BYTES = 64 * 2**20
 """A file that has grown to this is closed and the next one begun."""
@@ -346,11 +346,11 @@ def _items(path: Path, stream: BinaryIO, begin: int) -> Iterator[tuple[AnyEvent 
     stream.seek(begin)
     first_line = 0  # counted only when there is damage to point at
     end = begin
-    for index, raw in enumerate(stream):
+    for index, (raw, size_bytes) in enumerate(_lines(stream)):
         torn = not raw.endswith(b"\n")
-        outcome = "the line is not finished" if torn else _event_in(raw)
+        outcome = "the line is not finished" if torn else _event_in(raw, size_bytes)
         if not torn:
-            end += len(raw)
+            end += size_bytes
         if isinstance(outcome, str):
             first_line = first_line or 1 + _newlines_before(path, begin)
             yield Damage(file=_text(path), line=first_line + index, reason=outcome, torn=torn), end
@@ -358,8 +358,22 @@ def _items(path: Path, stream: BinaryIO, begin: int) -> Iterator[tuple[AnyEvent 
             yield outcome, end
 
 
-def _event_in(raw: bytes) -> AnyEvent | str:
+def _lines(stream: BinaryIO) -> Iterator[tuple[bytes, int]]:
+    """Each line and how many bytes it has; of one that is longer than any of ours, its last part."""
+    while raw := stream.readline(LINE_BYTES_MAX + 1):
+        size_bytes = len(raw)
+        while len(raw) > LINE_BYTES_MAX and not raw.endswith(b"\n"):
+            more = stream.readline(LINE_BYTES_MAX + 1)
+            if not more:
+                break
+            raw, size_bytes = more, size_bytes + len(more)
+        yield raw, size_bytes
+
+
+def _event_in(raw: bytes, size_bytes: int) -> AnyEvent | str:
     """The event in a finished line, or the reason why there is none."""
+    if size_bytes > LINE_BYTES_MAX:
+        return f"the line is longer than {LINE_BYTES_MAX:,} bytes"
     body = raw[_CHECKSUM_BYTES:-1]
     if raw[:_CHECKSUM_BYTES] != b"%08x " % zlib.crc32(body):
         return "the checksum does not match"
@@ -372,8 +386,12 @@ def _event_in(raw: bytes) -> AnyEvent | str:
 def _newlines_before(path: Path, offset: int) -> int:
     if offset == 0:
         return 0
+    newlines = 0
     with path.open("rb") as stream:
-        return stream.read(offset).count(b"\n")
+        while offset > 0 and (block := stream.read(min(offset, LINE_BYTES_MAX))):
+            newlines += block.count(b"\n")
+            offset -= len(block)
+    return newlines
 
 
 def _names(directory: Path, *, missing_ok: bool = False) -> list[str]:

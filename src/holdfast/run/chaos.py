@@ -13,6 +13,7 @@ from typing import Annotated
 import msgspec
 
 from holdfast.record.errors import InputError
+from holdfast.record.untrusted import UNDECODABLE
 from holdfast.run.wire import FaultKind, Moment, PlannedFault, Strike
 
 FAULTS_MAX = 10_000
@@ -51,7 +52,7 @@ def read_plan(path: Path) -> tuple[PlannedFault, ...]:
         tables = msgspec.convert(tomllib.loads(text), _Plan).fault
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}.", hint=_HINT) from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+    except UNDECODABLE as error:
         raise InputError(f"{path} is no plan of faults: {error}.", hint=_HINT) from None
     return tuple(_fault(path, text, number, table) for number, table in enumerate(tables, start=1))
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.record.errors import InputError
+from holdfast.record.untrusted import UNDECODABLE
 from holdfast.run.output import write_whole
 
 RUNS_DIRECTORY = "runs"
@@ -100,6 +101,6 @@ def _read(path: Path) -> Endpoint | None:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return msgspec.json.decode(file.read(), type=Endpoint)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *UNDECODABLE):
         return None
     return None

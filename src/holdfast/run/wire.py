@@ -6,17 +6,20 @@ frame: its length in four bytes, then MessagePack. Nothing here opens a socket.
 """
 
 import secrets
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from holdfast.record.kernel import Xid
+from holdfast.record.untrusted import UNDECODABLE
 
 PROTOCOL = 2
 """Both ends must speak the same one; a run does not mix versions of Holdfast."""
 FRAME_BYTES_MAX = 8 << 20
 """Larger than any message: what exceeds it does not come from Holdfast."""
 LENGTH_BYTES = 4
+SLOTS_MAX = 1024
+"""Members on one node; far more than it has GPUs or processors for."""
 
 Role = Literal["agent", "worker", "operator"]
 Stage = Literal[
@@ -84,7 +87,7 @@ class AgentJoined(Message, frozen=True, kw_only=True, tag=True):
     """
 
     node: str
-    slots: int
+    slots: Annotated[int, msgspec.Meta(ge=1, le=SLOTS_MAX)]
     address: str
     port: int
 
@@ -553,7 +556,7 @@ def frame_length(prefix: bytes, bytes_max: int = FRAME_BYTES_MAX) -> int:
 def unframe(body: bytes) -> AnyMessage:
     try:
         return _decoder.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise MalformedFrame(str(error)) from None
 
 

@@ -38,6 +38,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 def read(text: str) -> Document:
     lines: dict[Place, int] = {}
     try:
+        _check_depth(text)
         loader = _Loader(text)
         try:
             root = loader.get_single_node()
@@ -53,6 +54,21 @@ def read(text: str) -> Document:
     if not isinstance(data, dict):
         raise InputError("The file is not a table of sections, such as `nodes:`.", hint=_HINT)
     return Document(data=data, lines=lines)
+
+
+def _check_depth(text: str) -> None:
+    """Before anything is made of it: the parser goes down into nested values by recursion, in C, and would
+    overflow the stack. Its events come one after the other.
+    """
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > DEPTH_MAX + 1:
+            line = event.start_mark.line + 1 if event.start_mark else 1
+            raise InputError(f"line {line}: No topology is as large or as deep as this.", hint=_HINT)
 
 
 _HINT = "`holdfast topology show --example` prints a file to begin with."

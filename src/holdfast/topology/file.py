@@ -4,7 +4,7 @@
 is made. `file_format` has what may be written.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from difflib import get_close_matches
 from importlib import resources
 from itertools import islice
@@ -19,7 +19,7 @@ from holdfast.topology.document import Document, Place
 from holdfast.topology.file_format import KEY_LIKENESS_MIN, Names, Nodes, Run, TopologyFile, Window, converted
 from holdfast.topology.graph import KINDS, Kind, Topology
 from holdfast.topology.groups import Group, deal
-from holdfast.topology.hostlist import expand
+from holdfast.topology.hostlist import NAMES_MAX, count, expand
 from holdfast.topology.survey import Doubt, Survey
 
 TEXT_CHARS_MAX = 64 * 2**20
@@ -89,7 +89,22 @@ def read(text: str, *, source: str = "the file") -> Page:
     if len(text) > TEXT_CHARS_MAX:
         raise InputError(f"The file is longer than {TEXT_CHARS_MAX:,} characters.", hint="Use host lists.")
     written = document.read(text)
+    if sum(count(said) for said in _texts(written.data)) > NAMES_MAX:
+        raise InputError(
+            f"The host lists of the file stand for more than {NAMES_MAX:,} names.",
+            hint="Check their numbers.",
+        )
     return _Reader(written, converted(written), source).page()
+
+
+def _texts(said: object) -> Iterator[str]:
+    """Every text in a document, keys too. It is no deeper than `document.DEPTH_MAX`."""
+    if isinstance(said, str):
+        yield said
+    elif isinstance(said, dict):
+        yield from (text for item in said.items() for one in item for text in _texts(one))
+    elif isinstance(said, list):
+        yield from (text for one in said for text in _texts(one))
 
 
 class _Reader:
@@ -131,11 +146,19 @@ class _Reader:
         )
 
     def _nodes(self) -> None:
+        parts = 0
         for hosts, built in self._said.nodes.items():
             place = ("nodes", hosts)
             built = built or Nodes()
             ports = tuple(self._expanded((*place, "ports"), built.ports)) if built.ports else ()
             gpus = tuple(str(gpu) for gpu in range(built.gpus))
+            parts += count(hosts) * (len(gpus) + len(ports))
+            if parts > NAMES_MAX:
+                raise _mistake(
+                    self._written.line(place),
+                    f"The nodes have more than {NAMES_MAX:,} GPUs and ports",
+                    "Check the numbers.",
+                )
             for node in self._expanded(place, hosts):
                 if node in self._survey.kinds:
                     raise _mistake(self._written.line(place), f"{node!r} is there twice", "Leave one out.")

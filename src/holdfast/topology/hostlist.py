@@ -16,6 +16,7 @@ _ITEM = re.compile(r"(?:[^\[\],\s]|\[[^\[\]]*\])+")
 DIGITS_MAX = 18
 """Of a number in a name; longer ones are text, of which the last digits count."""
 _RANGE = re.compile(rf"([0-9]{{1,{DIGITS_MAX}}})(?:-([0-9]{{1,{DIGITS_MAX}}}))?")
+_BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 _LAST_NUMBER = re.compile(rf"(.*?)([0-9]{{1,{DIGITS_MAX}}})([^0-9]*)", re.DOTALL)
 
 
@@ -27,12 +28,17 @@ def expand(text: str) -> list[str]:
         if text[end : item.start()].strip() not in ("", ",") or (end and "," not in text[end : item.start()]):
             raise _unreadable(text)
         end = item.end()
-        names += _expand_item(item[0], text)
-        if len(names) > NAMES_MAX:
+        if len(names) + _item_count(item[0]) > NAMES_MAX:
             raise _too_many(text)
+        names += _expand_item(item[0], text)
     if text[end:].strip() or not names:
         raise _unreadable(text)
     return names
+
+
+def count(text: str) -> int:
+    """How many names the lists in a text stand for, without making them; what is no list counts as one."""
+    return sum(_item_count(item[0]) for item in _ITEM.finditer(text))
 
 
 def fold(names: Iterable[str]) -> str:
@@ -81,16 +87,21 @@ def _bracketed(numbers: list[int], width: int) -> str:
 
 
 def _expand_item(item: str, text: str) -> list[str]:
-    pieces = re.split(r"\[([^\[\]]*)\]", item)
+    pieces = _BRACKETS.split(item)
     if len(pieces) == 1:
         return pieces
     choices = [[piece] if index % 2 == 0 else _numbers(piece, text) for index, piece in enumerate(pieces)]
-    count = 1
-    for choice in choices:
-        count *= len(choice)
-    if count > NAMES_MAX:
-        raise _too_many(text)
     return ["".join(combination) for combination in product(*choices)]
+
+
+def _item_count(item: str) -> int:
+    count = 1
+    for inside in _BRACKETS.findall(item):
+        ranges = [_RANGE.fullmatch(part.strip()) for part in inside.split(",")]
+        count *= sum(
+            max(1, int(found[2] or found[1]) - int(found[1]) + 1) if found else 1 for found in ranges
+        )
+    return count
 
 
 def _numbers(inside: str, text: str) -> list[str]:

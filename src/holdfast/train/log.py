@@ -118,7 +118,7 @@ def _kept_of(path: Path, data: bytes, step: int, *, is_whole: bool) -> int | Non
 def _step_of(path: Path, line: bytes) -> int:
     try:
         found = json.loads(line)["step"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         found = None
     if not isinstance(found, int):
         raise InputError(

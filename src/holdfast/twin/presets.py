@@ -16,6 +16,7 @@ import msgspec
 from holdfast.ledger.flops import Chip, model_flops_per_token
 from holdfast.ledger.references import published as published_references
 from holdfast.record.errors import InputError
+from holdfast.record.untrusted import UNDECODABLE
 from holdfast.twin.cluster import Layout
 from holdfast.twin.counts import Count, classes
 from holdfast.twin.failures import Hazards, Lemons, Part
@@ -102,7 +103,7 @@ def hazards_from(data: bytes) -> Hazards:
     """One's own failure classes: what `holdfast plan fit --json` wrote under `preset`."""
     try:
         return msgspec.json.decode(data, type=_Fitted).preset
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise InputError(
             f"These are no failure rates: {error}.",
             hint="Make the file with `holdfast plan fit --json > rates.json`.",

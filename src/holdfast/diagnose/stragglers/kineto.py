@@ -7,18 +7,19 @@ is on its way and no operator runs: then the rank waits. Computation is cut wher
 so that the graph knows what that had to wait for.
 """
 
-import gzip
 import re
 import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.diagnose.stragglers.trace import Floats, Trace, from_columns
+from holdfast.diagnose.stragglers.trace import NUMBER_MAX, Floats, Trace, from_columns
 from holdfast.record.errors import InputError
+from holdfast.record.untrusted import UNDECODABLE, gunzipped
 
 FILES_MAX = 100_000
 BYTES_MAX = 4 * 2**30
@@ -29,7 +30,7 @@ _HINT = (
     "Write one with torch.profiler's export_chrome_trace for each rank; name a file or the directory of all."
 )
 _US = 1e-6
-_STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)$")
+_STEP = re.compile(r"ProfilerStep\s*#\s*([0-9]{1,12})$")
 _BACKEND = re.compile(r"(gloo|nccl|mpi|ucc):")
 _NO_WORK = re.compile(rf"c10d::|{_BACKEND.pattern}|{_STEP.pattern}")
 _COLLECTIVES = {
@@ -64,7 +65,7 @@ class _Event(msgspec.Struct, frozen=True):
 
 
 class _Distributed(msgspec.Struct, frozen=True):
-    rank: int | None = None
+    rank: Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)] | None = None
 
 
 class _File(msgspec.Struct, frozen=True, rename={"events": "traceEvents", "distributed": "distributedInfo"}):
@@ -111,14 +112,13 @@ def _decoded(path: Path) -> _File:
     try:
         if path.stat().st_size > BYTES_MAX:
             raise InputError(f"{path} is larger than {BYTES_MAX // 2**30} GiB.", hint="Record fewer steps.")
-        text = path.read_bytes()
-        text = gzip.decompress(text) if path.suffix == ".gz" else text
+        text = gunzipped(path, BYTES_MAX) if path.suffix == ".gz" else path.read_bytes()
         if text.lstrip()[:1] == b"[":
             return _File(events=msgspec.json.decode(text, type=list[_Event]))
         return msgspec.json.decode(text, type=_File)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}.", hint=_HINT) from None
-    except (msgspec.DecodeError, EOFError, zlib.error) as error:
+    except UNDECODABLE as error:
         raise InputError(f"{path} is no trace of the PyTorch profiler: {error}.", hint=_HINT) from None
 
 

@@ -26,12 +26,12 @@ def read_meta(path: Path) -> Meta:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"The job's meta file {path} cannot be read: {error}.", hint=_HINT) from None
-    import yaml
+    from holdfast.topology import document
 
     try:
-        return msgspec.convert(yaml.safe_load(text), Meta)
-    except (yaml.YAMLError, msgspec.ValidationError) as error:
-        sentence = str(error).replace("\n", " ")
+        return msgspec.convert(document.read(text).data, Meta)
+    except (InputError, msgspec.ValidationError) as error:
+        sentence = str(error).removesuffix(".")
         raise InputError(f"{path} does not describe a job: {sentence}.", hint=_HINT) from None
 
 

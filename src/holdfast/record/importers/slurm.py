@@ -3,11 +3,16 @@
 Each job is a run, and each line that `--duplicates` shows of a requeued job is an attempt at it; of a job
 that was resized, a piece of one. Steps belong to their job; they stand for it only where its own line is
 missing. Times are local to the cluster and have no zone: they are taken as UTC.
+
+Lines of a job may stand far apart, and accounting files are large: what was read waits in a temporary
+database on disk, and memory holds one job at a time.
 """
 
 import re
+import sqlite3
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
+from itertools import groupby
 
 import msgspec
 
@@ -140,6 +145,10 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True):
         return min(at for at in (self.submit_ns, self.start_ns, self.end_ns) if at is not None)
 
 
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(_Row)
+
+
 def is_header(line: str) -> bool:
     """Whether this line names the fields of sacct; also in the form for people, which `read` refuses."""
     return bool({"JobID", "JobIDRaw"} & _header(line).fields.keys())
@@ -148,18 +157,52 @@ def is_header(line: str) -> bool:
 def read(lines: Lines, options: Options) -> Reading:
     """The events of every job in the file, each job a run."""
     header = _usable(_header(lines.header().decode("utf-8", "replace")), lines.name)
-    runs: dict[str, list[_Row]] = {}
-    for job, attempts in _jobs(lines, header, options).items():
-        runs.setdefault(options.run or job, []).extend(attempts)
-    events = (event for run, attempts in runs.items() for event in _events(run, attempts, options))
-    without = sum(not any(row.gpus for row in attempts) for attempts in runs.values())
+    shelf = _Shelf()
+    shelf.add_rows(_rows(lines, header, options))
+    without = shelf.add_attempts(options.run)
+    events = (event for run, attempts in shelf.runs() for event in _events(run, attempts, options))
     return Reading("sacct", lines, events, runs_without_gpus=without)
 
 
-def _jobs(lines: Lines, header: _Header, options: Options) -> dict[str, list[_Row]]:
-    """Every job and the attempts at it: those it has lines for, or the one its steps tell of."""
-    jobs: dict[str, dict[_Key, _Row]] = {}
-    steps: dict[str, _Row] = {}
+class _Shelf:
+    """Rows on disk, by job; then the attempts they make up, by run and time."""
+
+    def __init__(self) -> None:
+        self._database = sqlite3.connect("")  # a file of SQLite's own, gone when this is
+        self._database.executescript(
+            """
+            CREATE TABLE row (job TEXT, packed BLOB);
+            CREATE TABLE attempt (run TEXT, first_ns INTEGER, gpus INTEGER, packed BLOB);
+            """
+        )
+
+    def add_rows(self, rows: Iterable[_Row]) -> None:
+        packed = ((row.job, _encoder.encode(row)) for row in rows)
+        self._database.executemany("INSERT INTO row VALUES (?, ?)", packed)
+
+    def add_attempts(self, run: str | None) -> int:
+        """Every job's attempts, for a run of its own or for this one. How many runs have no GPU."""
+        found = self._database.execute("SELECT job, packed FROM row ORDER BY job, rowid")
+        for job, rows in groupby(found, key=lambda row: str(row[0])):
+            attempts = _attempts(_decoder.decode(packed) for _, packed in rows)
+            self._database.executemany(
+                "INSERT INTO attempt VALUES (?, ?, ?, ?)",
+                ((run or job, row.first_ns, row.gpus, _encoder.encode(row)) for row in attempts),
+            )
+        ((without,),) = self._database.execute(
+            "SELECT count(*) FROM (SELECT run FROM attempt GROUP BY run HAVING max(gpus) = 0)"
+        )
+        return int(without)
+
+    def runs(self) -> Iterator[tuple[str, Iterator[_Row]]]:
+        """Each run and its attempts in order of time."""
+        found = self._database.execute("SELECT run, packed FROM attempt ORDER BY run, first_ns, rowid")
+        for run, rows in groupby(found, key=lambda row: str(row[0])):
+            yield run, (_decoder.decode(packed) for _, packed in rows)
+
+
+def _rows(lines: Lines, header: _Header, options: Options) -> Iterator[_Row]:
+    """What can be used of the lines, in their order."""
     for number, values in _records(lines, header):
         try:
             row = _row(header, values, options)
@@ -168,12 +211,21 @@ def _jobs(lines: Lines, header: _Header, options: Options) -> dict[str, list[_Ro
             continue
         if "\ufffd" in row.name + row.team + row.node:
             lines.replaced_count += 1
+        yield row
+
+
+def _attempts(rows: Iterable[_Row]) -> list[_Row]:
+    """The attempts at a job: those it has lines for, or the one its steps tell of."""
+    attempts: dict[_Key, _Row] = {}
+    seen_by_steps: _Row | None = None
+    for row in rows:
         if row.step:
-            steps[row.job] = _joined(steps.get(row.job), row)
+            seen_by_steps = _joined(seen_by_steps, row)
         else:
-            _take(jobs.setdefault(row.job, {}), row)
-    seen_by_steps = {job: [row] for job, row in steps.items()}
-    return seen_by_steps | {job: [*_in_order(attempts.values())] for job, attempts in jobs.items()}
+            _take(attempts, row)
+    if attempts or seen_by_steps is None:
+        return [*_in_order(attempts.values())]
+    return [seen_by_steps]
 
 
 def _header(line: str) -> _Header:
@@ -359,11 +411,11 @@ def _end_order(row: _Row) -> float:
     return float("inf") if row.end_ns is None else row.end_ns
 
 
-def _events(run: str, rows: list[_Row], options: Options) -> Iterator[AnyEvent]:
-    """Every attempt at the run in order of time."""
-    rows = sorted(rows, key=lambda row: row.first_ns)
-    yield from declarations(run, rows[0].first_ns, options, _SOURCE, gpus=rows[0].gpus)
-    for row in rows:
+def _events(run: str, rows: Iterable[_Row], options: Options) -> Iterator[AnyEvent]:
+    """Every attempt at the run; rows: in order of time."""
+    for number, row in enumerate(rows):
+        if number == 0:
+            yield from declarations(run, row.first_ns, options, _SOURCE, gpus=row.gpus)
         if row.submit_ns is not None:
             yield _submitted(run, row, row.submit_ns)
         if row.start_ns is not None:

@@ -6,6 +6,7 @@ from itertools import pairwise
 import msgspec
 
 from holdfast.record.errors import InputError
+from holdfast.record.untrusted import UNDECODABLE
 from holdfast.topology.file_format import GPUS_PER_NODE_MAX
 from holdfast.topology.survey import Survey
 
@@ -45,7 +46,7 @@ def survey(nodes: bytes) -> Survey:
     """nodes: what `kubectl get nodes -o json` prints."""
     try:
         listed = msgspec.json.decode(nodes, type=_NodeList)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise InputError(
             f"The list of nodes is not understood: {error}.",
             hint="Write it with `kubectl get nodes -o json`.",

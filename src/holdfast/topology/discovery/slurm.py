@@ -6,8 +6,9 @@ from collections import Counter
 import msgspec
 
 from holdfast.record.errors import InputError
+from holdfast.record.untrusted import UNDECODABLE
 from holdfast.topology.file_format import GPUS_PER_NODE_MAX
-from holdfast.topology.hostlist import expand
+from holdfast.topology.hostlist import NAMES_MAX, count, expand
 from holdfast.topology.survey import Survey
 
 SOURCE = "Slurm"
@@ -41,6 +42,8 @@ def survey(*, nodes: str, switches: str, jobs: bytes) -> Survey:
     The switches may as well be a topology.conf. A running job is a run, called as the job is.
     """
     found = Survey(SOURCE)
+    if count(switches) > NAMES_MAX:
+        raise _too_many("topology")
     _add_nodes(found, nodes)
     _add_switches(found, switches)
     _add_jobs(found, jobs)
@@ -77,12 +80,14 @@ def _add_switches(found: Survey, text: str) -> None:
 def _add_jobs(found: Survey, text: bytes) -> None:
     try:
         queue = msgspec.json.decode(text, type=_Queue)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise InputError(
             f"What squeue printed is not understood: {error}.",
             hint="`squeue --json` needs Slurm 21.08 or newer.",
         ) from None
     running = [job for job in queue.jobs if job.is_running and job.nodes]
+    if sum(count(job.nodes) for job in running) > NAMES_MAX:
+        raise _too_many("queue")
     times = Counter(job.name for job in running)
     for job in running:
         run = job.name if job.name and times[job.name] == 1 else f"{job.name or 'job'}-{job.job_id}"
@@ -91,6 +96,10 @@ def _add_jobs(found: Survey, text: bytes) -> None:
         found.aliases[str(job.job_id)] = run
         for node in _names(job.nodes):
             found.add_member(run, node)
+
+
+def _too_many(where: str) -> InputError:
+    return InputError(f"Slurm's {where} names more than {NAMES_MAX:,} nodes.", hint="Check its host lists.")
 
 
 def _names(text: str) -> list[str]:

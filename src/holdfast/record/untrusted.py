@@ -1,0 +1,43 @@
+"""What every reader of foreign data shares: what decoders raise, and bounds on unpacking and showing."""
+
+import gzip
+import zlib
+from pathlib import Path
+
+import msgspec
+
+UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What decoders of JSON, MessagePack and TOML raise for data that are damaged, nested too deeply or no UTF-8,
+and for numbers that no type holds."""
+UNPACKED_RATIO_MAX = 200
+"""Text of JSON shrinks by ten to fifty. What unpacks to more was made to."""
+UNPACKED_BYTES_MIN = 16 * 2**20
+"""A file may unpack to this much whatever its ratio: what is small does no harm."""
+
+
+class TooLarge(ValueError):
+    """It would unpack to more than is taken."""
+
+
+def gunzipped(path: Path, bytes_max: int) -> bytes:
+    """What is in a gzip file. Raises `TooLarge`, `OSError`, or `ValueError` where it is damaged."""
+    limit = min(bytes_max, max(UNPACKED_BYTES_MIN, UNPACKED_RATIO_MAX * path.stat().st_size))
+    try:
+        with gzip.open(path) as stream:
+            found = stream.read(limit + 1)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ValueError(str(error)) from None
+    if len(found) > limit:
+        raise TooLarge(f"it unpacks to more than {limit:,} bytes")
+    return found
+
+
+def printable(text: str) -> str:
+    """The text on one line, with what a terminal would obey written as Python escapes it.
+
+    Names, faults and reasons come from others: an escape sequence in one could rewrite the screen or set the
+    clipboard, and a newline could pass for an event.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
