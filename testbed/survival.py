@@ -120,7 +120,8 @@ def essential(ended: Ended, onset_ns: int, took_s: float | None) -> str:
     since = [line for line in ended.said if line.at_ns >= onset_ns - SAID_BEFORE_S * 1e9]
     lines = [line for line in since if "`holdfast " not in line.text]
     if ended.code != 0:
-        failed = [line for line in lines if re.search(r"\bfail", line.text)]
+        failed = [line for line in lines if "the run fails" in line.text]
+        failed = failed or [line for line in lines if re.search(r"\bfail", line.text)]
         return _short(failed[-1:] or lines[-1:])
     until_ns = onset_ns + (SAID_AFTER_S + (took_s or 0.0)) * 1e9
     lines = [line for line in lines if line.at_ns <= until_ns and not re.search("[0-9a-f]{64}", line.text)]
@@ -175,8 +176,8 @@ def written(page: str, rows: Sequence[Row], repetitions: int) -> str:
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise SystemExit(f"The page has no place for the table: {BEGIN} and {END}.")
-    times = "once" if repetitions == 1 else f"{repetitions} times each; seconds are medians"
-    return f"{before}{begin}\nEach run {times}.\n\n{table(rows)}\n{end}{after}"
+    times = "once" if repetitions == 1 else f"{repetitions} times; seconds are medians"
+    return f"{before}{begin}\nEach fault was made {times}.\n\n{table(rows)}\n{end}{after}"
 
 
 def _folder(parent: Path, name: str) -> Path:

@@ -969,6 +969,15 @@ def test_a_script_that_takes_long_to_end_is_still_explained(cluster: "MakeCluste
     assert "n0.0 lost (exit 1): ValueError: boom" in made.said
 
 
+def test_a_process_that_exits_with_0_in_a_step_is_told_of_as_lost(cluster: "MakeCluster") -> None:
+    """As os._exit(0) does, of which the connection tells first."""
+    made = up(cluster, slots=2, steps=10**6)
+    made.kill("n0.0", signal=None, code=0)
+    made.deliver_all("worker")
+    made.until_generation(2)
+    assert "n0.0 lost (exit 0)" in made.said
+
+
 def test_what_a_script_raised_is_said_though_the_run_goes_on(cluster: "MakeCluster") -> None:
     made = up(cluster, slots=2, steps=10**6)
     made.leave("n0.0", code=1, complaint="Traceback (most recent call last):\n  ...\nValueError: boom\n")

@@ -121,6 +121,8 @@ def leave(state: State, member: Member) -> None:
             state.round.lost[member.name] = state.now_ns
         if state.is_protected:
             state.say(f"{member.name} left: its script ended")
+    elif member.name in state.unexplained:
+        _say_lost(state, member.name, Account(why="exit 0"))
     close_account(state, member.name, "exit 0")
 
 
