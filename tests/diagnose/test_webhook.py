@@ -48,7 +48,7 @@ def test_a_dead_receiver_holds_nobody_up_and_is_told_of(free_port: int, incident
     assert time.monotonic() - begun < 5  # closing does not sit out the attempts
     (sentence,) = told
     assert f"http://127.0.0.1:{free_port} did not take a message" in sentence
-    assert "hook?" not in sentence
+    assert "/hook" not in sentence
     assert "secret" not in sentence
     assert "token" not in sentence
 

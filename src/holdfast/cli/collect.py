@@ -14,6 +14,7 @@ import msgspec
 from holdfast.cli.collect_faults import FaultRecord, Names
 from holdfast.cli.collect_outlets import Collected, Outlet, printing, recording, serving, storing, tell
 from holdfast.cli.collect_services import redfish_service
+from holdfast.cli.credentials import access, url_option
 from holdfast.cli.durations import some_seconds
 from holdfast.cli.ending import Ending, interrupt, on_signal
 from holdfast.cli.record import home, json_option, store_option
@@ -76,8 +77,10 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
 @click.option(
     "--scrape",
     multiple=True,
+    envvar="HOLDFAST_SCRAPE",
+    callback=url_option,
     metavar="URL",
-    help="A page that Prometheus would scrape, as a run's --metrics-port. May be repeated.",
+    help="A page that Prometheus would scrape: a run's --metrics-port. May be repeated; @FILE holds a URL.",
 )
 @click.option(
     "--redfish",
@@ -139,7 +142,8 @@ def command(**flags: Any) -> int:
 
     One process for a node, or for a site's cooling. Readings have the names, units and labels of the
     exporters that would have them. They are printed, served for Prometheus (--listen) or kept (--signals).
-    Who logs in to Redfish is taken from $HOLDFAST_REDFISH_USER and $HOLDFAST_REDFISH_PASSWORD.
+    Who logs in is taken from $HOLDFAST_REDFISH_USER and $HOLDFAST_REDFISH_PASSWORD, and for pages that are
+    scraped from $HOLDFAST_SCRAPE_TOKEN, or _USER and _PASSWORD.
     """
     given = msgspec.convert(flags, _Flags)
     if given.once and given.listen is not None:
@@ -215,7 +219,7 @@ class _Sources:
         self._slurm = SlurmCollector(clock=clock) if given.slurm else None
         self._redfish = _redfish(given, clock)
         ports = InfinibandCollector(self._sysfs, clock=clock, host=host) if given.infiniband else None
-        pages = [ScrapeCollector(url, clock=clock) for url in dict.fromkeys(given.scrape)]
+        pages = _pages(given.scrape, clock)
         chosen: list[Collector | None] = [ports, self._nvml, self._log, self._slurm, *self._redfish, *pages]
         self.all = [collector for collector in chosen if collector is not None]
         if not self.all:
@@ -241,6 +245,17 @@ class _Sources:
 
     def _gpus(self) -> dict[str, Labels]:
         return self._nvml.gpus() if self._nvml else {}
+
+
+def _pages(urls: Sequence[str], clock: Clock) -> list[ScrapeCollector]:
+    """Pages of one server are told apart by a number: their paths may be secrets."""
+    pages: list[ScrapeCollector] = []
+    for url in dict.fromkeys(urls):
+        page = ScrapeCollector(url, clock=clock, access=access("SCRAPE"))
+        earlier = sum(other.place == page.place for other in pages)
+        page.name += f" #{earlier + 1}" if earlier else ""
+        pages.append(page)
+    return pages
 
 
 def _redfish(given: _Flags, clock: Clock) -> list[RedfishCollector]:

@@ -2,10 +2,10 @@
 
 import os
 import signal
-import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 END_S_MAX = 20.0
@@ -13,6 +13,7 @@ END_S_MAX = 20.0
 their own shorter bounds; this one is for what has none, such as a resolver or a driver that hangs.
 """
 EXIT_CODE = 1
+STDERR = 2
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -22,13 +23,13 @@ class Ending:
 
     def __init__(self) -> None:
         self.asked = threading.Event()
+        # It runs before it is needed: in a signal handler a thread cannot be started safely.
+        threading.Thread(target=self._leave_in_time, name="holdfast-ending", daemon=True).start()
 
-    def ask(self) -> None:
-        if not self.asked.is_set():
-            self.asked.set()
-            last = threading.Timer(END_S_MAX, _leave)
-            last.daemon = True
-            last.start()
+    def _leave_in_time(self) -> None:
+        self.asked.wait()
+        time.sleep(END_S_MAX)
+        _leave()
 
 
 @contextmanager
@@ -36,7 +37,7 @@ def on_signal(ending: Ending, then: Callable[[], None]) -> Iterator[None]:
     """While the block lasts, a signal asks for the end and calls `then`, which may raise."""
 
     def told(number: int, frame: FrameType | None) -> None:
-        ending.ask()
+        ending.asked.set()
         then()
 
     before = {number: signal.signal(number, told) for number in _SIGNALS}
@@ -52,9 +53,8 @@ def interrupt() -> None:
 
 
 def _leave() -> None:
-    print(
-        f"holdfast: Something did not end within {END_S_MAX:g} s; left without it.",
-        file=sys.stderr,
-        flush=True,
-    )
+    sentence = f"holdfast: Something did not end within {END_S_MAX:g} s; left without it.\n"
+    with suppress(OSError):
+        os.set_blocking(STDERR, False)  # nobody may be reading it
+        os.write(STDERR, sentence.encode())
     os._exit(EXIT_CODE)

@@ -1,6 +1,5 @@
 """How the verbs get signals: from a Prometheus-compatible server, or from the embedded store's directory."""
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,6 @@ from holdfast.cli.record import home
 from holdfast.record.errors import InputError
 
 if TYPE_CHECKING:
-    from holdfast.signals.http_client import Access
     from holdfast.signals.source import Source
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
@@ -40,6 +38,7 @@ def signals_options(verb: Verb) -> Verb:
         "--prometheus",
         "prometheus_url",
         envvar="HOLDFAST_PROMETHEUS",
+        callback=_spell_out,
         metavar="URL",
         help="Signals of a Prometheus-compatible server.  [default: $HOLDFAST_PROMETHEUS]",
     )
@@ -56,19 +55,16 @@ def signals_options(verb: Verb) -> Verb:
     return server(directory(step(verb)))
 
 
+def _spell_out(context: click.Context, parameter: click.Parameter, url: str | None) -> str | None:
+    if url is None:
+        return None
+    from holdfast.cli.credentials import url_option  # a verb that asks no server need not load a client
+
+    return url_option(context, parameter, url)
+
+
 def _keep_step(context: click.Context, _parameter: click.Parameter, step_s: float) -> None:
     context.meta[STEP_KEY] = step_s
-
-
-def prometheus_access() -> "Access":
-    """How to be let in, from the environment: on a command line everybody could read it."""
-    from holdfast.signals.http_client import Access
-
-    return Access(
-        bearer=os.environ.get("HOLDFAST_PROMETHEUS_TOKEN", ""),
-        user=os.environ.get("HOLDFAST_PROMETHEUS_USER", ""),
-        password=os.environ.get("HOLDFAST_PROMETHEUS_PASSWORD", ""),
-    )
 
 
 @contextmanager
@@ -79,9 +75,10 @@ def open_signals(prometheus_url: str | None, path: Path | None) -> Iterator["Sou
     context = click.get_current_context(silent=True)
     step_s = STEP_S if context is None else context.meta.get(STEP_KEY, STEP_S)
     if prometheus_url is not None and not _is_named("signals_path"):
+        from holdfast.cli.credentials import access
         from holdfast.signals.prometheus import Prometheus
 
-        with Prometheus(prometheus_url, access=prometheus_access(), step_s=step_s) as server:
+        with Prometheus(prometheus_url, access=access("PROMETHEUS"), step_s=step_s) as server:
             yield server
         return
     directory = home() / SIGNALS_DIRECTORY if path is None else path

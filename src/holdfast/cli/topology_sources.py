@@ -10,9 +10,9 @@ import click
 import msgspec
 
 from holdfast.cli.collect_services import redfish_service
+from holdfast.cli.credentials import access, spelled_out
 from holdfast.cli.files import is_there, parsed
 from holdfast.cli.record import home
-from holdfast.cli.signal_sources import prometheus_access
 from holdfast.cli.terminal import printable
 from holdfast.record.clock import SystemClock
 from holdfast.record.errors import InputError, complaint
@@ -153,7 +153,7 @@ def _ask_redfish(service: Service) -> Survey:
 
 def _ask_prometheus(url: str) -> Survey:
     now_ns = SystemClock().now_ns()
-    with Prometheus(url, access=prometheus_access()) as server:
+    with Prometheus(spelled_out(url, what="--prometheus"), access=access("PROMETHEUS")) as server:
         series = server.series(prometheus.SELECTORS, (now_ns - SERIES_WITHIN_NS, now_ns))
     return prometheus.survey(series)
 

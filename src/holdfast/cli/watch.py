@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.cli import diagnosed
 from holdfast.cli.assessing import Recalled, References, Setting, ends_ns, look, recall, recent_runs
+from holdfast.cli.credentials import access, url_option
 from holdfast.cli.durations import some_seconds, window_seconds
 from holdfast.cli.ending import Ending, interrupt, on_signal
 from holdfast.cli.incident_text import change_line, known_runs
@@ -73,9 +74,23 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--once", is_flag=True, help="Look once and end; exit with code 1 if that was not possible.")
 @click.option("--at", "at_ns", callback=past_moment_ns, metavar="TIME", help="Look once, as of this time.")
 @click.option(
-    "--alertmanager", "alertmanager_urls", multiple=True, metavar="URL", help="Tell it. May be repeated."
+    "--alertmanager",
+    "alertmanager_urls",
+    multiple=True,
+    envvar="HOLDFAST_ALERTMANAGER",
+    callback=url_option,
+    metavar="URL",
+    help="Tell it. May be repeated; @FILE for a URL in a file.  [default: $HOLDFAST_ALERTMANAGER]",
 )
-@click.option("--webhook", "webhook_urls", multiple=True, metavar="URL", help="Tell it. May be repeated.")
+@click.option(
+    "--webhook",
+    "webhook_urls",
+    multiple=True,
+    envvar="HOLDFAST_WEBHOOK",
+    callback=url_option,
+    metavar="URL",
+    help="Tell it. May be repeated; @FILE for a URL in a file.  [default: $HOLDFAST_WEBHOOK]",
+)
 @click.option("--listen", metavar="HOST:PORT", help="Serve metrics of the watch for Prometheus.")
 @signals_options
 @topology_option
@@ -223,11 +238,18 @@ class _Looking:
 
 def _outlets(given: _Flags, stack: ExitStack, clock: Clock) -> list[Outlet]:
     recorder = stack.enter_context(Recorder(home() / JOURNAL_DIRECTORY, clock=clock))
-    webhooks = [stack.enter_context(Webhook(url, tell=_say)) for url in given.webhook_urls]
+    webhooks = [
+        stack.enter_context(Webhook(url, access=access("WEBHOOK"), tell=_say)) for url in given.webhook_urls
+    ]
     managers = [
         stack.enter_context(
             Alertmanager(
-                url, generator=given.prometheus_url or "", every_s=given.every_s, clock=clock, tell=_say
+                url,
+                access=access("ALERTMANAGER"),
+                generator=given.prometheus_url or "",
+                every_s=given.every_s,
+                clock=clock,
+                tell=_say,
             )
         )
         for url in given.alertmanager_urls

@@ -130,7 +130,7 @@ class Alertmanager:
                 last, self._changed = self._stopping, False
                 open_, over = list(self._open.values()), dict(self._over)
             body = self._body(open_, over.values())
-            problem = post(self._http, body, path=ALERTS_PATH) if open_ or over else None
+            problem = post(self._http, body, path=ALERTS_PATH, quotes=True) if open_ or over else None
             failures = self._judge(problem, failures)
             if problem is None:
                 self._forget(over)

@@ -22,15 +22,19 @@ def client(url: str, *, what: str, access: Access = ANONYMOUS) -> Client:
     )
 
 
-def post(http: Client, body: bytes, *, path: str = "") -> str | None:
-    """Why it was not taken; None where it was."""
+def post(http: Client, body: bytes, *, path: str = "", quotes: bool = False) -> str | None:
+    """Why it was not taken; None where it was.
+
+    quotes: repeat what the server answered. One that repeats the path it was asked for gives away a secret.
+    """
     try:
         answer = http.ask("POST", path, content=body, headers=_JSON)
     except Failed as error:
         return str(error)
     if answer.is_success:
         return None
-    return f"HTTP {answer.status} {answer.text.strip()}"[:REASON_CHARS_MAX]
+    said = f" {answer.text.strip()}" if quotes else ""
+    return f"HTTP {answer.status}{said}"[:REASON_CHARS_MAX]
 
 
 def backoff_s(failures: int) -> float:

@@ -124,7 +124,7 @@ class Client:
         self._client = httpx.AsyncClient(
             headers=_headers(self._url, access),
             timeout=limits.total_s,
-            verify=manners.verify,
+            verify=_known_authorities(manners.proxies) if manners.verify is True else manners.verify,
             trust_env=manners.proxies,
         )
 
@@ -328,6 +328,12 @@ def _beneath(error: BaseException) -> BaseException | None:
     if isinstance(error, BaseExceptionGroup):
         return error.exceptions[0]
     return error.__cause__ or error.__context__
+
+
+@functools.cache
+def _known_authorities(trust_env: bool) -> ssl.SSLContext:
+    """Whose certificates are good by default. To read them takes longer than anything else in a client."""
+    return httpx.create_ssl_context(trust_env=trust_env)
 
 
 @functools.cache

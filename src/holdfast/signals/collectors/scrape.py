@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.record.clock import Clock
 from holdfast.signals.collectors import Unavailable
-from holdfast.signals.http_client import Client, Failed, Limits, Manners, checked, shown
+from holdfast.signals.http_client import ANONYMOUS, Access, Client, Failed, Limits, Manners, checked, shown
 from holdfast.signals.reading import Reading
 
 WAIT_S = 5.0
@@ -20,18 +20,22 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class ScrapeCollector:
-    """What one exporter shows, with its host and port as `instance`, as Prometheus would add them."""
+    """What one exporter shows, with its host and port as `instance`, as Prometheus would add them.
 
-    def __init__(self, url: str, *, clock: Clock) -> None:
+    place: its server, without what may be a secret in the URL
+    """
+
+    def __init__(self, url: str, *, clock: Clock, access: Access = ANONYMOUS) -> None:
         address = checked(url, what="--scrape")
-        self._place = shown(address)
-        self.name = f"scrape {self._place}"
+        self.place = shown(address)
+        self.name = f"scrape {self.place}"
         self._instance = f"{address.host}:{address.port or _PORTS[address.scheme]}"
         self._clock = clock
         self._client = Client(
             url,
             what="--scrape",
             limits=Limits(total_s=WAIT_S, body_bytes_max=BYTES_MAX),
+            access=access,
             manners=Manners(redirects=True),
         )
 
@@ -46,9 +50,9 @@ class ScrapeCollector:
         try:
             answer = self._client.ask()
         except Failed as error:
-            raise Unavailable(f"{self._place} does not answer: {error}.", hint=_HINT) from None
+            raise Unavailable(f"{self.place} does not answer: {error}.", hint=_HINT) from None
         if not answer.is_success:
-            raise Unavailable(f"{self._place} answers {answer.status}.", hint=_HINT)
+            raise Unavailable(f"{self.place} answers {answer.status}.", hint=_HINT)
         return answer.text
 
     def _readings(self, text: str, at_ns: int) -> Iterator[Reading]:
@@ -60,5 +64,5 @@ class ScrapeCollector:
                         labels = {"instance": self._instance, **sample.labels}
                         yield Reading(metric=sample.name, labels=labels, at_ns=at_ns, value=value)
         except (ValueError, KeyError, IndexError, TypeError) as error:
-            sentence = f"{self._place} shows something that is no metrics: {error}."
+            sentence = f"{self.place} shows something that is no metrics: {error}."
             raise Unavailable(sentence, hint=_HINT) from None
