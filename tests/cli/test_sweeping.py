@@ -362,7 +362,7 @@ def test_without_ray_a_sentence_tells_how_to_get_it(holdfast: Callable[..., Any]
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['ray'] = None\n", encoding="utf-8")
     refused = holdfast(*FEW, "--ray", "auto", PYTHONPATH=str(tmp_path))
     assert_refused(refused, "Ray is not installed here")
-    assert "pip install 'holdfast[ray]'" in refused.err
+    assert "pip install 'ray[client]'" in refused.err
 
 
 def test_a_cluster_with_another_holdfast_is_refused(holdfast: Callable[..., Any], tmp_path: Path) -> None:

@@ -861,7 +861,7 @@ def test_without_psycopg_it_says_what_to_install(tmp_path: Path) -> None:
         "except Exception as error: print(type(error).__name__, error.hint)"
     )
     done = _run_python("-S", "-c", script, environment={"PYTHONPATH": str(packages)})
-    assert done == "InputError Run `pip install 'holdfast[postgres]'`.\n"
+    assert done == "InputError Run `pip install 'psycopg[binary]'`.\n"
 
 
 def test_importing_the_store_imports_no_driver() -> None:

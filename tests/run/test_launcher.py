@@ -661,4 +661,6 @@ def test_nodes_that_have_to_know_each_other_need_a_token(start: Start, flags: tu
 
 
 def test_a_token_that_is_too_short(start: Start) -> None:
-    assert "fewer than 8 characters" in complaint(start(script=SLEEPS, token="short"))
+    assert "HOLDFAST_TOKEN has 5 characters; a token has at least 16." in complaint(
+        start(script=SLEEPS, token="short")
+    )

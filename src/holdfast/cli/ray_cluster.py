@@ -59,7 +59,7 @@ def played_by_ray(
     if importlib.util.find_spec("ray") is None:
         raise InputError(
             "Ray is not installed here.",
-            hint="`pip install 'holdfast[ray]'`, or leave --ray out to use this machine.",
+            hint="`pip install 'ray[client]'`, or leave --ray out to use this machine.",
         )
     if address == "auto":
         address = os.environ.get("RAY_ADDRESS") or address

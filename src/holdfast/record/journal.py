@@ -19,6 +19,7 @@ import msgspec
 
 from holdfast.record.errors import InputError
 from holdfast.record.events import AnyEvent, FaultObserved, MalformedEvent, decode, encode
+from holdfast.record.private import HOME_NAME, make_private_directory, make_private_file
 from holdfast.record.spool import LINE_BYTES_MAX, SHARED_MEMORY, Owner, Spool, SpoolName, journal_digest
 
 ROTATE_BYTES = 64 * 2**20
@@ -44,7 +45,7 @@ class Damage(msgspec.Struct, frozen=True, kw_only=True):
 
 def home(environment: Mapping[str, str]) -> Path:
     """Where Holdfast keeps what is this user's: `$HOLDFAST_HOME`, or `~/.holdfast`."""
-    return Path(environment.get("HOLDFAST_HOME") or Path.home() / ".holdfast")
+    return Path(environment.get("HOLDFAST_HOME") or Path.home() / HOME_NAME)
 
 
 def event_id(token: str, count: int) -> str:
@@ -114,11 +115,11 @@ class JournalWriter:
                 os.close(descriptor)
 
     def _begin_file(self) -> None:
-        self._directory.mkdir(parents=True, exist_ok=True)
+        make_private_directory(self._directory)
         self._path = self._directory / f"{self._token}-{self._number:06d}{JOURNAL_SUFFIX}"
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self._number += 1  # before the file exists, so that a failure here is not repeated for ever
-        self._descriptor = os.open(self._path, flags, 0o644)
+        self._descriptor = os.open(self._path, flags, 0o600)
 
     def _leave_if_gone(self) -> None:
         """Close a file that was removed, or moved away: what comes next should be found where it belongs."""
@@ -297,13 +298,14 @@ def _write_out(spool: Spool, directory: Path) -> None:
         lines += line_of(encode(dropped_notice(owner, identity, unreported, drops.last_ns, reason)))
     if not lines:
         return
-    directory.mkdir(parents=True, exist_ok=True)
+    make_private_directory(directory)
     # Letters sort after digits, so this is read after what the process wrote itself.
     path = directory / f"{owner.token}-salvaged{JOURNAL_SUFFIX}"
     draft = path.with_suffix(".draft")
     # Never through a name that is there already: it may be a link to a file that is none of ours.
     draft.unlink(missing_ok=True)
-    with draft.open("xb") as stream:
+    make_private_file(draft)  # which follows no link
+    with draft.open("r+b") as stream:
         stream.write(lines)
         stream.flush()
         os.fsync(stream.fileno())

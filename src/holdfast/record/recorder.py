@@ -34,6 +34,7 @@ from holdfast.record.journal import (
     line_of,
     salvage,
 )
+from holdfast.record.private import make_private_directory
 from holdfast.record.spool import (
     LINE_BYTES_MAX,
     SHARED_MEMORY,
@@ -366,7 +367,7 @@ class _Thread:
             return Spool.create(place.spool_directory / name, self._owner, size_bytes)
         except OSError as error:
             _log.warning("no spool in %s, so recording may wait: %s", place.spool_directory, error)
-        directory.mkdir(parents=True, exist_ok=True)
+        make_private_directory(directory)
         return Spool.create(directory / name, self._owner, place.spool_bytes)
 
 

@@ -10,12 +10,13 @@ import re
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from holdfast.record.errors import StoreError
+from holdfast.record.private import make_private_file
 from holdfast.record.sql import (
     COLUMNS,
     INDEXES,
@@ -124,6 +125,8 @@ class SqliteStore(SqlStore):
         self._name = f"The store {path}"
         self._lock_wait_s = lock_wait_s
         self._on_network = on_network
+        with suppress(OSError):  # it is there, or SQLite says what is wrong
+            make_private_file(path)
         with self._explained():
             self._writer = self._connect("rwc")
             try:

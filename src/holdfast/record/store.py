@@ -16,6 +16,7 @@ import msgspec
 
 from holdfast.record.errors import InputError, StoreError
 from holdfast.record.events import AnyEvent
+from holdfast.record.private import make_private_directory
 
 DEFAULT_FILE = "record.sqlite"
 NO_MARKS: Mapping[str, int] = MappingProxyType({})
@@ -163,7 +164,7 @@ def _open_postgres(url: str) -> Store:
     except ImportError:
         raise InputError(
             "A PostgreSQL store needs the package psycopg, which is not installed.",
-            hint="Run `pip install 'holdfast[postgres]'`.",
+            hint="Run `pip install 'psycopg[binary]'`.",
         ) from None
     from holdfast.record.postgres import PostgresStore
 
@@ -172,7 +173,7 @@ def _open_postgres(url: str) -> Store:
 
 def _make_directory(path: Path) -> None:
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        make_private_directory(path)
     except OSError as error:
         raise StoreError(
             f"The directory {path} cannot be made: {error.strerror}.",

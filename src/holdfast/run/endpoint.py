@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.record.errors import InputError
+from holdfast.record.private import make_private_directory
 from holdfast.record.untrusted import UNDECODABLE
 from holdfast.run.output import write_whole
 
@@ -44,7 +45,7 @@ def reserved(home: Path, run: str) -> Iterator[Callable[[Endpoint], None]]:
     directory = run_directory(home, run)
     path = directory / FILE
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_private_directory(directory)
         descriptor = _open_locked(path)
     except BlockingIOError:
         raise InputError(

@@ -15,7 +15,9 @@ LOOPBACK = "127.0.0.1"
 EVERYWHERE = "0.0.0.0"
 ELSEWHERE = "192.0.2.1"
 """An address that belongs to nobody (RFC 5737): the way there is the way out."""
-TOKEN_CHARS_MIN = 8
+TOKEN_CHARS_MIN = 16
+"""As `openssl rand -hex 8` gives: whoever hears a handshake can try tokens at leisure, and 64 bits take too
+long."""
 DIAL_INTERVAL_S = 0.5
 """How often a node looks whether its coordinator is there by now."""
 
@@ -44,7 +46,10 @@ def survey(place: tuple[str, int] | None, token: str, *, is_shared: bool) -> Sit
     is_shared: other launchers are to bring nodes. `InputError` where they could not.
     """
     if token and len(token) < TOKEN_CHARS_MIN:
-        raise InputError(f"HOLDFAST_TOKEN has fewer than {TOKEN_CHARS_MIN} characters.", hint=_TOKEN_HINT)
+        raise InputError(
+            f"HOLDFAST_TOKEN has {len(token)} characters; a token has at least {TOKEN_CHARS_MIN}.",
+            hint=_TOKEN_HINT,
+        )
     host, port = place or (LOOPBACK, 0)
     addresses = _resolve(host)
     is_loopback = all(address.is_loopback for address in addresses)

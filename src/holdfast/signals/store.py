@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 
 from holdfast.record.errors import StoreError
+from holdfast.record.private import make_private_directory
 from holdfast.signals.catalogue import describe
 from holdfast.signals.frame import Frame, Labels
 from holdfast.signals.grid import SECOND_NS, Samples, on_grid
@@ -61,7 +62,7 @@ class Store:
         self._root = Path(path)
         self._step_ns = round(step_s * SECOND_NS)
         try:
-            self._root.mkdir(parents=True, exist_ok=True)
+            make_private_directory(self._root)
         except OSError as error:
             raise StoreError(
                 f"The signals' directory {self._root} cannot be made: {error.strerror}.",

@@ -47,7 +47,7 @@ def read(text: str) -> Document:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
         raise _not_yaml(error) from None
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, RecursionError, UnicodeEncodeError) as error:
         raise InputError(f"This is not YAML: {' '.join(str(error).split())}.", hint=_HINT) from None
     if data is None:
         data = {}

@@ -135,9 +135,7 @@ def probe() -> tuple[str, str]:
         [sys.executable, "-c", PROBE], capture_output=True, check=False, text=True, timeout=PROBE_S_MAX
     )
     if done.returncode:
-        raise InputError(
-            "This Python cannot import torch.", hint="Install it: pip install 'holdfast[train]'."
-        )
+        raise InputError("This Python cannot import torch.", hint="Install it: pip install torch.")
     version, _, device = done.stdout.strip().partition(" ")
     return version, device
 

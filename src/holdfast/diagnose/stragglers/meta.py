@@ -29,7 +29,10 @@ def read_meta(path: Path) -> Meta:
     from holdfast.topology import document
 
     try:
-        return msgspec.convert(document.read(text).data, Meta)
+        said = document.read(text).data
+        if not said:
+            raise InputError("It says nothing.")
+        return msgspec.convert(said, Meta)
     except (InputError, msgspec.ValidationError) as error:
         sentence = str(error).removesuffix(".")
         raise InputError(f"{path} does not describe a job: {sentence}.", hint=_HINT) from None

@@ -1,0 +1,316 @@
+"""A campaign against every decoder and importer: no input may raise what is not declared,
+or take much memory.
+
+`DECODERS` is the one list of them; a test proves that no module which decodes anything is missing. `make
+test` tries each a little; `make soak` for ten minutes, in a process of its own whose memory is limited.
+To try one by hand: `python tests/security/test_fuzzing.py record.journal 60`.
+"""
+
+import os
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+
+from holdfast.detect import xids
+from holdfast.diagnose import lifecycle
+from holdfast.diagnose.stragglers import kineto, members, meta, trace
+from holdfast.economics import ownership, prices, size_file
+from holdfast.record import events, journal, kernel
+from holdfast.record.errors import HoldfastError
+from holdfast.record.importers import Options, import_file
+from holdfast.run import chaos, wire
+from holdfast.signals.collectors import kernel_log
+from holdfast.signals.collectors import slurm as slurm_states
+from holdfast.topology import document, file, hostlist
+from holdfast.topology.discovery import kubernetes, slurm
+from holdfast.train import checkpoint
+from holdfast.twin import presets
+
+ROOT = Path(__file__).parents[2]
+DATA = ROOT / "tests" / "data"
+SOURCE = ROOT / "src" / "holdfast"
+SOAK_S = 600.0
+FEW = 15
+"""Examples of each decoder in `make test`."""
+MANY = 500
+"""Examples between two looks at the clock."""
+MEMORY_BYTES_MAX = 1 << 30
+"""Beyond what the process has once everything is imported."""
+INPUT_BYTES_MAX = 1 << 16
+SEED_BYTES_MAX = 4096
+
+_decodes = re.compile(
+    r"json\.decode\(|json\.Decoder\(|msgpack\.decode\(|msgpack\.Decoder\(|tomllib\.loads\(|yaml\.(?!safe_dump)"
+    r"|json\.loads?\(|gzip\.|torch\.load\(|read_csv|read_parquet|text_string_to_metric"
+)
+
+
+class Decoder(NamedTuple):
+    """read: takes any bytes. errors: all that it may raise. seeds: what it would read, to begin with."""
+
+    read: Callable[[bytes], object]
+    errors: tuple[type[Exception], ...]
+    seeds: tuple[bytes, ...]
+
+
+def text(read: Callable[[str], object]) -> Callable[[bytes], object]:
+    return lambda content: read(content.decode("utf-8", "surrogateescape"))
+
+
+def from_file(read: Callable[[Path], object], name: str) -> Callable[[bytes], object]:
+    """For a reader that takes a path."""
+
+    def reading(content: bytes) -> object:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / name
+            path.write_bytes(content)
+            return read(path)
+
+    return reading
+
+
+def imported(path: Path) -> int:
+    with import_file(path, Options()) as reading:
+        return sum(1 for _ in reading)
+
+
+def survey_of_slurm(content: bytes) -> object:
+    said = content.decode("utf-8", "replace")
+    return slurm.survey(nodes=said, switches=said, jobs=content)
+
+
+def states_of_slurm(content: bytes) -> object:
+    said = content.decode("utf-8", "replace")
+    return (
+        slurm_states.parse_nodes(said),
+        slurm_states.parse_jobs(said),
+        slurm_states.parse_reservations(said),
+    )
+
+
+def diagnosed(content: bytes) -> object:
+    return lifecycle.restored(
+        [
+            events.IncidentDiagnosed(
+                id="i",
+                occurred_ns=1,
+                subject="s",
+                incident="r/s1",
+                state="open",
+                diagnosis=content.decode("utf-8", "surrogateescape"),
+            )
+        ]
+    )
+
+
+def sample(path: str) -> bytes:
+    return (DATA / path).read_bytes()[:SEED_BYTES_MAX]
+
+
+EVENT = events.encode(events.RunStarted(id="e1", occurred_ns=1, run="r", gpus=8))
+FRAME = msgspec.msgpack.encode({"type": "AgentJoined", "node": "n", "slots": 8, "address": "a", "port": 1})
+PROFILE = b'{"traceEvents":[{"name":"ProfilerStep#3","ph":"X","cat":"cpu_op","ts":1.0,"dur":2.5,"args":{}}]}'
+CSV = b"step,optype,start_ts,duration\n1,forward-compute,0.0,1.0\n"
+PLAN = b"[[fault]]\nstep = 3\nmoment = 'reduce'\n"
+TOPOLOGY = (SOURCE / "topology" / "example.yaml").read_bytes()[:SEED_BYTES_MAX]
+KMSG = b"4,612,31981371,-;NVRM: Xid (PCI:0000:00:06): 43, pid=440, name=python3, channel 0x0000000a"
+CHECKPOINT = b"holdfast.ckpt\r\n\x1a\x00\x00\x00\x00\x01" + bytes(48) + b"PK\x03\x04"
+
+DECODERS: dict[str, Decoder] = {
+    "record.events": Decoder(events.decode, (events.MalformedEvent, RecursionError), (EVENT,)),
+    "record.journal": Decoder(
+        from_file(lambda path: list(journal.read(path)), "a-0.journal"), (), (journal.line_of(EVENT) * 3,)
+    ),
+    "record.kernel": Decoder(text(lambda one: (kernel.parse_kmsg(one), kernel.parse_xid(one))), (), (KMSG,)),
+    "record.importers": Decoder(
+        from_file(imported, "log"),
+        (HoldfastError,),
+        (
+            sample("google-70b-112-nodes-events.jsonl"),
+            sample("infinitehbd-fault-trace.json"),
+            sample("slurm/sacct.txt"),
+            sample("steps.csv"),
+            journal.line_of(EVENT),
+            b'{"time": 1, "kind": "step.committed", "run": "r", "step": 3}\n',
+        ),
+    ),
+    "signals.collectors.kernel_log": Decoder(
+        kernel_log.parse_line,
+        (),
+        (KMSG, b'{"_TRANSPORT":"kernel","MESSAGE":"x"}', sample("kernel-logs/dmesg-xid-119.log")[:300]),
+    ),
+    "signals.collectors.slurm": Decoder(
+        states_of_slurm, (HoldfastError,), (sample("topology/scontrol-show-node.txt"),)
+    ),
+    "topology.document": Decoder(text(document.read), (HoldfastError,), (TOPOLOGY, b"a: &a [1]\nb: *a\n")),
+    "topology.file": Decoder(text(file.read), (HoldfastError,), (TOPOLOGY,)),
+    "topology.hostlist": Decoder(text(hostlist.expand), (HoldfastError,), (b"n[00-15,20].[0-7],login1",)),
+    "topology.discovery.slurm": Decoder(
+        survey_of_slurm,
+        (HoldfastError,),
+        (sample("topology/squeue.json"), sample("topology/scontrol-show-topology.txt")),
+    ),
+    "topology.discovery.kubernetes": Decoder(
+        kubernetes.survey, (HoldfastError,), (b'{"items":[{"metadata":{"name":"n1","labels":{"a":"b"}}}]}',)
+    ),
+    "detect.xids": Decoder(text(xids.parse_overrides), (HoldfastError,), (b"[xid.79]\naction = 'reboot'\n",)),
+    "diagnose.lifecycle": Decoder(diagnosed, (), (b'{"name":"r/s1","cause":{}}',)),
+    "diagnose.stragglers.kineto": Decoder(
+        from_file(kineto.read_profiles, "rank0.json"), (HoldfastError,), (PROFILE,)
+    ),
+    "diagnose.stragglers.members": Decoder(
+        from_file(members.read_members, "m.csv"), (HoldfastError,), (CSV,)
+    ),
+    "diagnose.stragglers.trace": Decoder(from_file(trace.read_table, "t.csv"), (HoldfastError,), (CSV,)),
+    "diagnose.stragglers.meta": Decoder(
+        from_file(meta.read_meta, "m.yaml"), (HoldfastError,), (sample("straggler/meta-AR.yaml"),)
+    ),
+    "economics.size_file": Decoder(text(size_file.read), (HoldfastError,), (b"[model]\nparameters = 7e9\n",)),
+    "economics.ownership": Decoder(text(ownership.read), (HoldfastError,), (ownership.template().encode(),)),
+    "economics.prices": Decoder(text(prices.read), (HoldfastError,), (prices.template().encode(),)),
+    "run.wire": Decoder(wire.unframe, (wire.MalformedFrame,), (FRAME,)),
+    "run.chaos": Decoder(from_file(chaos.read_plan, "plan.toml"), (HoldfastError,), (PLAN,)),
+    "train.checkpoint": Decoder(
+        from_file(checkpoint.read, "step-000000000001.checkpoint"),
+        (checkpoint.Unsound, OSError),
+        (CHECKPOINT,),
+    ),
+    "twin.presets": Decoder(presets.hazards_from, (HoldfastError,), (b'{"preset":{}}',)),
+}
+
+ELSEWHERE = {
+    "cli": "opens files by the readers above; of benchmarks, reads what it has written itself",
+    "ledger.references": "reads a file of the package",
+    "record.importers": "is fuzzed as a whole, by the way in",
+    "record.spool": "believes only what this user, or the owner of the journal, has written",
+    "record.untrusted": "has no format of its own",
+    "run.agent": "reads what its parent writes",
+    "run.endpoint": "reads a file in this user's home",
+    "signals.collectors.scrape": "a client of HTTP; tests/security has its attacks",
+    "signals.prometheus": "a client of HTTP; tests/security has its attacks",
+    "signals.collectors.redfish_service": "a client of HTTP; tests/security has its attacks",
+    "signals.store": "reads what it has written itself",
+    "train": "takes from members that have proven themselves, and from its own files; checkpoints are above",
+    "twin": "writes YAML; its presets are above",
+}
+"""What decodes something and is not in the list, by module or room, and why."""
+
+hostile = st.sampled_from(
+    [
+        b"[" * 20_000,
+        b'{"a":' * 10_000,
+        b"\x91" * 20_000,
+        b"9" * 5_000,
+        b"1e999",
+        b"-1",
+        b"18446744073709551616",
+        b"NaN",
+        b"\xff\xfe",
+        b"\x00",
+        b"\xed\xa0\x80",
+        b"\x1b[2J",
+        b"\n",
+        b'"',
+        b"'",
+        b"[0-1999999]",
+        b"&a [*a]",
+        b"null",
+        b"{}",
+        b"|",
+    ]
+)
+pieces = st.one_of(st.binary(max_size=16), hostile, st.text(max_size=8).map(lambda one: one.encode()))
+
+
+@st.composite
+def inputs(draw: st.DrawFn, seeds: tuple[bytes, ...]) -> bytes:
+    """Noise, or something well-formed with pieces cut out, doubled and put in."""
+    content = draw(st.one_of(st.sampled_from(seeds), st.binary(max_size=64)))
+    for _ in range(draw(st.integers(0, 4))):
+        start = draw(st.integers(0, len(content)))
+        end = draw(st.integers(start, min(len(content), start + 64)))
+        middle = draw(st.one_of(pieces, st.just(content[start:end] * 2)))
+        content = content[:start] + middle + content[end:]
+    return content[:INPUT_BYTES_MAX]
+
+
+def attack(decoder: Decoder, examples: int, number: int) -> None:
+    """So many inputs, chosen by a number; raises what is not declared, with the input that did it."""
+
+    @seed(number)
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        print_blob=False,
+    )
+    @given(inputs(decoder.seeds))
+    def check(content: bytes) -> None:
+        try:
+            decoder.read(content)
+        except decoder.errors:
+            return
+
+    check()
+
+
+def campaign(name: str, seconds: float) -> None:
+    """In a process of its own: until the time is over, with little memory."""
+    used = int(re.search(r"VmSize:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024  # type: ignore[index]
+    limit = used + MEMORY_BYTES_MAX
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    until_s, number = time.monotonic() + seconds, 0
+    while number == 0 or time.monotonic() < until_s:
+        attack(DECODERS[name], MANY if seconds > 1 else FEW, number)
+        number += 1
+    print(f"{name}: {number} rounds of inputs, and nothing undeclared")
+
+
+def test_every_module_that_decodes_is_in_the_list() -> None:
+    found = {
+        str(path.relative_to(SOURCE).with_suffix("")).replace("/", ".").removesuffix(".__init__")
+        for path in SOURCE.rglob("*.py")
+        if _decodes.search(path.read_text(encoding="utf-8"))
+    }
+    assert len(found) > 30
+    missing = {
+        module
+        for module in found - DECODERS.keys()
+        if not any(module == known or module.startswith(f"{known}.") for known in ELSEWHERE)
+    }
+    assert not missing, f"add these to DECODERS, or to ELSEWHERE with the reason: {sorted(missing)}"
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_no_input_raises_what_is_not_declared(name: str) -> None:
+    attack(DECODERS[name], FEW, number=1)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", DECODERS)
+def test_ten_minutes_of_inputs_break_no_decoder(name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, __file__, name, str(SOAK_S)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": ":".join(sys.path)},
+        timeout=SOAK_S * 3,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+if __name__ == "__main__":
+    campaign(sys.argv[1], float(sys.argv[2]))
