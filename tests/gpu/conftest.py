@@ -17,7 +17,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--without-gpu",
         action="store_true",
-        help="Try the suite itself on a CPU, over gloo: no test of NCCL.",
+        help="Try the suite itself on a CPU, over TCP: no test of NCCL.",
     )
 
 
@@ -34,7 +34,7 @@ def has_gpu(pytestconfig: pytest.Config) -> bool:
 
 @pytest.fixture(scope="session")
 def ranks(has_gpu: bool) -> Ranks:
-    return Ranks("nccl" if has_gpu else "gloo")
+    return Ranks("nccl" if has_gpu else "tcp")
 
 
 @pytest.fixture(scope="session")

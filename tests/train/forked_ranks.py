@@ -24,9 +24,10 @@ import pytest
 import torch
 
 from holdfast.run import kin
-from holdfast.train.group import GlooGroup, Group, Rendezvous, Superseded, form
+from holdfast.train.group import Group, Rendezvous, Superseded, form
+from holdfast.train.tcp import Credentials, TcpGroup
 
-Transport = Literal["gloo", "nccl"]
+Transport = Literal["tcp", "nccl"]
 SCENARIO_S_MAX = 90.0
 HEAR_S_MAX = 30.0
 LOOK_S = 0.02
@@ -147,9 +148,16 @@ class Rank:
             self.on_look()
             return value
 
-        store = Rendezvous(publish, lookup)
-        if self.transport == "gloo":
-            return GlooGroup(store, rank=rank, size=size, address="127.0.0.1")
+        store = Rendezvous(publish, lookup, generation=name)
+        if self.transport == "tcp":
+            return TcpGroup(
+                store,
+                rank=rank,
+                size=size,
+                address="127.0.0.1",
+                credentials=Credentials("r", "token-of-the-tests"),
+                superseded=superseded,
+            )
         from holdfast.train.nccl import NcclGroup
 
         return NcclGroup(store, rank=rank, size=size, device=self.device, superseded=superseded)
@@ -188,7 +196,7 @@ class Ranks:
     @property
     def wake_s_max(self) -> float:
         """The longest that an abort may take to wake whoever waits."""
-        return 2.0 if self.transport == "gloo" else 3.0
+        return 2.0 if self.transport == "tcp" else 3.0
 
     def run(self, scenario: Scenario, size: int, **arguments: Any) -> list[Any]:
         """What the scenario returned on each rank."""

@@ -1,4 +1,4 @@
-"""gloo's connections, and how groups are formed. What every transport promises is in test_transport.py."""
+"""A group's connections, and how groups are formed. What every transport promises: test_transport.py."""
 
 import socket
 import threading
@@ -9,7 +9,10 @@ import pytest
 import torch
 
 from holdfast.record.errors import InputError
-from holdfast.train.group import GlooGroup, Rendezvous, Superseded, form
+from holdfast.train.group import Rendezvous, Superseded, form
+from holdfast.train.tcp import Credentials, TcpGroup
+
+CREDENTIALS = Credentials("r", "token-of-the-tests")
 
 
 class Board:
@@ -31,27 +34,26 @@ class Board:
             return self._keys[key]
 
 
-def make_pair() -> list[GlooGroup]:
+def make_pair() -> list[TcpGroup]:
     board = Board()
 
-    def make(rank: int) -> GlooGroup:
+    def make(rank: int) -> TcpGroup:
         store = Rendezvous(board.publish, board.lookup)
-        return GlooGroup(store, rank=rank, size=2, address="127.0.0.1")
+        return TcpGroup(store, rank=rank, size=2, address="127.0.0.1", credentials=CREDENTIALS)
 
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(make, range(2)))
 
 
 @pytest.fixture
-def pair() -> Iterator[list[GlooGroup]]:
+def pair() -> Iterator[list[TcpGroup]]:
     groups = make_pair()
     yield groups
     for group in groups:
         group.close()
 
 
-def test_connections_tell_how_long_they_were_sending_and_go_on_as_before(pair: list[GlooGroup]) -> None:
-    """To ask must not change how gloo uses them, which would then wait for ever."""
+def test_connections_tell_how_long_they_were_sending_and_go_on_as_before(pair: list[TcpGroup]) -> None:
     size = 1 << 24
 
     def exchanged() -> None:
@@ -71,7 +73,7 @@ def test_connections_tell_how_long_they_were_sending_and_go_on_as_before(pair: l
     assert pair[0].sending() == ()
 
 
-def test_an_abort_leaves_the_script_s_own_connections_alone(pair: list[GlooGroup]) -> None:
+def test_an_abort_leaves_the_script_s_own_connections_alone(pair: list[TcpGroup]) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         socket.create_connection(server.getsockname()) as client,
@@ -85,7 +87,7 @@ def test_an_abort_leaves_the_script_s_own_connections_alone(pair: list[GlooGroup
 def test_a_group_that_is_made_just_as_it_is_abandoned_is_closed() -> None:
     is_made, is_closed = threading.Event(), threading.Event()
 
-    class Late(GlooGroup):
+    class Late(TcpGroup):
         def __init__(self) -> None:
             is_made.wait(10)
 
@@ -99,7 +101,7 @@ def test_a_group_that_is_made_just_as_it_is_abandoned_is_closed() -> None:
 
 
 def test_a_mistake_is_not_taken_for_a_broken_group() -> None:
-    def make() -> GlooGroup:
+    def make() -> TcpGroup:
         raise InputError("NCCL cannot be used.", hint="Install it.")
 
     with pytest.raises(InputError, match="cannot be used"):

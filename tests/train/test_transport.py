@@ -1,4 +1,4 @@
-"""gloo keeps what a transport promises. That NCCL does is tested where there is a GPU: tests/gpu."""
+"""TCP keeps what a transport promises. That NCCL does is tested where there is a GPU: tests/gpu."""
 
 import pytest
 from forked_ranks import Ranks
@@ -7,8 +7,8 @@ from transport_contract import TransportContract
 
 @pytest.fixture(scope="module")
 def ranks() -> Ranks:
-    return Ranks("gloo")
+    return Ranks("tcp")
 
 
-class TestGloo(TransportContract):
+class TestTcp(TransportContract):
     """Over loopback, between CPUs."""

@@ -1,4 +1,4 @@
-"""What every transport of a generation promises: gloo between CPUs, NCCL between GPUs.
+"""What every transport of a generation promises: TCP between CPUs, NCCL between GPUs.
 
 A class of tests for each of them derives from this one and names the processes to run it with.
 """

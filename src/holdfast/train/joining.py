@@ -24,7 +24,7 @@ from holdfast.train.control import Alone, Control, Coordinated, declared
 from holdfast.train.data import whole
 from holdfast.train.failures import DeviceFailure, device_failure
 from holdfast.train.gradients import Gradients
-from holdfast.train.group import GlooGroup, Group, Rendezvous
+from holdfast.train.group import Group, Rendezvous
 from holdfast.train.libnccl import library
 from holdfast.train.log import Log, LogFile, Sink
 from holdfast.train.measures import Collections
@@ -34,6 +34,7 @@ from holdfast.train.protected import Protected, digest
 from holdfast.train.rehearsal import Rehearsal, rehearse
 from holdfast.train.seat import MakeGroup, RunOver, Seat
 from holdfast.train.steps import Loop, Settings, Step
+from holdfast.train.tcp import Credentials, TcpGroup
 
 LOOPBACK = "127.0.0.1"
 JOIN_SEED = 0
@@ -366,11 +367,14 @@ class State:
 def _maker(device: torch.device) -> MakeGroup:
     """Groups for tensors on this device."""
     address = os.environ.get("HOLDFAST_ADDRESS", LOOPBACK)
+    credentials = Credentials(os.environ.get("HOLDFAST_RUN", ""), os.environ.get("HOLDFAST_TOKEN", ""))
 
     def make(store: Rendezvous, rank: int, size: int, superseded: Callable[[], bool]) -> Group:
         if device.type == "cuda":
             return NcclGroup(store, rank=rank, size=size, device=device, superseded=superseded)
-        return GlooGroup(store, rank=rank, size=size, address=address)
+        return TcpGroup(
+            store, rank=rank, size=size, address=address, credentials=credentials, superseded=superseded
+        )
 
     return make
 

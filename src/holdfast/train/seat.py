@@ -222,7 +222,9 @@ class Seat:
     def _make(self, number: int) -> Group:
         control, rank, size = self._control, self.rank, self.size
         store = Rendezvous(
-            lambda key, value: control.publish(number, key, value), lambda key: control.lookup(number, key)
+            lambda key, value: control.publish(number, key, value),
+            lambda key: control.lookup(number, key),
+            generation=str(number),
         )
 
         def superseded() -> bool:

@@ -17,6 +17,8 @@ import torch
 from holdfast.record.errors import InputError
 
 DEPTH_MAX = 64
+TENSOR_BYTES_MAX = 1 << 48
+"""What an address can reach."""
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in vars(torch).values()
@@ -210,11 +212,13 @@ def _checked(place: Place) -> Place:
     """Its layout must fill exactly as much memory as its elements take."""
     if place.dtype not in DTYPES or any(length < 0 for length in place.shape):
         raise MalformedSkeleton("no such tensor")
+    numel = math.prod(place.shape)
+    if numel * DTYPES[place.dtype].itemsize > TENSOR_BYTES_MAX:
+        raise MalformedSkeleton("a tensor larger than any memory")
     if place.stride is None:
         return place
     if len(place.stride) != len(place.shape) or any(step < 0 for step in place.stride):
         raise MalformedSkeleton("a layout of another shape")
-    numel = math.prod(place.shape)
     reach = 1 + sum((length - 1) * step for length, step in zip(place.shape, place.stride, strict=True))
     if numel and reach != numel:
         raise MalformedSkeleton("a layout with holes")

@@ -1,4 +1,4 @@
-"""The network connections of this process, whoever opened them: gloo's have no other handle."""
+"""The network connections of this process, whoever opened them: NCCL's have no other handle."""
 
 import os
 import socket

@@ -5,6 +5,7 @@ Run under `holdfast run`, whose environment DDP's group is made from. Rank 0 wri
 
 import argparse
 import json
+import os
 import time
 from collections.abc import Callable
 from itertools import islice
@@ -18,9 +19,10 @@ from torch.nn.parallel import DistributedDataParallel
 import holdfast.train as hf
 from holdfast.train import tree
 from holdfast.train.bench.model import SEED, batch, build
-from holdfast.train.group import GlooGroup, Rendezvous
+from holdfast.train.group import Rendezvous
 from holdfast.train.reduction import Reduction
 from holdfast.train.sheets import Layout, Sheet
+from holdfast.train.tcp import Credentials, TcpGroup
 
 SAMPLES = 32
 """A step's batch: steps long enough to be worth distributing."""
@@ -31,6 +33,7 @@ REDUCE_ELEMENTS = 1 << 19
 """Of each parameter: 32 MiB of gradients together."""
 REDUCE_ROUNDS = 40
 WARM_UP_ROUNDS = 2
+CREDENTIALS = Credentials("faultless", os.environ.get("HOLDFAST_TOKEN", ""))
 
 Pair = tuple[float, float]
 """Seconds: Holdfast's, and the peer's."""
@@ -84,7 +87,7 @@ def alternate_reductions() -> list[Pair]:
     held, total = Sheet(layout), Sheet(layout)
     held.clear()
     nodes = [tree.cover(lanes) for lanes in tree.deal(world, world)]
-    group = GlooGroup(_rendezvous(), rank=rank, size=world, address="127.0.0.1")
+    group = TcpGroup(_rendezvous(), rank=rank, size=world, address="127.0.0.1", credentials=CREDENTIALS)
     reduction = Reduction(group, layout, nodes)
     flat = torch.zeros(sum(flat.numel() for flat in total.flats))
 
