@@ -153,7 +153,11 @@ def test_arrays_and_numbers_of_numpy_travel() -> None:
         digest([numpy.array([Opaque(1)])])
 
 
-@pytest.mark.parametrize("what", [lambda: 0, Opaque(1), Opaque, defaultdict(object), print], ids=repr)
+@pytest.mark.parametrize(
+    "what",
+    [lambda: 0, Opaque(1), Opaque, defaultdict(object), print],
+    ids=["lambda", "object", "class", "defaultdict", "built-in"],
+)
 def test_what_cannot_travel_is_refused_with_a_sentence(what: object) -> None:
     with pytest.raises(InputError, match="cannot be sent to another member"):
         digest({"x": what})
