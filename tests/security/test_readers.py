@@ -99,14 +99,14 @@ def test_yaml_that_repeats_itself_is_refused() -> None:
 
 def test_nested_json_is_refused_by_every_reader(tmp_path: Path) -> None:
     deep = b'{"a":' * DEEP
-    listed = b'{"items":' + b"[" * DEEP
+    listed = b'{"items":[{"extra":' + b"[" * DEEP
     plan = tmp_path / "plan.toml"
     plan.write_text("fault = " + "[" * DEEP)
     trace = tmp_path / "trace.json"
     trace.write_bytes(b'{"traceEvents":[{"args":' + deep)
     for reader in (
         lambda: kubernetes.survey(listed),
-        lambda: slurm.survey(nodes="", switches="", jobs=b'{"jobs":' + b"[" * DEEP),
+        lambda: slurm.survey(nodes="", switches="", jobs=b'{"jobs":[{"extra":' + b"[" * DEEP),
         lambda: hazards_from(deep),
         lambda: read_plan(plan),
         lambda: read_profiles(trace),
@@ -124,6 +124,8 @@ def test_a_nested_message_is_a_malformed_frame() -> None:
         wire.unframe(b"\x91" * DEEP)
     with pytest.raises(wire.MalformedFrame):
         wire.unframe(b"\x81\xa1a" * DEEP)
+    with pytest.raises(wire.MalformedFrame):  # within what a message does not know, and passes over
+        wire.unframe(b"\x82\xa4type\xabAgentJoined\xa5extra" + b"\x91" * DEEP)
 
 
 # ---- size ------------------------------------------------------------------------------------------------
