@@ -79,11 +79,13 @@ def planned(state: State, steps_total: int) -> bool:
 
     A newcomer's script goes through loops that the others have left.
     """
-    state.steps_total = max(state.steps_total, steps_total)
-    if not state.undone_main or state.is_anybody_done or state.is_last:
+    if steps_total <= state.steps_total:
         return False
-    state.undone_main, state.is_cut_short = "", False
-    return True
+    state.steps_total = steps_total
+    if state.undone_main and not state.is_anybody_done:
+        state.undone_main, state.is_cut_short = "", False
+        return True
+    return False
 
 
 def broken(state: State, message: Broken) -> None:
@@ -253,7 +255,8 @@ def _awaits_replacement(state: State, round_: Round) -> bool:
 def _awaits_main(state: State) -> bool:
     """Whether somebody is to come who does again what only rank 0 does, after the last step.
 
-    The others have nothing more to compute. If one of them were rank 0 meanwhile, two might do it at once.
+    It is worth the wait: the others have nothing more to compute, or one step. If one of them were rank 0
+    meanwhile, two might do it at once; or none, where its script is past it already.
     """
     return bool(state.undone_main) and not state.waiting and seats.is_anybody_coming(state)
 
