@@ -3,7 +3,6 @@
 import queue
 import sys
 import warnings
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
@@ -58,13 +57,17 @@ class LoopbackGroup:
         for tensor, peer in sends:
             letter = tensor.clone()
             self._on_send(letter)
-            self._post[self.rank, peer, tag].put(letter)
+            self._box(self.rank, peer, tag).put(letter)
         self.tags.append(tag)
-        work = LoopbackWork([(tensor, self._post[peer, self.rank, tag]) for tensor, peer in receives])
+        work = LoopbackWork([(tensor, self._box(peer, self.rank, tag)) for tensor, peer in receives])
         if self.is_ordered:
             work.wait()
             return LoopbackWork([])
         return work
+
+    def _box(self, sender: int, receiver: int, tag: int) -> "queue.SimpleQueue[torch.Tensor]":
+        # Not a defaultdict, of which two threads at once may each get a box of their own.
+        return self._post.setdefault((sender, receiver, tag), queue.SimpleQueue())
 
     def settle(self) -> None:
         pass
@@ -110,7 +113,7 @@ def together() -> Together:
         *,
         is_ordered: bool = False,
     ) -> list[Any]:
-        post: Post = defaultdict(queue.SimpleQueue)
+        post: Post = {}
         with ThreadPoolExecutor(size) as pool:
             groups = [LoopbackGroup(post, rank, size, on_send, is_ordered=is_ordered) for rank in range(size)]
             return list(pool.map(what, groups))
