@@ -313,6 +313,7 @@ def test_what_rank_0_does_after_the_last_step_is_done_again_though_nobody_is_don
     made.run(lambda: len({process.version for process in made.processes.values() if process.version}) == 1)
     made.deliver_all("worker")
     made.steps = made.state.steps_total = made.state.step + left
+    made.state.members["n0.0"].reported = (1, made.steps)
     made.kill("n0.0", signal=None, code=1)
     made.deliver_all("worker")
     made.deliver_all("agent")

@@ -198,6 +198,7 @@ ELSEWHERE = {
     "run.agent": "reads what its parent writes",
     "run.endpoint": "reads a file in this user's home",
     "signals.collectors.scrape": "a client of HTTP; tests/security has its attacks",
+    "signals.http_client": "a client of HTTP; tests/security has its attacks",
     "signals.prometheus": "a client of HTTP; tests/security has its attacks",
     "signals.collectors.redfish_service": "a client of HTTP; tests/security has its attacks",
     "signals.store": "reads what it has written itself",

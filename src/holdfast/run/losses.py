@@ -49,7 +49,7 @@ def _take_out(state: State, member: Member, why: str) -> None:
         )
         # Rank 0 may have been past a step of which others have not told yet.
         is_main, step = member.name == state.main, max(state.step, member.reported[1])
-        is_last = others_done or (is_main and 0 < state.steps_total <= step + 1)
+        is_last = others_done or (is_main and 0 < state.steps_total <= step)
         if is_last and not member.is_done:
             state.is_cut_short = True
             state.undone_main = member.name if is_main else state.undone_main

@@ -255,8 +255,8 @@ def _awaits_replacement(state: State, round_: Round) -> bool:
 def _awaits_main(state: State) -> bool:
     """Whether somebody is to come who does again what only rank 0 does, after the last step.
 
-    It is worth the wait: the others have nothing more to compute, or one step. If one of them were rank 0
-    meanwhile, two might do it at once; or none, where its script is past it already.
+    The others have nothing more to compute. If one of them were rank 0 meanwhile, two might do it at once; or
+    none, where its script is past it already.
     """
     return bool(state.undone_main) and not state.waiting and seats.is_anybody_coming(state)
 

@@ -464,8 +464,8 @@ class State(msgspec.Struct, kw_only=True):
     excused, by declared work, by a stop or because the coordinator itself was held up. stall: what takes too
     long. patience: how often members were ended for want of progress, of late; patient_ns: until when that
     counts. is_hinted: that work can be declared was said.
-    is_cut_short: a member was lost while others were done already, or rank 0 in the last step or after it:
-    what its script does there is to be done again. undone_main: rank 0, if it was that; nobody else does it.
+    is_cut_short: a member was lost while others were done already, or rank 0 after the last step: what its
+    script does there is to be done again. undone_main: rank 0, if it was that, as nobody else does its part.
     is_anybody_done: some script came to its end, at some time.
     pace_from, pace_due_ns: where members' time had gone when their pace was last looked at, and when it is
     next written down.

@@ -229,7 +229,7 @@ class Run:
         file once and in order, whoever dies. A function is called at least once for every step.
         """
         loop = self._begun("log")
-        log = Log(sink if callable(sink) else LogFile(Path(sink)), lambda: loop.rank == 0)
+        log = Log(sink if callable(sink) else LogFile(Path(sink)), loop.writes)
         loop.logs.append(log)
         return log
 

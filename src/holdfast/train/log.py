@@ -4,7 +4,7 @@ Every member calls the log with the same values; rank 0 writes them. The others 
 next step they log: by then a later step has been reduced, so everybody has been past the earlier one, and its
 rank 0 has written it. A member that becomes rank 0 writes what it has kept, and first cuts off what its
 predecessor wrote of the same steps; after a return to a checkpoint, what was written beyond that goes in the
-same way.
+same way. A rank 0 that joined after the last step has seen none: the first of the others writes the last.
 """
 
 import json
@@ -36,9 +36,10 @@ class LoggedStep(Protocol):
 class Log:
     """Call it once for a step: `log(step, loss=step.loss)`."""
 
-    def __init__(self, write: "Sink | LogFile", is_main: Callable[[], bool]) -> None:
+    def __init__(self, write: "Sink | LogFile", is_mine: Callable[[int], bool]) -> None:
+        """is_mine: whether this member writes that step."""
         self._write = write
-        self._is_main = is_main
+        self._is_mine = is_mine
         self._kept: list[tuple[int, Mapping[str, object]]] = []
 
     def __call__(self, step: LoggedStep, **values: object) -> None:
@@ -49,11 +50,11 @@ class Log:
             )
         self._kept = [one for one in self._kept if one[0] >= step.number]
         self._kept.append((step.number, {name: _plain(name, value) for name, value in values.items()}))
-        self.write_if_main()
+        self.write_if_mine()
 
-    def write_if_main(self) -> None:
+    def write_if_mine(self) -> None:
         """Is called when this member may have become rank 0, too."""
-        if self._kept and self._is_main():
+        if self._kept and self._is_mine(self._kept[-1][0]):
             for number, values in self._kept:
                 self._write(number, values)
             self._kept.clear()

@@ -77,6 +77,7 @@ class Seat:
         self.reduction: Reduction | None = None
         self.number = 0
         self.steps_total = 0
+        self._elder = 0
         self.through = False
         self.minutes = Minutes()
         self.members: tuple[str, ...] = (control.member,)
@@ -116,6 +117,13 @@ class Seat:
         self.steps_total = steps_total
         if self.number:  # else the others hear of it as soon as it is in a generation
             self._control.say(wire.Planned(member=self._control.member, steps_total=steps_total))
+
+    def writes(self, step: int) -> bool:
+        """Whether this member writes what all of them log of a step: rank 0, unless that has joined since.
+
+        Then it is the first of those who have seen the step.
+        """
+        return self.rank == (0 if step > self.version_met else self._elder)
 
     def regroup(self) -> None:
         """Go on in the newest generation. Raises `RunOver` where there is none."""
@@ -330,6 +338,7 @@ class Seat:
     def _share_minutes(self, standings: Sequence[Standing]) -> None:
         """Where everybody's script is from here on; who lacks results of its collectives gets them."""
         self.version_met = self.version
+        self._elder = next((rank for rank, one in enumerate(standings) if not one.fresh), 0)
         behind = [standing.version < self.version for standing in standings]
         adopters = [
             is_behind and one.place.at == "lanes" for is_behind, one in zip(behind, standings, strict=True)

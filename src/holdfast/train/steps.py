@@ -401,6 +401,10 @@ class Loop:
         self._take_seat()
         return self._seat.rank
 
+    def writes(self, step: int) -> bool:
+        self._take_seat()
+        return self._seat.writes(step)
+
     def _take_seat(self) -> None:
         if self._seat.number == 0:
             self._regroup()
@@ -411,7 +415,7 @@ class Loop:
         self._seat.regroup()
         self._measures.restart(self._seat.sending)
         for log in self.logs:
-            log.write_if_main()
+            log.write_if_mine()
 
     def close(self) -> None:
         self._measures.close()
