@@ -12,6 +12,7 @@ DATA = Path(__file__).parents[1] / "data" / "tls"
 DRIP_S = 0.05
 """Between two bytes: any time-out of a single read is far longer."""
 BOMB_BYTES = 64 << 20
+DRAIN_S = 5.0
 GZIP_FORM = 31
 """zlib's window bits for gzip."""
 CHUNK = b"x" * 65_536
@@ -63,6 +64,11 @@ def says(head: str, body: bytes = b"") -> Act:
 
     def act(connection: socket.socket, over: threading.Event) -> None:
         connection.sendall(head.replace("\n", "\r\n").encode() + b"\r\n\r\n" + body)
+        # With a request's body unread, closing would reset the connection and take the answer back.
+        connection.shutdown(socket.SHUT_WR)
+        connection.settimeout(DRAIN_S)
+        while connection.recv(len(CHUNK)):
+            pass
 
     return act
 
