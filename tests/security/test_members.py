@@ -6,7 +6,6 @@ The attacker has no token. It sees where members listen, as anybody can, and may
 import os
 import pickle
 import socket
-import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -16,10 +15,11 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from board import Board
 
 import holdfast.train
 from holdfast.train import skeleton
-from holdfast.train.group import GroupBroken, Rendezvous, Superseded
+from holdfast.train.group import GroupBroken, Rendezvous
 from holdfast.train.tcp import _HELLO, NONCE_BYTES, PROOF_BYTES, UNPROVEN_MAX, Card, Credentials, TcpGroup
 
 CREDENTIALS = Credentials("r", "the-token-of-the-run")
@@ -31,23 +31,8 @@ FOREIGN = ("checkpoint.py", "opening.py", "whole_file.py", "export.py", "data.py
 NONCES = [b"n" * NONCE_BYTES, b"m" * NONCE_BYTES]
 
 
-class Board:
-    """Where members find each other's cards, as through the coordinator."""
-
-    def __init__(self) -> None:
-        self._keys: dict[str, bytes] = {}
-        self._changed = threading.Condition()
-
-    def publish(self, key: str, value: bytes) -> None:
-        with self._changed:
-            self._keys[key] = value
-            self._changed.notify_all()
-
-    def lookup(self, key: str) -> bytes:
-        with self._changed:
-            if not self._changed.wait_for(lambda: key in self._keys, WAIT_S):
-                raise Superseded
-            return self._keys[key]
+class Members(Board):
+    """Two members of a generation, and where they find each other."""
 
     def card(self, rank: int) -> Card:
         return msgspec.msgpack.decode(self.lookup(f"card/{rank}"), type=Card)
@@ -58,8 +43,8 @@ class Board:
 
 
 @pytest.fixture
-def board() -> Board:
-    return Board()
+def board() -> Members:
+    return Members()
 
 
 @pytest.fixture
@@ -101,7 +86,7 @@ def works(*groups: TcpGroup) -> None:
 
 
 @contextmanager
-def forming(board: Board, pool: ThreadPoolExecutor) -> Iterator[Card]:
+def forming(board: Members, pool: ThreadPoolExecutor) -> Iterator[Card]:
     """Rank 0 waits for rank 1, which comes when the block is over, and finds nothing changed."""
     board.publish("card/1", msgspec.msgpack.encode(Card("127.0.0.1", 1, NONCES[1])))
     first: Future[TcpGroup] = pool.submit(board.make, 0)
@@ -131,7 +116,7 @@ def forming(board: Board, pool: ThreadPoolExecutor) -> Iterator[Card]:
     ],
 )
 def test_a_stranger_on_loopback_gets_no_place_and_no_byte(
-    board: Board, pool: ThreadPoolExecutor, said: bytes
+    board: Members, pool: ThreadPoolExecutor, said: bytes
 ) -> None:
     with forming(board, pool) as card, connect(card) as stranger:
         stranger.sendall(said)
@@ -140,7 +125,7 @@ def test_a_stranger_on_loopback_gets_no_place_and_no_byte(
 
 @pytest.mark.parametrize("wrong", ["token", "run", "generation", "receiver", "sender", "nonces"])
 def test_a_proof_is_good_for_one_pair_of_one_generation_of_one_run(
-    board: Board, pool: ThreadPoolExecutor, wrong: str
+    board: Members, pool: ThreadPoolExecutor, wrong: str
 ) -> None:
     with forming(board, pool) as card:
         nonces = NONCES if wrong == "nonces" else [card.nonce, NONCES[1]]
@@ -155,14 +140,14 @@ def test_a_proof_is_good_for_one_pair_of_one_generation_of_one_run(
             assert heard(stranger) == b""
 
 
-def test_strangers_that_say_nothing_hold_nobody_up(board: Board, pool: ThreadPoolExecutor) -> None:
+def test_strangers_that_say_nothing_hold_nobody_up(board: Members, pool: ThreadPoolExecutor) -> None:
     with ExitStack() as strangers, forming(board, pool) as card:
         for _ in range(3 * UNPROVEN_MAX):
             strangers.enter_context(connect(card))
 
 
 @pytest.mark.parametrize("answer", ["its own proof", "made up", "none"])
-def test_a_stranger_in_a_member_s_place_gets_nothing_sent(board: Board, answer: str) -> None:
+def test_a_stranger_in_a_member_s_place_gets_nothing_sent(board: Members, answer: str) -> None:
     """Rank 0 is gone, and somebody has its port."""
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
         card = Card("127.0.0.1", server.getsockname()[1], NONCES[0])
@@ -183,7 +168,7 @@ def test_a_stranger_in_a_member_s_place_gets_nothing_sent(board: Board, answer: 
             joining.result(WAIT_S)
 
 
-def test_nobody_listens_once_all_are_there(board: Board, pool: ThreadPoolExecutor) -> None:
+def test_nobody_listens_once_all_are_there(board: Members, pool: ThreadPoolExecutor) -> None:
     groups = [each.result(WAIT_S) for each in [pool.submit(board.make, rank) for rank in range(2)]]
     for rank in range(2):
         with pytest.raises(ConnectionRefusedError):
@@ -191,7 +176,7 @@ def test_nobody_listens_once_all_are_there(board: Board, pool: ThreadPoolExecuto
     works(*groups)
 
 
-def test_a_hello_that_was_overheard_takes_nobody_s_place(board: Board, pool: ThreadPoolExecutor) -> None:
+def test_a_hello_that_was_overheard_takes_nobody_s_place(board: Members, pool: ThreadPoolExecutor) -> None:
     """Rank 1 is connected, and rank 2 not yet: so rank 0 still listens."""
     for rank in (1, 2):
         board.publish(f"card/{rank}", msgspec.msgpack.encode(Card("127.0.0.1", 1, NONCES[1])))
@@ -215,7 +200,7 @@ def test_a_hello_that_was_overheard_takes_nobody_s_place(board: Board, pool: Thr
     "sent", [torch.ones(4), torch.ones(2), torch.ones(3).int(), torch.ones(6).half()], ids=str
 )
 def test_a_tensor_of_another_size_or_type_is_not_taken(
-    board: Board, pool: ThreadPoolExecutor, sent: torch.Tensor
+    board: Members, pool: ThreadPoolExecutor, sent: torch.Tensor
 ) -> None:
     first, second = (each.result(WAIT_S) for each in [pool.submit(board.make, rank) for rank in range(2)])
     expected = torch.full((3,), 5.0)

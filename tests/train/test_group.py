@@ -7,31 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from board import Board
 
 from holdfast.record.errors import InputError
 from holdfast.train.group import Rendezvous, Superseded, form
 from holdfast.train.tcp import Credentials, TcpGroup
 
 CREDENTIALS = Credentials("r", "token-of-the-tests")
-
-
-class Board:
-    """Where the members of a group find each other's keys."""
-
-    def __init__(self) -> None:
-        self._keys: dict[str, bytes] = {}
-        self._changed = threading.Condition()
-
-    def publish(self, key: str, value: bytes) -> None:
-        with self._changed:
-            self._keys[key] = value
-            self._changed.notify_all()
-
-    def lookup(self, key: str) -> bytes:
-        with self._changed:
-            if not self._changed.wait_for(lambda: key in self._keys, 10):
-                raise Superseded
-            return self._keys[key]
 
 
 def make_pair() -> list[TcpGroup]:
