@@ -136,10 +136,8 @@ def test_the_largest_changes_are_kept_the_costliest_first() -> None:
 
 
 def test_a_kernel_that_is_refused_says_why() -> None:
-    seen = KernelsSeen(step_ms=1, operations_ms={}, candidates_ms={"a": 1.0, "b": 2.0}, refused={"c": "no"})
-    strict = KernelsSeen(
-        step_ms=1, operations_ms={}, candidates_ms={"a": 1.5}, refused={"b": "not", "c": "no"}
-    )
+    seen = KernelsSeen(operations_ms={}, candidates_ms={"a": 1.0, "b": 2.0}, refused={"c": "no"})
+    strict = KernelsSeen(operations_ms={}, candidates_ms={"a": 1.5}, refused={"b": "not", "c": "no"})
     assert kernels(seen, strict) == {
         "a": Kernel(fast_ms=1.0, deterministic_ms=1.5),
         "b": Kernel(fast_ms=2.0, deterministic_ms=None, refused="not"),
@@ -261,7 +259,6 @@ def test_kernels_are_timed_one_by_one(tmp_path: Path) -> None:
     launched = script(tmp_path, "gpu_kernels.py", ("--size", "tiny", "--deterministic"))
     completed(launched, tmp_path, "kernels", BENCH_S_MAX)
     seen = msgspec.json.decode((tmp_path / "kernels.json").read_bytes(), type=KernelsSeen)
-    assert seen.step_ms > 0
     assert seen.operations_ms
     assert seen.candidates_ms["embedding"] > 0
 
