@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from waiting import free_port, until
 
 import holdfast as package
 from holdfast.cli.ray_cluster import ATTEMPTS_MAX, played_by_ray
@@ -104,21 +105,16 @@ def serving_ray(**variables: str) -> Iterator[Cluster]:
             shutil.rmtree(home, ignore_errors=True)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def await_start(head: "subprocess.Popen[bytes]", log: Path, client_port: int) -> None:
     """Until it says so and takes in clients: its proxy for them is a process of its own, and later."""
-    deadline = time.monotonic() + START_S_MAX
-    while time.monotonic() < deadline and head.poll() is None:
-        if b"Ray runtime started" in log.read_bytes() and is_listened_to(client_port):
-            return
-        time.sleep(0.05)
-    pytest.fail(f"Ray did not start:\n{log.read_text(encoding='utf-8')}")
+    until(
+        lambda: (
+            (b"Ray runtime started" in log.read_bytes() and is_listened_to(client_port))
+            or head.poll() is not None
+        ),
+        lambda: log.read_text(encoding="utf-8"),
+    )
+    assert head.poll() is None, log.read_text(encoding="utf-8")
 
 
 def is_listened_to(port: int) -> bool:
@@ -140,13 +136,6 @@ def session(leader: int) -> dict[int, str]:
 
 def named(leader: int, part: str) -> list[int]:
     return [pid for pid, name in session(leader).items() if part in name]
-
-
-def eventually(condition: Callable[[], bool], within_s: float) -> bool:
-    deadline = time.monotonic() + within_s
-    while not (is_so := condition()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return is_so
 
 
 @pytest.fixture(scope="module")
@@ -232,9 +221,9 @@ def test_an_interrupted_pool_leaves_no_process(
     begun: Callable[..., "subprocess.Popen[str]"], how: signal.Signals
 ) -> None:
     command = begun(*MANY)
-    assert eventually(lambda: len(named(command.pid, WORKERS_OF_A_POOL)) == 2, START_S_MAX)
+    until(lambda: len(named(command.pid, WORKERS_OF_A_POOL)) == 2)
     interrupt(command, how)
-    assert eventually(lambda: not session(command.pid), END_S_MAX)
+    until(lambda: not session(command.pid))
     assert_ended(command, how)
 
 
@@ -243,10 +232,10 @@ def test_an_interrupted_driver_leaves_no_process_here_or_on_the_cluster(
     begun: Callable[..., "subprocess.Popen[str]"], ray_cluster: Cluster, how: signal.Signals
 ) -> None:
     command = begun(*MANY, "--ray", ray_cluster.address, **ray_cluster.variables)
-    assert eventually(lambda: len(named(ray_cluster.head, WORKERS_OF_RAY)) == 2, START_S_MAX)
+    until(lambda: len(named(ray_cluster.head, WORKERS_OF_RAY)) == 2)
     interrupt(command, how)
-    assert eventually(lambda: not session(command.pid), END_S_MAX)
-    assert eventually(lambda: not named(ray_cluster.head, WORKERS_OF_RAY), END_S_MAX)
+    until(lambda: not session(command.pid))
+    until(lambda: not named(ray_cluster.head, WORKERS_OF_RAY))
     assert_ended(command, how)
 
 
@@ -270,7 +259,7 @@ def test_a_worker_that_was_killed_is_told_in_a_sentence(
     begun: Callable[..., "subprocess.Popen[str]"],
 ) -> None:
     command = begun(*MANY)
-    assert eventually(lambda: len(named(command.pid, WORKERS_OF_A_POOL)) == 2, START_S_MAX)
+    until(lambda: len(named(command.pid, WORKERS_OF_A_POOL)) == 2)
     os.kill(named(command.pid, WORKERS_OF_A_POOL)[0], signal.SIGKILL)
     _, err = command.communicate(timeout=END_S_MAX)
     assert command.returncode == 2
@@ -284,7 +273,7 @@ def test_ray_does_the_work_of_a_killed_worker_again(
 ) -> None:
     arguments = ("simulate", "--runs", "6", "--days", "20", "--policy", "holdfast", "--json")
     command = begun(*arguments, "--ray", ray_cluster.address, **ray_cluster.variables)
-    assert eventually(lambda: bool(named(ray_cluster.head, WORKERS_OF_RAY)), START_S_MAX)
+    until(lambda: bool(named(ray_cluster.head, WORKERS_OF_RAY)))
     os.kill(named(ray_cluster.head, WORKERS_OF_RAY)[0], signal.SIGKILL)
     out, err = command.communicate(timeout=START_S_MAX)
     assert command.returncode == 0, err

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import msgspec
 import pytest
+from waiting import is_alive
 
 from holdfast.run import whereabouts, wire
 from holdfast.run.agent import EXIT_DISCONNECTED, EXIT_MISTAKE, Assignment
@@ -168,14 +169,6 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 async def _bounded(test: Callable[[], Awaitable[None]]) -> None:
     async with asyncio.timeout(2 * WAIT_S):
         await test()
-
-
-def is_alive(pid: int) -> bool:
-    """Whether the process runs; one that has ended and was not waited for yet does not."""
-    try:
-        return state_of(pid) not in ("Z", "X")
-    except FileNotFoundError:
-        return False
 
 
 def state_of(pid: int) -> str:

@@ -9,11 +9,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until
 
 LIVE = Path(__file__).parents[2] / "testbed" / "live.py"
 PLAY_WAIT_S = 150.0
@@ -83,7 +83,4 @@ def test_a_testbed_that_is_stopped_removes_everything(live: list[str]) -> None:
             process.kill()
             process.wait()
         process.stderr.close()
-    due_s = time.monotonic() + STOP_WAIT_S
-    while leftovers() and time.monotonic() < due_s:
-        time.sleep(0.2)
-    assert leftovers() == []
+    until(lambda: not leftovers(), leftovers)

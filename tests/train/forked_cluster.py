@@ -41,6 +41,11 @@ class Result(NamedTuple):
     folder: Path
 
     @property
+    def story(self) -> str:
+        """All that was said; pytest shows the whole of a text only."""
+        return f"{self.ending.reason}\n" + "\n".join(self.said)
+
+    @property
     def unexplained(self) -> list[str]:
         """Losses that no planned fault explains: lines that tell of one."""
         struck: set[str] = set()

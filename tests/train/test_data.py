@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
+from waiting import is_alive, until
 
 from holdfast.record.errors import InputError
 from holdfast.train.data import MapData, StreamData
@@ -278,19 +278,7 @@ def test_a_member_that_dies_or_hangs_up_is_seen_to_at_once(closes: bool) -> None
                 assert all(map(is_alive, workers))
                 member.communicate("now\n")
             assert member.wait(GONE_S_MAX) == -signal.SIGKILL
-            deadline_s = time.monotonic() + GONE_S_MAX
-            while any(map(is_alive, workers)):
-                assert time.monotonic() < deadline_s
-                time.sleep(0.01)
-
-
-def is_alive(pid: int) -> bool:
-    """A zombie, which its adopter has not looked at yet, is dead."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii") as file:  # noqa: PTH123
-            return file.read().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+            until(lambda: not any(map(is_alive, workers)))
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,8 @@ def test_fifty_kills_leave_no_trace(cluster: Any, nodes: int, slots: int, lanes:
         faults=plan_of(seed, nodes * slots),
         checkpoint_every=1,
     )
-    assert disturbed.ending.outcome == "completed", disturbed.said
-    assert disturbed.struck >= KILLS, f"seed {seed}: {disturbed.said}"
-    assert disturbed.unexplained == [], disturbed.said
+    assert disturbed.ending.outcome == "completed", disturbed.story
+    assert disturbed.struck >= KILLS, f"seed {seed}: {disturbed.story}"
+    assert disturbed.unexplained == [], disturbed.story
     assert disturbed.digest == undisturbed.digest
     assert disturbed.losses.items() <= undisturbed.losses.items()

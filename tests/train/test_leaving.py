@@ -60,6 +60,6 @@ def test_exiting_together_is_no_completion_and_can_be_gone_on_from(cluster: Any)
 def test_what_fails_twice_after_the_last_step_fails_the_run(cluster: Any, does: str) -> None:
     """Whether the others are done by then, or come to their end while nobody has done rank 0's part."""
     result = cluster.train("plain", members=2, does=does)
-    assert (result.ending.outcome, result.ending.code) == ("failed", 1), result.said
-    assert re.match(r"the script failed again on n0\.\S+ after step 12,", result.ending.reason), result.said
+    assert (result.ending.outcome, result.ending.code) == ("failed", 1), result.story
+    assert re.match(r"the script failed again on n0\.\S+ after step 12,", result.ending.reason), result.story
     assert ended(result).survived_errors == 1

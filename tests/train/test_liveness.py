@@ -47,7 +47,7 @@ def test_a_member_that_keeps_the_interpreter_is_not_given_up(cluster: Any) -> No
     """As sorted() of a long list does: for longer than a lease no thread of its process runs."""
     alone = cluster.undisturbed("plain")
     busy = cluster.train("plain", members=2, hold_s=HOLD_S, holders=1)
-    assert busy.ending.outcome == "completed", busy.said
+    assert busy.ending.outcome == "completed", busy.story
     assert not [line for line in busy.said if " lost " in line or "generation 2" in line]
     assert busy.digest == alone.digest
 
@@ -56,7 +56,7 @@ def test_a_member_that_keeps_the_interpreter_is_not_given_up(cluster: Any) -> No
 @pytest.mark.parametrize("holders", [1, 3])
 def test_any_number_of_members_may_keep_the_interpreter_at_once(cluster: Any, holders: int) -> None:
     busy = cluster.train("plain", members=3, hold_s=4 * HOLD_S, holders=holders)
-    assert busy.ending.outcome == "completed", busy.said
+    assert busy.ending.outcome == "completed", busy.story
     assert not [line for line in busy.said if " lost " in line]
     assert busy.digest == cluster.undisturbed("plain").digest
 

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
+from waiting import until
 
 from holdfast.train.group import Sending
 from holdfast.train.measures import FETCHING, SAMPLE_INTERVAL_S, Collections, HostWatch, Measures, Stopwatch
@@ -37,6 +38,9 @@ class Slow(list):
         time.sleep({DATA_S})
         return torch.full((4,), float(index))
 
+gc.freeze()
+kept = [[] for _ in range(50_000)]  # a collection takes a millisecond; telling of it, a microsecond
+
 with hf.join() as run:
     model = torch.nn.Linear(4, 4)
     state = run.protect(model, torch.optim.SGD(model.parameters(), lr=0.1), lanes=2, seed=1)
@@ -49,7 +53,7 @@ with hf.join() as run:
                 collecting_s = 0.0  # and not the time in between, of which a busy machine makes most
                 while collecting_s < {GARBAGE_S}:
                     begun_s = time.perf_counter()
-                    gc.collect(0)
+                    gc.collect()
                     collecting_s += time.perf_counter() - begun_s
             lane.backward(model(data(lane)).square().mean())
         step.commit()
@@ -248,21 +252,24 @@ def page_url(tmp_path: Path) -> Iterator[str]:
     assert "Exception ignored" not in said
 
 
-def test_a_run_shows_who_is_slow_who_waits_and_for_what(page_url: str) -> None:
-    due_s = time.monotonic() + WAIT_S
-    while min(Page(page_url).of("holdfast_member_steps_total").values(), default=0.0) < STEPS_MIN:
-        assert time.monotonic() < due_s
-        time.sleep(0.2)
-    page = Page(page_url)
+def shows_who_is_slow(page: Page) -> bool:
     compute_s, wait_s = page.of("holdfast_member_compute_seconds"), page.of("holdfast_member_wait_seconds")
-    assert set(compute_s) == {"n0.0", "n1.0"}
-    assert compute_s["n1.0"] - compute_s["n0.0"] > (SLOW_S - GARBAGE_S) / 2
-    assert wait_s["n0.0"] - wait_s["n1.0"] > (SLOW_S - GARBAGE_S) / 2
-    data_s = page.of("holdfast_member_data_seconds")
-    assert all(DATA_S <= each < 3 * DATA_S for each in data_s.values())
-    collecting = page.of("holdfast_member_gc_seconds_total")
-    assert collecting["n0.0"] > STEPS_MIN * GARBAGE_S / 2 > 2 * collecting["n1.0"]
-    step_s = page.of("holdfast_run_step_seconds")[""]
+    data_s, step_s = page.of("holdfast_member_data_seconds"), page.of("holdfast_run_step_seconds")[""]
     parts = ("compute", "data", "exchange", "wait", "checkpoint")
     divided_s = sum(page.of(f"holdfast_member_{part}_seconds")["n0.0"] for part in parts)
-    assert divided_s == pytest.approx(step_s, rel=0.5)
+    return (
+        compute_s["n1.0"] - compute_s["n0.0"] > (SLOW_S - GARBAGE_S) / 2
+        and wait_s["n0.0"] - wait_s["n1.0"] > (SLOW_S - GARBAGE_S) / 2
+        and all(DATA_S <= each < step_s / 2 for each in data_s.values())
+        and divided_s == pytest.approx(step_s, rel=0.5)
+    )
+
+
+def test_a_run_shows_who_is_slow_who_waits_and_for_what(page_url: str) -> None:
+    until(lambda: min(Page(page_url).of("holdfast_member_steps_total").values(), default=0.0) >= STEPS_MIN)
+    page = Page(page_url)
+    assert set(page.of("holdfast_member_steps_total")) == {"n0.0", "n1.0"}
+    collecting, steps = (page.of(f"holdfast_member_{name}_total") for name in ("gc_seconds", "steps"))
+    assert collecting["n0.0"] > steps["n0.0"] * GARBAGE_S / 2 > 2 * collecting["n1.0"]
+    # Each is a mean over the last second, of which another program may have had most.
+    until(lambda: shows_who_is_slow(Page(page_url)), lambda: Page(page_url).values)
