@@ -8,7 +8,6 @@ the tests have servers of their own each, and install one at a time.
 
 import compileall
 import contextlib
-import fcntl
 import os
 import pwd
 import shutil
@@ -23,7 +22,7 @@ from urllib.parse import quote
 
 import pytest
 from hypothesis import settings
-from waiting import free_port, until
+from waiting import alone, free_port, until
 
 import holdfast
 
@@ -196,21 +195,13 @@ def _apt_install(package: str) -> None:
     if os.geteuid() != 0 and not shutil.which("sudo"):
         raise _Unavailable(f"{package} is not installed and we are neither root nor have sudo")
     install = ["install", "-y", "--no-install-recommends", package]
-    with _alone():
+    with alone("install"):
         if _run_apt(install).returncode == 0:
             return
         _run_apt(["update"])
         done = _run_apt(install)
     if done.returncode != 0:
         raise _Unavailable(f"`apt-get {' '.join(install)}` failed: {done.stdout.strip()[-500:]}")
-
-
-@contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """While another worker of this user installs something, wait: apt-get would rather fail."""
-    with (Path(tempfile.gettempdir()) / f"holdfast-install-{os.geteuid()}").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _run_apt(words: list[str]) -> "subprocess.CompletedProcess[str]":

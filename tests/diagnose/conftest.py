@@ -15,7 +15,7 @@ from waiting import answers, free_port, until
 from holdfast.diagnose.incident import Alternative, Cause, Evidence, Incident, Price
 
 BEGAN_NS = 1_772_442_000 * 10**9
-_DELIVERY_WAIT_S = 30
+_DELIVERY_WAIT_S = 60
 
 PRICE = Price(
     lost_gpu_hours=12.5,

@@ -28,7 +28,9 @@ from holdfast.record.journal import Damage, read_directory
 from holdfast.record.recorder import CLOSE_WAIT_S, OPEN_WAIT_S, RETRY_INTERVAL_S, Recorder
 from holdfast.record.spool import SHARED_MEMORY
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
+SLACK_S = 10.0
+"""What a thousand calls that do not wait may take on a busy machine: less than any wait of theirs would."""
 """How long a test waits for what should happen at once."""
 
 
@@ -438,11 +440,11 @@ def test_a_thread_that_hangs_does_not_stop_the_loop(tmp_path: Path, spools: Path
     begin_s = time.monotonic()
     for step in range(1, 2_000):
         recorder.record(StepCommitted, step=step)
-    assert time.monotonic() - begin_s < 1
+    assert time.monotonic() - begin_s < SLACK_S
     assert 0 < recorder.dropped < 2_000
     begin_s = time.monotonic()
     recorder.close()
-    assert time.monotonic() - begin_s < CLOSE_WAIT_S + 1
+    assert time.monotonic() - begin_s < CLOSE_WAIT_S + SLACK_S
 
     obstacle.unlink()
     hang.go_on.set()
@@ -459,7 +461,7 @@ def test_opening_on_storage_that_hangs_does_not_stop_the_loop(
     recorder = Recorder(journal, spool_directory=tmp_path / "missing")
     for step in range(1_000):
         recorder.record(StepCommitted, step=step)
-    assert time.monotonic() - begin_s < OPEN_WAIT_S + 1
+    assert time.monotonic() - begin_s < OPEN_WAIT_S + SLACK_S
     assert recorder.dropped == 1_000
 
     def is_kept() -> bool:

@@ -42,7 +42,7 @@ from holdfast.run.wire import (
 )
 
 TOKEN = "the-token-of-the-run"
-WAIT_S = 20.0
+WAIT_S = 60.0
 STRANGERS = 1400
 MEMORY_MB_MAX = 16
 """What strangers may add to the coordinator: asyncio's own structures for a few hundred connections."""

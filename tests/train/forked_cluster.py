@@ -24,7 +24,7 @@ from holdfast.run.coordinator import Coordinator
 from holdfast.run.state import Ending, Policy
 
 Meanwhile = Callable[[Coordinator], Awaitable[None]]
-RUN_S_MAX = 120.0
+RUN_S_MAX = 300.0
 END_S_MAX = 60.0
 
 

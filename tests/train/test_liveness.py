@@ -37,8 +37,8 @@ with hf.join() as run:
                 with run.alone("evaluation"):
                     time.sleep(9)
         if step.number == 20 and sys.argv[1] == "shares":
-            run.share(range(2), lambda item: time.sleep(4 * item))
-            run.broadcast(lambda: time.sleep(4))
+            run.share(range(2), lambda item: time.sleep(6 * item))
+            run.broadcast(lambda: time.sleep(6))
     print("digest", state.digest())
 """
 
@@ -99,8 +99,8 @@ def test_declared_work_may_take_longer_than_a_hang(tmp_path: Path) -> None:
 
 
 def test_shared_work_declares_itself(tmp_path: Path) -> None:
-    """One member has the item that takes twice the bound; then the others wait for rank 0."""
-    flags = ("-m", "holdfast", "run", "--nproc-per-node", "2", "--hang-after", "2")
+    """One member has the item that takes longer than the bound; then the others wait for rank 0."""
+    flags = ("-m", "holdfast", "run", "--nproc-per-node", "2", "--hang-after", "4")
     shared = run(tmp_path, *flags, "train.py", "shares")
     assert " lost " not in shared.stderr
     assert "has taken" not in shared.stderr

@@ -3,19 +3,22 @@ not come near them, however busy the machine is.
 """
 
 import contextlib
+import fcntl
+import os
 import secrets
 import socket
+import tempfile
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 WAIT_S = 90.0
 POLL_INTERVAL_S = 0.01
 ANSWER_S_MAX = 5.0
-PORTS = range(10_000, 32_000)
-"""Linux chooses from 32768 on (net.ipv4.ip_local_port_range)."""
+PORTS = range(20_000, 32_000)
+"""Linux chooses from 32768 on (net.ipv4.ip_local_port_range), and Ray for its workers from 10002 to 19999."""
 
 Found = TypeVar("Found")
 
@@ -32,6 +35,14 @@ def until(
         assert time.monotonic() < due_s, tell()
         time.sleep(POLL_INTERVAL_S)
     return found
+
+
+@contextlib.contextmanager
+def alone(what: str) -> Iterator[None]:
+    """While another worker of this user does it, wait: there can be one at a time only."""
+    with (Path(tempfile.gettempdir()) / f"holdfast-{what}-{os.geteuid()}").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def answers(url: str) -> bool:
