@@ -90,8 +90,8 @@ def setting(*, members: int, lanes: int, rounds: int = ROUNDS) -> Setting:
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as directory:
         result = Path(directory) / "result.json"
         run = ("-m", "holdfast", "run", "--nproc-per-node", str(members), "--warm", "0")
-        script = (str(SCRIPTS / "faultless.py"), "--lanes", str(lanes))
-        script += ("--rounds", str(rounds), "--result", str(result))
+        told = {"--lanes": lanes, "--rounds": rounds, "--result": result}
+        script = (str(SCRIPTS / "faultless.py"), *(str(word) for pair in told.items() for word in pair))
         environment = {"HOLDFAST_HOME": directory, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
         with subprocess.Popen(
             (sys.executable, *run, *script),
