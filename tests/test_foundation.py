@@ -4,10 +4,10 @@ Times are the best of several real processes: noise makes a process slower, neve
 """
 
 import re
+import resource
 import shutil
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 
@@ -29,25 +29,32 @@ def printed(*command: str) -> str:
     return done.stdout + done.stderr
 
 
-def wall_ms_min(*command: str, enough_ms: float) -> float:
-    """The shortest time the command takes from start to exit; no further attempt once one is quick enough."""
+def cpu_ms_min(*command: str, enough_ms: float) -> float:
+    """The least that the command computes from start to exit: it waits for nothing but a processor, which
+    others may want. No further attempt once one is quick enough.
+    """
     best_ms = float("inf")
     for _ in range(ATTEMPTS_MAX):
-        begun_ns = time.perf_counter_ns()
+        before_s = _children_s()
         printed(*command)
-        best_ms = min(best_ms, (time.perf_counter_ns() - begun_ns) / 1e6)
+        best_ms = min(best_ms, (_children_s() - before_s) * 1e3)
         if best_ms < enough_ms:
             break
     return best_ms
 
 
+def _children_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
 def test_importing_holdfast_is_quick() -> None:
     command = (sys.executable, "-X", "importtime", "-c", "import holdfast")
-    assert wall_ms_min(*command, enough_ms=IMPORT_MS_MAX) < IMPORT_MS_MAX
+    assert cpu_ms_min(*command, enough_ms=IMPORT_MS_MAX) < IMPORT_MS_MAX
 
 
 def test_help_is_quick() -> None:
-    assert wall_ms_min(HOLDFAST, "--help", enough_ms=HELP_MS_MAX) < HELP_MS_MAX
+    assert cpu_ms_min(HOLDFAST, "--help", enough_ms=HELP_MS_MAX) < HELP_MS_MAX
 
 
 def test_importing_holdfast_imports_nothing_else() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
+from waiting import until
 
 from holdfast.cli import main
 from holdfast.record.events import encode
@@ -62,10 +63,8 @@ def collecting(environment: dict[str, str], *arguments: str | Path, log: Path) -
 
 
 def await_found(pattern: str, look: Callable[[], str]) -> "re.Match[str]":
-    deadline_s = time.monotonic() + WAIT_S
-    while not (found := re.search(pattern, text := look())):
-        assert time.monotonic() < deadline_s, text
-        time.sleep(0.05)
+    found = until(lambda: re.search(pattern, look()), look)
+    assert found is not None
     return found
 
 

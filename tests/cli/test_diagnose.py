@@ -2,14 +2,13 @@
 
 import shlex
 import subprocess
-import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from waiting import answers, free_port, until
 
 from holdfast.record.events import RunEnded, encode
 from holdfast.signals.frame import Frame
@@ -18,7 +17,6 @@ from holdfast.twin.scenarios import play
 from holdfast.twin.scenarios.truth import Truth
 
 Holdfast = Callable[..., Any]
-READY_WAIT_S = 60
 METRICS = (
     "holdfast_run_step_seconds",
     "holdfast_run_steps_total",
@@ -74,7 +72,7 @@ def drill(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         file.writelines(openmetrics.write(map(_thinned, map(played.telemetry.sample, METRICS))))
     blocks = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(om)]
     subprocess.run([*blocks, str(home / "data")], check=True, capture_output=True)
-    settings, port = home / "prometheus.yml", servers._free_port()
+    settings, port = home / "prometheus.yml", free_port()
     settings.write_text("global: {}\n", encoding="utf-8")
     command = [
         "prometheus",
@@ -87,7 +85,7 @@ def drill(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     events.write_bytes(b"".join(encode(event) + b"\n" for event in played.events))
     topology.write_text(TOPOLOGY.format(run=played.run), encoding="utf-8")
     with servers._daemon(command, home):
-        _await(f"http://127.0.0.1:{port}/-/ready")
+        until(lambda: answers(f"http://127.0.0.1:{port}/-/ready"))
         yield Drill(
             run=played.run,
             events=events,
@@ -100,17 +98,6 @@ def drill(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def _thinned(frame: Frame) -> Frame:
     """Every third scrape: a scrape of 30 s, and a third of the time to load."""
     return msgspec.structs.replace(frame, times_ns=frame.times_ns[::3], values=frame.values[::3], words=())
-
-
-def _await(url: str) -> None:
-    deadline = time.monotonic() + READY_WAIT_S
-    while time.monotonic() < deadline:
-        try:
-            with urllib.request.urlopen(url, timeout=5):
-                return
-        except OSError:
-            time.sleep(0.05)
-    pytest.fail("Prometheus did not start")
 
 
 @pytest.fixture

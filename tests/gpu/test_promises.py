@@ -36,7 +36,7 @@ FAULTS = (
 def test_every_promise_is_kept_in_one_run(cluster: Cluster) -> None:
     alone = cluster.train("plain", steps=STEPS)
     disturbed = cluster.train("plain", nodes=4, steps=STEPS, faults=FAULTS, pace_s=PACE_S)
-    said = "\n".join(disturbed.said)
+    said = disturbed.story
     assert disturbed.ending.outcome == "completed", said
     assert disturbed.struck == len(FAULTS), said
     assert disturbed.unexplained == [], said

@@ -7,11 +7,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until
 
 from holdfast.record.clock import ManualClock
 from holdfast.record.events import (
@@ -27,7 +28,9 @@ from holdfast.record.journal import Damage, read_directory
 from holdfast.record.recorder import CLOSE_WAIT_S, OPEN_WAIT_S, RETRY_INTERVAL_S, Recorder
 from holdfast.record.spool import SHARED_MEMORY
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
+SLACK_S = 10.0
+"""What a thousand calls that do not wait may take on a busy machine: less than any wait of theirs would."""
 """How long a test waits for what should happen at once."""
 
 
@@ -55,13 +58,6 @@ def _steps(directory: Path, spools: Path = SHARED_MEMORY) -> set[int]:
 
 def _notices(directory: Path) -> list[FaultObserved]:
     return [event for event in _events(directory) if isinstance(event, FaultObserved)]
-
-
-def _eventually(condition: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not happen in time"
-        time.sleep(0.01)
 
 
 def _python(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -365,7 +361,7 @@ def test_storage_that_refuses_costs_only_what_the_spool_cannot_hold(tmp_path: Pa
             kept.add(step)
     assert 0 < len(kept) < 500
     obstacle.unlink()
-    _eventually(lambda: journal.exists() and _notices(journal))
+    until(lambda: journal.exists() and _notices(journal))
     recorder.close()
     assert _steps(journal) == kept
     (notice,) = _notices(journal)
@@ -395,11 +391,11 @@ def test_storage_that_refuses_is_told_of_once_each_time(tmp_path: Path, spools: 
     obstacle.write_bytes(b"")
     recorder = Recorder(obstacle / "journal", spool_directory=spools, listener=heard)
     recorder.record(StepCommitted, step=1)
-    _eventually(lambda: heard.words)
+    until(lambda: heard.words)
     time.sleep(2.5 * RETRY_INTERVAL_S)
     assert heard.words == [NotADirectoryError]
     obstacle.unlink()
-    _eventually(lambda: len(heard.words) == 2)
+    until(lambda: len(heard.words) == 2)
     assert heard.words[1] == 0
     shutil.rmtree(obstacle)
     obstacle.write_bytes(b"")
@@ -444,15 +440,15 @@ def test_a_thread_that_hangs_does_not_stop_the_loop(tmp_path: Path, spools: Path
     begin_s = time.monotonic()
     for step in range(1, 2_000):
         recorder.record(StepCommitted, step=step)
-    assert time.monotonic() - begin_s < 1
+    assert time.monotonic() - begin_s < SLACK_S
     assert 0 < recorder.dropped < 2_000
     begin_s = time.monotonic()
     recorder.close()
-    assert time.monotonic() - begin_s < CLOSE_WAIT_S + 1
+    assert time.monotonic() - begin_s < CLOSE_WAIT_S + SLACK_S
 
     obstacle.unlink()
     hang.go_on.set()
-    _eventually(lambda: list(spools.iterdir()) == [])
+    until(lambda: list(spools.iterdir()) == [])
     assert len(_steps(journal)) == 2_000 - recorder.dropped
     assert _notices(journal)[0].detail.startswith(f"events dropped: {recorder.dropped},")
 
@@ -465,7 +461,7 @@ def test_opening_on_storage_that_hangs_does_not_stop_the_loop(
     recorder = Recorder(journal, spool_directory=tmp_path / "missing")
     for step in range(1_000):
         recorder.record(StepCommitted, step=step)
-    assert time.monotonic() - begin_s < OPEN_WAIT_S + 1
+    assert time.monotonic() - begin_s < OPEN_WAIT_S + SLACK_S
     assert recorder.dropped == 1_000
 
     def is_kept() -> bool:
@@ -474,7 +470,7 @@ def test_opening_on_storage_that_hangs_does_not_stop_the_loop(
         return recorder.dropped == before
 
     hang.go_on.set()
-    _eventually(is_kept)
+    until(is_kept)
     recorder.close()
     assert 1_000 in _steps(journal)
     assert _notices(journal)[0].detail.startswith("events dropped: 1")
@@ -485,7 +481,7 @@ def _file_begun(journal: Path, spools: Path) -> Recorder:
     recorder = Recorder(journal, spool_directory=spools, spool_bytes=98_304)
     time.sleep(0.1)
     recorder.record(StepCommitted, step=0)
-    _eventually(lambda: list(journal.glob("*.journal")))
+    until(lambda: list(journal.glob("*.journal")))
     return recorder
 
 

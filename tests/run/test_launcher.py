@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from waiting import free_port, is_alive, until
 
 from holdfast.record.events import ActionTaken, Event, GenerationOpened, MemberLost, RunEnded
 from holdfast.record.journal import Damage, read_directory
@@ -34,7 +35,8 @@ TOKEN = "a token for tests"
 
 Kind = TypeVar("Kind", bound=Event)
 
-SLEEPS = "import os, time; print('pid', os.getpid(), flush=True); time.sleep(600)"
+# Members are unbuffered: print() writes a line in pieces, between those of what they have started.
+SLEEPS = "import os, time; os.write(1, b'pid %d\\n' % os.getpid()); time.sleep(600)"
 DEAF = "import signal; signal.signal(15, signal.SIG_IGN); " + SLEEPS
 JOINS = '''
 """A script that is protected, without torch: it steps by itself until the file `enough` is there."""
@@ -92,10 +94,7 @@ class Launched:
         lines.extend(line.decode().rstrip("\n") for line in stream)
 
     def until(self, condition: Callable[[], bool]) -> None:
-        due_s = time.monotonic() + WAIT_S
-        while not condition():
-            assert time.monotonic() < due_s, "\n".join((*self.out, *self.err))
-            time.sleep(POLL_INTERVAL_S)
+        until(condition, lambda: "\n".join((*self.out, *self.err)))
 
     def until_printed(self, pattern: str, count: int = 1) -> list[str]:
         """The lines of the members' stdout with it, once there are so many."""
@@ -181,24 +180,14 @@ def start(tmp_path: Path) -> Iterator[Start]:
         launched.close()
 
 
-@pytest.fixture
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
+@pytest.fixture(name="free_port")
+def give_free_port() -> int:
+    return free_port()
 
 
 def children(pid: int) -> list[int]:
     text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
     return [int(child) for child in text.split()]
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
-    except FileNotFoundError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
 def port_of(launched: Launched) -> int:
@@ -302,8 +291,8 @@ def test_a_killed_launcher_leaves_nothing_that_its_members_have_started(start: S
 import os, subprocess, time
 plain = subprocess.Popen(["sleep", "1000"])
 apart = subprocess.Popen(["bash", "-c", "sleep 1000 & echo pid $!; wait"], start_new_session=True)
-print("pid", plain.pid, flush=True)
-print("pid", apart.pid, flush=True)
+os.write(1, b"pid %d\\n" % plain.pid)
+os.write(1, b"pid %d\\n" % apart.pid)
 """
     launched = start("--nproc-per-node", "2", script=code + SLEEPS)
     launched.until_printed("pid", 8)
@@ -318,7 +307,7 @@ print("pid", apart.pid, flush=True)
 
 
 def test_a_child_of_a_killed_node_does_not_outlive_the_run(start: Start) -> None:
-    code = "import subprocess; print('pid', subprocess.Popen(['sleep', '600']).pid, flush=True); " + SLEEPS
+    code = "import subprocess; print('pid', subprocess.Popen(['sleep', '600']).pid); " + SLEEPS
     launched = start(script=code)
     launched.until_printed("pid", 2)
     (agent,) = launched.agents()

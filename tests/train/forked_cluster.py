@@ -24,7 +24,7 @@ from holdfast.run.coordinator import Coordinator
 from holdfast.run.state import Ending, Policy
 
 Meanwhile = Callable[[Coordinator], Awaitable[None]]
-RUN_S_MAX = 120.0
+RUN_S_MAX = 300.0
 END_S_MAX = 60.0
 
 
@@ -39,6 +39,11 @@ class Result(NamedTuple):
     struck: int
     said: list[str]
     folder: Path
+
+    @property
+    def story(self) -> str:
+        """All that was said; pytest shows the whole of a text only."""
+        return f"{self.ending.reason}\n" + "\n".join(self.said)
 
     @property
     def unexplained(self) -> list[str]:

@@ -233,7 +233,7 @@ def test_without_a_gpu_it_says_so() -> None:
 def test_parts_of_every_kind_for_real(tmp_path: Path) -> None:
     """Runs to the end with a kill, turns with a plain loop, kills with a stopwatch: two members each."""
     logs = tmp_path / "logs"
-    parts = ("bits", "step", "recovery", "torchrun")
+    parts = ("bits", "step", "recovery")
     size = ("--members-max", "2", "--steps", "5", "--repetitions", "1", "--logs", str(logs))
     bench = tiny(*size, *(word for part in parts for word in ("--part", part)))
     assert set(bench.seconds) == set(parts)
@@ -246,8 +246,8 @@ def test_parts_of_every_kind_for_real(tmp_path: Path) -> None:
 
 
 def check_recoveries(bench: Any) -> None:
-    assert 0 < bench.nccl.replace_s < bench.nccl.torchrun_s
-    assert 0 < bench.nccl.shrink_s < bench.nccl.torchrun_s
+    assert bench.nccl.replace_s > 0
+    assert bench.nccl.shrink_s > 0
     assert bench.nccl.survivors_lost == 0
     parts = sum(bench.nccl.phases[phase] for phase in PHASES)
     assert parts == pytest.approx(bench.nccl.replace_s)
@@ -305,3 +305,4 @@ def test_one_to_four_members_have_the_same_bits(tmp_path: Path) -> None:
 def test_recoveries_are_timed_beside_torchruns() -> None:
     bench = tiny("--part", "recovery", "--part", "torchrun", "--repetitions", "1")
     check_recoveries(bench)
+    assert max(bench.nccl.replace_s, bench.nccl.shrink_s) < bench.nccl.torchrun_s
