@@ -7,16 +7,16 @@ from kill_plans import KILLS, STEPS, plan_of
 
 
 @pytest.mark.parametrize(
-    ("nodes", "slots", "lanes"),
+    ("nodes", "slots", "lanes", "tls"),
     [
-        (1, 1, 8),
-        pytest.param(2, 1, 16, marks=pytest.mark.soak),
-        (3, 1, 8),
-        pytest.param(3, 1, 16, marks=pytest.mark.soak),
-        (2, 2, 8),
+        (1, 1, 8, False),
+        pytest.param(2, 1, 16, False, marks=pytest.mark.soak),
+        (3, 1, 8, False),
+        pytest.param(3, 1, 16, True, marks=pytest.mark.soak),
+        (2, 2, 8, True),
     ],
 )
-def test_fifty_kills_leave_no_trace(cluster: Any, nodes: int, slots: int, lanes: int) -> None:
+def test_fifty_kills_leave_no_trace(cluster: Any, nodes: int, slots: int, lanes: int, tls: bool) -> None:
     seed = 1000 * lanes + 10 * nodes + slots
     undisturbed = cluster.train("plain", steps=STEPS, lanes=lanes)
     disturbed = cluster.train(
@@ -26,6 +26,7 @@ def test_fifty_kills_leave_no_trace(cluster: Any, nodes: int, slots: int, lanes:
         steps=STEPS,
         lanes=lanes,
         faults=plan_of(seed, nodes * slots),
+        tls=tls,
         checkpoint_every=1,
     )
     assert disturbed.ending.outcome == "completed", disturbed.said
