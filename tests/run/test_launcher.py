@@ -393,7 +393,7 @@ if attempt == 0:
 
 
 def test_a_killed_member_of_a_protected_run_is_replaced(start: Start, tmp_path: Path) -> None:
-    launched = start("--nproc-per-node", "2", "--run", "protected", script=JOINS)
+    launched = start("--tls", "--nproc-per-node", "2", "--run", "protected", script=JOINS)
     launched.until_printed("generation n0.0 n0.1$", 2)
     struck = start.chaos("protected", "kill", "n0.1")
     assert struck.returncode == 0, struck.stderr
@@ -554,9 +554,10 @@ def test_a_storm_strikes(start: Start, tmp_path: Path) -> None:
 # ---- several launchers -----------------------------------------------------------------------------------
 
 
-def test_two_launchers_make_one_run(start: Start, free_port: int) -> None:
+@pytest.mark.parametrize("tls", [(), ("--tls",)], ids=["plain", "tls"])
+def test_two_launchers_make_one_run(start: Start, free_port: int, tls: tuple[str, ...]) -> None:
     script = "import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])"
-    flags = ("--nnodes", "2", "--nproc-per-node", "2", "--coordinator", f"127.0.0.1:{free_port}")
+    flags = (*tls, "--nnodes", "2", "--nproc-per-node", "2", "--coordinator", f"127.0.0.1:{free_port}")
     both = [start(*flags, script=script, token=TOKEN) for _ in range(2)]
     assert [launched.wait() for launched in both] == [0, 0]
     ranks = sorted(line.partition(" ")[2] for launched in both for line in launched.out)
@@ -602,6 +603,13 @@ def test_nodes_end_with_their_coordinator(start: Start, free_port: int) -> None:
     assert second.wait() == 1
     assert f"holdfast: the coordinator at 127.0.0.1:{free_port} is gone" in second.err
     assert not any(map(is_alive, second.pids()))
+
+
+def test_a_node_with_tls_joins_no_coordinator_without(start: Start, free_port: int) -> None:
+    flags = ("--coordinator", f"127.0.0.1:{free_port}")
+    start(*flags, script=SLEEPS, token=TOKEN).until_said("coordinator at")
+    sentence = complaint(start(*flags, "--tls", script=SLEEPS, token=TOKEN))
+    assert sentence.endswith("was started without --tls, and this node with it.")
 
 
 def test_a_coordinator_of_another_token_lets_nobody_in(start: Start, free_port: int) -> None:

@@ -8,23 +8,33 @@ from kill_plans import KILLS, STEPS, plan_of
 FEW_STEPS, FEW_KILLS = 14, 8
 
 
-@pytest.mark.parametrize(("nodes", "slots", "lanes"), [(1, 1, 8), (2, 1, 16), (3, 1, 8), (3, 1, 16)])
 @pytest.mark.soak
-def test_fifty_kills_leave_no_trace(cluster: Any, nodes: int, slots: int, lanes: int) -> None:
-    check_kills(cluster, nodes, slots, lanes)
+@pytest.mark.parametrize(
+    ("nodes", "slots", "lanes", "tls"),
+    [(1, 1, 8, False), (2, 1, 16, False), (3, 1, 8, False), (3, 1, 16, True)],
+)
+def test_fifty_kills_leave_no_trace(cluster: Any, nodes: int, slots: int, lanes: int, tls: bool) -> None:
+    check_kills(cluster, nodes, slots, lanes, tls=tls)
 
 
 def test_fifty_kills_of_four_members_leave_no_trace(cluster: Any) -> None:
-    check_kills(cluster, 2, 2, 8)
+    check_kills(cluster, 2, 2, 8, tls=True)
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_kills_on_any_number_of_nodes_leave_no_trace(cluster: Any, nodes: int) -> None:
-    check_kills(cluster, nodes, 1, 8, FEW_STEPS, FEW_KILLS)
+    check_kills(cluster, nodes, 1, 8, steps=FEW_STEPS, kills=FEW_KILLS)
 
 
 def check_kills(
-    cluster: Any, nodes: int, slots: int, lanes: int, steps: int = STEPS, kills: int = KILLS
+    cluster: Any,
+    nodes: int,
+    slots: int,
+    lanes: int,
+    *,
+    steps: int = STEPS,
+    kills: int = KILLS,
+    tls: bool = False,
 ) -> None:
     seed = 1000 * lanes + 10 * nodes + slots
     undisturbed = cluster.train("plain", steps=steps, lanes=lanes)
@@ -35,6 +45,7 @@ def check_kills(
         steps=steps,
         lanes=lanes,
         faults=plan_of(seed, nodes * slots, steps),
+        tls=tls,
         checkpoint_every=1,
     )
     assert disturbed.ending.outcome == "completed", disturbed.story
