@@ -28,6 +28,7 @@ from holdfast.run.waits import LEASE_S_MIN
 from holdfast.run.worker import GROUP_GRACE_S
 
 WAIT_S = 60.0
+ATTEMPTS_MAX = 10
 STOP_S_MAX = 10.0
 """How long a signal may take to end a run of scripts that do as they are told."""
 POLL_INTERVAL_S = 0.02
@@ -328,10 +329,14 @@ def test_what_a_worker_leaves_behind_is_waited_for_only_as_long_as_it_is_there(s
         "    os._exit(0)\n"
         "print('at', time.monotonic())\n"
     )
-    launched = start("--nproc-per-node", "2", script=code)
-    assert launched.wait() == 0
-    ended_s = max(float(line.split()[-1]) for line in launched.out)
-    assert time.monotonic() - ended_s < GROUP_GRACE_S
+
+    def ended_after_s() -> float:
+        launched = start("--nproc-per-node", "2", script=code)
+        assert launched.wait() == 0
+        return time.monotonic() - max(float(line.split()[-1]) for line in launched.out)
+
+    # On a busy machine ending takes a while, but with the whole grace none would be as quick.
+    assert any(ended_after_s() < GROUP_GRACE_S for _ in range(ATTEMPTS_MAX))
 
 
 def test_children_of_children_of_a_killed_node_do_not_outlive_the_run(start: Start) -> None:
@@ -622,7 +627,13 @@ def test_a_coordinator_of_another_token_lets_nobody_in(start: Start, free_port: 
     assert "does not have this run's token" in complaint(start(*flags, script=SLEEPS))
 
 
-@pytest.mark.parametrize("says", [b"", b"SSH-2.0-OpenSSH_9.2\r\n"], ids=["silent", "talking"])
+@pytest.mark.parametrize(
+    "says",
+    [
+        pytest.param(b"", id="silent", marks=pytest.mark.soak),
+        pytest.param(b"SSH-2.0-OpenSSH_9.2\r\n", id="talking"),
+    ],
+)
 def test_a_port_that_something_else_listens_on(start: Start, says: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 

@@ -37,8 +37,8 @@ with hf.join() as run:
                 with run.alone("evaluation"):
                     time.sleep(9)
         if step.number == 20 and sys.argv[1] == "shares":
-            run.share(range(2), lambda item: time.sleep(6 * item))
-            run.broadcast(lambda: time.sleep(6))
+            run.share(range(2), lambda item: time.sleep(5 * item))
+            run.broadcast(lambda: time.sleep(5))
     print("digest", state.digest())
 """
 
