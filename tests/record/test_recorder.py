@@ -491,7 +491,7 @@ def test_only_what_was_deleted_is_lost_when_the_journal_is(journal: Path, spools
         for step in range(1, 150):
             recorder.record(StepCommitted, step=step)
             time.sleep(0.01)
-        assert list(journal.glob("*.journal"))  # long before it is closed
+        until(lambda: list(journal.glob("*.journal")))  # before it is closed
         assert recorder.dropped == 0
     assert _steps(journal) == set(range(1, 150))
 
