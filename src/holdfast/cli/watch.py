@@ -17,7 +17,7 @@ from holdfast.cli.incident_text import change_line, known_runs
 from holdfast.cli.metrics_page import serving_metrics
 from holdfast.cli.moments import past_moment_ns
 from holdfast.cli.prices import load_prices, prices_option
-from holdfast.cli.record import HomeJournal, home, json_option, open_record, recorded_name, store_option
+from holdfast.cli.record import HomeJournal, home, json_option, recorded_name, store_option
 from holdfast.cli.signal_sources import open_signals, runs_in, signals_options
 from holdfast.cli.terminal import printable
 from holdfast.cli.topology_sources import known_topology, remark_on_topology, topology_option
@@ -32,7 +32,7 @@ from holdfast.record.clock import Clock, SystemClock
 from holdfast.record.errors import HoldfastError, StoreError, complaint
 from holdfast.record.journal import JOURNAL_DIRECTORY
 from holdfast.record.recorder import Recorder
-from holdfast.record.store import Store
+from holdfast.record.store import Store, open_store
 from holdfast.signals.source import Source
 from holdfast.topology.file import Described
 
@@ -106,16 +106,15 @@ def command(**flags: Any) -> int:
     given = msgspec.convert(flags, _Flags)
     clock = SystemClock()
     with ExitStack() as stack:
-        store = stack.enter_context(open_record(given.store_url))
+        is_only_look = given.once or given.at_ns is not None
+        store = stack.enter_context(open_store(given.store_url, home(), must_answer=is_only_look))
         source = stack.enter_context(open_signals(given.prometheus_url, given.signals_path))
         metrics = WatchMetrics()
         if given.listen is not None:
             stack.enter_context(serving_metrics(given.listen, metrics.registry))
         at_ns = clock.now_ns() if given.at_ns is None else given.at_ns
-        is_only_look = given.once or given.at_ns is not None
         looking = _Looking(given, store, source, clock)
-        known = diagnosed.changes_of(store, *given.runs)
-        book = Casebook(known, now_ns=at_ns, is_only_look=is_only_look)
+        book = looking.book(at_ns, is_only_look=is_only_look)
         outlets = _outlets(given, stack, clock)
         if is_only_look:
             return _look_once(looking, book, outlets, metrics, at_ns)
@@ -177,8 +176,24 @@ class _Looking:
         self._read_ns = 0
         self._is_remarked = False
         self._known: _Known | None = None
+        self._book = Casebook(None)
         self._trouble = ""
         self.seen: frozenset[str] = frozenset()
+
+    def book(self, at_ns: int, *, is_only_look: bool) -> Casebook:
+        """Of the runs that are watched. A store that is down is an error where there is one look only; else
+        the book gets what it knows once it is back.
+        """
+        known: list[Change] | None = None
+        try:
+            self._journal.take_in()
+            known = diagnosed.changes_of(self._store, *self._given.runs)
+        except StoreError as error:
+            if is_only_look:
+                raise
+            self._tell(error.sentence)
+        self._book = Casebook(known, now_ns=at_ns, is_only_look=is_only_look)
+        return self._book
 
     def __call__(self, at_ns: int, since_ns: int | None) -> Looked:
         setting = Setting(
@@ -202,7 +217,9 @@ class _Looking:
         return Looked(runs=runs, unseen=unseen, ends_ns=known.ended_ns, assessment=found)
 
     def _recalled(self, setting: Setting, at_ns: int) -> "_Known":
-        """What the record says, or said when it could last be read: a look does without it for a while."""
+        """What the record says, or said when it could last be read: a look does without it for a while, or
+        from its beginning on.
+        """
         trouble = ""
         try:
             self._journal.take_in()
@@ -210,17 +227,25 @@ class _Looking:
             # What was recorded stays in the journal until the store takes it.
             trouble = error.sentence
         try:
+            if not self._book.knows_past:
+                self._book.recall(diagnosed.changes_of(self._store, *self._given.runs), at_ns)
             self._known = self._read(setting, at_ns)
         except StoreError as error:
-            if self._known is None:
-                raise
             trouble = error.sentence
+        self._tell(trouble)
+        if self._known is not None:
+            return self._known
+        nothing = Recalled(events=(), healthy={})
+        return _Known(runs=self._given.runs, ended_ns={}, recalled=nothing)
+
+    def _tell(self, trouble: str) -> None:
+        """That the store fails, and that it does no more, once each."""
         if trouble and not self._trouble:
-            _say(f"{trouble} Looking goes on with what the record said before; the store is tried again.")
+            how = "with what the record said before" if self._known is not None else "without the record"
+            _say(f"{trouble} Looking goes on {how}; the store is tried again.")
         elif self._trouble and not trouble:
             _say("The record can be read and written again.")
         self._trouble = trouble
-        return self._known
 
     def _read(self, setting: Setting, at_ns: int) -> "_Known":
         known = self._given.runs or tuple(sorted(recent_runs(self._store, at_ns) | self.seen))
