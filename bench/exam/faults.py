@@ -143,8 +143,7 @@ def power_cap(watts: float = 430.0, *, whole: bool = True) -> Inject:
         plant.towards(plant.limit_w, gpus, watts)
         right = [("power-cap", RUN)] if whole else [("power-cap", "rack-00")]
         if whole:
-            right += [("power-cap", f"rack-{rack:02d}") for rack in racks] * (len(racks) == 1)
-            right += [("power-cap", name) for name in ("site", "cluster", "water-0")]
+            right.append(("power-cap", "*"))
         return [_cause("power-cap", right, right, "power and temperature fall together on many GPUs")]
 
     return inject
@@ -383,7 +382,7 @@ def name_service(stall_s: float = 9.0) -> Inject:
         while at_s < plant.t[-1]:
             plant.stalls.append((at_s, stall_s * float(plant.rng.uniform(0.8, 1.2))))
             at_s += float(plant.rng.uniform(20, 40))
-        right = [("name-service", RUN), ("name-service", "dns"), ("name-service", "10.9.0.2")]
+        right = [("name-service", "*")]
         return [_cause("name-service", right, [], "only a probe of the name server shows lookups")]
 
     return inject
@@ -495,6 +494,7 @@ def rollout(slow: float = 1.15, *, by: str = "driver") -> Inject:
         plant.all_slower *= 1 + rise * (slow - 1)
         plant.exchange_slower *= 1 + rise * (slow - 1)
         right = [("rollout", RUN)]
+        plant.planned_pauses.append((plant.onset_s - 240, 230.0, "maintenance window"))
         if by == "driver":
             plant.driver = ["570.124.06", "580.65.06"]
         elif by == "kernel":

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from bench.exam.asking import HANG_AT_S, HEALTHY_EVERY_S, Answer, Incident
-from bench.exam.plan import LEVELS, Cause, Level
+from bench.exam.plan import LEVELS, RUN, Cause, Level
 
 VISIBLE = 1.05
 SURE = 0.6
@@ -44,6 +44,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     due: int
     found: int
     recall: float | None
+    near: int
     sure_wrong: int
     silent: int
     honest_unknown: int
@@ -52,8 +53,23 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_right(incident: Incident, causes: Iterable[Cause]) -> bool:
-    pair = (incident.mechanism, incident.subject)
-    return any(pair in accepted for cause in causes for accepted in cause.accepted.values())
+    """A subject of * stands for any: where nobody can say what a cap of a whole site is to be called."""
+    said = ((incident.mechanism, incident.subject), (incident.mechanism, "*"))
+    return any(pair in accepted for cause in causes for accepted in cause.accepted.values() for pair in said)
+
+
+def is_near(incident: Incident, causes: Iterable[Cause]) -> bool:
+    """Whether a wrong answer at least leads to the right machine."""
+    places = {
+        _place(subject) for cause in causes for pairs in cause.accepted.values() for _, subject in pairs
+    }
+    return _place(incident.subject) in places
+
+
+def _place(subject: str) -> str:
+    """A GPU, port or member is on its node."""
+    name = subject.removeprefix(f"{RUN}/")
+    return name[:4] if name[:1] == "n" and name[1:4].isdigit() else name
 
 
 def accepts(cause: Cause, incident: Incident) -> bool:
@@ -110,6 +126,7 @@ def figures(marks: Sequence[Mark]) -> Figures:
         due=due,
         found=found,
         recall=found / due if due else None,
+        near=sum(is_near(said, one.answer.causes) for one in marks for said in one.wrong),
         sure_wrong=sum(said.confidence > SURE for one in marks for said in one.wrong),
         silent=sum(one.silent for one in marks),
         honest_unknown=sum(one.unknown for one in marks),

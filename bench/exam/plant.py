@@ -19,7 +19,7 @@ from bench.exam.plan import RAMP_S, RUN, Onset, Spec
 Array = NDArray[np.float64]
 TICK_S = 10.0
 EXPONENT = 2.4
-MINUTE = 60.0
+HUNG_S = 1e9
 LEAD_S: dict[Onset, float] = {"sudden": 4_500, "ramp": 4_500, "hours": 4_500, "start": 0.0, "before": 300.0}
 
 
@@ -30,7 +30,7 @@ class Chip:
         amd = name == "mi300x"
         self.limit_w, self.clock_mhz = (750.0, 2_100.0) if amd else (700.0, 1_980.0)
         self.static_w, self.dynamic_w = (140.0, 780.0) if amd else (95.0, 745.0)
-        self.idle_w, self.wait_w, self.hot_c = (140.0, 330.0, 100.0) if amd else (118.0, 300.0, 87.0)
+        self.idle_w, self.wait_w, self.hot_c = (140.0, 330.0, 100.0) if amd else (81.0, 300.0, 87.0)
         self.memory_mib = 196_592.0 if amd else 143_771.0
         self.model = "AMD Instinct MI300X" if amd else "NVIDIA H200"
 
@@ -180,6 +180,7 @@ class Plant:
         self.temp, self.power = np.zeros((ticks, self.gpus)), np.zeros((ticks, self.gpus))
         self.clock, self.busy = np.zeros((ticks, self.gpus)), np.zeros((ticks, self.gpus))
         self.hot, self.capped = np.zeros((ticks, self.gpus)), np.zeros((ticks, self.gpus))
+        self.active_w = np.zeros((ticks, self.gpus))
         self.member_s = np.zeros((ticks, self.members))
         rack_of_gpu, loop_of_gpu = self.rack_of[self.node_of], self.loop_of[self.node_of]
         temp = np.full(self.gpus, 62.0)
@@ -214,7 +215,7 @@ class Plant:
             if self.stop_s is not None and self.t[tick] > self.stop_s:
                 busy[: self.run_gpus] = 0.0
             self.temp[tick], self.power[tick], self.busy[tick] = temp, power, busy
-            self.clock[tick] = share * chip.clock_mhz
+            self.clock[tick], self.active_w[tick] = share * chip.clock_mhz, active
             self.hot[tick] = (thermal < by_power - 0.004) & (thermal <= self.brake[tick])
             self.capped[tick] = (by_power < 0.985) & (by_power <= thermal)
             self.member_s[tick] = compute
@@ -303,6 +304,13 @@ class Plant:
 
     def _planned_s(self, begin_s: float, end_s: float) -> float:
         return sum(length for at_s, length, _ in self.planned_pauses if begin_s <= at_s < end_s)
+
+    def pace_s(self) -> Array:
+        """How long steps take at each tick, on average; for ever once the run hangs."""
+        pace = np.asarray((self.member_s + self.data_s).max(1) + self.wire_s)
+        if self.stop_s is not None:
+            pace = np.where(self.t > self.stop_s, HUNG_S, pace)
+        return pace
 
     # -- truth -------------------------------------------------------------------------------------------
 

@@ -18,13 +18,13 @@ def _share(value: float | None) -> str:
 def _row(name: str, one: Figures) -> str:
     return (
         f"{name:<22}{one.answers:>8}{one.named:>7}{_share(one.precision):>11}{one.due:>6}{one.found:>6}"
-        f"{_share(one.recall):>8}{one.sure_wrong:>9}{one.silent:>8}{one.honest_unknown:>8}"
+        f"{_share(one.recall):>8}{one.near:>6}{one.sure_wrong:>9}{one.silent:>8}{one.honest_unknown:>8}"
         f"{_share(one.slowdown_within):>10}"
     )
 
 
 HEAD = (
-    f"{'':<22}{'answers':>8}{'named':>7}{'precision':>11}{'due':>6}{'found':>6}{'recall':>8}{'sure+no':>9}"
+    f"{'':<22}{'answers':>8}{'named':>7}{'precision':>11}{'due':>6}{'found':>6}{'recall':>8}{'near':>6}{'sure+no':>9}"
     f"{'silent':>8}{'unknown':>8}{'slowdown':>10}"
 )
 

@@ -165,3 +165,8 @@ def _between(summed: Array, times_s: Array) -> Array:
     low = place.astype(np.int64)
     below, above = np.take_along_axis(summed, low, 0), np.take_along_axis(summed, low + 1, 0)
     return np.asarray(below + (place - low) * (above - below))
+
+
+def events(rng: np.random.Generator, rates: Array) -> Array:
+    """Events a second at a mean rate."""
+    return np.asarray(rng.poisson(rates * TICK_S) / TICK_S)
