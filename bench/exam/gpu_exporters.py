@@ -254,7 +254,7 @@ def amd(plant: Plant, samples: Samples, scrape: Scrape) -> None:
     shown = _gpu_values(plant, samples, scrape, of)
     clocks = [{**one, "clock_index": "0", "clock_type": "GPU_CLOCK_TYPE_SYSTEM"} for one in labels]
     samples.gauge("default", "gpu_clock", scrape, of, clocks, shown["clock"])
-    samples.gauge("default", "gpu_junction_temperature", scrape, of, labels, shown["temp"] + 8)
+    samples.gauge("default", "gpu_junction_temperature", scrape, of, labels, shown["temp"])
     samples.gauge("default", "gpu_memory_temperature", scrape, of, labels, shown["memory_temp"])
     samples.gauge("default", "gpu_package_power", scrape, of, labels, shown["power"])
     samples.gauge("default", "gpu_power_usage", scrape, of, labels, shown["power"])

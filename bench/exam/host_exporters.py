@@ -207,6 +207,8 @@ def nfs(plant: Plant, samples: Samples, scrape: Scrape) -> None:
     ours = np.zeros(shape)
     ours[:, : plant.run_nodes] = (plant.spec.step_s / plant.pace_s())[:, None]
     reads, writes = 180 * ours + 0.5, 25 * ours + 0.2
+    reads[:, plant.run_nodes :] += 120 * plant.filer_others[:, None]
+    writes[:, plant.run_nodes :] += 500 * (plant.filer_others[:, None] - plant.filer_others.min())
     resent = events(rng, plant.retransmissions[:, None] * (ours > 0) + 1e-4)
     samples.counter(
         "default", "node_nfs_rpc_retransmissions_total", scrape, of, labels, rates=resent, whole=True

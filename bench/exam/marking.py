@@ -79,9 +79,7 @@ def accepts(cause: Cause, incident: Incident) -> bool:
 def mark(answer: Answer) -> Mark:
     named = [one for one in answer.incidents if one.named]
     if answer.healthy:
-        alarms = tuple(
-            one for one in answer.incidents if one.mechanism not in answer.tolerated or not one.mechanism
-        )
+        alarms = tuple(one for one in answer.incidents if one.mechanism not in answer.tolerated)
         wrong = tuple(one for one in alarms if one in named)
         return Mark(answer=answer, wrong=wrong, alarms=alarms)
     right = tuple(one for one in named if is_right(one, answer.causes))
