@@ -141,10 +141,10 @@ def power_cap(watts: float = 430.0, *, whole: bool = True) -> Inject:
         racks = np.arange(plant.racks) if whole else np.array([0])
         gpus = np.flatnonzero(np.isin(plant.rack_of[plant.node_of], racks))
         plant.towards(plant.limit_w, gpus, watts)
-        right = [("power-cap", RUN)] if whole else [("power-cap", "rack-00")]
-        if whole:
-            right.append(("power-cap", "*"))
-        return [_cause("power-cap", right, right, "power and temperature fall together on many GPUs")]
+        right = [("power-cap", "*")] if whole else [("power-cap", "rack-00"), ("power-cap", "shelf-00")]
+        default = right if whole else [*right, ("power-brake", "shelf-00"), ("power-brake", "rack-00")]
+        why = "power and temperature of many GPUs fall together; the limit itself is off by default"
+        return [_cause("power-cap", right, default, why)]
 
     return inject
 

@@ -1,9 +1,9 @@
 """Marks answers: which causes were named, which of them are right, and what was missed.
 
 A named cause is an incident with a mechanism and a subject. It is right if both are what one of the case's
-causes accepts at any level: who says more than the level's telemetry seems to tell, and is right, is right. A
-cause counts for recall where the level's telemetry can tell it and the run is at least VISIBLE slower; a hang
-always counts.
+causes accepts at this level or a richer one: who says more than the telemetry seems to tell, and is right, is
+right. A cause counts for recall where the level's telemetry can tell it and the run is at least VISIBLE
+slower; a hang always counts.
 """
 
 from collections.abc import Iterable, Sequence
@@ -48,14 +48,16 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     sure_wrong: int
     silent: int
     honest_unknown: int
+    owned_unknown: int
     slowdowns: int
     slowdown_within: float | None
 
 
-def is_right(incident: Incident, causes: Iterable[Cause]) -> bool:
+def is_right(incident: Incident, causes: Iterable[Cause], level: Level) -> bool:
     """A subject of * stands for any: where nobody can say what a cap of a whole site is to be called."""
-    said = ((incident.mechanism, incident.subject), (incident.mechanism, "*"))
-    return any(pair in accepted for cause in causes for accepted in cause.accepted.values() for pair in said)
+    said = {(incident.mechanism, incident.subject), (incident.mechanism, "*")}
+    as_good = LEVELS[: LEVELS.index(level) + 1]
+    return any(said & {*cause.accepted[richer]} for cause in causes for richer in as_good)
 
 
 def is_near(incident: Incident, causes: Iterable[Cause]) -> bool:
@@ -72,21 +74,17 @@ def _place(subject: str) -> str:
     return name[:4] if name[:1] == "n" and name[1:4].isdigit() else name
 
 
-def accepts(cause: Cause, incident: Incident) -> bool:
-    return is_right(incident, [cause])
-
-
 def mark(answer: Answer) -> Mark:
     named = [one for one in answer.incidents if one.named]
     if answer.healthy:
         alarms = tuple(one for one in answer.incidents if one.mechanism not in answer.tolerated)
         wrong = tuple(one for one in alarms if one in named)
         return Mark(answer=answer, wrong=wrong, alarms=alarms)
-    right = tuple(one for one in named if is_right(one, answer.causes))
-    wrong = tuple(one for one in named if not is_right(one, answer.causes))
+    right = tuple(one for one in named if is_right(one, answer.causes, answer.level))
+    wrong = tuple(one for one in named if not is_right(one, answer.causes, answer.level))
     visible = answer.truth_now >= VISIBLE
     due = tuple(one for one in answer.causes if one.accepted[answer.level] and (visible or one.hang))
-    found = tuple(one for one in due if any(accepts(one, said) for said in right))
+    found = tuple(one for one in due if any(is_right(said, [one], answer.level) for said in right))
     slow = visible or any(cause.hang for cause in answer.causes)
     return Mark(
         answer=answer,
@@ -128,6 +126,9 @@ def figures(marks: Sequence[Mark]) -> Figures:
         sure_wrong=sum(said.confidence > SURE for one in marks for said in one.wrong),
         silent=sum(one.silent for one in marks),
         honest_unknown=sum(one.unknown for one in marks),
+        owned_unknown=sum(
+            bool(said.owner) for one in marks for said in one.answer.incidents if not said.named
+        ),
         slowdowns=len(errors),
         slowdown_within=sum(e <= SLOWDOWN_TOLERANCE for e in errors) / len(errors) if errors else None,
     )
@@ -191,6 +192,18 @@ def hangs(marks: Sequence[Mark], level: Level) -> list[tuple[str, int, float | N
         }
         rows.append((case, seed, raised[0].answer.after_s if raised else None, bool(first & named)))
     return rows
+
+
+def worse_with_more(marks: Sequence[Mark]) -> list[tuple[Mark, Mark]]:
+    """Questions that poorer telemetry answered right and richer telemetry did not: that must never be."""
+    asked = {(m.answer.case, m.answer.seed, m.answer.after_s, m.answer.level): m for m in marks}
+    worse = []
+    for (case, seed, after_s, level), rich in asked.items():
+        for poorer in LEVELS[LEVELS.index(level) + 1 :]:
+            poor = asked.get((case, seed, after_s, poorer))
+            if poor and ({c.kind for c in poor.found} - {c.kind for c in rich.found}):
+                worse.append((poor, rich))
+    return worse
 
 
 def levels_in(marks: Sequence[Mark]) -> list[Level]:

@@ -18,14 +18,14 @@ def _share(value: float | None) -> str:
 def _row(name: str, one: Figures) -> str:
     return (
         f"{name:<22}{one.answers:>8}{one.named:>7}{_share(one.precision):>11}{one.due:>6}{one.found:>6}"
-        f"{_share(one.recall):>8}{one.near:>6}{one.sure_wrong:>9}{one.silent:>8}{one.honest_unknown:>8}"
+        f"{_share(one.recall):>8}{one.near:>6}{one.sure_wrong:>9}{one.silent:>8}{one.honest_unknown:>8}{one.owned_unknown:>7}"
         f"{_share(one.slowdown_within):>10}"
     )
 
 
 HEAD = (
     f"{'':<22}{'answers':>8}{'named':>7}{'precision':>11}{'due':>6}{'found':>6}{'recall':>8}{'near':>6}{'sure+no':>9}"
-    f"{'silent':>8}{'unknown':>8}{'slowdown':>10}"
+    f"{'silent':>8}{'unknown':>8}{'owned':>7}{'slowdown':>10}"
 )
 
 
@@ -62,6 +62,9 @@ def text(marks: Sequence[Mark], *, took_s: float) -> str:
         for case, seed, seconds, first in marking.hangs(marks, level):
             raised = "not within 300 s" if seconds is None else f"{seconds:.0f} s"
             lines.append(f"{level:<10}{case:<26}seed {seed:<6}{raised}{', first named' if first else ''}")
+    worse = marking.worse_with_more(marks)
+    lines += ["", f"Right with less telemetry, and not with more: {len(worse)}"]
+    lines += [f"{_question(poor)}, not with {rich.answer.level}" for poor, rich in worse]
     lines += ["", "Wrong causes above 0.6 confidence"]
     for one in marks:
         for said in one.wrong:
@@ -119,6 +122,7 @@ def document(marks: Sequence[Mark], *, took_s: float) -> dict[str, Any]:
             {"decile": d, "count": n, "confidence": c, "right": r}
             for d, n, c, r in marking.calibration(trouble)
         ],
+        "worse_with_more": len(marking.worse_with_more(marks)),
         "hangs": {
             level: [
                 {"case": case, "seed": seed, "raised_s": raised, "first_named": first}
