@@ -2,6 +2,7 @@
 
 import sys
 import time
+import zlib
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -39,6 +40,23 @@ def _chosen(pattern: str, *, quick: bool) -> list[Case]:
     ]
 
 
+def _mixed(chosen: set[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Kinds mixed, always alike: a run that is broken off has seen a bit of everything."""
+    return sorted(chosen, key=lambda one: (one[1], zlib.crc32(one[0].encode())))
+
+
+def _kept(path: Path | None) -> list[Answer]:
+    if path is None or not path.exists():
+        return []
+    return [msgspec.json.decode(line, type=Answer) for line in path.read_bytes().splitlines()]
+
+
+def _keep(path: Path | None, answers: list[Answer]) -> None:
+    if path is not None:
+        with path.open("ab") as file:
+            file.writelines(msgspec.json.encode(answer) + b"\n" for answer in answers)
+
+
 @click.command()
 @click.option("--seeds", default=SEEDS, show_default=True, help="Numbers, with commas.")
 @click.option(
@@ -57,6 +75,12 @@ def _chosen(pattern: str, *, quick: bool) -> list[Case]:
 @click.option("--workers", default=1, show_default=True)
 @click.option("--each", is_flag=True, help="Also print a line for every question.")
 @click.option(
+    "--answers",
+    "kept_path",
+    type=click.Path(path_type=Path),
+    help="Keep the answers there; cases whose answers are there already are marked, not asked again.",
+)
+@click.option(
     "--json",
     "json_path",
     type=click.Path(path_type=Path),
@@ -71,6 +95,7 @@ def main(
     quick: bool,
     workers: int,
     each: bool,
+    kept_path: Path | None,
     json_path: Path | None,
 ) -> None:
     """Sit the independent exam of `holdfast diagnose`."""
@@ -79,12 +104,16 @@ def main(
     levels: tuple[Level, ...] = level or (("full",) if quick else LEVELS)
     afters_s = _afters_s("10m" if quick else at_text)
     numbers = [int(text) + HELD_OUT_OFFSET * held_out for text in ("1" if quick else seeds).split(",")]
-    jobs = [(case.name, seed, levels, afters_s) for seed in numbers for case in _chosen(pattern, quick=quick)]
-    marks = []
+    kept = _kept(kept_path)
+    there = {(answer.case, answer.seed) for answer in kept}
+    chosen = {(case.name, seed) for seed in numbers for case in _chosen(pattern, quick=quick)}
+    jobs = [(name, seed, levels, afters_s) for name, seed in _mixed(chosen - there)]
+    marks = [mark(answer) for answer in kept if (answer.case, answer.seed) in chosen]
     with ProcessPoolExecutor(max_workers=workers) as pool:
         for done, answers in enumerate(pool.map(_sit, jobs), 1):
             marked = [mark(answer) for answer in answers]
             marks += marked
+            _keep(kept_path, answers)
             if each:
                 click.echo(report.listing(marked))
             if sys.stderr.isatty():

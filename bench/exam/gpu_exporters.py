@@ -226,12 +226,25 @@ def _xids(plant: Plant, samples: Samples, scrape: Scrape, labels: list[Labels]) 
     last[:, old] = rng.choice(OLD_XIDS, int(old.sum()))
     for at_s, gpu, code in sorted(plant.xids):
         last[scrape.times_s[:, of[gpu]] >= at_s, gpu] = code
-    samples.gauge("default", "DCGM_FI_DEV_XID_ERRORS", scrape, of, labels, last)
+    if plant.spec.names == "address":
+        _coded(samples, scrape, of, labels, last)
+    else:
+        samples.gauge("default", "DCGM_FI_DEV_XID_ERRORS", scrape, of, labels, last)
     for at_s, gpu, code in plant.xids:
         since = scrape.times_s[:, of[gpu]] - at_s
         values = np.where((since >= 0) & (since < XID_WINDOW_S), 1.0, np.nan)[:, None]
         label = {**labels[gpu], "xid": str(code), "window_size_in_ms": str(int(XID_WINDOW_S * 1e3))}
         samples.gauge("full", "DCGM_EXP_XID_ERRORS_COUNT", scrape, [of[gpu]], [label], values)
+
+
+def _coded(samples: Samples, scrape: Scrape, of: Sequence[int], labels: list[Labels], last: Array) -> None:
+    """Newer exporters have the code in a label as well, so a new XID is a new series."""
+    for code in np.unique(last).astype(int).tolist():
+        chosen = np.flatnonzero((last == code).any(0))
+        text = {"err_code": str(code), "err_msg": "No Error" if code == 0 else f"XID {code}"}
+        these = [{**labels[gpu], **text} for gpu in chosen]
+        values = np.where(last[:, chosen] == code, last[:, chosen], np.nan)
+        samples.gauge("default", "DCGM_FI_DEV_XID_ERRORS", scrape, [of[gpu] for gpu in chosen], these, values)
 
 
 def amd(plant: Plant, samples: Samples, scrape: Scrape) -> None:
