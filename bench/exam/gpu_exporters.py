@@ -244,7 +244,9 @@ def _coded(samples: Samples, scrape: Scrape, of: Sequence[int], labels: list[Lab
         text = {"err_code": str(code), "err_msg": "No Error" if code == 0 else f"XID {code}"}
         these = [{**labels[gpu], **text} for gpu in chosen]
         values = np.where(last[:, chosen] == code, last[:, chosen], np.nan)
-        samples.gauge("default", "DCGM_FI_DEV_XID_ERRORS", scrape, [of[gpu] for gpu in chosen], these, values)
+        samples.gauge(
+            "default", "DCGM_FI_DEV_XID_ERRORS", scrape, [of[int(gpu)] for gpu in chosen], these, values
+        )
 
 
 def amd(plant: Plant, samples: Samples, scrape: Scrape) -> None:
