@@ -105,6 +105,10 @@ bench: $(installed) $(peers)/.installed ## Measure everything that has a peer or
 	$(bin)/holdfast bench recovery --peers-python $(peers)/bin/python
 	$(bin)/holdfast bench diagnose
 
+.PHONY: exam
+exam: $(installed) ## Sit the independent exam of diagnose: one seed, 20 minutes of one core.
+	$(bin)/python -m bench.exam --seeds 1
+
 .PHONY: faults
 faults: $(installed) ## Put the nanoGPT port through faults, five times each, and write docs/run.md's table of them.
 	$(bin)/python testbed/survival.py --write docs/run.md
