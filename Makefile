@@ -15,6 +15,8 @@ demo_home := build/demo
 peers := build/peers
 # Both are set: a store that the caller has exported is not the demo's.
 demo := HOLDFAST_HOME=$(demo_home) HOLDFAST_STORE=$(demo_home)/record.sqlite $(bin)/holdfast
+# Tests of the code's order and the documentation, which `make check` runs and `make test` does not again.
+checked := tests/test_architecture.py tests/test_docs.py
 demo_log := tests/data/google-70b-112-nodes-events.jsonl
 
 # On a machine without network: make test-gpu PYTHON=python3 DEPENDENCIES=build/gpu-dependencies, where that folder
@@ -67,11 +69,11 @@ check: $(installed) ## Check format, lint, strict types, the import table and th
 	$(bin)/ruff format --check
 	$(bin)/ruff check
 	$(bin)/mypy
-	$(bin)/python -m pytest --quiet tests/test_architecture.py tests/test_docs.py
+	$(bin)/python -m pytest --quiet --numprocesses 2 --dist worksteal $(checked)
 
 .PHONY: test
-test: $(installed) ## Run the test suite, two tests at a time: many of them wait.
-	$(bin)/python -m pytest --numprocesses 2 --dist worksteal
+test: $(installed) ## Run the test suite, three tests at a time: many of them wait.
+	$(bin)/python -m pytest --numprocesses 3 --dist worksteal $(checked:%=--ignore=%)
 
 .PHONY: soak
 soak: $(installed) ## Run the tests that take minutes, which `make test` leaves out: more members, more kills.

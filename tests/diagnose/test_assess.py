@@ -748,7 +748,7 @@ def strange_records(draw: st.DrawFn) -> list[KnownEvent]:
 
 
 @given(data=st.data(), metrics=st.lists(st.sampled_from(READ), min_size=1, max_size=12, unique=True))
-@settings(max_examples=150, deadline=None, phases=(Phase.explicit, Phase.generate))
+@settings(max_examples=60, deadline=None, phases=(Phase.explicit, Phase.generate))
 def test_no_readings_are_too_strange(data: st.DataObject, metrics: list[str]) -> None:
     frames = [data.draw(strange_frames(metric)) for metric in metrics]
     events = data.draw(strange_records())

@@ -262,6 +262,8 @@ from pathlib import Path
 from holdfast.record.events import StepCommitted
 from holdfast.record.recorder import OPEN_WAIT_S, Recorder
 
+SLOW = 200
+
 class Interrupted(Exception): ...
 
 def interrupt(number, frame):
@@ -294,14 +296,17 @@ signal.signal(signal.SIGTERM, interrupt)
 recorder = Recorder(Path(sys.argv[1]), spool_directory=Path(sys.argv[2]))
 for attempt in range(1, 1_000):
     calls_left = attempt
-    child = os.fork()
-    if child == 0:
-        begin_s = time.monotonic()
-        record_first()
-        assert time.monotonic() - begin_s < OPEN_WAIT_S / 2
-        recorder.close()
-        os._exit(10 * signals + recorder.dropped)
-    signals_and_drops = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    for _ in range(5):  # what waits for a lock is slow each time; on a busy machine anything may be, once
+        child = os.fork()
+        if child == 0:
+            begin_s = time.monotonic()
+            record_first()
+            is_slow = time.monotonic() - begin_s > OPEN_WAIT_S / 2
+            recorder.close()
+            os._exit(SLOW if is_slow else 10 * signals + recorder.dropped)
+        signals_and_drops = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if signals_and_drops != SLOW:
+            break
     print(signals_and_drops)
     if signals_and_drops == 0:
         break
@@ -515,7 +520,7 @@ def test_only_what_was_deleted_is_lost_when_the_journal_is(journal: Path, spools
         for step in range(1, 150):
             recorder.record(StepCommitted, step=step)
             time.sleep(0.01)
-        assert list(journal.glob("*.journal"))  # long before it is closed
+        until(lambda: list(journal.glob("*.journal")))  # before it is closed
         assert recorder.dropped == 0
     assert _steps(journal) == set(range(1, 150))
 

@@ -234,6 +234,13 @@ def test_a_member_that_was_lost_before_the_end_does_not_spoil_it(cluster: "MakeC
     assert made.finish().outcome == "completed"
 
 
+def test_a_warm_process_that_was_never_needed_is_not_lost_at_the_end(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=1, warm=1, steps=20)
+    assert made.finish().outcome == "completed"
+    assert made.sent(StopWorker)
+    assert not made.recorded(MemberLost)
+
+
 @pytest.mark.parametrize("how", ["kill", "node"])
 def test_a_newcomer_before_whom_the_end_came_does_not_spoil_it(cluster: "MakeCluster", how: str) -> None:
     made = up(cluster, nodes=2, slots=1, warm=0, steps=1000)

@@ -25,6 +25,8 @@ HISTORY_HOSTS = 5
 MISSED = range(20, 26)
 """Scrapes that the first host misses: less than the five minutes for which Prometheus repeats a value."""
 LIVE_S, DARK_S = 4, 3
+STEPS_PER_S = 48
+"""Of the exporter that lives."""
 SAMPLES_MAX = 400
 """The most that Prometheus gives at once; all of the history is more."""
 
@@ -163,11 +165,13 @@ def _export(port: int, duration_s: float, *, start: float) -> None:
     counter.inc(start)
     server, thread = start_http_server(port, addr="127.0.0.1", registry=registry)
     try:
-        deadline = time.monotonic() + duration_s
-        while time.monotonic() < deadline:
-            counter.inc(1)
-            gauge.set(time.monotonic())
+        begun_s = counted_s = time.monotonic()
+        while counted_s < begun_s + duration_s:
             time.sleep(0.02)
+            now_s = time.monotonic()
+            counter.inc(STEPS_PER_S * (now_s - counted_s))  # at this pace, however busy the machine is
+            gauge.set(now_s)
+            counted_s = now_s
     finally:
         server.shutdown()
         server.server_close()

@@ -314,10 +314,13 @@ def _exited_at_the_end(state: State, member: Member, message: WorkerExited) -> N
     if message.code == 0:
         losses.close_account(state, member.name, "exit 0")
         return
-    if member.is_lost or _came_too_late(state, member):
-        losses.explain(state, member, message)  # the others have gone on without it
+    if member.is_lost:
+        losses.explain(state, member, message)  # it was lost before; the others have gone on without it
         return
     if not state.closing.is_released or member.is_stopped:
+        return
+    if _came_too_late(state, member):
+        losses.explain(state, member, message)
         return
     reason = f"{member.name} failed after the training was complete ({losses.cause_of_death(message)})"
     ending.fail(state, reason, complaint=message.complaint)
