@@ -64,6 +64,7 @@ TROUBLE: tuple[Case, ...] = (
     _trouble("leaf-congestion/roce", AIR, faults.leaf_congestion(0.45)),
     _trouble("leaf-congestion/slowly", TOLD, faults.leaf_congestion(0.4), "hours"),
     _trouble("leaf-congestion/spine", USUAL, faults.leaf_congestion(spine=True)),
+    _trouble("leaf-congestion/rail", LARGE, faults.rail_congestion()),
     _trouble("nvlink/crc", TOLD, faults.nvlink()),
     _trouble("nvlink/xid-74", SMALL, faults.nvlink(0.35, errors=False)),
     _trouble("pool-path/pair", POOLS, faults.pool_path()),

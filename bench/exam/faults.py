@@ -111,8 +111,6 @@ def coolant_supply(rise_c: float = 27.0, *, circuit: bool = False) -> Inject:
         plant.towards(plant.supply_c, where, 34.0 + rise_c)
         name = "water-0" if circuit else f"cdu-{loop:02d}"
         full = [("coolant-supply", name)]
-        if circuit:
-            full += [("coolant-supply", f"cdu-{i:02d}") for i in range(plant.loops)] * (plant.loops == 1)
         either = [*full, ("coolant-flow", name), ("air-cooling", name)]
         return [_cause("coolant-supply", full, either, "by default only the GPUs show it")]
 
@@ -217,6 +215,21 @@ def leaf_congestion(rate: float = 0.5, *, spine: bool = False) -> Inject:
         plant.leaf_wait[:, leaf] += rise * 0.5
         right = [("leaf-congestion", f"leaf-{leaf:02d}")]
         return [_cause("leaf-congestion", right, right, "ports of one leaf wait, others do not")]
+
+    return inject
+
+
+def rail_congestion(rate: float = 0.45) -> Inject:
+    """The same where every port of a node has a leaf of its own: one port of all nodes may not send."""
+
+    def inject(plant: Plant) -> list[Cause]:
+        rise = plant.profile()
+        leaf = int(plant.rng.integers(0, plant.leaves))
+        plant.port_rate[:, :, leaf] += rise[:, None] * (rate - 1)
+        plant.port_wait[:, :, leaf] += rise[:, None] * 0.35
+        plant.leaf_wait[:, leaf] += rise * 0.5
+        right = [("leaf-congestion", f"leaf-{leaf:02d}")]
+        return [_cause("leaf-congestion", right, right, "one rail's ports wait, others do not")]
 
     return inject
 
