@@ -91,7 +91,7 @@ TROUBLE: tuple[Case, ...] = (
     _trouble("name-service/cloud", CLOUD, faults.name_service(14.0)),
     # Storage.
     _trouble("storage-slow/filer", TOLD, faults.storage_slow(), quick=True),
-    _trouble("storage-slow/quiet", BETWEEN, faults.storage_slow(retransmit=False), "ramp"),
+    _trouble("storage-slow/quiet", AIR, faults.storage_slow(retransmit=False), "ramp"),
     _trouble("storage-crowded/other-job", USUAL, faults.storage_crowded()),
     # The script.
     _trouble("checkpoint-cadence/often", PAUSES, faults.checkpoint_cadence()),

@@ -414,7 +414,7 @@ def storage_slow(read_ms: float = 60.0, wait_s: float = 1.3, *, retransmit: bool
         plant.retransmissions += rise * (1.5 if retransmit else 0)
         plant.towards(plant.io_wait, slice(0, plant.run_nodes), 0.3)
         plant.towards(plant.data_s, slice(None), wait_s)
-        right = [("storage-slow", "fs-0000"), ("storage-crowded", "fs-0000")]
+        right = [("storage-slow", plant.mount_name()), ("storage-crowded", plant.mount_name())]
         default = right if retransmit else []
         why = "by default only calls sent again and pressure of I/O on all nodes show it"
         return [_cause("storage-slow", right, default, why)]
@@ -433,7 +433,7 @@ def storage_crowded(wait_s: float = 1.2) -> Inject:
         plant.filer_others += rise * bursts * 0.8
         plant.towards(plant.io_wait, slice(0, plant.run_nodes), 0.2)
         plant.data_s += (rise * bursts)[:, None] * wait_s
-        right = [("storage-crowded", "fs-0000"), ("storage-slow", "fs-0000")]
+        right = [("storage-crowded", plant.mount_name()), ("storage-slow", plant.mount_name())]
         return [_cause("storage-crowded", right, [], "mountstats is off by default")]
 
     return inject
