@@ -75,7 +75,7 @@ TROUBLE: tuple[Case, ...] = (
     _trouble("pcie-width/from-the-start", DECLARED, faults.pcie(width=2.0), "start"),
     _trouble("memory-errors/storm", USUAL, faults.memory_errors()),
     _trouble("memory-errors/slowly", TOLD, faults.memory_errors(60.0, 1.2), "hours"),
-    _trouble("gpu-fault/xid-94", TOLD, faults.gpu_fault()),
+    _trouble("gpu-fault/xid-62", TOLD, faults.gpu_fault()),
     _trouble("gpu-fault/cloud", CLOUD, faults.gpu_fault(119, 1.3)),
     # Hosts.
     _trouble("cpu-contention/node", SMALL, faults.cpu_contention(), quick=True),

@@ -300,8 +300,8 @@ def memory_errors(rate: float = 30.0, slow: float = 1.12) -> Inject:
     return inject
 
 
-def gpu_fault(code: int = 94, slow: float = 1.25) -> Inject:
-    """A GPU with an XID that goes on, slower: contained errors, resets of its copy engine."""
+def gpu_fault(code: int = 62, slow: float = 1.25) -> Inject:
+    """A GPU that goes on, slower, after an XID: its microcontroller halted (62), its GSP timed out (119)."""
 
     def inject(plant: Plant) -> list[Cause]:
         gpu = plant.a_gpu()
