@@ -64,6 +64,7 @@ TROUBLE: tuple[Case, ...] = (
     _trouble("leaf-congestion/roce", AIR, faults.leaf_congestion(0.45)),
     _trouble("leaf-congestion/slowly", TOLD, faults.leaf_congestion(0.4), "hours"),
     _trouble("leaf-congestion/spine", USUAL, faults.leaf_congestion(spine=True)),
+    _trouble("leaf-congestion/rail", LARGE, faults.rail_congestion()),
     _trouble("nvlink/crc", TOLD, faults.nvlink()),
     _trouble("nvlink/xid-74", SMALL, faults.nvlink(0.35, errors=False)),
     _trouble("pool-path/pair", POOLS, faults.pool_path()),
@@ -74,7 +75,7 @@ TROUBLE: tuple[Case, ...] = (
     _trouble("pcie-width/from-the-start", DECLARED, faults.pcie(width=2.0), "start"),
     _trouble("memory-errors/storm", USUAL, faults.memory_errors()),
     _trouble("memory-errors/slowly", TOLD, faults.memory_errors(60.0, 1.2), "hours"),
-    _trouble("gpu-fault/xid-94", TOLD, faults.gpu_fault()),
+    _trouble("gpu-fault/xid-62", TOLD, faults.gpu_fault()),
     _trouble("gpu-fault/cloud", CLOUD, faults.gpu_fault(119, 1.3)),
     # Hosts.
     _trouble("cpu-contention/node", SMALL, faults.cpu_contention(), quick=True),
@@ -90,7 +91,7 @@ TROUBLE: tuple[Case, ...] = (
     _trouble("name-service/cloud", CLOUD, faults.name_service(14.0)),
     # Storage.
     _trouble("storage-slow/filer", TOLD, faults.storage_slow(), quick=True),
-    _trouble("storage-slow/quiet", BETWEEN, faults.storage_slow(retransmit=False), "ramp"),
+    _trouble("storage-slow/quiet", AIR, faults.storage_slow(retransmit=False), "ramp"),
     _trouble("storage-crowded/other-job", USUAL, faults.storage_crowded()),
     # The script.
     _trouble("checkpoint-cadence/often", PAUSES, faults.checkpoint_cadence()),

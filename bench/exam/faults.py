@@ -111,8 +111,6 @@ def coolant_supply(rise_c: float = 27.0, *, circuit: bool = False) -> Inject:
         plant.towards(plant.supply_c, where, 34.0 + rise_c)
         name = "water-0" if circuit else f"cdu-{loop:02d}"
         full = [("coolant-supply", name)]
-        if circuit:
-            full += [("coolant-supply", f"cdu-{i:02d}") for i in range(plant.loops)] * (plant.loops == 1)
         either = [*full, ("coolant-flow", name), ("air-cooling", name)]
         return [_cause("coolant-supply", full, either, "by default only the GPUs show it")]
 
@@ -221,6 +219,21 @@ def leaf_congestion(rate: float = 0.5, *, spine: bool = False) -> Inject:
     return inject
 
 
+def rail_congestion(rate: float = 0.45) -> Inject:
+    """The same where every port of a node has a leaf of its own: one port of all nodes may not send."""
+
+    def inject(plant: Plant) -> list[Cause]:
+        rise = plant.profile()
+        leaf = int(plant.rng.integers(0, plant.leaves))
+        plant.port_rate[:, :, leaf] += rise[:, None] * (rate - 1)
+        plant.port_wait[:, :, leaf] += rise[:, None] * 0.35
+        plant.leaf_wait[:, leaf] += rise * 0.5
+        right = [("leaf-congestion", f"leaf-{leaf:02d}")]
+        return [_cause("leaf-congestion", right, right, "one rail's ports wait, others do not")]
+
+    return inject
+
+
 def port_downgrade() -> Inject:
     """A cable that trained at half its rate after it was touched: no errors, a lower rate."""
 
@@ -287,8 +300,8 @@ def memory_errors(rate: float = 30.0, slow: float = 1.12) -> Inject:
     return inject
 
 
-def gpu_fault(code: int = 94, slow: float = 1.25) -> Inject:
-    """A GPU with an XID that goes on, slower: contained errors, resets of its copy engine."""
+def gpu_fault(code: int = 62, slow: float = 1.25) -> Inject:
+    """A GPU that goes on, slower, after an XID: its microcontroller halted (62), its GSP timed out (119)."""
 
     def inject(plant: Plant) -> list[Cause]:
         gpu = plant.a_gpu()
@@ -401,7 +414,7 @@ def storage_slow(read_ms: float = 60.0, wait_s: float = 1.3, *, retransmit: bool
         plant.retransmissions += rise * (1.5 if retransmit else 0)
         plant.towards(plant.io_wait, slice(0, plant.run_nodes), 0.3)
         plant.towards(plant.data_s, slice(None), wait_s)
-        right = [("storage-slow", "fs-0000"), ("storage-crowded", "fs-0000")]
+        right = [("storage-slow", plant.mount_name()), ("storage-crowded", plant.mount_name())]
         default = right if retransmit else []
         why = "by default only calls sent again and pressure of I/O on all nodes show it"
         return [_cause("storage-slow", right, default, why)]
@@ -420,7 +433,7 @@ def storage_crowded(wait_s: float = 1.2) -> Inject:
         plant.filer_others += rise * bursts * 0.8
         plant.towards(plant.io_wait, slice(0, plant.run_nodes), 0.2)
         plant.data_s += (rise * bursts)[:, None] * wait_s
-        right = [("storage-crowded", "fs-0000"), ("storage-slow", "fs-0000")]
+        right = [("storage-crowded", plant.mount_name()), ("storage-slow", plant.mount_name())]
         return [_cause("storage-crowded", right, [], "mountstats is off by default")]
 
     return inject

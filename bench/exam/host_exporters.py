@@ -4,7 +4,7 @@ import numpy as np
 
 from bench.exam import noise
 from bench.exam.names import host
-from bench.exam.plant import TICK_S, Array, Plant
+from bench.exam.plant import FILER, FILER_ADDRESS, TICK_S, Array, Plant
 from bench.exam.scrapes import Labels, Samples, Scrape, events
 
 PORT_BYTES_S = 18e9
@@ -219,8 +219,8 @@ def nfs(plant: Plant, samples: Samples, scrape: Scrape) -> None:
         these = [
             {
                 **one,
-                "export": "fs-0000:/train",
-                "mountaddr": "10.9.0.5",
+                "export": f"{FILER}:/train",
+                "mountaddr": FILER_ADDRESS,
                 "operation": operation,
                 "protocol": "tcp",
             }

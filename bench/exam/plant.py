@@ -20,6 +20,7 @@ Array = NDArray[np.float64]
 TICK_S = 10.0
 EXPONENT = 2.4
 HUNG_S = 1e9
+FILER, FILER_ADDRESS = "fs-0000", "10.9.0.5"
 LEAD_S: dict[Onset, float] = {"sudden": 4_500, "ramp": 4_500, "hours": 4_500, "start": 0.0, "before": 300.0}
 
 
@@ -140,6 +141,10 @@ class Plant:
         """Move some columns from what they are to a value, as the profile goes."""
         rise = self.profile().reshape(-1, *(1,) * (array[:, where].ndim - 1))
         array[:, where] += rise * (value - array[:, where])
+
+    def mount_name(self) -> str:
+        """As discovery calls it, by its address; or as people do, by the server of its export."""
+        return FILER_ADDRESS if self.spec.names == "plain" else FILER
 
     def node_name(self, node: int) -> str:
         return f"n{node:03d}"

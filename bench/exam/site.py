@@ -79,7 +79,7 @@ def _topology(plant: Plant) -> dict[str, object]:
         "shelves": {_span("shelf-", plant.racks, 2): "1 each"},
         "leaves": {_span("leaf-", plant.leaves, 2): f"{per_leaf} each" + (" by rail" if spec.rail else "")},
         "spines": {"spine-[00-01]": "all"},
-        "mounts": {"fs-0000": "all"},
+        "mounts": {plant.mount_name(): "all"},
         "circuits": {"water-0": "all"},
     }
     page["loops"] = (
