@@ -1,6 +1,7 @@
 """`holdfast diagnose`: why a run is slow, whose problem it is, what it costs and what to do."""
 
 from collections.abc import Collection, Iterable
+from contextlib import ExitStack
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
@@ -95,15 +96,14 @@ def command(**flags: Any) -> int:
 
 
 def _answered(given: _Flags) -> Answer:
-    with (
-        open_record(given.store_url) as store,
-        open_signals(given.prometheus_url, given.signals_path) as source,
-    ):
+    with ExitStack() as stack:
+        store = stack.enter_context(open_record(given.store_url))
         run, at_ns = _asked_for(store, given)
+        source = stack.enter_context(open_signals(given.prometheus_url, given.signals_path, at_ns))
         setting = Setting(
             store=store,
             source=source,
-            cluster=known_topology(given.topology_path, given.prometheus_url),
+            cluster=known_topology(given.topology_path, given.prometheus_url, at_ns),
             prices=load_prices(given.prices_path),
             window_s=given.window_s,
             references=References(store),

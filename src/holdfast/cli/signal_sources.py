@@ -68,8 +68,13 @@ def _keep_step(context: click.Context, _parameter: click.Parameter, step_s: floa
 
 
 @contextmanager
-def open_signals(prometheus_url: str | None, path: Path | None) -> Iterator["Source"]:
-    """The source that was named; a directory on the command line goes before a server in the environment."""
+def open_signals(
+    prometheus_url: str | None, path: Path | None, at_ns: int | None = None
+) -> Iterator["Source"]:
+    """The source that was named; a directory on the command line goes before a server in the environment.
+
+    at_ns: the moment to look at, where that is not now.
+    """
     from holdfast.signals.source import STEP_S
 
     context = click.get_current_context(silent=True)
@@ -78,7 +83,8 @@ def open_signals(prometheus_url: str | None, path: Path | None) -> Iterator["Sou
         from holdfast.cli.credentials import access
         from holdfast.signals.prometheus import Prometheus
 
-        with Prometheus(prometheus_url, access=access("PROMETHEUS"), step_s=step_s) as server:
+        asked = Prometheus(prometheus_url, access=access("PROMETHEUS"), step_s=step_s, as_of_ns=at_ns)
+        with asked as server:
             yield server
         return
     directory = home() / SIGNALS_DIRECTORY if path is None else path

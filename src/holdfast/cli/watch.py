@@ -107,7 +107,7 @@ def command(**flags: Any) -> int:
     clock = SystemClock()
     with ExitStack() as stack:
         store = stack.enter_context(open_record(given.store_url))
-        source = stack.enter_context(open_signals(given.prometheus_url, given.signals_path))
+        source = stack.enter_context(open_signals(given.prometheus_url, given.signals_path, given.at_ns))
         metrics = WatchMetrics()
         if given.listen is not None:
             stack.enter_context(serving_metrics(given.listen, metrics.registry))
@@ -231,7 +231,8 @@ class _Looking:
     def _topology(self) -> Described:
         now_ns = self._clock.now_ns()
         if self._cluster is None or now_ns - self._read_ns > TOPOLOGY_AGE_NS_MAX:
-            self._cluster = known_topology(self._given.topology_path, self._given.prometheus_url)
+            given = self._given
+            self._cluster = known_topology(given.topology_path, given.prometheus_url, given.at_ns)
             self._read_ns = now_ns
         return self._cluster
 

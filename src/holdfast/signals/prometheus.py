@@ -45,6 +45,8 @@ WINDOW_NS_MAX = 3_600 * SECOND_NS
 """Of one query: an answer is held in memory whole."""
 WINDOW_NS_MIN = SECOND_NS
 """A server to which a second of a metric is too much will not be asked for less."""
+NAMES_WITHIN_NS = 2 * 3_600 * SECOND_NS
+"""How long ago a metric's last sample may be for its name to count: as far as an assessment reaches back."""
 MS_NS = 1_000_000
 BUSES_METRIC = "DCGM_FI_DEV_GPU_TEMP"
 BUSES_NS_MAX = 600 * SECOND_NS
@@ -89,7 +91,7 @@ class Prometheus:
     """A server by its URL, up to where `/api/v1` begins.
 
     step_s: of the frames' grid. where: labels that all series must have, where one server has several
-    clusters.
+    clusters. as_of_ns: the moment that is looked at, where it is not now: what there was then.
     """
 
     def __init__(
@@ -100,10 +102,12 @@ class Prometheus:
         step_s: float = STEP_S,
         where: Mapping[str, str] = {},
         timeout_s: float = TIMEOUT_S,
+        as_of_ns: int | None = None,
     ) -> None:
         self._url = place(url)
         self._step_ns = round(step_s * SECOND_NS)
         self._where = dict(where)
+        self._as_of_ns = as_of_ns
         self._buses: tuple[int, Buses] = (-BUSES_NS_MAX, NO_BUSES)
         self._client = Client(
             url,
@@ -123,13 +127,16 @@ class Prometheus:
         self.close()
 
     def metrics(self) -> tuple[str, ...]:
-        names = self._get("label/__name__/values", {"match[]": self._selector(None)})
+        """Of the hours before: a server keeps names for as long as the last sample that had them."""
+        until_ns = time.time_ns() if self._as_of_ns is None else self._as_of_ns
+        within = _times((until_ns - NAMES_WITHIN_NS, until_ns))
+        names = self._get("label/__name__/values", {"match[]": self._selector(None), **within})
         return tuple(sorted(self._decoded(names, list[str])))
 
     def series(self, selectors: Sequence[str], window_ns: tuple[int, int]) -> list[Labels]:
         """The labels of all series that any of these choose, with `__name__`."""
-        times = {"start": f"{window_ns[0] / 1e9:.3f}", "end": f"{window_ns[1] / 1e9:.3f}"}
-        return self._decoded(self._get("series", {"match[]": list(selectors), **times}), list[Labels])
+        form: _Form = {"match[]": list(selectors), **_times(window_ns)}
+        return self._decoded(self._get("series", form), list[Labels])
 
     def frame(self, metric: str, window_ns: tuple[int, int]) -> Frame | None:
         """One metric from its raw samples, each in the cell of the grid that is nearest to it."""
@@ -257,6 +264,10 @@ def place(url: str) -> str:
     """Where the server is, for messages and links; user, password and query may be secrets."""
     address = checked(url, what="Prometheus")
     return f"{shown(address)}{written_path(address)}".rstrip("/")
+
+
+def _times(window_ns: tuple[int, int]) -> dict[str, str]:
+    return {"start": f"{window_ns[0] / 1e9:.3f}", "end": f"{window_ns[1] / 1e9:.3f}"}
 
 
 def _quoted(text: str) -> str:

@@ -17,7 +17,7 @@ from holdfast.signals.frame import Floats, Frame
 from holdfast.signals.rates import NS_PER_S, per_second
 
 FlawKind = Literal[
-    "reset", "stale", "gaps", "unit", "saturated", "stuck", "implausible", "words", "out-of-range"
+    "reset", "stale", "gaps", "unit", "saturated", "stuck", "implausible", "words", "out-of-range", "names"
 ]
 Flags = NDArray[np.bool_]
 Indices = NDArray[np.intp]
@@ -56,6 +56,7 @@ TRUST: dict[FlawKind, float] = {
     "implausible": 0.5,
     "words": 0.9,
     "out-of-range": 0.9,
+    "names": 0.5,
 }
 """What is left of the trust in a series that has a flaw; with several, all count."""
 TRUST_UNIT_UNCLEAR = 0.5
