@@ -45,12 +45,16 @@ class Source:
         ("redfish_gpu_nvlink_symbol_errors", {"system_id": "n2", "gpu_id": "1"}, "n2.example.1"),
         ("node_infiniband_state_id", {"instance": "n2:9100", "device": "mlx5_0"}, "n2.example/mlx5_0"),
         ("node_load1", {"instance": "10.0.0.2:9100"}, "n2.example"),
+        ("node_disk_io_time_seconds_total", {"instance": "n2:9100", "device": "nvme0n1"}, "n2.example"),
+        ("ipmi_fan_speed_rpm", {"instance": "n2-bmc", "name": "Fan1A"}, "n2.example"),
+        ("redfish_chassis_fan_rpm", {"chassis_id": "Self", "instance": "bmc-n1.mgmt:443"}, "n1"),
+        ("redfish_chassis_power_powersupply_health", {"chassis_id": "shelf-0", "instance": "n1"}, "shelf-0"),
         ("densewatch_cdu_coolant_flow_lpm", {"cdu": "n2"}, "n2"),
         ("holdfast_run_step_seconds", {"run": "n2"}, "n2"),
     ],
 )
 def test_subjects_are_called_as_in_the_topology(metric: str, labels: Labels, subject: str) -> None:
-    namer = Namer(HOSTS)
+    namer = Namer(HOSTS, {"shelf-0"})
     for _ in range(2):  # what is remembered is the same
         named = NamedSource(Source(labels), namer)
         frame = named.frame(metric, (0, 1))

@@ -27,6 +27,7 @@ from holdfast.record.store import Selection, Store
 from holdfast.signals.coverage import Coverage, coverage
 from holdfast.signals.named import NamedSource, Namer
 from holdfast.signals.source import Source
+from holdfast.signals.translated import TranslatedSource
 from holdfast.topology.file import Described, Maintenance
 from holdfast.topology.graph import Topology
 
@@ -124,7 +125,7 @@ def look(
     """
     said = recall(setting, runs, at_ns) if recalled is None else recalled
     topology = _grounded(setting.cluster, _members(said.events))
-    source = NamedSource(setting.source, _namer(setting.cluster))
+    source = NamedSource(TranslatedSource(setting.source), _namer(setting.cluster))
     found = assess(
         source,
         topology,
@@ -162,7 +163,7 @@ def _doubted(found: Assessment, covered: Mapping[str, Coverage]) -> Assessment:
 
 @lru_cache(maxsize=2)
 def _namer(cluster: Described) -> Namer:
-    return Namer(cluster.hosts)
+    return Namer(cluster.hosts, frozenset(cluster.topology.names()))
 
 
 Seats = tuple[tuple[str, tuple[tuple[str, str], ...]], ...]

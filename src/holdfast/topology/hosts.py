@@ -6,9 +6,15 @@ form, then what one series says of two names. Whatever would mean two nodes mean
 """
 
 import ipaddress
+import re
 from collections.abc import Iterable, Mapping
 
 from holdfast.topology.names import host_names_of
+
+_CONTROLLER = re.compile(
+    r"(?P<before>.+)-(?:bmc|ipmi|ilo|idrac|oob|mgmt)|(?:bmc|ipmi|ilo|idrac|oob|mgmt)-(?P<behind>.+)"
+)
+"""What people call the management controller of a node: `n17-bmc`, `ipmi-n17`."""
 
 Alias = tuple[str, str]
 """Two spellings of one machine, as one series has them."""
@@ -39,6 +45,8 @@ class Hosts:
             return spelling
         if found := self._by_name(spelling):
             return found
+        if controller := _CONTROLLER.fullmatch(_short(spelling)):
+            return self._by_name(controller["before"] or controller["behind"])
         told = {node for other in self._others.get(_folded(spelling), ()) if (node := self._by_name(other))}
         return told.pop() if len(told) == 1 else None
 

@@ -14,6 +14,7 @@ from holdfast.topology.survey import Survey
 SOURCE = "Prometheus"
 SELECTORS = (
     "DCGM_FI_DEV_GPU_TEMP",
+    '{__name__=~"(amd_)?gpu_(junction|edge)_temperature"}',
     "node_uname_info",
     "kube_node_info",
     "holdfast_member_compute_seconds",
@@ -23,7 +24,13 @@ SELECTORS = (
     "densewatch_topology_info",
 )
 """The series to ask for: each says where something is, and there are no more of them than needed."""
-SPEAKERS = ("kube_node_info", "node_uname_info", "DCGM_FI_DEV_GPU_TEMP")
+SPEAKERS = (
+    "kube_node_info",
+    "node_uname_info",
+    "DCGM_FI_DEV_GPU_TEMP",
+    "gpu_junction_temperature",
+    "gpu_edge_temperature",
+)
 """Those that call machines by name, the one whose word counts most first."""
 
 Labels = Mapping[str, str]
@@ -39,7 +46,7 @@ def survey(series: Iterable[Labels]) -> Survey:
     for labels in listed:
         name = labels.get("__name__", "")
         host = hosts.of(labels)
-        if name.startswith("DCGM_"):
+        if name.startswith("DCGM_") or name.endswith("_temperature"):
             _add_gpu(found, host, labels)
         elif name.startswith("node_infiniband_"):
             _add_port(found, host, labels)
@@ -59,7 +66,9 @@ def survey(series: Iterable[Labels]) -> Survey:
 
 def _hosts(found: Survey, series: Sequence[Labels]) -> Hosts:
     """The machines by all of their names: what one series calls by two names is one machine."""
-    named = [_names(labels) for who in SPEAKERS for labels in series if labels.get("__name__") == who]
+    named = [
+        _names(labels) for who in SPEAKERS for labels in series if labels.get("__name__", "").endswith(who)
+    ]
     found.spellings |= {(names[0], other) for names in named for other in names[1:]}
     hosts = Hosts((), found.spellings)
     for names in named:
@@ -75,11 +84,11 @@ def _names(labels: Labels) -> tuple[str, ...]:
 
 
 def _add_gpu(found: Survey, host: str, labels: Labels) -> None:
-    gpu = gpu_of(labels.get("gpu", ""))
+    gpu = gpu_of(labels.get("gpu") or labels.get("gpu_id", ""))
     if not host or not gpu:
         return
     found.add_gpus(host, [gpu])
-    if job := labels.get("hpc_job"):
+    if job := labels.get("hpc_job") or labels.get("job_id"):
         found.add_member(job, host)
 
 
