@@ -90,6 +90,12 @@ def known_topology(path: Path | None, prometheus_url: str | None, at_ns: int | N
     return load_topology(path, Systems(prometheus=prometheus_url, at_ns=at_ns))
 
 
+def labelled_runs(cluster: Described) -> frozenset[str]:
+    """The runs of which only the labels of series tell: jobs of Slurm, pods."""
+    survey = cluster.survey
+    return frozenset(run for run in survey.members if survey.source_of(run, "members") == prometheus.SOURCE)
+
+
 def remark_on_topology(path: Path | None) -> None:
     """Say on stderr that there is no file, where that is so: for after all that could go wrong went well."""
     if _is_absent(path):

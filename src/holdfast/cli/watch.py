@@ -20,7 +20,12 @@ from holdfast.cli.prices import load_prices, prices_option
 from holdfast.cli.record import HomeJournal, home, json_option, open_record, recorded_name, store_option
 from holdfast.cli.signal_sources import open_signals, runs_in, signals_options
 from holdfast.cli.terminal import printable
-from holdfast.cli.topology_sources import known_topology, remark_on_topology, topology_option
+from holdfast.cli.topology_sources import (
+    known_topology,
+    labelled_runs,
+    remark_on_topology,
+    topology_option,
+)
 from holdfast.cli.watch_metrics import WatchMetrics
 from holdfast.cli.watching import Looked, Outlet, Watch, go_on
 from holdfast.diagnose.alertmanager import Alertmanager
@@ -178,6 +183,7 @@ class _Looking:
         self._is_remarked = False
         self._known: _Known | None = None
         self._trouble = ""
+        self._stepless: set[str] = set()
         self.seen: frozenset[str] = frozenset()
 
     def __call__(self, at_ns: int, since_ns: int | None) -> Looked:
@@ -192,14 +198,26 @@ class _Looking:
         seen = self.seen = runs_in(self._source, setting.window_ns(at_ns))
         known = self._recalled(setting, at_ns)
         # Who has ended has no signals any more, or old ones: nothing is strange or new about that.
-        named = self._given.runs or tuple(sorted({*known.runs, *seen}))
+        labelled = labelled_runs(setting.cluster)
+        named = self._given.runs or tuple(sorted({*known.runs, *seen, *labelled}))
         runs = tuple(run for run in named if run not in known.ended_ns)
-        unseen = tuple(run for run in runs if run not in seen)
+        unseen = tuple(run for run in runs if run not in seen and run not in labelled)
+        self._tell_stepless([run for run in runs if run in labelled and run not in seen])
         found = look(setting, runs, at_ns, since_ns, known.recalled)
         if not self._is_remarked:
             remark_on_topology(self._given.topology_path)
             self._is_remarked = True
         return Looked(runs=runs, unseen=unseen, ends_ns=known.ended_ns, assessment=found)
+
+    def _tell_stepless(self, runs: Sequence[str]) -> None:
+        """Of runs that only labels tell of, once: what can be told of them and what cannot."""
+        if new := [run for run in runs if run not in self._stepless]:
+            many = f"{len(new):,} runs are" if len(new) > 1 else f"The run {new[0]} is"
+            _say(
+                f"{many} known by labels only. Their machines are watched; to see whether they are slower, "
+                "name the metric of their steps with --step-metric, or their log with --step-log."
+            )
+        self._stepless.update(new)
 
     def _recalled(self, setting: Setting, at_ns: int) -> "_Known":
         """What the record says, or said when it could last be read: a look does without it for a while."""

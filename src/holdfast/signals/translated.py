@@ -10,7 +10,8 @@ import msgspec
 import numpy as np
 
 from holdfast.signals.frame import Floats, Frame
-from holdfast.signals.rates import NS_PER_S, per_second
+from holdfast.signals.joined import joined
+from holdfast.signals.rates import per_second
 from holdfast.signals.source import Source
 
 How = Literal["value", "rate", "share", "generation"]
@@ -103,7 +104,8 @@ class TranslatedSource:
         for translation in _BY_TARGET.get(metric, ()):
             if translation.name in self._names():
                 frame = self._source.frame(translation.name, window_ns)
-                found = found if frame is None else _joined(found, _turned(frame, translation))
+                if frame is not None:
+                    found = joined(found, _turned(frame, translation), is_again=metric in SEVERAL)
         return found
 
     def _names(self) -> frozenset[str]:
@@ -148,28 +150,3 @@ def _converted(frame: Frame, translation: Translation) -> Floats:
             lengths_ns = np.diff(frame.times_ns, prepend=frame.times_ns[:1])[:, None].astype(np.float64)
             spent_ns = np.nan_to_num(frame.values) / 100.0 * lengths_ns
             return np.where(np.isnan(frame.values), np.nan, spent_ns.cumsum(axis=0))
-
-
-def _joined(one: Frame | None, other: Frame) -> Frame | None:
-    """Both, at the times of the first. Of a subject that both have, what the first says.
-
-    Each metric is read by itself, so its rows may begin elsewhere, or be farther apart.
-    """
-    if one is None:
-        return other if other.subjects else None
-    known = set(one.subjects)
-    columns = [column for column, subject in enumerate(other.subjects) if subject not in known]
-    if other.metric in SEVERAL:
-        columns = list(range(len(other.subjects)))
-    if not columns:
-        return one
-    rows = np.abs(other.times_ns[:, None] - one.times_ns[None, :]).argmin(axis=0)
-    step_ns = float(np.median(np.diff(one.times_ns))) if len(one.times_ns) > 1 else NS_PER_S
-    near = np.abs(other.times_ns[rows] - one.times_ns) <= step_ns
-    added = np.where(near[:, None], other.values[rows][:, columns], np.nan)
-    return msgspec.structs.replace(
-        one,
-        subjects=(*one.subjects, *(other.subjects[column] for column in columns)),
-        labels=(*one.labels, *(other.labels[column] for column in columns)),
-        values=np.concatenate([one.values, added], axis=1),
-    )

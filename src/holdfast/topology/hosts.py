@@ -28,6 +28,8 @@ class Hosts:
         self._short: dict[str, list[str]] = {}
         self._others: dict[str, set[str]] = {}
         for one, other in aliases:
+            if _is_everybodys(one) or _is_everybodys(other):
+                continue
             self._others.setdefault(_folded(one), set()).add(other)
             self._others.setdefault(_folded(other), set()).add(one)
         for node in nodes:
@@ -73,6 +75,11 @@ def is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _is_everybodys(name: str) -> bool:
+    """Whether every machine calls itself so."""
+    return _short(name) == "localhost" or (is_address(name) and ipaddress.ip_address(name).is_loopback)
 
 
 def _folded(name: str) -> str:

@@ -8,6 +8,7 @@ which unit cools that.
 from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast.topology.hosts import Hosts
+from holdfast.topology.jobs import job_of
 from holdfast.topology.names import gpu_of, host_names_of, port_name, port_of
 from holdfast.topology.survey import Survey
 
@@ -88,7 +89,7 @@ def _add_gpu(found: Survey, host: str, labels: Labels) -> None:
     if not host or not gpu:
         return
     found.add_gpus(host, [gpu])
-    if job := labels.get("hpc_job") or labels.get("job_id"):
+    if job := job_of(labels):
         found.add_member(job, host)
 
 
