@@ -94,18 +94,25 @@ def _kept(key: str, default: Any) -> Any:
 
 @contextmanager
 def open_signals(
-    prometheus_url: str | None, path: Path | None, at_ns: int | None = None
+    prometheus_url: str | None, path: Path | None, at_ns: int | None = None, *, is_again: bool = False
 ) -> Iterator["Source"]:
     """The source that was named; a directory on the command line goes before a server in the environment.
 
-    at_ns: the moment to look at, where that is not now. Steps of runs are taken from where the command line
-    says as well.
+    at_ns: the moment to look at, where that is not now. is_again: it will be looked at again and again.
+    Steps of runs are taken from where the command line says as well.
     """
     from holdfast.signals.source import STEP_S
 
     step_s = float(_kept(STEP_KEY, STEP_S))
     with _opened(prometheus_url, path, at_ns, step_s) as source:
-        yield _stepped(source, step_s)
+        yield _stepped(_growing(source) if is_again else source, step_s)
+
+
+def _growing(source: "Source") -> "Source":
+    from holdfast.signals.incremental import IncrementalSource
+    from holdfast.signals.prometheus import Prometheus
+
+    return IncrementalSource(source) if isinstance(source, Prometheus) else source
 
 
 def _stepped(source: "Source", step_s: float) -> "Source":

@@ -112,12 +112,15 @@ def command(**flags: Any) -> int:
     clock = SystemClock()
     with ExitStack() as stack:
         store = stack.enter_context(open_record(given.store_url))
-        source = stack.enter_context(open_signals(given.prometheus_url, given.signals_path, given.at_ns))
         metrics = WatchMetrics()
         if given.listen is not None:
             stack.enter_context(serving_metrics(given.listen, metrics.registry))
         at_ns = clock.now_ns() if given.at_ns is None else given.at_ns
         is_only_look = given.once or given.at_ns is not None
+        opened = open_signals(
+            given.prometheus_url, given.signals_path, given.at_ns, is_again=not is_only_look
+        )
+        source = stack.enter_context(opened)
         looking = _Looking(given, store, source, clock)
         known = diagnosed.changes_of(store, *given.runs)
         book = Casebook(known, now_ns=at_ns, is_only_look=is_only_look)

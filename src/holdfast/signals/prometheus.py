@@ -7,12 +7,13 @@ halves.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Self, TypeVar
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from holdfast.signals.catalogue import describe
 from holdfast.signals.frame import Frame, Labels
@@ -67,9 +68,9 @@ _Form = Mapping[str, str | list[str]]
 
 
 class _Series(msgspec.Struct, frozen=True):
-    """values: left as text; a million pairs of Python objects would take longer than all the rest."""
+    """Both left as text: a million pairs of Python objects would take longer than all the rest."""
 
-    metric: Labels
+    metric: msgspec.Raw
     values: msgspec.Raw = msgspec.Raw(b"[]")  # of native histograms there are none
 
 
@@ -81,6 +82,18 @@ class _Answer(msgspec.Struct, frozen=True):
     status: str
     data: msgspec.Raw = msgspec.Raw(b"null")
     error: str = ""
+
+
+class Raw(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """Samples as they were scraped, in the order of series and time.
+
+    keys: the labels of each series as the server writes them, which is always the same way.
+    """
+
+    keys: tuple[bytes, ...]
+    series: NDArray[np.int64]
+    times_ns: NDArray[np.int64]
+    values: NDArray[np.float64]
 
 
 class _TooMuch(SourceError):
@@ -105,7 +118,7 @@ class Prometheus:
         as_of_ns: int | None = None,
     ) -> None:
         self._url = place(url)
-        self._step_ns = round(step_s * SECOND_NS)
+        self.step_ns = round(step_s * SECOND_NS)
         self._where = dict(where)
         self._as_of_ns = as_of_ns
         self._buses: tuple[int, Buses] = (-BUSES_NS_MAX, NO_BUSES)
@@ -140,18 +153,33 @@ class Prometheus:
 
     def frame(self, metric: str, window_ns: tuple[int, int]) -> Frame | None:
         """One metric from its raw samples, each in the cell of the grid that is nearest to it."""
-        known = describe(metric)
-        samples = self._samples(metric, window_ns)
-        if samples is None:
+        raw = self.raw(metric, window_ns)
+        if raw is None:
             return None
-        buses = self._learned_buses(window_ns) if known.scope == "pci" else NO_BUSES
         return on_grid(
-            known,
-            samples,
+            describe(metric),
+            Samples(
+                labels=tuple(map(self.labels, raw.keys)),
+                series=raw.series,
+                times_ns=raw.times_ns,
+                values=raw.values,
+            ),
             window_ns=window_ns,
-            step_ns=self._step_ns,
-            name=lambda labels: subject_of(known, labels, buses),
+            step_ns=self.step_ns,
+            name=self.namer(metric, window_ns),
         )
+
+    def labels(self, key: bytes) -> Labels:
+        """Of a series, from what the server wrote; without the name, which is the metric's."""
+        labels = self._decoded(key, Labels)
+        labels.pop("__name__", None)
+        return labels
+
+    def namer(self, metric: str, window_ns: tuple[int, int]) -> Callable[[Labels], str | None]:
+        """Whom a series of this metric is about, by its labels, as far as was known in the window."""
+        known = describe(metric)
+        buses = self._learned_buses(window_ns) if known.scope == "pci" else NO_BUSES
+        return lambda labels: subject_of(known, labels, buses)
 
     # -- asking ---------------------------------------------------------------------------------------
 
@@ -160,7 +188,8 @@ class Prometheus:
         name = '__name__!=""' if metric is None else f"__name__={_quoted(metric)}"
         return "{" + ",".join([name, *(f"{key}={_quoted(text)}" for key, text in self._where.items())]) + "}"
 
-    def _samples(self, metric: str, window_ns: tuple[int, int]) -> Samples | None:
+    def raw(self, metric: str, window_ns: tuple[int, int]) -> Raw | None:
+        """The samples of a window; None where there are none. Asked for in parts where it is too much."""
         parts, begin_ns, length_ns = [], window_ns[0], WINDOW_NS_MAX
         while begin_ns < window_ns[1]:
             end_ns = min(begin_ns + length_ns, window_ns[1])
@@ -292,16 +321,12 @@ def _is_too_much(complaint: str) -> bool:
     return any(words in complaint for words in TOO_MUCH)
 
 
-def _joined(parts: list[_Series], window_ns: tuple[int, int]) -> Samples | None:
+def _joined(parts: list[_Series], window_ns: tuple[int, int]) -> Raw | None:
     """All parts as one; a series that several windows had is one again, and in the order of time."""
     numbers: dict[bytes, int] = {}
-    labels: list[Labels] = []
     texts, index, counts = [], [], []
     for part in parts:
-        own = {key: text for key, text in part.metric.items() if key != "__name__"}
-        number = numbers.setdefault(msgspec.json.encode(own, order="sorted"), len(labels))
-        if number == len(labels):
-            labels.append(own)
+        number = numbers.setdefault(bytes(part.metric), len(numbers))
         if not (text := bytes(part.values).translate(None, _PUNCTUATION)):
             continue
         texts.append(text)
@@ -313,11 +338,11 @@ def _joined(parts: list[_Series], window_ns: tuple[int, int]) -> Samples | None:
     order = np.flatnonzero((times_ns >= window_ns[0]) & (times_ns < window_ns[1]))
     if not len(order):
         return None
-    if len(parts) > len(labels):
+    if len(parts) > len(numbers):
         order = order[np.lexsort((times_ns[order], series[order]))]
-    present = np.bincount(series[order], minlength=len(labels)) > 0
-    return Samples(
-        labels=tuple(own for own, is_there in zip(labels, present, strict=True) if is_there),
+    present = np.bincount(series[order], minlength=len(numbers)) > 0
+    return Raw(
+        keys=tuple(key for key, is_there in zip(numbers, present, strict=True) if is_there),
         series=(np.cumsum(present) - 1)[series[order]],
         times_ns=times_ns[order],
         values=pairs[order, 1],
