@@ -90,9 +90,9 @@ def fill(url: str, metrics: tuple[str, ...], times_s: range) -> int:
     count = 0
     for metric in metrics:
         known = describe(metric)
-        courses = 50.0 + rng.normal(0, 1.0, (KINDS, len(times_s)))
-        if known.kind == "counter":
-            courses = 1e9 + np.cumsum(np.abs(courses), axis=1) + times_s.start
+        courses = 50.0 + rng.normal(0, 0.5, (KINDS, len(times_s)))
+        if known.kind == "counter" or not known.unit:
+            courses = np.full((KINDS, len(times_s)), 4.0)  # a healthy cluster: nothing is counted
         values = [json.dumps(np.round(course, 3).tolist()) for course in courses]
         stamps = [json.dumps([at_s * 1000 + int(moment) for at_s in times_s]) for moment in moments_ms]
         lines = [

@@ -13,12 +13,12 @@ from holdfast.detect.detecting import METRICS
 from holdfast.detect.devices import WIDTH, WIDTH_MAX
 from holdfast.detect.mounts import REQUESTS, RESPONSE, SIGN_OF
 from holdfast.detect.rules import RULES, SIGNS
-from holdfast.detect.symptoms import READ as RUN_METRICS
 from holdfast.diagnose.mechanisms import MECHANISMS
 from holdfast.signals.catalogue import describe
 from holdfast.signals.exporters import AMD, EXPORTERS, Exporter, exporter_of, switching_on
 from holdfast.signals.named import HOSTED, NamedSource, Namer
 from holdfast.signals.source import Source
+from holdfast.signals.stepped import STEP
 from holdfast.signals.translated import TRANSLATIONS, TranslatedSource
 from holdfast.topology.check import doubts
 from holdfast.topology.file import Described
@@ -95,7 +95,7 @@ def senses() -> tuple[Sense, ...]:
         *(Sense(rule.sign, (rule.metric,)) for rule in RULES),
         *(Sense(sign, (REQUESTS, RESPONSE)) for sign in SIGN_OF.values()),
         Sense("narrow-bus", (WIDTH, WIDTH_MAX)),
-        Sense("slow-step", RUN_METRICS[:1]),
+        Sense("slow-step", (STEP,)),
         *(
             Sense(f"late-{part}", (f"holdfast_member_{part}_seconds",))
             for part in ("compute", "exchange", "data")
