@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from waiting import answers, free_port, until
 
 from holdfast.cli.assessing import References, Setting, look
 from holdfast.detect.detecting import METRICS
@@ -23,7 +24,6 @@ from holdfast.topology.file import read
 NODES, GPUS = 2_048, 8
 STEP_S, WINDOW_S = 10, 1_800
 LOOKS = 5
-READY_WAIT_S = 60
 PHASES = 64
 KINDS = 32
 """So many different courses of a value; what the values are does not matter here."""
@@ -44,7 +44,7 @@ def victoria(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
             servers._apt_install("victoria-metrics")
     except servers._Unavailable as reason:
         pytest.skip(f"no VictoriaMetrics: {reason}")
-    port = servers._free_port()
+    port = free_port()
     command = [
         "victoria-metrics",
         f"-storageDataPath={tmp_path / 'data'}",
@@ -55,13 +55,7 @@ def victoria(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         "-search.disableCache",
     ]
     with servers._daemon(command, tmp_path):
-        deadline = time.monotonic() + READY_WAIT_S
-        while time.monotonic() < deadline:
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
-                    break
-            except OSError:
-                time.sleep(0.05)
+        until(lambda: answers(f"http://127.0.0.1:{port}/health"))
         yield f"http://127.0.0.1:{port}"
 
 

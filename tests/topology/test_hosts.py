@@ -65,6 +65,9 @@ def test_a_machine_is_known_once_under_the_name_that_came_first() -> None:
     hosts = Hosts((), [("gpu-17", "10.0.0.17"), ("gpu-17.example", "10.0.0.17")])
     for names in (("gpu-17", "10.0.0.17"), ("gpu-17.example", "10.0.0.17"), ("gpu-18.example",), ()):
         hosts.grow(names)
+    for name in ("one.example", "two.example"):
+        hosts.grow((name, "127.0.0.1"))
+    assert (hosts.node("one"), hosts.node("two")) == ("one.example", "two.example")
     spelled = ("gpu-17.example", "10.0.0.17", "gpu-18")
     assert [hosts.node(name) for name in spelled] == ["gpu-17", "gpu-17", "gpu-18.example"]
 

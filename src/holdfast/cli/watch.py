@@ -217,8 +217,8 @@ class _Looking:
         if new := [run for run in runs if run not in self._stepless]:
             many = f"{len(new):,} runs are" if len(new) > 1 else f"The run {new[0]} is"
             _say(
-                f"{many} known by labels only. Their machines are watched; to see whether they are slower, "
-                "name the metric of their steps with --step-metric, or their log with --step-log."
+                f"{many} known by labels only: the machines are watched, but the steps are not seen. "
+                "Name their metric with --step-metric, or a log with --step-log."
             )
         self._stepless.update(new)
 

@@ -43,7 +43,7 @@ EXPORTERS: tuple[Exporter, ...] = (
     AMD,
     Exporter(
         name="holdfast run",
-        prefixes=("holdfast_",),
+        prefixes=("holdfast_run_", "holdfast_member_"),
         start="Start the run with `holdfast run --metrics-port PORT` and scrape that port; for any other run "
         "name the metric of its steps with --step-metric, or its log with --step-log.",
     ),
@@ -81,7 +81,7 @@ EXPORTERS: tuple[Exporter, ...] = (
     ),
     Exporter(
         name="the serving engines",
-        prefixes=("vllm:", "sglang:", "dynamo_", "agent_"),
+        prefixes=("vllm:", "sglang:", "dynamo_", "agent_", "holdfast_pool_"),
         start="Scrape the engines' own metrics.",
     ),
 )

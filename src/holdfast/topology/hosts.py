@@ -28,17 +28,18 @@ class Hosts:
         self._short: dict[str, list[str]] = {}
         self._others: dict[str, set[str]] = {}
         for one, other in aliases:
-            if _is_everybodys(one) or _is_everybodys(other):
-                continue
             self._others.setdefault(_folded(one), set()).add(other)
             self._others.setdefault(_folded(other), set()).add(one)
         for node in nodes:
             self._add(node)
 
     def grow(self, names: Iterable[str]) -> None:
-        """Know one node more, called by the first of these names, unless one of them is known."""
+        """Know one node more, called by the first of these names, unless one of them is known.
+
+        That it is `localhost` to somebody does not make it another one that is.
+        """
         called = tuple(names)
-        if called and not any(map(self.node, called)):
+        if called and not any(self.node(name) for name in called if not _is_everybodys(name)):
             self._add(called[0])
 
     def node(self, spelling: str) -> str | None:
