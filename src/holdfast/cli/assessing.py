@@ -24,6 +24,7 @@ from holdfast.record.events import (
     Unknown,
 )
 from holdfast.record.store import Selection, Store
+from holdfast.signals.clocks import skewed
 from holdfast.signals.coverage import Coverage, coverage
 from holdfast.signals.named import NamedSource, Namer
 from holdfast.signals.source import Source
@@ -139,7 +140,9 @@ def look(
         xids=load_xids(),
         healthy={run: said.healthy[run] for run in runs if run in said.healthy},
     )
-    return _doubted(found, {run: coverage(topology, run, source.hosts) for run in runs})
+    covered = {run: coverage(topology, run, source.hosts) for run in runs}
+    found = msgspec.structs.replace(found, flaws=(*skewed(source, at_ns), *found.flaws))
+    return _doubted(found, covered)
 
 
 def _doubted(found: Assessment, covered: Mapping[str, Coverage]) -> Assessment:

@@ -17,7 +17,17 @@ from holdfast.signals.frame import Floats, Frame
 from holdfast.signals.rates import NS_PER_S, per_second
 
 FlawKind = Literal[
-    "reset", "stale", "gaps", "unit", "saturated", "stuck", "implausible", "words", "out-of-range", "names"
+    "reset",
+    "stale",
+    "gaps",
+    "unit",
+    "saturated",
+    "stuck",
+    "implausible",
+    "words",
+    "out-of-range",
+    "names",
+    "clock",
 ]
 Flags = NDArray[np.bool_]
 Indices = NDArray[np.intp]
@@ -59,6 +69,7 @@ TRUST: dict[FlawKind, float] = {
     "words": 0.9,
     "out-of-range": 0.9,
     "names": 0.5,
+    "clock": 0.9,
 }
 """What is left of the trust in a series that has a flaw; with several, all count."""
 TRUST_UNIT_UNCLEAR = 0.5
