@@ -20,7 +20,12 @@ from holdfast.cli.prices import load_prices, prices_option
 from holdfast.cli.record import HomeJournal, home, json_option, recorded_name, store_option
 from holdfast.cli.signal_sources import open_signals, runs_in, signals_options
 from holdfast.cli.terminal import printable
-from holdfast.cli.topology_sources import known_topology, remark_on_topology, topology_option
+from holdfast.cli.topology_sources import (
+    known_topology,
+    labelled_runs,
+    remark_on_topology,
+    topology_option,
+)
 from holdfast.cli.watch_metrics import WatchMetrics
 from holdfast.cli.watching import Looked, Outlet, Watch, go_on
 from holdfast.diagnose.alertmanager import Alertmanager
@@ -108,11 +113,14 @@ def command(**flags: Any) -> int:
     with ExitStack() as stack:
         is_only_look = given.once or given.at_ns is not None
         store = stack.enter_context(open_store(given.store_url, home(), must_answer=is_only_look))
-        source = stack.enter_context(open_signals(given.prometheus_url, given.signals_path))
         metrics = WatchMetrics()
         if given.listen is not None:
             stack.enter_context(serving_metrics(given.listen, metrics.registry))
         at_ns = clock.now_ns() if given.at_ns is None else given.at_ns
+        opened = open_signals(
+            given.prometheus_url, given.signals_path, given.at_ns, is_again=not is_only_look
+        )
+        source = stack.enter_context(opened)
         looking = _Looking(given, store, source, clock)
         book = looking.book(at_ns, is_only_look=is_only_look)
         outlets = _outlets(given, stack, clock)
@@ -178,6 +186,7 @@ class _Looking:
         self._known: _Known | None = None
         self._book = Casebook(None)
         self._trouble = ""
+        self._stepless: set[str] = set()
         self.seen: frozenset[str] = frozenset()
 
     def book(self, at_ns: int, *, is_only_look: bool) -> Casebook:
@@ -207,14 +216,26 @@ class _Looking:
         seen = self.seen = runs_in(self._source, setting.window_ns(at_ns))
         known = self._recalled(setting, at_ns)
         # Who has ended has no signals any more, or old ones: nothing is strange or new about that.
-        named = self._given.runs or tuple(sorted({*known.runs, *seen}))
+        labelled = labelled_runs(setting.cluster)
+        named = self._given.runs or tuple(sorted({*known.runs, *seen, *labelled}))
         runs = tuple(run for run in named if run not in known.ended_ns)
-        unseen = tuple(run for run in runs if run not in seen)
+        unseen = tuple(run for run in runs if run not in seen and run not in labelled)
+        self._tell_stepless([run for run in runs if run in labelled and run not in seen])
         found = look(setting, runs, at_ns, since_ns, known.recalled)
         if not self._is_remarked:
             remark_on_topology(self._given.topology_path)
             self._is_remarked = True
         return Looked(runs=runs, unseen=unseen, ends_ns=known.ended_ns, assessment=found)
+
+    def _tell_stepless(self, runs: Sequence[str]) -> None:
+        """Of runs that only labels tell of, once: what can be told of them and what cannot."""
+        if new := [run for run in runs if run not in self._stepless]:
+            many = f"{len(new):,} runs are" if len(new) > 1 else f"The run {new[0]} is"
+            _say(
+                f"{many} known by labels only: the machines are watched, but the steps are not seen. "
+                "Name their metric with --step-metric, or a log with --step-log."
+            )
+        self._stepless.update(new)
 
     def _recalled(self, setting: Setting, at_ns: int) -> "_Known":
         """What the record says, or said when it could last be read: a look does without it for a while, or
@@ -256,7 +277,8 @@ class _Looking:
     def _topology(self) -> Described:
         now_ns = self._clock.now_ns()
         if self._cluster is None or now_ns - self._read_ns > TOPOLOGY_AGE_NS_MAX:
-            self._cluster = known_topology(self._given.topology_path, self._given.prometheus_url)
+            given = self._given
+            self._cluster = known_topology(given.topology_path, given.prometheus_url, given.at_ns)
             self._read_ns = now_ns
         return self._cluster
 
