@@ -143,7 +143,8 @@ class _Kept:
         self._make_room(int(cells.max(initial=self._first)))
         there = cells >= self._first
         self._values[cells[there] - self._first, columns[there]] = raw.values[inside][there]
-        np.maximum.at(self._last, columns, cells)
+        # Of a series the newest comes last, and so is what stays.
+        self._last[columns] = np.maximum(self._last[columns], cells)
         self.end_ns = until_ns
         return True
 
@@ -181,10 +182,11 @@ class _Kept:
 
     def _columns_of(self, raw: Raw, named: Named) -> NDArray[np.int64]:
         """Of each series its column; a new one gets one, at the moment that its samples have."""
-        fresh = [index for index, key in enumerate(raw.keys) if key not in self._columns]
-        if fresh:
+        columns = [self._columns.get(key) for key in raw.keys]
+        if fresh := [index for index, column in enumerate(columns) if column is None]:
             self._add(raw, fresh, named)
-        return np.array([self._columns[key] for key in raw.keys], np.int64)
+            columns = [self._columns[key] for key in raw.keys]
+        return np.array(columns, np.int64)
 
     def _add(self, raw: Raw, fresh: list[int], named: Named) -> None:
         angles = 2 * np.pi * (self._anchor_ns - raw.times_ns) / self._step_ns

@@ -202,7 +202,7 @@ class Prometheus:
                 continue
             begin_ns = end_ns
         try:
-            return _joined([series for part in parts for series in part], window_ns)
+            return _joined(parts, window_ns)
         except ValueError:
             raise self._stranger() from None
 
@@ -321,29 +321,31 @@ def _is_too_much(complaint: str) -> bool:
     return any(words in complaint for words in TOO_MUCH)
 
 
-def _joined(parts: list[_Series], window_ns: tuple[int, int]) -> Raw | None:
+def _joined(parts: list[list[_Series]], window_ns: tuple[int, int]) -> Raw | None:
     """All parts as one; a series that several windows had is one again, and in the order of time."""
     numbers: dict[bytes, int] = {}
     texts, index, counts = [], [], []
     for part in parts:
-        number = numbers.setdefault(bytes(part.metric), len(numbers))
-        if not (text := bytes(part.values).translate(None, _PUNCTUATION)):
-            continue
-        texts.append(text)
-        index.append(number)
-        counts.append((text.count(b",") + 1) // 2)
-    pairs = np.fromstring(b",".join(texts).decode(), sep=",").reshape(-1, 2)
-    series = np.repeat(np.array(index, np.int64), counts)
+        for series in part:
+            if (text := bytes(series.values)) == b"[]":
+                continue
+            texts.append(text)
+            index.append(numbers.setdefault(bytes(series.metric), len(numbers)))
+            counts.append((text.count(b",") + 1) // 2)
+    pairs = np.fromstring(b",".join(texts).translate(None, _PUNCTUATION).decode(), sep=",").reshape(-1, 2)
+    owners = np.repeat(np.array(index, np.int64), counts)
+    if len(pairs) != len(owners):
+        raise ValueError("values that are no pairs of a time and a number")
     times_ns = np.rint(pairs[:, 0] * 1e3).astype(np.int64) * MS_NS
     order = np.flatnonzero((times_ns >= window_ns[0]) & (times_ns < window_ns[1]))
     if not len(order):
         return None
-    if len(parts) > len(numbers):
-        order = order[np.lexsort((times_ns[order], series[order]))]
-    present = np.bincount(series[order], minlength=len(numbers)) > 0
+    if len(index) > len(numbers):
+        order = order[np.lexsort((times_ns[order], owners[order]))]
+    present = np.bincount(owners[order], minlength=len(numbers)) > 0
     return Raw(
-        keys=tuple(key for key, is_there in zip(numbers, present, strict=True) if is_there),
-        series=(np.cumsum(present) - 1)[series[order]],
+        keys=tuple(key for key, is_there in zip(numbers, present.tolist(), strict=True) if is_there),
+        series=(np.cumsum(present) - 1)[owners[order]],
         times_ns=times_ns[order],
         values=pairs[order, 1],
     )
