@@ -266,3 +266,9 @@ def test_passwords_come_from_the_environment(holdfast: Callable[..., Any]) -> No
         assert holdfast(*arguments, **secrets).code == 0
         assert holdfast(*arguments, "--redfish-session", **secrets).code == 0
         os.kill(process.pid, signal.SIGTERM)
+
+
+def test_this_machine_is_read_under_the_exporters_names(holdfast: Callable[..., Any]) -> None:
+    lines = holdfast("collect", "--node", "--host", "n17", "--once").out.splitlines()
+    assert any(line.startswith('node_memory_MemTotal_bytes{instance="n17"} ') for line in lines)
+    assert any(line.startswith("node_disk_io_time_seconds_total{") for line in lines)

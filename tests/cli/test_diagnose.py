@@ -3,6 +3,7 @@
 import shlex
 import subprocess
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,27 @@ def test_the_cause_its_owner_and_its_price_are_found(diagnose: Holdfast, drill: 
     assert {"alternatives", "decides", "action", "runbook", "flaws"} <= set(incident)
     assert (told["run"], told["quality"]["sees_run"]) == (drill.run, True)
     assert {"kind", "subject", "metric", "text"} <= set(told["quality"]["flaws"][0])
+
+
+@pytest.mark.parametrize(
+    ("nodes", "is_matched"), [("n[00000-00063].east.example", True), ("host-[00000-00063]", False)]
+)
+def test_names_match_by_the_rule_or_are_told(
+    holdfast: Holdfast, drill: Drill, tmp_path: Path, nodes: str, is_matched: bool
+) -> None:
+    renamed = tmp_path / "renamed.yaml"
+    text = drill.topology.read_text(encoding="utf-8").replace("n[00000-00063]", nodes)
+    renamed.write_text(text, encoding="utf-8")
+    at = datetime.fromtimestamp(drill.truth.began_ns / 1e9 + 600, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    asked = ("diagnose", drill.run, "--prometheus", drill.prometheus, "--topology", str(renamed), "--at", at)
+    told = holdfast(*asked, "--json").json
+    incident = told["incidents"][0]
+    misnamed = [flaw["text"] for flaw in told["quality"]["flaws"] if flaw["kind"] == "names"]
+    assert bool(misnamed) != is_matched
+    assert (incident["quality"] > 0.9) == is_matched
+    assert ("east.example" in str(incident["path"])) == is_matched
+    out = " ".join(holdfast(*asked).out.split())
+    assert ("There is telemetry of n[00000-00063], which no run uses." in out) != is_matched
 
 
 def test_the_answer_is_in_the_order_of_the_question_and_fits_80_columns(

@@ -25,13 +25,13 @@ from holdfast.record.events import (
     StepCommitted,
 )
 from holdfast.record.journal import Damage, read_directory
-from holdfast.record.recorder import CLOSE_WAIT_S, OPEN_WAIT_S, RETRY_INTERVAL_S, Recorder
+from holdfast.record.recorder import CLOSE_WAIT_S, HELD_MAX, OPEN_WAIT_S, RETRY_INTERVAL_S, Recorder
 from holdfast.record.spool import SHARED_MEMORY
 
 PATIENCE_S = 60.0
+"""How long a test waits for what should happen at once."""
 SLACK_S = 10.0
 """What a thousand calls that do not wait may take on a busy machine: less than any wait of theirs would."""
-"""How long a test waits for what should happen at once."""
 
 
 @pytest.fixture
@@ -339,9 +339,8 @@ def test_a_signal_handler_that_records_while_a_spool_is_opened_does_not_wait_for
     journal: Path, spools: Path
 ) -> None:
     outcomes = _outcomes_of_signals_while_opening(journal, spools, "records")
-    assert set(outcomes) == {10, 11}  # what it records before there is a thread is dropped
-    kept = {step for step, outcome in enumerate(outcomes, start=1) if outcome == 10}
-    assert _steps(journal, spools) == {0, *kept}
+    assert set(outcomes) == {10}
+    assert _steps(journal, spools) == set(range(len(outcomes) + 1))
 
 
 def test_after_closing_events_are_counted_as_dropped(journal: Path, spools: Path) -> None:
@@ -461,24 +460,49 @@ def test_a_thread_that_hangs_does_not_stop_the_loop(tmp_path: Path, spools: Path
 def test_opening_on_storage_that_hangs_does_not_stop_the_loop(
     journal: Path, tmp_path: Path, hang: _Hang
 ) -> None:
-    """Without room in shared memory the spool is made on storage, and until it is there nothing is kept."""
+    """Without room in shared memory the spool is made on storage. Until it is there events are held in
+    memory, in their order, and more than that are dropped and counted.
+    """
     begin_s = time.monotonic()
-    recorder = Recorder(journal, spool_directory=tmp_path / "missing")
-    for step in range(1_000):
+    recorder = Recorder(journal, spool_directory=tmp_path / "missing", spool_bytes=16_384)
+    for step in range(HELD_MAX + 10):
         recorder.record(StepCommitted, step=step)
     assert time.monotonic() - begin_s < OPEN_WAIT_S + SLACK_S
-    assert recorder.dropped == 1_000
-
-    def is_kept() -> bool:
-        before = recorder.dropped
-        recorder.record(StepCommitted, step=1_000)
-        return recorder.dropped == before
-
+    assert recorder.dropped == 10
     hang.go_on.set()
-    until(is_kept)
     recorder.close()
-    assert 1_000 in _steps(journal)
-    assert _notices(journal)[0].detail.startswith("events dropped: 1")
+    found = [event.step for event in _events(journal) if isinstance(event, StepCommitted)]
+    assert found == list(range(HELD_MAX))
+    assert _notices(journal)[0].detail.startswith("events dropped: 10,")
+
+
+def test_a_held_event_that_is_larger_than_the_spool_holds_up_nothing(
+    journal: Path, tmp_path: Path, hang: _Hang
+) -> None:
+    recorder = Recorder(journal, spool_directory=tmp_path / "missing", spool_bytes=16_384)
+    recorder.record(StepCommitted, step=1)
+    recorder.record(FaultObserved, subject="n1", fault="large", detail="x" * 20_000)
+    recorder.record(StepCommitted, step=2)
+    hang.go_on.set()
+    recorder.close()
+    assert recorder.dropped == 1
+    assert _steps(journal) == {1, 2}
+
+
+def test_events_held_for_a_spool_that_cannot_be_made_are_dropped_and_counted(
+    tmp_path: Path, hang: _Hang
+) -> None:
+    obstacle = tmp_path / "storage"
+    obstacle.write_bytes(b"")
+    recorder = Recorder(obstacle / "journal", spool_directory=tmp_path / "missing")
+    for step in range(10):
+        recorder.record(StepCommitted, step=step)
+    assert recorder.dropped == 0
+    hang.go_on.set()
+    until(lambda: recorder.dropped == 10)
+    recorder.record(StepCommitted, step=10)
+    assert recorder.dropped == 11
+    recorder.close()
 
 
 def _file_begun(journal: Path, spools: Path) -> Recorder:

@@ -36,6 +36,7 @@ from holdfast.run.wire import (
     Challenge,
     EndNode,
     MalformedFrame,
+    MemberBeat,
     Proof,
     Refused,
     Role,
@@ -451,6 +452,37 @@ def test_the_coordinator_s_own_proof_sent_back_is_refused(held: Held) -> None:
         own = client_of(held.port, token="no-token").answer(second.heard(Challenge))
         second.say(msgspec.structs.replace(own, proof=accepted.proof))
         second.heard(Refused)
+
+
+@pytest.mark.parametrize(
+    ("role", "name", "message"),
+    [
+        ("agent", "n7", Strike(fault="kill")),
+        ("agent", "n7", MemberBeat(member="n0.0", step=1, stage="lanes")),
+        ("operator", "", AgentJoined(node="n8", slots=1, address="a", port=1)),
+        ("operator", "", Answer(ok=True, sentence="")),
+        ("agent", "n7", StartWorker(member="n0.0", slot=0, environment={})),
+    ],
+    ids=["an agent strikes", "an agent beats", "an operator joins", "an answer", "an agent starts"],
+)
+def test_who_has_the_token_speaks_for_its_role_only(
+    held: Held, role: Role, name: str, message: AnyMessage
+) -> None:
+    with connected(held.port) as wire:
+        wire.say(client_of(held.port, role, name).answer(wire.heard(Challenge)))
+        wire.heard(Accepted)
+        wire.say(message)
+        assert wire.next() is None
+    assert held.visit() == "r"
+    assert held.errors == ""
+
+
+def test_a_worker_that_the_run_does_not_know_is_not_let_in(held: Held) -> None:
+    with connected(held.port) as wire:
+        wire.say(client_of(held.port, "worker", "n0.0").answer(wire.heard(Challenge)))
+        refused = wire.heard(Refused)
+        assert isinstance(refused, Refused)
+        assert refused.sentence == "The run has no member 'n0.0', or has given it up."
 
 
 @pytest.mark.parametrize(
