@@ -4,6 +4,7 @@ import contextlib
 import os
 import queue
 import resource
+import signal
 import socket
 import threading
 import time
@@ -13,8 +14,9 @@ import pytest
 
 from holdfast.record.errors import HoldfastError
 from holdfast.run.frames import FrameBuffer
-from holdfast.run.handshake import Host, endpoint_of
+from holdfast.run.handshake import HANDSHAKE_WAIT_S, Host, endpoint_of
 from holdfast.run.link import BEAT_INTERVAL_S, LAST_WORDS_S, QUEUE_MAX, Link
+from holdfast.run.tls import Channel, Identity, make_identity
 from holdfast.run.wire import (
     Accepted,
     Admitted,
@@ -35,6 +37,7 @@ from holdfast.run.wire import (
 
 TOKEN = "a-token-for-tests"
 WAIT_S = 30.0
+INTERRUPTS = 150
 FD_SETSIZE = 1024
 """select() knows no descriptor beyond it."""
 
@@ -42,11 +45,19 @@ FD_SETSIZE = 1024
 class Hub:
     """The other end: accepts one connection, shakes hands as told, and keeps what it hears."""
 
-    def __init__(self, *, refusal: Refused | None = None, early: tuple[AnyMessage, ...] = ()) -> None:
+    def __init__(
+        self,
+        *,
+        refusal: Refused | None = None,
+        early: tuple[AnyMessage, ...] = (),
+        identity: Identity | None = None,
+    ) -> None:
         self.heard: queue.Queue[AnyMessage] = queue.Queue()
         self.connected = threading.Event()
         self._refusal = refusal
         self._early = early
+        self._identity = identity
+        self._channel = Channel()
         self._server = socket.create_server(("127.0.0.1", 0))
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
@@ -68,7 +79,7 @@ class Hub:
 
     def send(self, message: AnyMessage) -> None:
         assert self.connected.wait(WAIT_S)
-        self._connection.sendall(frame(message))
+        self._connection.sendall(self._channel.seal(frame(message)))
 
     def hang_up(self) -> None:
         assert self.connected.wait(WAIT_S)
@@ -93,11 +104,16 @@ class Hub:
         except OSError:
             return  # nobody came
         frames = FrameBuffer()
-        host = Host(TOKEN, endpoint=endpoint_of(self._connection.getsockname()))
+        certificate = b"" if self._identity is None else self._identity.fingerprint
+        host = Host(TOKEN, endpoint=endpoint_of(self._connection.getsockname()), certificate=certificate)
         with self._connection:
             self._connection.sendall(frame(host.challenge))
+            if self._identity is not None:
+                self._channel.host(self._identity)
             while data := self._receive():
-                for message in frames.feed(data):
+                said = self._channel.open(data)
+                self._connection.sendall(self._channel.pending())
+                for message in frames.feed(said):
                     self._hear(message, host)
 
     def _receive(self) -> bytes:
@@ -111,12 +127,14 @@ class Hub:
             self.heard.put(message)
             return
         assert host.refusal(message) is None
+        self._channel.is_proven = True
         if self._refusal is not None:
-            self._connection.sendall(frame(host.sealed(self._refusal)))
+            self._connection.sendall(self._channel.seal(frame(host.sealed(self._refusal))))
             self._connection.shutdown(socket.SHUT_WR)
             return
         # In one piece, so that the handshake reads the beginning of what follows it.
-        self._connection.sendall(b"".join(map(frame, (host.sealed(Accepted(run="r")), *self._early))))
+        said = b"".join(map(frame, (host.sealed(Accepted(run="r")), *self._early)))
+        self._connection.sendall(self._channel.seal(said))
         self.connected.set()
 
 
@@ -169,13 +187,44 @@ def test_messages_go_both_ways_in_order(hub: MakeHub) -> None:
     assert listener.next() is None
 
 
-def test_what_comes_with_the_handshake_is_not_missed(hub: MakeHub) -> None:
-    made, listener = hub(early=(Admitted(slot=1, slots=2), Released(outcome="stopped"))), Listener()
+@pytest.mark.parametrize("tls", [False, True])
+def test_what_comes_with_the_handshake_is_not_missed(hub: MakeHub, tls: bool) -> None:
+    early = (Admitted(slot=1, slots=2), Released(outcome="stopped"))
+    made, listener = hub(early=early, identity=make_identity() if tls else None), Listener()
     link = Link.connect(made.environment)
     time.sleep(0.05)  # longer than it takes to arrive
     link.on_message = listener
     assert listener.next() == Admitted(slot=1, slots=2)
     assert listener.next() == Released(outcome="stopped")
+    link.close()
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_signal_handler_that_raises_in_the_middle_of_sending_spoils_nothing(
+    hub: MakeHub, tls: bool
+) -> None:
+    """As SIGTERM's does: what is said after it still arrives, and both threads go on."""
+    made = hub(identity=make_identity() if tls else None)
+    link = Link.connect(made.environment)
+    link.on_message = Listener()
+
+    def interrupt(_signal: int, _frame: object) -> None:
+        raise InterruptedError
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for number in range(INTERRUPTS):
+            signal.setitimer(signal.ITIMER_REAL, 0.0005 + number * 1e-6)
+            with contextlib.suppress(InterruptedError):
+                while True:
+                    link.send(Committed(member="n0.0", generation=1, step=number, loss=None))
+            assert link.flush(WAIT_S)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    link.send(Struck(member="n0.0", fault=1))
+    while not isinstance(made.next(), Struck):
+        pass
     link.close()
 
 
@@ -267,8 +316,8 @@ def test_what_finds_no_room_on_a_full_socket_is_sent_later_whole_and_in_order() 
             while True:
                 taken = near.send(large[sent % len(large) :], socket.MSG_DONTWAIT)
                 sent += taken
-        with link._changed:
-            link._queue.appendleft(large[sent % len(large) :])
+        with link._lock:
+            link._rest = memoryview(large[sent % len(large) :])
         link.send(Committed(member="n0.0", generation=1, step=7, loss=None))
         began_s = time.monotonic()
         link.send_now(Working(member="n0.0", work="evaluation"))
@@ -297,7 +346,7 @@ def test_a_message_larger_than_the_room_goes_on_behind_what_was_sent_of_it() -> 
             link.send(Published(generation=1, key="large", value=value))
             link.send(Struck(member="n0.0", fault=1))
             link._send_until(time.monotonic() + 0.1)
-            assert 0 < len(link._queue[0]) < len(value)  # a part of it is on its way
+            assert 0 < len(link._rest) < len(value)  # a part of it is on its way
         heard: list[AnyMessage] = []
         frames = FrameBuffer()
         far.settimeout(WAIT_S)
@@ -373,4 +422,29 @@ def test_somebody_else_at_the_address_is_told_from_a_coordinator() -> None:
             Link.connect(
                 {"HOLDFAST_COORDINATOR": f"{host}:{port}", "HOLDFAST_TOKEN": TOKEN, "HOLDFAST_MEMBER": "n0.0"}
             )
+        thread.join(WAIT_S)
+
+
+@pytest.mark.soak
+def test_somebody_who_says_a_byte_now_and_then_is_given_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host, port = server.getsockname()
+        done = threading.Event()
+
+        def drip() -> None:
+            connection, _ = server.accept()
+            with connection, contextlib.suppress(OSError):
+                connection.sendall((1000).to_bytes(4, "big"))
+                while not done.wait(0.5):
+                    connection.sendall(b"x")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        began_s = time.monotonic()
+        with pytest.raises(HoldfastError, match="is no coordinator of Holdfast"):
+            Link.connect(
+                {"HOLDFAST_COORDINATOR": f"{host}:{port}", "HOLDFAST_TOKEN": TOKEN, "HOLDFAST_MEMBER": "n0.0"}
+            )
+        assert time.monotonic() - began_s < 2 * HANDSHAKE_WAIT_S
+        done.set()
         thread.join(WAIT_S)

@@ -62,6 +62,8 @@ def test_a_changed_byte_ends_it(identity: Identity) -> None:
     passed[-5] ^= 1
     with pytest.raises(MalformedFrame, match=r"^no TLS: "):
         host.open(bytes(passed))
+    host.pending()  # an alert
+    assert host.seal(b"what nobody can be told") == b""
 
 
 def test_who_has_proved_nothing_may_send_little(identity: Identity) -> None:
@@ -70,7 +72,7 @@ def test_who_has_proved_nothing_may_send_little(identity: Identity) -> None:
     with pytest.raises(MalformedFrame, match="before the proof"):
         host.open(passed)
     host.is_proven = True
-    host.open(b"")
+    assert host.open(passed) == bytes(2 * UNPROVEN_BYTES_MAX)
 
 
 def test_a_machine_without_openssl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

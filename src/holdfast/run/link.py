@@ -65,8 +65,14 @@ class Link:
         self._channel = channel or Channel()
         self._listener: Listener | None = None
         self._queue: deque[bytes] = deque()
-        """As it goes over the connection: with TLS it is sealed already, and its order is its own."""
-        self._changed = threading.Condition()
+        """Frames, in plain: a signal handler may raise in whoever has one sent, and TLS misses what is sealed
+        and not sent."""
+        self._rest = memoryview(b"")
+        """What goes over the connection next, sealed. Belongs to whoever has `_sending`."""
+        # Held by itself, not by way of the condition: that is Python, where a signal handler can raise when
+        # the lock is taken and nobody is there yet to give it back.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._sending = threading.Lock()
         self._is_open = True
         self._step = 0
@@ -115,11 +121,11 @@ class Link:
 
     def send(self, message: FromWorker) -> None:
         """Have it sent; returns at once. After the connection has ended it goes nowhere."""
-        with self._changed:
+        with self._lock:
             if len(self._queue) >= QUEUE_MAX:
                 self._end()
             if self._is_open:
-                self._queue.append(self._channel.seal(frame(message)))
+                self._queue.append(frame(message))
             self._changed.notify_all()
 
     def send_now(self, message: FromWorker) -> None:
@@ -139,9 +145,9 @@ class Link:
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until all is handed to the kernel; False: it was not, in that time."""
-        with self._changed:
-            sent = self._changed.wait_for(lambda: not self._queue or not self._is_open, timeout_s)
-            if not sent or self._queue:
+        with self._lock:
+            sent = self._changed.wait_for(lambda: not (self._is_waiting and self._is_open), timeout_s)
+            if not sent or self._is_waiting:
                 return False
         if self._sending.acquire(timeout=timeout_s):  # what was taken from the queue is on its way
             self._sending.release()
@@ -161,13 +167,13 @@ class Link:
         """The sending thread: what is queued at once, and the heartbeat when it is due."""
         due_s = time.monotonic()
         while self._is_open:
-            with self._changed:
-                if not self._queue:
+            with self._lock:
+                if not self._is_waiting:
                     self._changed.wait(max(0.0, due_s - time.monotonic()))
             if time.monotonic() >= due_s:
                 due_s = time.monotonic() + BEAT_INTERVAL_S
-                with self._changed:
-                    self._queue.append(self._channel.seal(frame(self._beat(due_s))))
+                with self._lock:
+                    self._queue.append(frame(self._beat(due_s)))
             try:
                 self._send_queued()
             except OSError:
@@ -180,11 +186,16 @@ class Link:
             spent = self.on_report()
         return MemberBeat(member=self.member, step=self._step, stage=self._stage, spent=spent)
 
+    @property
+    def _is_waiting(self) -> bool:
+        """Whether there is anything to be sent that nobody is sending."""
+        return bool(self._queue or self._rest)
+
     def _send_queued(self) -> None:
         with self._sending:
-            with self._changed:
-                data = b"".join(self._queue)
-                self._queue.clear()
+            with self._lock:
+                self._seal()
+                data, self._rest = self._rest, memoryview(b"")
                 self._changed.notify_all()
             if data:
                 self._socket.sendall(data)
@@ -196,17 +207,20 @@ class Link:
         # Not select(), which fails where a script has a thousand files open.
         room = select.poll()
         room.register(self._socket, select.POLLOUT)
-        with self._changed:
-            rest = memoryview(b"".join(self._queue))
-            self._queue.clear()
+        with self._lock:
+            self._seal()
         try:
-            while rest and room.poll(max(0.0, until_s - time.monotonic()) * 1000):
-                rest = rest[self._socket.send(rest, socket.MSG_DONTWAIT) :]
+            while self._rest and room.poll(max(0.0, until_s - time.monotonic()) * 1000):
+                self._rest = self._rest[self._socket.send(self._rest, socket.MSG_DONTWAIT) :]
         finally:
-            with self._changed:
-                if rest:
-                    self._queue.appendleft(bytes(rest))
+            with self._lock:
                 self._changed.notify_all()
+
+    def _seal(self) -> None:
+        """Put what is queued behind what is to be sent next. `_sending` and `_lock` are held."""
+        frames = b"".join(self._queue)
+        self._queue.clear()
+        self._rest = memoryview(bytes(self._rest) + self._channel.seal(frames))
 
     def _read_all(self) -> None:
         """The reading thread. Whatever ends it, the listener hears of it, once."""
@@ -221,13 +235,13 @@ class Link:
                 data = self._socket.recv(READ_BYTES)
                 if not data:
                     break
-                with self._changed:  # it seals, too
+                with self._lock:  # who sends seals, too
                     data = self._channel.open(data)
         self._end()
         self._listener(None)
 
     def _end(self) -> None:
-        with self._changed:
+        with self._lock:
             self._is_open = False
             self._changed.notify_all()
         with contextlib.suppress(OSError):
@@ -269,7 +283,12 @@ def _shake_hands(endpoint: str, token: str, member: str) -> tuple[socket.socket,
 def _proven(connection: socket.socket, token: str, member: str) -> Entry:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     entry = Entry(Client(token, role="worker", name=member, endpoint=endpoint_of(connection.getpeername())))
+    due_s = time.monotonic() + HANDSHAKE_WAIT_S
     while entry.run is None:
+        left_s = due_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError  # it says something now and then
+        connection.settimeout(left_s)
         connection.sendall(entry.take(connection.recv(READ_BYTES) or _ended()))
     connection.settimeout(None)
     return entry

@@ -11,6 +11,7 @@ import hashlib
 import os
 import ssl
 import subprocess
+from contextlib import suppress
 
 from holdfast.record.errors import HoldfastError
 from holdfast.run.wire import MalformedFrame
@@ -128,12 +129,13 @@ class Channel:
         return bytes(said)
 
     def seal(self, data: bytes) -> bytes:
-        """What to send so that the other end is told this."""
+        """What to send so that the other end is told this. Nothing, once TLS has failed: `open` tells."""
         if self._tls is None:
             return data
         rest = memoryview(data)
-        while rest:
-            rest = rest[self._tls.write(rest) :]
+        with suppress(ssl.SSLError):
+            while rest:
+                rest = rest[self._tls.write(rest) :]
         return self.pending()
 
     def pending(self) -> bytes:
