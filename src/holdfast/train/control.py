@@ -109,7 +109,8 @@ class Coordinated:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.member = environment["HOLDFAST_MEMBER"]
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # held by itself, as in link.py
+        self._changed = threading.Condition(self._lock)
         self._admitted: wire.Admitted | None = None
         self._begun_s = time.monotonic()
         self._works = 0
@@ -127,7 +128,7 @@ class Coordinated:
     def _heard(self, message: wire.AnyMessage | None) -> None:
         """In the link's thread."""
         interrupt = None
-        with self._changed:
+        with self._lock:
             if isinstance(message, wire.Admitted):
                 self._admitted = message
             elif isinstance(message, wire.Generation):
@@ -163,14 +164,14 @@ class Coordinated:
         return self._interrupt
 
     def _wait(self, until: Callable[[], bool]) -> None:
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: self._dismissal is not None or until())
             if self._dismissal is not None:
                 raise self._dismissal
 
     def admitted_soon(self) -> bool:
         """Whether this process has its place within a moment, and is no warm one."""
-        with self._changed:
+        with self._lock:
             return self._changed.wait_for(lambda: self._admitted is not None, ADMISSION_S)
 
     def admitted(self) -> wire.Admitted:
@@ -206,24 +207,24 @@ class Coordinated:
         return self._has_newer(number) if forming else self._abandon_below > number
 
     def on_superseded(self, call: Callable[[], None] | None) -> None:
-        with self._changed:
+        with self._lock:
             self._interrupt = call
 
     def publish(self, generation: int, key: str, value: bytes) -> None:
-        with self._changed:
+        with self._lock:
             self._published[generation, key] = value
         self._link.send(wire.Published(generation=generation, key=key, value=value))
 
     def lookup(self, generation: int, key: str, *, forming: bool = True) -> bytes:
         place = generation, key
         self._wait(lambda: place in self._published or self.superseded(generation, forming=forming))
-        with self._changed:
+        with self._lock:
             if place in self._published:
                 return self._published[place]
         raise Superseded
 
     def forget(self, generation: int, keys: Sequence[str]) -> None:
-        with self._changed:
+        with self._lock:
             for key in keys:
                 self._published.pop((generation, key), None)
 
