@@ -505,6 +505,17 @@ def test_events_held_for_a_spool_that_cannot_be_made_are_dropped_and_counted(
     recorder.close()
 
 
+def test_events_held_when_storage_never_answered_are_dropped_and_counted(
+    journal: Path, tmp_path: Path, hang: _Hang
+) -> None:
+    recorder = Recorder(journal, spool_directory=tmp_path / "missing")
+    for step in range(10):
+        recorder.record(StepCommitted, step=step)
+    recorder.close()
+    assert recorder.dropped == 10
+    hang.go_on.set()
+
+
 def _file_begun(journal: Path, spools: Path) -> Recorder:
     """A recorder at work for a while, whose first event is in a file that is not synced yet."""
     recorder = Recorder(journal, spool_directory=spools, spool_bytes=98_304)

@@ -177,6 +177,7 @@ class Recorder:
             self._put = _refuse
         if self._thread is not None:
             self._thread.finish()
+        self._drop_held()
 
     def __enter__(self) -> Self:
         return self
@@ -190,7 +191,7 @@ class Recorder:
         """Start from nothing, in the name of this process. Touches no storage."""
         self._dropped = self._reported = self._dropped_ns = 0
         self._drop_reason = ""
-        # Whoever records appends, and the thread alone takes away: it needs no lock.
+        # Each step of a deque's is whole, so it needs no lock.
         self._held: deque[bytes] = deque()
         # Reentrant, because a signal handler may record while its own thread is in here.
         self._lock = threading.RLock()
@@ -263,19 +264,21 @@ class Recorder:
 
     def _move_held(self, spool: Spool) -> bool:
         """From the thread: into the spool, as far as there is room. Whether any are left."""
-        while self._held:
-            if not spool.put(self._held[0]):
-                if spool.pending_bytes:
-                    return True  # there is more room after the next round
-                self._drop("no room in the spool")
-            self._held.popleft()
+        with contextlib.suppress(IndexError):
+            while True:
+                line = self._held.popleft()
+                if not spool.put(line):
+                    if spool.pending_bytes:
+                        self._held.appendleft(line)
+                        return True  # there is more room after the next round
+                    self._drop("no room in the spool")
         return False
 
     def _drop_held(self) -> None:
         with contextlib.suppress(IndexError):
             while True:
                 self._held.popleft()
-                self._drop("there is no spool")
+                self._drop("no room in the spool" if self._spool is not None else "there is no spool")
 
     def _drop(self, reason: str) -> None:
         """Count an event that was not kept: here, and where the count survives this process."""
@@ -378,7 +381,8 @@ class _Thread:
         if self._thread.is_alive():
             self._thread.join(CLOSE_WAIT_S)
         if self._thread.is_alive():
-            _log.warning("storage does not answer, so the last events stay in the spool")
+            kept = "are lost" if self._drain is None else "stay in the spool"
+            _log.warning("storage does not answer, so the last events %s", kept)
 
     def abandon(self) -> None:
         """In a forked child, where the thread is not: leave the spool and its lock to the parent alone."""
@@ -481,6 +485,7 @@ class _Drain:
         self._report_due_s = 0.0
         while self._round() and self._hands.move_held(self._spool):
             pass  # each round makes room for more of them
+        self._hands.drop_held()  # those that storage made no room for
         self._spool.seal()
         self._round()
         synced = self.attempt(self._journal.sync, "the journal's end cannot be synced")
