@@ -52,6 +52,22 @@ def test_what_had_to_be_let_go_is_counted(tmp_path: Path, capsys: pytest.Capture
     assert capsys.readouterr().err.count("The signals lack 3 readings") == 1
 
 
+def test_what_waits_at_the_end_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = tmp_path / "signals"
+    with storing(place, step_s=10, keep_s=None) as outlet:
+        place.rename(tmp_path / "elsewhere")
+        outlet(round_of(0, 3))
+    assert "The signals lack the last 3 readings" in capsys.readouterr().err
+
+
+def test_a_round_of_more_than_may_wait_is_written_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with storing(tmp_path, step_s=10, keep_s=None) as outlet:
+        outlet(round_of(0, WAITING_MAX + 1))
+    assert capsys.readouterr().err == ""
+
+
 def test_a_merge_that_fails_writes_nothing_twice(tmp_path: Path) -> None:
     """What was appended is on disk, though a damaged file keeps it from being put together with others."""
     for number in range(MERGE_FILES):

@@ -88,9 +88,6 @@ def storing(path: Path, *, step_s: float, keep_s: float | None) -> Iterator[Outl
         def outlet(collected: Collected) -> None:
             nonlocal dropped
             waiting.extend(reading for reading in collected.readings if not is_facility_water(reading))
-            if len(waiting) > WAITING_MAX:
-                dropped += len(waiting) - WAITING_MAX
-                del waiting[:-WAITING_MAX]
             with complaints.caught():
                 store.append(waiting)
                 waiting.clear()
@@ -100,8 +97,15 @@ def storing(path: Path, *, step_s: float, keep_s: float | None) -> Iterator[Outl
                 store.merge()
                 if keep_s is not None:
                     store.forget(collected.at_ns - round(keep_s * 1e9))
+            if len(waiting) > WAITING_MAX:
+                dropped += len(waiting) - WAITING_MAX
+                del waiting[:-WAITING_MAX]
 
-        yield outlet
+        try:
+            yield outlet
+        finally:
+            if lost := dropped + len(waiting):
+                tell(f"The signals lack the last {lost:,} readings: the store took none of them.", "")
 
 
 @contextmanager
