@@ -192,7 +192,8 @@ class Store:
             partial.rename(path)
             _sync(self._root)
         except (OSError, duckdb.Error) as error:
-            partial.unlink(missing_ok=True)
+            for name in (partial, path):  # the second, where only its directory could not be synced
+                name.unlink(missing_ok=True)
             # Without the file's name, which is another each time: a failure that goes on is told once.
             failure = str(error).splitlines()[0].rstrip(".").replace(partial.name, "…")
             raise StoreError(
