@@ -63,6 +63,10 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     store_url: str | None
     as_json: bool
 
+    @property
+    def is_only_look(self) -> bool:
+        return self.once or self.at_ns is not None
+
 
 @click.command("watch")
 @click.argument("runs", nargs=-1, metavar="[RUN]...", callback=recorded_name)
@@ -111,20 +115,19 @@ def command(**flags: Any) -> int:
     given = msgspec.convert(flags, _Flags)
     clock = SystemClock()
     with ExitStack() as stack:
-        is_only_look = given.once or given.at_ns is not None
-        store = stack.enter_context(open_store(given.store_url, home(), must_answer=is_only_look))
+        store = stack.enter_context(open_store(given.store_url, home(), must_answer=given.is_only_look))
         metrics = WatchMetrics()
         if given.listen is not None:
             stack.enter_context(serving_metrics(given.listen, metrics.registry))
         at_ns = clock.now_ns() if given.at_ns is None else given.at_ns
         opened = open_signals(
-            given.prometheus_url, given.signals_path, given.at_ns, is_again=not is_only_look
+            given.prometheus_url, given.signals_path, given.at_ns, is_again=not given.is_only_look
         )
         source = stack.enter_context(opened)
         looking = _Looking(given, store, source, clock)
-        book = looking.book(at_ns, is_only_look=is_only_look)
+        book = looking.book(at_ns)
         outlets = _outlets(given, stack, clock)
-        if is_only_look:
+        if given.is_only_look:
             return _look_once(looking, book, outlets, metrics, at_ns)
         watch = Watch(looking, book, outlets, metrics, _say)
         _watch_on(watch, given.every_s, clock)
@@ -189,7 +192,7 @@ class _Looking:
         self._stepless: set[str] = set()
         self.seen: frozenset[str] = frozenset()
 
-    def book(self, at_ns: int, *, is_only_look: bool) -> Casebook:
+    def book(self, at_ns: int) -> Casebook:
         """Of the runs that are watched. A store that is down is an error where there is one look only; else
         the book gets what it knows once it is back.
         """
@@ -198,10 +201,10 @@ class _Looking:
             self._journal.take_in()
             known = diagnosed.changes_of(self._store, *self._given.runs)
         except StoreError as error:
-            if is_only_look:
+            if self._given.is_only_look:
                 raise
             self._tell(error.sentence)
-        self._book = Casebook(known, now_ns=at_ns, is_only_look=is_only_look)
+        self._book = Casebook(known, now_ns=at_ns, is_only_look=self._given.is_only_look)
         return self._book
 
     def __call__(self, at_ns: int, since_ns: int | None) -> Looked:
@@ -239,7 +242,7 @@ class _Looking:
 
     def _recalled(self, setting: Setting, at_ns: int) -> "_Known":
         """What the record says, or said when it could last be read: a look does without it for a while, or
-        from its beginning on.
+        from its beginning on, unless it is the only one.
         """
         trouble = ""
         try:
@@ -252,6 +255,8 @@ class _Looking:
                 self._book.recall(diagnosed.changes_of(self._store, *self._given.runs), at_ns)
             self._known = self._read(setting, at_ns)
         except StoreError as error:
+            if self._given.is_only_look:
+                raise
             trouble = error.sentence
         self._tell(trouble)
         if self._known is not None:
