@@ -70,7 +70,7 @@ def test_what_is_appended_is_there(
 ) -> None:
     with Store(tmp_path_factory.mktemp("it's")) as store:
         for scrape, values in enumerate(scrapes):
-            values["always"] = float(scrape)
+            values |= {"always": float(scrape), "too": float(scrape)}  # most samples set the grid's step
             store.append(reading(scrape, value, cdu=cdu) for cdu, value in values.items())
         frame = store.frame(METRIC, (0, len(scrapes) * STEP_NS))
         assert store.metrics() == (METRIC,)
