@@ -31,7 +31,6 @@ WAIT_S = 60.0
 ATTEMPTS_MAX = 10
 STOP_S_MAX = 10.0
 """How long a signal may take to end a run of scripts that do as they are told."""
-POLL_INTERVAL_S = 0.02
 TOKEN = "a token for tests"
 
 Kind = TypeVar("Kind", bound=Event)

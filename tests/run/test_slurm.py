@@ -17,7 +17,6 @@ from holdfast.record.events import Event, GenerationOpened, MemberLost, RunEnded
 from holdfast.record.journal import Damage, read_directory
 from holdfast.run.endpoint import find_endpoint
 
-RUN_S_MAX = 120.0
 POLL_INTERVAL_S = 0.02
 LANES = 8
 STEPS = 20

@@ -18,7 +18,6 @@ from holdfast.cli.bench.contestants import (
     torch_version,
 )
 
-WAIT_S_MAX = 30.0
 SLEEP = "import time; time.sleep(600)"
 ORPHAN = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SLEEP!r}, sys.argv[1]])"
 
