@@ -574,7 +574,9 @@ def pool_path(slow: float = 6.0, wait_s: float = 1.2) -> Inject:
         plant.pool_s[:, pair] *= 1 + rise * (slow - 1)
         plant.towards(plant.data_s, slice(None), wait_s)
         source, target = plant.pool_nodes[pair // 2], plant.pool_nodes[2 + pair % 2]
-        right = [("pool-path", f"{plant.node_name(source)}>{plant.node_name(target)}")]
+        ends = [plant.node_name(source), plant.node_name(target)]
+        right = [("pool-path", ">".join(ends)), *(("pool-path", end) for end in ends)]
+        right += [("pool-path", f"{end}/mlx5_{port}") for end in ends for port in range(8)]
         return [_cause("pool-path", right, [], "only the engines' own transfers show it")]
 
     return inject

@@ -22,7 +22,7 @@ HANG_BOUND_S = 30.0
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """One answer, marked. slowdown_error: of right answers, how far the slowdown was off, as a share."""
+    """One answer, marked. slowdown_error: how far its slowdown was off, as a share."""
 
     answer: Answer
     right: tuple[Incident, ...] = ()
@@ -100,10 +100,11 @@ def mark(answer: Answer) -> Mark:
 
 
 def _slowdown_error(answer: Answer, right: Sequence[Incident]) -> float | None:
-    """Against the truth of now and since the onset, whichever is nearer. Two causes at once share one
-    slowdown.
+    """Of the right answer, or else the first; against the truth of now or since the onset, what is nearer.
+
+    Two causes at once share one slowdown, so they are left out.
     """
-    said = [one.slowdown for one in right if one.slowdown is not None]
+    said = [one.slowdown for one in right or answer.incidents[:1] if one.slowdown]
     if not said or len(answer.causes) != 1 or answer.causes[0].hang or answer.truth_now < VISIBLE:
         return None
     low, high = sorted((answer.truth_now, answer.truth_since))
