@@ -102,7 +102,7 @@ def test_what_is_seen_and_what_is_not_is_told_with_the_way_to_it(holdfast: Holdf
     told = holdfast("doctor", "--prometheus", prometheus, "--step", "1s", "--json").json
     seen = {one["exporter"]: one for one in told["seen"]}
     assert seen["dcgm-exporter"]["hosts"] == 1
-    assert seen["dcgm-exporter"]["every_s"] == 1
+    assert seen["dcgm-exporter"]["every_s"] < 10
     assert seen["node_exporter"]["metrics"] > 100
     missing = {one["exporter"]: one for one in told["missing"]}
     gpu = missing["dcgm-exporter"]

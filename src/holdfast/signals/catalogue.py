@@ -330,8 +330,9 @@ _RESOLVER_COUNTS: tuple[_Row, ...] = (
     ("coredns_dns_request_duration_seconds_sum", "s", "CoreDNS: time of all answers."),
     ("coredns_dns_request_duration_seconds_count", "", "CoreDNS: answers."),
 )
-_RESOLVER: tuple[_Row, ...] = (
+_PROBE: tuple[_Row, ...] = (
     ("probe_dns_lookup_time_seconds", "s", "blackbox_exporter: how long a name took to look up."),
+    ("kube_pod_container_info", "", "kube-state-metrics: the image of a container."),
 )
 _PCI: tuple[_Row, ...] = (
     ("current_link_width", "lanes", "PCIe lanes in use."),
@@ -439,6 +440,7 @@ _RUN: tuple[_Row, ...] = (
     ("members", "", "Members that take part."),
     ("nodes", "nodes", "Nodes that are there."),
     ("lanes", "", "Lanes of a step."),
+    ("info", "", "What runs, in its labels: image, nccl, driver, config."),
 )
 _MEMBER: tuple[_Row, ...] = (
     ("compute_seconds", "s", "Last step: computing its lanes."),
@@ -457,6 +459,7 @@ _MEMBER_COUNTS: tuple[_Row, ...] = (
     ("gc_seconds_total", "s", "In the garbage collector, in all."),
     ("steps_total", "steps", "Steps that it has measured."),
     ("resent_segments_total", "", "TCP segments sent to other members again."),
+    ("alloc_retries_total", "", "Times the allocator freed cached memory and tried again."),
 )
 _ENGINE: tuple[_Row, ...] = (
     ("vllm:kv_cache_usage_perc", "share", "How full a cache is (1: full)."),
@@ -525,7 +528,7 @@ _FAMILIES: tuple[tuple[str, Kind, Scope, tuple[_Row, ...]], ...] = (
     ("chrony_tracking_", "gauge", "node", _CHRONY),
     ("lustre_", "gauge", "lustre", _LUSTRE),
     ("lustre_", "counter", "lustre", _LUSTRE_COUNTS),
-    ("", "gauge", "resolver", _RESOLVER),
+    ("", "gauge", "node", _PROBE),
     ("", "counter", "resolver", _RESOLVER_COUNTS),
     ("node_", "counter", "node", _HOST_COUNTS),
     ("node_", "gauge", "node", _HOST),
