@@ -9,7 +9,9 @@ from statistics import median
 
 import msgspec
 
+from holdfast.detect.detector import RunDetector, Sense
 from holdfast.detect.finding import Finding
+from holdfast.detect.panel import Panels
 from holdfast.detect.rules import SIGNS
 from holdfast.detect.scene import Scene
 
@@ -39,8 +41,9 @@ class _Stall(msgspec.Struct, frozen=True, kw_only=True):
         return self.stall_s / self.size_bytes
 
 
-def checkpoint_findings(scene: Scene, window_ns: tuple[int, int]) -> Iterator[Finding]:
+def _checkpoint_findings(panels: Panels, scene: Scene) -> Iterator[Finding]:
     """Those that are going on, or were over within the window."""
+    window_ns = panels.window_ns
     found = _findings(scene, window_ns[1] - 1)
     return (one for one in found if one.until_ns is None or one.until_ns >= window_ns[0])
 
@@ -161,3 +164,6 @@ def _finding(
         effect_s=effect_s,
         note=SIGNS[sign],
     )
+
+
+CHECKPOINTS = RunDetector((Sense("slow-checkpoint"), Sense("frequent-checkpoints")), _checkpoint_findings)

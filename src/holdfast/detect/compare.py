@@ -98,8 +98,8 @@ def lasting(
     """The stretches of at least `rows` consecutive observations in which a series is wrong.
 
     known: where there is an observation at all; without one, what was before goes on. bridge_s: what comes
-    back within so much time had not gone. One pass over the rows
-    for all series together, so it does not matter how many are wrong at once.
+    back within so much time had not gone. One pass over the rows for all series together, so it does not
+    matter how many are wrong at once.
     """
     columns = np.flatnonzero(wrong.sum(axis=0) >= rows)
     if not len(columns):
@@ -109,6 +109,7 @@ def lasting(
     count, first, noticed, last = row_of
     noticed[:] = last[:] = -1
     found: list[Stretch] = []
+    bridge_ns = bridge_s * 1e9
 
     # Over is what has been seen to be right again for a while, however long it was not looked at.
     seen = len(times_ns) - 1 - np.argmax(known[::-1], axis=0)
@@ -116,12 +117,11 @@ def lasting(
     def close(which: NDArray[np.bool_], at_end: bool) -> None:
         for one in np.flatnonzero(which & (noticed >= 0)).tolist():
             series, rows_of_it = int(columns[one]), (int(first[one]), int(noticed[one]), int(last[one]))
-            is_lasting = at_end and times_ns[seen[one]] - times_ns[last[one]] <= BRIDGE_S * 1e9
+            is_lasting = at_end and times_ns[seen[one]] - times_ns[last[one]] <= bridge_ns
             found.append(Stretch(series, *rows_of_it, bool(is_lasting)))
         noticed[which] = last[which] = -1
         count[which] = 0
 
-    bridge_ns = bridge_s * 1e9
     for row in range(len(times_ns)):
         is_over = (last >= 0) & (times_ns[row] - times_ns[last] > bridge_ns)
         if is_over.any():

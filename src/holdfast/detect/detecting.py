@@ -1,25 +1,36 @@
 """`detect`: everything that is not as it should be, in one window, at machines and in runs."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from holdfast.detect.checkpoints import checkpoint_findings
-from holdfast.detect.devices import WIDTH, WIDTH_MAX, narrow_buses, xid_findings
+from holdfast.detect import checkpoints, devices, mounts, physics, symptoms, trends
+from holdfast.detect.detector import Detector, Look
 from holdfast.detect.finding import Finding
-from holdfast.detect.machines import find
-from holdfast.detect.mounts import REQUESTS, RESPONSE, SIGN_OF, mount_findings
-from holdfast.detect.physics import SUSPECT_TRUST, below_rated, slow_links, unbalanced
-from holdfast.detect.rules import RULES
+from holdfast.detect.machines import RULE_DETECTORS
+from holdfast.detect.panel import Panels
 from holdfast.detect.scene import Planned, Scene
-from holdfast.detect.symptoms import symptoms
-from holdfast.detect.trends import TEMPERATURE, heating
 from holdfast.detect.xids import NO_OVERRIDES, Overrides
-from holdfast.signals.quality import Flaw, inspect
+from holdfast.signals.quality import Flaw
 from holdfast.signals.source import Source
 from holdfast.topology.graph import Topology
 
-METRICS: tuple[str, ...] = tuple(dict.fromkeys(rule.metric for rule in RULES))
+MACHINES: tuple[Detector, ...] = (
+    *RULE_DETECTORS,
+    trends.HEATING,
+    physics.BELOW_RATED,
+    physics.SLOW_LINKS,
+    mounts.MOUNTS,
+    devices.NARROW_BUSES,
+    devices.XID_DETECTOR,
+)
+"""What is looked for in machines, whatever runs on them. A metric's rules stand together."""
+RUNS: tuple[Detector, ...] = (symptoms.SYMPTOMS, checkpoints.CHECKPOINTS)
+"""What is looked for in each run."""
+METRICS: tuple[str, ...] = tuple(
+    dict.fromkeys(metric for one in (*MACHINES, *RUNS) for sense in one.senses for metric in sense.metrics)
+)
+"""All that a look reads, but for what only a heat balance needs (`physics.BALANCE`)."""
 WITHIN = frozenset({"rack", "node", "gpu", "port", "member", "engine"})
 """What planned work on a subject takes with it. A run on it goes on, and what is wrong there is wrong."""
 
@@ -45,59 +56,45 @@ def detect(
     xids: Overrides = NO_OVERRIDES,
 ) -> Detected:
     """Purely: the same readings and the same record give the same findings. xids: a site's own policy."""
-    flaws = [*unbalanced(source, window_ns)]
-    suspect = {flaw.subject for flaw in flaws}
+    panels = Panels(source, window_ns)
+    contradictions = tuple(physics.unbalanced(panels))
+    suspect = {flaw.subject for flaw in contradictions}
     is_out = _out(topology, [one for scene in scenes for one in scene.out], window_ns[1])
-    found = [
-        _doubted(finding, suspect)
-        for finding in _machines(source, window_ns, flaws, xids)
-        if not is_out(finding)
-    ]
-    runs = {
-        scene.run: tuple(
-            finding
-            for finding in (*symptoms(source, scene, window_ns), *checkpoint_findings(scene, window_ns))
+
+    def found(detectors: Iterable[Detector], scene: Scene | None) -> tuple[Finding, ...]:
+        look = Look(panels=panels, scene=scene, xids=xids)
+        return tuple(
+            _doubted(finding, suspect)
+            for one in detectors
+            for finding in one.find(look)
             if not is_out(finding)
         )
-        for scene in scenes
-    }
-    measured = _measured(frozenset(source.metrics()))
-    return Detected(machines=tuple(found), runs=runs, flaws=tuple(flaws), measured=measured)
+
+    machines = found(MACHINES, None)
+    runs = {scene.run: found(RUNS, scene) for scene in scenes}
+    return Detected(
+        machines=machines,
+        runs=runs,
+        flaws=(*contradictions, *(flaw for flaws in panels.flaws.values() for flaw in flaws)),
+        measured=measured(panels.metrics),
+    )
 
 
-def _measured(metrics: frozenset[str]) -> frozenset[str]:
-    signs = {rule.sign for rule in RULES if rule.metric in metrics}
-    if {REQUESTS, RESPONSE} <= metrics:
-        signs |= set(SIGN_OF.values())
-    if {WIDTH, WIDTH_MAX} <= metrics:
-        signs.add("narrow-bus")
-    return frozenset(signs)
+def measured(metrics: frozenset[str]) -> frozenset[str]:
+    """The signs that would be found if they were there, where these metrics are."""
+    return frozenset(
+        sense.sign
+        for one in (*MACHINES, *RUNS)
+        for sense in one.senses
+        if sense.metrics and metrics.issuperset(sense.metrics)
+    )
 
 
 def _doubted(finding: Finding, suspect: set[str]) -> Finding:
     """Less sure, where the subject's sensors contradict each other."""
     if finding.subject not in suspect:
         return finding
-    return msgspec.structs.replace(finding, confidence=finding.confidence * SUSPECT_TRUST)
-
-
-def _machines(
-    source: Source, window_ns: tuple[int, int], flaws: list[Flaw], xids: Overrides
-) -> Iterator[Finding]:
-    there = set(source.metrics())
-    for metric in METRICS:
-        frame = source.frame(metric, window_ns) if metric in there else None
-        if frame is not None and len(frame.times_ns):
-            inspected = inspect(frame, now_ns=window_ns[1])
-            flaws += inspected.flaws
-            yield from find(inspected)
-            if metric == TEMPERATURE:
-                yield from heating(inspected)
-    yield from below_rated(source, window_ns)
-    yield from slow_links(source, window_ns)
-    yield from mount_findings(source, window_ns)
-    yield from narrow_buses(source, window_ns)
-    yield from xid_findings(source, window_ns, xids)
+    return msgspec.structs.replace(finding, confidence=finding.confidence * physics.SUSPECT_TRUST)
 
 
 def _out(topology: Topology, planned: Iterable[Planned], now_ns: int) -> Callable[[Finding], bool]:

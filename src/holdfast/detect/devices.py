@@ -6,24 +6,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.detect import compare
+from holdfast.detect.detector import Look, MachineDetector, Sense
 from holdfast.detect.finding import Finding
 from holdfast.detect.machines import findings
+from holdfast.detect.panel import Panel
 from holdfast.detect.rules import SIGNS, Rule
-from holdfast.detect.xids import Overrides, XidPolicy, policy
-from holdfast.signals.frame import Floats, Frame, Labels
-from holdfast.signals.source import Source
+from holdfast.detect.xids import XidPolicy, policy
+from holdfast.signals.frame import Floats, Labels
 
 WIDTH, WIDTH_MAX = "node_pcidevice_current_link_width", "node_pcidevice_max_link_width"
 XIDS, XID_COUNTS = "DCGM_FI_DEV_XID_ERRORS", "DCGM_EXP_XID_ERRORS_COUNT"
-READ = (WIDTH, WIDTH_MAX, XIDS, XID_COUNTS)
 IDENTITY = ("segment", "bus", "device", "function", "instance")
 XID_CONFIDENCE = 0.97
 
 
-def narrow_buses(source: Source, window_ns: tuple[int, int]) -> Iterator[Finding]:
+def _narrow_buses(look: Look) -> Iterator[Finding]:
     """Devices whose link has fewer lanes than they have themselves."""
-    now, most = source.frame(WIDTH, window_ns), source.frame(WIDTH_MAX, window_ns)
-    if now is None or most is None or not len(now.times_ns):
+    now, most = look.panels.value(WIDTH), look.panels.value(WIDTH_MAX)
+    if now is None or most is None:
         return
     widest = np.fmax.reduce(most.values, axis=0)
     limit_of = dict(zip(map(_device, most.labels), widest.tolist(), strict=True))
@@ -33,25 +33,24 @@ def narrow_buses(source: Source, window_ns: tuple[int, int]) -> Iterator[Finding
     rule = Rule(
         sign="narrow-bus", metric=WIDTH, unit="lanes", note=SIGNS["narrow-bus"], against="physics", scrapes=2
     )
-    ones = np.ones(len(usual), np.float32)
-    yield from findings(rule, now.subjects, now.values, wrong, usual, now.times_ns, ones, ones)
+    yield from findings(rule, now, wrong, usual, np.ones(len(usual), np.float32))
 
 
 def _device(labels: Labels) -> tuple[str | None, ...]:
     return tuple(map(labels.get, IDENTITY))
 
 
-def xid_findings(source: Source, window_ns: tuple[int, int], overrides: Overrides) -> Iterator[Finding]:
+def _xid_findings(look: Look) -> Iterator[Finding]:
     """Codes that appeared in this window. The gauge never clears, so one that was there before is no news."""
     for metric in (XIDS, XID_COUNTS):
-        frame = source.frame(metric, window_ns)
-        if frame is None or not len(frame.times_ns):
+        panel = look.panels.value(metric)
+        if panel is None:
             continue
-        for row, column in np.argwhere(_changed(frame.values)).tolist():
-            code = _code(frame, row, column)
-            decided = None if code is None else policy(code, overrides=overrides)
+        for row, column in np.argwhere(_changed(panel.values)).tolist():
+            code = _code(panel, row, column)
+            decided = None if code is None else policy(code, overrides=look.xids)
             if decided is not None and decided.severity != "none":
-                yield _reported(decided, frame, row, column)
+                yield _reported(decided, panel, row, column)
 
 
 def _changed(values: Floats) -> NDArray[np.bool_]:
@@ -67,28 +66,32 @@ def _changed(values: Floats) -> NDArray[np.bool_]:
     return changed
 
 
-def _code(frame: Frame, row: int, column: int) -> int | None:
+def _code(panel: Panel, row: int, column: int) -> int | None:
     """The gauge shows the code itself; of counts it is a label."""
-    if frame.metric == XIDS:
-        return int(frame.values[row, column])
-    text = frame.labels[column].get("xid", "")
+    if panel.metric == XIDS:
+        return int(panel.values[row, column])
+    text = panel.labels[column].get("xid", "")
     return int(text) if text.isdecimal() else None
 
 
-def _reported(decided: XidPolicy, frame: Frame, row: int, column: int) -> Finding:
-    at_ns = int(frame.times_ns[row])
-    is_recent = frame.times_ns[-1] - at_ns <= compare.BRIDGE_S * 1e9
+def _reported(decided: XidPolicy, panel: Panel, row: int, column: int) -> Finding:
+    at_ns = int(panel.times_ns[row])
+    is_recent = panel.times_ns[-1] - at_ns <= compare.BRIDGE_S * 1e9
     return Finding(
         sign="xid",
-        subject=frame.subjects[column],
-        metric=frame.metric,
+        subject=panel.subjects[column],
+        metric=panel.metric,
         method="event",
         since_ns=at_ns,
         until_ns=None if is_recent else at_ns,
         noticed_ns=at_ns,
-        confidence=XID_CONFIDENCE,
+        confidence=XID_CONFIDENCE * float(panel.trust[column]),
         value=decided.code,
         usual=0.0,
         unit="",
         note=f"XID {decided.code}: {decided.text}",
     )
+
+
+NARROW_BUSES = MachineDetector((Sense("narrow-bus", (WIDTH, WIDTH_MAX)),), _narrow_buses)
+XID_DETECTOR = MachineDetector((Sense("xid", (XIDS,)), Sense("xid", (XID_COUNTS,))), _xid_findings)

@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.detect import compare
+from holdfast.detect.detector import Look, MachineDetector, Sense
 from holdfast.detect.finding import Finding
 from holdfast.detect.machines import findings
+from holdfast.detect.panel import Panel
 from holdfast.detect.rules import SIGMAS, SIGNS, Rule
-from holdfast.signals.frame import Floats, Frame
-from holdfast.signals.rates import per_second
-from holdfast.signals.source import Source
+from holdfast.signals.frame import Floats
 
 FAMILY = "node_mountstats_nfs_operations_{}_total"
 REQUESTS, RESPONSE, SENT = (
@@ -40,12 +40,14 @@ class _Mount(NamedTuple):
     times_ns: NDArray[np.int64]
     response_s: Floats
     resent_share: Floats
+    trust: Floats
 
 
-def mount_findings(source: Source, window_ns: tuple[int, int]) -> Iterator[Finding]:
-    requests, response, sent = (source.frame(metric, window_ns) for metric in READ)
+def _mount_findings(look: Look) -> Iterator[Finding]:
+    requests, response, sent = (look.panels.rate(metric) for metric in READ)
     if requests is None or response is None:
         return
+    window_ns = look.panels.window_ns
     past_ns = round(window_ns[0] + compare.PAST_SHARE * (window_ns[1] - window_ns[0]))
     for mount in _mounts(requests, response, sent):
         if len(mount.times_ns) > ROWS_MIN:
@@ -53,10 +55,9 @@ def mount_findings(source: Source, window_ns: tuple[int, int]) -> Iterator[Findi
             yield from _resent(mount)
 
 
-def _mounts(requests: Frame, response: Frame, sent: Frame | None) -> Iterator[_Mount]:
-    asked = per_second(requests)
-    waited = _at_times_of(asked, per_second(response))
-    tried = None if sent is None else _at_times_of(asked, per_second(sent))
+def _mounts(asked: Panel, response: Panel, sent: Panel | None) -> Iterator[_Mount]:
+    waited = _at_times_of(asked, response)
+    tried = None if sent is None else _at_times_of(asked, sent)
     for key, columns in _groups(asked).items():
         total = np.nansum(asked.values[:, columns], axis=1)
         waits = np.nansum(_same(waited, asked, columns), axis=1)
@@ -68,36 +69,37 @@ def _mounts(requests: Frame, response: Frame, sent: Frame | None) -> Iterator[_M
             times_ns=asked.times_ns[busy],
             response_s=(waits[busy] / total[busy])[:, None].astype(np.float32),
             resent_share=(sends[busy] / total[busy] - 1.0)[:, None].astype(np.float32),
+            trust=asked.trust[columns].mean(keepdims=True),
         )
 
 
-def _at_times_of(other: Frame, frame: Frame) -> Frame:
-    """The frame with the rows of another one: each metric is read by itself, and begins when it begins."""
-    if len(frame.times_ns) == len(other.times_ns) and (frame.times_ns == other.times_ns).all():
-        return frame
-    middles_ns = (frame.times_ns[1:] + frame.times_ns[:-1]) // 2
+def _at_times_of(other: Panel, panel: Panel) -> Panel:
+    """The panel with the rows of another one: each metric is read by itself, and begins when it begins."""
+    if len(panel.times_ns) == len(other.times_ns) and (panel.times_ns == other.times_ns).all():
+        return panel
+    middles_ns = (panel.times_ns[1:] + panel.times_ns[:-1]) // 2
     rows = np.searchsorted(middles_ns, other.times_ns)
-    off_ns = np.abs(frame.times_ns[rows] - other.times_ns)
+    off_ns = np.abs(panel.times_ns[rows] - other.times_ns)
     step_ns = np.median(np.diff(other.times_ns)) if len(other.times_ns) > 1 else 0
-    values = np.where((off_ns <= step_ns)[:, None], frame.values[rows], np.nan)
-    return msgspec.structs.replace(frame, times_ns=other.times_ns, values=values)
+    values = np.where((off_ns <= step_ns)[:, None], panel.values[rows], np.nan)
+    return msgspec.structs.replace(panel, times_ns=other.times_ns, values=values)
 
 
-def _groups(frame: Frame) -> dict[tuple[str, str], list[int]]:
+def _groups(panel: Panel) -> dict[tuple[str, str], list[int]]:
     groups: dict[tuple[str, str], list[int]] = {}
-    for column, labels in enumerate(frame.labels):
+    for column, labels in enumerate(panel.labels):
         if labels.get("operation") in SIGN_OF:
             groups.setdefault((labels.get("mountaddr", ""), labels["operation"]), []).append(column)
     return groups
 
 
-def _same(frame: Frame, other: Frame, columns: list[int]) -> Floats:
-    """The columns of a frame that have the labels of the other one's columns."""
-    if frame.labels == other.labels:
-        return frame.values[:, columns]
-    index = {tuple(sorted(labels.items())): column for column, labels in enumerate(frame.labels)}
+def _same(panel: Panel, other: Panel, columns: list[int]) -> Floats:
+    """The columns of a panel that have the labels of the other one's columns."""
+    if panel.labels == other.labels:
+        return panel.values[:, columns]
+    index = {tuple(sorted(labels.items())): column for column, labels in enumerate(panel.labels)}
     wanted = [index.get(tuple(sorted(other.labels[column].items()))) for column in columns]
-    return frame.values[:, [column for column in wanted if column is not None]]
+    return panel.values[:, [column for column in wanted if column is not None]]
 
 
 def _slow(mount: _Mount, past: int) -> Iterator[Finding]:
@@ -127,5 +129,21 @@ def _resent(mount: _Mount) -> Iterator[Finding]:
 def _found(rule: Rule, mount: _Mount, values: Floats, usual: Floats, least: Floats) -> Iterator[Finding]:
     with np.errstate(invalid="ignore"):
         wrong = values - usual > least
-    trust = np.ones(1, np.float32)
-    yield from findings(rule, (mount.name,), values, wrong, usual, mount.times_ns, trust, least, BRIDGE_S)
+    panel = Panel(
+        metric=rule.metric,
+        subjects=(mount.name,),
+        labels=(),
+        times_ns=mount.times_ns,
+        values=values,
+        trust=mount.trust,
+    )
+    yield from findings(rule, panel, wrong, usual, least, BRIDGE_S)
+
+
+MOUNTS = MachineDetector(
+    (
+        *(Sense(sign, (REQUESTS, RESPONSE)) for sign in SIGN_OF.values()),
+        Sense("resent-calls", (REQUESTS, RESPONSE, SENT)),
+    ),
+    _mount_findings,
+)
