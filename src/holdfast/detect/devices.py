@@ -18,6 +18,15 @@ WIDTH, WIDTH_MAX = "node_pcidevice_current_link_width", "node_pcidevice_max_link
 XIDS, XID_COUNTS = "DCGM_FI_DEV_XID_ERRORS", "DCGM_EXP_XID_ERRORS_COUNT"
 IDENTITY = ("segment", "bus", "device", "function", "instance")
 XID_CONFIDENCE = 0.97
+LOOKED_ROWS_MIN = 3
+SIGN_OF_CODES = {
+    "memory-xid": frozenset({48, 63, 64, 92, 94, 95, 140}),
+    "nvlink-xid": frozenset({74, *range(144, 151)}),
+}
+"""Codes that say which part of the GPU it is."""
+HARDWARE_ACTIONS = frozenset({"reset-gpu", "reboot", "restart-vm", "drain", "mechanical"})
+HARDWARE_CODES = frozenset({48, 74, 94})
+"""These are hardware's, whatever restarting the application does for now."""
 
 
 def _narrow_buses(look: Look) -> Iterator[Finding]:
@@ -46,24 +55,72 @@ def _xid_findings(look: Look) -> Iterator[Finding]:
         panel = look.panels.value(metric)
         if panel is None:
             continue
-        for row, column in np.argwhere(_changed(panel.values)).tolist():
+        for row, column in _news(panel):
             code = _code(panel, row, column)
             decided = None if code is None else policy(code, overrides=look.xids)
             if decided is not None and decided.severity != "none":
                 yield _reported(decided, panel, row, column)
 
 
-def _changed(values: Floats) -> NDArray[np.bool_]:
-    """Where a series shows a code, and another one or none at its last reading before."""
+def _news(panel: Panel) -> Iterator[tuple[int, int]]:
+    """Where a GPU shows a code, and showed another one or none before.
+
+    A GPU's series changes its labels with the job and with the code, so all of one GPU's are read as one.
+    """
     with np.errstate(invalid="ignore"):
-        columns = np.flatnonzero((values > 0).any(axis=0))
-    changed = np.zeros(values.shape, np.bool_)
-    before = np.where(np.isnan(values[0, columns]), 0.0, values[0, columns])
-    for row in range(1, len(values)):
-        now = np.where(np.isnan(values[row, columns]), before, values[row, columns])
-        changed[row, columns] = (now > 0) & (now != before)
+        suspects = np.flatnonzero((panel.values > 0).any(axis=0))
+    if not len(suspects):
+        return
+    wanted = {_whose(panel, column) for column in suspects.tolist()}
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for column in range(len(panel.subjects)):
+        if (key := _whose(panel, column)) in wanted:
+            groups.setdefault(key, []).append(column)
+    for columns in groups.values():
+        yield from _appeared(panel, columns)
+
+
+def _whose(panel: Panel, column: int) -> tuple[str, ...]:
+    """Counts have a series for each code, which are not each other's past."""
+    subject = panel.subjects[column]
+    return (subject, panel.labels[column].get("xid", "")) if panel.metric == XID_COUNTS else (subject,)
+
+
+def _appeared(panel: Panel, columns: list[int]) -> Iterator[tuple[int, int]]:
+    values = panel.values[:, columns]
+    before = _last_before(panel, columns)
+    for row in np.flatnonzero(np.isfinite(values).any(axis=1)).tolist():
+        now = float(np.nanmax(values[row]))
+        if before is None and row > 0 and now > 0 and _was_looked_at(panel, columns[0], row):
+            before = 0.0  # it has a series only since there is an error
+        if before is not None and now > 0 and now != before:
+            yield row, columns[int(np.nanargmax(values[row]))]
         before = now
-    return changed
+
+
+def _last_before(panel: Panel, columns: list[int]) -> float | None:
+    if panel.before is None:
+        return None
+    known = panel.before[:, columns]
+    known = known[np.isfinite(known).any(axis=1)]
+    return float(np.nanmax(known[-1])) if len(known) else None
+
+
+def _was_looked_at(panel: Panel, column: int, row: int) -> bool:
+    """Whether the host's exporter was read often enough before to have shown an older error.
+
+    A series that begins with its host's others was there before we looked. Where no other tells, it counts
+    as new if it began well after the window.
+    """
+    host = _host(panel.subjects[column])
+    others = [n for n, name in enumerate(panel.subjects) if n != column and _host(name) == host]
+    if not others:
+        return row >= LOOKED_ROWS_MIN
+    return int(np.isfinite(panel.values[:row, others]).any(axis=1).sum()) >= LOOKED_ROWS_MIN
+
+
+def _host(gpu: str) -> str:
+    return gpu.rpartition(".")[0]
 
 
 def _code(panel: Panel, row: int, column: int) -> int | None:
@@ -74,24 +131,34 @@ def _code(panel: Panel, row: int, column: int) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
+def _sign(code: int) -> str:
+    return next((sign for sign, codes in SIGN_OF_CODES.items() if code in codes), "xid")
+
+
 def _reported(decided: XidPolicy, panel: Panel, row: int, column: int) -> Finding:
     at_ns = int(panel.times_ns[row])
     is_recent = panel.times_ns[-1] - at_ns <= compare.BRIDGE_S * 1e9
+    grave = decided.action in HARDWARE_ACTIONS or decided.code in HARDWARE_CODES
     return Finding(
-        sign="xid",
+        sign=_sign(decided.code),
         subject=panel.subjects[column],
         metric=panel.metric,
         method="event",
         since_ns=at_ns,
-        until_ns=None if is_recent else at_ns,
+        # Broken hardware is not mended by falling silent.
+        until_ns=None if is_recent or grave else at_ns,
         noticed_ns=at_ns,
         confidence=XID_CONFIDENCE * float(panel.trust[column]),
         value=decided.code,
         usual=0.0,
         unit="",
-        note=f"XID {decided.code}: {decided.text}",
+        note=f"XID {decided.code}: {decided.text}" if decided.text else f"XID {decided.code}",
+        grave=grave,
     )
 
 
 NARROW_BUSES = MachineDetector((Sense("narrow-bus", (WIDTH, WIDTH_MAX)),), _narrow_buses)
-XID_DETECTOR = MachineDetector((Sense("xid", (XIDS,)), Sense("xid", (XID_COUNTS,))), _xid_findings)
+XID_DETECTOR = MachineDetector(
+    tuple(Sense(sign, (metric,)) for metric in (XIDS, XID_COUNTS) for sign in ("xid", *SIGN_OF_CODES)),
+    _xid_findings,
+)

@@ -355,5 +355,7 @@ SIGNS: dict[str, str] = {rule.sign: rule.note for rule in RULES} | {
     "resent-calls": "calls to this mount are sent again",
     "narrow-bus": "the PCIe link has fewer lanes than the device",
     "xid": "the driver reported an error",
+    "memory-xid": "the driver reported an error of the memory",
+    "nvlink-xid": "the driver reported an error of NVLink",
 }
 """Every sign there is, and what it says."""
