@@ -9,9 +9,8 @@ from statistics import median
 
 import msgspec
 
-from holdfast.detect.detector import RunDetector, Sense
+from holdfast.detect.detector import FunctionDetector, Look, Sense
 from holdfast.detect.finding import Finding
-from holdfast.detect.panel import Panels
 from holdfast.detect.rules import SIGNS
 from holdfast.detect.scene import Scene
 
@@ -41,10 +40,12 @@ class _Stall(msgspec.Struct, frozen=True, kw_only=True):
         return self.stall_s / self.size_bytes
 
 
-def _checkpoint_findings(panels: Panels, scene: Scene) -> Iterator[Finding]:
+def _checkpoint_findings(look: Look) -> Iterator[Finding]:
     """Those that are going on, or were over within the window."""
-    window_ns = panels.window_ns
-    found = _findings(scene, window_ns[1] - 1)
+    if look.scene is None:
+        return iter(())
+    window_ns = look.panels.window_ns
+    found = _findings(look.scene, window_ns[1] - 1)
     return (one for one in found if one.until_ns is None or one.until_ns >= window_ns[0])
 
 
@@ -166,4 +167,6 @@ def _finding(
     )
 
 
-CHECKPOINTS = RunDetector((Sense("slow-checkpoint"), Sense("frequent-checkpoints")), _checkpoint_findings)
+CHECKPOINTS = FunctionDetector(
+    (Sense("slow-checkpoint"), Sense("frequent-checkpoints")), _checkpoint_findings
+)

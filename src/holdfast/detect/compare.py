@@ -41,13 +41,13 @@ class Stretch(NamedTuple):
 
 def usual(values: Floats, rows: Rows | None = None) -> Floats:
     """By series: the median of its past; NaN where there is none. rows: those, where not the first third."""
-    rows = _past(values) if rows is None else rows
+    rows = past_rows(values) if rows is None else rows
     if not len(rows):
         return np.full(values.shape[1], np.nan, np.float32)
     return _middle(values[rows])
 
 
-def _past(values: Floats) -> Rows:
+def past_rows(values: Floats) -> Rows:
     """The rows that count as the past: of those since there are any readings, the first third.
 
     Of a short time it is nearly all but the last ones.
@@ -75,7 +75,7 @@ def _middle(values: Floats) -> Floats:
 
 def spread(values: Floats, middle: Floats, rows: Rows | None = None) -> float:
     """The standard deviation of a series around what is usual for it, as most of them have it."""
-    rows = _past(values) if rows is None else rows
+    rows = past_rows(values) if rows is None else rows
     if not len(rows) or values.shape[1] == 0:
         return 0.0
     some = _some(values.shape[1])
@@ -144,3 +144,23 @@ def onset(away: Floats, least: float, first: int) -> int:
     while first > 0 and least > 0 and away[first - 1] > ONSET_SHARE * least:
         first -= 1
     return first
+
+
+def change(taken: NDArray[np.float64], least: int) -> tuple[int, float]:
+    """The row from which on the mean is another one, and how sure that is, in standard errors.
+
+    least: so many rows there must be on either side.
+    """
+    count = len(taken)
+    if count < 2 * least:
+        return 0, 0.0
+    ahead = np.arange(least, count - least + 1)
+    sums, squares = np.cumsum(taken), np.cumsum(taken**2)
+    left, right = sums[ahead - 1], sums[-1] - sums[ahead - 1]
+    apart = right / (count - ahead) - left / ahead
+    within = squares[-1] - left**2 / ahead - right**2 / (count - ahead)
+    # What hardly differs is told apart by thousandths: below that nothing is another level.
+    noise = np.maximum(within / max(1, count - 2), max(1e-12, (1e-3 * float(taken.mean())) ** 2))
+    scores = np.abs(apart) / np.sqrt(noise * (1 / ahead + 1 / (count - ahead)))
+    best = int(np.argmax(scores))
+    return int(ahead[best]), float(scores[best])

@@ -3,18 +3,21 @@
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from holdfast.detect import compare
-from holdfast.detect.detector import Look, MachineDetector, Sense
+from holdfast.detect.detector import FunctionDetector, Look, Sense
 from holdfast.detect.finding import Finding
-from holdfast.detect.machines import findings
 from holdfast.detect.panel import Panel
 from holdfast.detect.rules import SIGNS, Rule
+from holdfast.detect.stretches import findings
 from holdfast.detect.xids import XidPolicy, policy
-from holdfast.signals.frame import Floats, Labels
+from holdfast.signals.frame import Labels
 
 WIDTH, WIDTH_MAX = "node_pcidevice_current_link_width", "node_pcidevice_max_link_width"
+RATE = "node_pcidevice_current_link_transfers_per_second"
+RATE_MAX = "node_pcidevice_max_link_transfers_per_second"
+LINK_WIDTH, LINK_GEN = "DCGM_FI_DEV_PCIE_LINK_WIDTH", "DCGM_FI_DEV_PCIE_LINK_GEN"
+IDLE_SHARE = 0.2
 XIDS, XID_COUNTS = "DCGM_FI_DEV_XID_ERRORS", "DCGM_EXP_XID_ERRORS_COUNT"
 IDENTITY = ("segment", "bus", "device", "function", "instance")
 XID_CONFIDENCE = 0.97
@@ -31,18 +34,48 @@ HARDWARE_CODES = frozenset({48, 74, 94})
 
 def _narrow_buses(look: Look) -> Iterator[Finding]:
     """Devices whose link has fewer lanes than they have themselves."""
-    now, most = look.panels.value(WIDTH), look.panels.value(WIDTH_MAX)
-    if now is None or most is None:
-        return
-    widest = np.fmax.reduce(most.values, axis=0)
-    limit_of = dict(zip(map(_device, most.labels), widest.tolist(), strict=True))
-    usual = np.array([limit_of.get(_device(labels), 0.0) for labels in now.labels], np.float32)
-    with np.errstate(invalid="ignore"):
-        wrong = now.values < usual
-    rule = Rule(
-        sign="narrow-bus", metric=WIDTH, unit="lanes", note=SIGNS["narrow-bus"], against="physics", scrapes=2
-    )
-    yield from findings(rule, now, wrong, usual, np.ones(len(usual), np.float32))
+    for metric, of_device, unit in ((WIDTH, WIDTH_MAX, "lanes"), (RATE, RATE_MAX, "1/s")):
+        now, most = look.panels.value(metric), look.panels.value(of_device)
+        if now is None or most is None:
+            continue
+        widest = np.fmax.reduce(most.values, axis=0)
+        limit_of = dict(zip(map(_device, most.labels), widest.tolist(), strict=True))
+        usual = np.array([limit_of.get(_device(labels), 0.0) for labels in now.labels], np.float32)
+        with np.errstate(invalid="ignore"):
+            wrong = now.values < usual
+        rule = Rule(
+            sign="narrow-bus",
+            metric=metric,
+            unit=unit,
+            note=SIGNS["narrow-bus"],
+            against="physics",
+            scrapes=2,
+        )
+        yield from findings(rule, now, wrong, usual, np.ones(len(usual), np.float32))
+
+
+def _slow_buses(look: Look) -> Iterator[Finding]:
+    """GPUs whose link has fewer lanes, or a lower generation, than it had or than most have.
+
+    An idle link may run at a lower generation to save power; then most do, and nobody is below them.
+    """
+    for metric in (LINK_WIDTH, LINK_GEN):
+        panel = look.panels.value(metric)
+        if panel is None:
+            continue
+        most = np.fmax.reduce(panel.values, axis=0)
+        known = most[np.isfinite(most)]
+        middle = float(np.median(known)) if len(known) else 0.0
+        usual = np.fmax(panel.usual, middle).astype(np.float32)
+        with np.errstate(invalid="ignore"):
+            # Where all have gone down together, they are idle.
+            wrong = panel.values < usual
+            wrong &= wrong.mean(axis=1, keepdims=True) < IDLE_SHARE
+        unit = "lanes" if metric == LINK_WIDTH else "generation"
+        rule = Rule(
+            sign="narrow-bus", metric=metric, unit=unit, note=SIGNS["narrow-bus"], against="peers", scrapes=3
+        )
+        yield from findings(rule, panel, wrong, usual, np.ones(len(usual), np.float32))
 
 
 def _device(labels: Labels) -> tuple[str | None, ...]:
@@ -138,15 +171,16 @@ def _sign(code: int) -> str:
 def _reported(decided: XidPolicy, panel: Panel, row: int, column: int) -> Finding:
     at_ns = int(panel.times_ns[row])
     is_recent = panel.times_ns[-1] - at_ns <= compare.BRIDGE_S * 1e9
+    sign = _sign(decided.code)
     grave = decided.action in HARDWARE_ACTIONS or decided.code in HARDWARE_CODES
     return Finding(
-        sign=_sign(decided.code),
+        sign=sign,
         subject=panel.subjects[column],
         metric=panel.metric,
         method="event",
         since_ns=at_ns,
-        # Broken hardware is not mended by falling silent.
-        until_ns=None if is_recent or grave else at_ns,
+        # What needs a reset is not mended by falling silent; of memory and links, counters tell.
+        until_ns=None if is_recent or (sign == "xid" and decided.action in HARDWARE_ACTIONS) else at_ns,
         noticed_ns=at_ns,
         confidence=XID_CONFIDENCE * float(panel.trust[column]),
         value=decided.code,
@@ -157,8 +191,13 @@ def _reported(decided: XidPolicy, panel: Panel, row: int, column: int) -> Findin
     )
 
 
-NARROW_BUSES = MachineDetector((Sense("narrow-bus", (WIDTH, WIDTH_MAX)),), _narrow_buses)
-XID_DETECTOR = MachineDetector(
+NARROW_BUSES = FunctionDetector(
+    (Sense("narrow-bus", (WIDTH, WIDTH_MAX)), Sense("narrow-bus", (RATE, RATE_MAX))), _narrow_buses
+)
+SLOW_BUSES = FunctionDetector(
+    (Sense("narrow-bus", (LINK_WIDTH,)), Sense("narrow-bus", (LINK_GEN,))), _slow_buses
+)
+XID_DETECTOR = FunctionDetector(
     tuple(Sense(sign, (metric,)) for metric in (XIDS, XID_COUNTS) for sign in ("xid", *SIGN_OF_CODES)),
     _xid_findings,
 )

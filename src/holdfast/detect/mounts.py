@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.detect import compare
-from holdfast.detect.detector import Look, MachineDetector, Sense
+from holdfast.detect.detector import FunctionDetector, Look, Sense
 from holdfast.detect.finding import Finding
-from holdfast.detect.machines import findings
 from holdfast.detect.panel import Panel
 from holdfast.detect.rules import SIGMAS, SIGNS, Rule
+from holdfast.detect.stretches import findings
 from holdfast.signals.frame import Floats
 
 FAMILY = "node_mountstats_nfs_operations_{}_total"
@@ -33,7 +33,10 @@ RESENT_SHARE = 0.002
 
 
 class _Mount(NamedTuple):
-    """One operation on one mount, at the times at which it was asked for anything."""
+    """One operation on one mount, at the times at which it was asked for anything.
+
+    before_s: its response times before anything was wrong; gap: the row before which time is left out.
+    """
 
     name: str
     operation: str
@@ -41,6 +44,8 @@ class _Mount(NamedTuple):
     response_s: Floats
     resent_share: Floats
     trust: Floats
+    before_s: Floats
+    gap: int | None
 
 
 def _mount_findings(look: Look) -> Iterator[Finding]:
@@ -63,6 +68,7 @@ def _mounts(asked: Panel, response: Panel, sent: Panel | None) -> Iterator[_Moun
         waits = np.nansum(_same(waited, asked, columns), axis=1)
         sends = total if tried is None else np.nansum(_same(tried, asked, columns), axis=1)
         busy = total > REQUESTS_PER_S_MIN
+        ahead = 0 if asked.gap is None else int(busy[: asked.gap].sum())
         yield _Mount(
             name=key[0],
             operation=key[1],
@@ -70,7 +76,19 @@ def _mounts(asked: Panel, response: Panel, sent: Panel | None) -> Iterator[_Moun
             response_s=(waits[busy] / total[busy])[:, None].astype(np.float32),
             resent_share=(sends[busy] / total[busy] - 1.0)[:, None].astype(np.float32),
             trust=asked.trust[columns].mean(keepdims=True),
+            before_s=_before_s(asked, waited, columns),
+            gap=ahead if 0 < ahead < int(busy.sum()) else None,
         )
+
+
+def _before_s(asked: Panel, waited: Panel, columns: list[int]) -> Floats:
+    if asked.before is None or waited.before is None or len(asked.before) != len(waited.before):
+        return np.empty((0, 1), np.float32)
+    total = np.nansum(asked.before[:, columns], axis=1)
+    part = msgspec.structs.replace(waited, values=waited.before)
+    waits = np.nansum(_same(part, asked, columns), axis=1)
+    busy = total > REQUESTS_PER_S_MIN
+    return np.asarray(waits[busy] / total[busy], np.float32)[:, None]
 
 
 def _at_times_of(other: Panel, panel: Panel) -> Panel:
@@ -105,8 +123,11 @@ def _same(panel: Panel, other: Panel, columns: list[int]) -> Floats:
 def _slow(mount: _Mount, past: int) -> Iterator[Finding]:
     """past: so many of its rows tell what is usual. By time: a slow mount is asked for longer."""
     sign, rows = SIGN_OF[mount.operation], np.arange(past)
-    usual = compare.usual(mount.response_s, rows)
-    scatter = SIGMAS * compare.spread(mount.response_s, usual, rows)
+    known = mount.response_s
+    if len(mount.before_s) >= ROWS_MIN:
+        known, rows = mount.before_s, np.arange(len(mount.before_s))
+    usual = compare.usual(known, rows)
+    scatter = SIGMAS * compare.spread(known, usual, rows)
     least = np.maximum(SLOWER_SHARE * usual, max(scatter, SLOWER_S)).astype(np.float32)
     rule = Rule(sign=sign, metric=RESPONSE, unit="s", note=SIGNS[sign], scrapes=2)
     yield from _found(rule, mount, mount.response_s, usual, least)
@@ -136,11 +157,12 @@ def _found(rule: Rule, mount: _Mount, values: Floats, usual: Floats, least: Floa
         times_ns=mount.times_ns,
         values=values,
         trust=mount.trust,
+        gap=mount.gap,
     )
     yield from findings(rule, panel, wrong, usual, least, BRIDGE_S)
 
 
-MOUNTS = MachineDetector(
+MOUNTS = FunctionDetector(
     (
         *(Sense(sign, (REQUESTS, RESPONSE)) for sign in SIGN_OF.values()),
         Sense("resent-calls", (REQUESTS, RESPONSE, SENT)),

@@ -11,11 +11,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.detect.detector import Look, MachineDetector, Sense
+from holdfast.detect.detector import FunctionDetector, Look, Sense
 from holdfast.detect.finding import Finding
-from holdfast.detect.machines import findings
 from holdfast.detect.panel import Panel, Panels
 from holdfast.detect.rules import SIGNS, Rule
+from holdfast.detect.stretches import findings
 from holdfast.signals.frame import Floats
 from holdfast.signals.quality import WORD_BEYOND, Flaw
 
@@ -126,5 +126,5 @@ def _slow_links(look: Look) -> Iterator[Finding]:
     yield from findings(rule, panel.some(columns), wrong[:, columns], usual, (1 - LINK_SHARE) * usual)
 
 
-BELOW_RATED = MachineDetector((Sense("low-flow", (FLOW, RATED)),), _below_rated)
-SLOW_LINKS = MachineDetector((Sense("slow-link", (LINK_RATE,)),), _slow_links)
+BELOW_RATED = FunctionDetector((Sense("low-flow", (FLOW, RATED)),), _below_rated)
+SLOW_LINKS = FunctionDetector((Sense("slow-link", (LINK_RATE,)),), _slow_links)

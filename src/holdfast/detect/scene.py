@@ -20,6 +20,8 @@ from holdfast.record.events import (
 SETTLE_NS = 300 * 10**9
 """For so long after planned work a machine's readings prove nothing."""
 
+NEWLY_NS = 900 * 10**9
+
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
     """Work that was announced: what is out of use, from when to when (None: still), and what for."""
@@ -96,13 +98,16 @@ def scene(
     )
     members: dict[str, str] = {}
     gone: dict[str, int] = {}
-    gpus, declared = 0, None
+    gpus, declared, declared_ns = 0, None, 0
     for event in known:
         match event:
             case RunStarted():
                 gpus = event.gpus or gpus
             case ReferenceDeclared() if event.step_ns is not None:
-                declared = Healthy(step_s=event.step_ns / 1e9, is_declared=True)
+                declared, declared_ns = (
+                    Healthy(step_s=event.step_ns / 1e9, is_declared=True),
+                    event.occurred_ns,
+                )
             case MemberJoined():
                 members[event.subject] = event.node
                 gone.pop(event.subject, None)
@@ -115,7 +120,8 @@ def scene(
         run=run,
         began_ns=next((event.occurred_ns for event in known if event.run == run), now_ns),
         gpus=gpus,
-        healthy=healthy or declared,
+        # What was just declared counts at once; the ledger is read now and then, and later knows it better.
+        healthy=declared if declared and now_ns - declared_ns < NEWLY_NS else healthy or declared,
         members=members,
         gone=gone,
         checkpoints=_checkpoints(known),

@@ -1,6 +1,6 @@
 """What is wrong with a run itself, by its own times: slow steps, late members, and who is late changing."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
@@ -8,23 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.detect import compare
-from holdfast.detect.detector import RunDetector, Sense
+from holdfast.detect.detector import FunctionDetector, Look, Sense
 from holdfast.detect.finding import Finding, Method
-from holdfast.detect.machines import findings
+from holdfast.detect.pace import STEP, creeping, once, slow_steps
 from holdfast.detect.panel import Panel, Panels
 from holdfast.detect.rules import SIGMAS, SIGNS, Rule
-from holdfast.detect.scene import Healthy, Scene
+from holdfast.detect.scene import Scene
+from holdfast.detect.stretches import findings
 from holdfast.signals.frame import Floats
-from holdfast.topology.names import member_name
 
-STEP = "holdfast_run_step_seconds"
 COLLECTOR = "holdfast_member_gc_seconds_total"
 Part = Literal["compute", "exchange", "data"]
 PARTS: tuple[Part, ...] = ("compute", "exchange", "data")
-SLOWER_SHARE = 0.03
-"""A step that is longer by less is not worth anybody's time."""
-SLOWER_SHARE_ESTIMATED = 0.1
-"""The same where nobody declared what a step takes; the ledger's report has no line for less, either."""
 LATE_SHARE = 0.02
 """Of a step: who is late by less does not hold it up noticeably."""
 PEERS_SHARE = 0.05
@@ -37,93 +32,36 @@ COLLECTING_LEAST = 0.01
 """Of a member's time, more than usual: a tenth of a second between scrapes ten seconds apart."""
 
 
-def _symptoms(panels: Panels, scene: Scene) -> Iterator[Finding]:
+def _symptoms(look: Look) -> Iterator[Finding]:
     """Everything that the run's own times show."""
-    healthy, steps = scene.healthy, _of_run(panels.value(STEP), scene.run)
-    step_s = None if healthy is None else healthy.step_s
-    if steps is not None:
-        steps = _once(steps, _new_steps(steps))
-        usual_s = float(compare.usual(steps.values)[0])
-        step_s = _usual_step(usual_s, healthy)
-        yield from _slow_steps(steps, usual_s, step_s)
-        step_s = float(np.fmax(usual_s, step_s))  # who is late by little in a long step does not hold it up
+    scene, panels, pace = look.scene, look.panels, look.pace
+    if scene is None:
+        return
+    step_s = None if scene.healthy is None else scene.healthy.step_s
+    if pace is not None and pace.step_s is not None:
+        slow = tuple(slow_steps(pace, panels.window_ns))
+        yield from slow
+        yield from creeping(pace, slow)
+        # Who is late by little in a long step does not hold it up.
+        step_s = max((one.value for one in slow if pace.method == "reference"), default=pace.step_s)
     for part in PARTS:
-        members = _of_run(panels.value(f"holdfast_member_{part}_seconds"), scene.run)
+        members = panels.of_run(f"holdfast_member_{part}_seconds", scene.run)
         if members is not None and step_s:
-            if steps is not None:
-                members = _once(members, _new_steps(steps))
+            if pace is not None:
+                members = once(members, pace.shown_ns)
             yield from _late(part, members, step_s, scene.run)
     yield from _collecting(panels, scene)
 
 
-def _of_run(panel: Panel | None, run: str) -> Panel | None:
-    """The run's series of a metric, one for each member; None where there is none."""
-    if panel is None or len(panel.times_ns) < 2:
-        return None
-    columns: dict[str, list[int]] = {}
-    for column, labels in enumerate(panel.labels):
-        if labels.get("run") == run:
-            subject = member_name(run, labels["member"]) if "member" in labels else run
-            columns.setdefault(subject, []).append(column)
-    if not columns:
-        return None
-    return msgspec.structs.replace(
-        panel,
-        subjects=tuple(columns),
-        labels=(),
-        values=_together(panel.values, columns.values()),
-        before=None if panel.before is None else _together(panel.before, columns.values()),
-        trust=np.array([panel.trust[own].min() for own in columns.values()], np.float32),
-        words=(),
-    )
-
-
-def _together(values: Floats, groups: Iterable[list[int]]) -> Floats:
-    """Whoever shows it may have moved, and then there are several series of one."""
-    known = np.where(np.isfinite(values), values, np.nan)
-    return np.stack([np.fmax.reduce(known[:, own], axis=1) for own in groups], axis=1)
-
-
-def _new_steps(steps: Panel) -> NDArray[np.int64]:
-    """When the run showed a step that it had not shown before."""
-    shown = steps.values[:, 0]
-    known = np.flatnonzero(np.isfinite(shown))
-    is_new = np.concatenate(([True], np.diff(shown[known]) != 0)) if len(known) else np.empty(0, np.bool_)
-    return steps.times_ns[known[is_new]]
-
-
-def _once(members: Panel, new_ns: NDArray[np.int64]) -> Panel:
-    """Each step once: a scrape that shows the same step again is no further observation."""
-    seen = np.searchsorted(new_ns, members.times_ns, side="right")
-    again = np.concatenate(([False], np.diff(seen) == 0))
-    return msgspec.structs.replace(members, values=np.where(again[:, None], np.nan, members.values))
-
-
-def _usual_step(usual_s: float, healthy: Healthy | None) -> float:
-    """What a step took before; what a healthy one takes, where it was slower than that already."""
-    if healthy is None:
-        return usual_s
-    more = SLOWER_SHARE if healthy.is_declared else SLOWER_SHARE_ESTIMATED
-    return usual_s if usual_s <= healthy.step_s * (1 + more) else healthy.step_s
-
-
-def _slow_steps(steps: Panel, past_s: float, usual_s: float) -> Iterator[Finding]:
-    """past_s: the middle of what it took, around which it scatters; usual_s: what it is held against."""
-    scatter_s = SIGMAS * compare.spread(steps.values, np.full(1, past_s, np.float32))
-    method: Method = "past" if usual_s == past_s else "reference"
-    usual = np.full(1, usual_s, np.float32)
-    yield from _found("slow-step", STEP, method, steps, usual, max(SLOWER_SHARE * usual_s, scatter_s))
-
-
 def _late(part: Part, members: Panel, step_s: float, run: str) -> Iterator[Finding]:
     metric = f"holdfast_member_{part}_seconds"
-    past = compare.usual(members.values)
+    past = members.usual
     # A member that came later has no past, and one that was always late no good one: its peers have. Of two
     # members the quicker one is the peer.
     known = np.sort(past[np.isfinite(past)])
     middle = float(known[(len(known) - 1) // 2]) if len(known) else 0.0
     usual = np.fmin(past, middle + PEERS_SHARE * step_s).astype(np.float32)
-    least = max(LATE_SHARE * step_s, SIGMAS * compare.spread(members.values, past))
+    least = max(LATE_SHARE * step_s, SIGMAS * members.scatter)
     yield from _found(f"late-{part}", metric, "past", members, usual, least)
     if part == "compute":
         yield from _wandering(members, usual, least, run)
@@ -197,10 +135,10 @@ def _changing(late: NDArray[np.bool_], away: Floats) -> tuple[NDArray[np.bool_],
 
 def _collecting(panels: Panels, scene: Scene) -> Iterator[Finding]:
     """Time in the garbage collector, of whoever spends the most at a time: all others wait for it."""
-    members = _of_run(panels.rate(COLLECTOR), scene.run)
+    members = panels.of_run(COLLECTOR, scene.run, as_rate=True)
     if members is None:
         return
-    more = members.values - compare.usual(members.values)
+    more = members.values - members.usual
     most = np.fmax.reduce(more, axis=1, keepdims=True)
     longest = msgspec.structs.replace(
         members, subjects=(scene.run,), values=most, before=None, trust=members.trust.min(keepdims=True)
@@ -210,9 +148,10 @@ def _collecting(panels: Panels, scene: Scene) -> Iterator[Finding]:
     yield from _found("collecting", COLLECTOR, "past", longest, usual, least)
 
 
-SYMPTOMS = RunDetector(
+SYMPTOMS = FunctionDetector(
     (
         Sense("slow-step", (STEP,)),
+        Sense("creeping", (STEP,)),
         *(Sense(f"late-{part}", (f"holdfast_member_{part}_seconds",)) for part in PARTS),
         Sense("wandering", ("holdfast_member_compute_seconds",)),
         Sense("collecting", (COLLECTOR,)),

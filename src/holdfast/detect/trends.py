@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from holdfast.detect.detector import Look, MachineDetector, Sense
+from holdfast.detect.detector import FunctionDetector, Look, Sense
 from holdfast.detect.finding import Finding
 from holdfast.detect.rules import SIGNS
 
@@ -57,4 +57,4 @@ def _heating(look: Look) -> Iterator[Finding]:
         )
 
 
-HEATING = MachineDetector((Sense("heating", (TEMPERATURE,)),), _heating)
+HEATING = FunctionDetector((Sense("heating", (TEMPERATURE,)),), _heating)

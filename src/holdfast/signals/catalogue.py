@@ -85,6 +85,9 @@ _DCGM: tuple[_Row, ...] = (
     ("NVLINK_BANDWIDTH_TOTAL", "MB/s", "Over all of its NVLinks."),
     ("ROW_REMAP_FAILURE", "", "1: a row of memory could not be replaced."),
     ("RETIRED_PENDING", "pages", "Pages that will be retired at the next reset."),
+    ("POWER_MGMT_LIMIT", "W", "Power that it may draw."),
+    ("PCIE_LINK_GEN", "", "PCIe: generation that the link runs at."),
+    ("PCIE_LINK_WIDTH", "lanes", "PCIe: lanes in use."),
 )
 _DCGM_COUNTS: tuple[_Row, ...] = (
     ("TOTAL_ENERGY_CONSUMPTION", "mJ", "Energy since the driver was loaded."),
@@ -198,10 +201,22 @@ _HOST_COUNTS: tuple[_Row, ...] = (
     ("kernel_hung_tasks_total", "", "Tasks stuck for two minutes."),
     ("edac_correctable_errors_total", "", "Errors of host memory that were corrected."),
     ("edac_uncorrectable_errors_total", "", "Errors of host memory that were not."),
+    ("disk_reads_completed_total", "", "Reads done."),
+    ("disk_writes_completed_total", "", "Writes done."),
+    ("vmstat_pswpin", "pages", "Pages swapped in."),
+    ("vmstat_pswpout", "pages", "Pages swapped out."),
 )
 _HOST: tuple[_Row, ...] = (
     ("hwmon_temp_celsius", "C", "Temperature at a chip's sensor."),
     ("nvme_info", "", "A drive's model, firmware and state."),
+    ("hwmon_fan_rpm", "1/min", "Speed of a fan."),
+    ("filesystem_avail_bytes", "B", "Space left on a file system."),
+    ("filesystem_size_bytes", "B", "Its size."),
+    ("memory_MemAvailable_bytes", "B", "Memory that can still be had."),
+    ("memory_MemTotal_bytes", "B", "Memory there is."),
+    ("nf_conntrack_entries", "", "Connections that are tracked."),
+    ("nf_conntrack_entries_limit", "", "How many can be."),
+    ("uname_info", "", "The kernel that runs."),
 )
 _PCI: tuple[_Row, ...] = (
     ("current_link_width", "lanes", "PCIe lanes in use."),
@@ -267,6 +282,7 @@ _RUN: tuple[_Row, ...] = (
     ("members", "", "Members that take part."),
     ("nodes", "nodes", "Nodes that are there."),
     ("lanes", "", "Lanes of a step."),
+    ("info", "", "What runs, in its labels: image, nccl, driver, config."),
 )
 _MEMBER: tuple[_Row, ...] = (
     ("compute_seconds", "s", "Last step: computing its lanes."),
@@ -285,6 +301,7 @@ _MEMBER_COUNTS: tuple[_Row, ...] = (
     ("gc_seconds_total", "s", "In the garbage collector, in all."),
     ("steps_total", "steps", "Steps that it has measured."),
     ("resent_segments_total", "", "TCP segments sent to other members again."),
+    ("alloc_retries_total", "", "Times the allocator freed cached memory and tried again."),
 )
 _ENGINE: tuple[_Row, ...] = (
     ("vllm:kv_cache_usage_perc", "share", "How full a cache is (1: full)."),
@@ -338,6 +355,17 @@ _FAMILIES: tuple[tuple[str, Kind, Scope, tuple[_Row, ...]], ...] = (
     ("node_pcidevice_", "gauge", "pci", _PCI),
     ("node_", "counter", "node", _HOST_COUNTS),
     ("node_", "gauge", "node", _HOST),
+    (
+        "ipmi_",
+        "gauge",
+        "node",
+        (
+            ("fan_speed_rpm", "1/min", "IPMI: speed of a fan."),
+            ("temperature_celsius", "C", "IPMI: temperature at a sensor."),
+        ),
+    ),
+    ("probe_", "gauge", "node", (("dns_lookup_time_seconds", "s", "Blackbox: time to resolve a name."),)),
+    ("kube_", "gauge", "node", (("pod_container_info", "", "Kubernetes: the image of a container."),)),
     ("densewatch_cdu_", "gauge", "loop", _CDU),
     ("", "gauge", "connector", _CONNECTOR),
     ("redfish_chassis_", "gauge", "chassis", _CHASSIS),

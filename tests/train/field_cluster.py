@@ -5,8 +5,8 @@ is 0.90 to 1.00, clocks scatter by tens to two hundred MHz, one GPU in eighty st
 """
 
 from collections.abc import Collection, Sequence
+from functools import cache
 
-import msgspec
 import numpy as np
 
 from holdfast.detect.scene import Healthy
@@ -15,6 +15,7 @@ from holdfast.diagnose.incident import Incident
 from holdfast.record.events import KnownEvent
 from holdfast.signals.catalogue import describe
 from holdfast.signals.frame import Floats, Frame, Labels
+from holdfast.signals.source import Source
 from holdfast.topology import file
 from holdfast.topology.graph import Topology
 
@@ -77,18 +78,12 @@ class Field:
     """Some hours of a healthy cluster, to be changed by hand. Rows are scrapes, 15 s apart."""
 
     def __init__(self, hours: float = 5.0, seed: int = 1) -> None:
-        self.rows = int(hours * 3600 / EVERY_S)
-        self.dice = np.random.default_rng(seed)
-        self.times_ns = START_NS + np.arange(self.rows, dtype=np.int64) * EVERY_S * S
-        self.values: dict[str, Floats] = {}
-        self.labels: dict[str, list[Labels]] = {}
-        self.subjects: dict[str, list[str]] = {}
+        made = _healthy(hours, seed)
+        self.rows, self.times_ns, self.dice = made.rows, made.times_ns, np.random.default_rng(seed)
+        self.values = {metric: values.copy() for metric, values in made.values.items()}
+        self.labels, self.subjects = dict(made.labels), dict(made.subjects)
         self.events: list[KnownEvent] = []
         self.healthy: Healthy | None = None
-        self._gpus()
-        self._hosts()
-        self._ports()
-        self.put("holdfast_run_step_seconds", self.noise(STEP_S, 1, 0.02), [RUN], [{"run": RUN}])
 
     def noise(self, level: float, series: int, share: float) -> Floats:
         return np.asarray(level * (1 + share * self.dice.standard_normal((self.rows, series))))
@@ -128,7 +123,7 @@ class Field:
         end = self.rows if at_row is None else at_row
         chosen = [name for name in self.values if (only is None or name in only) and name not in without]
         return assess(
-            _Shown(self, chosen),
+            self.source(chosen),
             TOPOLOGY,
             now_ns=int(self.times_ns[end - 1]) + 1,
             events=self.events,
@@ -136,7 +131,31 @@ class Field:
             healthy={} if self.healthy is None else {RUN: self.healthy},
         )
 
-    # -- what is healthy -------------------------------------------------------------------------------
+    def source(self, metrics: Sequence[str] | None = None) -> Source:
+        return _Shown(self, tuple(self.values) if metrics is None else metrics)
+
+
+class _Healthy:
+    """The same hours with nothing wrong, made once for all tests."""
+
+    def __init__(self, hours: float = 5.0, seed: int = 1) -> None:
+        self.rows = int(hours * 3600 / EVERY_S)
+        self.dice = np.random.default_rng(seed)
+        self.times_ns = START_NS + np.arange(self.rows, dtype=np.int64) * EVERY_S * S
+        self.values: dict[str, Floats] = {}
+        self.labels: dict[str, list[Labels]] = {}
+        self.subjects: dict[str, list[str]] = {}
+        self._gpus()
+        self._hosts()
+        self._ports()
+        self.put("holdfast_run_step_seconds", self.noise(STEP_S, 1, 0.02), [RUN], [{"run": RUN}])
+
+    def noise(self, level: float, series: int, share: float) -> Floats:
+        return np.asarray(level * (1 + share * self.dice.standard_normal((self.rows, series))))
+
+    def put(self, metric: str, values: Floats, subjects: Sequence[str], labels: Sequence[Labels]) -> None:
+        self.values[metric] = values
+        self.subjects[metric], self.labels[metric] = list(subjects), list(labels)
 
     def _gpus(self) -> None:
         names = [f"{host}.{gpu}" for host in HOSTS for gpu in range(GPUS)]
@@ -205,6 +224,11 @@ class Field:
         self.put("node_infiniband_port_transmit_wait_total", waits, names, labels)
 
 
+@cache
+def _healthy(hours: float, seed: int) -> _Healthy:
+    return _Healthy(hours, seed)
+
+
 class _Shown:
     """The field as a source. Every host is scraped at a moment of its own, so the first row of a window is
     empty for half of them; one scrape in 400 is lost.
@@ -212,6 +236,7 @@ class _Shown:
 
     def __init__(self, field: Field, metrics: Sequence[str]) -> None:
         self._field, self._metrics = field, tuple(sorted(metrics))
+        self._counted: dict[str, Floats] = {}
 
     def metrics(self) -> tuple[str, ...]:
         return self._metrics
@@ -224,9 +249,11 @@ class _Shown:
         kind = describe(metric).kind
         whole = field.values[metric]
         if kind == "counter":
-            whole = np.nancumsum(whole * EVERY_S, axis=0) + 1e4
+            if metric not in self._counted:
+                self._counted[metric] = np.nancumsum(whole * EVERY_S, axis=0) + 1e4
+            whole = self._counted[metric]
         values = np.array(whole[first:end], np.float64)
-        lost = np.random.default_rng(7).random(whole.shape[:1] + (NODES,))[first:end] < 1 / 400
+        lost = _lost(field.rows)[first:end]
         subjects = field.subjects[metric]
         for column, subject in enumerate(subjects):
             host = subject.partition(".")[0].partition("/")[0]
@@ -245,6 +272,11 @@ class _Shown:
         )
 
 
+@cache
+def _lost(rows: int) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    return np.asarray(np.random.default_rng(7).random((rows, NODES)) < 1 / 400)
+
+
 def answers(assessment: Assessment) -> list[tuple[str, str]]:
     return [(one.cause.mechanism, one.cause.subject) for one in assessment.incidents]
 
@@ -252,11 +284,6 @@ def answers(assessment: Assessment) -> list[tuple[str, str]]:
 def the(assessment: Assessment) -> Incident:
     (one,) = assessment.incidents
     return one
-
-
-def with_events(field: Field, *events: KnownEvent) -> Field:
-    field.events = [*field.events, *(msgspec.structs.replace(one) for one in events)]
-    return field
 
 
 TOPOLOGY = topology()

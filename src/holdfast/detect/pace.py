@@ -1,0 +1,246 @@
+"""How long a run's steps take, over hours: what is usual, since when they take longer, and whether any come.
+
+A run is one series, so its history costs nothing: what is usual is the quickest level that it kept for a
+while in the last hours, not what it did some minutes ago. Levels are means over steps, cut where they change.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.detect import compare
+from holdfast.detect.finding import Finding, Method
+from holdfast.detect.panel import Panel, Panels
+from holdfast.detect.rules import SIGMAS, SIGNS, Rule
+from holdfast.detect.scene import Healthy, Scene
+from holdfast.detect.stretches import findings
+from holdfast.signals.frame import Floats
+
+STEP = "holdfast_run_step_seconds"
+HISTORY_S = 6 * 3_600.0
+SLOWER_SHARE = 0.03
+"""A step that is longer by less is not worth anybody's time."""
+SLOWER_SHARE_ESTIMATED = 0.1
+"""The same where nobody declared what a step takes; the ledger's report has no line for less, either."""
+PAUSE_TIMES = 2.0
+"""A lone step of so many times its neighbours had an evaluation or a save in it, which is no part of it."""
+NEIGHBOURS = 15
+PAUSE_ROW_MAX = 2
+"""So many in a row are alone; more of them are slow steps."""
+LEVEL_T_MIN = 6.0
+"""Of a change of level, in standard errors: among thousands of steps none is so large by chance."""
+LEVEL_STEPS_MIN = 3
+LEVELS_MAX = 64
+KEPT_STEPS_MIN, KEPT_S_MIN = 12, 300.0
+"""A level that was kept for this long tells what is usual."""
+RECENT_S = 600.0
+"""What a step takes now is the mean of so much time."""
+CREEPING_S_MIN, CREEPING_LEVELS_MIN = 900.0, 4
+GONE_SCRAPES = 3
+SEEN_S_MIN = 120.0
+"""A run that was quick for a shorter time was slow from its beginning."""
+
+
+class Level(NamedTuple):
+    """Steps from one row to before another that take the same time, but for noise."""
+
+    first: int
+    end: int
+    step_s: float
+
+
+class Pace(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """The steps of a run.
+
+    steps     each once, without pauses, over the last hours
+    step_s    what is usual; None where there are too few. method: where that is from
+    shown_ns  when each new step was first seen, pauses included; held_ns: for how long it was shown again
+    read_ns   when the run's step was last read at all, whichever it was
+    """
+
+    steps: Panel
+    step_s: float | None
+    method: Method
+    levels: tuple[Level, ...]
+    shown_ns: NDArray[np.int64]
+    held_ns: NDArray[np.int64]
+    read_ns: int
+    every_ns: int
+
+    def is_gone(self, now_ns: int) -> bool:
+        """Whether nobody tells of the run any more: it has ended, or whoever showed it has."""
+        return now_ns - self.read_ns > GONE_SCRAPES * self.every_ns
+
+
+def pace_of(panels: Panels, scene: Scene) -> Pace | None:
+    """None where the signals have no step of the run in the window."""
+    window_ns = panels.window_ns
+    shown = panels.of_run(STEP, scene.run)
+    if shown is None:
+        return None
+    since_ns = min(window_ns[0], window_ns[1] - round(HISTORY_S * 1e9))
+    history = panels.of_run(STEP, scene.run, (since_ns, window_ns[1])) or shown
+    new = new_steps(history)
+    steps = without_pauses(once(history, new))
+    levels = tuple(levels_of(steps.values[:, 0]))
+    past_s = _kept(levels, steps.times_ns)
+    if past_s is None:
+        known = float(compare.usual(steps.values)[0])
+        past_s = known if np.isfinite(known) else None
+    step_s, method = _usual_step(past_s, scene.healthy)
+    read = history.times_ns[np.isfinite(history.values[:, 0])]
+    last = np.searchsorted(read, np.append(new[1:], read[-1] + 1)) - 1 if len(new) else new
+    return Pace(
+        steps=steps,
+        step_s=step_s,
+        method=method,
+        levels=levels,
+        shown_ns=new,
+        held_ns=read[last] - new,
+        read_ns=int(read[-1]) if len(read) else 0,
+        every_ns=int(np.median(np.diff(history.times_ns))),
+    )
+
+
+def new_steps(steps: Panel) -> NDArray[np.int64]:
+    """When the run showed a step that it had not shown before."""
+    shown = steps.values[:, 0]
+    known = np.flatnonzero(np.isfinite(shown))
+    is_new = np.concatenate(([True], np.diff(shown[known]) != 0)) if len(known) else np.empty(0, np.bool_)
+    return steps.times_ns[known[is_new]]
+
+
+def once(members: Panel, new_ns: NDArray[np.int64]) -> Panel:
+    """Each step once: a scrape that shows the same step again is no further observation."""
+    seen = np.searchsorted(new_ns, members.times_ns, side="right")
+    again = np.concatenate(([False], np.diff(seen) == 0))
+    return msgspec.structs.replace(members, values=np.where(again[:, None], np.nan, members.values))
+
+
+def without_pauses(steps: Panel) -> Panel:
+    """Without lone steps that are far longer than their neighbours: something else was done in them."""
+    values = np.array(steps.values, np.float64)
+    known = np.flatnonzero(np.isfinite(values[:, 0]))
+    if len(known) <= NEIGHBOURS:
+        return steps
+    taken = values[known, 0]
+    around = np.lib.stride_tricks.sliding_window_view(np.pad(taken, NEIGHBOURS // 2, mode="edge"), NEIGHBOURS)
+    long = taken > PAUSE_TIMES * np.median(around, axis=1)
+    starts = np.flatnonzero(long & ~np.concatenate(([False], long[:-1])))
+    ends = np.flatnonzero(long & ~np.concatenate((long[1:], [False])))
+    for first, last in zip(starts.tolist(), ends.tolist(), strict=True):
+        if last - first < PAUSE_ROW_MAX:
+            values[known[first : last + 1], 0] = np.nan
+    return msgspec.structs.replace(steps, values=values)
+
+
+def levels_of(values: Floats) -> Iterator[Level]:
+    """The stretches between changes of the mean, in the order of time."""
+    known = np.flatnonzero(np.isfinite(values))
+    taken = values[known].astype(np.float64)
+    cuts, work = {0, len(taken)}, [(0, len(taken))]
+    while work and len(cuts) < LEVELS_MAX:
+        begin, end = work.pop()
+        if (cut := _cut(taken[begin:end])) is not None:
+            cuts.add(begin + cut)
+            work += [(begin, begin + cut), (begin + cut, end)]
+    marks = sorted(cuts)
+    for begin, end in itertools.pairwise(marks):
+        if end > begin:
+            after = int(known[end]) if end < len(known) else len(values)
+            yield Level(int(known[begin]), after, float(taken[begin:end].mean()))
+
+
+def _cut(taken: NDArray[np.float64]) -> int | None:
+    """Where the mean changes the most, if it does."""
+    row, score = compare.change(taken, LEVEL_STEPS_MIN)
+    return row if score > LEVEL_T_MIN else None
+
+
+def _kept(levels: tuple[Level, ...], times_ns: NDArray[np.int64]) -> float | None:
+    """The quickest level that was kept for a while."""
+    long = [
+        one.step_s
+        for one in levels
+        if one.end - one.first >= KEPT_STEPS_MIN
+        and times_ns[one.end - 1] - times_ns[one.first] >= KEPT_S_MIN * 1e9
+    ]
+    return min(long, default=None)
+
+
+def _usual_step(past_s: float | None, healthy: Healthy | None) -> tuple[float | None, Method]:
+    """What a step took before; what a healthy one takes, where it was slower than that already."""
+    if healthy is None or past_s is None:
+        return (past_s, "past") if healthy is None else (healthy.step_s, "reference")
+    more = SLOWER_SHARE if healthy.is_declared else SLOWER_SHARE_ESTIMATED
+    return (past_s, "past") if past_s <= healthy.step_s * (1 + more) else (healthy.step_s, "reference")
+
+
+def slow_steps(pace: Pace, window_ns: tuple[int, int]) -> Iterator[Finding]:
+    """Stretches of slow steps that last, or were over within the window."""
+    if pace.step_s is None:
+        return
+    steps, usual_s = pace.steps, pace.step_s
+    values = steps.values[:, 0]
+    good = np.flatnonzero(_of_levels(pace, lambda level_s: level_s <= (1 + SLOWER_SHARE) * usual_s))
+    around = float(np.nanmedian(values[good])) if np.isfinite(values[good]).any() else usual_s
+    scatter_s = compare.spread(steps.values, np.full(1, around, np.float32), good)
+    least = max(SLOWER_SHARE * usual_s, SIGMAS * scatter_s)
+    with np.errstate(invalid="ignore"):
+        wrong = values - usual_s > least
+    slow = _of_levels(pace, lambda level_s: level_s > (1 + SLOWER_SHARE) * usual_s)
+    wrong |= slow & np.isfinite(values)
+    rule = Rule(
+        sign="slow-step", metric=STEP, unit="s", note=SIGNS["slow-step"], against=pace.method, scrapes=3
+    )
+    usual = np.full(1, usual_s, np.float32)
+    enough = np.full(1, SLOWER_SHARE * usual_s, np.float32)
+    for finding in findings(rule, steps, wrong[:, None], usual, enough):
+        if finding.until_ns is not None and finding.until_ns < window_ns[0]:
+            continue
+        value = _recent(steps, finding)
+        yield msgspec.structs.replace(finding, value=value, effect_s=value - usual_s)
+
+
+def _of_levels(pace: Pace, holds: Callable[[float], bool]) -> NDArray[np.bool_]:
+    rows = np.zeros(len(pace.steps.times_ns), np.bool_)
+    for level in pace.levels:
+        if holds(level.step_s):
+            rows[level.first : level.end] = True
+    return rows
+
+
+def _recent(steps: Panel, finding: Finding) -> float:
+    """The mean of its last minutes: what grows slowly is as large as it is now."""
+    until_ns = steps.times_ns[-1] if finding.until_ns is None else finding.until_ns
+    since_ns = max(finding.since_ns, int(until_ns) - round(RECENT_S * 1e9))
+    rows = (steps.times_ns >= since_ns) & (steps.times_ns <= until_ns)
+    return float(np.nanmean(steps.values[rows, 0]))
+
+
+def creeping(pace: Pace, slow: Iterable[Finding]) -> Iterator[Finding]:
+    """Steps that did not become longer at once, but bit by bit: each level is above the one before."""
+    for finding in slow:
+        rising = [one.step_s for one in pace.levels if pace.steps.times_ns[one.end - 1] > finding.since_ns]
+        is_long = pace.steps.times_ns[-1] - finding.since_ns >= CREEPING_S_MIN * 1e9
+        is_up = all(before < after for before, after in itertools.pairwise(rising))
+        if finding.until_ns is None and is_long and is_up and len(rising) >= CREEPING_LEVELS_MIN:
+            yield msgspec.structs.replace(finding, sign="creeping", note=SIGNS["creeping"])
+
+
+def onset_of(pace: Pace, window_ns: tuple[int, int]) -> int | None:
+    """Since when the steps have been slower, if they are, and somebody saw them before."""
+    lasting = [one.since_ns for one in slow_steps(pace, window_ns) if one.until_ns is None]
+    first_ns = int(pace.steps.times_ns[np.isfinite(pace.steps.values[:, 0])][0]) if lasting else 0
+    return next((since_ns for since_ns in lasting if since_ns - first_ns >= SEEN_S_MIN * 1e9), None)
+
+
+def stands_since(pace: Pace, window_ns: tuple[int, int]) -> int | None:
+    """When the last step was made, if the run is told of and has shown the same one ever since."""
+    if not len(pace.shown_ns) or pace.is_gone(window_ns[1]) or pace.held_ns[-1] < SEEN_S_MIN * 1e9:
+        return None
+    return int(pace.shown_ns[-1])
