@@ -39,7 +39,7 @@ def test_what_is_measured_follows_from_what_is_there() -> None:
     assert measured(frozenset()) == frozenset()
     assert measured(frozenset({WIDTH})) == frozenset()
     assert measured(frozenset({WIDTH, WIDTH_MAX})) >= {"narrow-bus"}
-    assert measured(frozenset({REQUESTS, RESPONSE})) == {"slow-reads", "slow-writes"}
+    assert measured(frozenset({REQUESTS, RESPONSE})) == {"slow-reads", "slow-writes", "busy-mount"}
     assert measured(frozenset(METRICS)) | {"slow-checkpoint", "frequent-checkpoints"} >= set(SIGNS)
 
 

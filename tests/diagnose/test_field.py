@@ -252,6 +252,38 @@ def test_an_evaluation_that_nobody_has_seen_before_is_no_hang_while_the_gpus_wor
     assert answers(field.look(DEFAULT_ON)) == []
 
 
+def test_long_steps_that_come_far_more_often_than_before_are_slowness_and_no_pauses() -> None:
+    """Every seventh step waits for a name to be looked up; each of them alone looks like an evaluation."""
+    field = Field()
+    for row in range(100, field.rows, 300):
+        field.values[STEP][row] = 40.0
+    assert answers(field.look([STEP])) == []
+    field.values[STEP][field.row(20) :: 7] *= 4
+    assert the(field.look([STEP])).slowdown == pytest.approx(1 + 3 / 7, rel=0.1)
+
+
+def test_longer_steps_that_somebody_declared_are_as_they_should_be() -> None:
+    field = Field()
+    field.slower(1.4, 60)
+    assert the(field.look([STEP])).slowdown == pytest.approx(1.4, rel=0.02)
+    at_ns = int(field.times_ns[field.row(61)])
+    longer = ReferenceDeclared(id="r", occurred_ns=at_ns, run=RUN, step_ns=round(1.4 * STEP_S * 1e9))
+    field.events = [longer]
+    field.healthy = Healthy(step_s=1.4 * STEP_S, is_declared=True)
+    assert answers(field.look()) == []
+
+
+def test_uneven_sequences_hold_up_another_member_each_time() -> None:
+    field = Field()
+    field.slower(1.2, 12)
+    compute = field.members("compute", 5.0)
+    late = field.values[compute][field.row(12) :]
+    for row in late:
+        row[field.dice.choice(NODES, 2, replace=False)] *= 1.25
+    one = the(field.look())
+    assert (one.cause.mechanism, one.verdict) == ("sequence-length", "not-hardware")
+
+
 # -- what is usual -------------------------------------------------------------------------------------
 
 

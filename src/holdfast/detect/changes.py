@@ -38,7 +38,8 @@ def _changed(look: Look) -> Iterator[Finding]:
         panel = look.panels.value(metric)
         if panel is not None and len(panel.times_ns) > 1:
             for label in labels:
-                yield from _relabelled(panel, label, look, scene.run)
+                found = tuple(_relabelled(panel, label, look, scene.run))
+                yield from found or _replaced(panel, label, look, scene.run)
     for decided in scene.decisions:
         if (
             decided.action in ROLLOUTS
@@ -72,6 +73,23 @@ def _relabelled(panel: Panel, label: str, look: Look, run: str) -> Iterator[Find
     was, now = (Counter(some.tolist()).most_common(1)[0][0] for some in (old, new))
     note = f"{label} changed from {was} to {now}"
     yield _finding(run, panel.metric, int(panel.times_ns[row]), note)
+
+
+def _replaced(panel: Panel, label: str, look: Look, run: str) -> Iterator[Finding]:
+    """The same, where it was long ago: what most showed before it went wrong, and what they show now."""
+    was, now = (
+        Counter(
+            labels[label]
+            for subject, labels in series
+            if label in labels and labels.get("run", run) == run and _is_of(look, subject, run)
+        )
+        for series in (panel.earlier, zip(panel.subjects, panel.labels, strict=True))
+    )
+    if not was or not now or look.panels.onset_ns is None:
+        return
+    (old, _), (new, _) = was.most_common(1)[0], now.most_common(1)[0]
+    if old != new and was[new] < CHANGED_SHARE * was.total():
+        yield _finding(run, panel.metric, look.panels.onset_ns, f"{label} changed from {old} to {new}")
 
 
 def _is_of(look: Look, subject: str, run: str) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.detect.detector import FunctionDetector, Look, Sense
+from holdfast.detect.devices import XID_DETECTOR
 from holdfast.detect.finding import Finding
 from holdfast.detect.pace import STEP, Pace
 from holdfast.detect.panel import Panel
@@ -31,6 +32,7 @@ YOUNG_S = 180.0
 WORKING_S = 900.0
 """GPUs that work as usual evaluate something; for longer than this nobody does."""
 SAVING_TIMES, SAVING_S = 3.0, 300.0
+BROKEN_S = 60.0
 WORKING_SHARE = 0.6
 """Of what is usual: tensor cores of a hung run stand still, and its power is less than half."""
 ACTIVITY = ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "DCGM_FI_DEV_POWER_USAGE")
@@ -48,7 +50,8 @@ def _hung(look: Look) -> Iterator[Finding]:
     held_s, elapsed_s = (pace.read_ns - last_ns) / 1e9, (now_ns - last_ns) / 1e9
     if held_s <= 0 or pace.is_gone(now_ns):
         return
-    working = _working_share(look, scene.run)
+    is_broken = _is_broken(look, scene.run, last_ns)
+    working = 0.0 if is_broken else _working_share(look, scene.run)
     least_s = _patience_s(pace, scene, working)
     is_usual = held_s <= USUAL_TIMES * _longest_pause_s(pace) or _is_repeated(held_s, pace)
     if elapsed_s < least_s or is_usual:
@@ -81,7 +84,7 @@ def _patience_s(pace: Pace, scene: Scene, working: float | None) -> float:
     if working is not None and working >= WORKING_SHARE:
         return max(WORKING_S, least_s)
     known_s = (int(pace.shown_ns[-1]) - int(pace.shown_ns[0])) / 1e9
-    return least_s if known_s >= KNOWN_S else max(YOUNG_S, least_s)
+    return least_s if known_s >= KNOWN_S or working == 0.0 else max(YOUNG_S, least_s)
 
 
 def _held_s(pace: Pace) -> NDArray[np.float64]:
@@ -98,6 +101,14 @@ def _is_repeated(held_s: float, pace: Pace) -> bool:
     """Outages that come again and again are usual as well, though nobody should have them."""
     longer = np.sort(_held_s(pace))[-2:]
     return len(longer) == 2 and held_s <= float(longer[0])
+
+
+def _is_broken(look: Look, run: str, since_ns: int) -> bool:
+    """Whether hardware of the run broke when it stopped."""
+    return any(
+        one.grave and look.run_of(one.subject) == run and one.since_ns >= since_ns - round(BROKEN_S * 1e9)
+        for one in XID_DETECTOR.find(look)
+    )
 
 
 def _working_share(look: Look, run: str) -> float | None:

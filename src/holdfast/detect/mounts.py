@@ -28,6 +28,8 @@ SLOWER_SHARE, SLOWER_S = 0.5, 0.003
 ROWS_MIN = 2
 BRIDGE_S = 900.0
 """A mount is asked now and then, as for checkpoints: until it is asked again, what was goes on."""
+BUSY_TIMES, BUSY_PER_S = 2.0, 50.0
+"""So many times as many requests of others as before, and at least so many more, crowd a mount."""
 RESENT_SHARE = 0.002
 """Of the calls: a filer that is only busy answers all of them."""
 
@@ -58,6 +60,35 @@ def _mount_findings(look: Look) -> Iterator[Finding]:
         if len(mount.times_ns) > ROWS_MIN:
             yield from _slow(mount, max(ROWS_MIN, int(np.searchsorted(mount.times_ns, past_ns))))
             yield from _resent(mount)
+    yield from _crowded(look, requests)
+
+
+def _crowded(look: Look, asked: Panel) -> Iterator[Finding]:
+    """Mounts of which others than the runs that are looked at ask for far more than before."""
+    if not look.hosts:
+        return
+    groups: dict[str, list[int]] = {}
+    for column, labels in enumerate(asked.labels):
+        if asked.subjects[column] not in look.hosts:
+            groups.setdefault(labels.get("mountaddr", ""), []).append(column)
+    for name, columns in groups.items():
+        panel = Panel(
+            metric=REQUESTS,
+            subjects=(name,),
+            labels=(),
+            times_ns=asked.times_ns,
+            values=np.nansum(asked.values[:, columns], axis=1, keepdims=True),
+            trust=asked.trust[columns].mean(keepdims=True),
+            before=None
+            if asked.before is None
+            else np.nansum(asked.before[:, columns], axis=1, keepdims=True),
+            gap=asked.gap,
+        )
+        least = np.maximum((BUSY_TIMES - 1) * panel.usual, max(BUSY_PER_S, SIGMAS * panel.scatter))
+        with np.errstate(invalid="ignore"):
+            wrong = panel.values - panel.usual > least
+        rule = Rule(sign="busy-mount", metric=REQUESTS, unit="/s", note=SIGNS["busy-mount"])
+        yield from findings(rule, panel, wrong, panel.usual, least.astype(np.float32), BRIDGE_S)
 
 
 def _mounts(asked: Panel, response: Panel, sent: Panel | None) -> Iterator[_Mount]:
@@ -166,6 +197,7 @@ MOUNTS = FunctionDetector(
     (
         *(Sense(sign, (REQUESTS, RESPONSE)) for sign in SIGN_OF.values()),
         Sense("resent-calls", (REQUESTS, RESPONSE, SENT)),
+        Sense("busy-mount", (REQUESTS, RESPONSE)),
     ),
     _mount_findings,
 )

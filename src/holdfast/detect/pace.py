@@ -1,11 +1,13 @@
 """How long a run's steps take, over hours: what is usual, since when they take longer, and whether any come.
 
-A run is one series, so its history costs nothing: what is usual is the quickest level that it kept for a
-while in the last hours, not what it did some minutes ago. Levels are means over steps, cut where they change.
+A run is one series, so its history costs nothing: what is usual is the quickest plateau that it kept for a
+while in the last hours, not what it did some minutes ago. A plateau is a mean over steps, cut where that
+changes.
 """
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
@@ -31,21 +33,23 @@ PAUSE_TIMES = 2.0
 NEIGHBOURS = 15
 PAUSE_ROW_MAX = 2
 """So many in a row are alone; more of them are slow steps."""
-LEVEL_T_MIN = 6.0
-"""Of a change of level, in standard errors: among thousands of steps none is so large by chance."""
-LEVEL_STEPS_MIN = 3
-LEVELS_MAX = 64
+CROWD_STEPS, CROWD_PAUSES, CROWD_TIMES = 40, 4, 2.0
+"""So many long steps among so many, at least so many times as often as usual, are no pauses any more."""
+PLATEAU_T_MIN = 6.0
+"""Of a change of plateau, in standard errors: among thousands of steps none is so large by chance."""
+PLATEAU_STEPS_MIN = 3
+PLATEAUS_MAX = 64
 KEPT_STEPS_MIN, KEPT_S_MIN = 12, 300.0
-"""A level that was kept for this long tells what is usual."""
+"""A plateau that was kept for this long tells what is usual."""
 RECENT_S = 600.0
 """What a step takes now is the mean of so much time."""
-CREEPING_S_MIN, CREEPING_LEVELS_MIN = 900.0, 4
+CREEPING_S_MIN, CREEPING_PLATEAUS_MIN = 900.0, 4
 GONE_SCRAPES = 3
 SEEN_S_MIN = 120.0
 """A run that was quick for a shorter time was slow from its beginning."""
 
 
-class Level(NamedTuple):
+class Plateau(NamedTuple):
     """Steps from one row to before another that take the same time, but for noise."""
 
     first: int
@@ -56,16 +60,18 @@ class Level(NamedTuple):
 class Pace(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The steps of a run.
 
-    steps     each once, without pauses, over the last hours
+    steps     each once, without pauses, over the last hours; crowded: the rows in which there are far more
+              long steps than at other times, which are left in
     step_s    what is usual; None where there are too few. method: where that is from
     shown_ns  when each new step was first seen, pauses included; held_ns: for how long it was shown again
     read_ns   when the run's step was last read at all, whichever it was
     """
 
     steps: Panel
+    crowded: NDArray[np.bool_]
     step_s: float | None
     method: Method
-    levels: tuple[Level, ...]
+    plateaus: tuple[Plateau, ...]
     shown_ns: NDArray[np.int64]
     held_ns: NDArray[np.int64]
     read_ns: int
@@ -85,9 +91,9 @@ def pace_of(panels: Panels, scene: Scene) -> Pace | None:
     since_ns = min(window_ns[0], window_ns[1] - round(HISTORY_S * 1e9))
     history = panels.of_run(STEP, scene.run, (since_ns, window_ns[1])) or shown
     new = new_steps(history)
-    steps = without_pauses(once(history, new))
-    levels = tuple(levels_of(steps.values[:, 0]))
-    past_s = _kept(levels, steps.times_ns)
+    steps, crowded = without_pauses(_since_declared(once(history, new), scene.healthy))
+    plateaus = tuple(plateaus_of(steps.values[:, 0]))
+    past_s = _kept(plateaus, steps.times_ns)
     if past_s is None:
         known = float(compare.usual(steps.values)[0])
         past_s = known if np.isfinite(known) else None
@@ -96,9 +102,10 @@ def pace_of(panels: Panels, scene: Scene) -> Pace | None:
     last = np.searchsorted(read, np.append(new[1:], read[-1] + 1)) - 1 if len(new) else new
     return Pace(
         steps=steps,
+        crowded=crowded,
         step_s=step_s,
         method=method,
-        levels=levels,
+        plateaus=plateaus,
         shown_ns=new,
         held_ns=read[last] - new,
         read_ns=int(read[-1]) if len(read) else 0,
@@ -121,29 +128,65 @@ def once(members: Panel, new_ns: NDArray[np.int64]) -> Panel:
     return msgspec.structs.replace(members, values=np.where(again[:, None], np.nan, members.values))
 
 
-def without_pauses(steps: Panel) -> Panel:
-    """Without lone steps that are far longer than their neighbours: something else was done in them."""
+def _since_declared(steps: Panel, healthy: Healthy | None) -> Panel:
+    """Without the steps from before the reference was declared, which were of another length."""
+    if healthy is None or not healthy.since_ns:
+        return steps
+    early = steps.times_ns < healthy.since_ns
+    if np.isfinite(steps.values[~early, 0]).sum() < KEPT_STEPS_MIN:
+        return steps
+    return msgspec.structs.replace(steps, values=np.where(early[:, None], np.nan, steps.values))
+
+
+def without_pauses(steps: Panel) -> tuple[Panel, NDArray[np.bool_]]:
+    """Without lone steps that are far longer than their neighbours: something else was done in them.
+
+    Where they come far more often than at other times, the run is slower by them: these are left in, and
+    told by their rows.
+    """
     values = np.array(steps.values, np.float64)
+    crowded = np.zeros(len(values), np.bool_)
     known = np.flatnonzero(np.isfinite(values[:, 0]))
     if len(known) <= NEIGHBOURS:
-        return steps
+        return steps, crowded
     taken = values[known, 0]
     around = np.lib.stride_tricks.sliding_window_view(np.pad(taken, NEIGHBOURS // 2, mode="edge"), NEIGHBOURS)
     long = taken > PAUSE_TIMES * np.median(around, axis=1)
     starts = np.flatnonzero(long & ~np.concatenate(([False], long[:-1])))
     ends = np.flatnonzero(long & ~np.concatenate((long[1:], [False])))
-    for first, last in zip(starts.tolist(), ends.tolist(), strict=True):
-        if last - first < PAUSE_ROW_MAX:
+    alone = [(one, last) for one, last in zip(starts.tolist(), ends.tolist(), strict=True)]
+    alone = [(one, last) for one, last in alone if last - one < PAUSE_ROW_MAX]
+    dense = _dense(np.array([one for one, _ in alone], np.int64), len(known))
+    for (first, last), is_dense in zip(alone, dense.tolist(), strict=True):
+        if not is_dense:
             values[known[first : last + 1], 0] = np.nan
-    return msgspec.structs.replace(steps, values=values)
+    marked = [first for (first, _), is_dense in zip(alone, dense.tolist(), strict=True) if is_dense]
+    for one, other in pairwise(marked):
+        if other - one <= CROWD_STEPS:
+            crowded[known[one] : known[other] + 1] = True
+    return msgspec.structs.replace(steps, values=values), crowded
 
 
-def levels_of(values: Floats) -> Iterator[Level]:
+def _dense(at: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
+    """Which pauses have several others near, where the rest of the time has few.
+
+    at: which of the steps they are, of `count`.
+    """
+    ahead = np.searchsorted(at, at + CROWD_STEPS) - np.arange(len(at))
+    back = np.arange(len(at)) + 1 - np.searchsorted(at, at - CROWD_STEPS)
+    near = np.maximum(ahead, back) >= CROWD_PAUSES
+    elsewhere = max(0, count - int(near.sum()) * CROWD_STEPS // CROWD_PAUSES)
+    usual_rate = (len(at) - int(near.sum())) / max(1, elsewhere)
+    is_news = elsewhere >= CROWD_STEPS and usual_rate * CROWD_STEPS * CROWD_TIMES <= CROWD_PAUSES
+    return np.asarray(near & is_news, np.bool_)
+
+
+def plateaus_of(values: Floats) -> Iterator[Plateau]:
     """The stretches between changes of the mean, in the order of time."""
     known = np.flatnonzero(np.isfinite(values))
     taken = values[known].astype(np.float64)
     cuts, work = {0, len(taken)}, [(0, len(taken))]
-    while work and len(cuts) < LEVELS_MAX:
+    while work and len(cuts) < PLATEAUS_MAX:
         begin, end = work.pop()
         if (cut := _cut(taken[begin:end])) is not None:
             cuts.add(begin + cut)
@@ -152,20 +195,20 @@ def levels_of(values: Floats) -> Iterator[Level]:
     for begin, end in itertools.pairwise(marks):
         if end > begin:
             after = int(known[end]) if end < len(known) else len(values)
-            yield Level(int(known[begin]), after, float(taken[begin:end].mean()))
+            yield Plateau(int(known[begin]), after, float(taken[begin:end].mean()))
 
 
 def _cut(taken: NDArray[np.float64]) -> int | None:
     """Where the mean changes the most, if it does."""
-    row, score = compare.change(taken, LEVEL_STEPS_MIN)
-    return row if score > LEVEL_T_MIN else None
+    row, score = compare.change(taken, PLATEAU_STEPS_MIN)
+    return row if score > PLATEAU_T_MIN else None
 
 
-def _kept(levels: tuple[Level, ...], times_ns: NDArray[np.int64]) -> float | None:
-    """The quickest level that was kept for a while."""
+def _kept(plateaus: tuple[Plateau, ...], times_ns: NDArray[np.int64]) -> float | None:
+    """The quickest plateau that was kept for a while."""
     long = [
         one.step_s
-        for one in levels
+        for one in plateaus
         if one.end - one.first >= KEPT_STEPS_MIN
         and times_ns[one.end - 1] - times_ns[one.first] >= KEPT_S_MIN * 1e9
     ]
@@ -186,14 +229,14 @@ def slow_steps(pace: Pace, window_ns: tuple[int, int]) -> Iterator[Finding]:
         return
     steps, usual_s = pace.steps, pace.step_s
     values = steps.values[:, 0]
-    good = np.flatnonzero(_of_levels(pace, lambda level_s: level_s <= (1 + SLOWER_SHARE) * usual_s))
+    good = np.flatnonzero(_of_plateaus(pace, lambda step_s: step_s <= (1 + SLOWER_SHARE) * usual_s))
     around = float(np.nanmedian(values[good])) if np.isfinite(values[good]).any() else usual_s
     scatter_s = compare.spread(steps.values, np.full(1, around, np.float32), good)
     least = max(SLOWER_SHARE * usual_s, SIGMAS * scatter_s)
     with np.errstate(invalid="ignore"):
         wrong = values - usual_s > least
-    slow = _of_levels(pace, lambda level_s: level_s > (1 + SLOWER_SHARE) * usual_s)
-    wrong |= slow & np.isfinite(values)
+    slow = _of_plateaus(pace, lambda step_s: step_s > (1 + SLOWER_SHARE) * usual_s)
+    wrong |= (slow | pace.crowded) & np.isfinite(values)
     rule = Rule(
         sign="slow-step", metric=STEP, unit="s", note=SIGNS["slow-step"], against=pace.method, scrapes=3
     )
@@ -206,11 +249,11 @@ def slow_steps(pace: Pace, window_ns: tuple[int, int]) -> Iterator[Finding]:
         yield msgspec.structs.replace(finding, value=value, effect_s=value - usual_s)
 
 
-def _of_levels(pace: Pace, holds: Callable[[float], bool]) -> NDArray[np.bool_]:
+def _of_plateaus(pace: Pace, holds: Callable[[float], bool]) -> NDArray[np.bool_]:
     rows = np.zeros(len(pace.steps.times_ns), np.bool_)
-    for level in pace.levels:
-        if holds(level.step_s):
-            rows[level.first : level.end] = True
+    for plateau in pace.plateaus:
+        if holds(plateau.step_s):
+            rows[plateau.first : plateau.end] = True
     return rows
 
 
@@ -223,12 +266,12 @@ def _recent(steps: Panel, finding: Finding) -> float:
 
 
 def creeping(pace: Pace, slow: Iterable[Finding]) -> Iterator[Finding]:
-    """Steps that did not become longer at once, but bit by bit: each level is above the one before."""
+    """Steps that did not become longer at once, but bit by bit: each plateau is above the one before."""
     for finding in slow:
-        rising = [one.step_s for one in pace.levels if pace.steps.times_ns[one.end - 1] > finding.since_ns]
+        rising = [one.step_s for one in pace.plateaus if pace.steps.times_ns[one.end - 1] > finding.since_ns]
         is_long = pace.steps.times_ns[-1] - finding.since_ns >= CREEPING_S_MIN * 1e9
         is_up = all(before < after for before, after in itertools.pairwise(rising))
-        if finding.until_ns is None and is_long and is_up and len(rising) >= CREEPING_LEVELS_MIN:
+        if finding.until_ns is None and is_long and is_up and len(rising) >= CREEPING_PLATEAUS_MIN:
             yield msgspec.structs.replace(finding, sign="creeping", note=SIGNS["creeping"])
 
 

@@ -32,7 +32,8 @@ class Panel(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
     before: rows from before something went wrong, where that was before the window or at its beginning; they
     have the same series. Without them the first third of the window tells what is usual. gap: the row before
     which time is left out, where it went wrong long ago: the minutes around that, and then the window.
-    single: the readings themselves, where the values are means over some rows.
+    single: the readings themselves, where the values are means over some rows. earlier: the labels of the
+    series there were before it went wrong, with their subjects.
     """
 
     metric: str
@@ -45,6 +46,7 @@ class Panel(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
     words: tuple[Word, ...] = ()
     gap: int | None = None
     single: Floats | None = None
+    earlier: tuple[tuple[str, Labels], ...] = ()
 
     @cached_property
     def clock_ns(self) -> NDArray[np.int64]:
@@ -150,7 +152,9 @@ class Panels:
             return None
         is_own = window_ns == self.window_ns
         past, gap = None, None
+        earlier: tuple[tuple[str, Labels], ...] = ()
         if is_own and self.onset_ns is not None:
+            earlier = self._earlier(metric, self.onset_ns)
             past, frame, gap = self._with_onset(frame, self.onset_ns)
         inspected = inspect(frame, now_ns=window_ns[1])
         if is_own:
@@ -166,12 +170,21 @@ class Panels:
             before=None if past is None else _before(past, as_rate),
             words=frame.words,
             gap=gap,
+            earlier=earlier,
         )
+
+    def _earlier(self, metric: str, onset_ns: int) -> tuple[tuple[str, Labels], ...]:
+        end_ns = onset_ns - round(MARGIN_S * 1e9)
+        frame = self._source.frame(metric, (end_ns - round(PAST_S * 1e9), self._until_ns(onset_ns)))
+        return () if frame is None else tuple(zip(frame.subjects, frame.labels, strict=True))
+
+    def _until_ns(self, onset_ns: int) -> int:
+        return min(onset_ns + round(ONSET_S * 1e9), self.window_ns[0])
 
     def _with_onset(self, frame: Frame, onset_ns: int) -> tuple[Frame | None, Frame, int | None]:
         """What was before the onset; the minutes around it and the window; where time is left out."""
         end_ns = onset_ns - round(MARGIN_S * 1e9)
-        until_ns = min(onset_ns + round(ONSET_S * 1e9), self.window_ns[0])
+        until_ns = self._until_ns(onset_ns)
         early = self._source.frame(frame.metric, (end_ns - round(PAST_S * 1e9), until_ns))
         if end_ns > self.window_ns[0]:
             # It began within the window, whose first rows belong to what was before.

@@ -483,6 +483,7 @@ SIGNS: dict[str, str] = {rule.sign: rule.note for rule in RULES} | {
     "collecting": "members spend more time in the garbage collector",
     "slow-reads": "reads take longer on this mount",
     "slow-writes": "writes take longer on this mount",
+    "busy-mount": "others ask far more of this mount than before",
     "resent-calls": "calls to this mount are sent again",
     "narrow-bus": "the PCIe link has fewer lanes than the device, or a lower rate",
     "slow-disk": "a disk takes long for each request",

@@ -26,8 +26,10 @@ PEERS_SHARE = 0.05
 """Who is usually slower than the others by more was late before the looking began."""
 WANDERING_ROWS, WANDERING_LATE, WANDERING_WHO = 5, 4, 4
 """Of so many steps in a row so many have somebody late, and so many of those are different members."""
-WANDERING_SHARE = 0.05
+WANDERING_SHARE = 0.25
 """Of the members at once; a cause beneath them would hold on to the same ones."""
+WANDERING_CHANCE = 0.01
+"""That in one step any member is so late by chance."""
 COLLECTING_LEAST = 0.01
 """Of a member's time, more than usual: a tenth of a second between scrapes ten seconds apart."""
 
@@ -64,7 +66,9 @@ def _late(part: Part, members: Panel, step_s: float, run: str) -> Iterator[Findi
     least = max(LATE_SHARE * step_s, SIGMAS * members.scatter)
     yield from _found(f"late-{part}", metric, "past", members, usual, least)
     if part == "compute":
-        yield from _wandering(members, usual, least, run)
+        chance = float(np.sqrt(2 * np.log(len(members.subjects) / WANDERING_CHANCE)))
+        enough = max(LATE_SHARE * step_s, chance * members.scatter)
+        yield from _wandering(members, usual, enough, run)
 
 
 def _found(

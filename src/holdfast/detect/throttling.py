@@ -49,7 +49,7 @@ WARMER_K = 4.0
 """From so much more heat on it is not for want of power that a clock is low."""
 VIOLATION_LEAST = 0.05
 EVENTS_LEAST = 0.6
-PEERS_CLOCK_SHARE, PEERS_VIOLATION = 0.10, 0.25
+PEERS_CLOCK_SHARE, PEERS_VIOLATION, PEERS_K = 0.06, 0.2, 8.0
 PEERS_MIN = 4
 PEERS_NVLINK = 0.7
 NVLINK_SHARE = 0.25
@@ -70,6 +70,7 @@ def _throttled(look: Look) -> Iterator[Finding]:
         yield from _low_power(look, clocks, usual)
     yield from _low_limit(look)
     yield from _violations(look, clocks, low)
+    yield from _hotter_than_peers(look)
 
 
 def _at_work(look: Look, panel: Panel) -> Panel:
@@ -143,8 +144,8 @@ def _or_peers(look: Look, means: Means, apart: float, sign: int, *, is_share: bo
             continue
         middle = float(np.median(known))
         scatter = compare.MAD_TO_SIGMA * float(np.median(np.abs(known - middle)))
-        bound = middle + sign * max(apart * middle if is_share else apart, SIGMAS * scatter)
-        usual[columns] = (np.fmin if sign > 0 else np.fmax)(usual[columns], bound)
+        bound = sign * middle + max(apart * middle if is_share else apart, SIGMAS * scatter)
+        usual[columns] = np.where(sign * usual[columns] > bound, middle, usual[columns])
     return usual
 
 
@@ -179,6 +180,24 @@ def _warmer(look: Look, panel: Panel) -> NDArray[np.bool_]:
     with np.errstate(invalid="ignore"):
         warmer: NDArray[np.bool_] = heat.values - heat.usual > WARMER_K
     return warmer
+
+
+def _hotter_than_peers(look: Look) -> Iterator[Finding]:
+    """GPUs that have always been far hotter than the others of their run; the rest the rules find."""
+    heat = look.panels.value(TEMPERATURE)
+    if heat is None:
+        return
+    usual = _or_peers(look, Means(heat, heat.usual, 0.0), PEERS_K, 1, is_share=False)
+    columns = np.flatnonzero(heat.usual - usual > PEERS_K / 2)
+    if not len(columns):
+        return
+    panel, usual = heat.some(columns), usual[columns]
+    with np.errstate(invalid="ignore"):
+        wrong = panel.values - usual > PEERS_K
+    rule = Rule(
+        sign="hot-gpu", metric=TEMPERATURE, unit="C", note="hotter than others of its run", against="peers"
+    )
+    yield from findings(rule, panel, wrong, usual, np.full(len(columns), PEERS_K, np.float32))
 
 
 def _low_limit(look: Look) -> Iterator[Finding]:
@@ -269,6 +288,7 @@ def _above(
 THROTTLING = FunctionDetector(
     (
         Sense("low-clock", (CLOCK,)),
+        Sense("hot-gpu", (TEMPERATURE,)),
         Sense("low-power", (CLOCK, POWER)),
         Sense("low-limit", (LIMIT,)),
         *(Sense(sign, (metric,)) for metric, sign in VIOLATIONS.items()),

@@ -35,6 +35,10 @@ TOGETHER_NS = 150 * 10**9
 """What began so close to when the run became slower hardly did by chance."""
 AFTER_NS = 180 * 10**9
 """Observations need not arrive in the order of events, and means take a while; later than this is later."""
+CHANCE_NS = 120 * 10**9
+ALWAYS_WEIGHT = 0.5
+CREEPING_SHARE = 0.4
+"""Of the time since steps began to creep up."""
 UNSEEN_NS = 30 * 10**9
 GRAVE_WEIGHT = 1.0
 DECIDED_WEIGHT = 0.8
@@ -163,6 +167,10 @@ class Case:
         return tuple(
             name for name in topology.dependencies(self.scene.run) if topology.kind(name) == "member"
         )
+
+    @cached_property
+    def _latest_ns(self) -> int:
+        return max(max(finding.noticed_ns, finding.until_ns or 0) for finding in self.findings)
 
     @cached_property
     def late(self) -> dict[str, set[str]]:
@@ -337,7 +345,8 @@ class Case:
         signs = [sign for sign in mechanism.slows if sign in LATE]
         late = set().union(*(self.late[sign] for sign in signs)) if signs else set()
         others = [sign for sign in LATE if sign not in signs and self.late[sign]]
-        if mechanism.reach == "beneath" and subject != self.scene.run:
+        is_felt = mechanism.reach == "beneath" or (mechanism.reach == "stall" and late)
+        if is_felt and subject != self.scene.run:
             yield from self._beneath(subject, late, others, signs)
         elif mechanism.reach == "beneath" and mechanism.kinds == ("run",):
             yield from self._scattered(late)
@@ -407,14 +416,21 @@ class Case:
         signs = mechanism.shows if self._onsets(mechanism.shows, subject) else mechanism.follows
         causes = self._onsets(signs, subject)
         effects = [one.since_ns for sign in mechanism.slows for one in self.by_sign.get(sign, {}).values()]
-        if not causes or not effects or max(causes) <= self.from_ns + UNSEEN_NS:
+        if not causes or not effects:
+            return
+        if max(causes) <= self.from_ns + UNSEEN_NS:
+            if self.from_ns and min(effects) <= self.from_ns + UNSEEN_NS:
+                weight = ALWAYS_WEIGHT * self._best_share(mechanism, signs, subject)
+                yield Evidence(text="it has been so for as long as the run has been slower", weight=weight)
             return
         lead_ns = min(effects) - min(causes, key=lambda at_ns: abs(at_ns - min(effects)))
-        if abs(lead_ns) <= TOGETHER_NS:
+        # What creeps is seen by one sensor long before another.
+        loose_ns = round(CREEPING_SHARE * (self._latest_ns - min(effects))) if self.has("creeping") else 0
+        if abs(lead_ns) <= max(TOGETHER_NS, loose_ns):
             # One of a hundred GPUs that began together is no likelier than the others.
             weight = TOGETHER_WEIGHT * self._best_share(mechanism, signs, subject)
             yield Evidence(text="it began when the run became slower", weight=weight)
-        elif lead_ns < -AFTER_NS:
+        elif lead_ns < -max(AFTER_NS, loose_ns):
             text = f"it began {-lead_ns / 1e9:.0f} s after the first symptom"
             yield Evidence(text=text, weight=AFTER_WEIGHT)
         elif lead_ns > 0:
@@ -512,7 +528,9 @@ class Case:
         if mechanism.reach == "wandering":
             # By chance it is the same member for a while.
             yield from (
-                one for one in self.by_sign.get("late-compute", {}).values() if one.until_ns is not None
+                one
+                for one in self.by_sign.get("late-compute", {}).values()
+                if one.until_ns is not None or self._latest_ns - one.since_ns < CHANCE_NS
             )
 
 
