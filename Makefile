@@ -1,5 +1,5 @@
 # Everything a developer does, by name. The first use of any target makes .venv; afterwards that costs nothing,
-# until pyproject.toml or constraints.txt changes. Plain `make` lists the targets.
+# until pyproject.toml or the constraints change. Plain `make` lists the targets.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -15,6 +15,8 @@ demo_home := build/demo
 peers := build/peers
 # Both are set: a store that the caller has exported is not the demo's.
 demo := HOLDFAST_HOME=$(demo_home) HOLDFAST_STORE=$(demo_home)/record.sqlite $(bin)/holdfast
+# Tests of the code's order and the documentation, which `make check` runs and `make test` does not again.
+checked := tests/test_architecture.py tests/test_docs.py
 demo_log := tests/data/google-70b-112-nodes-events.jsonl
 
 # On a machine without network: make test-gpu PYTHON=python3 DEPENDENCIES=build/gpu-dependencies, where that folder
@@ -30,8 +32,10 @@ gpu_pytest = PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(gpu_python) -m pytest -p xdist -
   --confcutdir=tests/gpu --durations=15
 gpu_alone := tests/gpu/test_transport.py tests/gpu/test_profile.py
 
-# The same pins for what is installed and, under either of pip's names for it, for what builds it (hatchling).
-pinned := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1
+constraints := constraints.txt constraints-torch.txt
+# What torch needs beside its own libraries, and what builds Holdfast: hashed like everything else.
+beside := editables filelock fsspec hatchling jinja2 networkx setuptools sympy typing-extensions
+pip := PIP_DISABLE_PIP_VERSION_CHECK=1 $(bin)/python -m pip install --quiet
 
 # Sets $python to the first interpreter that is new enough, or says what is wanted.
 find_python = python=; for candidate in $(PYTHON) $(if $(PYTHON),,python3 python3.13 python3.12 python3.11); do \
@@ -65,11 +69,11 @@ check: $(installed) ## Check format, lint, strict types, the import table and th
 	$(bin)/ruff format --check
 	$(bin)/ruff check
 	$(bin)/mypy
-	$(bin)/python -m pytest --quiet tests/test_architecture.py tests/test_docs.py
+	$(bin)/python -m pytest --quiet --numprocesses 2 --dist worksteal $(checked)
 
 .PHONY: test
-test: $(installed) ## Run the test suite, two tests at a time: many of them wait.
-	$(bin)/python -m pytest --numprocesses 2 --dist worksteal
+test: $(installed) ## Run the test suite, three tests at a time: many of them wait.
+	$(bin)/python -m pytest --numprocesses 3 --dist worksteal $(checked:%=--ignore=%)
 
 .PHONY: soak
 soak: $(installed) ## Run the tests that take minutes, which `make test` leaves out: more members, more kills.
@@ -87,8 +91,9 @@ test-gpu: $(if $(DEPENDENCIES),,$(installed)) ## Run the NCCL suite on a machine
 .PHONY: gpu-dependencies
 gpu-dependencies: $(installed) ## Make a folder with what test-gpu and run need beside torch, to carry to such a machine.
 	rm -rf $(gpu_dependencies)
-	$(pinned) $(bin)/python -m pip install --quiet --target $(gpu_dependencies) --only-binary :all: \
-	  --implementation cp --python-version $(GPU_PYTHON_VERSION) \
+	mkdir -p build
+	sed -n 's/^\([^ #]*==[^ ]*\).*/\1/p' constraints.txt > $(gpu_dependencies).txt
+	$(pip) --target $(gpu_dependencies) --constraint $(gpu_dependencies).txt --only-binary :all: --implementation cp --python-version $(GPU_PYTHON_VERSION) \
 	  --platform manylinux2014_x86_64 --platform manylinux_2_28_x86_64 \
 	  click msgspec prometheus-client pytest pytest-xdist rich typing_extensions
 	find $(gpu_dependencies) -type d \( -name __pycache__ -o -name tests -o -name bin \) -prune -exec rm -rf {} +
@@ -101,6 +106,10 @@ bench: $(installed) $(peers)/.installed ## Measure everything that has a peer or
 	$(bin)/holdfast bench overhead
 	$(bin)/holdfast bench recovery --peers-python $(peers)/bin/python
 	$(bin)/holdfast bench diagnose
+
+.PHONY: exam
+exam: $(installed) ## Sit the independent exam of diagnose: one seed, 20 minutes of one core.
+	$(bin)/python -m bench.exam --seeds 1
 
 .PHONY: faults
 faults: $(installed) ## Put the nanoGPT port through faults, five times each, and write docs/run.md's table of them.
@@ -120,12 +129,14 @@ format: $(installed) ## Rewrite the code in the house format.
 	$(bin)/ruff check --fix
 
 .PHONY: constraints
-constraints: ## Resolve the newest versions afresh and pin them in constraints.txt.
+constraints: ## Resolve the newest versions afresh and pin them, with their hashes, in constraints.txt.
 	@$(find_python); rm -rf build/constraints; "$$python" -m venv build/constraints
-	torch=$$(grep '^torch==' constraints.txt); \
-	  build/constraints/bin/python -m pip install --quiet '.[dev,postgres,ray,train]' "$$torch" hatchling editables
-	{ sed '/^[^#]/,$$d' constraints.txt; \
-	  build/constraints/bin/python -m pip freeze | grep -v '^holdfast ' | sed 's/^\(torch==[0-9.]*\)+.*/\1/'; } > build/constraints/constraints.txt
+	build/constraints/bin/python -m pip install --quiet uv
+	printf '%s\n' $(beside) > build/constraints/beside.in
+	build/constraints/bin/uv pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest \
+	  --generate-hashes --no-header --no-annotate --extra dev --extra postgres --extra ray \
+	  --output-file build/constraints/new.txt pyproject.toml build/constraints/beside.in
+	{ sed '/^[^#]/,$$d' constraints.txt; cat build/constraints/new.txt; } > build/constraints/constraints.txt
 	mv build/constraints/constraints.txt constraints.txt
 
 .PHONY: clean
@@ -133,16 +144,18 @@ clean: ## Remove everything that was made here: environment, caches, build.
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(installed): pyproject.toml constraints.txt
+$(installed): pyproject.toml $(constraints)
 	@$(find_python); echo "Setting up .venv with $$("$$python" --version)"; "$$python" -m venv .venv
-	@$(pinned) $(bin)/python -m pip install --quiet --editable '.[dev,postgres,ray,train]'
+	@$(pip) --require-hashes --requirement constraints.txt
+	@$(pip) --requirement constraints-torch.txt
+	@$(pip) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 # What `bench recovery` compares with, apart from .venv: nothing of ours depends on it. A peer that has no wheel
 # for this machine is left out there, with a sentence.
-$(peers)/.installed: constraints.txt
+$(peers)/.installed: constraints-torch.txt
 	@$(find_python); "$$python" -m venv $(peers)
-	@torch=$$(grep '^torch==' constraints.txt); pip="$(peers)/bin/python -m pip install --quiet --only-binary :all:"; \
+	@torch=$$(grep '^torch==' constraints-torch.txt); pip="$(peers)/bin/python -m pip install --quiet --only-binary :all:"; \
 	  $$pip "$$torch" nvidia-resiliency-ext==0.4.1 || $$pip "$$torch"; \
 	  $$pip torchft==0.2.0 || true
 	@touch $@

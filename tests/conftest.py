@@ -8,15 +8,12 @@ the tests have servers of their own each, and install one at a time.
 
 import compileall
 import contextlib
-import fcntl
 import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -25,6 +22,7 @@ from urllib.parse import quote
 
 import pytest
 from hypothesis import settings
+from waiting import alone, free_port, until
 
 import holdfast
 
@@ -34,7 +32,6 @@ INSTALL_WAIT_S = 600
 KILL_WAIT_S = 10
 TIMED_OUT = (124, 137)
 """How `timeout` exits when it had to end its command, by asking or by force."""
-START_WAIT_S = 60
 STOP_WAIT_S = 30
 POSTGRES_PASSWORD = "tide / turns @ 4"
 POSTGRES_USERS = ("postgres", "nobody")
@@ -198,21 +195,13 @@ def _apt_install(package: str) -> None:
     if os.geteuid() != 0 and not shutil.which("sudo"):
         raise _Unavailable(f"{package} is not installed and we are neither root nor have sudo")
     install = ["install", "-y", "--no-install-recommends", package]
-    with _alone():
+    with alone("install"):
         if _run_apt(install).returncode == 0:
             return
         _run_apt(["update"])
         done = _run_apt(install)
     if done.returncode != 0:
         raise _Unavailable(f"`apt-get {' '.join(install)}` failed: {done.stdout.strip()[-500:]}")
-
-
-@contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """While another worker of this user installs something, wait: apt-get would rather fail."""
-    with (Path(tempfile.gettempdir()) / f"holdfast-install-{os.geteuid()}").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _run_apt(words: list[str]) -> "subprocess.CompletedProcess[str]":
@@ -274,7 +263,7 @@ class PostgresProcess:
     """The server in `home`, at one port however often it is stopped and started."""
 
     def __init__(self, command: list[str], home: Path) -> None:
-        port = _free_port()
+        port = free_port()
         options = ["-D", f"{home}/data", "-k", str(home), "-h", "127.0.0.1", "-p", str(port)]
         options += [word for setting in _POSTGRES_SETTINGS for word in ("-c", setting)]
         self.url = f"postgresql://holdfast:{quote(POSTGRES_PASSWORD, safe='')}@127.0.0.1:{port}/"
@@ -310,9 +299,9 @@ def _serving_slurm(home: Path) -> Iterator[Path]:
     key.write_bytes(os.urandom(SLURM_KEY_BYTES))
     key.chmod(0o600)
     user = pwd.getpwuid(os.geteuid()).pw_name
-    text = _SLURM_SETTINGS.format(home=home, port=_free_port(), user=user)
+    text = _SLURM_SETTINGS.format(home=home, port=free_port(), user=user)
     for node in SLURM_NODES:
-        text += f"NodeName={node} NodeHostname=localhost Port={_free_port()} CPUs=1\n"
+        text += f"NodeName={node} NodeHostname=localhost Port={free_port()} CPUs=1\n"
     settings.write_text(text, encoding="utf-8")
     munge = ["munged", "--foreground", f"--key-file={key}", f"--socket={home}/munge.socket"]
     munge += [f"--pid-file={home}/munged.pid", f"--seed-file={home}/munged.seed"]
@@ -343,22 +332,24 @@ def _daemon(command: list[str], home: Path) -> Iterator[None]:
 
 
 def _await_nodes(settings: Path) -> None:
-    deadline = time.monotonic() + START_WAIT_S
-    while time.monotonic() < deadline:
-        if _ask_slurm(settings, "sinfo", "--Node", "--noheader", "--format=%t").split() == ["idle", "idle"]:
-            return
-        time.sleep(0.1)
-    logs = [path.read_text(encoding="utf-8") for path in settings.parent.glob("*.log")]
-    pytest.fail("Slurm did not start:\n" + "\n".join(logs))
+    def states() -> list[str]:
+        return _ask_slurm(settings, "sinfo", "--Node", "--noheader", "--format=%t").split()
+
+    def logs() -> list[str]:
+        return [path.read_text(encoding="utf-8") for path in settings.parent.glob("*.log")]
+
+    until(lambda: states() == ["idle", "idle"], lambda: "Slurm did not start:\n" + "\n".join(logs()))
 
 
 def _cancel_jobs(settings: Path) -> None:
     """Return when there is none: a job's processes are not its daemons' own, and would outlive them."""
-    deadline = time.monotonic() + STOP_WAIT_S
-    while jobs := _ask_slurm(settings, "squeue", "--noheader"):
-        assert time.monotonic() < deadline, jobs
-        _ask_slurm(settings, "scancel", f"--user={os.geteuid()}")
-        time.sleep(0.1)
+
+    def jobs() -> str:
+        if still := _ask_slurm(settings, "squeue", "--noheader"):
+            _ask_slurm(settings, "scancel", f"--user={os.geteuid()}")
+        return still
+
+    until(lambda: not jobs(), jobs)
 
 
 def _ask_slurm(settings: Path, *command: str) -> str:
@@ -368,17 +359,9 @@ def _ask_slurm(settings: Path, *command: str) -> str:
     return subprocess.run(bounded, env=environment, capture_output=True, text=True, check=False).stdout
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def _await_port(port: int, server: "subprocess.Popen[bytes]", log: Path) -> None:
-    deadline = time.monotonic() + START_WAIT_S
-    while time.monotonic() < deadline and server.poll() is None:
-        if b"ready to accept connections" in log.read_bytes():
-            return
-        time.sleep(0.02)
-    pytest.fail(f"PostgreSQL did not start on port {port}:\n{log.read_text(encoding='utf-8')}")
+    until(
+        lambda: b"ready to accept connections" in log.read_bytes() or server.poll() is not None,
+        lambda: log.read_text(encoding="utf-8"),
+    )
+    assert server.poll() is None, f"no PostgreSQL on port {port}:\n{log.read_text(encoding='utf-8')}"

@@ -4,10 +4,10 @@ Times are the best of several real processes: noise makes a process slower, neve
 """
 
 import re
+import resource
 import shutil
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 
@@ -29,25 +29,32 @@ def printed(*command: str) -> str:
     return done.stdout + done.stderr
 
 
-def wall_ms_min(*command: str, enough_ms: float) -> float:
-    """The shortest time the command takes from start to exit; no further attempt once one is quick enough."""
+def cpu_ms_min(*command: str, enough_ms: float) -> float:
+    """The least that the command computes from start to exit: it waits for nothing but a processor, which
+    others may want. No further attempt once one is quick enough.
+    """
     best_ms = float("inf")
     for _ in range(ATTEMPTS_MAX):
-        begun_ns = time.perf_counter_ns()
+        before_s = _children_s()
         printed(*command)
-        best_ms = min(best_ms, (time.perf_counter_ns() - begun_ns) / 1e6)
+        best_ms = min(best_ms, (_children_s() - before_s) * 1e3)
         if best_ms < enough_ms:
             break
     return best_ms
 
 
+def _children_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
 def test_importing_holdfast_is_quick() -> None:
     command = (sys.executable, "-X", "importtime", "-c", "import holdfast")
-    assert wall_ms_min(*command, enough_ms=IMPORT_MS_MAX) < IMPORT_MS_MAX
+    assert cpu_ms_min(*command, enough_ms=IMPORT_MS_MAX) < IMPORT_MS_MAX
 
 
 def test_help_is_quick() -> None:
-    assert wall_ms_min(HOLDFAST, "--help", enough_ms=HELP_MS_MAX) < HELP_MS_MAX
+    assert cpu_ms_min(HOLDFAST, "--help", enough_ms=HELP_MS_MAX) < HELP_MS_MAX
 
 
 def test_importing_holdfast_imports_nothing_else() -> None:
@@ -72,16 +79,20 @@ def test_one_version_everywhere() -> None:
 
 
 def test_every_requirement_is_pinned_exactly() -> None:
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    pins = [line for line in lines if not line.startswith("#")]
-    assert [pin for pin in pins if not re.fullmatch(r"[\w.-]+==[\w.]+", pin)] == []
+    """Each with the hashes of its files, but for torch: constraints-torch.txt says why."""
+    text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    pins = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE).replace(" \\\n    ", " ").splitlines()
+    hashed = r"[\w.-]+==[\w.]+( ; [^\\]+)?( --hash=sha256:[0-9a-f]{64})+"
+    assert [pin for pin in pins if not re.fullmatch(hashed, pin)] == []
+    (torch,) = re.findall(r"^[^#].*$", (ROOT / "constraints-torch.txt").read_text("utf-8"), re.MULTILINE)
+    assert re.fullmatch(r"torch==[\d.]+", torch)
     required = [
         *PROJECT["build-system"]["requires"],
         *PROJECT["project"]["dependencies"],
         *(name for extra in PROJECT["project"]["optional-dependencies"].values() for name in extra),
     ]
     names = {re.split(r"[\[<>=~!; ]", requirement)[0] for requirement in required}
-    assert names - {pin.partition("==")[0].lower() for pin in pins} == set()
+    assert names - {pin.partition("==")[0].lower() for pin in pins} == {"torch"}
 
 
 def test_make_lists_every_target() -> None:
@@ -96,7 +107,7 @@ def test_make_lists_every_target() -> None:
 
 
 def test_make_says_so_where_python_is_too_old(tmp_path: Path) -> None:
-    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+    for name in ("Makefile", "pyproject.toml", "constraints.txt", "constraints-torch.txt"):
         shutil.copy(ROOT / name, tmp_path)
     # An old Python answers the question for its version with a failure.
     path = tools(tmp_path / "bin", real=["bash", "make"], scripted={"python3": "exit 1"})

@@ -13,6 +13,7 @@ import pytest
 CONFTEST = Path(__file__).with_name("conftest.py")
 PYPROJECT = CONFTEST.parents[1] / "pyproject.toml"
 SESSION_S_MAX = 120
+OPTIONS = ("-p", "no:cacheprovider", "-o", f"pythonpath={CONFTEST.parent / 'train'}")
 
 SKIPPING = """
 import pytest
@@ -52,7 +53,7 @@ def session(folder: Path, test: str, **environment: str) -> "subprocess.Complete
     if not (folder / "conftest.py").exists():
         shutil.copy(CONFTEST, folder)
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-ra", "-p", "no:cacheprovider", "--rootdir", folder, folder],
+        [sys.executable, "-m", "pytest", "-ra", *OPTIONS, "--rootdir", folder, folder],
         env={**os.environ, "HOLDFAST_NO_SKIP": "", **environment},
         capture_output=True,
         text=True,

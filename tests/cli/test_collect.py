@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
+from waiting import until
 
 from holdfast.cli import main
 from holdfast.record.events import encode
@@ -62,10 +63,8 @@ def collecting(environment: dict[str, str], *arguments: str | Path, log: Path) -
 
 
 def await_found(pattern: str, look: Callable[[], str]) -> "re.Match[str]":
-    deadline_s = time.monotonic() + WAIT_S
-    while not (found := re.search(pattern, text := look())):
-        assert time.monotonic() < deadline_s, text
-        time.sleep(0.05)
+    found = until(lambda: re.search(pattern, look()), look)
+    assert found is not None
     return found
 
 
@@ -267,3 +266,9 @@ def test_passwords_come_from_the_environment(holdfast: Callable[..., Any]) -> No
         assert holdfast(*arguments, **secrets).code == 0
         assert holdfast(*arguments, "--redfish-session", **secrets).code == 0
         os.kill(process.pid, signal.SIGTERM)
+
+
+def test_this_machine_is_read_under_the_exporters_names(holdfast: Callable[..., Any]) -> None:
+    lines = holdfast("collect", "--node", "--host", "n17", "--once").out.splitlines()
+    assert any(line.startswith('node_memory_MemTotal_bytes{instance="n17"} ') for line in lines)
+    assert any(line.startswith("node_disk_io_time_seconds_total{") for line in lines)

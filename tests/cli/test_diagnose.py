@@ -2,14 +2,14 @@
 
 import shlex
 import subprocess
-import time
-import urllib.request
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from waiting import answers, free_port, until
 
 from holdfast.record.events import RunEnded, encode
 from holdfast.signals.frame import Frame
@@ -18,7 +18,6 @@ from holdfast.twin.scenarios import play
 from holdfast.twin.scenarios.truth import Truth
 
 Holdfast = Callable[..., Any]
-READY_WAIT_S = 60
 METRICS = (
     "holdfast_run_step_seconds",
     "holdfast_run_steps_total",
@@ -74,7 +73,7 @@ def drill(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         file.writelines(openmetrics.write(map(_thinned, map(played.telemetry.sample, METRICS))))
     blocks = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(om)]
     subprocess.run([*blocks, str(home / "data")], check=True, capture_output=True)
-    settings, port = home / "prometheus.yml", servers._free_port()
+    settings, port = home / "prometheus.yml", free_port()
     settings.write_text("global: {}\n", encoding="utf-8")
     command = [
         "prometheus",
@@ -87,7 +86,7 @@ def drill(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     events.write_bytes(b"".join(encode(event) + b"\n" for event in played.events))
     topology.write_text(TOPOLOGY.format(run=played.run), encoding="utf-8")
     with servers._daemon(command, home):
-        _await(f"http://127.0.0.1:{port}/-/ready")
+        until(lambda: answers(f"http://127.0.0.1:{port}/-/ready"))
         yield Drill(
             run=played.run,
             events=events,
@@ -100,17 +99,6 @@ def drill(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def _thinned(frame: Frame) -> Frame:
     """Every third scrape: a scrape of 30 s, and a third of the time to load."""
     return msgspec.structs.replace(frame, times_ns=frame.times_ns[::3], values=frame.values[::3], words=())
-
-
-def _await(url: str) -> None:
-    deadline = time.monotonic() + READY_WAIT_S
-    while time.monotonic() < deadline:
-        try:
-            with urllib.request.urlopen(url, timeout=5):
-                return
-        except OSError:
-            time.sleep(0.05)
-    pytest.fail("Prometheus did not start")
 
 
 @pytest.fixture
@@ -140,6 +128,27 @@ def test_the_cause_its_owner_and_its_price_are_found(diagnose: Holdfast, drill: 
     assert {"alternatives", "decides", "action", "runbook", "flaws"} <= set(incident)
     assert (told["run"], told["quality"]["sees_run"]) == (drill.run, True)
     assert {"kind", "subject", "metric", "text"} <= set(told["quality"]["flaws"][0])
+
+
+@pytest.mark.parametrize(
+    ("nodes", "is_matched"), [("n[00000-00063].east.example", True), ("host-[00000-00063]", False)]
+)
+def test_names_match_by_the_rule_or_are_told(
+    holdfast: Holdfast, drill: Drill, tmp_path: Path, nodes: str, is_matched: bool
+) -> None:
+    renamed = tmp_path / "renamed.yaml"
+    text = drill.topology.read_text(encoding="utf-8").replace("n[00000-00063]", nodes)
+    renamed.write_text(text, encoding="utf-8")
+    at = datetime.fromtimestamp(drill.truth.began_ns / 1e9 + 600, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    asked = ("diagnose", drill.run, "--prometheus", drill.prometheus, "--topology", str(renamed), "--at", at)
+    told = holdfast(*asked, "--json").json
+    incident = told["incidents"][0]
+    misnamed = [flaw["text"] for flaw in told["quality"]["flaws"] if flaw["kind"] == "names"]
+    assert bool(misnamed) != is_matched
+    assert (incident["quality"] > 0.9) == is_matched
+    assert ("east.example" in str(incident["path"])) == is_matched
+    out = " ".join(holdfast(*asked).out.split())
+    assert ("There is telemetry of n[00000-00063], which no run uses." in out) != is_matched
 
 
 def test_the_answer_is_in_the_order_of_the_question_and_fits_80_columns(

@@ -19,7 +19,7 @@ from holdfast.record.recorder import Recorder
 from holdfast.record.sqlite import SqliteStore
 from holdfast.record.store import EVERYTHING, Selection
 
-WAIT_S = 30
+WAIT_S = 60
 QUIET_S = 1.5
 """Longer than a follower sleeps: time for it to say something twice."""
 

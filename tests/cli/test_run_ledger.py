@@ -28,7 +28,8 @@ def test_a_plain_script_that_was_started_again_is_not_recovering(holdfast: Any, 
     (incident,) = told["incidents"]
     assert incident["what"] == "SIGKILL"
     assert incident["restarts"] == 1
-    assert incident["recovered_ns"] - incident["began_ns"] < 0.1 * paid / 2
+    # From the kill to the end were two thirds of it, however long processes take to start.
+    assert incident["recovered_ns"] - incident["began_ns"] < 0.4 * paid / 2
 
 
 def test_report_and_diagnose_hold_a_run_against_the_same_reference(

@@ -12,6 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 import pytest
+from waiting import until
 
 Holdfast = Callable[..., Any]
 
@@ -261,13 +262,12 @@ def test_slurm_is_asked_for_nodes_and_jobs(holdfast: Holdfast, slurm: Path, tmp_
 
 
 def await_running(environment: Mapping[str, str]) -> None:
-    for _ in range(300):
+    def states() -> list[str]:
         command = ["timeout", "10", "squeue", "--noheader", "--format=%t"]
-        states = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
-        if states.split() == ["R"]:
-            return
-        threading.Event().wait(0.1)
-    pytest.fail(f"The job did not start: {states}")
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return done.stdout.split()
+
+    until(lambda: states() == ["R"], states)
 
 
 def test_where_slurm_is_not_there_it_is_told(holdfast: Holdfast, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from holdfast.twin.scenarios import play
 
 Holdfast = Callable[..., Any]
 S = 10**9
-STOP_WAIT_S = 30
+STOP_WAIT_S = 60
 METRICS = (
     "holdfast_run_step_seconds",
     "holdfast_member_compute_seconds",

@@ -2,8 +2,6 @@
 
 import json
 import threading
-import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,12 +10,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from waiting import answers, free_port, until
 
 from holdfast.diagnose.incident import Alternative, Cause, Evidence, Incident, Price
 
-READY_WAIT_S = 60
 BEGAN_NS = 1_772_442_000 * 10**9
-_DELIVERY_WAIT_S = 30
+_DELIVERY_WAIT_S = 60
 
 PRICE = Price(
     lost_gpu_hours=12.5,
@@ -167,7 +165,7 @@ def prometheus(servers: Any, promtool: str, tmp_path_factory: pytest.TempPathFac
     home = tmp_path_factory.mktemp("prometheus")
     settings = home / "prometheus.yml"
     settings.write_text("global: {}\n", encoding="utf-8")
-    port = servers._free_port()
+    port = free_port()
     command = [
         "prometheus",
         f"--config.file={settings}",
@@ -217,10 +215,9 @@ receivers:
 """
 
 
-@pytest.fixture
-def free_port(servers: Any) -> int:
-    port: int = servers._free_port()
-    return port
+@pytest.fixture(name="free_port")
+def give_free_port() -> int:
+    return free_port()
 
 
 def _installed(servers: Any, command: str, package: str) -> str:
@@ -233,12 +230,7 @@ def _installed(servers: Any, command: str, package: str) -> str:
 
 
 def await_ready(url: str, home: Path) -> None:
-    deadline = time.monotonic() + READY_WAIT_S
-    while time.monotonic() < deadline:
-        try:
-            with urllib.request.urlopen(f"{url}/-/ready", timeout=5):
-                return
-        except OSError:
-            time.sleep(0.05)
-    logs = [path.read_text(encoding="utf-8") for path in home.glob("*.log")]
-    pytest.fail("the server did not start:\n" + "\n".join(logs))
+    until(
+        lambda: answers(f"{url}/-/ready"),
+        lambda: "\n".join(path.read_text(encoding="utf-8") for path in home.glob("*.log")),
+    )

@@ -672,6 +672,10 @@ SUBJECTS: dict[Scope, tuple[str, ...]] = {
     "connector": ("cdu-0000", "cdu-0001", "unheard-of"),
     "supply": ("shelf-0000", "shelf-0000", "shelf-0001"),
     "chassis": (*NODES[:2], "shelf-0001"),
+    "disk": NODES[:3],
+    "filesystem": NODES[:3],
+    "fan": NODES[:3],
+    "resolver": ("names", "names", "names"),
     "uplink": ("leaf-0000", "leaf-0000", "leaf-0001"),
     "run": (RUN, RUN, "other"),
     "member": NODES[:3],
@@ -730,7 +734,7 @@ def strange_records(draw: st.DrawFn) -> list[KnownEvent]:
 
 
 @given(data=st.data(), metrics=st.lists(st.sampled_from(READ), min_size=1, max_size=12, unique=True))
-@settings(max_examples=150, deadline=None, phases=(Phase.explicit, Phase.generate))
+@settings(max_examples=60, deadline=None, phases=(Phase.explicit, Phase.generate))
 def test_no_readings_are_too_strange(data: st.DataObject, metrics: list[str]) -> None:
     frames = [data.draw(strange_frames(metric)) for metric in metrics]
     events = data.draw(strange_records())

@@ -327,3 +327,24 @@ def test_what_nobody_saw_end_is_over_with_the_run(incident: Make, began_ns: int)
     ends_ns = {"pretrain": began_ns + 3_600 * S}
     (change,) = Casebook(opened, now_ns=at_ns).take([], at_ns, ends_ns=ends_ns).changes
     assert (change.state, change.incident.ended_ns) == ("resolved", began_ns + 3_600 * S)
+
+
+def test_a_book_that_learns_its_past_later_takes_no_name_twice(incident: Make, began_ns: int) -> None:
+    at_ns = began_ns + 40 * S
+    before = Casebook().take([incident()], at_ns).changes
+    book = Casebook(None)
+    assert not book.knows_past
+    (first,) = book.take([incident()], at_ns).changes
+    assert first.incident.name == f"pretrain/s{at_ns // S}"
+    book.recall(before, at_ns)
+    assert book.knows_past
+    assert {one.name for one in book.open} == {"pretrain/s1", first.incident.name}
+    # Of the two, one goes on being seen, and the other is over.
+    changes = [
+        change
+        for number in range(1, 60)
+        for change in book.take([incident()], at_ns + number * 10 * S).changes
+        if change.state == "resolved"
+    ]
+    assert len(changes) == 1
+    assert len(book.open) == 1

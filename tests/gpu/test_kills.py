@@ -20,7 +20,7 @@ def test_fifty_kills_leave_no_trace(cluster: Cluster, nodes: int, lanes: int) ->
         checkpoint_every=1,
         run_s_max=RUN_S_MAX,
     )
-    said = "\n".join(disturbed.said)
+    said = disturbed.story
     assert disturbed.ending.outcome == "completed", said
     assert disturbed.struck >= KILLS, f"seed {seed}:\n{said}"
     assert disturbed.unexplained == [], said

@@ -18,10 +18,10 @@ RELATIVE_MAX = 1e-3
 @pytest.mark.parametrize("build", OPTIONS)
 def test_what_users_switch_on_gives_the_same_bits(cluster: Cluster, build: str) -> None:
     alone = cluster.train(build, run_s_max=RUN_S_MAX)
-    assert alone.ending.outcome == "completed", alone.said
+    assert alone.ending.outcome == "completed", alone.story
     killed = cluster.train(build, nodes=2, faults=[KILL], run_s_max=RUN_S_MAX)
-    assert killed.ending.outcome == "completed", killed.said
-    assert (killed.struck, killed.unexplained, killed.steps_lost) == (1, [], 0), killed.said
+    assert killed.ending.outcome == "completed", killed.story
+    assert (killed.struck, killed.unexplained, killed.steps_lost) == (1, [], 0), killed.story
     assert killed.digest == alone.digest
     for step, loss in killed.losses.items():
         assert str(loss) == str(alone.losses[step])
@@ -40,7 +40,7 @@ def test_a_scaler_has_steps_to_skip(cluster: Cluster) -> None:
 def test_without_determinism_no_step_is_lost_either(cluster: Cluster) -> None:
     alone = cluster.train("not_deterministic")
     killed = cluster.train("not_deterministic", nodes=2, faults=[KILL])
-    assert killed.ending.outcome == "completed", killed.said
-    assert (killed.struck, killed.unexplained, killed.steps_lost) == (1, [], 0), killed.said
+    assert killed.ending.outcome == "completed", killed.story
+    assert (killed.struck, killed.unexplained, killed.steps_lost) == (1, [], 0), killed.story
     for step, loss in killed.losses.items():
         assert loss == pytest.approx(alone.losses[step], rel=RELATIVE_MAX)

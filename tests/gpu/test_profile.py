@@ -21,7 +21,7 @@ def test_the_host_waits_once_a_step_and_exchanges_overlap_with_backward(
 ) -> None:
     alone = cluster.train("wide", lanes=4)
     traced = cluster.train("wide", nodes=2, lanes=4, trace=True)
-    assert traced.ending.outcome == "completed", traced.said
+    assert traced.ending.outcome == "completed", traced.story
     assert traced.digest == alone.digest
     paths = sorted(traced.folder.glob("*.trace"))
     assert len(paths) == 2

@@ -3,7 +3,6 @@ import resource
 import shutil
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from waiting import until
 
 from holdfast.record.errors import InputError
 from holdfast.record.events import (
@@ -345,11 +345,6 @@ def test_follow_sees_rotation_new_writers_and_lines_in_pieces(journal: Path, spo
     def keep_following() -> None:
         seen.extend(follow(journal, stop, poll_interval_s=0.005, spool_directory=spools))
 
-    def wait_for(count: int) -> None:
-        deadline_s = time.monotonic() + 20
-        while len(seen) < count and time.monotonic() < deadline_s:
-            time.sleep(0.005)
-
     _write(journal / "aaaa-000000.journal", 0)
     follower = threading.Thread(target=keep_following)
     follower.start()
@@ -360,7 +355,7 @@ def test_follow_sees_rotation_new_writers_and_lines_in_pieces(journal: Path, spo
     piecewise = line_of(encode(_step(6)))
     with (journal / "cccc-000000.journal").open("wb", buffering=0) as stream:
         stream.write(piecewise[:30])
-        wait_for(6)
+        until(lambda: len(seen) == 6)
         stream.write(piecewise[30:])
     _leave_spool(journal, spools, 7)
     stop.set()

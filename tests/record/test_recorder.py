@@ -7,11 +7,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until
 
 from holdfast.record.clock import ManualClock
 from holdfast.record.events import (
@@ -24,11 +25,13 @@ from holdfast.record.events import (
     StepCommitted,
 )
 from holdfast.record.journal import Damage, read_directory
-from holdfast.record.recorder import CLOSE_WAIT_S, OPEN_WAIT_S, RETRY_INTERVAL_S, Recorder
+from holdfast.record.recorder import CLOSE_WAIT_S, HELD_MAX, OPEN_WAIT_S, RETRY_INTERVAL_S, Recorder
 from holdfast.record.spool import SHARED_MEMORY
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 """How long a test waits for what should happen at once."""
+SLACK_S = 10.0
+"""What a thousand calls that do not wait may take on a busy machine: less than any wait of theirs would."""
 
 
 @pytest.fixture
@@ -55,13 +58,6 @@ def _steps(directory: Path, spools: Path = SHARED_MEMORY) -> set[int]:
 
 def _notices(directory: Path) -> list[FaultObserved]:
     return [event for event in _events(directory) if isinstance(event, FaultObserved)]
-
-
-def _eventually(condition: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not happen in time"
-        time.sleep(0.01)
 
 
 def _python(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -266,6 +262,8 @@ from pathlib import Path
 from holdfast.record.events import StepCommitted
 from holdfast.record.recorder import OPEN_WAIT_S, Recorder
 
+SLOW = 200
+
 class Interrupted(Exception): ...
 
 def interrupt(number, frame):
@@ -298,14 +296,17 @@ signal.signal(signal.SIGTERM, interrupt)
 recorder = Recorder(Path(sys.argv[1]), spool_directory=Path(sys.argv[2]))
 for attempt in range(1, 1_000):
     calls_left = attempt
-    child = os.fork()
-    if child == 0:
-        begin_s = time.monotonic()
-        record_first()
-        assert time.monotonic() - begin_s < OPEN_WAIT_S / 2
-        recorder.close()
-        os._exit(10 * signals + recorder.dropped)
-    signals_and_drops = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    for _ in range(5):  # what waits for a lock is slow each time; on a busy machine anything may be, once
+        child = os.fork()
+        if child == 0:
+            begin_s = time.monotonic()
+            record_first()
+            is_slow = time.monotonic() - begin_s > OPEN_WAIT_S / 2
+            recorder.close()
+            os._exit(SLOW if is_slow else 10 * signals + recorder.dropped)
+        signals_and_drops = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if signals_and_drops != SLOW:
+            break
     print(signals_and_drops)
     if signals_and_drops == 0:
         break
@@ -338,9 +339,8 @@ def test_a_signal_handler_that_records_while_a_spool_is_opened_does_not_wait_for
     journal: Path, spools: Path
 ) -> None:
     outcomes = _outcomes_of_signals_while_opening(journal, spools, "records")
-    assert set(outcomes) == {10, 11}  # what it records before there is a thread is dropped
-    kept = {step for step, outcome in enumerate(outcomes, start=1) if outcome == 10}
-    assert _steps(journal, spools) == {0, *kept}
+    assert set(outcomes) == {10}
+    assert _steps(journal, spools) == set(range(len(outcomes) + 1))
 
 
 def test_after_closing_events_are_counted_as_dropped(journal: Path, spools: Path) -> None:
@@ -365,7 +365,7 @@ def test_storage_that_refuses_costs_only_what_the_spool_cannot_hold(tmp_path: Pa
             kept.add(step)
     assert 0 < len(kept) < 500
     obstacle.unlink()
-    _eventually(lambda: journal.exists() and _notices(journal))
+    until(lambda: journal.exists() and _notices(journal))
     recorder.close()
     assert _steps(journal) == kept
     (notice,) = _notices(journal)
@@ -395,11 +395,11 @@ def test_storage_that_refuses_is_told_of_once_each_time(tmp_path: Path, spools: 
     obstacle.write_bytes(b"")
     recorder = Recorder(obstacle / "journal", spool_directory=spools, listener=heard)
     recorder.record(StepCommitted, step=1)
-    _eventually(lambda: heard.words)
+    until(lambda: heard.words)
     time.sleep(2.5 * RETRY_INTERVAL_S)
     assert heard.words == [NotADirectoryError]
     obstacle.unlink()
-    _eventually(lambda: len(heard.words) == 2)
+    until(lambda: len(heard.words) == 2)
     assert heard.words[1] == 0
     shutil.rmtree(obstacle)
     obstacle.write_bytes(b"")
@@ -444,15 +444,15 @@ def test_a_thread_that_hangs_does_not_stop_the_loop(tmp_path: Path, spools: Path
     begin_s = time.monotonic()
     for step in range(1, 2_000):
         recorder.record(StepCommitted, step=step)
-    assert time.monotonic() - begin_s < 1
+    assert time.monotonic() - begin_s < SLACK_S
     assert 0 < recorder.dropped < 2_000
     begin_s = time.monotonic()
     recorder.close()
-    assert time.monotonic() - begin_s < CLOSE_WAIT_S + 1
+    assert time.monotonic() - begin_s < CLOSE_WAIT_S + SLACK_S
 
     obstacle.unlink()
     hang.go_on.set()
-    _eventually(lambda: list(spools.iterdir()) == [])
+    until(lambda: list(spools.iterdir()) == [])
     assert len(_steps(journal)) == 2_000 - recorder.dropped
     assert _notices(journal)[0].detail.startswith(f"events dropped: {recorder.dropped},")
 
@@ -460,24 +460,49 @@ def test_a_thread_that_hangs_does_not_stop_the_loop(tmp_path: Path, spools: Path
 def test_opening_on_storage_that_hangs_does_not_stop_the_loop(
     journal: Path, tmp_path: Path, hang: _Hang
 ) -> None:
-    """Without room in shared memory the spool is made on storage, and until it is there nothing is kept."""
+    """Without room in shared memory the spool is made on storage. Until it is there events are held in
+    memory, in their order, and more than that are dropped and counted.
+    """
     begin_s = time.monotonic()
-    recorder = Recorder(journal, spool_directory=tmp_path / "missing")
-    for step in range(1_000):
+    recorder = Recorder(journal, spool_directory=tmp_path / "missing", spool_bytes=16_384)
+    for step in range(HELD_MAX + 10):
         recorder.record(StepCommitted, step=step)
-    assert time.monotonic() - begin_s < OPEN_WAIT_S + 1
-    assert recorder.dropped == 1_000
-
-    def is_kept() -> bool:
-        before = recorder.dropped
-        recorder.record(StepCommitted, step=1_000)
-        return recorder.dropped == before
-
+    assert time.monotonic() - begin_s < OPEN_WAIT_S + SLACK_S
+    assert recorder.dropped == 10
     hang.go_on.set()
-    _eventually(is_kept)
     recorder.close()
-    assert 1_000 in _steps(journal)
-    assert _notices(journal)[0].detail.startswith("events dropped: 1")
+    found = [event.step for event in _events(journal) if isinstance(event, StepCommitted)]
+    assert found == list(range(HELD_MAX))
+    assert _notices(journal)[0].detail.startswith("events dropped: 10,")
+
+
+def test_a_held_event_that_is_larger_than_the_spool_holds_up_nothing(
+    journal: Path, tmp_path: Path, hang: _Hang
+) -> None:
+    recorder = Recorder(journal, spool_directory=tmp_path / "missing", spool_bytes=16_384)
+    recorder.record(StepCommitted, step=1)
+    recorder.record(FaultObserved, subject="n1", fault="large", detail="x" * 20_000)
+    recorder.record(StepCommitted, step=2)
+    hang.go_on.set()
+    recorder.close()
+    assert recorder.dropped == 1
+    assert _steps(journal) == {1, 2}
+
+
+def test_events_held_for_a_spool_that_cannot_be_made_are_dropped_and_counted(
+    tmp_path: Path, hang: _Hang
+) -> None:
+    obstacle = tmp_path / "storage"
+    obstacle.write_bytes(b"")
+    recorder = Recorder(obstacle / "journal", spool_directory=tmp_path / "missing")
+    for step in range(10):
+        recorder.record(StepCommitted, step=step)
+    assert recorder.dropped == 0
+    hang.go_on.set()
+    until(lambda: recorder.dropped == 10)
+    recorder.record(StepCommitted, step=10)
+    assert recorder.dropped == 11
+    recorder.close()
 
 
 def _file_begun(journal: Path, spools: Path) -> Recorder:
@@ -485,7 +510,7 @@ def _file_begun(journal: Path, spools: Path) -> Recorder:
     recorder = Recorder(journal, spool_directory=spools, spool_bytes=98_304)
     time.sleep(0.1)
     recorder.record(StepCommitted, step=0)
-    _eventually(lambda: list(journal.glob("*.journal")))
+    until(lambda: list(journal.glob("*.journal")))
     return recorder
 
 
@@ -495,7 +520,7 @@ def test_only_what_was_deleted_is_lost_when_the_journal_is(journal: Path, spools
         for step in range(1, 150):
             recorder.record(StepCommitted, step=step)
             time.sleep(0.01)
-        assert list(journal.glob("*.journal"))  # long before it is closed
+        until(lambda: list(journal.glob("*.journal")))  # before it is closed
         assert recorder.dropped == 0
     assert _steps(journal) == set(range(1, 150))
 

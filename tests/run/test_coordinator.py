@@ -30,6 +30,7 @@ from holdfast.run.frames import FrameBuffer
 from holdfast.run.handshake import Client, Rejected, Stranger, endpoint_of
 from holdfast.run.link import Link
 from holdfast.run.state import Policy
+from holdfast.run.waits import LEASE_S_MIN
 from holdfast.run.wire import (
     Admitted,
     AgentJoined,
@@ -58,10 +59,12 @@ from holdfast.run.wire import (
 )
 
 TOKEN = "a-token-for-tests"
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 STEPS = 3
-REACTION_S_MAX = 0.25
-"""What the coordinator adds to a recovery is about a millisecond; a busy machine may hold it up."""
+REACTION_S_MAX = LEASE_S_MIN / 2
+"""What the coordinator adds to a recovery is about a millisecond. A busy machine may hold it up, but not for
+as long as a lease, by which a loss is noticed otherwise.
+"""
 SETUP = Setup(
     lanes=8, seed=1, threads=1, torch="2", device="cpu", deterministic=True, model="m", parts={"w": "1"}
 )

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.record.events import ActionTaken, FaultObserved, GenerationOpened, MemberLost
 from holdfast.record.kernel import Xid
-from holdfast.run.state import FromMember
+from holdfast.run.state import FromMember, Print
 from holdfast.run.waits import DEVICE_EXIT_S, EXPLAIN_S, ns
 from holdfast.run.wire import DeviceFailed, Generation, StopWorker
 
@@ -174,6 +174,16 @@ def test_the_same_on_every_member_is_the_scripts_mistake(cluster: "MakeCluster")
         f"all 4 members failed at step {made.state.step + 1} with the same error ({ASSERT}): "
         "this is the script's mistake, not a GPU's"
     )
+
+
+def test_what_all_failed_with_is_printed_once_though_their_words_differ(cluster: "MakeCluster") -> None:
+    made = up(cluster, nodes=2)
+    made.stall_steps = True
+    for count, name in enumerate(("n0.0", "n1.0"), start=1):
+        others = "Process has memory in use. " * count
+        made.fail_device(name, NO_MEMORY, complaint=f"Traceback\ntorch.OutOfMemoryError: {others}")
+    assert "Process" in made.finish().complaint
+    assert not [effect for effect in made.effects if isinstance(effect, Print)]
 
 
 def test_nobody_begins_anew_before_it_is_known_whether_it_was_the_script(cluster: "MakeCluster") -> None:

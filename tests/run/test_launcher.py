@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from waiting import free_port, is_alive, until
 
 from holdfast.record.events import ActionTaken, Event, GenerationOpened, MemberLost, RunEnded
 from holdfast.record.journal import Damage, read_directory
@@ -27,6 +28,7 @@ from holdfast.run.waits import LEASE_S_MIN
 from holdfast.run.worker import GROUP_GRACE_S
 
 WAIT_S = 60.0
+ATTEMPTS_MAX = 10
 STOP_S_MAX = 10.0
 """How long a signal may take to end a run of scripts that do as they are told."""
 POLL_INTERVAL_S = 0.02
@@ -34,7 +36,8 @@ TOKEN = "a token for tests"
 
 Kind = TypeVar("Kind", bound=Event)
 
-SLEEPS = "import os, time; print('pid', os.getpid(), flush=True); time.sleep(600)"
+# Members are unbuffered: print() writes a line in pieces, between those of what they have started.
+SLEEPS = "import os, time; os.write(1, b'pid %d\\n' % os.getpid()); time.sleep(600)"
 DEAF = "import signal; signal.signal(15, signal.SIG_IGN); " + SLEEPS
 JOINS = '''
 """A script that is protected, without torch: it steps by itself until the file `enough` is there."""
@@ -92,10 +95,7 @@ class Launched:
         lines.extend(line.decode().rstrip("\n") for line in stream)
 
     def until(self, condition: Callable[[], bool]) -> None:
-        due_s = time.monotonic() + WAIT_S
-        while not condition():
-            assert time.monotonic() < due_s, "\n".join((*self.out, *self.err))
-            time.sleep(POLL_INTERVAL_S)
+        until(condition, lambda: "\n".join((*self.out, *self.err)))
 
     def until_printed(self, pattern: str, count: int = 1) -> list[str]:
         """The lines of the members' stdout with it, once there are so many."""
@@ -181,24 +181,14 @@ def start(tmp_path: Path) -> Iterator[Start]:
         launched.close()
 
 
-@pytest.fixture
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
+@pytest.fixture(name="free_port")
+def give_free_port() -> int:
+    return free_port()
 
 
 def children(pid: int) -> list[int]:
     text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
     return [int(child) for child in text.split()]
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
-    except FileNotFoundError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
 def port_of(launched: Launched) -> int:
@@ -302,8 +292,8 @@ def test_a_killed_launcher_leaves_nothing_that_its_members_have_started(start: S
 import os, subprocess, time
 plain = subprocess.Popen(["sleep", "1000"])
 apart = subprocess.Popen(["bash", "-c", "sleep 1000 & echo pid $!; wait"], start_new_session=True)
-print("pid", plain.pid, flush=True)
-print("pid", apart.pid, flush=True)
+os.write(1, b"pid %d\\n" % plain.pid)
+os.write(1, b"pid %d\\n" % apart.pid)
 """
     launched = start("--nproc-per-node", "2", script=code + SLEEPS)
     launched.until_printed("pid", 8)
@@ -318,7 +308,7 @@ print("pid", apart.pid, flush=True)
 
 
 def test_a_child_of_a_killed_node_does_not_outlive_the_run(start: Start) -> None:
-    code = "import subprocess; print('pid', subprocess.Popen(['sleep', '600']).pid, flush=True); " + SLEEPS
+    code = "import subprocess; print('pid', subprocess.Popen(['sleep', '600']).pid); " + SLEEPS
     launched = start(script=code)
     launched.until_printed("pid", 2)
     (agent,) = launched.agents()
@@ -331,18 +321,24 @@ def test_a_child_of_a_killed_node_does_not_outlive_the_run(start: Start) -> None
 
 
 def test_what_a_worker_leaves_behind_is_waited_for_only_as_long_as_it_is_there(start: Start) -> None:
-    code = (
-        "import os, time\n"
-        "if os.fork() == 0:\n"
-        "    os.setsid() if os.environ['LOCAL_RANK'] == '1' else None\n"
-        "    time.sleep(0.2)\n"
-        "    os._exit(0)\n"
-        "print('at', time.monotonic())\n"
+    ends = "import os, time; print('at', time.monotonic())"
+    leaves = """
+import os, time
+if os.fork() == 0:
+    os.setsid() if os.environ["LOCAL_RANK"] == "1" else None
+    time.sleep(0.2)
+    os._exit(0)
+"""
+
+    def ended_after_s(script: str) -> float:
+        launched = start("--nproc-per-node", "2", script=script)
+        assert launched.wait() == 0
+        return time.monotonic() - max(float(line.split()[-1]) for line in launched.out)
+
+    # On a busy machine any end may take a while, but not each time one that waits no longer than it must.
+    assert any(
+        ended_after_s(leaves + ends) < ended_after_s(ends) + GROUP_GRACE_S for _ in range(ATTEMPTS_MAX)
     )
-    launched = start("--nproc-per-node", "2", script=code)
-    assert launched.wait() == 0
-    ended_s = max(float(line.split()[-1]) for line in launched.out)
-    assert time.monotonic() - ended_s < GROUP_GRACE_S
 
 
 def test_children_of_children_of_a_killed_node_do_not_outlive_the_run(start: Start) -> None:
@@ -404,7 +400,7 @@ if attempt == 0:
 
 
 def test_a_killed_member_of_a_protected_run_is_replaced(start: Start, tmp_path: Path) -> None:
-    launched = start("--nproc-per-node", "2", "--run", "protected", script=JOINS)
+    launched = start("--tls", "--nproc-per-node", "2", "--run", "protected", script=JOINS)
     launched.until_printed("generation n0.0 n0.1$", 2)
     struck = start.chaos("protected", "kill", "n0.1")
     assert struck.returncode == 0, struck.stderr
@@ -565,9 +561,10 @@ def test_a_storm_strikes(start: Start, tmp_path: Path) -> None:
 # ---- several launchers -----------------------------------------------------------------------------------
 
 
-def test_two_launchers_make_one_run(start: Start, free_port: int) -> None:
+@pytest.mark.parametrize("tls", [(), ("--tls",)], ids=["plain", "tls"])
+def test_two_launchers_make_one_run(start: Start, free_port: int, tls: tuple[str, ...]) -> None:
     script = "import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])"
-    flags = ("--nnodes", "2", "--nproc-per-node", "2", "--coordinator", f"127.0.0.1:{free_port}")
+    flags = (*tls, "--nnodes", "2", "--nproc-per-node", "2", "--coordinator", f"127.0.0.1:{free_port}")
     both = [start(*flags, script=script, token=TOKEN) for _ in range(2)]
     assert [launched.wait() for launched in both] == [0, 0]
     ranks = sorted(line.partition(" ")[2] for launched in both for line in launched.out)
@@ -615,6 +612,13 @@ def test_nodes_end_with_their_coordinator(start: Start, free_port: int) -> None:
     assert not any(map(is_alive, second.pids()))
 
 
+def test_a_node_with_tls_joins_no_coordinator_without(start: Start, free_port: int) -> None:
+    flags = ("--coordinator", f"127.0.0.1:{free_port}")
+    start(*flags, script=SLEEPS, token=TOKEN).until_said("coordinator at")
+    sentence = complaint(start(*flags, "--tls", script=SLEEPS, token=TOKEN))
+    assert sentence.endswith("was started without --tls, and this node with it.")
+
+
 def test_a_coordinator_of_another_token_lets_nobody_in(start: Start, free_port: int) -> None:
     flags = ("--coordinator", f"127.0.0.1:{free_port}")
     first = start(*flags, script=SLEEPS, token=TOKEN)
@@ -625,7 +629,13 @@ def test_a_coordinator_of_another_token_lets_nobody_in(start: Start, free_port: 
     assert "does not have this run's token" in complaint(start(*flags, script=SLEEPS))
 
 
-@pytest.mark.parametrize("says", [b"", b"SSH-2.0-OpenSSH_9.2\r\n"], ids=["silent", "talking"])
+@pytest.mark.parametrize(
+    "says",
+    [
+        pytest.param(b"", id="silent", marks=pytest.mark.soak),
+        pytest.param(b"SSH-2.0-OpenSSH_9.2\r\n", id="talking"),
+    ],
+)
 def test_a_port_that_something_else_listens_on(start: Start, says: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 

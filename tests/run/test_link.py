@@ -34,7 +34,7 @@ from holdfast.run.wire import (
 )
 
 TOKEN = "a-token-for-tests"
-WAIT_S = 10.0
+WAIT_S = 30.0
 FD_SETSIZE = 1024
 """select() knows no descriptor beyond it."""
 
@@ -273,7 +273,7 @@ def test_what_finds_no_room_on_a_full_socket_is_sent_later_whole_and_in_order() 
         began_s = time.monotonic()
         link.send_now(Working(member="n0.0", work="evaluation"))
         link.send_now(Published(generation=1, key="last", value=b"v" * (4 << 20)))
-        assert time.monotonic() - began_s < 3 * LAST_WORDS_S
+        assert time.monotonic() - began_s < 10 * LAST_WORDS_S
         heard: list[AnyMessage] = []
         frames = FrameBuffer()
         far.settimeout(WAIT_S)

@@ -234,6 +234,35 @@ def test_a_member_that_was_lost_before_the_end_does_not_spoil_it(cluster: "MakeC
     assert made.finish().outcome == "completed"
 
 
+def test_a_warm_process_that_was_never_needed_is_not_lost_at_the_end(cluster: "MakeCluster") -> None:
+    made = up(cluster, slots=1, warm=1, steps=20)
+    assert made.finish().outcome == "completed"
+    assert made.sent(StopWorker)
+    assert not made.recorded(MemberLost)
+
+
+@pytest.mark.parametrize("how", ["kill", "node"])
+def test_a_newcomer_before_whom_the_end_came_does_not_spoil_it(cluster: "MakeCluster", how: str) -> None:
+    made = up(cluster, nodes=2, slots=1, warm=0, steps=1000)
+    made.kill_node("n1")
+    made.run(lambda: "n1" not in made.state.nodes)
+    made.join_node("n1")
+    made.run(lambda: any(process.doing == "building" for process in made.processes.values()))
+    (newcomer,) = (process for process in made.processes.values() if process.doing == "building")
+    newcomer.builds = False
+    last = made.processes["n0.0"]
+    newcomer.lingers = last.lingers = True
+    made.steps = made.state.step
+    made.run(lambda: bool(made.sent(Released)))
+    if how == "kill":
+        made.kill(newcomer.member)
+    else:
+        made.kill_node("n1")
+    made.run(lambda: not any(made.queues.values()))
+    made.leave(last.member)
+    assert made.finish().outcome == "completed"
+
+
 @pytest.mark.parametrize("warm", [0, 1])
 def test_what_was_cut_short_after_the_last_step_is_done_again(cluster: "MakeCluster", warm: int) -> None:
     made = up(cluster, slots=2, warm=warm, steps=1000)

@@ -19,7 +19,7 @@ from holdfast.run.state import Begun, FromMember, FromNode, Policy
 from holdfast.run.status import MemberStatus, NodeStatus, Status
 from holdfast.run.wire import AgentJoined, Checkpointed, MemberBeat, Spent
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 SECOND_NS = 1_000_000_000
 
 

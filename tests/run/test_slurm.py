@@ -3,16 +3,15 @@
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from waiting import free_port, until
 
 from holdfast.record.events import Event, GenerationOpened, MemberLost, RunEnded
 from holdfast.record.journal import Damage, read_directory
@@ -116,10 +115,7 @@ class Job:
         return {path.name.removeprefix(f"{what}-"): path.read_text(encoding="utf-8") for path in paths}
 
     def until(self, condition: Callable[[], bool]) -> None:
-        due_s = time.monotonic() + RUN_S_MAX
-        while not condition():
-            assert time.monotonic() < due_s, self.output
-            time.sleep(POLL_INTERVAL_S)
+        until(condition, lambda: self.output)
 
     @property
     def output(self) -> str:
@@ -135,11 +131,9 @@ def job(tmp_path: Path, slurm: Path) -> Job:
     return Job(tmp_path, slurm)
 
 
-@pytest.fixture
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
+@pytest.fixture(name="free_port")
+def give_free_port() -> int:
+    return free_port()
 
 
 @pytest.fixture(scope="module")

@@ -5,12 +5,14 @@ the rest is tried as another user.
 """
 
 import os
+import pickle
 import struct
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -184,10 +186,48 @@ def test_a_run_ends_with_a_sentence_rather_than_begin_again(tmp_path: Path) -> N
     assert "Traceback" not in ended.stderr
 
 
+def header(step: int, size_bytes: int, payload: bytes) -> bytes:
+    digest = sha256(payload).digest()
+    return struct.pack(">16sIQQ32s", b"holdfast.ckpt\r\n\x1a", 1, step, size_bytes, digest)
+
+
 def test_a_checkpoint_that_says_another_length_is_not_read_into_memory(place: Path) -> None:
     payload = b"x" * 100
-    header = struct.pack(">16sIQQ32s", b"holdfast.ckpt\r\n\x1a", 1, 3, 1 << 62, sha256(payload).digest())
-    (place / "step-000000000003.checkpoint").write_bytes(header + payload)
+    (place / "step-000000000003.checkpoint").write_bytes(header(3, 1 << 62, payload) + payload)
     loaded = kept_in(place).newest()
     assert loaded is not None
     assert loaded.step == 2
+
+
+class Command:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, mark: Path) -> None:
+        self._mark = mark
+
+    def __reduce__(self) -> tuple[Callable[..., None], tuple[Path]]:
+        return Path.touch, (self._mark,)
+
+
+@pytest.mark.parametrize("form", ["torch", "pickle"])
+def test_a_pickle_in_a_checkpoint_runs_nothing(place: Path, tmp_path: Path, form: str) -> None:
+    """The attacker writes to the directory, and its file has the right length and hash."""
+    mark = tmp_path / "run-by-a-pickle"
+    if form == "torch":
+        file = BytesIO()
+        torch.save({"model": Command(mark)}, file)
+        payload = file.getvalue()
+    else:
+        payload = pickle.dumps(Command(mark))
+    step = 9
+    forged = place / f"step-{step:012}.checkpoint"
+    forged.write_bytes(header(step, len(payload), payload) + payload)
+    with pytest.raises(InputError):
+        load_checkpoint(forged)
+    newest = kept_in(place).newest()
+    assert newest is not None
+    assert newest.step < step  # an unsound one is passed over
+    assert not mark.exists()
+    # What a reader that trusts it would have done.
+    pickle.loads(pickle.dumps(Command(mark)))
+    assert mark.exists()

@@ -11,28 +11,32 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
+from waiting import until
 
 from holdfast.record.errors import HoldfastError
 from holdfast.run.agent import EXIT_MISTAKE, Assignment, encoded
 from holdfast.run.coordinator import UNPROVEN_MAX
 from holdfast.run.dial import dial
 from holdfast.run.frames import FrameBuffer
-from holdfast.run.handshake import HANDSHAKE_BYTES_MAX, Client, Host, Rejected, Stranger, endpoint_of
+from holdfast.run.handshake import HANDSHAKE_BYTES_MAX, Client, Entry, Host, Rejected, Stranger, endpoint_of
 from holdfast.run.link import Link
+from holdfast.run.tls import UNPROVEN_BYTES_MAX, Channel, make_identity
 from holdfast.run.wire import (
     WORKER_VARIABLES,
     Accepted,
+    AgentJoined,
     Answer,
     AnyMessage,
     Challenge,
     EndNode,
+    MalformedFrame,
+    MemberBeat,
     Proof,
     Refused,
     Role,
@@ -42,10 +46,12 @@ from holdfast.run.wire import (
 )
 
 TOKEN = "the-token-of-the-run"
-WAIT_S = 20.0
+WAIT_S = 60.0
 STRANGERS = 1400
 MEMORY_MB_MAX = 16
 """What strangers may add to the coordinator: asyncio's own structures for a few hundred connections."""
+TLS_MEMORY_MB_MAX = 48
+"""And OpenSSL's, which are some 100 KiB for a connection that has begun TLS."""
 DESCRIPTORS = 64
 
 HOLDS = """
@@ -54,28 +60,32 @@ from holdfast.record.clock import SystemClock
 from holdfast.record.recorder import Recorder
 from holdfast.run.coordinator import Coordinator
 from holdfast.run.state import Policy
+from holdfast.run.tls import make_identity
 
-async def hold(folder, descriptors):
+async def hold(folder, descriptors, tls):
     with Recorder(pathlib.Path(folder), run="r") as recorder:
         say = lambda text: print("said", text, flush=True)
-        coordinator = Coordinator(Policy(run="r"), "the-token-of-the-run", recorder, SystemClock(), say)
+        identity = make_identity() if tls else None
+        coordinator = Coordinator(
+            Policy(run="r"), "the-token-of-the-run", recorder, SystemClock(), say, identity
+        )
         await coordinator.start("127.0.0.1", 0)
         if descriptors:
             resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
         print("port", coordinator.endpoint[1], flush=True)
         await coordinator.ended()
 
-asyncio.run(hold(sys.argv[1], int(sys.argv[2])))
+asyncio.run(hold(sys.argv[1], int(sys.argv[2]), sys.argv[3] == "tls"))
 """
 
 
 class Held:
     """A coordinator in a process of its own."""
 
-    def __init__(self, folder: Path, descriptors: int) -> None:
+    def __init__(self, folder: Path, descriptors: int = 0, *, tls: bool = False) -> None:
         self._errors = (folder / "stderr").open("w+b")
         self._process = subprocess.Popen(
-            [sys.executable, "-c", HOLDS, str(folder / "journal"), str(descriptors)],
+            [sys.executable, "-c", HOLDS, str(folder / "journal"), str(descriptors), "tls" if tls else ""],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -133,8 +143,8 @@ class Held:
 def hold(tmp_path: Path) -> Iterator[Callable[..., Held]]:
     held: list[Held] = []
 
-    def make(descriptors: int = 0) -> Held:
-        held.append(Held(tmp_path, descriptors))
+    def make(descriptors: int = 0, *, tls: bool = False) -> Held:
+        held.append(Held(tmp_path, descriptors, tls=tls))
         return held[-1]
 
     yield make
@@ -145,7 +155,15 @@ def hold(tmp_path: Path) -> Iterator[Callable[..., Held]]:
 @pytest.fixture(scope="module")
 def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Held]:
     """One for all the attacks that leave nothing behind."""
-    one = Held(tmp_path_factory.mktemp("held"), descriptors=0)
+    one = Held(tmp_path_factory.mktemp("held"))
+    yield one
+    one.close()
+
+
+@pytest.fixture(scope="module")
+def sealed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Held]:
+    """One with TLS."""
+    one = Held(tmp_path_factory.mktemp("sealed"), tls=True)
     yield one
     one.close()
 
@@ -156,11 +174,12 @@ class Wire:
     def __init__(self, connection: socket.socket) -> None:
         connection.settimeout(WAIT_S)
         self.socket = connection
+        self.channel = Channel()
         self._frames = FrameBuffer()
         self._heard: list[AnyMessage] = []
 
     def say(self, *messages: AnyMessage) -> None:
-        self.socket.sendall(b"".join(map(frame, messages)))
+        self.socket.sendall(self.channel.seal(b"".join(map(frame, messages))))
 
     def next(self) -> AnyMessage | None:
         """None: it hung up."""
@@ -171,8 +190,15 @@ class Wire:
                 return None
             if not data:
                 return None
-            self._heard += self._frames.feed(data)
+            self._heard += self._frames.feed(self.channel.open(data))
         return self._heard.pop(0)
+
+    def begin_tls(self) -> None:
+        """As a client, after the challenge."""
+        self.socket.sendall(self.channel.join())
+        while not self.channel.is_ready:
+            self.channel.open(self.socket.recv(1 << 16))
+        self.socket.sendall(self.channel.pending())
 
     def heard(self, kind: type[AnyMessage]) -> AnyMessage:
         message = self.next()
@@ -429,6 +455,37 @@ def test_the_coordinator_s_own_proof_sent_back_is_refused(held: Held) -> None:
 
 
 @pytest.mark.parametrize(
+    ("role", "name", "message"),
+    [
+        ("agent", "n7", Strike(fault="kill")),
+        ("agent", "n7", MemberBeat(member="n0.0", step=1, stage="lanes")),
+        ("operator", "", AgentJoined(node="n8", slots=1, address="a", port=1)),
+        ("operator", "", Answer(ok=True, sentence="")),
+        ("agent", "n7", StartWorker(member="n0.0", slot=0, environment={})),
+    ],
+    ids=["an agent strikes", "an agent beats", "an operator joins", "an answer", "an agent starts"],
+)
+def test_who_has_the_token_speaks_for_its_role_only(
+    held: Held, role: Role, name: str, message: AnyMessage
+) -> None:
+    with connected(held.port) as wire:
+        wire.say(client_of(held.port, role, name).answer(wire.heard(Challenge)))
+        wire.heard(Accepted)
+        wire.say(message)
+        assert wire.next() is None
+    assert held.visit() == "r"
+    assert held.errors == ""
+
+
+def test_a_worker_that_the_run_does_not_know_is_not_let_in(held: Held) -> None:
+    with connected(held.port) as wire:
+        wire.say(client_of(held.port, "worker", "n0.0").answer(wire.heard(Challenge)))
+        refused = wire.heard(Refused)
+        assert isinstance(refused, Refused)
+        assert refused.sentence == "The run has no member 'n0.0', or has given it up."
+
+
+@pytest.mark.parametrize(
     "first",
     [
         pytest.param(b"\xff\xff\xff\xff", id="4 GiB"),
@@ -470,12 +527,136 @@ def test_a_coordinator_without_descriptors_waits_and_says_so_once(hold: Callable
     with contextlib.ExitStack() as strangers:
         for _ in range(2 * DESCRIPTORS):
             strangers.enter_context(connected(one.port))
-        due_s = time.monotonic() + WAIT_S
-        while not one.said:
-            assert time.monotonic() < due_s
-            time.sleep(0.02)
+        until(lambda: one.said)
         assert one.visit() == "r"  # though they are still there
     assert one.visit() == "r"
     assert "Traceback" not in one.errors
     assert len(one.said) == 1
     assert "too many open files" in one.said[0]
+
+
+# ---- who is in between, and the coordinator uses TLS ------------------------------------------------------
+
+
+class Victim:
+    """A client whose packets end at the attacker's, though it believes to be connected to the coordinator."""
+
+    def __init__(self, port: int) -> None:
+        self.entry = Entry(client_of(port, "agent", "n0"))
+
+    def meets(self, attacker: Channel, data: bytes) -> list[AnyMessage]:
+        """The attacker sends this. What it can read of what the client then says."""
+        frames, heard = FrameBuffer(), list[AnyMessage]()
+        while data:
+            heard += frames.feed(attacker.open(self.entry.take(data)))
+            data = attacker.pending()
+        return heard
+
+
+def test_a_certificate_of_somebody_in_between_opens_nothing(sealed: Held) -> None:
+    """The attacker speaks TLS with both, by a certificate of its own, and passes everything on."""
+    victim, between = Victim(sealed.port), Channel()
+    with connected(sealed.port) as coordinator:
+        challenge = coordinator.heard(Challenge)
+        coordinator.begin_tls()
+        hello = victim.entry.take(frame(challenge))
+        between.host(make_identity())
+        between.open(hello)
+        (proof,) = victim.meets(between, between.pending())
+        assert isinstance(proof, Proof)
+        coordinator.say(proof)
+        refused = coordinator.heard(Refused)
+        with contextlib.suppress(OSError):
+            coordinator.say(Strike(fault="kill"))
+        assert coordinator.next() is None
+    with pytest.raises(Stranger, match="does not have this run"):
+        victim.entry.take(between.seal(frame(refused)))
+    assert victim.entry.run is None
+
+
+def test_tls_cannot_be_talked_away(sealed: Held) -> None:
+    """The attacker tells the client that there is no TLS, and has TLS with the coordinator itself."""
+    victim = Victim(sealed.port)
+    with connected(sealed.port) as coordinator:
+        challenge = coordinator.heard(Challenge)
+        assert isinstance(challenge, Challenge)
+        assert challenge.tls
+        coordinator.begin_tls()
+        (proof,) = victim.meets(Channel(), frame(msgspec.structs.replace(challenge, tls=False)))
+        coordinator.say(proof)
+        refused = coordinator.heard(Refused)
+    with pytest.raises(Stranger, match="does not have this run"):
+        victim.entry.take(frame(refused))
+
+
+def test_tls_cannot_be_talked_into(held: Held) -> None:
+    """A coordinator without it: the attacker would read what the client believes to be secret."""
+    victim, between = Victim(held.port), Channel()
+    with connected(held.port) as coordinator:
+        challenge = coordinator.heard(Challenge)
+        assert isinstance(challenge, Challenge)
+        hello = victim.entry.take(frame(msgspec.structs.replace(challenge, tls=True)))
+        between.host(make_identity())
+        between.open(hello)
+        (proof,) = victim.meets(between, between.pending())
+        coordinator.say(proof)
+        refused = coordinator.heard(Refused)
+    with pytest.raises(Stranger, match="does not have this run"):
+        victim.entry.take(between.seal(frame(refused)))
+
+
+def test_words_before_tls_are_not_taken_for_words_in_it() -> None:
+    """What an attacker puts behind the challenge, in plain, must not be read as if TLS had brought it."""
+    entry = Entry(client_of(1))
+    with pytest.raises(MalformedFrame):
+        entry.take(frame(Challenge(nonce=os.urandom(32), tls=True)) + frame(MALICE))
+
+
+@pytest.mark.parametrize("kind", ["held", "sealed"])
+def test_who_listens_reads_only_what_is_not_encrypted(request: pytest.FixtureRequest, kind: str) -> None:
+    one: Held = request.getfixturevalue(kind)
+    entry, passed = Entry(client_of(one.port, "agent", "name-of-a-node")), bytearray()
+    with socket.create_connection(("127.0.0.1", one.port), timeout=WAIT_S) as connection:
+        while entry.run is None:
+            data = connection.recv(1 << 16)
+            answer = entry.take(data)
+            connection.sendall(answer)
+            passed += data + answer
+        passed += entry.channel.seal(frame(AgentJoined(node="name-of-a-node", slots=1, address="a", port=1)))
+    assert entry.run == "r"
+    assert (b"name-of-a-node" in passed) == (kind == "held")
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(b"\xff" * 64, id="noise"),
+        pytest.param(frame(Strike(fault="kill")), id="a strike in plain"),
+        pytest.param(b"\x16\x03\x01\x40\x00" * (UNPROVEN_BYTES_MAX // 5 + 1), id="a hello without end"),
+        pytest.param(b"\x15\x03\x03\x00\x02\x02\x28", id="an alert"),
+    ],
+)
+def test_what_is_not_tls_ends_the_connection_at_once(sealed: Held, first: bytes) -> None:
+    with connected(sealed.port) as wire:
+        wire.heard(Challenge)
+        wire.socket.sendall(first)
+        assert wire.next() is None
+    assert sealed.visit() == "r"
+    assert sealed.errors == ""
+
+
+def test_strangers_who_begin_tls_fill_nothing(hold: Callable[..., Held]) -> None:
+    """Each sends the greater part of a hello, and then nothing."""
+    one = hold(tls=True)
+    before_mb = one.memory_mb
+    with contextlib.ExitStack() as strangers:
+        for _ in range(2 * UNPROVEN_MAX):
+            with contextlib.suppress(OSError):  # hung up on already
+                wire = strangers.enter_context(connected(one.port))
+                wire.socket.sendall(
+                    b"\x16\x03\x01\x3f\x00\x01\x00\x3e\xfc" + bytes(UNPROVEN_BYTES_MAX - 1000)
+                )
+        assert one.visit() == "r"
+        assert one.descriptors < UNPROVEN_MAX + 32
+        assert one.memory_mb - before_mb < TLS_MEMORY_MB_MAX
+    assert one.errors == ""

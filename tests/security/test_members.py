@@ -23,7 +23,7 @@ from holdfast.train.group import GroupBroken, Rendezvous
 from holdfast.train.tcp import _HELLO, NONCE_BYTES, PROOF_BYTES, UNPROVEN_MAX, Card, Credentials, TcpGroup
 
 CREDENTIALS = Credentials("r", "the-token-of-the-run")
-WAIT_S = 20.0
+WAIT_S = 60.0
 FOREIGN = ("checkpoint.py", "opening.py", "whole_file.py", "export.py", "data.py")
 """What reads files of the user's own, and a data process of its own; not what comes from other members."""
 

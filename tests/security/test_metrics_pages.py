@@ -13,6 +13,7 @@ from pathlib import Path
 
 import hostile_servers as servers
 import pytest
+from waiting import until
 
 from holdfast.run.pages import BACKLOG, CLIENTS_MAX, CLOSE_S_MAX, REQUEST_BYTES_MAX, Page, serving
 
@@ -138,9 +139,5 @@ def test_collect_serves_through_a_crowd_of_silent_clients(tmp_path: Path, strang
 
 
 def _port(log: Path, process: "subprocess.Popen[bytes]") -> int:
-    deadline_s = time.monotonic() + 2 * WAIT_S
-    while "Serving the readings at" not in log.read_text(encoding="utf-8"):
-        assert process.poll() is None
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
+    until(lambda: "Serving the readings at" in log.read_text(encoding="utf-8") or process.poll() is not None)
     return int(log.read_text(encoding="utf-8").partition("127.0.0.1:")[2].partition("/")[0])

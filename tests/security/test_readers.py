@@ -17,9 +17,11 @@ from textwrap import dedent
 import msgspec
 import pytest
 
+from holdfast.detect.xids import parse_overrides
 from holdfast.diagnose.lifecycle import restored
 from holdfast.diagnose.stragglers.kineto import read_profiles
 from holdfast.diagnose.stragglers.meta import read_meta
+from holdfast.economics import ownership, prices, size_file
 from holdfast.record.errors import HoldfastError, InputError, complaint
 from holdfast.record.events import IncidentDiagnosed, RunStarted, encode
 from holdfast.record.importers import Options, import_file
@@ -297,6 +299,19 @@ def test_no_refusal_obeys_a_name(name: str) -> None:
     assert told.count("\n") == 1
     assert HoldfastError(f"{name}.", hint=name).told.count("\n") == 1
     assert all(letter.isprintable() or letter == "\n" for letter in told)
+
+
+@pytest.mark.parametrize(
+    "text", ["a = " + "9" * 5000, '["\udc80"]', "[" * DEEP], ids=["number", "no text", "deep"]
+)
+@pytest.mark.parametrize(
+    "read",
+    [size_file.read, parse_overrides, ownership.read, prices.read],
+    ids=["size", "xid", "terms", "prices"],
+)
+def test_toml_that_no_type_holds_is_a_sentence(read: Callable[[str], object], text: str) -> None:
+    with pytest.raises(InputError):
+        read(text)
 
 
 def test_a_log_of_steps_without_measure_is_read_or_refused(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from queue import Empty, Queue
@@ -26,6 +26,8 @@ from holdfast.signals.collectors.kernel_log import KernelEvent
 
 WAIT_S = 120.0
 EMPTY = b'{"status":"success","data":{"resultType":"matrix","result":[]}}'
+NOBODY = "postgresql://127.0.0.1:9/none"
+"""A store whose server is not there."""
 NO_SERIES = b'{"status":"success","data":[]}'
 
 
@@ -161,6 +163,37 @@ def test_watch_looks_while_its_store_is_down_and_writes_what_waited(
             assert len(ids(store)) == 1
 
 
+def test_watch_begins_though_its_store_is_down(
+    postgres_process: Server, postgres_database: Callable[[], str], tmp_path: Path
+) -> None:
+    url = postgres_database()
+    words = ("watch", "r", "--every", "200ms", "--store", url)
+    with prometheus() as (server, asked), ExitStack() as stack:
+        with stopped(postgres_process):
+            process = stack.enter_context(verb(tmp_path, *words, "--prometheus", server))
+            told = Lines(process.stderr)
+            told.await_line("Looking goes on without the record; the store is tried again.")
+            told.await_line("nothing can be said")  # a look
+            with Recorder(tmp_path / JOURNAL_DIRECTORY) as recorder:
+                recorder.record(RunStarted, run="r", identity="while-down")
+            for _ in range(8):
+                asked.get(timeout=WAIT_S)
+            assert process.poll() is None
+        told.await_line("can be read and written again")
+        with open_store(url, tmp_path) as store:
+            assert len(ids(store)) == 1
+    assert sum("Looking goes on" in line for line in told.seen) == 1
+
+
+def test_a_single_look_needs_its_store(tmp_path: Path) -> None:
+    with (
+        prometheus() as (server, _),
+        verb(tmp_path, "watch", "--once", "--prometheus", server, "--store", NOBODY) as process,
+    ):
+        Lines(process.stderr).await_line("cannot be used")
+        assert process.wait(WAIT_S) == 2
+
+
 def test_events_are_followed_through_a_restart(
     postgres_process: Server, postgres_database: Callable[[], str], tmp_path: Path
 ) -> None:
@@ -184,7 +217,7 @@ def test_faults_that_had_to_be_let_go_are_counted(tmp_path: Path) -> None:
         KernelEvent(source="xid", code=79, device="0000:9b:00", host="n1", at_ns=number, message="x")
         for number in range(PENDING_MAX + 3)
     ]
-    record = FaultRecord("postgresql://127.0.0.1:9/none", tmp_path, source="nvidia-catalogue-2025-10-29")
+    record = FaultRecord(NOBODY, tmp_path, source="nvidia-catalogue-2025-10-29")
     with pytest.raises(StoreError):
         record.add(faults, Names(gpus={}, ports={}), now_ns=1)
     assert record.dropped == 3

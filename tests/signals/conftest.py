@@ -6,7 +6,6 @@ server has little patience with large queries, so that every long window has to 
 
 import subprocess
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,10 @@ import httpx
 import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+from waiting import answers, free_port, until
 
 from holdfast.signals.reading import Reading
 
-READY_WAIT_S = 60
 SECOND_NS = 10**9
 STEP_S = 10
 HISTORY_SCRAPES = 60
@@ -26,6 +25,8 @@ HISTORY_HOSTS = 5
 MISSED = range(20, 26)
 """Scrapes that the first host misses: less than the five minutes for which Prometheus repeats a value."""
 LIVE_S, DARK_S = 4, 3
+STEPS_PER_S = 48
+"""Of the exporter that lives."""
 SAMPLES_MAX = 400
 """The most that Prometheus gives at once; all of the history is more."""
 
@@ -66,16 +67,15 @@ def history() -> tuple[Reading, ...]:
 
 
 @pytest.fixture(scope="session")
-def exporter_port(servers: Any) -> int:
-    port: int = servers._free_port()
-    return port
+def exporter_port() -> int:
+    return free_port()
 
 
 @pytest.fixture(scope="session")
 def node_exporter(servers: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a real node exporter."""
     _install(servers, "prometheus-node-exporter")
-    home, port = tmp_path_factory.mktemp("node-exporter"), servers._free_port()
+    home, port = tmp_path_factory.mktemp("node-exporter"), free_port()
     with servers._daemon(["prometheus-node-exporter", f"--web.listen-address=127.0.0.1:{port}"], home):
         _await(f"http://127.0.0.1:{port}/metrics", home / "prometheus-node-exporter.log")
         yield f"127.0.0.1:{port}"
@@ -102,7 +102,7 @@ def prometheus(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[str]:
     _install(servers, "prometheus")
-    home, port = tmp_path_factory.mktemp("prometheus"), servers._free_port()
+    home, port = tmp_path_factory.mktemp("prometheus"), free_port()
     lines = [f"{_exposed(reading)} {reading.at_ns / SECOND_NS:.3f}\n" for reading in history]
     (home / "history.txt").write_text("".join(lines) + "# EOF\n", encoding="utf-8")
     blocks = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(home / "history.txt"), str(home)]
@@ -127,7 +127,7 @@ def victoria(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[str]:
     _install(servers, "victoria-metrics")
-    home, port = tmp_path_factory.mktemp("victoria"), servers._free_port()
+    home, port = tmp_path_factory.mktemp("victoria"), free_port()
     command = [
         "victoria-metrics",
         f"-storageDataPath={home}",
@@ -165,11 +165,13 @@ def _export(port: int, duration_s: float, *, start: float) -> None:
     counter.inc(start)
     server, thread = start_http_server(port, addr="127.0.0.1", registry=registry)
     try:
-        deadline = time.monotonic() + duration_s
-        while time.monotonic() < deadline:
-            counter.inc(1)
-            gauge.set(time.monotonic())
+        begun_s = counted_s = time.monotonic()
+        while counted_s < begun_s + duration_s:
             time.sleep(0.02)
+            now_s = time.monotonic()
+            counter.inc(STEPS_PER_S * (now_s - counted_s))  # at this pace, however busy the machine is
+            gauge.set(now_s)
+            counted_s = now_s
     finally:
         server.shutdown()
         server.server_close()
@@ -178,13 +180,8 @@ def _export(port: int, duration_s: float, *, start: float) -> None:
 
 def _await_scrapes(url: str) -> None:
     """A server looks for its targets for some seconds before it asks the first of them."""
-    deadline = time.monotonic() + READY_WAIT_S
-    while time.monotonic() < deadline:
-        answer = httpx.get(f"{url}/api/v1/query", params={"query": 'count(up{job="made"})'}).json()
-        if answer["data"]["result"]:
-            return
-        time.sleep(0.1)
-    pytest.fail(f"{url} scrapes nothing")
+    query = {"query": 'count(up{job="made"})'}
+    until(lambda: httpx.get(f"{url}/api/v1/query", params=query).json()["data"]["result"])
 
 
 def _exposed(reading: Reading) -> str:
@@ -201,11 +198,4 @@ def _install(servers: Any, package: str) -> None:
 
 
 def _await(url: str, log: Path) -> None:
-    deadline = time.monotonic() + READY_WAIT_S
-    while time.monotonic() < deadline:
-        try:
-            with urllib.request.urlopen(url, timeout=5):
-                return
-        except OSError:
-            time.sleep(0.1)
-    pytest.fail(f"{url} did not answer:\n{log.read_text(encoding='utf-8')}")
+    until(lambda: answers(url), lambda: log.read_text(encoding="utf-8"))

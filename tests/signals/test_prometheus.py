@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from waiting import free_port
 
 from holdfast.record.errors import InputError
 from holdfast.signals.http_client import Access
@@ -190,7 +191,7 @@ def test_a_server_that_recovers_is_asked_again() -> None:
 
 def test_a_server_that_is_not_there_is_said_to_be(servers: Any) -> None:
     with (
-        Prometheus(f"http://127.0.0.1:{servers._free_port()}") as source,
+        Prometheus(f"http://127.0.0.1:{free_port()}") as source,
         pytest.raises(SourceError, match=r"cannot be reached: .*refused"),
     ):
         source.metrics()

@@ -368,3 +368,20 @@ def test_one_metric_of_16384_gpus_is_quick() -> None:
             per_second(inspect(frame).frame)
             times_s.append(time.process_time() - begun)
         assert min(times_s) < LARGE_SECONDS_MAX, name
+
+
+@pytest.mark.parametrize(("total", "flaws"), [(True, 1), (False, 0)])
+def test_a_total_where_a_rate_is_said_is_turned_into_one(total: bool, flaws: int) -> None:
+    rates = 400.0 + np.random.default_rng(3).normal(0, 5, 60)
+    values = np.cumsum(rates * 10.0) if total else rates
+    frame = Frame(
+        metric="DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL",
+        kind="gauge",
+        subjects=("n1.0",),
+        labels=({},),
+        times_ns=np.arange(60, dtype=np.int64) * 10 * 10**9,
+        values=values[:, None],
+    )
+    inspected = inspect(frame)
+    assert len(inspected.flaws) == flaws
+    assert np.nanmean(inspected.frame.values) == pytest.approx(400, rel=0.02)

@@ -86,6 +86,7 @@ def test_many_small_files_become_one(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         for scrape in range(2 * MERGE_FILES):
             store.append([reading(scrape, float(scrape))])
+            store.merge()
         frame = store.frame(METRIC, (0, 2 * MERGE_FILES * STEP_NS))
     assert len(list(tmp_path.glob("*.parquet"))) < MERGE_FILES
     assert frame is not None
@@ -154,6 +155,7 @@ def test_what_a_killed_writer_left_is_cleared_away(tmp_path: Path) -> None:
     os.utime(left, (day_ago_s, day_ago_s))
     with Store(tmp_path) as store:
         store.append([reading(0, 1.0)])
+        store.merge()
         assert store.metrics() == (METRIC,)
     assert not left.exists()
     assert fresh.exists()

@@ -9,14 +9,15 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import alone, until
 
 LIVE = Path(__file__).parents[2] / "testbed" / "live.py"
-PLAY_WAIT_S = 150.0
+PLAY_WAIT_S = 300.0
 STARTED_WAIT_S = 60.0
 STOP_WAIT_S = 45.0
 PACKAGES = {
@@ -28,9 +29,9 @@ PACKAGES = {
 }
 
 
-@pytest.fixture(scope="module")
-def live(request: pytest.FixtureRequest) -> list[str]:
-    """The command, once all it needs is there."""
+@pytest.fixture
+def live(request: pytest.FixtureRequest) -> Iterator[list[str]]:
+    """The command, once all it needs is there, and no other worker's testbed."""
     servers: Any = request.config.pluginmanager.get_plugin(str(LIVE.parents[1] / "tests" / "conftest.py"))
     if os.geteuid() != 0:
         pytest.skip("no testbed: namespaces and limits need root")
@@ -40,7 +41,8 @@ def live(request: pytest.FixtureRequest) -> list[str]:
                 servers._apt_install(package)
     except servers._Unavailable as reason:
         pytest.skip(f"no testbed: {reason}")
-    return [sys.executable, str(LIVE)]
+    with alone("testbed"):
+        yield [sys.executable, str(LIVE)]
 
 
 def leftovers() -> list[str]:
@@ -83,7 +85,4 @@ def test_a_testbed_that_is_stopped_removes_everything(live: list[str]) -> None:
             process.kill()
             process.wait()
         process.stderr.close()
-    due_s = time.monotonic() + STOP_WAIT_S
-    while leftovers() and time.monotonic() < due_s:
-        time.sleep(0.2)
-    assert leftovers() == []
+    until(lambda: not leftovers(), leftovers)

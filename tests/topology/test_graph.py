@@ -68,7 +68,7 @@ def graphs(draw: st.DrawFn) -> tuple[dict[str, Kind], Edges]:
 
 
 @given(graphs())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_every_question_is_answered_as_by_walking(graph: tuple[dict[str, Kind], Edges]) -> None:
     kinds, edges = graph
     topology, back = built(kinds, edges), turned(edges)
@@ -115,7 +115,7 @@ def fewest_seams(topology: Topology, back: Edges, way: tuple[str, ...], end: str
 
 
 @given(graphs(), st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_common_causes_count_who_is_reached_and_who_is_hit(
     graph: tuple[dict[str, Kind], Edges], data: st.DataObject
 ) -> None:

@@ -101,3 +101,18 @@ def test_a_jobs_number_is_another_name_of_its_run() -> None:
     survey, doubts = merged([slurm, prometheus])
     assert doubts == ()
     assert assemble(survey).names("run") == ("pretrain",)
+
+
+def test_a_node_is_one_by_its_short_name_and_a_run_names_its_members() -> None:
+    other = Survey("Prometheus")
+    other.add_gpus("n1.east.example", ["0", "1"])
+    other.add_gpus("10.0.0.2", ["0", "1"])
+    other.spellings.add(("N2", "10.0.0.2"))
+    other.kinds["job"] = "run"
+    other.members["job"] = {"n1.0": "n1.east.example", "n1.1+2": "n1.east.example", "rank-2": "10.0.0.2"}
+    survey, doubts = merged([file_survey(), other])
+    assert doubts == ()
+    topology = assemble(survey)
+    assert topology.causes("job/n1.0", "gpu") == ("n1.0",)
+    assert topology.causes("job/n1.1+2", "gpu") == ("n1.1",)
+    assert topology.causes("job/rank-2", "gpu") == ("n2.0", "n2.1")

@@ -15,7 +15,7 @@ from forked_cluster import Cluster
 
 from holdfast.train.group import GroupBroken, Sending, Transfer
 
-LETTER_S_MAX = 20.0
+LETTER_S_MAX = 60.0
 
 
 @pytest.fixture(scope="session")

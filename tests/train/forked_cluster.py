@@ -22,9 +22,10 @@ from holdfast.record.recorder import Recorder
 from holdfast.run import wire
 from holdfast.run.coordinator import Coordinator
 from holdfast.run.state import Ending, Policy
+from holdfast.run.tls import Identity, make_identity
 
 Meanwhile = Callable[[Coordinator], Awaitable[None]]
-RUN_S_MAX = 120.0
+RUN_S_MAX = 300.0
 END_S_MAX = 60.0
 
 
@@ -39,6 +40,11 @@ class Result(NamedTuple):
     struck: int
     said: list[str]
     folder: Path
+
+    @property
+    def story(self) -> str:
+        """All that was said; pytest shows the whole of a text only."""
+        return f"{self.ending.reason}\n" + "\n".join(self.said)
 
     @property
     def unexplained(self) -> list[str]:
@@ -118,6 +124,7 @@ class Cluster:
         pace_s: float = 0.0,
         hold_s: float = 0.0,
         holders: int = 0,
+        tls: bool = False,
         meets: bool = False,
         deaths: Sequence[tuple[str, str]] = (),
         does: str = "",
@@ -147,7 +154,9 @@ class Cluster:
         policy = Policy(
             run=folder.name, slots=members, nodes_min=1, nodes_max=nodes, warm=1, faults=tuple(faults)
         )
-        ending, said = asyncio.run(self._run(policy, folder, json.dumps(arguments), run_s_max, meanwhile))
+        identity = make_identity() if tls else None
+        running = self._run(policy, folder, json.dumps(arguments), run_s_max, meanwhile, identity)
+        ending, said = asyncio.run(running)
         results = [json.loads(path.read_text()) for path in folder.glob("*.json")]
         digests = {result["digest"] for result in results}
         losses: dict[int, float] = {}
@@ -167,10 +176,12 @@ class Cluster:
         arguments: str,
         run_s_max: float,
         meanwhile: Meanwhile | None,
+        identity: Identity | None,
     ) -> tuple[Ending, list[str]]:
         said: list[str] = []
         with Recorder(folder / "journal", run=policy.run) as recorder:
-            coordinator = Coordinator(policy, "token-of-the-tests", recorder, SystemClock(), said.append)
+            clock = SystemClock()
+            coordinator = Coordinator(policy, "token-of-the-tests", recorder, clock, said.append, identity)
             await coordinator.start("127.0.0.1", 0)
             host, port = coordinator.endpoint
             names = ",".join(f"n{number}" for number in range(policy.nodes_max))

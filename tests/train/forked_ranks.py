@@ -195,8 +195,8 @@ class Ranks:
 
     @property
     def wake_s_max(self) -> float:
-        """The longest that an abort may take to wake whoever waits."""
-        return 2.0 if self.transport == "tcp" else 3.0
+        """The longest that an abort may take to wake whoever waits, who would wait for minutes without."""
+        return 5.0
 
     def run(self, scenario: Scenario, size: int, **arguments: Any) -> list[Any]:
         """What the scenario returned on each rank."""

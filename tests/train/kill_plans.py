@@ -7,15 +7,15 @@ from holdfast.run.wire import PlannedFault
 
 STEPS = 48
 KILLS = 50
-PLANNED = 84
+PLANNED_PER_STEP = 1.75
 """Half of them are planned for moments of a recovery. Some of those never come before the run ends."""
 
 
-def plan_of(seed: int, members: int) -> tuple[PlannedFault, ...]:
+def plan_of(seed: int, members: int, steps: int = STEPS) -> tuple[PlannedFault, ...]:
     plan = random_plan(
         seed,
-        steps=STEPS - 4,
-        count=PLANNED,
+        steps=steps - 4,
+        count=round(PLANNED_PER_STEP * steps),
         ranks=members,
         kinds=("kill", "kill", "kill", "node"),
     )

@@ -160,7 +160,10 @@ class Tracking(nn.Module):
 def averaged_norm() -> Built:
     """An average of a model whose buffers move; the average's own buffers move at each commit."""
     model = Tracking()
-    average = torch.optim.swa_utils.AveragedModel(model, use_buffers=True)
+    # Not torch's own mean, which fails on a GPU where a buffer is an integer.
+    average = torch.optim.swa_utils.AveragedModel(
+        model, avg_fn=lambda mean, value, count: mean + (value - mean) / (count + 1), use_buffers=True
+    )
     for parameter in average.parameters():
         parameter.requires_grad_(False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
@@ -178,7 +181,7 @@ def keeping_best() -> Built:
     def measure() -> None:
         step, model.branch = scheduler.last_epoch, 0
         with torch.no_grad():
-            best.offer(float(model(data(step, 0)).square().mean()), step=step)
+            best.offer(float(model(data(step, 0).to(model.stem.weight.device)).square().mean()), step=step)
 
     return model, [optimizer, scheduler, best], {**told, "on_commit": measure}
 

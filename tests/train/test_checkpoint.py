@@ -20,6 +20,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waiting import until
 
 from holdfast.record.clock import ManualClock
 from holdfast.record.errors import InputError, StoreError
@@ -358,7 +359,7 @@ def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
         began_s = time.monotonic()
         writer.start()
         if not save_s:
-            wait_for(lambda: durable.value > 0)
+            until(lambda: durable.value > 0)
             save_s = time.monotonic() - began_s
         time.sleep(moments.uniform(0, KILL_AFTER_SAVES_MAX * save_s))
         writer.kill()
@@ -521,15 +522,8 @@ def writer(slow: SlowCheckpoints, clock: ManualClock, told: Listener) -> Iterato
             slow.gate.release()
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + WAIT_S_MAX
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.001)
-
-
 def wait_for_news(told: Listener, count: int) -> None:
-    wait_for(lambda: len(told) == count)
+    until(lambda: len(told) == count)
 
 
 def test_training_goes_on_while_a_checkpoint_is_written(

@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
+from waiting import is_alive, until
 
 from holdfast.record.errors import InputError
 from holdfast.train.data import MapData, StreamData
@@ -25,8 +25,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:De
 
 WORKERS = min(2, len(os.sched_getaffinity(0)))
 """torch warns of more processes than cores, and warnings are errors."""
-GONE_S_MAX = 2.0
-"""DataLoader's own processes look for their parent every 5 s: what takes longer than this is left to them."""
+SAMPLE_S = 60
+GONE_S_MAX = SAMPLE_S / 3
+"""DataLoader's own processes look for their parent between two samples."""
 
 
 @dataclass(frozen=True)
@@ -243,7 +244,7 @@ class At(NamedTuple):
     of: int
 
 def busy(samples):
-    time.sleep(60 if samples[0] >= 6 else 0)
+    time.sleep({sample_s} if samples[0] >= 6 else 0)
     return samples
 
 peer = socket.create_connection(("127.0.0.1", {port}))
@@ -263,7 +264,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_a_member_that_dies_or_hangs_up_is_seen_to_at_once(closes: bool) -> None:
     """Its processes hold on neither to the connection nor to life, even in the middle of a sample."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        script = MEMBER.format(port=server.getsockname()[1], workers=WORKERS, closes=closes)
+        script = MEMBER.format(
+            port=server.getsockname()[1], workers=WORKERS, closes=closes, sample_s=SAMPLE_S
+        )
         member = subprocess.Popen(
             [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -278,19 +281,7 @@ def test_a_member_that_dies_or_hangs_up_is_seen_to_at_once(closes: bool) -> None
                 assert all(map(is_alive, workers))
                 member.communicate("now\n")
             assert member.wait(GONE_S_MAX) == -signal.SIGKILL
-            deadline_s = time.monotonic() + GONE_S_MAX
-            while any(map(is_alive, workers)):
-                assert time.monotonic() < deadline_s
-                time.sleep(0.01)
-
-
-def is_alive(pid: int) -> bool:
-    """A zombie, which its adopter has not looked at yet, is dead."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii") as file:  # noqa: PTH123
-            return file.read().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+            until(lambda: not any(map(is_alive, workers)), wait_s=GONE_S_MAX)
 
 
 @pytest.mark.parametrize(

@@ -31,5 +31,5 @@ def test_the_deal_that_is_shown_is_even_again_after_a_loss(cluster: Any) -> None
     run = cluster.train(
         "plain", nodes=3, steps=STEPS, lanes=LANES, faults=(fault,), pace_s=0.05, meanwhile=watch
     )
-    assert run.ending.outcome == "completed", run.said
+    assert run.ending.outcome == "completed", run.story
     assert seen == [tuple(share) for share in tree.deal(LANES, 2)]

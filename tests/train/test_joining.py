@@ -34,7 +34,7 @@ def test_rank_0_stays_one_process_as_long_as_it_lives(cluster: Any, meets: bool)
         PlannedFault(id=2, step=7, moment="lane", rank=0),
     ]
     result = cluster.train("plain", members=3, faults=faults, meets=meets)
-    assert (result.ending.outcome, result.struck) == ("completed", 2), result.said
+    assert (result.ending.outcome, result.struck) == ("completed", 2), result.story
     ranks = {path.stem: json.loads(path.read_text())["ranks"] for path in result.folder.glob("*.json")}
     assert ranks["n0.2"] == {str(step): 2 if step < 7 else 0 for step in range(1, 13)}
     others = [rank for member, by_step in ranks.items() if member != "n0.2" for rank in by_step.values()]

@@ -5,31 +5,51 @@ from typing import Any
 import pytest
 from kill_plans import KILLS, STEPS, plan_of
 
+FEW_STEPS, FEW_KILLS = 14, 8
 
+
+@pytest.mark.soak
 @pytest.mark.parametrize(
-    ("nodes", "slots", "lanes"),
-    [
-        (1, 1, 8),
-        pytest.param(2, 1, 16, marks=pytest.mark.soak),
-        (3, 1, 8),
-        pytest.param(3, 1, 16, marks=pytest.mark.soak),
-        (2, 2, 8),
-    ],
+    ("nodes", "slots", "lanes", "tls"),
+    [(1, 1, 8, False), (2, 1, 16, False), (3, 1, 8, False), (3, 1, 16, True)],
 )
-def test_fifty_kills_leave_no_trace(cluster: Any, nodes: int, slots: int, lanes: int) -> None:
+def test_fifty_kills_leave_no_trace(cluster: Any, nodes: int, slots: int, lanes: int, tls: bool) -> None:
+    check_kills(cluster, nodes, slots, lanes, tls=tls)
+
+
+def test_fifty_kills_of_four_members_leave_no_trace(cluster: Any) -> None:
+    check_kills(cluster, 2, 2, 8, tls=True)
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_kills_on_any_number_of_nodes_leave_no_trace(cluster: Any, nodes: int) -> None:
+    check_kills(cluster, nodes, 1, 8, steps=FEW_STEPS, kills=FEW_KILLS)
+
+
+def check_kills(
+    cluster: Any,
+    nodes: int,
+    slots: int,
+    lanes: int,
+    *,
+    steps: int = STEPS,
+    kills: int = KILLS,
+    tls: bool = False,
+) -> None:
     seed = 1000 * lanes + 10 * nodes + slots
-    undisturbed = cluster.train("plain", steps=STEPS, lanes=lanes)
+    undisturbed = cluster.train("plain", steps=steps, lanes=lanes)
     disturbed = cluster.train(
         "plain",
         nodes=nodes,
         members=slots,
-        steps=STEPS,
+        steps=steps,
         lanes=lanes,
-        faults=plan_of(seed, nodes * slots),
+        faults=plan_of(seed, nodes * slots, steps),
+        tls=tls,
         checkpoint_every=1,
     )
-    assert disturbed.ending.outcome == "completed", disturbed.said
-    assert disturbed.struck >= KILLS, f"seed {seed}: {disturbed.said}"
-    assert disturbed.unexplained == [], disturbed.said
+    assert disturbed.ending.outcome == "completed", disturbed.story
+    assert disturbed.struck >= kills, f"seed {seed}: {disturbed.story}"
+    assert disturbed.unexplained == [], disturbed.story
     assert disturbed.digest == undisturbed.digest
     assert disturbed.losses.items() <= undisturbed.losses.items()

@@ -12,8 +12,10 @@ from scripts import LEAVES_AFTER
 from holdfast.record.events import RunEnded
 from holdfast.record.journal import read_directory
 
-TOLD_S_MAX = 10.0
-"""From the start of a run to its end, on a busy machine: nobody waits for a hang to be noticed."""
+TOLD_S_MAX = 60.0
+"""From the start of a run to its end, on a busy machine. Nobody waits for a hang to be noticed, which would
+take ten minutes after so few steps.
+"""
 
 
 def ended(result: Any) -> RunEnded:
@@ -60,6 +62,6 @@ def test_exiting_together_is_no_completion_and_can_be_gone_on_from(cluster: Any)
 def test_what_fails_twice_after_the_last_step_fails_the_run(cluster: Any, does: str) -> None:
     """Whether the others are done by then, or come to their end while nobody has done rank 0's part."""
     result = cluster.train("plain", members=2, does=does)
-    assert (result.ending.outcome, result.ending.code) == ("failed", 1), result.said
-    assert re.match(r"the script failed again on n0\.\S+ after step 12,", result.ending.reason), result.said
+    assert (result.ending.outcome, result.ending.code) == ("failed", 1), result.story
+    assert re.match(r"the script failed again on n0\.\S+ after step 12,", result.ending.reason), result.story
     assert ended(result).survived_errors == 1

@@ -37,8 +37,8 @@ with hf.join() as run:
                 with run.alone("evaluation"):
                     time.sleep(9)
         if step.number == 20 and sys.argv[1] == "shares":
-            run.share(range(2), lambda item: time.sleep(4 * item))
-            run.broadcast(lambda: time.sleep(4))
+            run.share(range(2), lambda item: time.sleep(5 * item))
+            run.broadcast(lambda: time.sleep(5))
     print("digest", state.digest())
 """
 
@@ -47,7 +47,7 @@ def test_a_member_that_keeps_the_interpreter_is_not_given_up(cluster: Any) -> No
     """As sorted() of a long list does: for longer than a lease no thread of its process runs."""
     alone = cluster.undisturbed("plain")
     busy = cluster.train("plain", members=2, hold_s=HOLD_S, holders=1)
-    assert busy.ending.outcome == "completed", busy.said
+    assert busy.ending.outcome == "completed", busy.story
     assert not [line for line in busy.said if " lost " in line or "generation 2" in line]
     assert busy.digest == alone.digest
 
@@ -56,7 +56,7 @@ def test_a_member_that_keeps_the_interpreter_is_not_given_up(cluster: Any) -> No
 @pytest.mark.parametrize("holders", [1, 3])
 def test_any_number_of_members_may_keep_the_interpreter_at_once(cluster: Any, holders: int) -> None:
     busy = cluster.train("plain", members=3, hold_s=4 * HOLD_S, holders=holders)
-    assert busy.ending.outcome == "completed", busy.said
+    assert busy.ending.outcome == "completed", busy.story
     assert not [line for line in busy.said if " lost " in line]
     assert busy.digest == cluster.undisturbed("plain").digest
 
@@ -99,8 +99,8 @@ def test_declared_work_may_take_longer_than_a_hang(tmp_path: Path) -> None:
 
 
 def test_shared_work_declares_itself(tmp_path: Path) -> None:
-    """One member has the item that takes twice the bound; then the others wait for rank 0."""
-    flags = ("-m", "holdfast", "run", "--nproc-per-node", "2", "--hang-after", "2")
+    """One member has the item that takes longer than the bound; then the others wait for rank 0."""
+    flags = ("-m", "holdfast", "run", "--nproc-per-node", "2", "--hang-after", "4")
     shared = run(tmp_path, *flags, "train.py", "shares")
     assert " lost " not in shared.stderr
     assert "has taken" not in shared.stderr

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
+from waiting import until
 
 from holdfast.train.group import Sending
 from holdfast.train.measures import FETCHING, SAMPLE_INTERVAL_S, Collections, HostWatch, Measures, Stopwatch
@@ -22,12 +23,10 @@ from holdfast.train.measures import FETCHING, SAMPLE_INTERVAL_S, Collections, Ho
 WAIT_S = 90.0
 STEPS_MIN = 20
 """Measured by a member before it is looked at."""
-GRACE_S = 9.0
-"""Less than what members have to leave before they are killed."""
-DATA_S, SLOW_S, GARBAGE_S = 0.03, 0.12, 0.03
+DATA_S, SLOW_S, GARBAGE_S = 0.03, 0.15, 0.01
 
 SCRIPT = f"""
-import gc, time
+import atexit, gc, sys, time
 import torch
 import holdfast.train as hf
 from holdfast.train.data import MapData
@@ -37,10 +36,14 @@ class Slow(list):
         time.sleep({DATA_S})
         return torch.full((4,), float(index))
 
+atexit.register(lambda: print("left", file=sys.stderr))
+
 with hf.join() as run:
     model = torch.nn.Linear(4, 4)
     state = run.protect(model, torch.optim.SGD(model.parameters(), lr=0.1), lanes=2, seed=1)
     data = MapData(Slow(range(64)), batch_size=1)
+    gc.freeze()
+    kept = [[] for _ in range(20_000)]  # collecting takes about a millisecond; telling of it, a microsecond
     for step in state.steps(1_000_000):
         for lane in step.lanes:
             if run.member == "n1.0":
@@ -49,7 +52,7 @@ with hf.join() as run:
                 collecting_s = 0.0  # and not the time in between, of which a busy machine makes most
                 while collecting_s < {GARBAGE_S}:
                     begun_s = time.perf_counter()
-                    gc.collect(0)
+                    gc.collect()
                     collecting_s += time.perf_counter() - begun_s
             lane.backward(model(data(lane)).square().mean())
         step.commit()
@@ -150,12 +153,16 @@ def test_a_slow_link_is_the_exchange_of_who_is_behind_it_and_the_wait_of_the_oth
 
 
 def test_data_are_counted_once_whoever_fetches_them(measures: Measures) -> None:
+    fetching_s = []
+
     def step() -> None:
+        begun_s = time.perf_counter()
         measures.handed()
         time.sleep(0.02)  # a loader of the script's own
         with FETCHING:  # and a helper of ours
             time.sleep(0.02)
         measures.asked()
+        fetching_s.append(time.perf_counter() - begun_s)
         measures.stalled(10_000_000)
         time.sleep(0.03)
         measures.arrived()
@@ -166,7 +173,7 @@ def test_data_are_counted_once_whoever_fetches_them(measures: Measures) -> None:
     spent = measures.report()
     assert spent is not None
     assert spent.steps == 2
-    assert 0.08 <= spent.data_s < 0.16
+    assert 0.08 <= spent.data_s <= sum(fetching_s[1:3])
     assert spent.checkpoint_s == pytest.approx(0.02)
     assert spent.compute_s >= 0.03
     assert spent.wait_s == 0
@@ -186,9 +193,10 @@ def test_what_was_told_before_the_members_changed_is_forgotten(measures: Measure
 
 def test_a_stopwatch_counts_a_block_inside_a_block_once() -> None:
     watch = Stopwatch()
+    begun_s = time.perf_counter()
     with watch, watch:
         time.sleep(0.02)
-    assert 0.02 <= watch.total_s < 0.04 + 0.2
+    assert 0.02 <= watch.total_s <= time.perf_counter() - begun_s
 
 
 def test_collections_are_counted_until_it_is_closed() -> None:
@@ -238,31 +246,36 @@ def page_url(tmp_path: Path) -> Iterator[str]:
     try:
         yield next(match[1] for line in run.stderr if (match := re.search(r"metrics at (\S+)", line)))
     finally:
-        begun_s = time.monotonic()
         run.send_signal(signal.SIGTERM)
         said = run.stderr.read()
         run.wait(WAIT_S)
         run.stderr.close()
-    # One of them is hit by the signal in the middle of a collection, and must leave all the same.
-    assert time.monotonic() - begun_s < GRACE_S, said
+    # One of them is hit by the signal in the middle of a collection, and must leave all the same: nobody has
+    # to be killed.
+    assert said.count("] left") == 2, said
     assert "Exception ignored" not in said
 
 
 def test_a_run_shows_who_is_slow_who_waits_and_for_what(page_url: str) -> None:
-    due_s = time.monotonic() + WAIT_S
-    while min(Page(page_url).of("holdfast_member_steps_total").values(), default=0.0) < STEPS_MIN:
-        assert time.monotonic() < due_s
-        time.sleep(0.2)
+    until(lambda: min(Page(page_url).of("holdfast_member_steps_total").values(), default=0.0) >= STEPS_MIN)
     page = Page(page_url)
-    compute_s, wait_s = page.of("holdfast_member_compute_seconds"), page.of("holdfast_member_wait_seconds")
-    assert set(compute_s) == {"n0.0", "n1.0"}
+    steps = page.of("holdfast_member_steps_total")
+    assert set(steps) == {"n0.0", "n1.0"}
+
+    def mean_s(part: str) -> dict[str, float]:
+        totals = page.of(f"holdfast_member_{part}_seconds_total")
+        return {member: total / steps[member] for member, total in totals.items()}
+
+    compute_s, wait_s, data_s, collecting_s = map(mean_s, ("compute", "wait", "data", "gc"))
     assert compute_s["n1.0"] - compute_s["n0.0"] > (SLOW_S - GARBAGE_S) / 2
     assert wait_s["n0.0"] - wait_s["n1.0"] > (SLOW_S - GARBAGE_S) / 2
-    data_s = page.of("holdfast_member_data_seconds")
-    assert all(DATA_S <= each < 3 * DATA_S for each in data_s.values())
-    collecting = page.of("holdfast_member_gc_seconds_total")
-    assert collecting["n0.0"] > STEPS_MIN * GARBAGE_S / 2 > 2 * collecting["n1.0"]
-    step_s = page.of("holdfast_run_step_seconds")[""]
-    parts = ("compute", "data", "exchange", "wait", "checkpoint")
-    divided_s = sum(page.of(f"holdfast_member_{part}_seconds")["n0.0"] for part in parts)
-    assert divided_s == pytest.approx(step_s, rel=0.5)
+    assert all(DATA_S <= each < SLOW_S / 2 for each in data_s.values())
+    assert collecting_s["n0.0"] > GARBAGE_S / 2 > 2 * collecting_s["n1.0"]
+
+    def is_divided(page: Page) -> bool:
+        """Each of the figures is a mean over its own last second, in which the machine was as busy or not."""
+        parts = ("compute", "data", "exchange", "wait", "checkpoint")
+        divided_s = sum(page.of(f"holdfast_member_{part}_seconds")["n0.0"] for part in parts)
+        return divided_s == pytest.approx(page.of("holdfast_run_step_seconds")[""], rel=0.5)
+
+    until(lambda: is_divided(Page(page_url)))

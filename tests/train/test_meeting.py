@@ -21,7 +21,7 @@ Death = tuple[str, str]
 @pytest.fixture(scope="module")
 def alone(cluster: Any) -> Result:
     result: Result = cluster.train("plain", steps=STEPS, meets=True)
-    assert result.ending.outcome == "completed", result.said
+    assert result.ending.outcome == "completed", result.story
     return result
 
 
@@ -40,14 +40,14 @@ def log(result: Result) -> list[dict[str, Any]]:
 
 def check(result: Result, alone: Result) -> dict[str, dict[str, Any]]:
     """It ended with the same bits, the same shared work and the same log as one member by itself."""
-    assert result.ending.outcome == "completed", result.said
+    assert result.ending.outcome == "completed", result.story
     assert result.digest == alone.digest
     found, expected = met(result), met(alone)
     assert {"before", HALF, END} <= set(found)
     for where, results in found.items():
         # Where nobody was left, a checkpoint is loaded, and what lies behind done again with its weights.
         if where not in ("before", HALF) or not result.was_empty:
-            assert results["share"] == expected[where]["share"], result.said
+            assert results["share"] == expected[where]["share"], result.story
     assert log(result) == log(alone)
     assert [line["step"] for line in log(result)] == list(range(1, STEPS + 1))
     return found
@@ -105,7 +105,7 @@ def test_a_death_between_steps_leaves_no_trace(
 ) -> None:
     result = cluster.train("plain", members=members, steps=STEPS, meets=True, deaths=deaths)
     lost = [line for line in result.said if " lost (SIGKILL)" in line]
-    assert len(lost) >= len(deaths) - 1, result.said  # the last one may come with the end of the run
+    assert len(lost) >= len(deaths) - 1, result.story  # the last one may come with the end of the run
     check(result, alone)
 
 
@@ -120,7 +120,7 @@ def test_nodes_that_go_and_return_find_the_results_they_missed(cluster: Any, alo
     result = cluster.train(
         "plain", nodes=2, members=2, steps=STEPS, meets=True, faults=faults, pace_s=0.05, checkpoint_every=1
     )
-    assert result.struck == len(faults), result.said
+    assert result.struck == len(faults), result.story
     check(result, alone)
 
 

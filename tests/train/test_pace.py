@@ -15,7 +15,7 @@ STEPS, LANES = 12, 8
 def test_a_run_with_one_slow_member_is_not_its_own_reference(cluster: Any) -> None:
     """It is slow from its first step to its last: only the other members show how quick it could be."""
     done = cluster.train("lopsided", members=2, steps=STEPS, lanes=LANES, checkpoint_every=STEPS)
-    assert done.ending.outcome == "completed", done.said
+    assert done.ending.outcome == "completed", done.story
     read = list(read_directory(done.folder / "journal"))
     events = [event for event in read if not isinstance(event, Damage)]
     assert events == read

@@ -103,24 +103,25 @@ def test_members_add_along_the_tree_whoever_has_which_lanes(together: Together, 
     check()
 
 
-@pytest.mark.parametrize("is_ordered", [False, True])
-def test_on_a_gpu_a_bucket_s_sums_are_shared_before_the_next_is_launched(
-    together: Together, is_ordered: bool
+@pytest.mark.parametrize(("is_ordered", "gathers"), [(False, "all"), (True, "the last")])
+def test_on_a_gpu_a_bucket_s_sums_are_shared_with_the_next_bucket(
+    together: Together, is_ordered: bool, gathers: str
 ) -> None:
     layout = layout_of(4, bucket_bytes=16)
 
-    def launched(group: Any) -> list[int]:
+    def exchanged(group: Any) -> list[int]:
         reduction = Reduction(group, layout, [tree.cover([0, 1]), tree.cover([2, 3])])
         reduction.begin(fold_of(layout, [2 * group.rank, 2 * group.rank + 1]).held, Sheet(layout))
         for bucket in range(layout.buckets):
             reduction.launch(bucket)
-        tags = list(group.tags)
         reduction.finish()
-        return tags
+        return list(group.tags)
 
-    buckets = range(layout.buckets)
-    expected = range(2 * len(buckets)) if is_ordered else [2 * bucket for bucket in buckets]
-    assert together(2, launched, is_ordered=is_ordered) == [list(expected)] * 2
+    assert layout.buckets > 2
+    slices = list(range(0, 2 * layout.buckets, 2))
+    sums = list(range(1, 2 * layout.buckets, 2))
+    expected = [*slices, *(sums if gathers == "all" else sums[-1:])]
+    assert together(2, exchanged, is_ordered=is_ordered) == [expected] * 2
 
 
 def test_types_that_take_turns_do_not_make_a_bucket_each() -> None:

@@ -94,8 +94,8 @@ def test_a_replacement_that_compiled_in_the_pool_leaves_the_same_bits(cluster: A
     alone = cluster.train("compiled_model")
     faults = [PlannedFault(id=1, step=10, moment="lane", rank=1)]
     disturbed = cluster.train("rehearsed", members=2, faults=faults, pace_s=0.5)
-    assert disturbed.ending.outcome == "completed", disturbed.said
+    assert disturbed.ending.outcome == "completed", disturbed.story
     assert disturbed.struck == 1
     took_over = [path.stem for path in disturbed.folder.glob("*.json")]
-    assert [member for member in took_over if (disturbed.folder / f"{member}.warm").exists()], disturbed.said
+    assert [member for member in took_over if (disturbed.folder / f"{member}.warm").exists()], disturbed.story
     assert disturbed.digest == alone.digest

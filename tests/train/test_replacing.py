@@ -28,7 +28,7 @@ def test_every_member_in_turn_is_replaced_without_a_trace(cluster: Any) -> None:
             replaced.append(answer.sentence)
 
     run = cluster.train("plain", nodes=2, steps=STEPS, pace_s=PACE_S, meanwhile=replace_all)
-    assert run.ending.outcome == "completed", run.said
+    assert run.ending.outcome == "completed", run.story
     assert replaced == ["n0.1 has taken the place of n0.0", "n1.1 has taken the place of n1.0"]
     assert run.digest == cluster.train("plain", steps=STEPS).digest
     assert run.steps_lost == 0

@@ -17,7 +17,7 @@ from holdfast.train.protected import Protected
 from holdfast.train.seat import Seat
 from holdfast.train.steps import Loop, Settings
 
-WAIT_S_MAX = 20.0
+WAIT_S_MAX = 60.0
 Together = Callable[..., list[Any]]
 
 

@@ -10,8 +10,8 @@ import transport_scenarios as scenarios
 from forked_ranks import Ranks
 
 RACES = 16
-GIVE_UP_S_MAX = 1.5
-"""From the moment at which a group is not wanted any more to the end of making it."""
+GIVE_UP_S_MAX = 5.0
+"""From the moment at which a group is not wanted any more to the end of making it, on a busy machine."""
 KILL_S = 0.25
 """How long something large is exchanged before a peer is killed."""
 TELL_S = 0.3

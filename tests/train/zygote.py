@@ -17,13 +17,13 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast.run import wire
-from holdfast.run.frames import FrameBuffer
-from holdfast.run.handshake import Client, endpoint_of
+from holdfast.run.handshake import Client, Entry, endpoint_of
 
 PR_SET_PDEATHSIG = 1
 RETURN_S = 0.3
@@ -105,46 +105,60 @@ def fork_node(name: str, assignment: Assignment) -> int:
 
 
 def node(name: str, assignment: Assignment) -> None:
-    connection, frames = connect(name, assignment)
+    connection = Connection(name, assignment)
     members: dict[int, str] = {}
-    say(connection, wire.AgentJoined(node=name, slots=assignment.slots, address="127.0.0.1", port=1))
+    connection.say(wire.AgentJoined(node=name, slots=assignment.slots, address="127.0.0.1", port=1))
     beat_at = 0.0
     while True:
         if time.monotonic() >= beat_at:
-            say(connection, wire.NodeBeat(node=name))
+            connection.say(wire.NodeBeat(node=name))
             beat_at = time.monotonic() + BEAT_S
         readable, _, _ = select.select([connection], [], [], 0.005)
         if readable:
-            data = connection.recv(1 << 16)
-            if not data:
-                raise ConnectionError("the coordinator has given this node up, or is gone")
-            for message in frames.feed(data):
+            for message in connection.heard():
                 if not obey(connection, message, members, assignment):
                     return
         for pid in list(members):
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
-                say(connection, exited(members.pop(pid), status))
+                connection.say(exited(members.pop(pid), status))
 
 
-def connect(name: str, assignment: Assignment) -> tuple[socket.socket, FrameBuffer]:
-    host, _, port = assignment.endpoint.rpartition(":")
-    connection = socket.create_connection((host, int(port)))
-    frames = FrameBuffer()
-    client = Client(assignment.token, role="agent", name=name, endpoint=endpoint_of(connection.getpeername()))
-    say(connection, client.answer(next(iter(frames.feed(connection.recv(1 << 16))))))
-    client.accepted_by(next(iter(frames.feed(connection.recv(1 << 16)))))
-    return connection, frames
+class Connection:
+    """An agent's, without threads or a loop: members are forked beside it."""
+
+    def __init__(self, name: str, assignment: Assignment) -> None:
+        host, _, port = assignment.endpoint.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)))
+        endpoint = endpoint_of(self._socket.getpeername())
+        self._entry = Entry(Client(assignment.token, role="agent", name=name, endpoint=endpoint))
+        while self._entry.run is None:
+            self._socket.sendall(self._entry.take(self._read()))
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def say(self, message: wire.AnyMessage) -> None:
+        self._socket.sendall(self._entry.channel.seal(wire.frame(message)))
+
+    def heard(self) -> Iterator[wire.AnyMessage]:
+        return self._entry.frames.feed(self._entry.channel.open(self._read()))
+
+    def _read(self) -> bytes:
+        data = self._socket.recv(1 << 16)
+        if not data:
+            raise ConnectionError("the coordinator has given this node up, or is gone")
+        return data
 
 
 def obey(
-    connection: socket.socket, message: wire.AnyMessage, members: dict[int, str], assignment: Assignment
+    connection: Connection, message: wire.AnyMessage, members: dict[int, str], assignment: Assignment
 ) -> bool:
     """Do what the coordinator says; False: the run is over."""
     if isinstance(message, wire.StartWorker):
         pid = fork_member(message, assignment)
         members[pid] = message.member
-        say(connection, wire.WorkerStarted(member=message.member, pid=pid))
+        connection.say(wire.WorkerStarted(member=message.member, pid=pid))
     elif isinstance(message, wire.StopWorker):
         for pid in [pid for pid, member in members.items() if member == message.member]:
             os.kill(pid, signal.SIGTERM if message.grace_s else signal.SIGKILL)
@@ -192,10 +206,6 @@ def exited(member: str, status: int) -> wire.WorkerExited:
         return wire.WorkerExited(member=member, signal=os.WTERMSIG(status))
     code = os.WEXITSTATUS(status)
     return wire.WorkerExited(member=member, code=code)
-
-
-def say(connection: socket.socket, message: wire.AnyMessage) -> None:
-    connection.sendall(wire.frame(message))
 
 
 if __name__ == "__main__":

@@ -1,15 +1,13 @@
 """A Prometheus for the tests of this folder, installed and run like the servers of the whole suite."""
 
-import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import answers, free_port, until
 
-READY_WAIT_S = 60
 RETENTION = "100y"
 """A scenario's time is not the machine's: nothing is to be thrown away for its age."""
 
@@ -37,7 +35,7 @@ def prometheus(servers: Any, promtool: str) -> Callable[[Path], AbstractContextM
 
     @contextmanager
     def serve(blocks: Path) -> Iterator[str]:
-        port = servers._free_port()
+        port = free_port()
         settings = blocks / "prometheus.yml"
         settings.write_text("global: {}\n", encoding="utf-8")
         command = [
@@ -48,18 +46,10 @@ def prometheus(servers: Any, promtool: str) -> Callable[[Path], AbstractContextM
             f"--web.listen-address=127.0.0.1:{port}",
         ]
         with servers._daemon(command, blocks):
-            _await_ready(f"http://127.0.0.1:{port}", blocks / "prometheus.log")
+            log = blocks / "prometheus.log"
+            until(
+                lambda: answers(f"http://127.0.0.1:{port}/-/ready"), lambda: log.read_text(encoding="utf-8")
+            )
             yield f"http://127.0.0.1:{port}"
 
     return serve
-
-
-def _await_ready(url: str, log: Path) -> None:
-    deadline = time.monotonic() + READY_WAIT_S
-    while time.monotonic() < deadline:
-        try:
-            with urllib.request.urlopen(f"{url}/-/ready", timeout=5):
-                return
-        except OSError:
-            time.sleep(0.1)
-    pytest.fail(f"Prometheus did not start:\n{log.read_text(encoding='utf-8')}")

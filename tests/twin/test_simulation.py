@@ -137,7 +137,7 @@ studies = st.builds(
 )
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=80, deadline=None, derandomize=True)
 @given(studies, st.sampled_from(POLICIES), st.integers(0, 3), st.integers(0, 1_000))
 def test_the_ledger_agrees_whatever_is_studied(
     studied: Study, name: str, spare_nodes: int, seed: int

@@ -277,7 +277,7 @@ def test_every_metric_appears_in_some_scenario() -> None:
 
 
 def test_16384_gpus_20_metrics_half_an_hour_are_cheap() -> None:
-    begun = time.perf_counter()
+    begun = time.process_time()
     played = play("cooling-pump", 1, layout=Layout(gpus=16_384))
     metrics = [name for name, metric in CATALOGUE.items() if metric.known.scope in ("gpu", "port")][:20]
     values, largest_bytes = 0, 0
@@ -286,4 +286,4 @@ def test_16384_gpus_20_metrics_half_an_hour_are_cheap() -> None:
         largest_bytes = max(largest_bytes, samples.values.nbytes)
     assert values == 16_384 * 20 * 180
     assert 10 * largest_bytes < LARGE_BYTES_MAX
-    assert time.perf_counter() - begun < LARGE_SECONDS_MAX
+    assert time.process_time() - begun < LARGE_SECONDS_MAX

@@ -29,6 +29,7 @@ _HOLDFAST = LazyGroup(
         "finance": "Show spend, useful spend and waste by cause and team.",
         "plan": "Foresee a run: cadence, size, end, failures.",
         "simulate": "Run a simulated cluster, or a tabletop scenario.",
+        "doctor": "Say what is seen of the cluster, what is not, and how to switch it on.",
         "topology": "Show the cluster as one graph: what depends on what, and whose it is.",
         "collect": "Read what exporters do not give: cooling units, kernel log, fabric ports, GPUs, Slurm.",
         "watch": "Watch runs and what is beneath them; raise an alert for each incident.",

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 import msgspec
@@ -24,7 +24,11 @@ from holdfast.record.events import (
     Unknown,
 )
 from holdfast.record.store import Selection, Store
+from holdfast.signals.clocks import skewed
+from holdfast.signals.coverage import Coverage, coverage
+from holdfast.signals.named import NamedSource, Namer
 from holdfast.signals.source import Source
+from holdfast.signals.translated import TranslatedSource
 from holdfast.topology.file import Described, Maintenance
 from holdfast.topology.graph import Topology
 
@@ -121,9 +125,11 @@ def look(
     recalled: what the record said, where it was asked before.
     """
     said = recall(setting, runs, at_ns) if recalled is None else recalled
-    return assess(
-        setting.source,
-        _grounded(setting.cluster, _members(said.events)),
+    topology = _grounded(setting.cluster, _members(said.events))
+    source = NamedSource(TranslatedSource(setting.source), _namer(setting.cluster))
+    found = assess(
+        source,
+        topology,
         now_ns=at_ns,
         events=said.events,
         runs=tuple(runs),
@@ -134,6 +140,33 @@ def look(
         xids=load_xids(),
         healthy={run: said.healthy[run] for run in runs if run in said.healthy},
     )
+    covered = {run: coverage(topology, run, source.hosts) for run in runs}
+    found = msgspec.structs.replace(found, flaws=(*skewed(source, at_ns), *found.flaws))
+    return _doubted(found, covered)
+
+
+def _doubted(found: Assessment, covered: Mapping[str, Coverage]) -> Assessment:
+    """The same, less sure of runs whose machines the telemetry does not know by their names."""
+    flaws = {run: one.flaw for run, one in covered.items() if one.flaw is not None}
+    if not flaws:
+        return found
+    incidents = tuple(
+        msgspec.structs.replace(
+            incident,
+            quality=incident.quality * covered[incident.run].trust,
+            confidence=incident.confidence * covered[incident.run].trust,
+            flaws=(flaws[incident.run].text, *incident.flaws),
+        )
+        if incident.run in flaws
+        else incident
+        for incident in found.incidents
+    )
+    return msgspec.structs.replace(found, incidents=incidents, flaws=(*flaws.values(), *found.flaws))
+
+
+@lru_cache(maxsize=2)
+def _namer(cluster: Described) -> Namer:
+    return Namer(cluster.hosts, frozenset(cluster.topology.names()))
 
 
 Seats = tuple[tuple[str, tuple[tuple[str, str], ...]], ...]

@@ -24,6 +24,7 @@ from holdfast.detect.xids import CATALOGUE, Source
 from holdfast.record.clock import Clock, SystemClock
 from holdfast.record.errors import InputError
 from holdfast.signals.collectors import Collector
+from holdfast.signals.collectors.host import HostCollector
 from holdfast.signals.collectors.infiniband import SYSFS, InfinibandCollector, ports_by_address
 from holdfast.signals.collectors.kernel_log_collector import KernelLogCollector
 from holdfast.signals.collectors.nvml import NvmlCollector
@@ -51,6 +52,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     redfish_insecure: bool
     redfish_ca: str | None
     nvml: bool
+    node: bool
     kernel_log: str | None
     slurm: bool
     host: str | None
@@ -92,6 +94,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--redfish-insecure", is_flag=True, help="Trust any certificate.")
 @click.option("--redfish-ca", metavar="FILE", help="Trust certificates that this authority has signed.")
 @click.option("--nvml", is_flag=True, help="This machine's GPUs, under dcgm-exporter's names.")
+@click.option("--node", is_flag=True, help="This machine's pressure, memory, disks, fans: node_exporter's.")
 @click.option(
     "--kernel-log", metavar="PATH", help="XIDs and the like from this log: /dev/kmsg, a file, or -."
 )
@@ -220,12 +223,14 @@ class _Sources:
         self._redfish = _redfish(given, clock)
         ports = InfinibandCollector(self._sysfs, clock=clock, host=host) if given.infiniband else None
         pages = _pages(given.scrape, clock)
-        chosen: list[Collector | None] = [ports, self._nvml, self._log, self._slurm, *self._redfish, *pages]
+        node = HostCollector(clock=clock, host=host) if given.node else None
+        own: list[Collector | None] = [ports, self._nvml, node, self._log, self._slurm]
+        chosen = [*own, *self._redfish, *pages]
         self.all = [collector for collector in chosen if collector is not None]
         if not self.all:
             raise InputError(
                 "Nothing was asked for.",
-                hint="Name a source: --infiniband, --redfish, --nvml, --kernel-log, --slurm or --scrape.",
+                hint="Name one: --infiniband, --redfish, --nvml, --node, --kernel-log, --slurm or --scrape.",
             )
 
     def names(self) -> Names:

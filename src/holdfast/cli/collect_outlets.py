@@ -20,6 +20,8 @@ from holdfast.signals.collectors.rounds import Outcome
 from holdfast.signals.collectors.slurm import SlurmView
 from holdfast.signals.reading import Reading
 
+WAITING_MAX = 100_000
+"""Readings that wait for a store that cannot be written: some 100 MB. The oldest are let go, and counted."""
 FRESH_ROUNDS = 3
 """So many rounds long a collector's last readings are served while it is at work on the next ones."""
 
@@ -71,18 +73,31 @@ def recording(record: FaultRecord, names: Callable[[], Names]) -> Iterator[Outle
 
 @contextmanager
 def storing(path: Path, *, step_s: float, keep_s: float | None) -> Iterator[Outlet]:
-    """Readings into the store of signals, but for the facility's water, which is no coolant of a rack.
+    """Readings into the store of signals, but for the facility's water, which is no coolant of a rack. What
+    the store refuses, because the disk is full say, is offered again in the next round.
 
     keep_s: what is older than this is deleted; None: nothing is.
     """
     from holdfast.signals.store import Store
 
     complaints = _Complaints()
+    waiting: list[Reading] = []
+    dropped = 0
     with Store(path, step_s=step_s) as store:
 
         def outlet(collected: Collected) -> None:
+            nonlocal dropped
+            waiting.extend(reading for reading in collected.readings if not is_facility_water(reading))
+            if len(waiting) > WAITING_MAX:
+                dropped += len(waiting) - WAITING_MAX
+                del waiting[:-WAITING_MAX]
             with complaints.caught():
-                store.append(reading for reading in collected.readings if not is_facility_water(reading))
+                store.append(waiting)
+                waiting.clear()
+                if dropped:
+                    tell(f"The signals lack {dropped:,} readings: only the newest {WAITING_MAX:,} wait.", "")
+                    dropped = 0
+                store.merge()
                 if keep_s is not None:
                     store.forget(collected.at_ns - round(keep_s * 1e9))
 

@@ -1,6 +1,7 @@
 """`holdfast diagnose`: why a run is slow, whose problem it is, what it costs and what to do."""
 
 from collections.abc import Collection, Iterable
+from contextlib import ExitStack
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,9 +16,21 @@ from holdfast.cli.incident_text import Answer, known_runs, show
 from holdfast.cli.moments import past_moment_ns
 from holdfast.cli.prices import load_prices, prices_option
 from holdfast.cli.record import find_run, home, json_option, open_record, shown_store, store_option
-from holdfast.cli.signal_sources import STEP_KEY, open_signals, runs_in, signals_options
+from holdfast.cli.signal_sources import (
+    STEP_KEY,
+    STEP_LOG_KEY,
+    STEP_METRIC_KEY,
+    open_signals,
+    runs_in,
+    signals_options,
+)
 from holdfast.cli.terminal import print_json
-from holdfast.cli.topology_sources import known_topology, remark_on_topology, topology_option
+from holdfast.cli.topology_sources import (
+    known_topology,
+    labelled_runs,
+    remark_on_topology,
+    topology_option,
+)
 from holdfast.dashboard.wording import stamp
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.lifecycle import Casebook, Change, Taken
@@ -95,23 +108,23 @@ def command(**flags: Any) -> int:
 
 
 def _answered(given: _Flags) -> Answer:
-    with (
-        open_record(given.store_url) as store,
-        open_signals(given.prometheus_url, given.signals_path) as source,
-    ):
+    with ExitStack() as stack:
+        store = stack.enter_context(open_record(given.store_url))
         run, at_ns = _asked_for(store, given)
+        source = stack.enter_context(open_signals(given.prometheus_url, given.signals_path, at_ns))
         setting = Setting(
             store=store,
             source=source,
-            cluster=known_topology(given.topology_path, given.prometheus_url),
+            cluster=known_topology(given.topology_path, given.prometheus_url, at_ns),
             prices=load_prices(given.prices_path),
             window_s=given.window_s,
             references=References(store),
         )
         seen = runs_in(source, setting.window_ns(at_ns))
         recorded = {summary.run for summary in store.runs() if summary.run}
-        if run not in seen | recorded:
-            _refuse(run, seen, recorded)
+        labelled = labelled_runs(setting.cluster)
+        if run not in {*seen, *recorded, *labelled}:
+            _refuse(run, {*seen, *labelled}, recorded)
         known = diagnosed.changes_of(store, run)
         # The answer is about this window: it neither reaches back to what the record has open, nor is that
         # over because this one look does not show it.
@@ -171,6 +184,7 @@ def _again(given: _Flags, run: str) -> tuple[str, ...]:
         "at_ns": None if given.at_ns is None else stamp(given.at_ns).replace(" ", "T"),
         "window_s": f"{given.window_s:g}s",
         "step": f"{context.meta[STEP_KEY]:g}s",
+        "step_metric": context.meta[STEP_METRIC_KEY],
         "prometheus_url": given.prometheus_url and place(given.prometheus_url),
         "signals_path": given.signals_path,
         "topology_path": given.topology_path,
@@ -184,6 +198,7 @@ def _again(given: _Flags, run: str) -> tuple[str, ...]:
         if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
         for word in (options[name], str(value))
     ]
+    typed += [word for path in context.meta[STEP_LOG_KEY] for word in ("--step-log", path)]
     return ("holdfast", "diagnose", run, "--record", *typed)
 
 

@@ -52,6 +52,11 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     pace: Pace | None = None
 
     @property
+    def misnamed(self) -> tuple[str, ...]:
+        """What the telemetry knows by no name that the run has."""
+        return tuple(flaw.text for flaw in self.flaws if flaw.kind == "names")
+
+    @property
     def blindness(self) -> str:
         """That nothing can be said, for where the signals do not see the run."""
         sentence = "Nothing can be said: the signals have no step of this run in that time."
@@ -75,12 +80,16 @@ def show(answer: Answer) -> None:
         console.print(f"{printable(answer.blindness)}\n", style="bold yellow")
     elif not answer.incidents and (answer.unshown or _is_slow(answer.pace)):
         console.print("Nothing that is wrong is seen in that time.\n", style="bold green")
+    elif not answer.incidents and answer.misnamed:
+        console.print("Nothing wrong is seen, but not all beneath the run is.\n", style="bold yellow")
     elif not answer.incidents:
         console.print(
             "Nothing is wrong: the run and all beneath it are as they should be.\n", style="bold green"
         )
     if answer.pace is not None and _is_slow(answer.pace):
         console.print(_told(answer.pace), end="\n\n")
+    for text in answer.misnamed:
+        console.print(f"{printable(text)}\n", style="yellow")
     for incident in answer.unshown:
         opened = f"{incident.name} open since {wording.stamp(incident.began_ns)}"
         console.print(printable(f"The record has {opened}; this window does not show it."), end="\n\n")

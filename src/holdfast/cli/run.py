@@ -46,6 +46,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     nnodes: str | None
     nodes: int
     coordinator: str | None
+    tls: bool
     master_addr: str | None
     master_port: int | None
     node_rank: int | None
@@ -114,6 +115,12 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     by="--rdzv-endpoint",
     metavar="HOST:PORT",
     help="Where the run's nodes meet; the same on all of them. The node that HOST is holds it.",
+)
+@click.option(
+    "--tls",
+    is_flag=True,
+    envvar="HOLDFAST_TLS",
+    help="Encrypt the connections to the coordinator, by a key of the run's own.  [env: HOLDFAST_TLS]",
 )
 @torchrun.option(
     "--run",
@@ -353,6 +360,7 @@ def order_of(given: _Flags) -> Order:
         node_rank=given.node_rank,
         coordinator=_place(given, nodes_max),
         token=os.environ.get("HOLDFAST_TOKEN", ""),
+        is_encrypted=given.tls,
         checkpoints=given.checkpoints,
         checkpoint_every=given.checkpoint_every,
         address=given.local_addr or "",

@@ -20,7 +20,8 @@ Verb = TypeVar("Verb", bound=Callable[..., Any])
 SIGNALS_DIRECTORY = "signals"
 DEFAULT_STEP = "10s"
 STEP_KEY = f"{__name__}.step_s"
-"""Where the option is kept for `open_signals`: the verbs have no other use for it."""
+STEP_METRIC_KEY, STEP_LOG_KEY = f"{__name__}.step_metric", f"{__name__}.step_log"
+"""Where options are kept for `open_signals`: the verbs have no other use for them."""
 RUN_METRICS = ("holdfast_run_step_seconds", "holdfast_run_steps_total")
 """Of which every run that is watched has at least one."""
 
@@ -48,11 +49,27 @@ def signals_options(verb: Verb) -> Verb:
         default=DEFAULT_STEP,
         show_default=True,
         expose_value=False,
-        callback=_keep_step,
+        callback=_keep(STEP_KEY),
         metavar="TIME",
         help="How far apart the server's samples are.",
     )
-    return server(directory(step(verb)))
+    metric = click.option(
+        "--step-metric",
+        envvar="HOLDFAST_STEP_METRIC",
+        expose_value=False,
+        callback=_keep(STEP_METRIC_KEY),
+        metavar="NAME",
+        help="A metric that counts the steps of runs, or has their time.  [default: $HOLDFAST_STEP_METRIC]",
+    )
+    log = click.option(
+        "--step-log",
+        multiple=True,
+        expose_value=False,
+        callback=_keep(STEP_LOG_KEY),
+        metavar="[RUN=]PATH",
+        help="A run's own log of steps, or its TensorBoard directory. May be repeated.",
+    )
+    return server(directory(step(metric(log(verb)))))
 
 
 def _spell_out(context: click.Context, parameter: click.Parameter, url: str | None) -> str | None:
@@ -63,22 +80,64 @@ def _spell_out(context: click.Context, parameter: click.Parameter, url: str | No
     return url_option(context, parameter, url)
 
 
-def _keep_step(context: click.Context, _parameter: click.Parameter, step_s: float) -> None:
-    context.meta[STEP_KEY] = step_s
+def _keep(key: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    def callback(context: click.Context, _parameter: click.Parameter, value: Any) -> None:
+        context.meta[key] = value
+
+    return callback
+
+
+def _kept(key: str, default: Any) -> Any:
+    context = click.get_current_context(silent=True)
+    return default if context is None else context.meta.get(key) or default
 
 
 @contextmanager
-def open_signals(prometheus_url: str | None, path: Path | None) -> Iterator["Source"]:
-    """The source that was named; a directory on the command line goes before a server in the environment."""
+def open_signals(
+    prometheus_url: str | None, path: Path | None, at_ns: int | None = None, *, is_again: bool = False
+) -> Iterator["Source"]:
+    """The source that was named; a directory on the command line goes before a server in the environment.
+
+    at_ns: the moment to look at, where that is not now. is_again: it will be looked at again and again.
+    Steps of runs are taken from where the command line says as well.
+    """
     from holdfast.signals.source import STEP_S
 
-    context = click.get_current_context(silent=True)
-    step_s = STEP_S if context is None else context.meta.get(STEP_KEY, STEP_S)
+    step_s = float(_kept(STEP_KEY, STEP_S))
+    with _opened(prometheus_url, path, at_ns, step_s) as source:
+        yield _stepped(_growing(source) if is_again else source, step_s)
+
+
+def _growing(source: "Source") -> "Source":
+    from holdfast.signals.incremental import IncrementalSource
+    from holdfast.signals.prometheus import Prometheus
+
+    return IncrementalSource(source) if isinstance(source, Prometheus) else source
+
+
+def _stepped(source: "Source", step_s: float) -> "Source":
+    from holdfast.signals.step_files import StepFiles, StepLogSource
+    from holdfast.signals.stepped import SteppedSource
+
+    for text in _kept(STEP_LOG_KEY, ()):
+        run, _, path = text.rpartition("=")
+        files = StepFiles(Path(path))
+        files.steps()  # a mistake is told now, and not at every look
+        source = StepLogSource(source, files, run or Path(path).stem, step_s=step_s)
+    metric = _kept(STEP_METRIC_KEY, None)
+    return SteppedSource(source, metric) if metric else source
+
+
+@contextmanager
+def _opened(
+    prometheus_url: str | None, path: Path | None, at_ns: int | None, step_s: float
+) -> Iterator["Source"]:
     if prometheus_url is not None and not _is_named("signals_path"):
         from holdfast.cli.credentials import access
         from holdfast.signals.prometheus import Prometheus
 
-        with Prometheus(prometheus_url, access=access("PROMETHEUS"), step_s=step_s) as server:
+        asked = Prometheus(prometheus_url, access=access("PROMETHEUS"), step_s=step_s, as_of_ns=at_ns)
+        with asked as server:
             yield server
         return
     directory = home() / SIGNALS_DIRECTORY if path is None else path

@@ -35,10 +35,11 @@ SERIES_WITHIN_NS = 600 * 10**9
 
 
 class Systems(msgspec.Struct, frozen=True, kw_only=True):
-    """The live systems to ask, beside the file."""
+    """The live systems to ask, beside the file. at_ns: as of when, where it is not now and can be asked."""
 
     slurm: bool = False
     prometheus: str | None = None
+    at_ns: int | None = None
     redfish: tuple[str, ...] = ()
     kubernetes: Path | None = None
 
@@ -78,15 +79,21 @@ def load_topology(path: Path | None, systems: Systems | None = None) -> Describe
     return page.described(survey, doubts)
 
 
-def known_topology(path: Path | None, prometheus_url: str | None) -> Described:
-    """The topology for a look at runs, with what the Prometheus in use adds to it.
+def known_topology(path: Path | None, prometheus_url: str | None, at_ns: int | None = None) -> Described:
+    """The topology for a look at runs, with what the Prometheus in use adds to it, as of then.
 
     Without either there is still the run itself to look at: `remark_on_topology` says so.
     """
     if prometheus_url is None and _is_absent(path):
         nothing = file.read("")
         return nothing.described(nothing.survey)
-    return load_topology(path, Systems(prometheus=prometheus_url))
+    return load_topology(path, Systems(prometheus=prometheus_url, at_ns=at_ns))
+
+
+def labelled_runs(cluster: Described) -> frozenset[str]:
+    """The runs of which only the labels of series tell: jobs of Slurm, pods."""
+    survey = cluster.survey
+    return frozenset(run for run in survey.members if survey.source_of(run, "members") == prometheus.SOURCE)
 
 
 def remark_on_topology(path: Path | None) -> None:
@@ -125,7 +132,7 @@ def _surveys(systems: Systems) -> list[Survey]:
     if systems.kubernetes:
         surveys.append(kubernetes.survey(_contents(systems.kubernetes)))
     if systems.prometheus:
-        surveys.append(_ask_prometheus(systems.prometheus))
+        surveys.append(_ask_prometheus(systems.prometheus, systems.at_ns))
     surveys.extend(_ask_redfish(redfish_service(text)) for text in systems.redfish)
     return surveys
 
@@ -151,8 +158,8 @@ def _ask_redfish(service: Service) -> Survey:
     return found
 
 
-def _ask_prometheus(url: str) -> Survey:
-    now_ns = SystemClock().now_ns()
+def _ask_prometheus(url: str, at_ns: int | None) -> Survey:
+    now_ns = SystemClock().now_ns() if at_ns is None else at_ns
     with Prometheus(spelled_out(url, what="--prometheus"), access=access("PROMETHEUS")) as server:
         series = server.series(prometheus.SELECTORS, (now_ns - SERIES_WITHIN_NS, now_ns))
     return prometheus.survey(series)

@@ -17,10 +17,15 @@ from holdfast.cli.incident_text import change_line, known_runs
 from holdfast.cli.metrics_page import serving_metrics
 from holdfast.cli.moments import past_moment_ns
 from holdfast.cli.prices import load_prices, prices_option
-from holdfast.cli.record import HomeJournal, home, json_option, open_record, recorded_name, store_option
+from holdfast.cli.record import HomeJournal, home, json_option, recorded_name, store_option
 from holdfast.cli.signal_sources import open_signals, runs_in, signals_options
 from holdfast.cli.terminal import printable
-from holdfast.cli.topology_sources import known_topology, remark_on_topology, topology_option
+from holdfast.cli.topology_sources import (
+    known_topology,
+    labelled_runs,
+    remark_on_topology,
+    topology_option,
+)
 from holdfast.cli.watch_metrics import WatchMetrics
 from holdfast.cli.watching import Looked, Outlet, Watch, go_on
 from holdfast.diagnose.alertmanager import Alertmanager
@@ -32,7 +37,7 @@ from holdfast.record.clock import Clock, SystemClock
 from holdfast.record.errors import HoldfastError, StoreError, complaint
 from holdfast.record.journal import JOURNAL_DIRECTORY
 from holdfast.record.recorder import Recorder
-from holdfast.record.store import Store
+from holdfast.record.store import Store, open_store
 from holdfast.signals.source import Source
 from holdfast.topology.file import Described
 
@@ -106,16 +111,18 @@ def command(**flags: Any) -> int:
     given = msgspec.convert(flags, _Flags)
     clock = SystemClock()
     with ExitStack() as stack:
-        store = stack.enter_context(open_record(given.store_url))
-        source = stack.enter_context(open_signals(given.prometheus_url, given.signals_path))
+        is_only_look = given.once or given.at_ns is not None
+        store = stack.enter_context(open_store(given.store_url, home(), must_answer=is_only_look))
         metrics = WatchMetrics()
         if given.listen is not None:
             stack.enter_context(serving_metrics(given.listen, metrics.registry))
         at_ns = clock.now_ns() if given.at_ns is None else given.at_ns
-        is_only_look = given.once or given.at_ns is not None
+        opened = open_signals(
+            given.prometheus_url, given.signals_path, given.at_ns, is_again=not is_only_look
+        )
+        source = stack.enter_context(opened)
         looking = _Looking(given, store, source, clock)
-        known = diagnosed.changes_of(store, *given.runs)
-        book = Casebook(known, now_ns=at_ns, is_only_look=is_only_look)
+        book = looking.book(at_ns, is_only_look=is_only_look)
         outlets = _outlets(given, stack, clock)
         if is_only_look:
             return _look_once(looking, book, outlets, metrics, at_ns)
@@ -177,8 +184,25 @@ class _Looking:
         self._read_ns = 0
         self._is_remarked = False
         self._known: _Known | None = None
+        self._book = Casebook(None)
         self._trouble = ""
+        self._stepless: set[str] = set()
         self.seen: frozenset[str] = frozenset()
+
+    def book(self, at_ns: int, *, is_only_look: bool) -> Casebook:
+        """Of the runs that are watched. A store that is down is an error where there is one look only; else
+        the book gets what it knows once it is back.
+        """
+        known: list[Change] | None = None
+        try:
+            self._journal.take_in()
+            known = diagnosed.changes_of(self._store, *self._given.runs)
+        except StoreError as error:
+            if is_only_look:
+                raise
+            self._tell(error.sentence)
+        self._book = Casebook(known, now_ns=at_ns, is_only_look=is_only_look)
+        return self._book
 
     def __call__(self, at_ns: int, since_ns: int | None) -> Looked:
         setting = Setting(
@@ -192,17 +216,31 @@ class _Looking:
         seen = self.seen = runs_in(self._source, setting.window_ns(at_ns))
         known = self._recalled(setting, at_ns)
         # Who has ended has no signals any more, or old ones: nothing is strange or new about that.
-        named = self._given.runs or tuple(sorted({*known.runs, *seen}))
+        labelled = labelled_runs(setting.cluster)
+        named = self._given.runs or tuple(sorted({*known.runs, *seen, *labelled}))
         runs = tuple(run for run in named if run not in known.ended_ns)
-        unseen = tuple(run for run in runs if run not in seen)
+        unseen = tuple(run for run in runs if run not in seen and run not in labelled)
+        self._tell_stepless([run for run in runs if run in labelled and run not in seen])
         found = look(setting, runs, at_ns, since_ns, known.recalled)
         if not self._is_remarked:
             remark_on_topology(self._given.topology_path)
             self._is_remarked = True
         return Looked(runs=runs, unseen=unseen, ends_ns=known.ended_ns, assessment=found)
 
+    def _tell_stepless(self, runs: Sequence[str]) -> None:
+        """Of runs that only labels tell of, once: what can be told of them and what cannot."""
+        if new := [run for run in runs if run not in self._stepless]:
+            many = f"{len(new):,} runs are" if len(new) > 1 else f"The run {new[0]} is"
+            _say(
+                f"{many} known by labels only: the machines are watched, but the steps are not seen. "
+                "Name their metric with --step-metric, or a log with --step-log."
+            )
+        self._stepless.update(new)
+
     def _recalled(self, setting: Setting, at_ns: int) -> "_Known":
-        """What the record says, or said when it could last be read: a look does without it for a while."""
+        """What the record says, or said when it could last be read: a look does without it for a while, or
+        from its beginning on.
+        """
         trouble = ""
         try:
             self._journal.take_in()
@@ -210,17 +248,25 @@ class _Looking:
             # What was recorded stays in the journal until the store takes it.
             trouble = error.sentence
         try:
+            if not self._book.knows_past:
+                self._book.recall(diagnosed.changes_of(self._store, *self._given.runs), at_ns)
             self._known = self._read(setting, at_ns)
         except StoreError as error:
-            if self._known is None:
-                raise
             trouble = error.sentence
+        self._tell(trouble)
+        if self._known is not None:
+            return self._known
+        nothing = Recalled(events=(), healthy={})
+        return _Known(runs=self._given.runs, ended_ns={}, recalled=nothing)
+
+    def _tell(self, trouble: str) -> None:
+        """That the store fails, and that it does no more, once each."""
         if trouble and not self._trouble:
-            _say(f"{trouble} Looking goes on with what the record said before; the store is tried again.")
+            how = "with what the record said before" if self._known is not None else "without the record"
+            _say(f"{trouble} Looking goes on {how}; the store is tried again.")
         elif self._trouble and not trouble:
             _say("The record can be read and written again.")
         self._trouble = trouble
-        return self._known
 
     def _read(self, setting: Setting, at_ns: int) -> "_Known":
         known = self._given.runs or tuple(sorted(recent_runs(self._store, at_ns) | self.seen))
@@ -231,7 +277,8 @@ class _Looking:
     def _topology(self) -> Described:
         now_ns = self._clock.now_ns()
         if self._cluster is None or now_ns - self._read_ns > TOPOLOGY_AGE_NS_MAX:
-            self._cluster = known_topology(self._given.topology_path, self._given.prometheus_url)
+            given = self._given
+            self._cluster = known_topology(given.topology_path, given.prometheus_url, given.at_ns)
             self._read_ns = now_ns
         return self._cluster
 

@@ -64,6 +64,7 @@ class Watch:
         self.is_looking = False
         self._problem = ""
         self._unseen: tuple[str, ...] = ()
+        self._misnamed: dict[str, str] = {}
 
     def turn(self, at_ns: int) -> bool:
         """Look once. Whether that could be done."""
@@ -81,6 +82,7 @@ class Watch:
             self._say("The evaluation succeeds again.")
             self._problem = ""
         self._tell_unseen(looked.unseen)
+        self._tell_names(looked.assessment)
         taken = self._book.take(
             looked.assessment.incidents, at_ns, unseen=looked.unseen, ends_ns=looked.ends_ns
         )
@@ -120,6 +122,14 @@ class Watch:
         for run in sorted(set(unseen) - set(self._unseen)):
             self._say(f"The signals have no step of {run} in the window: nothing can be said of it.")
         self._unseen = unseen
+
+    def _tell_names(self, assessment: Assessment) -> None:
+        """Nor what is called otherwise than the telemetry calls it."""
+        told = {flaw.subject: flaw.text for flaw in assessment.flaws if flaw.kind == "names"}
+        for run, text in told.items():
+            if self._misnamed.get(run) != text:
+                self._say(text)
+        self._misnamed = told
 
 
 def _defect(error: Exception) -> str:

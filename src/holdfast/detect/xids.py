@@ -15,6 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.record.errors import InputError
+from holdfast.record.untrusted import UNDECODABLE
 from holdfast.signals.collectors.kernel_log import KernelEvent, Recovery
 
 Action = Literal[
@@ -103,10 +104,10 @@ def parse_overrides(text: str) -> Overrides:
     hint = "Write [xid.63] with action, severity or text; docs/collectors.md has the words."
     try:
         site = msgspec.convert(tomllib.loads(text), _SiteFile)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InputError(f"This is no TOML: {error}.", hint=hint) from None
     except msgspec.ValidationError as error:
         raise InputError(f"The XID policy cannot be read: {error}.", hint=hint) from None
+    except UNDECODABLE as error:
+        raise InputError(f"This is no TOML: {error}.", hint=hint) from None
     unknown = [code for code in site.xid if not _CODE.fullmatch(code)]
     if unknown:
         raise InputError(f"{unknown[0]!r} is no XID.", hint=hint)

@@ -78,18 +78,28 @@ class Casebook:
     """The incidents of some runs, open and over. `take` is called with each assessment, in their order."""
 
     def __init__(
-        self, changes: Iterable[Change] = (), *, now_ns: int = 0, is_only_look: bool = False
+        self, changes: Iterable[Change] | None = (), *, now_ns: int = 0, is_only_look: bool = False
     ) -> None:
-        """changes: what was written down before, oldest first. What is open of it counts as seen at
-        `now_ns`: while nobody looked, nobody can have missed it. is_only_look: there will be no second look
-        to confirm the first, so that what it does not see is over.
+        """changes: what was written down before, oldest first; None: that cannot be read yet, and is given
+        to `recall` later. is_only_look: there will be no second look to confirm the first, so that what it
+        does not see is over.
         """
         if is_only_look:
             now_ns -= round(UNSEEN_S_MAX * _SECOND_NS)
         self._cases: dict[str, _Case] = {}
+        self.knows_past = False
+        if changes is not None:
+            self.recall(changes, now_ns)
+
+    def recall(self, changes: Iterable[Change], now_ns: int) -> None:
+        """What was written down before this book began. What is open of it counts as seen at `now_ns`: while
+        nobody looked, nobody can have missed it. What is the same as a case that this book has opened by
+        then is over when it is not seen.
+        """
         for change in changes:
             incident, is_open = change.incident, change.state != "resolved"
             self._cases[incident.name] = _Case(incident, incident, now_ns, change.at_ns, is_open)
+        self.knows_past = True
 
     @property
     def open(self) -> tuple[Incident, ...]:
@@ -149,12 +159,14 @@ class Casebook:
                 yield _end(case, at_ns)
 
     def _begin(self, incident: Incident, at_ns: int) -> _Case:
-        named = msgspec.structs.replace(incident, name=self._name(incident.run))
+        named = msgspec.structs.replace(incident, name=self._name(incident.run, at_ns))
         case = self._cases[named.name] = _Case(named, named, at_ns, at_ns, named.ended_ns is None)
         return case
 
-    def _name(self, run: str) -> str:
-        return next(name for number in count(1) if (name := f"{run}/s{number}") not in self._cases)
+    def _name(self, run: str, at_ns: int) -> str:
+        # Which numbers are taken is not known without the past. The time, in seconds, is none of them.
+        first = 1 if self.knows_past else at_ns // _SECOND_NS
+        return next(name for number in count(first) if (name := f"{run}/s{number}") not in self._cases)
 
     def _matched(self, incidents: Sequence[Incident]) -> list[_Case | None]:
         """The case of each incident. The same cause goes first: only what is left is matched by likeness."""

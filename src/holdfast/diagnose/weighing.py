@@ -51,6 +51,7 @@ SIGNLESS = -0.7
 """Its consequences are there, but the cause itself, which is measured, is not."""
 NOTHING_SHOWS = -0.2
 """A member that is late with no sign beneath it: either sensors are missing, or it is not the machine."""
+OWN_MAX = 16
 SHOWN_MAX = 4
 """Subjects that evidence names."""
 CLOCK_BOUND = (0.4, 1.1)
@@ -154,6 +155,7 @@ class Case:
             at = self.by_sign.setdefault(finding.sign, {})
             if finding.subject not in at or finding.confidence > at[finding.subject].confidence:
                 at[finding.subject] = finding
+        self._shown_by: dict[str, dict[str, list[str]]] = {}
         self._radius: dict[str, frozenset[str]] = {}
         self._found: dict[tuple[str, str], list[Finding]] = {}
         self._fits = {sign: self._around(set(at)) for sign, at in self.by_sign.items()}
@@ -241,10 +243,15 @@ class Case:
         for sign in needs:
             for subject, fit in self._fits.get(sign, {}).items():
                 is_there = subject in self.topology and self.topology.kind(subject) in mechanism.kinds
-                is_its_own = sign in mechanism.shows and subject in self.by_sign[sign]
+                is_its_own = sign in mechanism.shows and self._is_own(sign, subject)
                 if is_there and (is_its_own or _share(mechanism, sign, fit) >= FITS_MIN):
                     found[subject] = None
         return list(found)
+
+    def _is_own(self, sign: str, subject: str) -> bool:
+        """Whether a sign at the subject may be its own. What many show at once has a cause beneath them."""
+        at = self.by_sign[sign]
+        return subject in at and (len(at) <= OWN_MAX or at[subject].grave)
 
     # -- what speaks for and against -------------------------------------------------------------------
 
@@ -295,18 +302,26 @@ class Case:
             if sign in self.measured and not self.has(sign) and self._sees_pools:
                 yield Evidence(text=f"not found, though it is measured: {SIGNS[sign]}", weight=weight)
         for sign in mechanism.shows:
-            others = [name for name in self.by_sign.get(sign, ()) if self._is_like(name, subject)]
-            if others and not self._at(sign, subject):
-                yield Evidence(text=f"at {others[0]} and not here: {SIGNS[sign]}", weight=ELSEWHERE)
+            other = self._first_like(sign, subject)
+            if other and not self._at(sign, subject):
+                yield Evidence(text=f"at {other} and not here: {SIGNS[sign]}", weight=ELSEWHERE)
         shows = [sign for sign in mechanism.shows if sign in self.measured]
         if shows and mechanism.follows and not any(self._at(sign, subject) for sign in mechanism.shows):
             text = f"not found at {subject}, though it is measured: {SIGNS[shows[0]]}"
             yield Evidence(text=text, weight=SIGNLESS)
 
-    def _is_like(self, name: str, subject: str) -> bool:
-        topology = self.topology
-        are_known = name != subject and name in topology and subject in topology
-        return are_known and topology.kind(name) == topology.kind(subject)
+    def _first_like(self, sign: str, subject: str) -> str | None:
+        """Another subject of its kind that shows the sign."""
+        if subject not in self.topology:
+            return None
+        if sign not in self._shown_by:
+            kinds: dict[str, list[str]] = {}
+            for name in self.by_sign.get(sign, ()):
+                if name in self.topology and len(of := kinds.setdefault(self.topology.kind(name), [])) < 2:
+                    of.append(name)
+            self._shown_by[sign] = kinds
+        alike = self._shown_by[sign].get(self.topology.kind(subject), ())
+        return next((name for name in alike if name != subject), None)
 
     @cached_property
     def _sees_pools(self) -> bool:

@@ -17,6 +17,7 @@ from holdfast.economics.sizing import Question, Wanted, suitable_batch
 from holdfast.ledger.flops import Chip, Precision, Shape, chip_named
 from holdfast.ledger.references import published
 from holdfast.record.errors import InputError
+from holdfast.record.untrusted import UNDECODABLE
 
 SEQUENCE_TOKENS_USUAL = 8192
 TOKENS_PER_PARAM_USUAL = 20
@@ -93,13 +94,13 @@ def read(text: str) -> Request:
     """The request in a file; what it says wrongly is refused."""
     try:
         return msgspec.convert(tomllib.loads(text), Request)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InputError(
-            f"The size file is not TOML: {error}.", hint="docs/sizing.md shows how to write one."
-        ) from None
     except msgspec.ValidationError as error:
         raise InputError(
             f"The size file is not understood: {error}.", hint="docs/sizing.md shows what it may say."
+        ) from None
+    except UNDECODABLE as error:
+        raise InputError(
+            f"The size file is not TOML: {error}.", hint="docs/sizing.md shows how to write one."
         ) from None
 
 

@@ -111,17 +111,25 @@ _LOCK_HINT = "Wait until it is done, or end it, and try again."
 
 
 class PostgresStore(SqlStore):
-    """Events in the PostgreSQL database at `url`; waits `lock_wait_s` for other writers."""
+    """Events in the PostgreSQL database at `url`; waits `lock_wait_s` for other writers. must_answer: it is
+    an error if the server is down now, and not only when it is needed.
+    """
 
-    def __init__(self, url: str, *, lock_wait_s: float = LOCK_WAIT_S) -> None:
+    def __init__(self, url: str, *, lock_wait_s: float = LOCK_WAIT_S, must_answer: bool = True) -> None:
         self._name = _described(url)
         self._url = url
         self._lock_wait_s = lock_wait_s
+        self._writer: psycopg.Connection[Any] | None = None
         with self._explained():
-            self._writer = self._opened()
+            try:
+                self._writer = self._opened()
+            except psycopg.OperationalError:
+                if must_answer:
+                    raise
 
     def close(self) -> None:
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
 
     def _opened(self) -> psycopg.Connection[Any]:
         """A connection to a database that has our tables."""
@@ -157,32 +165,21 @@ class PostgresStore(SqlStore):
 
     def _take(self, batch: Sequence[Row], marks: Mapping[str, int]) -> tuple[int, int]:
         with self._explained():
-            try:
-                return self._take_once(batch, marks)
-            except psycopg.OperationalError:
-                if not self._writer.closed:
-                    raise
+            if self._writer is not None:
+                try:
+                    return _take_once(self._writer, batch, marks)
+                except psycopg.OperationalError:
+                    if not self._writer.closed:
+                        raise
             # The server has restarted, or the way to it was cut. What it may have taken already it knows by
             # its ids, so the batch can be offered again.
             self._writer = self._opened()
-            return self._take_once(batch, marks)
-
-    def _take_once(self, batch: Sequence[Row], marks: Mapping[str, int]) -> tuple[int, int]:
-        with self._writer.transaction(), self._writer.cursor() as cursor:
-            self._stage(cursor, batch)
-            cursor.execute(_TAKE_TURN)
-            new = _number(self._writer, _KEEP)
-            cursor.executemany(_SET_MARK, marks.items())
-            return new, 0 if new == len(batch) else _number(self._writer, _COUNT_CONFLICTING)
-
-    def _stage(self, cursor: psycopg.Cursor[Any], batch: Sequence[Row]) -> None:
-        cursor.execute(_STAGE)
-        with cursor.copy(_COPY) as copy:
-            copy.set_types(_COLUMN_TYPES)
-            for row in batch:
-                copy.write_row(row)
+            return _take_once(self._writer, batch, marks)
 
     def _read(self, query: str, parameters: Sequence[Parameter]) -> Iterator[Any]:
+        with self._explained():
+            if self._writer is None:  # until then nobody has seen whether there are tables to read
+                self._writer = self._opened()
         with (
             self._explained(),
             self._connect() as connection,
@@ -205,6 +202,25 @@ class PostgresStore(SqlStore):
         except psycopg.Error as error:
             hint = "The server's log tells more." if error.sqlstate else _SERVER_HINT
             raise StoreError(f"{self._name} cannot be used: {_reason(error)}.", hint=hint) from error
+
+
+def _take_once(
+    writer: psycopg.Connection[Any], batch: Sequence[Row], marks: Mapping[str, int]
+) -> tuple[int, int]:
+    with writer.transaction(), writer.cursor() as cursor:
+        _stage(cursor, batch)
+        cursor.execute(_TAKE_TURN)
+        new = _number(writer, _KEEP)
+        cursor.executemany(_SET_MARK, marks.items())
+        return new, 0 if new == len(batch) else _number(writer, _COUNT_CONFLICTING)
+
+
+def _stage(cursor: psycopg.Cursor[Any], batch: Sequence[Row]) -> None:
+    cursor.execute(_STAGE)
+    with cursor.copy(_COPY) as copy:
+        copy.set_types(_COLUMN_TYPES)
+        for row in batch:
+            copy.write_row(row)
 
 
 def _number(connection: psycopg.Connection[Any], query: str) -> int:

@@ -1,9 +1,10 @@
 """The recorder: how training code writes events down and neither waits for storage nor fails with it.
 
 `Recorder.record` copies one line into the process's spool (a ring in shared memory, see spool.py) and
-returns. A thread brings the spool into the journal and does all the waiting. Nothing here raises into the
-caller, but what the caller's own signal handlers raise passes through: what cannot be kept is dropped,
-counted in `Recorder.dropped`, and told in the log and in the journal once there is room for it.
+returns. A thread makes the spool and brings it into the journal, and does all the waiting; what is recorded
+before the spool is there is held in memory. Nothing here raises into the caller, but what the caller's own
+signal handlers raise passes through: what cannot be kept is dropped, counted in `Recorder.dropped`, and told
+in the log and in the journal once there is room for it.
 """
 
 import atexit
@@ -17,6 +18,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -59,7 +61,10 @@ COMPLAINT_INTERVAL_S = 60.0
 """How often the log is told of storage that goes on refusing."""
 REASON_CHARS_MAX = 300
 OPEN_WAIT_S = 1.0
-"""How long opening waits for the spool. It is only not there at once if it has to be made on storage."""
+"""How long opening waits for the spool, from when on a SIGKILL loses nothing. It is only not there at once if
+it has to be made on storage."""
+HELD_MAX = 4096
+"""Events held in memory until the spool is there: a megabyte, as they usually are."""
 OPEN_POLL_INTERVAL_S = 0.0005
 CLOSE_WAIT_S = 5.0
 """How long closing waits for storage. What is still in the spool then is left for a reader to salvage."""
@@ -185,6 +190,8 @@ class Recorder:
         """Start from nothing, in the name of this process. Touches no storage."""
         self._dropped = self._reported = self._dropped_ns = 0
         self._drop_reason = ""
+        # Whoever records appends, and the thread alone takes away: it needs no lock.
+        self._held: deque[bytes] = deque()
         # Reentrant, because a signal handler may record while its own thread is in here.
         self._lock = threading.RLock()
         self._take_name()
@@ -199,7 +206,7 @@ class Recorder:
         self._thread: _Thread | None = None
 
     def _open(self) -> None:
-        """Have the spool made, once. Until it is there, if it ever is, events are dropped, and counted."""
+        """Have the spool made, once, and wait for it a little. Until it is there, events are held."""
         with self._lock:
             if self._thread is None:
                 self._start_thread()
@@ -209,7 +216,7 @@ class Recorder:
 
     def _start_thread(self) -> None:
         _watch_process(os.getpid())
-        thread = _Thread(self._place, self._owner, self._take_spool, self._report_drops, self._listener)
+        thread = _Thread(self._place, self._owner, self._hands(), self._listener)
         if self._thread is not None:
             return  # a signal handler has recorded meanwhile, and started one
         self._thread = thread
@@ -221,18 +228,54 @@ class Recorder:
             self._take_name()
             raise
 
+    def _hands(self) -> "_Hands":
+        return _Hands(
+            take_spool=self._take_spool,
+            move_held=self._move_held,
+            drop_held=self._drop_held,
+            report_drops=self._report_drops,
+        )
+
     def _take_spool(self, spool: Spool) -> None:
         """From the thread that made it. Without the lock, which a signal handler that waits may hold."""
         if spool.owner == self._owner:
             self._spool = spool
+            self._move_held(spool)
             if not self._closed:
                 self._put = spool.put
 
     def _open_and_put(self, line: bytes) -> bool:
-        """What `_put` is while there is no spool: in a forked child's first event, or when opening failed."""
-        if not self._closed:
-            self._open()
-        return self._spool is not None and self._spool.put(line)
+        """What `_put` is while there is no spool: in a forked child's first event, while opening takes long,
+        or after it failed.
+        """
+        if self._closed:
+            return False
+        self._open()
+        if self._spool is not None:
+            return self._spool.put(line)
+        thread = self._thread
+        if thread is None or thread.has_failed or len(line) > LINE_BYTES_MAX or len(self._held) >= HELD_MAX:
+            return False
+        self._held.append(line)
+        if thread.has_failed:  # just now, and it may have looked before this one was there
+            self._drop_held()
+        return True
+
+    def _move_held(self, spool: Spool) -> bool:
+        """From the thread: into the spool, as far as there is room. Whether any are left."""
+        while self._held:
+            if not spool.put(self._held[0]):
+                if spool.pending_bytes:
+                    return True  # there is more room after the next round
+                self._drop("no room in the spool")
+            self._held.popleft()
+        return False
+
+    def _drop_held(self) -> None:
+        with contextlib.suppress(IndexError):
+            while True:
+                self._held.popleft()
+                self._drop("there is no spool")
 
     def _drop(self, reason: str) -> None:
         """Count an event that was not kept: here, and where the count survives this process."""
@@ -271,6 +314,15 @@ class Recorder:
         self._begin()
 
 
+class _Hands(msgspec.Struct, frozen=True, kw_only=True):
+    """What a recorder's thread does with the recorder."""
+
+    take_spool: Callable[[Spool], None]
+    move_held: Callable[[Spool], bool]
+    drop_held: Callable[[], None]
+    report_drops: Callable[[], bool]
+
+
 class _Place(msgspec.Struct, frozen=True, kw_only=True):
     """Where a recorder's lines go, and in what portions."""
 
@@ -286,19 +338,13 @@ class _Thread:
     No signal handler runs in it, so whatever is caught there is an error of its own.
     """
 
-    def __init__(
-        self,
-        place: _Place,
-        owner: Owner,
-        hand_over: Callable[[Spool], None],
-        report_drops: Callable[[], bool],
-        listener: Listener,
-    ) -> None:
+    def __init__(self, place: _Place, owner: Owner, hands: _Hands, listener: Listener) -> None:
         self._place = place
         self._listener = listener
         self._owner = owner
-        self._hand_over = hand_over
-        self._report_drops = report_drops
+        self._hands = hands
+        self.has_failed = False
+        """There is no spool, and will be none."""
         self._drain: _Drain | None = None
         self._stop = threading.Event()
         self._is_opening = True
@@ -345,8 +391,8 @@ class _Thread:
             directory = self._place.directory.absolute()
             spool = self._create_spool(directory)
             journal = JournalWriter(directory, self._owner.token, self._place.rotate_bytes)
-            self._drain = _Drain(spool, journal, self._report_drops, self._listener)
-            self._hand_over(spool)
+            self._drain = _Drain(spool, journal, self._hands, self._listener)
+            self._hands.take_spool(spool)
         except Exception as error:
             self._give_up(error)
             return
@@ -357,7 +403,9 @@ class _Thread:
 
     def _give_up(self, error: Exception) -> None:
         _log.error("no event of this process will be recorded: %s", error)
+        self.has_failed = True
         self._is_opening = False
+        self._hands.drop_held()
 
     def _create_spool(self, directory: Path) -> Spool:
         place = self._place
@@ -374,12 +422,10 @@ class _Thread:
 class _Drain:
     """Brings one spool into the journal, as far as storage lets it."""
 
-    def __init__(
-        self, spool: Spool, journal: JournalWriter, report_drops: Callable[[], bool], listener: Listener
-    ) -> None:
+    def __init__(self, spool: Spool, journal: JournalWriter, hands: _Hands, listener: Listener) -> None:
         self._spool = spool
         self._journal = journal
-        self._report_drops = report_drops
+        self._hands = hands
         self._listener = listener
         self._is_refused = False
         self._sync_due_s = self._report_due_s = self._complaint_due_s = 0.0
@@ -433,7 +479,8 @@ class _Drain:
     def _end(self) -> None:
         """The last rounds. The spool is removed only when all that was in it is on the disk."""
         self._report_due_s = 0.0
-        self._round()
+        while self._round() and self._hands.move_held(self._spool):
+            pass  # each round makes room for more of them
         self._spool.seal()
         self._round()
         synced = self.attempt(self._journal.sync, "the journal's end cannot be synced")
@@ -444,6 +491,7 @@ class _Drain:
         self.let_go()
 
     def _write_lines(self) -> None:
+        self._hands.move_held(self._spool)
         # As much as there is now: a busy process could otherwise keep the round from ever ending.
         left_bytes = self._spool.pending_bytes
         while left_bytes > 0 and (lines := self._spool.pending(LINE_BYTES_MAX)):
@@ -457,7 +505,7 @@ class _Drain:
             self._journal.sync()
 
     def _report(self) -> None:
-        if (now_s := time.monotonic()) >= self._report_due_s and self._report_drops():
+        if (now_s := time.monotonic()) >= self._report_due_s and self._hands.report_drops():
             self._report_due_s = now_s + REPORT_INTERVAL_S
 
     def _remove_spool(self) -> None:

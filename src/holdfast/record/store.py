@@ -121,8 +121,12 @@ class Store(Protocol):
     ) -> None: ...
 
 
-def open_store(url: str | None, home: Path) -> Store:
-    """The store at `url`, made if it is not there yet; without a URL, the SQLite file in `home`."""
+def open_store(url: str | None, home: Path, *, must_answer: bool = True) -> Store:
+    """The store at `url`, made if it is not there yet; without a URL, the SQLite file in `home`.
+
+    must_answer: `StoreError` where its server is down; else whatever is done with it raises that until the
+    server is there.
+    """
     if url is None:
         _make_directory(home)
         return _open_sqlite(home / DEFAULT_FILE)
@@ -135,7 +139,7 @@ def open_store(url: str | None, home: Path) -> Store:
     if plus:
         raise InputError(f"A store's URL names no driver: plain {kind}:// is wanted.", hint=_URL_HINT)
     if kind != "sqlite":
-        return _open_postgres(url)
+        return _open_postgres(url, must_answer=must_answer)
     path = unquote(rest.removeprefix("//"))
     if not rest.startswith("///") or path.endswith("/") or "\x00" in path:
         raise InputError("The URL of the SQLite store names no absolute path of a file.", hint=_URL_HINT)
@@ -158,7 +162,7 @@ def _open_sqlite(path: Path) -> Store:
     return SqliteStore(path, on_network=is_on_network(Path(os.path.realpath(path)), mounted()))
 
 
-def _open_postgres(url: str) -> Store:
+def _open_postgres(url: str, *, must_answer: bool) -> Store:
     try:
         import psycopg  # noqa: F401
     except ImportError:
@@ -168,7 +172,7 @@ def _open_postgres(url: str) -> Store:
         ) from None
     from holdfast.record.postgres import PostgresStore
 
-    return PostgresStore(url)
+    return PostgresStore(url, must_answer=must_answer)
 
 
 def _make_directory(path: Path) -> None:

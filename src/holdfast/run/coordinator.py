@@ -46,6 +46,7 @@ from holdfast.run.state import (
     ToNode,
 )
 from holdfast.run.status import Happened, MemberStatus, NodeStatus, Status
+from holdfast.run.tls import Channel, Identity
 from holdfast.run.wire import (
     FRAME_BYTES_MAX,
     Accepted,
@@ -96,11 +97,19 @@ class Coordinator:
     """One run's hub. Every method but `status` belongs to the thread of the loop in which it was started.
 
     say: is given each line for the operator. `show`: is given a member and what it said last, to be printed.
+    identity: what it shows of itself over TLS; None: nothing is encrypted.
     """
 
     def __init__(
-        self, policy: Policy, token: str, recorder: Recorder, clock: Clock, say: Callable[[str], None]
+        self,
+        policy: Policy,
+        token: str,
+        recorder: Recorder,
+        clock: Clock,
+        say: Callable[[str], None],
+        identity: Identity | None = None,
     ) -> None:
+        self.identity = identity
         self.show: Callable[[str, str], None] = lambda member, text: None
         self._token = token
         self._recorder = recorder
@@ -248,7 +257,8 @@ class Coordinator:
 
     def handshake(self, endpoint: str) -> Host:
         """Our side of a handshake on a connection that arrived there."""
-        return Host(self._token, endpoint=endpoint)
+        certificate = b"" if self.identity is None else self.identity.fingerprint
+        return Host(self._token, endpoint=endpoint, certificate=certificate)
 
     def refusal(self, proof: Proof) -> Refused | None:
         """Why this client, who has the token, may not come in; None: it may."""
@@ -452,6 +462,7 @@ class _Connection(asyncio.Protocol):
         self.closed = asyncio.Event()
         self._coordinator = coordinator
         self._host: Host | None = None
+        self._channel = Channel()
         self._frames = FrameBuffer(HANDSHAKE_BYTES_MAX)
         self._is_accepted = False
         self._transport: asyncio.Transport | None = None
@@ -470,14 +481,20 @@ class _Connection(asyncio.Protocol):
         self.send(self._host.challenge)
 
     def data_received(self, data: bytes) -> None:
+        assert self._transport is not None
         try:
-            for message in self._frames.feed(data):
+            if self._host is not None and self._host.challenge.tls and not self._channel.fingerprint:
+                assert self._coordinator.identity is not None
+                self._channel.host(self._coordinator.identity)
+            said = self._channel.open(data)
+            self._transport.write(self._channel.pending())
+            for message in self._frames.feed(said):
                 if self._is_accepted:
                     self._coordinator.heard(self, message)
                 else:
                     self._shake_hands(message)
         except MalformedFrame as error:
-            if not self._is_accepted:
+            if not self._is_accepted and self._channel.is_ready:
                 self.send(Refused(sentence=f"This is no Holdfast process: {error}."))
             self.end()
 
@@ -495,8 +512,8 @@ class _Connection(asyncio.Protocol):
         assert self._transport is not None
         if self._transport.get_write_buffer_size() + len(data) > SEND_BUFFER_BYTES_MAX:
             self.abort()
-        else:
-            self._transport.write(data)
+        elif not self._transport.is_closing():
+            self._transport.write(self._channel.seal(data))
 
     def end(self) -> None:
         """Close, once everything is sent."""
@@ -519,6 +536,6 @@ class _Connection(asyncio.Protocol):
         if self._timeout is not None:
             self._timeout.cancel()
         self.role, self.name, self._is_accepted = message.role, message.name, True
-        self._frames.bytes_max = FRAME_BYTES_MAX
+        self._channel.is_proven, self._frames.bytes_max = True, FRAME_BYTES_MAX
         run = self._coordinator.accepted(self)
         self.send(self._host.sealed(Accepted(run=run)))

@@ -161,8 +161,10 @@ def _conclude(state: State, failing: Failing) -> None:
     losses.account(state, failing.member, account)
     # A newcomer's failure, before it was in a generation, is nobody else's.
     if state.closing is None and (failure.generation or not state.generation):
-        reason = _mistake(state, failing, failure)
+        alike = _alike(state, failure)
+        reason = _mistake(state, failing, failure, alike)
         if reason:
+            state.survived.forget({other.member for other in alike})  # the run ends with the same
             ending.fail(state, reason, complaint=exit_.complaint)
             return
         if not failure.step or failure.step > state.step_max:
@@ -179,13 +181,17 @@ def _words(message: WorkerExited | None) -> str:
     return losses.DEVICE_FAILED
 
 
-def _mistake(state: State, failing: Failing, failure: DeviceFailure) -> str:
-    """Why this is the script's mistake; empty: it is taken for the GPU's."""
-    alike = [
+def _alike(state: State, failure: DeviceFailure) -> list[DeviceFailure]:
+    """Those before it, at the same step, that failed with the same error."""
+    return [
         other
         for other in state.device_failures
         if (other.step, other.failure) == (failure.step, failure.failure)
     ]
+
+
+def _mistake(state: State, failing: Failing, failure: DeviceFailure, alike: list[DeviceFailure]) -> str:
+    """Why this is the script's mistake; empty: it is taken for the GPU's."""
     where = f"at step {failure.step}" if failure.step else "before the first step"
     what = f"failed {where} with the same error ({failure.failure})"
     count, is_whole = _cohort(state, failing, [*alike, failure])

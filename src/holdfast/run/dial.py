@@ -10,23 +10,31 @@ from holdfast.run import wire
 from holdfast.run.handshake import (
     ATTEMPT_INTERVAL_S,
     ATTEMPTS_MAX,
-    HANDSHAKE_BYTES_MAX,
     HANDSHAKE_WAIT_S,
     Client,
+    Entry,
     endpoint_of,
     stranger,
     unreachable,
 )
-from holdfast.run.wire import FRAME_BYTES_MAX, AnyMessage, MalformedFrame, Role
+from holdfast.run.wire import AnyMessage, MalformedFrame, Role
+
+READ_BYTES = 1 << 16
 
 
 class Connection:
-    """A proven connection to the coordinator of `run`."""
+    """A proven connection to the coordinator of `run`. entry: the way it was made."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, run: str) -> None:
-        self.run = run
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, entry: Entry) -> None:
+        self.run = entry.run or ""
         self._reader = reader
         self._writer = writer
+        self._channel = entry.channel
+        self._frames = entry.frames
+
+    @property
+    def is_encrypted(self) -> bool:
+        return bool(self._channel.fingerprint)
 
     @property
     def own_address(self) -> str:
@@ -36,14 +44,19 @@ class Connection:
     def send(self, message: AnyMessage) -> None:
         """Hand the message to the network. What a lost connection swallows, its end will tell."""
         if not self._writer.is_closing():
-            self._writer.write(wire.frame(message))
+            self._writer.write(self._channel.seal(wire.frame(message)))
 
     async def receive(self) -> AnyMessage | None:
         """The next message; None when the connection has ended."""
+        data = b""
         try:
-            return await _read(self._reader)
-        except (OSError, asyncio.IncompleteReadError, MalformedFrame):
+            while (message := next(self._frames.feed(self._channel.open(data)), None)) is None:
+                data = await self._reader.read(READ_BYTES)
+                if not data:
+                    return None
+        except (OSError, MalformedFrame):
             return None
+        return message
 
     async def close(self) -> None:
         await _close(self._writer)
@@ -68,26 +81,25 @@ async def _attempt(host: str, port: int, token: str, role: Role, name: str) -> C
     except OSError as error:  # a timeout is one, too
         raise unreachable(place, error) from None
     try:
-        client = Client(token, role=role, name=name, endpoint=endpoint_of(writer.get_extra_info("peername")))
+        endpoint = endpoint_of(writer.get_extra_info("peername"))
+        entry = Entry(Client(token, role=role, name=name, endpoint=endpoint))
         async with asyncio.timeout(HANDSHAKE_WAIT_S):
-            proof = client.answer(await _read(reader, HANDSHAKE_BYTES_MAX))
-            writer.write(wire.frame(proof))
-            run = client.accepted_by(await _read(reader, HANDSHAKE_BYTES_MAX))
+            while entry.run is None:
+                writer.write(entry.take(await reader.read(READ_BYTES) or _hung_up()))
     except (TimeoutError, MalformedFrame):
         await _close(writer)
         raise stranger(place) from None
-    except (OSError, asyncio.IncompleteReadError):
+    except OSError:
         await _close(writer)
         return None
     except BaseException:
         await _close(writer)
         raise
-    return Connection(reader, writer, run)
+    return Connection(reader, writer, entry)
 
 
-async def _read(reader: asyncio.StreamReader, bytes_max: int = FRAME_BYTES_MAX) -> AnyMessage:
-    length = wire.frame_length(await reader.readexactly(wire.LENGTH_BYTES), bytes_max)
-    return wire.unframe(await reader.readexactly(length))
+def _hung_up() -> bytes:
+    raise ConnectionError("the connection ended")
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:

@@ -81,7 +81,8 @@ def _open_locked(path: Path) -> int:
 
 def find_endpoint(home: Path, run: str) -> Endpoint:
     """Of a run that goes on this machine; `InputError` where none does under this name."""
-    endpoint = _read(run_directory(home, run) / FILE)
+    is_name = Path(run).name == run and run not in ("", "..")  # and not the way to another directory
+    endpoint = _read(run_directory(home, run) / FILE) if is_name else None
     if endpoint is None:
         going = [name for name in going_runs(home) if name != run]
         hint = f"Going on are: {', '.join(going)}." if going else "No run is going on here."

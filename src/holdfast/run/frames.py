@@ -14,6 +14,11 @@ class FrameBuffer:
         self.bytes_max = bytes_max
         self._data = bytearray()
 
+    @property
+    def is_begun(self) -> bool:
+        """Whether there is a part of a frame, or more, that was not given yet."""
+        return bool(self._data)
+
     def feed(self, data: bytes) -> Iterator[AnyMessage]:
         """The messages that are complete now. `MalformedFrame` where the bytes are no message of ours."""
         self._data += data

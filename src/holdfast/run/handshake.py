@@ -3,8 +3,8 @@
 The coordinator asks with a nonce. The client answers with its role, its name, where it connected to, a nonce
 of its own and its proof. The coordinator's verdict carries the coordinator's proof, and the client believes
 nothing before that. Each proof is an HMAC over all of this and over who made it: so one that was heard, sent
-back, or passed on to or from another address, is worth nothing. Nothing here reads or writes: see dial.py,
-link.py and coordinator.py.
+back, or passed on to or from another address, is worth nothing. With TLS (tls.py) the coordinator's
+certificate is part of it. Nothing here reads or writes: see dial.py, link.py and coordinator.py.
 """
 
 import hashlib
@@ -17,7 +17,20 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from holdfast.record.errors import HoldfastError
-from holdfast.run.wire import PROTOCOL, Accepted, AnyMessage, Challenge, MalformedFrame, Proof, Refused, Role
+from holdfast.run.frames import FrameBuffer
+from holdfast.run.tls import Channel
+from holdfast.run.wire import (
+    FRAME_BYTES_MAX,
+    PROTOCOL,
+    Accepted,
+    AnyMessage,
+    Challenge,
+    MalformedFrame,
+    Proof,
+    Refused,
+    Role,
+    frame,
+)
 
 HANDSHAKE_WAIT_S = 10.0
 """A coordinator answers at once; what is silent for so long is something else."""
@@ -28,7 +41,7 @@ ATTEMPTS_MAX = 5
 and may drop a client that was slow to answer."""
 ATTEMPT_INTERVAL_S = 0.2
 NONCE_BYTES = 32
-CONTEXT = "holdfast control connection 2"
+CONTEXT = "holdfast control connection 3"
 
 Side = Literal["client", "coordinator"]
 Verdict = TypeVar("Verdict", Accepted, Refused)
@@ -47,11 +60,14 @@ class Rejected(HoldfastError):
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """What both proofs of one connection are about. endpoint: the coordinator's, as the client sees it."""
+    """What both proofs of one connection are about. endpoint: the coordinator's, as the client sees it.
+    certificate: the fingerprint of the one that the coordinator showed; empty without TLS.
+    """
 
     role: Role
     name: str
     endpoint: str
+    certificate: bytes
     asked: bytes
     answered: bytes
 
@@ -71,7 +87,7 @@ class Client:
         self._endpoint = endpoint
         self._claim: Claim | None = None
 
-    def answer(self, question: AnyMessage) -> Proof:
+    def answer(self, question: AnyMessage, certificate: bytes = b"") -> Proof:
         """What to answer to a coordinator's first message; `MalformedFrame` where it is none."""
         if not isinstance(question, Challenge) or len(question.nonce) != NONCE_BYTES:
             raise MalformedFrame("no challenge")
@@ -85,6 +101,7 @@ class Client:
             role=self._role,
             name=self._name,
             endpoint=self._endpoint,
+            certificate=certificate,
             asked=question.nonce,
             answered=secrets.token_bytes(NONCE_BYTES),
         )
@@ -113,14 +130,47 @@ class Client:
         return verdict.run
 
 
-class Host:
-    """The coordinator's side of one connection. endpoint: where the connection arrived."""
+class Entry:
+    """A client's way in over one connection: it is given what arrives, and says what to send."""
 
-    def __init__(self, token: str, *, endpoint: str) -> None:
+    def __init__(self, client: Client) -> None:
+        self.run: str | None = None
+        """The run that has let us in."""
+        self.channel = Channel()
+        self.frames = FrameBuffer(HANDSHAKE_BYTES_MAX)
+        self._client = client
+        self._question: AnyMessage | None = None
+        self._is_answered = False
+
+    def take(self, data: bytes) -> bytes:
+        """Go on with what has come. What comes behind the verdict is kept in `frames`."""
+        said = self.channel.open(data)
+        if self._question is None:
+            self._question = next(self.frames.feed(said), None)
+            if isinstance(self._question, Challenge) and self._question.tls:
+                if self.frames.is_begun:
+                    raise MalformedFrame("more than a challenge before TLS")
+                return self.channel.join()
+        elif self._is_answered and (verdict := next(self.frames.feed(said), None)) is not None:
+            self.run = self._client.accepted_by(verdict)
+            self.channel.is_proven, self.frames.bytes_max = True, FRAME_BYTES_MAX
+        if self._question is None or self._is_answered or not self.channel.is_ready:
+            return self.channel.pending()
+        self._is_answered = True
+        return self.channel.seal(frame(self._client.answer(self._question, self.channel.fingerprint)))
+
+
+class Host:
+    """The coordinator's side of one connection. endpoint: where the connection arrived. certificate: the
+    fingerprint of what it shows there; empty without TLS.
+    """
+
+    def __init__(self, token: str, *, endpoint: str, certificate: bytes = b"") -> None:
         self._token = token
         self._endpoint = endpoint
+        self._certificate = certificate
         self._claim: Claim | None = None
-        self.challenge = Challenge(nonce=secrets.token_bytes(NONCE_BYTES))
+        self.challenge = Challenge(nonce=secrets.token_bytes(NONCE_BYTES), tls=bool(certificate))
 
     def refusal(self, proof: Proof) -> Refused | None:
         """Why this client may not come in; None: it has the token, and connected to where we are."""
@@ -128,6 +178,7 @@ class Host:
             role=proof.role,
             name=proof.name,
             endpoint=proof.endpoint,
+            certificate=self._certificate,
             asked=self.challenge.nonce,
             answered=proof.nonce,
         )

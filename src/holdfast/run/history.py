@@ -1,6 +1,7 @@
 """What a run remembers of its past: how long it worked on which steps, and which failures it survived."""
 
 import re
+from collections.abc import Collection
 from itertools import pairwise
 
 import msgspec
@@ -71,6 +72,10 @@ class Survived(msgspec.Struct, kw_only=True):
         if complaint and told not in self.printed and len(self.printed) < KINDS_MAX:
             self.printed.add(told)
             self.held.append((member, complaint))
+
+    def forget(self, members: Collection[str]) -> None:
+        """Do not print what these failed with."""
+        self.held = [(member, complaint) for member, complaint in self.held if member not in members]
 
     def told(self, but: str) -> list[tuple[str, str]]:
         """What is to be printed now. but: what the run ends with, and is printed with its end."""

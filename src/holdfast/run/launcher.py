@@ -33,6 +33,7 @@ from holdfast.run.output import STREAMS, Printer, View
 from holdfast.run.site import Site, reach, survey
 from holdfast.run.state import Ending, FromMember, Happening, Policy, StrikeRequested
 from holdfast.run.status import Status
+from holdfast.run.tls import Identity, make_identity
 from holdfast.run.wire import FaultKind, Strike, Struck
 
 CHECKPOINTS_DIRECTORY = "checkpoints"
@@ -66,6 +67,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     coordinator: where it should be; None: here, for this machine alone. token: empty where none is set.
     view: what of the members' output is shown. is_virtual: a member sees no GPU but its own. signals: what
     ends the run. checkpoints: None: in the run's own directory; checkpoint_every: None: by cost.
+    is_encrypted: no control connection may be in plain.
     storm_per_min: faults a minute, from `seed`. metrics: the address and port to serve them at, where the
     coordinator is.
     """
@@ -78,6 +80,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     node_rank: int | None = None
     coordinator: tuple[str, int] | None = None
     token: str = ""
+    is_encrypted: bool = False
     checkpoints: Path | None = None
     checkpoint_every: int | None = None
     address: str = ""
@@ -95,6 +98,7 @@ def launch(order: Order, display: Display | None = None) -> int:
     """Run it to its end. Returns the exit code of `holdfast run`."""
     is_shared = order.policy.nodes_min > order.nodes
     site = survey(order.coordinator, order.token, is_shared=is_shared)
+    site = msgspec.structs.replace(site, is_encrypted=order.is_encrypted)
     others = kin.children()
     kin.adopt_orphans()
     return asyncio.run(_launch(order, site, display, others))
@@ -131,9 +135,15 @@ class _Hub(Coordinator):
     """A coordinator beside which the nodes are kept: it overhears for how long a fault takes one away."""
 
     def __init__(
-        self, policy: Policy, token: str, recorder: Recorder, clock: Clock, say: Callable[[str], None]
+        self,
+        policy: Policy,
+        token: str,
+        recorder: Recorder,
+        clock: Clock,
+        say: Callable[[str], None],
+        identity: Identity | None,
     ) -> None:
-        super().__init__(policy, token, recorder, clock, say)
+        super().__init__(policy, token, recorder, clock, say, identity)
         self._planned_s = {fault.id: fault.for_s for fault in policy.faults if fault.fault == "node"}
         self._away_s = AWAY_S
 
@@ -157,11 +167,12 @@ async def _hold(order: Order, site: Site, display: Display | None, voice: "_Voic
     run, clock = order.policy.run, SystemClock()
     say = voice.say if display is None else _nothing
     watch = _HomeWatch(order.home, voice)
+    identity = make_identity() if order.is_encrypted else None
     with (
         reserved(order.home, run) as publish,
         Recorder(order.home / JOURNAL_DIRECTORY, run=run, clock=clock, listener=watch) as recorder,
     ):
-        coordinator = _Hub(order.policy, site.token, recorder, clock, say)
+        coordinator = _Hub(order.policy, site.token, recorder, clock, say, identity)
         loop = asyncio.get_running_loop()
         watch.tell = lambda text: loop.call_soon_threadsafe(coordinator.tell, text)
         try:
@@ -171,7 +182,7 @@ async def _hold(order: Order, site: Site, display: Display | None, voice: "_Voic
                 publish(Endpoint(host=site.host, port=site.port, token=site.token, pid=os.getpid()))
                 with _shown(display, coordinator, clock) as outlet, _printer(voice, outlet) as printer:
                     coordinator.show = partial(_show, printer, outlet)
-                    say(f"run {run}, coordinator at {site}")
+                    say(f"run {run}{' with TLS' if identity else ''}, coordinator at {site}")
                     if page:
                         say(f"metrics at {page}")
                     if order.storm_per_min:

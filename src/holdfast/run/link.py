@@ -20,16 +20,15 @@ from holdfast.run.frames import FrameBuffer
 from holdfast.run.handshake import (
     ATTEMPT_INTERVAL_S,
     ATTEMPTS_MAX,
-    HANDSHAKE_BYTES_MAX,
     HANDSHAKE_WAIT_S,
     Client,
+    Entry,
     endpoint_of,
     stranger,
     unreachable,
 )
+from holdfast.run.tls import Channel
 from holdfast.run.wire import (
-    FRAME_BYTES_MAX,
-    AnyMessage,
     FromWorker,
     MalformedFrame,
     MemberBeat,
@@ -57,12 +56,16 @@ Listener = Callable[[ToWorker | None], None]
 class Link:
     """One worker's connection, made by `connect`. Reading begins with a listener, so nothing is missed."""
 
-    def __init__(self, connection: socket.socket, frames: FrameBuffer, member: str) -> None:
+    def __init__(
+        self, connection: socket.socket, frames: FrameBuffer, member: str, channel: Channel | None = None
+    ) -> None:
         self.member = member
         self._socket = connection
         self._frames = frames
+        self._channel = channel or Channel()
         self._listener: Listener | None = None
         self._queue: deque[bytes] = deque()
+        """As it goes over the connection: with TLS it is sealed already, and its order is its own."""
         self._changed = threading.Condition()
         self._sending = threading.Lock()
         self._is_open = True
@@ -88,8 +91,8 @@ class Link:
                 f"{missing.args[0]} is not set, so this process does not know its run.",
                 hint="Start the script with `holdfast run`.",
             ) from None
-        connection, frames = _shake_hands(endpoint, token, member)
-        return cls(connection, frames, member)
+        connection, entry = _shake_hands(endpoint, token, member)
+        return cls(connection, entry.frames, member, entry.channel)
 
     @property
     def on_message(self) -> Listener | None:
@@ -116,7 +119,7 @@ class Link:
             if len(self._queue) >= QUEUE_MAX:
                 self._end()
             if self._is_open:
-                self._queue.append(frame(message))
+                self._queue.append(self._channel.seal(frame(message)))
             self._changed.notify_all()
 
     def send_now(self, message: FromWorker) -> None:
@@ -164,7 +167,7 @@ class Link:
             if time.monotonic() >= due_s:
                 due_s = time.monotonic() + BEAT_INTERVAL_S
                 with self._changed:
-                    self._queue.append(frame(self._beat(due_s)))
+                    self._queue.append(self._channel.seal(frame(self._beat(due_s))))
             try:
                 self._send_queued()
             except OSError:
@@ -218,6 +221,8 @@ class Link:
                 data = self._socket.recv(READ_BYTES)
                 if not data:
                     break
+                with self._changed:  # it seals, too
+                    data = self._channel.open(data)
         self._end()
         self._listener(None)
 
@@ -234,8 +239,8 @@ class Link:
         self._socket.close()
 
 
-def _shake_hands(endpoint: str, token: str, member: str) -> tuple[socket.socket, FrameBuffer]:
-    """A connection on which both sides proved the token, and what was read of the rest already."""
+def _shake_hands(endpoint: str, token: str, member: str) -> tuple[socket.socket, Entry]:
+    """A connection on which both sides proved the token, and how."""
     host, _, port = endpoint.rpartition(":")
     if not port.isdecimal():
         raise HoldfastError(
@@ -261,22 +266,13 @@ def _shake_hands(endpoint: str, token: str, member: str) -> tuple[socket.socket,
     raise stranger(endpoint)
 
 
-def _proven(connection: socket.socket, token: str, member: str) -> FrameBuffer:
-    frames = FrameBuffer(HANDSHAKE_BYTES_MAX)
+def _proven(connection: socket.socket, token: str, member: str) -> Entry:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    client = Client(token, role="worker", name=member, endpoint=endpoint_of(connection.getpeername()))
-    connection.sendall(frame(client.answer(_next(connection, frames))))
-    client.accepted_by(_next(connection, frames))
-    frames.bytes_max = FRAME_BYTES_MAX
+    entry = Entry(Client(token, role="worker", name=member, endpoint=endpoint_of(connection.getpeername())))
+    while entry.run is None:
+        connection.sendall(entry.take(connection.recv(READ_BYTES) or _ended()))
     connection.settimeout(None)
-    return frames
-
-
-def _next(connection: socket.socket, frames: FrameBuffer) -> AnyMessage:
-    """The next message; nothing may come after it before we have answered."""
-    while True:
-        for message in frames.feed(connection.recv(READ_BYTES) or _ended()):
-            return message
+    return entry
 
 
 def _ended() -> bytes:

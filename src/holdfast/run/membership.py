@@ -178,7 +178,8 @@ def _node_joined(state: State, name: str, message: AgentJoined) -> None:
 
 def _lose_node(state: State, node: Node, why: str, onset_ns: int | None = None) -> None:
     had_work = any(
-        member.node == node.name and not (member.is_lost or member.is_stopped)
+        member.node == node.name
+        and not (member.is_lost or member.is_stopped or _came_too_late(state, member))
         for member in state.members.values()
     )
     losses.lose_node(state, node, why, onset_ns=onset_ns)
@@ -301,6 +302,12 @@ def _judge(state: State, member: Member, message: WorkerExited) -> None:
         losses.judge_script(state, member, message)
 
 
+def _came_too_late(state: State, member: Member) -> bool:
+    """A newcomer before whom the end came: its script has nothing to finish."""
+    is_released = state.closing is not None and state.closing.is_released
+    return is_released and state.is_protected and not member.is_done
+
+
 def _exited_at_the_end(state: State, member: Member, message: WorkerExited) -> None:
     """After the release a script may still fail, in what it does with the result."""
     assert state.closing is not None
@@ -311,6 +318,9 @@ def _exited_at_the_end(state: State, member: Member, message: WorkerExited) -> N
         losses.explain(state, member, message)  # it was lost before; the others have gone on without it
         return
     if not state.closing.is_released or member.is_stopped:
+        return
+    if _came_too_late(state, member):
+        losses.explain(state, member, message)
         return
     reason = f"{member.name} failed after the training was complete ({losses.cause_of_death(message)})"
     ending.fail(state, reason, complaint=message.complaint)

@@ -27,7 +27,8 @@ _TOKEN_HINT = "Set one for all nodes: export HOLDFAST_TOKEN=$(openssl rand -hex 
 class Site(msgspec.Struct, frozen=True, kw_only=True):
     """A coordinator's place. bind: the address to listen on; empty where the place is on another machine.
 
-    address: where other machines reach this one; empty: as its way to the coordinator tells.
+    address: where other machines reach this one; empty: as its way to the coordinator tells. is_encrypted:
+    a coordinator that does not use TLS will not do.
     """
 
     host: str
@@ -35,6 +36,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     token: str
     bind: str = ""
     address: str = ""
+    is_encrypted: bool = False
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -70,7 +72,8 @@ def survey(place: tuple[str, int] | None, token: str, *, is_shared: bool) -> Sit
 async def reach(site: Site, wait_s: float) -> str:
     """The name of the run whose coordinator answers there, for which so long is waited.
 
-    `Unreachable` where none does, `Stranger` where something else does, `InputError` for another token.
+    `Unreachable` where none does, `Stranger` where something else does, `InputError` for another token or
+    one without TLS, where that is wanted.
     """
     loop = asyncio.get_running_loop()
     due_s = loop.time() + wait_s
@@ -86,6 +89,11 @@ async def reach(site: Site, wait_s: float) -> str:
             ) from None
         else:
             await connection.close()
+            if site.is_encrypted and not connection.is_encrypted:
+                raise InputError(
+                    f"The coordinator at {site} was started without --tls, and this node with it.",
+                    hint="Start all nodes of the run with --tls; HOLDFAST_TLS=1 does the same.",
+                )
             return connection.run
         await asyncio.sleep(DIAL_INTERVAL_S)
 

@@ -13,7 +13,7 @@ import msgspec
 from holdfast.record.kernel import Xid
 from holdfast.record.untrusted import UNDECODABLE
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Both ends must speak the same one; a run does not mix versions of Holdfast."""
 FRAME_BYTES_MAX = 8 << 20
 """Larger than any message: what exceeds it does not come from Holdfast."""
@@ -42,10 +42,11 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
 
 
 class Challenge(Message, frozen=True, kw_only=True, tag=True):
-    """The coordinator's first frame on every connection."""
+    """The coordinator's first frame on every connection. tls: all that follows, both ways, is TLS."""
 
     nonce: bytes
     protocol: int = PROTOCOL
+    tls: bool = False
 
 
 class Proof(Message, frozen=True, kw_only=True, tag=True):

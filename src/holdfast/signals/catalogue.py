@@ -1,8 +1,10 @@
 """Every metric that Holdfast reads: its exact name, what it counts, in what unit, and what is wrong with it.
 
-The names are those of dcgm-exporter, node_exporter, infiniband_exporter, the Redfish schema and its
-exporters, densewatch, Slurm's exporters, vLLM, SGLang, NIXL, Dynamo and NCCL's inspector; Holdfast's own
-begin with `holdfast_`. A metric of another name can be read as well, but nothing is known of it.
+The names are those of dcgm-exporter, AMD's device-metrics-exporter and amd_smi_exporter, node_exporter,
+ipmi_exporter, infiniband_exporter, the Redfish schema and its exporters, densewatch, lustre_exporter and
+lustrefs-exporter, chrony_exporter, CoreDNS, Slurm's exporters, vLLM, SGLang, NIXL, Dynamo and NCCL's
+inspector; Holdfast's own begin with `holdfast_`. A metric of another name can be read as well, but nothing is
+known of it.
 """
 
 from typing import Literal
@@ -18,6 +20,13 @@ Scope = Literal[
     "port",
     "pci",
     "node",
+    "disk",
+    "filesystem",
+    "fan",
+    "netdev",
+    "lustre",
+    "resolver",
+    "amd_smi",
     "nfs",
     "loop",
     "connector",
@@ -41,12 +50,17 @@ Trap = Literal[
     "words",
     "never-clears",
     "four-byte-words",
+    "counter-or-rate",
+    "rpm-or-percent",
+    "idles-low",
 ]
 """What is known to go wrong with a metric in the field.
 
 ns-or-us: exporters disagree on the unit. saturates: stops at its width. fahrenheit, watts: some sensors have
 that unit in spite of the name. words: text in place of a number. never-clears: shows the last error for ever.
-four-byte-words: the kernel's own counter is a quarter of what node_exporter shows.
+four-byte-words: the kernel's own counter is a quarter of what node_exporter shows. counter-or-rate: by
+version, a total that only grows or what moves in a second. rpm-or-percent: by machine; a label may tell.
+idles-low: low as long as there is no work, to save power.
 """
 COUNTER_SUFFIXES = ("_total", "_count", "_sum", "_bucket")
 
@@ -77,6 +91,13 @@ _DCGM: tuple[_Row, ...] = (
     ("GPU_TEMP", "C", "Temperature of the GPU."),
     ("MEMORY_TEMP", "C", "Temperature of its memory."),
     ("POWER_USAGE", "W", "Power it draws."),
+    ("POWER_MGMT_LIMIT", "W", "Power it is held to: what was set, at most what the board allows."),
+    ("ENFORCED_POWER_LIMIT", "W", "Power it is held to by all limits together."),
+    ("FAN_SPEED", "%", "Speed asked of its own fan."),
+    ("PCIE_LINK_GEN", "", "PCIe generation that its link was trained to."),
+    ("PCIE_MAX_LINK_GEN", "", "PCIe generation that GPU and slot allow."),
+    ("PCIE_LINK_WIDTH", "lanes", "PCIe lanes in use."),
+    ("PCIE_MAX_LINK_WIDTH", "lanes", "PCIe lanes that GPU and slot have."),
     ("GPU_UTIL", "%", "Time with a kernel on it, waiting or not."),
     ("MEM_COPY_UTIL", "%", "Time in which memory was read or written."),
     ("FB_FREE", "MiB", "Memory that is free."),
@@ -85,9 +106,6 @@ _DCGM: tuple[_Row, ...] = (
     ("NVLINK_BANDWIDTH_TOTAL", "MB/s", "Over all of its NVLinks."),
     ("ROW_REMAP_FAILURE", "", "1: a row of memory could not be replaced."),
     ("RETIRED_PENDING", "pages", "Pages that will be retired at the next reset."),
-    ("POWER_MGMT_LIMIT", "W", "Power that it may draw."),
-    ("PCIE_LINK_GEN", "", "PCIe: generation that the link runs at."),
-    ("PCIE_LINK_WIDTH", "lanes", "PCIe: lanes in use."),
 )
 _DCGM_COUNTS: tuple[_Row, ...] = (
     ("TOTAL_ENERGY_CONSUMPTION", "mJ", "Energy since the driver was loaded."),
@@ -168,6 +186,21 @@ _PORT_COUNTS: tuple[_Row, ...] = (
     ("roce_adp_retransmits_timeout_total", "", "RoCE: the same, for a timeout."),
     ("rx_icrc_encapsulated_errors_total", "", "RoCE: packets with a wrong checksum."),
 )
+_NETDEV_COUNTS: tuple[_Row, ...] = tuple(
+    (f"{way}_prio{priority}_{what}", unit, f"PFC: {meaning}, priority {priority}.")
+    for way, sense in (("received", "this host was told to wait"), ("transmitted", "it told the switch to"))
+    for priority in range(8)
+    for what, unit, meaning in (("pause", "", sense), ("pause_duration", "us", f"time for which {sense}"))
+)
+"""`rx_prio3_pause` and the like of `ethtool -S` on mlx5, as node_exporter spells them."""
+_NETDEV: tuple[_Row, ...] = (
+    ("receive_drop_total", "", "Packets received and dropped."),
+    ("receive_errs_total", "", "Packets received with errors."),
+    ("transmit_drop_total", "", "Packets dropped before they were sent."),
+    ("transmit_errs_total", "", "Packets that could not be sent."),
+    ("receive_bytes_total", "B", "Bytes received."),
+    ("transmit_bytes_total", "B", "Bytes sent."),
+)
 _SWITCH_PORT: tuple[_Row, ...] = (
     ("symbol_error_total", "", "Switch: symbols with errors."),
     ("link_error_recovery_total", "", "Switch: times the link recovered."),
@@ -190,9 +223,18 @@ _NFS: tuple[_Row, ...] = (
 )
 _HOST_COUNTS: tuple[_Row, ...] = (
     ("nfs_rpc_retransmissions_total", "", "Calls sent again."),
-    ("disk_io_time_seconds_total", "s", "Time with any request under way."),
-    ("disk_read_time_seconds_total", "s", "Time of all reads."),
-    ("disk_write_time_seconds_total", "s", "Time of all writes."),
+    ("nfs_rpcs_total", "", "Calls to NFS servers."),
+    ("pressure_irq_stalled_seconds_total", "s", "Waits of everything for interrupts."),
+    ("vmstat_pswpin", "pages", "Pages read back from swap."),
+    ("vmstat_pswpout", "pages", "Pages written to swap."),
+    ("vmstat_pgmajfault", "", "Page faults that needed a disk."),
+    ("vmstat_oom_kill", "", "Processes killed for want of memory."),
+    ("nf_conntrack_stat_drop", "", "Packets dropped, for the table of connections was full."),
+    ("nf_conntrack_stat_insert_failed", "", "Connections that found no place in the table."),
+    ("netstat_Tcp_RetransSegs", "", "TCP segments sent again."),
+    ("netstat_Tcp_OutSegs", "", "TCP segments sent."),
+    ("softnet_dropped_total", "", "Packets dropped, for a processor was too slow."),
+    ("cpu_package_throttles_total", "", "Times a processor was slowed down for heat."),
     ("pressure_cpu_waiting_seconds_total", "s", "Waits for a CPU."),
     ("pressure_io_waiting_seconds_total", "s", "Waits for I/O."),
     ("pressure_io_stalled_seconds_total", "s", "Waits of everything for I/O."),
@@ -201,22 +243,95 @@ _HOST_COUNTS: tuple[_Row, ...] = (
     ("kernel_hung_tasks_total", "", "Tasks stuck for two minutes."),
     ("edac_correctable_errors_total", "", "Errors of host memory that were corrected."),
     ("edac_uncorrectable_errors_total", "", "Errors of host memory that were not."),
-    ("disk_reads_completed_total", "", "Reads done."),
-    ("disk_writes_completed_total", "", "Writes done."),
-    ("vmstat_pswpin", "pages", "Pages swapped in."),
-    ("vmstat_pswpout", "pages", "Pages swapped out."),
+)
+_DISK_COUNTS: tuple[_Row, ...] = (
+    ("io_time_seconds_total", "s", "Time with any request under way; an NVMe at 1 may still have room."),
+    ("io_time_weighted_seconds_total", "s", "The same, times the requests under way."),
+    ("read_time_seconds_total", "s", "Time of all reads."),
+    ("write_time_seconds_total", "s", "Time of all writes."),
+    ("reads_completed_total", "", "Reads."),
+    ("writes_completed_total", "", "Writes."),
+    ("read_bytes_total", "B", "Bytes read."),
+    ("written_bytes_total", "B", "Bytes written."),
+)
+_FILESYSTEM: tuple[_Row, ...] = (
+    ("avail_bytes", "B", "Room for users."),
+    ("size_bytes", "B", "Size of the file system."),
+    ("files_free", "", "Files that may still be made."),
+    ("files", "", "Files that it has room for."),
+    ("readonly", "", "1: it can only be read."),
+    ("device_error", "", "1: it did not say how full it is."),
+)
+_NVME: tuple[_Row, ...] = (
+    ("temperature_celsius", "C", "Temperature of a drive."),
+    ("percentage_used_ratio", "", "Of a drive's rated life; may be more than 1."),
+    ("available_spare_ratio", "share", "Spare blocks that are left."),
+)
+_NVME_COUNTS: tuple[_Row, ...] = (
+    ("critical_warning_total", "", "What a drive warns of, as bits."),
+    ("media_errors_total", "", "Data that a drive could not recover."),
 )
 _HOST: tuple[_Row, ...] = (
     ("hwmon_temp_celsius", "C", "Temperature at a chip's sensor."),
     ("nvme_info", "", "A drive's model, firmware and state."),
-    ("hwmon_fan_rpm", "1/min", "Speed of a fan."),
-    ("filesystem_avail_bytes", "B", "Space left on a file system."),
-    ("filesystem_size_bytes", "B", "Its size."),
-    ("memory_MemAvailable_bytes", "B", "Memory that can still be had."),
-    ("memory_MemTotal_bytes", "B", "Memory there is."),
-    ("nf_conntrack_entries", "", "Connections that are tracked."),
-    ("nf_conntrack_entries_limit", "", "How many can be."),
-    ("uname_info", "", "The kernel that runs."),
+    ("uname_info", "", "What a host calls itself."),
+    ("load1", "", "Tasks that run or wait."),
+    ("procs_blocked", "", "Tasks that wait for I/O."),
+    ("memory_MemTotal_bytes", "B", "Memory of the host."),
+    ("memory_MemAvailable_bytes", "B", "Memory to be had without swapping."),
+    ("memory_SwapTotal_bytes", "B", "Room to swap to."),
+    ("memory_SwapFree_bytes", "B", "Room to swap to that is left."),
+    ("nf_conntrack_entries", "", "Connections in the table."),
+    ("nf_conntrack_entries_limit", "", "Connections that it has room for."),
+    ("timex_offset_seconds", "s", "How far the clock is off, by the kernel."),
+    ("timex_maxerror_seconds", "s", "How far it may be off at most."),
+    ("timex_estimated_error_seconds", "s", "How far it is off, by estimate."),
+    ("timex_sync_status", "", "1: the clock is synchronised."),
+)
+_CHRONY: tuple[_Row, ...] = (
+    ("last_offset_seconds", "s", "How far the clock was off at the last update."),
+    ("rms_offset_seconds", "s", "The same, over a longer time."),
+    ("root_dispersion_seconds", "s", "How far it may be off by all that lies between."),
+    ("stratum", "", "Steps to a reference clock; 0: not synchronised."),
+)
+_IPMI: tuple[_Row, ...] = (
+    ("temperature_celsius", "C", "Temperature at a sensor of the board, `Inlet Temp` among them."),
+    ("temperature_state", "", "0 nominal, 1 warning, 2 critical."),
+    ("power_watts", "W", "Power at a sensor of the board."),
+    ("power_state", "", "0 nominal, 1 warning, 2 critical."),
+    ("dcmi_power_consumption_current_watts", "W", "Power of the whole machine."),
+    ("sensor_state", "", "0 nominal, 1 warning, 2 critical; of supplies `type` says so."),
+)
+_IPMI_FANS: tuple[_Row, ...] = (
+    ("fan_speed_rpm", "1/min", "Speed of a fan."),
+    ("fan_speed_ratio", "share", "Speed asked of a fan."),
+    ("fan_speed_state", "", "0 nominal, 1 warning, 2 critical."),
+)
+_HWMON_FANS: tuple[_Row, ...] = (
+    ("fan_rpm", "1/min", "Speed of a fan; 0 where none is plugged in."),
+    ("fan_min_rpm", "1/min", "The least it may have."),
+    ("fan_alarm", "", "1: too slow, by the chip."),
+)
+_LUSTRE_COUNTS: tuple[_Row, ...] = (
+    ("read_samples_total", "", "Lustre: reads."),
+    ("write_samples_total", "", "Lustre: writes."),
+    ("read_bytes_total", "B", "Lustre: bytes read."),
+    ("write_bytes_total", "B", "Lustre: bytes written."),
+    ("stats_total", "", "Lustre: operations."),
+    ("stats_time_total", "us", "Lustre: time of the operations."),
+)
+_LUSTRE: tuple[_Row, ...] = (
+    ("rpcs_in_flight", "", "Lustre: requests under way, by how many at once."),
+    ("available_kilobytes", "KiB", "Lustre: room that is left."),
+    ("capacity_kilobytes", "KiB", "Lustre: size."),
+    ("health_check", "", "Lustre: 1 healthy, 0 not."),
+)
+_RESOLVER_COUNTS: tuple[_Row, ...] = (
+    ("coredns_dns_request_duration_seconds_sum", "s", "CoreDNS: time of all answers."),
+    ("coredns_dns_request_duration_seconds_count", "", "CoreDNS: answers."),
+)
+_RESOLVER: tuple[_Row, ...] = (
+    ("probe_dns_lookup_time_seconds", "s", "blackbox_exporter: how long a name took to look up."),
 )
 _PCI: tuple[_Row, ...] = (
     ("current_link_width", "lanes", "PCIe lanes in use."),
@@ -249,9 +364,51 @@ _CONNECTOR: tuple[_Row, ...] = (
     ("ServiceHours", "h", "Redfish: how long a filter has been in use."),
 )
 _CHASSIS: tuple[_Row, ...] = (
-    ("temperature_celsius", "C", "Temperature at a chassis' sensor."),
+    ("temperature_celsius", "C", "Temperature at a chassis' sensor, its inlet's among them."),
     ("fan_rpm", "1/min", "Speed of a fan."),
+    ("fan_rpm_percentage", "%", "Speed of a fan, of what it can."),
+    ("fan_health", "", "1 OK, 2 warning, 3 critical."),
+    ("power_average_consumed_watts", "W", "Power it draws."),
+    ("power_powersupply_power_input_watts", "W", "Power into a supply."),
+    ("power_powersupply_power_output_watts", "W", "Power out of a supply."),
     ("leak_detector_health", "", "1 OK, 2 warning, 3 critical."),
+)
+_AMD: tuple[_Row, ...] = (
+    ("gpu_junction_temperature", "C", "AMD: hottest spot of a GPU."),
+    ("gpu_edge_temperature", "C", "AMD: edge of a GPU (MI200)."),
+    ("gpu_memory_temperature", "C", "AMD: its memory."),
+    ("gpu_package_power", "W", "AMD: power it draws."),
+    ("gpu_average_package_power", "W", "AMD: power it draws, on average (MI200)."),
+    ("gpu_power_usage", "W", "AMD: power it draws."),
+    ("gpu_gfx_activity", "%", "AMD: time with the engine at work."),
+    ("gpu_umc_activity", "%", "AMD: time in which memory was read or written."),
+    ("gpu_clock", "MHz", "AMD: clocks, by `clock_type`; `system` is that of the compute units."),
+    ("gpu_used_vram", "MiB", "AMD: memory in use."),
+    ("gpu_free_vram", "MiB", "AMD: memory that is free."),
+    ("pcie_speed", "GT/s", "AMD: rate of a PCIe lane."),
+    ("pcie_max_speed", "GT/s", "AMD: rate it is built for."),
+    ("gpu_violation_ppt_residency_percentage", "%", "AMD: time with a low clock for power."),
+    ("gpu_violation_processor_hot_residency_percentage", "%", "AMD: time with a low clock for heat."),
+    ("gpu_violation_socket_thermal_residency_percentage", "%", "AMD: the same, of the socket."),
+    ("gpu_violation_vr_thermal_residency_percentage", "%", "AMD: the same, of the voltage regulators."),
+    ("gpu_violation_hbm_thermal_residency_percentage", "%", "AMD: the same, of the memory."),
+    ("gpu_health", "", "AMD: 1 healthy, 0 not."),
+)
+_AMD_COUNTS: tuple[_Row, ...] = (
+    ("gpu_energy_consumed", "uJ", "AMD: energy since the driver was loaded."),
+    ("gpu_ecc_correct_total", "", "AMD: memory errors that were corrected."),
+    ("gpu_ecc_uncorrect_total", "", "AMD: memory errors that were not."),
+    ("pcie_replay_count", "", "AMD: PCIe retries."),
+    ("gpu_xgmi_link_rx", "KB", "AMD: received over an XGMI link."),
+    ("gpu_xgmi_link_tx", "KB", "AMD: sent over an XGMI link."),
+)
+_AMD_SMI: tuple[_Row, ...] = (
+    ("gpu_power", "uW", "amd_smi_exporter: power it draws."),
+    ("gpu_power_cap", "uW", "amd_smi_exporter: power it is held to."),
+    ("gpu_current_temperature", "mC", "amd_smi_exporter: temperature."),
+    ("gpu_SCLK", "Hz", "amd_smi_exporter: clock of the compute units."),
+    ("gpu_MCLK", "Hz", "amd_smi_exporter: clock of the memory."),
+    ("gpu_use_percent", "%", "amd_smi_exporter: time with the engine at work."),
 )
 _THROTTLE: tuple[_Row, ...] = (
     ("thermal_throttle_duration_seconds_total", "s", "Time with a low clock for heat."),
@@ -345,6 +502,11 @@ _FAMILIES: tuple[tuple[str, Kind, Scope, tuple[_Row, ...]], ...] = (
     ("DCGM_EXP_", "gauge", "xid", (("XID_ERRORS_COUNT", "", "XIDs in a window, by code."),)),
     ("DCGM_EXP_", "gauge", "clock_event", (("CLOCK_EVENTS_COUNT", "", "Low clocks, by reason."),)),
     ("", "gauge", "gpu", _GPU_EXTRA),
+    ("", "gauge", "gpu", _AMD),
+    ("", "counter", "gpu", _AMD_COUNTS),
+    ("amd_", "gauge", "gpu", _AMD),
+    ("amd_", "counter", "gpu", _AMD_COUNTS),
+    ("amd_", "gauge", "amd_smi", _AMD_SMI),
     ("redfish_gpu_", "counter", "gpu", (("nvlink_symbol_errors", "", "NVLink: symbols with errors."),)),
     ("redfish_telemetry_", "counter", "gpu", _THROTTLE),
     ("node_infiniband_", "gauge", "port", _PORT_STATES),
@@ -353,18 +515,22 @@ _FAMILIES: tuple[tuple[str, Kind, Scope, tuple[_Row, ...]], ...] = (
     ("infiniband_", "gauge", "switch", _SWITCH),
     ("node_mountstats_nfs_operations_", "counter", "nfs", _NFS),
     ("node_pcidevice_", "gauge", "pci", _PCI),
+    ("node_ethtool_", "counter", "netdev", _NETDEV_COUNTS),
+    ("node_network_", "counter", "netdev", _NETDEV),
+    ("node_disk_", "counter", "disk", _DISK_COUNTS),
+    ("node_filesystem_", "gauge", "filesystem", _FILESYSTEM),
+    ("node_hwmon_", "gauge", "fan", _HWMON_FANS),
+    ("nvme_", "gauge", "disk", _NVME),
+    ("nvme_", "counter", "disk", _NVME_COUNTS),
+    ("ipmi_", "gauge", "fan", _IPMI_FANS),
+    ("ipmi_", "gauge", "node", _IPMI),
+    ("chrony_tracking_", "gauge", "node", _CHRONY),
+    ("lustre_", "gauge", "lustre", _LUSTRE),
+    ("lustre_", "counter", "lustre", _LUSTRE_COUNTS),
+    ("", "gauge", "resolver", _RESOLVER),
+    ("", "counter", "resolver", _RESOLVER_COUNTS),
     ("node_", "counter", "node", _HOST_COUNTS),
     ("node_", "gauge", "node", _HOST),
-    (
-        "ipmi_",
-        "gauge",
-        "node",
-        (
-            ("fan_speed_rpm", "1/min", "IPMI: speed of a fan."),
-            ("temperature_celsius", "C", "IPMI: temperature at a sensor."),
-        ),
-    ),
-    ("probe_", "gauge", "node", (("dns_lookup_time_seconds", "s", "Blackbox: time to resolve a name."),)),
     ("kube_", "gauge", "node", (("pod_container_info", "", "Kubernetes: the image of a container."),)),
     ("densewatch_cdu_", "gauge", "loop", _CDU),
     ("", "gauge", "connector", _CONNECTOR),
@@ -398,6 +564,9 @@ _FAMILIES: tuple[tuple[str, Kind, Scope, tuple[_Row, ...]], ...] = (
 _TRAPS: dict[str, Trap] = {
     **{f"DCGM_FI_DEV_{name}": "ns-or-us" for name, unit, _ in _DCGM_COUNTS if unit == "ns"},
     "DCGM_FI_DEV_XID_ERRORS": "never-clears",
+    "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": "counter-or-rate",
+    "DCGM_FI_DEV_PCIE_LINK_GEN": "idles-low",
+    "redfish_chassis_fan_rpm": "rpm-or-percent",
     "node_infiniband_port_transmit_wait_total": "saturates",
     "infiniband_switch_port_transmit_wait_total": "saturates",
     "node_infiniband_port_data_transmitted_bytes_total": "four-byte-words",
@@ -415,6 +584,7 @@ _BOUNDS_BY_UNIT: dict[str, tuple[float, float]] = {
     "W": (0, 5_000),
     "kW": (0, 5_000),
     "L/min": (0, 10_000),
+    "1/min": (0, 100_000),
     "kPa": (0, 2_000),
     "K": (-20, 80),
     "lanes": (0, 32),
@@ -429,6 +599,10 @@ and the hottest chip allowed is far below 150 C."""
 _BOUNDS: dict[str, tuple[float, float]] = {
     "DCGM_FI_DEV_GPU_TEMP": (1, 130),
     "DCGM_FI_DEV_MEMORY_TEMP": (1, 130),
+    "DCGM_FI_DEV_PCIE_LINK_GEN": (0, 10),
+    "DCGM_FI_DEV_PCIE_MAX_LINK_GEN": (0, 10),
+    "node_timex_offset_seconds": (-1e9, 1e9),
+    "chrony_tracking_last_offset_seconds": (-1e9, 1e9),
     "DCGM_FI_PROF_PCIE_TX_BYTES": (0, 1e12),
     "DCGM_FI_PROF_PCIE_RX_BYTES": (0, 1e12),
     "DCGM_FI_PROF_NVLINK_TX_BYTES": (0, 1e13),
@@ -451,6 +625,9 @@ _SENSED = {
     "ReturnTemperatureCelsius",
     "HeatRemovedkW",
     "infiniband_switch_temperature_celsius",
+    "gpu_junction_temperature",
+    "gpu_memory_temperature",
+    "gpu_package_power",
 }
 
 

@@ -53,7 +53,7 @@ def on_grid(
         return None
     column = np.full(len(names), LEFT_OUT)
     column[kept] = np.arange(len(kept))
-    step_ns = _step_ns(samples, step_ns)
+    step_ns = step_of(samples, step_ns)
     times_ns = _times_ns(window_ns, step_ns)
     cells, columns = _cells(samples, times_ns, step_ns), column[samples.series]
     inside = (cells >= 0) & (columns >= 0)
@@ -80,7 +80,7 @@ def _times_ns(window_ns: tuple[int, int], step_ns: int) -> NDArray[np.int64]:
     return window_ns[1] + np.arange(-cells, 0, dtype=np.int64) * step_ns
 
 
-def _step_ns(samples: Samples, step_ns: int) -> int:
+def step_of(samples: Samples, step_ns: int) -> int:
     """The step, or the usual time between samples in whole seconds where that is longer."""
     gaps_ns = np.diff(samples.times_ns)[np.diff(samples.series) == 0]
     interval_ns = float(np.median(gaps_ns)) if len(gaps_ns) else 0.0

@@ -16,6 +16,8 @@ Buses = Mapping[tuple[str, str], str]
 """Host and PCI address to the GPU that sits there."""
 NO_BUSES: Buses = MappingProxyType({})
 SLURM = "slurm"
+RESOLVER = "dns"
+"""The name service, whichever of its servers answers."""
 
 _ADDRESS = re.compile(r"([0-9a-fA-F]+):([0-9a-fA-F]+):([0-9a-fA-F]+)\.([0-9a-fA-F]+)")
 _CDU = re.compile(r"/CDUs/([^/]+)")
@@ -29,6 +31,9 @@ def subject_of(metric: Metric, labels: Labels, buses: Buses = NO_BUSES) -> str |
     if metric.scope == "pci":
         host = host_of(labels)
         return buses.get((host, _pci_address(labels)), host) if host else None
+    if metric.scope == "amd_smi":
+        # amd_smi_exporter has a GPU's number in a label that is called as the metric is.
+        return _gpu({**labels, "gpu": labels.get(metric.name.removeprefix("amd_"), "")}) or None
     return _NAMERS[metric.scope](labels) or None
 
 
@@ -102,7 +107,13 @@ _NAMERS: dict[Scope, Callable[[Labels], str]] = {
     "xid": _gpu,
     "port": _port,
     "node": host_of,
+    "disk": host_of,
+    "filesystem": host_of,
+    "fan": host_of,
+    "netdev": host_of,
     "nfs": host_of,
+    "lustre": host_of,
+    "resolver": lambda labels: RESOLVER,
     "loop": _loop,
     "connector": _loop,
     "supply": _chassis,

@@ -7,12 +7,13 @@ halves.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Self, TypeVar
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from holdfast.signals.catalogue import describe
 from holdfast.signals.frame import Frame, Labels
@@ -45,6 +46,8 @@ WINDOW_NS_MAX = 3_600 * SECOND_NS
 """Of one query: an answer is held in memory whole."""
 WINDOW_NS_MIN = SECOND_NS
 """A server to which a second of a metric is too much will not be asked for less."""
+NAMES_WITHIN_NS = 2 * 3_600 * SECOND_NS
+"""How long ago a metric's last sample may be for its name to count: as far as an assessment reaches back."""
 MS_NS = 1_000_000
 BUSES_METRIC = "DCGM_FI_DEV_GPU_TEMP"
 BUSES_NS_MAX = 600 * SECOND_NS
@@ -65,9 +68,9 @@ _Form = Mapping[str, str | list[str]]
 
 
 class _Series(msgspec.Struct, frozen=True):
-    """values: left as text; a million pairs of Python objects would take longer than all the rest."""
+    """Both left as text: a million pairs of Python objects would take longer than all the rest."""
 
-    metric: Labels
+    metric: msgspec.Raw
     values: msgspec.Raw = msgspec.Raw(b"[]")  # of native histograms there are none
 
 
@@ -81,6 +84,18 @@ class _Answer(msgspec.Struct, frozen=True):
     error: str = ""
 
 
+class Raw(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """Samples as they were scraped, in the order of series and time.
+
+    keys: the labels of each series as the server writes them, which is always the same way.
+    """
+
+    keys: tuple[bytes, ...]
+    series: NDArray[np.int64]
+    times_ns: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+
 class _TooMuch(SourceError):
     """The server will not give so much at once."""
 
@@ -89,7 +104,7 @@ class Prometheus:
     """A server by its URL, up to where `/api/v1` begins.
 
     step_s: of the frames' grid. where: labels that all series must have, where one server has several
-    clusters.
+    clusters. as_of_ns: the moment that is looked at, where it is not now: what there was then.
     """
 
     def __init__(
@@ -100,10 +115,12 @@ class Prometheus:
         step_s: float = STEP_S,
         where: Mapping[str, str] = {},
         timeout_s: float = TIMEOUT_S,
+        as_of_ns: int | None = None,
     ) -> None:
         self._url = place(url)
-        self._step_ns = round(step_s * SECOND_NS)
+        self.step_ns = round(step_s * SECOND_NS)
         self._where = dict(where)
+        self._as_of_ns = as_of_ns
         self._buses: tuple[int, Buses] = (-BUSES_NS_MAX, NO_BUSES)
         self._client = Client(
             url,
@@ -123,28 +140,46 @@ class Prometheus:
         self.close()
 
     def metrics(self) -> tuple[str, ...]:
-        names = self._get("label/__name__/values", {"match[]": self._selector(None)})
+        """Of the hours before: a server keeps names for as long as the last sample that had them."""
+        until_ns = time.time_ns() if self._as_of_ns is None else self._as_of_ns
+        within = _times((until_ns - NAMES_WITHIN_NS, until_ns))
+        names = self._get("label/__name__/values", {"match[]": self._selector(None), **within})
         return tuple(sorted(self._decoded(names, list[str])))
 
     def series(self, selectors: Sequence[str], window_ns: tuple[int, int]) -> list[Labels]:
         """The labels of all series that any of these choose, with `__name__`."""
-        times = {"start": f"{window_ns[0] / 1e9:.3f}", "end": f"{window_ns[1] / 1e9:.3f}"}
-        return self._decoded(self._get("series", {"match[]": list(selectors), **times}), list[Labels])
+        form: _Form = {"match[]": list(selectors), **_times(window_ns)}
+        return self._decoded(self._get("series", form), list[Labels])
 
     def frame(self, metric: str, window_ns: tuple[int, int]) -> Frame | None:
         """One metric from its raw samples, each in the cell of the grid that is nearest to it."""
-        known = describe(metric)
-        samples = self._samples(metric, window_ns)
-        if samples is None:
+        raw = self.raw(metric, window_ns)
+        if raw is None:
             return None
-        buses = self._learned_buses(window_ns) if known.scope == "pci" else NO_BUSES
         return on_grid(
-            known,
-            samples,
+            describe(metric),
+            Samples(
+                labels=tuple(map(self.labels, raw.keys)),
+                series=raw.series,
+                times_ns=raw.times_ns,
+                values=raw.values,
+            ),
             window_ns=window_ns,
-            step_ns=self._step_ns,
-            name=lambda labels: subject_of(known, labels, buses),
+            step_ns=self.step_ns,
+            name=self.namer(metric, window_ns),
         )
+
+    def labels(self, key: bytes) -> Labels:
+        """Of a series, from what the server wrote; without the name, which is the metric's."""
+        labels = self._decoded(key, Labels)
+        labels.pop("__name__", None)
+        return labels
+
+    def namer(self, metric: str, window_ns: tuple[int, int]) -> Callable[[Labels], str | None]:
+        """Whom a series of this metric is about, by its labels, as far as was known in the window."""
+        known = describe(metric)
+        buses = self._learned_buses(window_ns) if known.scope == "pci" else NO_BUSES
+        return lambda labels: subject_of(known, labels, buses)
 
     # -- asking ---------------------------------------------------------------------------------------
 
@@ -153,7 +188,8 @@ class Prometheus:
         name = '__name__!=""' if metric is None else f"__name__={_quoted(metric)}"
         return "{" + ",".join([name, *(f"{key}={_quoted(text)}" for key, text in self._where.items())]) + "}"
 
-    def _samples(self, metric: str, window_ns: tuple[int, int]) -> Samples | None:
+    def raw(self, metric: str, window_ns: tuple[int, int]) -> Raw | None:
+        """The samples of a window; None where there are none. Asked for in parts where it is too much."""
         parts, begin_ns, length_ns = [], window_ns[0], WINDOW_NS_MAX
         while begin_ns < window_ns[1]:
             end_ns = min(begin_ns + length_ns, window_ns[1])
@@ -166,7 +202,7 @@ class Prometheus:
                 continue
             begin_ns = end_ns
         try:
-            return _joined([series for part in parts for series in part], window_ns)
+            return _joined(parts, window_ns)
         except ValueError:
             raise self._stranger() from None
 
@@ -259,6 +295,10 @@ def place(url: str) -> str:
     return f"{shown(address)}{written_path(address)}".rstrip("/")
 
 
+def _times(window_ns: tuple[int, int]) -> dict[str, str]:
+    return {"start": f"{window_ns[0] / 1e9:.3f}", "end": f"{window_ns[1] / 1e9:.3f}"}
+
+
 def _quoted(text: str) -> str:
     return msgspec.json.encode(text).decode()
 
@@ -281,33 +321,31 @@ def _is_too_much(complaint: str) -> bool:
     return any(words in complaint for words in TOO_MUCH)
 
 
-def _joined(parts: list[_Series], window_ns: tuple[int, int]) -> Samples | None:
+def _joined(parts: list[list[_Series]], window_ns: tuple[int, int]) -> Raw | None:
     """All parts as one; a series that several windows had is one again, and in the order of time."""
     numbers: dict[bytes, int] = {}
-    labels: list[Labels] = []
     texts, index, counts = [], [], []
     for part in parts:
-        own = {key: text for key, text in part.metric.items() if key != "__name__"}
-        number = numbers.setdefault(msgspec.json.encode(own, order="sorted"), len(labels))
-        if number == len(labels):
-            labels.append(own)
-        if not (text := bytes(part.values).translate(None, _PUNCTUATION)):
-            continue
-        texts.append(text)
-        index.append(number)
-        counts.append((text.count(b",") + 1) // 2)
-    pairs = np.fromstring(b",".join(texts).decode(), sep=",").reshape(-1, 2)
-    series = np.repeat(np.array(index, np.int64), counts)
+        for series in part:
+            if (text := bytes(series.values)) == b"[]":
+                continue
+            texts.append(text)
+            index.append(numbers.setdefault(bytes(series.metric), len(numbers)))
+            counts.append((text.count(b",") + 1) // 2)
+    pairs = np.fromstring(b",".join(texts).translate(None, _PUNCTUATION).decode(), sep=",").reshape(-1, 2)
+    owners = np.repeat(np.array(index, np.int64), counts)
+    if len(pairs) != len(owners):
+        raise ValueError("values that are no pairs of a time and a number")
     times_ns = np.rint(pairs[:, 0] * 1e3).astype(np.int64) * MS_NS
     order = np.flatnonzero((times_ns >= window_ns[0]) & (times_ns < window_ns[1]))
     if not len(order):
         return None
-    if len(parts) > len(labels):
-        order = order[np.lexsort((times_ns[order], series[order]))]
-    present = np.bincount(series[order], minlength=len(labels)) > 0
-    return Samples(
-        labels=tuple(own for own, is_there in zip(labels, present, strict=True) if is_there),
-        series=(np.cumsum(present) - 1)[series[order]],
+    if len(index) > len(numbers):
+        order = order[np.lexsort((times_ns[order], owners[order]))]
+    present = np.bincount(owners[order], minlength=len(numbers)) > 0
+    return Raw(
+        keys=tuple(key for key, is_there in zip(numbers, present.tolist(), strict=True) if is_there),
+        series=(np.cumsum(present) - 1)[owners[order]],
         times_ns=times_ns[order],
         values=pairs[order, 1],
     )

@@ -17,7 +17,17 @@ from holdfast.signals.frame import Floats, Frame
 from holdfast.signals.rates import NS_PER_S, per_second
 
 FlawKind = Literal[
-    "reset", "stale", "gaps", "unit", "saturated", "stuck", "implausible", "words", "out-of-range"
+    "reset",
+    "stale",
+    "gaps",
+    "unit",
+    "saturated",
+    "stuck",
+    "implausible",
+    "words",
+    "out-of-range",
+    "names",
+    "clock",
 ]
 Flags = NDArray[np.bool_]
 Indices = NDArray[np.intp]
@@ -27,6 +37,8 @@ STALE_SCRAPES = 3.5
 GAPS_SHARE = 0.1
 IMPLAUSIBLE_SHARE_MAX = 0.5
 """A sensor that is wrong more often than this is not believed at all."""
+TOTAL_SCRAPES_MIN = 12
+"""A rate that scatters does not rise so often in a row: one in 2^12 would, and none of many does."""
 STUCK_SCRAPES_MIN = 12
 STUCK_CHANCE = 1e-9
 """That a sensor shows one value by chance for as long as it does; a cluster has 10^5 sensors."""
@@ -56,6 +68,8 @@ TRUST: dict[FlawKind, float] = {
     "implausible": 0.5,
     "words": 0.9,
     "out-of-range": 0.9,
+    "names": 0.5,
+    "clock": 0.9,
 }
 """What is left of the trust in a series that has a flaw; with several, all count."""
 TRUST_UNIT_UNCLEAR = 0.5
@@ -195,6 +209,8 @@ def _number(text: str) -> float | None:
 def _mend_units(work: _Inspection) -> None:
     if work.metric.trap == "ns-or-us":
         _mend_clocks(work)
+    elif work.metric.trap == "counter-or-rate":
+        _mend_totals(work)
     elif work.metric.unit == "C" and work.metric.scope in ("loop", "connector"):
         for series in np.flatnonzero(units.in_fahrenheit(work.metric, _levels(work))):
             work.change()[:, series] = (work.values[:, series] - 32) / 1.8
@@ -231,6 +247,24 @@ def _mend_clocks(work: _Inspection) -> None:
     for series in grown[verdict.unclear].tolist():
         text = "counts nanoseconds or microseconds: it grew too little to tell, and was taken as nanoseconds"
         work.note("unit", series, text, trust=TRUST_UNIT_UNCLEAR)
+
+
+def _mend_totals(work: _Inspection) -> None:
+    """What never falls, and rises at nearly every scrape, is no rate: that would scatter."""
+    values = work.values
+    if len(values) <= TOTAL_SCRAPES_MIN:
+        return
+    with np.errstate(invalid="ignore"):
+        steps = np.diff(np.fmax.accumulate(values, axis=0), axis=0)
+        falls = (values < np.fmax.accumulate(values, axis=0)).any(axis=0)
+        rises = (steps > 0).sum(axis=0)
+    totals = np.flatnonzero(~falls & (rises > TOTAL_SCRAPES_MIN) & (rises > len(steps) / 2))
+    if not len(totals):
+        return
+    part = msgspec.structs.replace(work.frame, subjects=(), labels=(), values=values[:, totals])
+    work.change()[:, totals] = per_second(part).values
+    for series in totals.tolist():
+        work.note("unit", series, "counts all that was ever moved, and was turned into a rate")
 
 
 # -- values that cannot be believed -------------------------------------------------------------------

@@ -87,7 +87,6 @@ class Store:
             self._engine.register("incoming", _columns(rows))
             self._write("incoming", min(times_ns), max(times_ns), merges=0)
             self._engine.unregister("incoming")
-            self._merge()
 
     def metrics(self) -> tuple[str, ...]:
         def read(files: str) -> tuple[str, ...]:
@@ -194,14 +193,17 @@ class Store:
             _sync(self._root)
         except (OSError, duckdb.Error) as error:
             partial.unlink(missing_ok=True)
-            failure = str(error).splitlines()[0].rstrip(".")
+            # Without the file's name, which is another each time: a failure that goes on is told once.
+            failure = str(error).splitlines()[0].rstrip(".").replace(partial.name, "…")
             raise StoreError(
                 f"The signals cannot be written to {self._root}: {failure}.",
                 hint="Is the disk full, or a file there not as `holdfast collect` wrote it?",
             ) from None
 
-    def _merge(self) -> None:
-        """One merge at most for each append, so that none takes long. Who does not get the lock need not."""
+    def merge(self) -> None:
+        """Make one file of many small ones, if there are enough: after each `append`, say. One merge at most,
+        so that none takes long. Who does not get the lock need not.
+        """
         with self._locked() as is_ours:
             if not is_ours:
                 return

@@ -1,7 +1,8 @@
 """The graph that a survey amounts to: which of its facts makes whom suffer from what."""
 
 import fnmatch
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Mapping, Sequence
 from itertools import product
 
 from holdfast.record.errors import InputError
@@ -10,6 +11,7 @@ from holdfast.topology.hostlist import expand
 from holdfast.topology.names import gpu_name, link_name, member_name, port_name
 from holdfast.topology.survey import Survey
 
+_SLOT = re.compile(r"[.:/-](\d+)(?:\+\d+)?")
 LINKS_MAX = 500_000
 """Between the engines of two pools, a link for every pair: more would take minutes and all memory."""
 
@@ -93,14 +95,14 @@ def _add_run(builder: Builder, survey: Survey, run: str) -> None:
         name = member_name(run, member)
         builder.add(name, "member")
         builder.depends(run, name)
-        _work_on(builder, survey, name, node)
+        _work_on(builder, survey, name, node, _gpus_of(survey, member, node))
 
 
 def _add_pool(builder: Builder, survey: Survey, pool: str) -> None:
     """An engine is its node. What moves between two pools goes over the ports of both ends."""
     for node in survey.engines[pool]:
         builder.depends(pool, node)
-        _work_on(builder, survey, pool, node)
+        _work_on(builder, survey, pool, node, survey.gpus.get(node, ()))
     for other in survey.uses.get(pool, ()):
         builder.depends(pool, other)
         sources, targets = survey.engines.get(other, ()), survey.engines[pool]
@@ -122,9 +124,22 @@ def _add_link(builder: Builder, survey: Survey, pool: str, source: str, target: 
             builder.depends(link, port_name(node, port))
 
 
-def _work_on(builder: Builder, survey: Survey, name: str, node: str) -> None:
-    """Whoever works on a node needs its GPUs, its ports and its mounts; or it, if that is all there is."""
-    gpus, ports = survey.gpus.get(node, ()), survey.ports.get(node, ())
+def _gpus_of(survey: Survey, member: str, node: str) -> Sequence[str]:
+    """A member that is called as its node is, with a GPU's number behind, works on that one: `n17.3`.
+
+    The number may be followed by how often the process was started: `n17.3+1`.
+    """
+    gpus = survey.gpus.get(node, ())
+    for own in (node, node.partition(".")[0]):
+        slot = _SLOT.fullmatch(member[len(own) :]) if member.startswith(own) else None
+        if slot is not None and slot[1] in gpus:
+            return (slot[1],)
+    return gpus
+
+
+def _work_on(builder: Builder, survey: Survey, name: str, node: str, gpus: Sequence[str]) -> None:
+    """Whoever works on a node needs these GPUs, its ports and its mounts; or it, if that is all there is."""
+    ports = survey.ports.get(node, ())
     for gpu in gpus:
         builder.depends(name, gpu_name(node, gpu))
     for port in ports:

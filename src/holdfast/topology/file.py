@@ -6,6 +6,7 @@ is made. `file_format` has what may be written.
 
 from collections.abc import Collection, Iterator, Mapping
 from difflib import get_close_matches
+from functools import cached_property
 from importlib import resources
 from itertools import islice
 
@@ -20,6 +21,7 @@ from holdfast.topology.file_format import KEY_LIKENESS_MIN, Names, Nodes, Run, T
 from holdfast.topology.graph import KINDS, Kind, Topology
 from holdfast.topology.groups import Group, deal
 from holdfast.topology.hostlist import NAMES_MAX, count, expand
+from holdfast.topology.hosts import Hosts
 from holdfast.topology.survey import Doubt, Survey
 
 TEXT_CHARS_MAX = 64 * 2**20
@@ -36,7 +38,7 @@ class Maintenance(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class Described(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class Described(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
     """A cluster as it was described: facts, their graph, planned work, and what seemed wrong on the way."""
 
     topology: Topology
@@ -46,9 +48,19 @@ class Described(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     maintenance: tuple[Maintenance, ...] = ()
     doubts: tuple[Doubt, ...] = ()
 
+    @cached_property
+    def hosts(self) -> Hosts:
+        """Its nodes by all of their names."""
+        nodes = (name for name, kind in self.survey.kinds.items() if kind == "node")
+        return Hosts(nodes, self.survey.spellings)
+
     def with_members(self, members: Mapping[str, Mapping[str, str]]) -> Topology:
         """The graph with these members in these runs, whatever was known of them. members: their nodes."""
-        survey = self.survey.with_members(members)
+        seated = {
+            run: {member: self.hosts.node(node) or node for member, node in of_run.items()}
+            for run, of_run in members.items()
+        }
+        survey = self.survey.with_members(seated)
         return assemble(survey, kind_owners=self.kind_owners, owners=self.owners)
 
 

@@ -7,6 +7,10 @@ import re
 from collections.abc import Mapping
 
 FIRST_PORT = "1"
+POD_LABELS = ("exported_pod", "pod")
+"""Of a series about a GPU, the pod that holds it; Prometheus renames that where its own label is `pod`."""
+
+_HOST_LABELS = ("hostname", "Hostname", "nodename", "kubernetes_node", "node_name")
 
 _INSTANCE = re.compile(r"(?:\w+://)?(\[[^\]]+\]|[^:/\[\]]+)(?::\d+)?(?:/.*)?")
 _NUMBER = re.compile(r"[0-9]{1,9}$")
@@ -39,12 +43,23 @@ def unit_name(given: str, identity: str, *, is_only: bool) -> str:
     return f"{given}-{identity}" if given and not is_only else given or identity
 
 
-def host_of(labels: Mapping[str, str]) -> str:
-    """The name that a host gives itself, else the one that it is scraped under; empty where there is none."""
-    if named := labels.get("hostname") or labels.get("Hostname"):
-        return named
+def host_names_of(labels: Mapping[str, str]) -> tuple[str, ...]:
+    """What a series calls its host, the surest first: its own name, Kubernetes' node, address, pod.
+
+    `node` may also be the number of a NUMA node, which names nobody.
+    """
     instance = _INSTANCE.fullmatch(labels.get("instance", ""))
-    return instance[1].strip("[]") if instance else ""
+    names = [name for label in _HOST_LABELS if (name := labels.get(label))]
+    if (node := labels.get("node", "")) and not node.isdecimal():
+        names.append(node)
+    if instance:
+        names.append(instance[1].strip("[]"))
+    return (*names, *(name for label in POD_LABELS if (name := labels.get(label))))
+
+
+def host_of(labels: Mapping[str, str]) -> str:
+    """The surest of these names; empty where there is none."""
+    return next(iter(host_names_of(labels)), "")
 
 
 def gpu_of(text: str) -> str:

@@ -7,12 +7,13 @@ told as a doubt. `assemble` makes the graph.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from holdfast.topology.graph import Kind, in_order
 from holdfast.topology.hostlist import fold
+from holdfast.topology.hosts import Alias, Hosts
 from holdfast.topology.names import node_of_port, port_name
 
 DoubtKind = Literal[
@@ -41,6 +42,7 @@ class Survey:
     uses     of a run its pools, of a milestone its runs, of a pool the pools that it receives from
     engines  of a pool, its nodes
     aliases  other names of runs, as a job's number is one of its name
+    spellings  names of which one series says that they are one machine's
     further  dependencies of any kind, first whose and then on whom, with the reason
     """
 
@@ -54,6 +56,7 @@ class Survey:
         self.uses: dict[str, list[str]] = {}
         self.engines: dict[str, list[str]] = {}
         self.aliases: dict[str, str] = {}
+        self.spellings: set[Alias] = set()
         self.further: dict[tuple[str, str], str] = {}
         self._sources: dict[tuple[str, str], str] = {}
 
@@ -86,6 +89,37 @@ class Survey:
         self.kinds[run], self.kinds[node] = "run", "node"
         self.members.setdefault(run, {})[node] = node
 
+    def renamed(self, hosts: Hosts) -> "Survey":
+        """The same facts, with nodes called as they are there."""
+        names = {node: hosts.node(node) or node for node, kind in self.kinds.items() if kind == "node"}
+        if all(node == called for node, called in names.items()):
+            return self
+
+        def called(name: str) -> str:
+            node, slash, port = name.partition("/")
+            return names.get(name) or (f"{names[node]}/{port}" if slash and node in names else name)
+
+        changed = copy(self)
+        changed.kinds = {called(name): kind for name, kind in self.kinds.items()}
+        changed.on, changed.gpus, changed.ports = {}, {}, {}
+        for name, places in self.on.items():
+            for kind, found in places.items():
+                for on in found:
+                    changed.place(called(name), kind, on)
+        for node, gpus in self.gpus.items():
+            changed.add_gpus(names.get(node, node), gpus)
+        for node, ports in self.ports.items():
+            changed.add_ports(names.get(node, node), ports)
+        changed.engines = {
+            pool: [names.get(node, node) for node in nodes] for pool, nodes in self.engines.items()
+        }
+        changed.members = {
+            run: {names.get(member, member): names.get(node, node) for member, node in members.items()}
+            for run, members in self.members.items()
+        }
+        changed.further = {(called(name), called(on)): why for (name, on), why in self.further.items()}
+        return changed
+
     def with_members(self, members: Mapping[str, Mapping[str, str]]) -> "Survey":
         """The same facts, but of these runs other members, with their nodes."""
         changed = copy(self)
@@ -98,9 +132,15 @@ class Survey:
 def merged(surveys: Sequence[Survey]) -> tuple[Survey, tuple[Doubt, ...]]:
     """One survey that says what the first one says, and of what it is silent about what the others say."""
     first = surveys[0]
-    with_nodes = [survey for survey in surveys if "node" in survey.kinds.values()]
-    doubts = [doubt for other in with_nodes[1:] for doubt in _unmatched(with_nodes[0], other)]
-    for other in surveys[1:]:
+    known = _Nodes(first.source, _nodes(first))
+    doubts: list[Doubt] = []
+    for survey in surveys[1:]:
+        first.spellings |= survey.spellings
+        other = survey.renamed(Hosts(_nodes(first), first.spellings))
+        theirs = _Nodes(other.source, _nodes(other))
+        if known.names and theirs.names:
+            doubts += _unmatched(known, theirs)
+        known = known if known.names else theirs
         doubts += _taken_in(first, other)
     return first, tuple(doubts)
 
@@ -121,11 +161,17 @@ def _taken_in(first: Survey, other: Survey) -> Iterator[Doubt]:
     yield from _members_taken_in(first, other)
 
 
-def _unmatched(first: Survey, other: Survey) -> Iterator[Doubt]:
+class _Nodes(NamedTuple):
+    """Those that a source knew before it was told of others."""
+
+    source: str
+    names: set[str]
+
+
+def _unmatched(first: _Nodes, other: _Nodes) -> Iterator[Doubt]:
     """Nodes that only one of the two knows."""
-    mine, theirs = _nodes(first), _nodes(other)
-    for knows, silent, only in ((other, first, theirs - mine), (first, other, mine - theirs)):
-        if only:
+    for knows, silent in ((other, first), (first, other)):
+        if only := knows.names - silent.names:
             names = in_order(only)
             many = "node" if len(names) == 1 else "nodes"
             text = f"{knows.source} has the {many} {fold(names)}, of which {silent.source} knows nothing."
@@ -206,6 +252,10 @@ def _members_taken_in(first: Survey, other: Survey) -> Iterator[Doubt]:
             says = first.source_of(run, "members")
             text = _differing(f"run {run}", f"{here} ({says})", f"{there} ({other.source})")
             yield Doubt(kind="contradiction", subjects=(run,), text=text)
+        elif known == {node: node for node in known}:
+            # Who says only on which nodes a run is leaves it to the run what its members are called.
+            first.members[run] = dict(members)
+            first.credit(run, "members", other.source)
 
 
 def _differing(what: str, here: str, there: str, *, verb: str = "is") -> str:

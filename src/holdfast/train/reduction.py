@@ -3,18 +3,24 @@
 Every member owns a slice of each bucket. It receives that slice of every subtree that others hold, adds them
 up in tree order, and sends the result to all. With one subtree a member this moves as many bytes as a ring
 all-reduce. Its operations are begun as buckets become ready, in one order on all members, and completed in
-`finish`. On a GPU, where waiting costs the host nothing, a bucket's sums are shared as soon as it is
-launched, so that all of it overlaps with the backward pass; otherwise they are shared in `finish`.
+`finish`. On a GPU, where waiting costs the host nothing, a bucket's sums are shared together with the slices
+of the next, so that nearly all of it overlaps with the backward pass; otherwise they are shared in `finish`.
 """
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 
 from holdfast.train import tree
 from holdfast.train.group import Group, Transfer, Work
 from holdfast.train.sheets import ALIGNMENT, Layout, Sheet
+
+
+class _Transfers(NamedTuple):
+    sends: list[Transfer]
+    receives: list[Transfer]
 
 
 class Reduction:
@@ -40,14 +46,20 @@ class Reduction:
     def launch(self, bucket: int) -> None:
         """The bucket is complete in everything this rank holds: send others their slices of it."""
         with self._group.along():
-            self._scatter(bucket)
-            if self._group.is_ordered:
-                self._gather(bucket)
+            # In one exchange: of a group that is aborted every exchange in the device's queue takes its time.
+            sums = self._sums(bucket - 1) if self._group.is_ordered and bucket else _Transfers([], [])
+            slices = self._parts(bucket)
+            self._arriving[bucket] = self._group.exchange(
+                sums.sends + slices.sends, sums.receives + slices.receives, 2 * bucket
+            )
 
     def finish(self) -> None:
         """Every bucket is launched: add up, and share the result. Raises `GroupBroken`."""
+        buckets = range(self._layout.buckets)
+        with self._group.along():
+            works = [self._gather(bucket) for bucket in (buckets[-1:] if self._group.is_ordered else buckets)]
         if not self._group.is_ordered:
-            for work in [self._gather(bucket) for bucket in range(self._layout.buckets)]:
+            for work in works:
                 work.wait()
         self._group.settle()
         self._group.confirm()
@@ -56,7 +68,8 @@ class Reduction:
         """The group is aborted: let go of what was under way, so that nothing writes into our memory."""
         self._arriving.clear()
 
-    def _scatter(self, bucket: int) -> None:
+    def _parts(self, bucket: int) -> "_Transfers":
+        """Everybody's slice of what each holds."""
         assert self._total is not None
         own = [self._held[node].flats[bucket] for node in self._nodes[self._group.rank]]
         slices = self._slices(self._total.flats[bucket].numel())
@@ -68,9 +81,14 @@ class Reduction:
                 receives += [(scratch[node], peer) for node in self._nodes[peer]]
             if slices[peer]:
                 sends += [(_part(flat, slices[peer]), peer) for flat in own]
-        self._arriving[bucket] = self._group.exchange(sends, receives, 2 * bucket)
+        return _Transfers(sends, receives)
 
     def _gather(self, bucket: int) -> Work:
+        sums = self._sums(bucket)
+        return self._group.exchange(sums.sends, sums.receives, 2 * bucket + 1)
+
+    def _sums(self, bucket: int) -> "_Transfers":
+        """What this rank has added up, for all, and what the others have."""
         assert self._total is not None
         self._arriving.pop(bucket).wait()
         result = self._total.flats[bucket]
@@ -80,7 +98,7 @@ class Reduction:
             self._add(bucket, mine, _part(result, mine))
         sends = [(_part(result, mine), peer) for peer in self._peers() if mine]
         receives = [(_part(result, slices[peer]), peer) for peer in self._peers() if slices[peer]]
-        return self._group.exchange(sends, receives, 2 * bucket + 1)
+        return _Transfers(sends, receives)
 
     def _add(self, bucket: int, mine: range, result: torch.Tensor) -> None:
         """Add up the slice, in place in what was received: what this rank holds itself must stay."""

@@ -314,9 +314,10 @@ class Seat:
         if not route.receivers or self.rank not in route.sources + route.receivers:
             return
         assert self._group is not None
-        self._control.at(self.version + 1, "state")
+        step = max(standing.version for standing in standings) + 1
+        self._control.at(step, "state")
         if not self.through:
-            self._control.strike(self.version + 1, "state", self.rank, self.size)
+            self._control.strike(step, "state", self.rank, self.size)
         if self.rank in route.sources:
             serving = transfer.send(self._group, route, self._state, self.version, self.numbers)
             self._control.publish(self.number, f"state/{self.rank}", serving.header)

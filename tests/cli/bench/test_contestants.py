@@ -2,11 +2,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from holdfast.cli.bench.contestants import (
     PEERS,
@@ -37,20 +36,13 @@ def sleepers(folder: Path) -> list[int]:
     return found
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S_MAX
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_a_supervised_process_is_started_again_and_nothing_is_left(tmp_path: Path) -> None:
     launch = Launch(arguments=(sys.executable, "-c", SLEEP, str(tmp_path)), supervised=True)
     with Processes((launch,), tmp_path) as processes:
-        wait_until(lambda: len(sleepers(tmp_path)) == 1)
+        until(lambda: len(sleepers(tmp_path)) == 1)
         (first,) = sleepers(tmp_path)
         os.kill(first, signal.SIGKILL)
-        wait_until(lambda: bool(set(sleepers(tmp_path)) - {first}))
+        until(lambda: bool(set(sleepers(tmp_path)) - {first}))
         assert not processes.finished()
     assert sleepers(tmp_path) == []
 
@@ -58,15 +50,15 @@ def test_a_supervised_process_is_started_again_and_nothing_is_left(tmp_path: Pat
 def test_what_a_contestant_leaves_behind_is_ended(tmp_path: Path) -> None:
     launch = Launch(arguments=(sys.executable, "-c", ORPHAN, str(tmp_path)))
     with Processes((launch,), tmp_path) as processes:
-        wait_until(processes.finished)
+        until(processes.finished)
         assert len(sleepers(tmp_path)) == 1
-    wait_until(lambda: sleepers(tmp_path) == [])
+    until(lambda: sleepers(tmp_path) == [])
 
 
 def test_last_words_are_kept(tmp_path: Path) -> None:
     launch = Launch(arguments=(sys.executable, "-c", "print('first', flush=True); raise SystemExit('last')"))
     with Processes((launch,), tmp_path) as processes:
-        wait_until(processes.finished)
+        until(processes.finished)
         assert processes.last_words().splitlines() == ["first", "last"]
 
 

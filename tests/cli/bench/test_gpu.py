@@ -136,10 +136,8 @@ def test_the_largest_changes_are_kept_the_costliest_first() -> None:
 
 
 def test_a_kernel_that_is_refused_says_why() -> None:
-    seen = KernelsSeen(step_ms=1, operations_ms={}, candidates_ms={"a": 1.0, "b": 2.0}, refused={"c": "no"})
-    strict = KernelsSeen(
-        step_ms=1, operations_ms={}, candidates_ms={"a": 1.5}, refused={"b": "not", "c": "no"}
-    )
+    seen = KernelsSeen(operations_ms={}, candidates_ms={"a": 1.0, "b": 2.0}, refused={"c": "no"})
+    strict = KernelsSeen(operations_ms={}, candidates_ms={"a": 1.5}, refused={"b": "not", "c": "no"})
     assert kernels(seen, strict) == {
         "a": Kernel(fast_ms=1.0, deterministic_ms=1.5),
         "b": Kernel(fast_ms=2.0, deterministic_ms=None, refused="not"),
@@ -235,7 +233,7 @@ def test_without_a_gpu_it_says_so() -> None:
 def test_parts_of_every_kind_for_real(tmp_path: Path) -> None:
     """Runs to the end with a kill, turns with a plain loop, kills with a stopwatch: two members each."""
     logs = tmp_path / "logs"
-    parts = ("bits", "step", "recovery", "torchrun")
+    parts = ("bits", "step", "recovery")
     size = ("--members-max", "2", "--steps", "5", "--repetitions", "1", "--logs", str(logs))
     bench = tiny(*size, *(word for part in parts for word in ("--part", part)))
     assert set(bench.seconds) == set(parts)
@@ -248,8 +246,8 @@ def test_parts_of_every_kind_for_real(tmp_path: Path) -> None:
 
 
 def check_recoveries(bench: Any) -> None:
-    assert 0 < bench.nccl.replace_s < bench.nccl.torchrun_s
-    assert 0 < bench.nccl.shrink_s < bench.nccl.torchrun_s
+    assert bench.nccl.replace_s > 0
+    assert bench.nccl.shrink_s > 0
     assert bench.nccl.survivors_lost == 0
     parts = sum(bench.nccl.phases[phase] for phase in PHASES)
     assert parts == pytest.approx(bench.nccl.replace_s)
@@ -261,7 +259,6 @@ def test_kernels_are_timed_one_by_one(tmp_path: Path) -> None:
     launched = script(tmp_path, "gpu_kernels.py", ("--size", "tiny", "--deterministic"))
     completed(launched, tmp_path, "kernels", BENCH_S_MAX)
     seen = msgspec.json.decode((tmp_path / "kernels.json").read_bytes(), type=KernelsSeen)
-    assert seen.step_ms > 0
     assert seen.operations_ms
     assert seen.candidates_ms["embedding"] > 0
 
@@ -308,3 +305,4 @@ def test_one_to_four_members_have_the_same_bits(tmp_path: Path) -> None:
 def test_recoveries_are_timed_beside_torchruns() -> None:
     bench = tiny("--part", "recovery", "--part", "torchrun", "--repetitions", "1")
     check_recoveries(bench)
+    assert max(bench.nccl.replace_s, bench.nccl.shrink_s) < bench.nccl.torchrun_s

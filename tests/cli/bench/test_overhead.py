@@ -24,8 +24,7 @@ def test_the_table_shows_every_ratio() -> None:
 
 
 def test_two_members_are_measured_beside_ddp() -> None:
-    found = setting(members=2, lanes=2)
-    assert len(found.turns.steps) > 10
-    assert len(found.turns.reductions) > 10
+    found = setting(members=2, lanes=2, rounds=5)
+    assert len(found.turns.steps) == len(found.turns.reductions) == 5
     assert 0.2 < found.step_ratio < 5  # a busy machine measures badly
     assert 0.2 < found.reduce_ratio < 5

@@ -98,6 +98,10 @@ def _handler(answer: Callable[[str], Answer]) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
+UNRECORDED = ("PowerManagementLimit", "EnforcedPowerLimit", "FanSpeed")
+"""What was not asked of that H200; it is refused, as by a GPU that does not know."""
+
+
 class RecordedNvml:
     """Answers as a real H200 did, and refuses any call that was not made then.
 
@@ -106,7 +110,7 @@ class RecordedNvml:
 
     def __init__(self, path: Path) -> None:
         self.begun = 0
-        self.refused: set[str] = set()
+        self.refused = {f"nvmlDeviceGet{name}" for name in UNRECORDED}
         self._answers = {
             _key(call["call"]): _as_nvml(call["answer"]) for call in msgspec.json.decode(path.read_bytes())
         }

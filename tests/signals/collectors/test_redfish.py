@@ -219,8 +219,8 @@ def flow(url: str) -> tuple[float | None, str]:
         ({"FlowLitersPerMinute": {"Reading": ["?"] * 99}}, (None, str(["?"] * 99)[:80])),
         (500, (None, "HTTP 500")),
         (b"<html>", (None, "no JSON object")),
-        (b"[" * 100_000, (None, "no JSON object")),
-        (b" " * (BODY_BYTES_MAX + 1), (None, "too long")),
+        pytest.param(b"[" * 100_000, (None, "no JSON object"), id="nested without end"),
+        pytest.param(b" " * (BODY_BYTES_MAX + 1), (None, "too long"), id="long"),
     ],
     ids=str,
 )

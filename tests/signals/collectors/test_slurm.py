@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waiting import until
 
 from holdfast.record.clock import ManualClock
 from holdfast.signals.catalogue import CATALOGUE
@@ -51,10 +52,7 @@ def counts(collector: SlurmCollector) -> dict[str, float | None]:
 
 def await_counts(collector: SlurmCollector, expected: dict[str, float]) -> None:
     """Slurm takes a moment to act on what it was told."""
-    deadline_s = time.monotonic() + CHANGE_WAIT_S
-    while (found := counts(collector)) != expected and time.monotonic() < deadline_s:
-        time.sleep(0.1)
-    assert found == expected
+    until(lambda: counts(collector) == expected, lambda: counts(collector))
 
 
 def test_a_real_cluster_is_counted(collector: SlurmCollector) -> None:

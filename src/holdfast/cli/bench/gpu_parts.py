@@ -101,8 +101,8 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
 class Deterministic(msgspec.Struct, frozen=True, kw_only=True):
     """What deterministic kernels cost a plain loop.
 
-    ratio: a step with them by one without, each in a process of its own with all of its settings.
-    costs_ms: how much longer the device is busy with an operation in a step; the largest changes.
+    ratio: how long the device is busy in a step with them, by one without, each in a process of its own with
+    all of its settings. costs_ms: how much longer it is busy with an operation; the largest changes.
     """
 
     ratio: float
@@ -113,7 +113,6 @@ class Deterministic(msgspec.Struct, frozen=True, kw_only=True):
 class KernelsSeen(msgspec.Struct, frozen=True, kw_only=True):
     """What the script of the kernels writes."""
 
-    step_ms: float
     operations_ms: dict[str, float]
     candidates_ms: dict[str, float]
     refused: dict[str, str]
@@ -237,7 +236,7 @@ def deterministic(plan: Plan) -> Deterministic:
     """A plain loop with deterministic kernels and without, and where the difference goes."""
     fast, strict = _kernels(plan, "fast"), _kernels(plan, "deterministic", "--deterministic")
     return Deterministic(
-        ratio=strict.step_ms / fast.step_ms,
+        ratio=sum(strict.operations_ms.values()) / sum(fast.operations_ms.values()),
         costs_ms=extra_ms(fast.operations_ms, strict.operations_ms),
         kernels=kernels(fast, strict),
     )

@@ -73,7 +73,7 @@ class GpuBench(msgspec.Struct, frozen=True, kw_only=True):
     step_ratio_plain                 one member's step by that of a plain loop with torch's fast kernels
     step_ratio_plain_deterministic   the same by that of a plain loop with the same deterministic kernels
     compile_ratio                    the same, both with torch.compile(model)
-    deterministic_ratio              a plain loop's step with deterministic kernels by one without
+    deterministic_ratio              device time in a step of a plain loop with them by one without
     deterministic_costs              extra milliseconds a step of the operations that change most
     kernels                          single operations with deterministic kernels and without
     relaxed                          what deterministic=False keeps
@@ -194,7 +194,7 @@ def _lines(bench: GpuBench) -> Iterator[str]:
         ("a step : plain loop, same kernels", bench.step_ratio_plain_deterministic, "at most 1.02 wanted"),
         ("a step : plain loop, fast kernels", bench.step_ratio_plain, ""),
         ("compiled : plain loop, compiled", bench.compile_ratio, "same deterministic kernels"),
-        ("deterministic : fast kernels", bench.deterministic_ratio, "plain loops"),
+        ("deterministic : fast kernels", bench.deterministic_ratio, "device time"),
     )
     yield from _cost_lines(bench)
     yield from _nccl_lines(bench)

@@ -20,6 +20,7 @@ from holdfast.cli.bench.contestants import END_GRACE_S, SCRIPTS
 from holdfast.cli.record import json_option
 
 MANY_LANES = 8
+ROUNDS = 40
 STEP_RATIO_MAX = 1.03
 REDUCE_RATIO_MAX = 1.15
 RUN_S_MAX = 300.0
@@ -84,12 +85,13 @@ def measure() -> OverheadBench:
     )
 
 
-def setting(*, members: int, lanes: int) -> Setting:
-    """One run of so many members."""
+def setting(*, members: int, lanes: int, rounds: int = ROUNDS) -> Setting:
+    """One run of so many members, in so many turns."""
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as directory:
         result = Path(directory) / "result.json"
         run = ("-m", "holdfast", "run", "--nproc-per-node", str(members), "--warm", "0")
-        script = (str(SCRIPTS / "faultless.py"), "--lanes", str(lanes), "--result", str(result))
+        told = {"--lanes": lanes, "--rounds": rounds, "--result": result}
+        script = (str(SCRIPTS / "faultless.py"), *(str(word) for pair in told.items() for word in pair))
         environment = {"HOLDFAST_HOME": directory, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
         with subprocess.Popen(
             (sys.executable, *run, *script),

@@ -1,24 +1,38 @@
 """Prometheus: what the labels of exporters' series tell about where things are.
 
-dcgm-exporter has a node's GPUs and the job that holds them; node_exporter its ports and mounts;
+dcgm-exporter has a node's GPUs and the job that holds them; node_exporter its name, ports and mounts;
 infiniband_exporter which port and switch is connected to which; densewatch which rack a node stands in, and
 which unit cools that.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from holdfast.topology.names import gpu_of, host_of, port_name, port_of
+from holdfast.topology.hosts import Hosts
+from holdfast.topology.jobs import job_of
+from holdfast.topology.names import gpu_of, host_names_of, port_name, port_of
 from holdfast.topology.survey import Survey
 
 SOURCE = "Prometheus"
 SELECTORS = (
     "DCGM_FI_DEV_GPU_TEMP",
+    '{__name__=~"(amd_)?gpu_(junction|edge)_temperature"}',
+    "node_uname_info",
+    "kube_node_info",
+    "holdfast_member_compute_seconds",
     "node_infiniband_state_id",
     'node_mountstats_nfs_operations_requests_total{operation="READ"}',
     '{__name__=~"infiniband_(switch|hca)_uplink_info"}',
     "densewatch_topology_info",
 )
 """The series to ask for: each says where something is, and there are no more of them than needed."""
+SPEAKERS = (
+    "kube_node_info",
+    "node_uname_info",
+    "DCGM_FI_DEV_GPU_TEMP",
+    "gpu_junction_temperature",
+    "gpu_edge_temperature",
+)
+"""Those that call machines by name, the one whose word counts most first."""
 
 Labels = Mapping[str, str]
 
@@ -28,48 +42,84 @@ def survey(series: Iterable[Labels]) -> Survey:
     found = Survey(SOURCE)
     neighbours: dict[str, set[str]] = {}
     leaves: set[str] = set()
-    for labels in series:
+    listed = list(series)
+    hosts = _hosts(found, listed)
+    for labels in listed:
         name = labels.get("__name__", "")
-        if name.startswith("DCGM_"):
-            _add_gpu(found, labels)
+        host = hosts.of(labels)
+        if name.startswith("DCGM_") or name.endswith("_temperature"):
+            _add_gpu(found, host, labels)
         elif name.startswith("node_infiniband_"):
-            _add_port(found, labels)
+            _add_port(found, host, labels)
         elif name.startswith("node_mountstats_"):
-            _add_mount(found, labels)
+            _add_mount(found, host, labels)
+        elif name == "node_uname_info":
+            found.kinds.setdefault(host, "node")
+        elif name == "holdfast_member_compute_seconds":
+            _add_member(found, hosts, labels)
         elif name == "densewatch_topology_info":
-            _add_rack(found, labels)
+            _add_rack(found, hosts, labels)
         elif name.endswith("_uplink_info"):
             _add_cable(found, labels, neighbours, leaves)
     _add_tiers(found, neighbours, leaves)
     return found
 
 
-def _add_gpu(found: Survey, labels: Labels) -> None:
-    host, gpu = host_of(labels), gpu_of(labels.get("gpu", ""))
+def _hosts(found: Survey, series: Sequence[Labels]) -> Hosts:
+    """The machines by all of their names: what one series calls by two names is one machine."""
+    named = [
+        _names(labels) for who in SPEAKERS for labels in series if labels.get("__name__", "").endswith(who)
+    ]
+    found.spellings |= {(names[0], other) for names in named for other in names[1:]}
+    hosts = Hosts((), found.spellings)
+    for names in named:
+        hosts.grow(names)
+    return hosts
+
+
+def _names(labels: Labels) -> tuple[str, ...]:
+    """kube-state-metrics speaks of other machines than the one that it is scraped from."""
+    if labels.get("__name__") == "kube_node_info":
+        return tuple(name for label in ("node", "internal_ip") if (name := labels.get(label)))
+    return host_names_of(labels)
+
+
+def _add_gpu(found: Survey, host: str, labels: Labels) -> None:
+    gpu = gpu_of(labels.get("gpu") or labels.get("gpu_id", ""))
     if not host or not gpu:
         return
     found.add_gpus(host, [gpu])
-    if job := labels.get("hpc_job"):
+    if job := job_of(labels):
         found.add_member(job, host)
 
 
-def _add_port(found: Survey, labels: Labels) -> None:
-    host, port = host_of(labels), port_of(labels)
-    if host and port:
+def _add_port(found: Survey, host: str, labels: Labels) -> None:
+    if host and (port := port_of(labels)):
         found.add_ports(host, [port])
 
 
-def _add_mount(found: Survey, labels: Labels) -> None:
-    host, mount = host_of(labels), labels.get("mountaddr")
+def _add_mount(found: Survey, host: str, labels: Labels) -> None:
+    mount = labels.get("mountaddr")
     if host and mount:
         found.kinds[host] = "node"
         found.place(host, "mount", mount)
 
 
-def _add_rack(found: Survey, labels: Labels) -> None:
+def _add_member(found: Survey, hosts: Hosts, labels: Labels) -> None:
+    """A member says on which node it is, or is called as that."""
+    run, member = labels.get("run", ""), labels.get("member", "")
+    named = labels.get("node", "")
+    node = hosts.node(named or member) or named
+    if run and member and node:
+        found.kinds[run], found.kinds[node] = "run", "node"
+        found.members.setdefault(run, {})[member] = node
+
+
+def _add_rack(found: Survey, hosts: Hosts, labels: Labels) -> None:
     host = labels.get("Hostname") or labels.get("hostname")
     rack, unit = labels.get("rack"), labels.get("cdu")
     if host and rack:
+        host = hosts.node(host) or host
         found.kinds[host] = "node"
         found.place(host, "rack", rack)
     if rack and unit:

@@ -27,11 +27,9 @@ from holdfast.train.tcp import Credentials, TcpGroup
 SAMPLES = 32
 """A step's batch: steps long enough to be worth distributing."""
 BLOCK_STEPS = 2
-STEP_ROUNDS = 30
 REDUCE_PARAMETERS = 16
 REDUCE_ELEMENTS = 1 << 19
 """Of each parameter: 32 MiB of gradients together."""
-REDUCE_ROUNDS = 40
 WARM_UP_ROUNDS = 2
 CREDENTIALS = Credentials("faultless", os.environ.get("HOLDFAST_TOKEN", ""))
 
@@ -42,22 +40,23 @@ Pair = tuple[float, float]
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--lanes", type=int, required=True)
+    parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--result", type=Path, required=True)
     given = parser.parse_args()
     dist.init_process_group("gloo")
     with hf.join() as run:
-        steps = alternate_steps(run, given.lanes)
-        reductions = alternate_reductions()
+        steps = alternate_steps(run, given.lanes, given.rounds)
+        reductions = alternate_reductions(given.rounds)
     if dist.get_rank() == 0:
         given.result.write_text(json.dumps({"steps": steps, "reductions": reductions}), encoding="ascii")
     dist.destroy_process_group()
 
 
-def alternate_steps(run: hf.Run, lanes: int) -> list[Pair]:
+def alternate_steps(run: hf.Run, lanes: int, rounds: int) -> list[Pair]:
     """Blocks of steps of the same model with the same batch, in turn, and in turn who is first."""
     model, optimizer = build()
     state = run.protect(model, optimizer, lanes=lanes, seed=SEED)
-    protected_steps = state.steps((WARM_UP_ROUNDS + STEP_ROUNDS) * BLOCK_STEPS)
+    protected_steps = state.steps((WARM_UP_ROUNDS + rounds) * BLOCK_STEPS)
     plain_model, plain_optimizer = build()
     replica = DistributedDataParallel(plain_model)
     rank, world = dist.get_rank(), dist.get_world_size()
@@ -76,10 +75,10 @@ def alternate_steps(run: hf.Run, lanes: int) -> list[Pair]:
             replica(*batch(number, rank, world, samples=SAMPLES)).backward()
             plain_optimizer.step()
 
-    return alternate(protected_block, plain_block, STEP_ROUNDS)
+    return alternate(protected_block, plain_block, rounds)
 
 
-def alternate_reductions() -> list[Pair]:
+def alternate_reductions(rounds: int) -> list[Pair]:
     """The tree's sum of one lane a member, and gloo's of as many bytes."""
     rank, world = dist.get_rank(), dist.get_world_size()
     parameters = [torch.nn.Parameter(torch.empty(REDUCE_ELEMENTS)) for _ in range(REDUCE_PARAMETERS)]
@@ -101,7 +100,7 @@ def alternate_reductions() -> list[Pair]:
         dist.all_reduce(flat)
 
     try:
-        return alternate(tree_sum, plain_sum, REDUCE_ROUNDS)
+        return alternate(tree_sum, plain_sum, rounds)
     finally:
         dist.barrier()  # nobody closes while another still receives
         group.close()

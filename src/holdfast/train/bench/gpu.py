@@ -38,14 +38,14 @@ def train(given: argparse.Namespace, marks: MarkLog) -> dict[str, object]:
         marks.add("ready")
         is_resumed, load = False, 1.0
         for step in state.steps(given.steps):
+            if not is_resumed:
+                marks.add("resumed")
+                is_resumed = True
             time.sleep(min(PAUSE_S_MAX, given.pause_s * load**PAUSE_POWER))
             begun = time.monotonic()
             lanes = 0
             for lane in step.lanes:
                 lanes += 1
-                if not is_resumed:
-                    marks.add("resumed")
-                    is_resumed = True
                 lane.backward(model(rows(size, step.number, lane.index, run.device)))
             load = lanes * given.members / LANES  # 1: an even share
             step.commit()

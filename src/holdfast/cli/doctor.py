@@ -1,0 +1,77 @@
+"""`holdfast doctor`: what is seen of a cluster, what is not and how to switch it on, which names disagree."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from holdfast.cli.checkup import check_up
+from holdfast.cli.doctor_text import show
+from holdfast.cli.moments import past_moment_ns
+from holdfast.cli.record import json_option
+from holdfast.cli.signal_sources import open_signals, runs_in, signals_options
+from holdfast.cli.terminal import print_json
+from holdfast.cli.topology_sources import known_topology, topology_option
+from holdfast.record.clock import SystemClock
+from holdfast.record.errors import InputError
+from holdfast.topology.draft import draft
+
+STEPS_WITHIN_NS = 1_800 * 10**9
+
+
+class _Flags(msgspec.Struct, frozen=True, kw_only=True):
+    """The command line, typed; None for what was not given."""
+
+    at_ns: int | None
+    write: Path | None
+    check: bool
+    prometheus_url: str | None
+    signals_path: Path | None
+    topology_path: Path | None
+    as_json: bool
+
+
+@click.command("doctor")
+@click.option(
+    "--write", type=click.Path(path_type=Path), metavar="FILE", help="Write a topology file to start from."
+)
+@click.option("--check", is_flag=True, help="Exit with code 1 if nothing is seen, or names disagree.")
+@click.option(
+    "--at", "at_ns", callback=past_moment_ns, metavar="TIME", help="As of this time.  [default: now]"
+)
+@signals_options
+@topology_option
+@json_option
+def command(**flags: Any) -> int:
+    """Say what is seen of the cluster, what is not, and how to switch it on.
+
+    Of each exporter and metric that is missing, it says what would become visible. Names that exporters,
+    topology and scheduler spell differently are listed with what they were taken for.
+    """
+    given = msgspec.convert(flags, _Flags)
+    at_ns = SystemClock().now_ns() if given.at_ns is None else given.at_ns
+    if given.write is not None and given.write.exists():
+        raise InputError(f"{given.write} is there already.", hint="Name another file, or move it away.")
+    with open_signals(given.prometheus_url, given.signals_path, given.at_ns) as source:
+        cluster = known_topology(given.topology_path, given.prometheus_url, given.at_ns)
+        steps = runs_in(source, (at_ns - STEPS_WITHIN_NS, at_ns + 1))
+        found = check_up(source, cluster, steps, at_ns)
+    if given.as_json:
+        print_json(found)
+    else:
+        show(found)
+    if given.write is not None:
+        _write(given.write, draft(cluster.survey))
+    return int(given.check and not found.is_well)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be written: {error.strerror}.", hint="Name a place that you may write to."
+        ) from None
+    click.echo(f"holdfast: Wrote {path}. Correct it, then give it with --topology {path}.", err=True)

@@ -1,0 +1,101 @@
+"""The check-up in the terminal: what is seen, what is missing and how to have it, names, runs, doubts."""
+
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.table import Table
+
+from holdfast.cli.checkup import Checkup, Missing, RunSeen, Seen, Spelling
+from holdfast.cli.terminal import printable
+from holdfast.dashboard import wording
+from holdfast.topology.hostlist import fold
+
+NAMES_CHARS_MAX = 60
+LINES_MAX = 12
+RUNS_MAX = 20
+
+
+def show(found: Checkup) -> None:
+    console = Console(highlight=False, markup=False)
+    _show_seen(console, found.seen)
+    _show_missing(console, found.missing)
+    _show_names(console, found.spellings)
+    _show_runs(console, found.runs)
+    if found.doubts:
+        console.print("Topology", style="bold")
+        for doubt in found.doubts:
+            console.print(f"  {doubt.kind}: {printable(doubt.text)}")
+
+
+def _show_seen(console: Console, seen: Iterable[Seen]) -> None:
+    rows = list(seen)
+    if not rows:
+        console.print("Nothing is seen: none of the metrics there are known.\n", style="bold yellow")
+        return
+    console.print("Seen", style="bold")
+    table = Table(
+        "  exporter", "metrics", "hosts", "every", "dark", box=None, pad_edge=False, header_style="dim"
+    )
+    for one in rows:
+        every = "" if one.every_s is None else f"{one.every_s:g} s"
+        dark = f"{len(one.dark):,}: {_fold(one.dark)}" if one.dark else ""
+        table.add_row(f"  {one.exporter}", f"{one.metrics:,}", f"{one.hosts or '-':}", every, printable(dark))
+    console.print(table)
+    console.print()
+
+
+def _show_missing(console: Console, missing: Iterable[Missing]) -> None:
+    for one in missing:
+        state = "shows too little" if one.is_there else "is not there"
+        console.print(f"Not seen: {one.exporter} {state}", style="bold")
+        causes = ", ".join(one.causes) or "nothing by itself"
+        console.print(f"  Would show: {'; '.join(one.signs)}.")
+        console.print(f"  Helps to find: {causes}.")
+        for line in one.how[:LINES_MAX]:
+            console.print(f"  {line}", soft_wrap=True)
+        if len(one.how) > LINES_MAX:
+            console.print(f"  ... and {len(one.how) - LINES_MAX} lines more (--json has all).")
+        console.print()
+
+
+def _show_names(console: Console, spellings: Iterable[Spelling]) -> None:
+    unknown: dict[str, list[str]] = {}
+    matched: dict[str, list[Spelling]] = {}
+    for one in spellings:
+        if one.node is None:
+            unknown.setdefault(one.exporter, []).append(one.name)
+        else:
+            matched.setdefault(one.exporter, []).append(one)
+    if not unknown and not matched:
+        return
+    console.print("Names", style="bold")
+    for exporter, names in unknown.items():
+        text = f"{exporter} has {_fold(names)}, which the topology does not know: no run is linked to it."
+        console.print(f"  {printable(text)}", style="yellow")
+    for exporter, those in matched.items():
+        first = those[0]
+        many = wording.many(len(those), "host")
+        console.print(
+            f"  {exporter} spells {many} otherwise: {printable(first.name)} is {printable(first.node or '')}."
+        )
+    console.print()
+
+
+def _show_runs(console: Console, runs: Iterable[RunSeen]) -> None:
+    listed = list(runs)
+    console.print("Runs", style="bold")
+    if not listed:
+        console.print(
+            "  None is known: name the metric of its steps with --step-metric, or its log with --step-log."
+        )
+    for one in listed[:RUNS_MAX]:
+        steps = "" if one.has_steps else ", but no step: name its metric with --step-metric"
+        console.print(f"  {printable(one.run)}: {wording.many(one.nodes, 'node')}, by {one.source}{steps}.")
+    if len(listed) > RUNS_MAX:
+        console.print(f"  ... and {len(listed) - RUNS_MAX:,} more.")
+    console.print()
+
+
+def _fold(names: Iterable[str]) -> str:
+    text = fold(names)
+    return text if len(text) <= NAMES_CHARS_MAX else f"{text[: NAMES_CHARS_MAX - 1]}…"

@@ -1,0 +1,56 @@
+"""Whether the machines beneath a run are those that the telemetry speaks of, by name."""
+
+from collections.abc import Collection
+
+import msgspec
+
+from holdfast.signals.quality import TRUST, Flaw
+from holdfast.topology.graph import Topology, in_order
+from holdfast.topology.hostlist import fold
+
+NAMES_CHARS_MAX = 80
+
+
+class Coverage(msgspec.Struct, frozen=True, kw_only=True):
+    """trust: what is left of the trust in what is said of a run; flaw: why that is less than all of it."""
+
+    trust: float = 1.0
+    flaw: Flaw | None = None
+
+
+def coverage(topology: Topology, run: str, hosts: Collection[str]) -> Coverage:
+    """hosts: those with telemetry. Where there is none at all, names are not what is wrong."""
+    if not hosts:
+        return Coverage()
+    nodes = topology.causes(run, "node") if run in topology else ()
+    if not nodes:
+        text = f"It is not known which nodes {run} uses: what is found at any machine counts."
+        return Coverage(flaw=_flaw(run, text))
+    if not (dark := in_order({*nodes} - {*hosts})):
+        return Coverage()
+    share = len(dark) / len(nodes)
+    text = f"There is no telemetry of {_many(len(dark), len(nodes))} nodes of {run} ({_fold(dark)})."
+    if strays := in_order({*hosts} - _at_work(topology)):
+        text += (
+            f" There is telemetry of {_fold(strays)}, which no run uses. If these are the same machines, "
+            "their names differ: `holdfast doctor` shows which."
+        )
+    return Coverage(trust=1.0 - (1.0 - TRUST["names"]) * share, flaw=_flaw(run, text))
+
+
+def _at_work(topology: Topology) -> set[str]:
+    users = (*topology.names("run"), *topology.names("pool"))
+    return {node for user in users for node in topology.causes(user, "node")}
+
+
+def _flaw(run: str, text: str) -> Flaw:
+    return Flaw(kind="names", subject=run, metric="", since_ns=None, text=text)
+
+
+def _many(count: int, total: int) -> str:
+    return f"all {total:,}" if count == total else f"{count:,} of the {total:,}"
+
+
+def _fold(names: list[str]) -> str:
+    text = fold(names)
+    return text if len(text) <= NAMES_CHARS_MAX else f"{text[: NAMES_CHARS_MAX - 1]}…"

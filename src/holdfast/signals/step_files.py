@@ -1,0 +1,188 @@
+"""A run's steps from what it writes itself: a log with a line a step, or a TensorBoard directory.
+
+Read are the times and the numbers of steps, nothing else. The file may grow: what was read is not read again.
+TensorBoard's event files are read without TensorBoard: each record has a time and a step in front.
+"""
+
+import csv
+import os
+import re
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from holdfast.record.errors import InputError
+from holdfast.record.importers.intake import time_ns
+from holdfast.record.untrusted import UNDECODABLE
+from holdfast.signals.frame import Frame
+from holdfast.signals.grid import SECOND_NS
+from holdfast.signals.joined import joined
+from holdfast.signals.source import Source
+from holdfast.signals.stepped import STEP, between_counts, step_frame
+
+TIME_KEYS = ("time", "timestamp", "_timestamp", "wall_time", "ts")
+STEP_KEYS = ("step", "_step", "global_step", "iteration", "iter", "total_steps")
+STEPS_MAX = 1_000_000
+"""Of which the times are kept; older ones go."""
+READ_BYTES_MAX = 64 << 20
+"""At one look; the rest at the next."""
+RECORD_BYTES_MAX = 16 << 20
+EVENT_FILES = "events.out.tfevents.*"
+_MEGATRON = re.compile(
+    r"\[(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?)\].*\biteration\s+(?P<step>\d+)/"
+)
+"""A line of Megatron's: `[2026-03-02 09:00:00] iteration 10/ 500 | ...`."""
+_HEAD = struct.Struct("<QI")
+_DOUBLE = struct.Struct("<d")
+
+Shown = tuple[int, int]
+"""When, in ns, and which step."""
+
+
+class StepFiles:
+    """The steps in a file, or in all event files of a directory."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._places: dict[Path, int] = {}
+        self._heads: dict[Path, list[str]] = {}
+        self._shown: dict[int, int] = {}
+
+    def steps(self) -> list[Shown]:
+        """All that is known, in the order of time."""
+        for path in self._files():
+            for at_ns, step in self._grown(path):
+                # Many values of one step have a time each: it is done when the first is written.
+                self._shown.setdefault(step, at_ns)
+        while len(self._shown) > STEPS_MAX:
+            del self._shown[next(iter(self._shown))]
+        return sorted((at_ns, step) for step, at_ns in self._shown.items())
+
+    def _files(self) -> list[Path]:
+        if self._path.is_dir():
+            if found := sorted(self._path.rglob(EVENT_FILES)):
+                return found
+            raise InputError(
+                f"There is no TensorBoard event file in {self._path}.", hint=f"They are called {EVENT_FILES}."
+            )
+        if not self._path.exists():
+            raise InputError(f"There is no step log {self._path}.", hint="Give a file or a directory.")
+        return [self._path]
+
+    def _grown(self, path: Path) -> Iterator[Shown]:
+        place = self._places.get(path, 0)
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size < place:
+                place = 0  # it was begun anew
+            file.seek(place)
+            data = file.read(READ_BYTES_MAX)
+        if path.match(EVENT_FILES):
+            found, used = _events(data)
+        else:
+            used = data.rfind(b"\n") + 1
+            found = self._lines(path, data[:used].decode("utf-8", "replace").splitlines(), is_first=not place)
+        self._places[path] = place + used
+        yield from found
+
+    def _lines(self, path: Path, lines: list[str], *, is_first: bool) -> list[Shown]:
+        if is_first and lines and not lines[0].lstrip().startswith("{") and _MEGATRON.match(lines[0]) is None:
+            heads = next(csv.reader(lines[:1]), [])
+            if {*heads} & {*TIME_KEYS} and {*heads} & {*STEP_KEYS}:
+                self._heads[path] = heads
+        return [shown for line in lines if (shown := _line(line, self._heads.get(path))) is not None]
+
+
+def _line(line: str, heads: list[str] | None) -> Shown | None:
+    """What a line says; None where it tells no step: such a line costs no other."""
+    if found := _MEGATRON.search(line):
+        said: dict[str, object] = {"time": found["time"], "step": found["step"]}
+    elif heads is not None:
+        said = dict(zip(heads, next(csv.reader([line]), []), strict=False))
+    else:
+        try:
+            said = msgspec.json.decode(line, type=dict[str, object])
+        except UNDECODABLE:
+            return None
+    when = next((said[key] for key in TIME_KEYS if key in said), None)
+    step = next((said[key] for key in STEP_KEYS if key in said), None)
+    try:
+        return _moment_ns(when), int(float(str(step)))
+    except (ValueError, OverflowError):
+        return None
+
+
+def _moment_ns(when: object) -> int:
+    """Seconds since 1970, or a date."""
+    try:
+        return round(float(str(when)) * SECOND_NS)
+    except ValueError:
+        return time_ns(str(when))
+
+
+def _events(data: bytes) -> tuple[list[Shown], int]:
+    """Records that are whole, and how many bytes they have. Each has its length and checksums around it."""
+    found: list[Shown] = []
+    place = 0
+    while place + _HEAD.size <= len(data):
+        length, _ = _HEAD.unpack_from(data, place)
+        end = place + _HEAD.size + length + 4
+        if length > RECORD_BYTES_MAX or end > len(data):
+            break
+        if shown := _event(data[place + _HEAD.size : end - 4]):
+            found.append(shown)
+        place = end
+    return found, place
+
+
+def _event(record: bytes) -> Shown | None:
+    """Of a protobuf `Event`: `wall_time` is field 1, a double, and `step` field 2, a varint."""
+    if len(record) < 1 + _DOUBLE.size or record[0] != 0x09:
+        return None
+    at_ns = round(_DOUBLE.unpack_from(record, 1)[0] * SECOND_NS)
+    place = 1 + _DOUBLE.size
+    if place >= len(record) or record[place] != 0x10:
+        return None  # step 0, which the first record has too, is not written
+    step = shift = 0
+    for byte in record[place + 1 : place + 11]:
+        step |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return at_ns, step
+    return None
+
+
+class StepLogSource:
+    """Another source, with the steps of one run from its own files."""
+
+    def __init__(self, source: Source, files: StepFiles, run: str, *, step_s: float) -> None:
+        self._source = source
+        self._files = files
+        self._run = run
+        self._step_ns = round(step_s * SECOND_NS)
+
+    def metrics(self) -> tuple[str, ...]:
+        return tuple(sorted({*self._source.metrics(), STEP}))
+
+    def frame(self, metric: str, window_ns: tuple[int, int]) -> Frame | None:
+        found = self._source.frame(metric, window_ns)
+        if metric != STEP:
+            return found
+        steps = self._steps(window_ns)
+        return found if steps is None else joined(found, steps)
+
+    def _steps(self, window_ns: tuple[int, int]) -> Frame | None:
+        """As if the run were scraped: at each time the steps that it had written by then."""
+        shown = np.array(self._files.steps(), np.int64).reshape(-1, 2)
+        cells = max(1, -(-(window_ns[1] - window_ns[0]) // self._step_ns))
+        times_ns = window_ns[1] + np.arange(-cells, 0, dtype=np.int64) * self._step_ns
+        before = np.searchsorted(shown[:, 0], times_ns, side="right")
+        if not len(shown) or not before[-1]:
+            return None
+        latest = shown[np.maximum(before, 1) - 1]
+        counts = np.where(before > 0, latest[:, 1], np.nan)
+        # The time of a step is that between two writings, not between two looks at them.
+        values = between_counts(latest[:, 0], counts)
+        return step_frame((self._run,), times_ns, [values])

@@ -1,0 +1,174 @@
+"""Any metric as a run's step: what `holdfast run` shows of itself, of a run that it does not run.
+
+The operator names the metric; what it is follows from its name and its values. A count of steps becomes the
+time between them. Which run a series belongs to is told by its labels.
+"""
+
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.signals.catalogue import describe
+from holdfast.signals.frame import Floats, Frame, Labels
+from holdfast.signals.joined import joined
+from holdfast.signals.rates import NS_PER_S
+from holdfast.signals.source import Source
+from holdfast.topology.jobs import job_of
+
+STEP = "holdfast_run_step_seconds"
+UNITS: tuple[tuple[tuple[str, ...], float], ...] = (
+    (("_ms", "_milliseconds", "_millis", "_msec"), 1e-3),
+    (("_us", "_microseconds", "_usec"), 1e-6),
+    (("_ns", "_nanoseconds"), 1e-9),
+)
+"""By the end of a name, what its unit is in seconds; seconds where it does not tell."""
+COUNT_ENDINGS = ("_total", "_count", "_step", "_steps", "_iteration", "_iterations")
+COUNT_ROWS_MIN = 3
+MARK_SHARE, MARKS = 1e-6, 64
+"""Two steps that took equally long are two: the last digits of each time are marked with its number."""
+
+Meant = Literal["count", "duration", "histogram"]
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """What a metric is taken for, and what tells: half a sentence."""
+
+    meant: Meant
+    scale_s: float = 1.0
+    by: str
+
+
+class SteppedSource:
+    """Another source, with the step of every run that this metric has. told: once it was read."""
+
+    def __init__(self, source: Source, metric: str) -> None:
+        self._source = source
+        self._metric = metric
+        self.told: Told | None = None
+
+    def metrics(self) -> tuple[str, ...]:
+        return tuple(sorted({*self._source.metrics(), STEP}))
+
+    def frame(self, metric: str, window_ns: tuple[int, int]) -> Frame | None:
+        found = self._source.frame(metric, window_ns)
+        if metric != STEP:
+            return found
+        steps = self._steps(window_ns)
+        return found if steps is None else joined(found, steps)
+
+    def _steps(self, window_ns: tuple[int, int]) -> Frame | None:
+        frame = self._source.frame(self._metric, window_ns)
+        if frame is not None:
+            self.told = taken_for(frame)
+            return as_steps(frame, self.told)
+        counts = self._source.frame(f"{self._metric}_count", window_ns)
+        sums = self._source.frame(f"{self._metric}_sum", window_ns)
+        if counts is None or sums is None:
+            return None
+        unit_s, by = _unit(self._metric)
+        self.told = Told(meant="histogram", scale_s=unit_s, by=f"it has _sum and _count, in {by}")
+        return _mean_steps(counts, sums, unit_s)
+
+
+def taken_for(frame: Frame) -> Told:
+    """By its name, else by its values: a count is whole and never falls."""
+    if frame.metric.endswith(COUNT_ENDINGS) or frame.metric in ("step", "steps", "iteration", "global_step"):
+        return Told(meant="count", by="its name ends as a count's does")
+    scale_s, by = _unit(frame.metric)
+    values = frame.values
+    if len(values) >= COUNT_ROWS_MIN and scale_s == 1.0 and not frame.metric.endswith("_seconds"):
+        known = np.isfinite(values)
+        highest = np.fmax.accumulate(values, axis=0)
+        with np.errstate(invalid="ignore"):
+            is_whole = (values[known] == np.rint(values[known])).all()
+            falls, rises = (values < highest).any(), (np.fmax.reduce(values) > np.fmin.reduce(values)).any()
+        if known.any() and is_whole and rises and not falls:
+            return Told(meant="count", by="its values are whole and never fall")
+    return Told(meant="duration", scale_s=scale_s, by=f"it is no count; its unit is taken as {by}")
+
+
+def _unit(name: str) -> tuple[float, str]:
+    for endings, scale_s in UNITS:
+        if found := next((ending for ending in endings if name.endswith(ending)), None):
+            return scale_s, f"{found.removeprefix('_')}, by its name"
+    return 1.0, "seconds"
+
+
+def as_steps(frame: Frame, told: Told) -> Frame:
+    """The time of a step by run; of several series of a run, of the slowest."""
+    columns: dict[str, list[int]] = {}
+    for column, labels in enumerate(frame.labels):
+        columns.setdefault(run_of(frame.metric, labels), []).append(column)
+    highest = [np.fmax.reduce(frame.values[:, own], axis=1) for own in columns.values()]
+    if told.meant == "count":
+        values = [between_counts(frame.times_ns, counts) for counts in highest]
+    else:
+        values = [durations * told.scale_s for durations in highest]
+    return step_frame(tuple(columns), frame.times_ns, values)
+
+
+def _mean_steps(counts: Frame, sums: Frame, unit_s: float) -> Frame:
+    """The mean of the steps between two scrapes, as a histogram or a summary tells it."""
+    together = joined(counts, msgspec.structs.replace(sums, metric=counts.metric), is_again=True)
+    assert together is not None
+    middle = len(counts.subjects)
+    index = {_identity(labels): middle + column for column, labels in enumerate(sums.labels)}
+    found: dict[str, list[Floats]] = {}
+    for column, labels in enumerate(counts.labels):
+        other = index.get(_identity(labels))
+        if other is not None and other < together.values.shape[1]:
+            values = _quotients(together.values[:, other] * unit_s, together.values[:, column])
+            found.setdefault(run_of(counts.metric.removesuffix("_count"), labels), []).append(values)
+    slowest = [np.fmax.reduce(np.stack(one), axis=0) for one in found.values()]
+    return step_frame(tuple(found), counts.times_ns, slowest)
+
+
+def _identity(labels: Labels) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(labels.items()))
+
+
+def run_of(metric: str, labels: Labels) -> str:
+    """By the labels of schedulers; else by that of whoever scrapes it; else the metric's own name."""
+    return job_of(labels) or labels.get("exported_job") or labels.get("job") or metric
+
+
+def step_frame(runs: tuple[str, ...], times_ns: NDArray[np.int64], values: Iterable[Floats]) -> Frame:
+    known = describe(STEP)
+    return Frame(
+        metric=STEP,
+        kind=known.kind,
+        meaning=known.meaning,
+        subjects=runs,
+        labels=tuple({"run": run} for run in runs),
+        times_ns=times_ns,
+        values=np.stack([*values], axis=1),
+    )
+
+
+def between_counts(times_ns: NDArray[np.int64], counts: Floats) -> Floats:
+    """The mean time of the steps since the count last rose; while it stands, that of the last ones.
+
+    So a run that hangs goes on to show its last step, as one that shows its own does.
+    """
+    return _quotients(times_ns / NS_PER_S, counts)
+
+
+def _quotients(amounts: Floats, counts: Floats) -> Floats:
+    """What was spent for each count since it last rose. After a fall nothing is known until the next rise."""
+    values = np.full(len(counts), np.nan)
+    last: tuple[float, float] | None = None
+    shown = np.nan
+    for row, (amount, count) in enumerate(zip(amounts.tolist(), counts.tolist(), strict=True)):
+        if np.isnan(count) or np.isnan(amount):
+            continue
+        if last is None or count < last[1] or amount < last[0]:
+            last = (amount, count)
+        elif count > last[1]:
+            mean = (amount - last[0]) / (count - last[1])
+            shown = mean * (1.0 + MARK_SHARE * (count % MARKS))
+            last = (amount, count)
+        values[row] = shown
+    return values

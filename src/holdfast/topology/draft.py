@@ -1,0 +1,69 @@
+"""A topology file to start from: what live systems tell, written as people would."""
+
+from collections.abc import Iterator
+
+from holdfast.topology.graph import Kind, in_order
+from holdfast.topology.hostlist import fold
+from holdfast.topology.survey import Survey
+
+SECTIONS: tuple[tuple[str, Kind, str], ...] = (
+    ("racks", "rack", "which nodes stand in it: nodes suffer with their rack"),
+    ("shelves", "shelf", "which racks a power shelf feeds"),
+    ("loops", "loop", "which racks a cooling unit cools"),
+    ("circuits", "circuit", "which cooling units share one facility water"),
+    ("leaves", "leaf", "which nodes, or which ports, are on a leaf switch"),
+    ("spines", "spine", "which leaves are on a spine"),
+    ("mounts", "mount", "which nodes mount a filer"),
+)
+"""In the order of the file; what an entry says."""
+EXAMPLES: dict[str, str] = {
+    "racks": '"rack-[00-15]": 4 each',
+    "shelves": '"shelf-[00-15]": 1 each',
+    "loops": '"cdu-[0-1]": 8 each',
+    "circuits": "water-0: all",
+    "leaves": '"leaf-[0-3]": 16 each by rail',
+    "spines": '"spine-[0-3]": all',
+    "mounts": "fs-0: all",
+}
+
+
+def draft(survey: Survey) -> str:
+    """YAML that `file.read` takes. What nobody told is there as a comment, with an example."""
+    return "".join(f"{line}\n" for line in _lines(survey))
+
+
+def _lines(survey: Survey) -> Iterator[str]:
+    yield "# A topology file to start from, as live systems tell it. Correct it: where it speaks, it wins."
+    yield "nodes:"
+    alike: dict[tuple[int, str], list[str]] = {}
+    for node in in_order(name for name, kind in survey.kinds.items() if kind == "node"):
+        ports = fold(in_order(survey.ports.get(node, ())))
+        alike.setdefault((len(survey.gpus.get(node, ())), ports), []).append(node)
+    for (gpus, ports), nodes in alike.items():
+        parts = [f"gpus: {gpus}"] if gpus else []
+        parts += [f'ports: "{ports}"'] if ports else []
+        yield f"  {_quoted(fold(nodes))}: {{{', '.join(parts)}}}"
+    for section, kind, says in SECTIONS:
+        placed = _placed(survey, kind)
+        if placed:
+            yield f"{section}:"
+            yield from (f"  {_quoted(head)}: {_quoted(fold(in_order(names)))}" for head, names in placed)
+        else:
+            yield f"# {section}:  # {says}"
+            yield f"#   {EXAMPLES[section]}"
+    yield "# Runs are found by the labels of their series; name here what is not:"
+    yield '# runs: {llama: {nodes: "n[000-063]"}}'
+
+
+def _placed(survey: Survey, kind: Kind) -> list[tuple[str, list[str]]]:
+    """By what they stand on, those that stand on it."""
+    found: dict[str, list[str]] = {}
+    for name, places in survey.on.items():
+        for on in places.get(kind, ()):
+            found.setdefault(on, []).append(name)
+    return [(head, found[head]) for head in in_order(found)]
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -1,0 +1,153 @@
+"""The first hour: a real Prometheus with a real node exporter and a page as dcgm-exporter's, nothing else."""
+
+import socket
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from waiting import free_port, until
+
+from holdfast.topology.file import read
+
+Holdfast = Callable[..., Any]
+GPUS = "".join(
+    f'{metric}{{gpu="{gpu}",Hostname="gpu-17.example",hpc_job="77",modelName="NVIDIA H200"}} {value}\n'
+    for metric, value in (
+        ("DCGM_FI_DEV_GPU_TEMP", 55),
+        ("DCGM_FI_DEV_SM_CLOCK", 1700),
+        ("DCGM_FI_DEV_POWER_USAGE", 600),
+        ("DCGM_FI_DEV_XID_ERRORS", 0),
+    )
+    for gpu in range(8)
+)
+
+
+class Page(BaseHTTPRequestHandler):
+    """Counters of dcgm-exporter, and of a training script that counts its steps."""
+
+    begun_s = time.monotonic()
+
+    def do_GET(self) -> None:
+        steps = int((time.monotonic() - self.begun_s) / 0.5)
+        body = f'{GPUS}train_steps_total{{slurm_job_id="77"}} {steps}\n'.encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        with suppress(BrokenPipeError):  # a scrape that was given up
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *values: object) -> None:  # noqa: A002
+        """Requests are no news."""
+
+
+@pytest.fixture(scope="module")
+def prometheus(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    servers: Any = request.config.pluginmanager.get_plugin(str(Path(__file__).parents[1] / "conftest.py"))
+    try:
+        for package in ("prometheus", "prometheus-node-exporter"):
+            if not servers.shutil.which(package):
+                servers._apt_install(package)
+    except servers._Unavailable as reason:
+        pytest.skip(f"no Prometheus: {reason}")
+    home = tmp_path_factory.mktemp("first-hour")
+    node_port, port = free_port(), free_port()
+    page = ThreadingHTTPServer(("127.0.0.1", 0), Page)
+    threading.Thread(target=page.serve_forever, daemon=True).start()
+    (home / "prometheus.yml").write_text(
+        "global: {scrape_interval: 1s, scrape_timeout: 1s}\n"
+        "scrape_configs:\n"
+        f"  - {{job_name: node, static_configs: [{{targets: ['127.0.0.1:{node_port}']}}]}}\n"
+        f"  - {{job_name: dcgm, static_configs: [{{targets: ['127.0.0.1:{page.server_port}']}}]}}\n",
+        encoding="utf-8",
+    )
+    commands = (
+        ["prometheus-node-exporter", f"--web.listen-address=127.0.0.1:{node_port}"],
+        [
+            "prometheus",
+            f"--config.file={home / 'prometheus.yml'}",
+            f"--storage.tsdb.path={home / 'data'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+        ],
+    )
+    url = f"http://127.0.0.1:{port}"
+    with servers._daemon(commands[0], home), servers._daemon(commands[1], home):
+        _await(url, "count_over_time(train_steps_total[1m]) >= 4 and on() node_uname_info")
+        yield url
+    page.shutdown()
+    page.server_close()
+
+
+def _await(url: str, condition: str) -> None:
+    """Until the server finds it true."""
+    query = f"{url}/api/v1/query?query={quote(condition)}"
+
+    def is_true() -> bool:
+        try:
+            with urllib.request.urlopen(query, timeout=5) as answer:
+                return b'"value"' in answer.read()
+        except OSError:
+            return False
+
+    until(is_true, lambda: f"Prometheus does not find that {condition}")
+
+
+def test_what_is_seen_and_what_is_not_is_told_with_the_way_to_it(holdfast: Holdfast, prometheus: str) -> None:
+    told = holdfast("doctor", "--prometheus", prometheus, "--step", "1s", "--json").json
+    seen = {one["exporter"]: one for one in told["seen"]}
+    assert seen["dcgm-exporter"]["hosts"] == 1
+    assert seen["dcgm-exporter"]["every_s"] == 1
+    assert seen["node_exporter"]["metrics"] > 100
+    missing = {one["exporter"]: one for one in told["missing"]}
+    gpu = missing["dcgm-exporter"]
+    assert gpu["is_there"]
+    assert "DCGM_FI_DEV_GPU_TEMP" not in gpu["metrics"]
+    line = "  DCGM_FI_DEV_THERMAL_VIOLATION, counter, Time with a low clock for heat."
+    assert line in gpu["how"]
+    assert "coolant-flow" in gpu["causes"]
+    assert "Start it with --collector.mountstats." in missing["node_exporter"]["how"]
+    assert not missing["densewatch"]["is_there"]
+    assert {(run["run"], run["nodes"], run["has_steps"]) for run in told["runs"]} == {("77", 1, False)}
+
+
+def test_a_metric_that_is_named_as_the_step_is_one(holdfast: Holdfast, prometheus: str) -> None:
+    asked = ("--prometheus", prometheus, "--step", "1s", "--step-metric", "train_steps_total")
+    (run,) = holdfast("doctor", *asked, "--json").json["runs"]
+    assert run["has_steps"]
+    answer = holdfast("diagnose", "77", *asked, "--window", "1m", "--json").json
+    assert answer["quality"]["sees_run"]
+
+
+def test_a_file_to_start_from_is_written_once_and_can_be_read(
+    holdfast: Holdfast, prometheus: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "topology.yaml"
+    done = holdfast("doctor", "--prometheus", prometheus, "--write", str(path))
+    assert "Wrote" in done.err
+    survey = read(path.read_text(encoding="utf-8")).survey
+    assert survey.gpus["gpu-17.example"] == tuple(map(str, range(8)))
+    assert socket.gethostname() in survey.kinds
+    again = holdfast("doctor", "--prometheus", prometheus, "--write", str(path))
+    assert (again.code, "is there already" in again.err) == (2, True)
+    described = ("--prometheus", prometheus, "--topology", str(path))
+    # node_exporter says nothing of a GPU's host here, nor dcgm-exporter of this one.
+    assert holdfast("doctor", *described, "--check").code == 1
+
+
+def test_names_are_matched_or_told(holdfast: Holdfast, prometheus: str, tmp_path: Path) -> None:
+    path = tmp_path / "topology.yaml"
+    path.write_text("nodes: {gpu-17: {gpus: 8}}\nruns: {llama: {nodes: gpu-17}}\n", encoding="utf-8")
+    out = holdfast("doctor", "--prometheus", prometheus, "--topology", str(path)).out
+    assert "dcgm-exporter spells 1 host otherwise: gpu-17.example is gpu-17." in " ".join(out.split())
+
+
+def test_a_watch_begins_with_these_alone(holdfast: Holdfast, prometheus: str) -> None:
+    done = holdfast("watch", "--prometheus", prometheus, "--step", "1s", "--once")
+    assert (done.code, done.out) == (0, "")
+    assert "The run 77 is known by labels only: the machines are watched" in done.err
