@@ -104,7 +104,9 @@ def test_machines_that_no_run_is_on_are_looked_at_as_well(
 
 
 def test_nothing_has_no_findings(looked: Callable[..., Detected]) -> None:
-    assert looked() == Detected(machines=(), runs={"pretrain": ()}, flaws=(), measured=frozenset())
+    found = looked()
+    assert (found.machines, found.runs, found.flaws) == ((), {"pretrain": ()}, ())
+    assert (found.measured, found.usual_s) == (frozenset(), {})
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 180])

@@ -82,10 +82,42 @@ def test_a_code_that_appears_is_news(framed: Made, looked: Looked) -> None:
     frame = xids(framed, FATAL)
     (found,) = looked(frame).machines
     assert (found.sign, found.subject, found.value) == ("xid", GPUS[5], FATAL)
-    assert found.since_ns == found.noticed_ns == found.until_ns == frame.times_ns[SINCE]
+    assert found.since_ns == found.noticed_ns == frame.times_ns[SINCE]
+    assert found.grave
+    assert found.until_ns is None, "a GPU that fell off the bus is not back because it is silent"
     assert str(FATAL) in found.note
+
+
+def test_an_error_of_the_application_is_over_with_it(framed: Made, looked: Looked) -> None:
+    frame = xids(framed, 31)
+    (found,) = looked(frame).machines
+    assert (found.until_ns, found.grave) == (frame.times_ns[SINCE], False)
     (fresh,) = looked(frame, now_ns=int(frame.times_ns[SINCE + 3])).machines
     assert fresh.until_ns is None
+
+
+@pytest.mark.parametrize("empty", [1, 2, 5])
+def test_an_empty_first_row_is_not_zero(empty: int, framed: Made, looked: Looked) -> None:
+    """Exporters are scraped at moments of their own: of half of them a window begins with nothing."""
+    frame = xids(framed, FATAL, since=0)
+    frame.values[:empty] = np.nan
+    assert looked(frame).machines == ()
+
+
+def test_an_old_code_under_the_labels_of_a_new_job_is_no_news(framed: Made, looked: Looked) -> None:
+    values = np.full((ROWS, 2), FATAL, np.float64)
+    values[SINCE:, 0] = values[:SINCE, 1] = np.nan
+    labels = [{"hostname": "n00000", "gpu": "5", "pod": pod} for pod in ("old", "new")]
+    assert looked(framed(XIDS, values, [GPUS[5]] * 2, labels=labels)).machines == ()
+    values[SINCE:, 1] = 31
+    (found,) = looked(framed(XIDS, values, [GPUS[5]] * 2, labels=labels)).machines
+    assert found.value == 31
+
+
+def test_a_host_that_is_first_seen_with_a_code_had_it_before(framed: Made, looked: Looked) -> None:
+    frame = xids(framed, FATAL, since=0)
+    frame.values[:SINCE] = np.nan
+    assert looked(frame).machines == ()
 
 
 def test_a_code_that_was_there_before_is_none(framed: Made, looked: Looked) -> None:

@@ -32,6 +32,29 @@ LEVELS = {
     "node_infiniband_port_transmit_wait_total": 1e5,
     "infiniband_switch_port_transmit_wait_total": 1e5,
     "node_pressure_cpu_waiting_seconds_total": 0.05,
+    "DCGM_FI_DEV_ROW_REMAP_FAILURE": 0.0,
+    "node_hwmon_fan_rpm": 8_000.0,
+    "ipmi_fan_speed_rpm": 8_000.0,
+    "redfish_chassis_fan_rpm": 8_000.0,
+    "redfish_chassis_temperature_celsius": 22.0,
+    "ipmi_temperature_celsius": 22.0,
+    "node_hwmon_temp_celsius": 22.0,
+    "node_pressure_io_waiting_seconds_total": 0.02,
+    "node_pressure_memory_waiting_seconds_total": 0.001,
+    "node_vmstat_pswpin": 0.0,
+    "node_vmstat_pswpout": 0.0,
+    "node_disk_io_time_seconds_total": 0.1,
+    "node_nfs_rpc_retransmissions_total": 0.0,
+    "probe_dns_lookup_time_seconds": 0.002,
+    "holdfast_member_alloc_retries_total": 0.0,
+    "node_infiniband_local_ack_timeout_errors_total": 0.0,
+    "node_infiniband_packet_sequence_errors_total": 0.1,
+    "node_infiniband_out_of_sequence_packets_received_total": 1.0,
+    "node_infiniband_roce_adp_retransmits_total": 0.1,
+    "node_infiniband_rx_icrc_encapsulated_errors_total": 0.0,
+    "node_infiniband_np_cnp_packets_sent_total": 20.0,
+    "node_infiniband_np_ecn_marked_roce_packets_received_total": 20.0,
+    "node_infiniband_rp_cnp_packets_handled_total": 20.0,
     "holdfast_pool_transfer_seconds": 0.04,
     "vllm:kv_cache_usage_perc": 0.5,
     "dynamo_frontend_worker_last_time_to_first_token_seconds": 0.3,
@@ -46,6 +69,11 @@ KIND_OF: dict[Scope, Kind] = {
     "connector": "loop",
     "supply": "shelf",
     "node": "node",
+    "chassis": "node",
+    "disk": "node",
+    "fan": "node",
+    "resolver": "node",
+    "member": "node",
     "decode": "node",
     "worker": "node",
     "pair": "link",
@@ -83,6 +111,8 @@ def made(framed: Made, topology: Topology) -> Made:
         names = topology.names(KIND_OF[CATALOGUE[rule.metric].scope])
         subjects = [names[number % len(names)] for number in range(series)]
         labels: Labels = {} if rule.only is None else {rule.only[0]: rule.only[1][0]}
+        if rule.named:
+            labels["sensor"] = f"Front {rule.named[0].capitalize()} Temp"
         values = readings(rule, faulty, rows=rows, series=series, seed=seed)
         return framed(rule.metric, values, subjects, labels=[labels] * series, every_s=SCRAPE_S)
 

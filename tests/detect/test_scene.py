@@ -17,7 +17,7 @@ from holdfast.record.events import (
 
 RUN = "pretrain"
 S = 10**9
-DECLARED = Healthy(step_s=6.0, is_declared=True)
+DECLARED = Healthy(step_s=6.0, is_declared=True, since_ns=103 * S)
 EVENTS: tuple[KnownEvent, ...] = (
     RunStarted(id="01", occurred_ns=100 * S, run=RUN, gpus=16),
     MemberJoined(id="02", occurred_ns=101 * S, run=RUN, subject="a", node="n1"),

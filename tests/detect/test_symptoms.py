@@ -7,8 +7,9 @@ import pytest
 
 from holdfast.detect.detecting import Detected
 from holdfast.detect.finding import Finding
+from holdfast.detect.pace import STEP
 from holdfast.detect.scene import Healthy
-from holdfast.detect.symptoms import COLLECTOR, PARTS, STEP
+from holdfast.detect.symptoms import COLLECTOR, PARTS
 from holdfast.record.events import ReferenceDeclared
 from holdfast.signals.frame import Floats, Frame
 

@@ -8,12 +8,15 @@ from itertools import takewhile
 from statistics import median
 
 import msgspec
+import numpy as np
 
+from holdfast.detect.detector import FunctionDetector, Look, Sense
 from holdfast.detect.finding import Finding
 from holdfast.detect.rules import SIGNS
-from holdfast.detect.scene import Scene
+from holdfast.detect.scene import Saved, Scene
 
 METRIC = "holdfast_run_checkpoint_seconds"
+SIGNS_GIVEN = ("slow-checkpoint", "frequent-checkpoints")
 SLOWER = 1.4
 """Times as long for the same bytes."""
 SOONER = 0.6
@@ -39,10 +42,34 @@ class _Stall(msgspec.Struct, frozen=True, kw_only=True):
         return self.stall_s / self.size_bytes
 
 
-def checkpoint_findings(scene: Scene, window_ns: tuple[int, int]) -> Iterator[Finding]:
+def _checkpoint_findings(look: Look) -> Iterator[Finding]:
     """Those that are going on, or were over within the window."""
+    if look.scene is None:
+        return iter(())
+    window_ns, scene = look.panels.window_ns, look.scene
+    if not scene.checkpoints:
+        scene = msgspec.structs.replace(scene, checkpoints=_shown(look, scene.run))
     found = _findings(scene, window_ns[1] - 1)
     return (one for one in found if one.until_ns is None or one.until_ns >= window_ns[0])
+
+
+def _shown(look: Look, run: str) -> tuple[Saved, ...]:
+    """Where the record has none: those that the run shows, one for each new value."""
+    end_ns = look.panels.window_ns[1]
+    panel = look.panels.of_run(METRIC, run, (end_ns - HISTORY_NS, end_ns))
+    if panel is None:
+        return ()
+    values = panel.values[:, 0]
+    known = np.flatnonzero(np.isfinite(values))
+    new = known[1:][np.diff(values[known]) != 0]
+    return tuple(
+        Saved(
+            from_ns=int(panel.times_ns[row]) - round(float(values[row]) * 1e9),
+            stall_s=float(values[row]),
+            size_bytes=None,
+        )
+        for row in new.tolist()
+    )
 
 
 def _findings(scene: Scene, now_ns: int) -> Iterator[Finding]:
@@ -161,3 +188,8 @@ def _finding(
         effect_s=effect_s,
         note=SIGNS[sign],
     )
+
+
+CHECKPOINTS = FunctionDetector(
+    (Sense("slow-checkpoint"), Sense("frequent-checkpoints")), _checkpoint_findings
+)

@@ -41,13 +41,13 @@ class Stretch(NamedTuple):
 
 def usual(values: Floats, rows: Rows | None = None) -> Floats:
     """By series: the median of its past; NaN where there is none. rows: those, where not the first third."""
-    rows = _past(values) if rows is None else rows
+    rows = past_rows(values) if rows is None else rows
     if not len(rows):
         return np.full(values.shape[1], np.nan, np.float32)
     return _middle(values[rows])
 
 
-def _past(values: Floats) -> Rows:
+def past_rows(values: Floats) -> Rows:
     """The rows that count as the past: of those since there are any readings, the first third.
 
     Of a short time it is nearly all but the last ones.
@@ -75,7 +75,7 @@ def _middle(values: Floats) -> Floats:
 
 def spread(values: Floats, middle: Floats, rows: Rows | None = None) -> float:
     """The standard deviation of a series around what is usual for it, as most of them have it."""
-    rows = _past(values) if rows is None else rows
+    rows = past_rows(values) if rows is None else rows
     if not len(rows) or values.shape[1] == 0:
         return 0.0
     some = _some(values.shape[1])
@@ -98,8 +98,8 @@ def lasting(
     """The stretches of at least `rows` consecutive observations in which a series is wrong.
 
     known: where there is an observation at all; without one, what was before goes on. bridge_s: what comes
-    back within so much time had not gone. One pass over the rows
-    for all series together, so it does not matter how many are wrong at once.
+    back within so much time had not gone. One pass over the rows for all series together, so it does not
+    matter how many are wrong at once.
     """
     columns = np.flatnonzero(wrong.sum(axis=0) >= rows)
     if not len(columns):
@@ -109,6 +109,7 @@ def lasting(
     count, first, noticed, last = row_of
     noticed[:] = last[:] = -1
     found: list[Stretch] = []
+    bridge_ns = bridge_s * 1e9
 
     # Over is what has been seen to be right again for a while, however long it was not looked at.
     seen = len(times_ns) - 1 - np.argmax(known[::-1], axis=0)
@@ -116,12 +117,11 @@ def lasting(
     def close(which: NDArray[np.bool_], at_end: bool) -> None:
         for one in np.flatnonzero(which & (noticed >= 0)).tolist():
             series, rows_of_it = int(columns[one]), (int(first[one]), int(noticed[one]), int(last[one]))
-            is_lasting = at_end and times_ns[seen[one]] - times_ns[last[one]] <= BRIDGE_S * 1e9
+            is_lasting = at_end and times_ns[seen[one]] - times_ns[last[one]] <= bridge_ns
             found.append(Stretch(series, *rows_of_it, bool(is_lasting)))
         noticed[which] = last[which] = -1
         count[which] = 0
 
-    bridge_ns = bridge_s * 1e9
     for row in range(len(times_ns)):
         is_over = (last >= 0) & (times_ns[row] - times_ns[last] > bridge_ns)
         if is_over.any():
@@ -144,3 +144,23 @@ def onset(away: Floats, least: float, first: int) -> int:
     while first > 0 and least > 0 and away[first - 1] > ONSET_SHARE * least:
         first -= 1
     return first
+
+
+def change(taken: NDArray[np.float64], least: int) -> tuple[int, float]:
+    """The row from which on the mean is another one, and how sure that is, in standard errors.
+
+    least: so many rows there must be on either side.
+    """
+    count = len(taken)
+    if count < 2 * least:
+        return 0, 0.0
+    ahead = np.arange(least, count - least + 1)
+    sums, squares = np.cumsum(taken), np.cumsum(taken**2)
+    left, right = sums[ahead - 1], sums[-1] - sums[ahead - 1]
+    apart = right / (count - ahead) - left / ahead
+    within = squares[-1] - left**2 / ahead - right**2 / (count - ahead)
+    # What hardly differs is told apart by thousandths: below that nothing is another level.
+    noise = np.maximum(within / max(1, count - 2), max(1e-12, (1e-3 * float(taken.mean())) ** 2))
+    scores = np.abs(apart) / np.sqrt(noise * (1 / ahead + 1 / (count - ahead)))
+    best = int(np.argmax(scores))
+    return int(ahead[best]), float(scores[best])

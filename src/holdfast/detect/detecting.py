@@ -1,25 +1,55 @@
 """`detect`: everything that is not as it should be, in one window, at machines and in runs."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from holdfast.detect.checkpoints import checkpoint_findings
-from holdfast.detect.devices import WIDTH, WIDTH_MAX, narrow_buses, xid_findings
+from holdfast.detect import (
+    changes,
+    checkpoints,
+    compare,
+    devices,
+    hangs,
+    hosts,
+    mounts,
+    physics,
+    symptoms,
+    throttling,
+    trends,
+)
+from holdfast.detect.detector import Detector, Look
 from holdfast.detect.finding import Finding
-from holdfast.detect.machines import find
-from holdfast.detect.mounts import REQUESTS, RESPONSE, SIGN_OF, mount_findings
-from holdfast.detect.physics import SUSPECT_TRUST, below_rated, slow_links, unbalanced
-from holdfast.detect.rules import RULES
-from holdfast.detect.scene import Planned, Scene
-from holdfast.detect.symptoms import symptoms
-from holdfast.detect.trends import TEMPERATURE, heating
+from holdfast.detect.machines import RULE_DETECTORS
+from holdfast.detect.pace import Pace, onset_of, pace_of, stands_since
+from holdfast.detect.panel import Panels
+from holdfast.detect.scene import Healthy, Planned, Scene
 from holdfast.detect.xids import NO_OVERRIDES, Overrides
-from holdfast.signals.quality import Flaw, inspect
+from holdfast.signals.quality import Flaw
 from holdfast.signals.source import Source
 from holdfast.topology.graph import Topology
 
-METRICS: tuple[str, ...] = tuple(dict.fromkeys(rule.metric for rule in RULES))
+MACHINES: tuple[Detector, ...] = (
+    *RULE_DETECTORS,
+    throttling.THROTTLING,
+    trends.HEATING,
+    physics.BELOW_RATED,
+    physics.SLOW_LINKS,
+    mounts.MOUNTS,
+    devices.NARROW_BUSES,
+    devices.SLOW_BUSES,
+    hosts.DISKS,
+    hosts.EXHAUSTED,
+    throttling.NVLINK,
+    devices.XID_DETECTOR,
+)
+"""What is looked for in machines, whatever runs on them. A metric's rules stand together."""
+RUNS: tuple[Detector, ...] = (hangs.HANGS, symptoms.SYMPTOMS, changes.CHANGES, checkpoints.CHECKPOINTS)
+"""What is looked for in each run."""
+METRICS: tuple[str, ...] = tuple(
+    dict.fromkeys(metric for one in (*MACHINES, *RUNS) for sense in one.senses for metric in sense.metrics)
+)
+"""All that a look reads, but for what only a heat balance needs (`physics.BALANCE`)."""
+ABSURD_TIMES = 1.5
 WITHIN = frozenset({"rack", "node", "gpu", "port", "member", "engine"})
 """What planned work on a subject takes with it. A run on it goes on, and what is wrong there is wrong."""
 
@@ -27,13 +57,16 @@ WITHIN = frozenset({"rack", "node", "gpu", "port", "member", "engine"})
 class Detected(msgspec.Struct, frozen=True, kw_only=True):
     """machines: in the cluster, whatever runs on it; runs: by run; flaws: of the telemetry.
 
-    measured: the signs that would have been found if they had been there.
+    measured: the signs that would have been found if they had been there. usual_s: by run, what its steps
+    are held against. from_ns: what was so at this time had begun before anybody looked.
     """
 
     machines: tuple[Finding, ...]
     runs: dict[str, tuple[Finding, ...]]
     flaws: tuple[Flaw, ...]
     measured: frozenset[str]
+    usual_s: dict[str, float]
+    from_ns: int = 0
 
 
 def detect(
@@ -42,62 +75,89 @@ def detect(
     scenes: Sequence[Scene],
     *,
     window_ns: tuple[int, int],
+    since_ns: int | None = None,
     xids: Overrides = NO_OVERRIDES,
 ) -> Detected:
-    """Purely: the same readings and the same record give the same findings. xids: a site's own policy."""
-    flaws = [*unbalanced(source, window_ns)]
-    suspect = {flaw.subject for flaw in flaws}
+    """Purely: the same readings and the same record give the same findings. xids: a site's own policy.
+
+    since_ns: since when something is known to be wrong. What machines showed before that, or before the
+    steps of a run became slower, was usual for them; within the window its first third is.
+    """
+    first = Panels(source, window_ns)
+    paces = {scene.run: pace for scene in scenes if (pace := pace_of(first, scene)) is not None}
+    panels = Panels(source, window_ns, _onset_ns(paces, window_ns, since_ns))
+    contradictions = tuple(physics.unbalanced(panels))
+    suspect = {flaw.subject for flaw in contradictions}
     is_out = _out(topology, [one for scene in scenes for one in scene.out], window_ns[1])
-    found = [
-        _doubted(finding, suspect)
-        for finding in _machines(source, window_ns, flaws, xids)
-        if not is_out(finding)
-    ]
-    runs = {
-        scene.run: tuple(
-            finding
-            for finding in (*symptoms(source, scene, window_ns), *checkpoint_findings(scene, window_ns))
+
+    hosts = _hosts(topology, scenes)
+
+    def found(detectors: Iterable[Detector], scene: Scene | None) -> tuple[Finding, ...]:
+        pace = None if scene is None else paces.get(scene.run)
+        look = Look(panels=panels, scene=scene, pace=pace, xids=xids, hosts=hosts)
+        return tuple(
+            _doubted(finding, suspect)
+            for one in detectors
+            for finding in one.find(look)
             if not is_out(finding)
         )
+
+    machines = found(MACHINES, None)
+    runs = {scene.run: found(RUNS, _believed(scene, paces.get(scene.run))) for scene in scenes}
+    return Detected(
+        machines=machines,
+        runs=runs,
+        flaws=(*contradictions, *(flaw for flaws in panels.flaws.values() for flaw in flaws)),
+        measured=measured(panels.metrics),
+        usual_s={run: pace.step_s for run, pace in paces.items() if pace.step_s is not None},
+        from_ns=panels.from_ns,
+    )
+
+
+def _onset_ns(paces: Mapping[str, Pace], window_ns: tuple[int, int], since_ns: int | None) -> int | None:
+    """Since when something has been wrong, where the window's first third does not show what was before."""
+    known_ns = window_ns[0] + round(compare.PAST_SHARE * (window_ns[1] - window_ns[0]))
+    onsets = [since_ns]
+    for pace in paces.values():
+        onsets += [onset_of(pace, window_ns), stands_since(pace, window_ns)]
+    return min((one for one in onsets if one is not None and one < known_ns), default=None)
+
+
+def _believed(scene: Scene, pace: Pace | None) -> Scene:
+    """Without an estimate of a healthy step that is longer than steps are: its record began in mid-run."""
+    known = scene.healthy
+    if known is None or known.is_declared or pace is None or pace.step_s is None:
+        return scene
+    if known.step_s <= ABSURD_TIMES * pace.step_s:
+        return scene
+    return msgspec.structs.replace(scene, healthy=Healthy(step_s=pace.step_s, is_declared=False))
+
+
+def _hosts(topology: Topology, scenes: Iterable[Scene]) -> dict[str, str]:
+    """The nodes that each run is on."""
+    return {
+        node: scene.run
         for scene in scenes
+        if scene.run in topology
+        for node in topology.causes(scene.run, "node")
     }
-    measured = _measured(frozenset(source.metrics()))
-    return Detected(machines=tuple(found), runs=runs, flaws=tuple(flaws), measured=measured)
 
 
-def _measured(metrics: frozenset[str]) -> frozenset[str]:
-    signs = {rule.sign for rule in RULES if rule.metric in metrics}
-    if {REQUESTS, RESPONSE} <= metrics:
-        signs |= set(SIGN_OF.values())
-    if {WIDTH, WIDTH_MAX} <= metrics:
-        signs.add("narrow-bus")
-    return frozenset(signs)
+def measured(metrics: frozenset[str]) -> frozenset[str]:
+    """The signs that would be found if they were there, where these metrics are."""
+    return frozenset(
+        sense.sign
+        for one in (*MACHINES, *RUNS)
+        for sense in one.senses
+        if sense.metrics and metrics.issuperset(sense.metrics)
+    )
 
 
 def _doubted(finding: Finding, suspect: set[str]) -> Finding:
     """Less sure, where the subject's sensors contradict each other."""
     if finding.subject not in suspect:
         return finding
-    return msgspec.structs.replace(finding, confidence=finding.confidence * SUSPECT_TRUST)
-
-
-def _machines(
-    source: Source, window_ns: tuple[int, int], flaws: list[Flaw], xids: Overrides
-) -> Iterator[Finding]:
-    there = set(source.metrics())
-    for metric in METRICS:
-        frame = source.frame(metric, window_ns) if metric in there else None
-        if frame is not None and len(frame.times_ns):
-            inspected = inspect(frame, now_ns=window_ns[1])
-            flaws += inspected.flaws
-            yield from find(inspected)
-            if metric == TEMPERATURE:
-                yield from heating(inspected)
-    yield from below_rated(source, window_ns)
-    yield from slow_links(source, window_ns)
-    yield from mount_findings(source, window_ns)
-    yield from narrow_buses(source, window_ns)
-    yield from xid_findings(source, window_ns, xids)
+    return msgspec.structs.replace(finding, confidence=finding.confidence * physics.SUSPECT_TRUST)
 
 
 def _out(topology: Topology, planned: Iterable[Planned], now_ns: int) -> Callable[[Finding], bool]:

@@ -3,92 +3,201 @@
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from holdfast.detect import compare
+from holdfast.detect.detector import FunctionDetector, Look, Sense
 from holdfast.detect.finding import Finding
-from holdfast.detect.machines import findings
+from holdfast.detect.panel import Panel
 from holdfast.detect.rules import SIGNS, Rule
-from holdfast.detect.xids import Overrides, XidPolicy, policy
-from holdfast.signals.frame import Floats, Frame, Labels
-from holdfast.signals.source import Source
+from holdfast.detect.stretches import findings
+from holdfast.detect.xids import XidPolicy, policy
+from holdfast.signals.frame import Labels
 
 WIDTH, WIDTH_MAX = "node_pcidevice_current_link_width", "node_pcidevice_max_link_width"
+RATE = "node_pcidevice_current_link_transfers_per_second"
+RATE_MAX = "node_pcidevice_max_link_transfers_per_second"
+LINK_WIDTH, LINK_GEN = "DCGM_FI_DEV_PCIE_LINK_WIDTH", "DCGM_FI_DEV_PCIE_LINK_GEN"
+IDLE_SHARE = 0.2
 XIDS, XID_COUNTS = "DCGM_FI_DEV_XID_ERRORS", "DCGM_EXP_XID_ERRORS_COUNT"
-READ = (WIDTH, WIDTH_MAX, XIDS, XID_COUNTS)
 IDENTITY = ("segment", "bus", "device", "function", "instance")
 XID_CONFIDENCE = 0.97
+LOOKED_ROWS_MIN = 3
+SIGN_OF_CODES = {
+    "memory-xid": frozenset({48, 63, 64, 92, 94, 95, 140}),
+    "nvlink-xid": frozenset({74, *range(144, 151)}),
+}
+"""Codes that say which part of the GPU it is."""
+HARDWARE_ACTIONS = frozenset({"reset-gpu", "reboot", "restart-vm", "drain", "mechanical"})
+HARDWARE_CODES = frozenset({48, 74, 94})
+"""These are hardware's, whatever restarting the application does for now."""
 
 
-def narrow_buses(source: Source, window_ns: tuple[int, int]) -> Iterator[Finding]:
+def _narrow_buses(look: Look) -> Iterator[Finding]:
     """Devices whose link has fewer lanes than they have themselves."""
-    now, most = source.frame(WIDTH, window_ns), source.frame(WIDTH_MAX, window_ns)
-    if now is None or most is None or not len(now.times_ns):
-        return
-    widest = np.fmax.reduce(most.values, axis=0)
-    limit_of = dict(zip(map(_device, most.labels), widest.tolist(), strict=True))
-    usual = np.array([limit_of.get(_device(labels), 0.0) for labels in now.labels], np.float32)
-    with np.errstate(invalid="ignore"):
-        wrong = now.values < usual
-    rule = Rule(
-        sign="narrow-bus", metric=WIDTH, unit="lanes", note=SIGNS["narrow-bus"], against="physics", scrapes=2
-    )
-    ones = np.ones(len(usual), np.float32)
-    yield from findings(rule, now.subjects, now.values, wrong, usual, now.times_ns, ones, ones)
+    for metric, of_device, unit in ((WIDTH, WIDTH_MAX, "lanes"), (RATE, RATE_MAX, "1/s")):
+        now, most = look.panels.value(metric), look.panels.value(of_device)
+        if now is None or most is None:
+            continue
+        widest = np.fmax.reduce(most.values, axis=0)
+        limit_of = dict(zip(map(_device, most.labels), widest.tolist(), strict=True))
+        usual = np.array([limit_of.get(_device(labels), 0.0) for labels in now.labels], np.float32)
+        with np.errstate(invalid="ignore"):
+            wrong = now.values < usual
+        rule = Rule(
+            sign="narrow-bus",
+            metric=metric,
+            unit=unit,
+            note=SIGNS["narrow-bus"],
+            against="physics",
+            scrapes=2,
+        )
+        yield from findings(rule, now, wrong, usual, np.ones(len(usual), np.float32))
+
+
+def _slow_buses(look: Look) -> Iterator[Finding]:
+    """GPUs whose link has fewer lanes, or a lower generation, than it had or than most have.
+
+    An idle link may run at a lower generation to save power; then most do, and nobody is below them.
+    """
+    for metric in (LINK_WIDTH, LINK_GEN):
+        panel = look.panels.value(metric)
+        if panel is None:
+            continue
+        most = np.fmax.reduce(panel.values, axis=0)
+        known = most[np.isfinite(most)]
+        middle = float(np.median(known)) if len(known) else 0.0
+        usual = np.fmax(panel.usual, middle).astype(np.float32)
+        with np.errstate(invalid="ignore"):
+            # Where all have gone down together, they are idle.
+            wrong = panel.values < usual
+            wrong &= wrong.mean(axis=1, keepdims=True) < IDLE_SHARE
+        unit = "lanes" if metric == LINK_WIDTH else "generation"
+        rule = Rule(
+            sign="narrow-bus", metric=metric, unit=unit, note=SIGNS["narrow-bus"], against="peers", scrapes=3
+        )
+        yield from findings(rule, panel, wrong, usual, np.ones(len(usual), np.float32))
 
 
 def _device(labels: Labels) -> tuple[str | None, ...]:
     return tuple(map(labels.get, IDENTITY))
 
 
-def xid_findings(source: Source, window_ns: tuple[int, int], overrides: Overrides) -> Iterator[Finding]:
+def _xid_findings(look: Look) -> Iterator[Finding]:
     """Codes that appeared in this window. The gauge never clears, so one that was there before is no news."""
     for metric in (XIDS, XID_COUNTS):
-        frame = source.frame(metric, window_ns)
-        if frame is None or not len(frame.times_ns):
+        panel = look.panels.value(metric)
+        if panel is None:
             continue
-        for row, column in np.argwhere(_changed(frame.values)).tolist():
-            code = _code(frame, row, column)
-            decided = None if code is None else policy(code, overrides=overrides)
+        for row, column in _news(panel):
+            code = _code(panel, row, column)
+            decided = None if code is None else policy(code, overrides=look.xids)
             if decided is not None and decided.severity != "none":
-                yield _reported(decided, frame, row, column)
+                yield _reported(decided, panel, row, column)
 
 
-def _changed(values: Floats) -> NDArray[np.bool_]:
-    """Where a series shows a code, and another one or none at its last reading before."""
+def _news(panel: Panel) -> Iterator[tuple[int, int]]:
+    """Where a GPU shows a code, and showed another one or none before.
+
+    A GPU's series changes its labels with the job and with the code, so all of one GPU's are read as one.
+    """
     with np.errstate(invalid="ignore"):
-        columns = np.flatnonzero((values > 0).any(axis=0))
-    changed = np.zeros(values.shape, np.bool_)
-    before = np.where(np.isnan(values[0, columns]), 0.0, values[0, columns])
-    for row in range(1, len(values)):
-        now = np.where(np.isnan(values[row, columns]), before, values[row, columns])
-        changed[row, columns] = (now > 0) & (now != before)
+        suspects = np.flatnonzero((panel.values > 0).any(axis=0))
+    if not len(suspects):
+        return
+    wanted = {_whose(panel, column) for column in suspects.tolist()}
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for column in range(len(panel.subjects)):
+        if (key := _whose(panel, column)) in wanted:
+            groups.setdefault(key, []).append(column)
+    for columns in groups.values():
+        yield from _appeared(panel, columns)
+
+
+def _whose(panel: Panel, column: int) -> tuple[str, ...]:
+    """Counts have a series for each code, which are not each other's past."""
+    subject = panel.subjects[column]
+    return (subject, panel.labels[column].get("xid", "")) if panel.metric == XID_COUNTS else (subject,)
+
+
+def _appeared(panel: Panel, columns: list[int]) -> Iterator[tuple[int, int]]:
+    values = panel.values[:, columns]
+    before = _last_before(panel, columns)
+    for row in np.flatnonzero(np.isfinite(values).any(axis=1)).tolist():
+        now = float(np.nanmax(values[row]))
+        if before is None and row > 0 and now > 0 and _was_looked_at(panel, columns[0], row):
+            before = 0.0  # it has a series only since there is an error
+        if before is not None and now > 0 and now != before:
+            yield row, columns[int(np.nanargmax(values[row]))]
         before = now
-    return changed
 
 
-def _code(frame: Frame, row: int, column: int) -> int | None:
+def _last_before(panel: Panel, columns: list[int]) -> float | None:
+    if panel.before is None:
+        return None
+    known = panel.before[:, columns]
+    known = known[np.isfinite(known).any(axis=1)]
+    return float(np.nanmax(known[-1])) if len(known) else None
+
+
+def _was_looked_at(panel: Panel, column: int, row: int) -> bool:
+    """Whether the host's exporter was read often enough before to have shown an older error.
+
+    A series that begins with its host's others was there before we looked. Where no other tells, it counts
+    as new if it began well after the window.
+    """
+    host = _host(panel.subjects[column])
+    others = [n for n, name in enumerate(panel.subjects) if n != column and _host(name) == host]
+    if not others:
+        return row >= LOOKED_ROWS_MIN
+    return int(np.isfinite(panel.values[:row, others]).any(axis=1).sum()) >= LOOKED_ROWS_MIN
+
+
+def _host(gpu: str) -> str:
+    return gpu.rpartition(".")[0]
+
+
+def _code(panel: Panel, row: int, column: int) -> int | None:
     """The gauge shows the code itself; of counts it is a label."""
-    if frame.metric == XIDS:
-        return int(frame.values[row, column])
-    text = frame.labels[column].get("xid", "")
+    if panel.metric == XIDS:
+        return int(panel.values[row, column])
+    text = panel.labels[column].get("xid", "")
     return int(text) if text.isdecimal() else None
 
 
-def _reported(decided: XidPolicy, frame: Frame, row: int, column: int) -> Finding:
-    at_ns = int(frame.times_ns[row])
-    is_recent = frame.times_ns[-1] - at_ns <= compare.BRIDGE_S * 1e9
+def _sign(code: int) -> str:
+    return next((sign for sign, codes in SIGN_OF_CODES.items() if code in codes), "xid")
+
+
+def _reported(decided: XidPolicy, panel: Panel, row: int, column: int) -> Finding:
+    at_ns = int(panel.times_ns[row])
+    is_recent = panel.times_ns[-1] - at_ns <= compare.BRIDGE_S * 1e9
+    sign = _sign(decided.code)
+    grave = decided.action in HARDWARE_ACTIONS or decided.code in HARDWARE_CODES
     return Finding(
-        sign="xid",
-        subject=frame.subjects[column],
-        metric=frame.metric,
+        sign=sign,
+        subject=panel.subjects[column],
+        metric=panel.metric,
         method="event",
         since_ns=at_ns,
-        until_ns=None if is_recent else at_ns,
+        # What needs a reset is not mended by falling silent; of memory and links, counters tell.
+        until_ns=None if is_recent or (sign == "xid" and decided.action in HARDWARE_ACTIONS) else at_ns,
         noticed_ns=at_ns,
-        confidence=XID_CONFIDENCE,
+        confidence=XID_CONFIDENCE * float(panel.trust[column]),
         value=decided.code,
         usual=0.0,
         unit="",
-        note=f"XID {decided.code}: {decided.text}",
+        note=f"XID {decided.code}: {decided.text}" if decided.text else f"XID {decided.code}",
+        grave=grave,
     )
+
+
+NARROW_BUSES = FunctionDetector(
+    (Sense("narrow-bus", (WIDTH, WIDTH_MAX)), Sense("narrow-bus", (RATE, RATE_MAX))), _narrow_buses
+)
+SLOW_BUSES = FunctionDetector(
+    (Sense("narrow-bus", (LINK_WIDTH,)), Sense("narrow-bus", (LINK_GEN,))), _slow_buses
+)
+XID_DETECTOR = FunctionDetector(
+    tuple(Sense(sign, (metric,)) for metric in (XIDS, XID_COUNTS) for sign in ("xid", *SIGN_OF_CODES)),
+    _xid_findings,
+)

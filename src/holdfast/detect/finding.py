@@ -21,6 +21,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     effect_s    what it adds to a step, where that can be said
     limit_s     of a trend: how long until it reaches its limit
     note        a short clause for people
+    grave       a fault of hardware by itself, whether or not any run feels it yet
     """
 
     sign: str
@@ -37,3 +38,4 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     effect_s: float | None = None
     limit_s: float | None = None
     note: str = ""
+    grave: bool = False

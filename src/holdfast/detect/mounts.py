@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.detect import compare
+from holdfast.detect.detector import FunctionDetector, Look, Sense
 from holdfast.detect.finding import Finding
-from holdfast.detect.machines import findings
+from holdfast.detect.panel import Panel
 from holdfast.detect.rules import SIGMAS, SIGNS, Rule
-from holdfast.signals.frame import Floats, Frame
-from holdfast.signals.rates import per_second
-from holdfast.signals.source import Source
+from holdfast.detect.stretches import findings
+from holdfast.signals.frame import Floats
 
 FAMILY = "node_mountstats_nfs_operations_{}_total"
 REQUESTS, RESPONSE, SENT = (
@@ -28,83 +28,137 @@ SLOWER_SHARE, SLOWER_S = 0.5, 0.003
 ROWS_MIN = 2
 BRIDGE_S = 900.0
 """A mount is asked now and then, as for checkpoints: until it is asked again, what was goes on."""
+BUSY_TIMES, BUSY_PER_S = 2.0, 50.0
+"""So many times as many requests of others as before, and at least so many more, crowd a mount."""
 RESENT_SHARE = 0.002
 """Of the calls: a filer that is only busy answers all of them."""
 
 
 class _Mount(NamedTuple):
-    """One operation on one mount, at the times at which it was asked for anything."""
+    """One operation on one mount, at the times at which it was asked for anything.
+
+    before_s: its response times before anything was wrong; gap: the row before which time is left out.
+    """
 
     name: str
     operation: str
     times_ns: NDArray[np.int64]
     response_s: Floats
     resent_share: Floats
+    trust: Floats
+    before_s: Floats
+    gap: int | None
 
 
-def mount_findings(source: Source, window_ns: tuple[int, int]) -> Iterator[Finding]:
-    requests, response, sent = (source.frame(metric, window_ns) for metric in READ)
+def _mount_findings(look: Look) -> Iterator[Finding]:
+    requests, response, sent = (look.panels.rate(metric) for metric in READ)
     if requests is None or response is None:
         return
+    window_ns = look.panels.window_ns
     past_ns = round(window_ns[0] + compare.PAST_SHARE * (window_ns[1] - window_ns[0]))
     for mount in _mounts(requests, response, sent):
         if len(mount.times_ns) > ROWS_MIN:
             yield from _slow(mount, max(ROWS_MIN, int(np.searchsorted(mount.times_ns, past_ns))))
             yield from _resent(mount)
+    yield from _crowded(look, requests)
 
 
-def _mounts(requests: Frame, response: Frame, sent: Frame | None) -> Iterator[_Mount]:
-    asked = per_second(requests)
-    waited = _at_times_of(asked, per_second(response))
-    tried = None if sent is None else _at_times_of(asked, per_second(sent))
+def _crowded(look: Look, asked: Panel) -> Iterator[Finding]:
+    """Mounts of which others than the runs that are looked at ask for far more than before."""
+    if not look.hosts:
+        return
+    groups: dict[str, list[int]] = {}
+    for column, labels in enumerate(asked.labels):
+        if asked.subjects[column] not in look.hosts:
+            groups.setdefault(labels.get("mountaddr", ""), []).append(column)
+    for name, columns in groups.items():
+        panel = Panel(
+            metric=REQUESTS,
+            subjects=(name,),
+            labels=(),
+            times_ns=asked.times_ns,
+            values=np.nansum(asked.values[:, columns], axis=1, keepdims=True),
+            trust=asked.trust[columns].mean(keepdims=True),
+            before=None
+            if asked.before is None
+            else np.nansum(asked.before[:, columns], axis=1, keepdims=True),
+            gap=asked.gap,
+        )
+        least = np.maximum((BUSY_TIMES - 1) * panel.usual, max(BUSY_PER_S, SIGMAS * panel.scatter))
+        with np.errstate(invalid="ignore"):
+            wrong = panel.values - panel.usual > least
+        rule = Rule(sign="busy-mount", metric=REQUESTS, unit="/s", note=SIGNS["busy-mount"])
+        yield from findings(rule, panel, wrong, panel.usual, least.astype(np.float32), BRIDGE_S)
+
+
+def _mounts(asked: Panel, response: Panel, sent: Panel | None) -> Iterator[_Mount]:
+    waited = _at_times_of(asked, response)
+    tried = None if sent is None else _at_times_of(asked, sent)
     for key, columns in _groups(asked).items():
         total = np.nansum(asked.values[:, columns], axis=1)
         waits = np.nansum(_same(waited, asked, columns), axis=1)
         sends = total if tried is None else np.nansum(_same(tried, asked, columns), axis=1)
         busy = total > REQUESTS_PER_S_MIN
+        ahead = 0 if asked.gap is None else int(busy[: asked.gap].sum())
         yield _Mount(
             name=key[0],
             operation=key[1],
             times_ns=asked.times_ns[busy],
             response_s=(waits[busy] / total[busy])[:, None].astype(np.float32),
             resent_share=(sends[busy] / total[busy] - 1.0)[:, None].astype(np.float32),
+            trust=asked.trust[columns].mean(keepdims=True),
+            before_s=_before_s(asked, waited, columns),
+            gap=ahead if 0 < ahead < int(busy.sum()) else None,
         )
 
 
-def _at_times_of(other: Frame, frame: Frame) -> Frame:
-    """The frame with the rows of another one: each metric is read by itself, and begins when it begins."""
-    if len(frame.times_ns) == len(other.times_ns) and (frame.times_ns == other.times_ns).all():
-        return frame
-    middles_ns = (frame.times_ns[1:] + frame.times_ns[:-1]) // 2
+def _before_s(asked: Panel, waited: Panel, columns: list[int]) -> Floats:
+    if asked.before is None or waited.before is None or len(asked.before) != len(waited.before):
+        return np.empty((0, 1), np.float32)
+    total = np.nansum(asked.before[:, columns], axis=1)
+    part = msgspec.structs.replace(waited, values=waited.before)
+    waits = np.nansum(_same(part, asked, columns), axis=1)
+    busy = total > REQUESTS_PER_S_MIN
+    return np.asarray(waits[busy] / total[busy], np.float32)[:, None]
+
+
+def _at_times_of(other: Panel, panel: Panel) -> Panel:
+    """The panel with the rows of another one: each metric is read by itself, and begins when it begins."""
+    if len(panel.times_ns) == len(other.times_ns) and (panel.times_ns == other.times_ns).all():
+        return panel
+    middles_ns = (panel.times_ns[1:] + panel.times_ns[:-1]) // 2
     rows = np.searchsorted(middles_ns, other.times_ns)
-    off_ns = np.abs(frame.times_ns[rows] - other.times_ns)
+    off_ns = np.abs(panel.times_ns[rows] - other.times_ns)
     step_ns = np.median(np.diff(other.times_ns)) if len(other.times_ns) > 1 else 0
-    values = np.where((off_ns <= step_ns)[:, None], frame.values[rows], np.nan)
-    return msgspec.structs.replace(frame, times_ns=other.times_ns, values=values)
+    values = np.where((off_ns <= step_ns)[:, None], panel.values[rows], np.nan)
+    return msgspec.structs.replace(panel, times_ns=other.times_ns, values=values)
 
 
-def _groups(frame: Frame) -> dict[tuple[str, str], list[int]]:
+def _groups(panel: Panel) -> dict[tuple[str, str], list[int]]:
     groups: dict[tuple[str, str], list[int]] = {}
-    for column, labels in enumerate(frame.labels):
+    for column, labels in enumerate(panel.labels):
         if labels.get("operation") in SIGN_OF:
             groups.setdefault((labels.get("mountaddr", ""), labels["operation"]), []).append(column)
     return groups
 
 
-def _same(frame: Frame, other: Frame, columns: list[int]) -> Floats:
-    """The columns of a frame that have the labels of the other one's columns."""
-    if frame.labels == other.labels:
-        return frame.values[:, columns]
-    index = {tuple(sorted(labels.items())): column for column, labels in enumerate(frame.labels)}
+def _same(panel: Panel, other: Panel, columns: list[int]) -> Floats:
+    """The columns of a panel that have the labels of the other one's columns."""
+    if panel.labels == other.labels:
+        return panel.values[:, columns]
+    index = {tuple(sorted(labels.items())): column for column, labels in enumerate(panel.labels)}
     wanted = [index.get(tuple(sorted(other.labels[column].items()))) for column in columns]
-    return frame.values[:, [column for column in wanted if column is not None]]
+    return panel.values[:, [column for column in wanted if column is not None]]
 
 
 def _slow(mount: _Mount, past: int) -> Iterator[Finding]:
     """past: so many of its rows tell what is usual. By time: a slow mount is asked for longer."""
     sign, rows = SIGN_OF[mount.operation], np.arange(past)
-    usual = compare.usual(mount.response_s, rows)
-    scatter = SIGMAS * compare.spread(mount.response_s, usual, rows)
+    known = mount.response_s
+    if len(mount.before_s) >= ROWS_MIN:
+        known, rows = mount.before_s, np.arange(len(mount.before_s))
+    usual = compare.usual(known, rows)
+    scatter = SIGMAS * compare.spread(known, usual, rows)
     least = np.maximum(SLOWER_SHARE * usual, max(scatter, SLOWER_S)).astype(np.float32)
     rule = Rule(sign=sign, metric=RESPONSE, unit="s", note=SIGNS[sign], scrapes=2)
     yield from _found(rule, mount, mount.response_s, usual, least)
@@ -127,5 +181,23 @@ def _resent(mount: _Mount) -> Iterator[Finding]:
 def _found(rule: Rule, mount: _Mount, values: Floats, usual: Floats, least: Floats) -> Iterator[Finding]:
     with np.errstate(invalid="ignore"):
         wrong = values - usual > least
-    trust = np.ones(1, np.float32)
-    yield from findings(rule, (mount.name,), values, wrong, usual, mount.times_ns, trust, least, BRIDGE_S)
+    panel = Panel(
+        metric=rule.metric,
+        subjects=(mount.name,),
+        labels=(),
+        times_ns=mount.times_ns,
+        values=values,
+        trust=mount.trust,
+        gap=mount.gap,
+    )
+    yield from findings(rule, panel, wrong, usual, least, BRIDGE_S)
+
+
+MOUNTS = FunctionDetector(
+    (
+        *(Sense(sign, (REQUESTS, RESPONSE)) for sign in SIGN_OF.values()),
+        Sense("resent-calls", (REQUESTS, RESPONSE, SENT)),
+        Sense("busy-mount", (REQUESTS, RESPONSE)),
+    ),
+    _mount_findings,
+)

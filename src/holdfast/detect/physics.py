@@ -7,15 +7,17 @@ each other, at least one of them lies, and what they show is believed less.
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.detect.detector import FunctionDetector, Look, Sense
 from holdfast.detect.finding import Finding
-from holdfast.detect.machines import findings
+from holdfast.detect.panel import Panel, Panels
 from holdfast.detect.rules import SIGNS, Rule
-from holdfast.signals.frame import Floats, Frame
-from holdfast.signals.quality import WORD_BEYOND, Flaw, inspect
-from holdfast.signals.source import Source
+from holdfast.detect.stretches import findings
+from holdfast.signals.frame import Floats
+from holdfast.signals.quality import WORD_BEYOND, Flaw
 
 KW_PER_LPM_K = 0.0698
 """What a litre of water a minute carries for each kelvin that it gets warmer."""
@@ -40,7 +42,7 @@ _SIDES: tuple[tuple[str, str, str, str], ...] = (
     (FLOW, "SupplyTemperatureCelsius", "ReturnTemperatureCelsius", "HeatRemovedkW"),
 )
 """Flow, supply, return and heat, by exporter."""
-READ = (*(metric for side in _SIDES for metric in side), RATED, LINK_RATE)
+BALANCE = tuple(metric for side in _SIDES for metric in side)
 
 
 class _Loops(NamedTuple):
@@ -51,10 +53,10 @@ class _Loops(NamedTuple):
     values: Floats
 
 
-def unbalanced(source: Source, window_ns: tuple[int, int]) -> Iterator[Flaw]:
+def unbalanced(panels: Panels) -> Iterator[Flaw]:
     """Loops whose sensors contradict each other at the end of the window."""
     for metrics in _SIDES:
-        read = [_loops(source.frame(metric, window_ns)) for metric in metrics]
+        read = [_loops(panels.value(metric)) for metric in metrics]
         if any(one is None for one in read):
             continue
         flow, supply, back, heat = (one for one in read if one is not None)
@@ -75,25 +77,22 @@ def unbalanced(source: Source, window_ns: tuple[int, int]) -> Iterator[Flaw]:
             )
 
 
-def _loops(frame: Frame | None) -> _Loops | None:
-    if frame is None or not len(frame.times_ns):
+def _loops(panel: Panel | None) -> _Loops | None:
+    if panel is None:
         return None
-    frame = inspect(frame).frame
-    order = np.argsort(np.array(frame.subjects))
-    return _Loops(tuple(frame.subjects[index] for index in order), frame.times_ns, frame.values[:, order])
+    order = np.argsort(np.array(panel.subjects))
+    return _Loops(tuple(panel.subjects[index] for index in order), panel.times_ns, panel.values[:, order])
 
 
-def below_rated(source: Source, window_ns: tuple[int, int]) -> Iterator[Finding]:
+def _below_rated(look: Look) -> Iterator[Finding]:
     """Loops with less flow than they are built for; also where the meter has no number for so little."""
-    frame, rated = source.frame(FLOW, window_ns), source.frame(RATED, window_ns)
-    if frame is None or rated is None or not len(frame.times_ns):
+    panel, rated = look.panels.value(FLOW), look.panels.value(RATED)
+    if panel is None or rated is None:
         return
-    built_for = dict(
-        zip(rated.subjects, np.fmax.reduce(inspect(rated).frame.values, axis=0).tolist(), strict=True)
-    )
-    usual = np.array([built_for.get(name, np.nan) for name in frame.subjects], np.float32)
-    values = np.array(inspect(frame).frame.values)
-    for word in frame.words:
+    built_for = dict(zip(rated.subjects, np.fmax.reduce(rated.values, axis=0).tolist(), strict=True))
+    usual = np.array([built_for.get(name, np.nan) for name in panel.subjects], np.float32)
+    values = np.array(panel.values)
+    for word in panel.words:
         if word.text == WORD_BEYOND:
             values[word.time, word.series] = 0.0
     with np.errstate(invalid="ignore"):
@@ -101,37 +100,31 @@ def below_rated(source: Source, window_ns: tuple[int, int]) -> Iterator[Finding]
     rule = Rule(
         sign="low-flow", metric=FLOW, unit="L/min", note=SIGNS["low-flow"], against="physics", scrapes=2
     )
-    ones = np.ones(len(usual), np.float32)
-    yield from findings(
-        rule, frame.subjects, values, wrong, usual, frame.times_ns, ones, (1 - RATED_SHARE) * usual
-    )
+    panel = msgspec.structs.replace(panel, values=values)
+    yield from findings(rule, panel, wrong, usual, (1 - RATED_SHARE) * usual)
 
 
-def slow_links(source: Source, window_ns: tuple[int, int]) -> Iterator[Finding]:
+def _slow_links(look: Look) -> Iterator[Finding]:
     """Links that were trained to less than the same device has on other nodes, whenever that was."""
-    frame = source.frame(LINK_RATE, window_ns)
-    if frame is None or not len(frame.times_ns):
+    panel = look.panels.value(LINK_RATE)
+    if panel is None:
         return
-    most = np.fmax.reduce(frame.values, axis=0)
-    devices = np.array([labels.get("device", "") for labels in frame.labels])
+    most = np.fmax.reduce(panel.values, axis=0)
+    devices = np.array([labels.get("device", "") for labels in panel.labels])
     usual = np.empty(len(most), np.float32)
     for device in np.unique(devices):
         peers = devices == device
         known = most[peers][np.isfinite(most[peers])]
         usual[peers] = np.median(known) if len(known) else np.nan
     with np.errstate(invalid="ignore"):
-        wrong = frame.values < LINK_SHARE * usual
+        wrong = panel.values < LINK_SHARE * usual
     columns = np.flatnonzero(wrong.any(axis=0))
     rule = Rule(
         sign="slow-link", metric=LINK_RATE, unit="B/s", note=SIGNS["slow-link"], against="peers", scrapes=2
     )
-    yield from findings(
-        rule,
-        tuple(frame.subjects[column] for column in columns),
-        frame.values[:, columns],
-        wrong[:, columns],
-        usual[columns],
-        frame.times_ns,
-        np.ones(len(columns), np.float32),
-        (1 - LINK_SHARE) * usual[columns],
-    )
+    usual = usual[columns]
+    yield from findings(rule, panel.some(columns), wrong[:, columns], usual, (1 - LINK_SHARE) * usual)
+
+
+BELOW_RATED = FunctionDetector((Sense("low-flow", (FLOW, RATED)),), _below_rated)
+SLOW_LINKS = FunctionDetector((Sense("slow-link", (LINK_RATE,)),), _slow_links)

@@ -26,6 +26,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     against      past: what the series itself showed before; limit: `limit`
     falls        it is wrong when it gets less
     only         only series with one of these values of a label
+    named        only series one of whose labels has one of these words in it
+    grave        a fault of hardware by itself, whether or not any run feels it
     """
 
     sign: str
@@ -41,9 +43,10 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     falls: bool = False
     scrapes: int = 3
     only: tuple[str, tuple[str, ...]] | None = None
+    named: tuple[str, ...] = ()
+    grave: bool = False
 
 
-NS_TO_SHARE = 1e-9
 WAIT_TICKS_LEAST = 1e6
 """A tick is some 22 ns: less than a fiftieth of the time."""
 
@@ -123,57 +126,6 @@ RULES: tuple[Rule, ...] = (
         least=8.0,
     ),
     Rule(
-        sign="low-clock",
-        metric="DCGM_FI_DEV_SM_CLOCK",
-        unit="MHz",
-        note="the clock is lower than usual",
-        least=60.0,
-        least_share=0.04,
-        falls=True,
-    ),
-    Rule(
-        sign="thermal-throttle",
-        metric="DCGM_FI_DEV_THERMAL_VIOLATION",
-        unit="share of the time",
-        note="clocks are held down for heat",
-        view="rate",
-        scale=NS_TO_SHARE,
-        against="limit",
-        limit=0.05,
-        scrapes=2,
-    ),
-    Rule(
-        sign="thermal-throttle",
-        metric="DCGM_EXP_CLOCK_EVENTS_COUNT",
-        unit="per scrape",
-        note="clocks are held down for heat",
-        against="limit",
-        limit=0.6,
-        only=("clock_event", ("sw_thermal", "hw_thermal")),
-        scrapes=2,
-    ),
-    Rule(
-        sign="power-throttle",
-        metric="DCGM_FI_DEV_POWER_VIOLATION",
-        unit="share of the time",
-        note="clocks are held down for power",
-        view="rate",
-        scale=NS_TO_SHARE,
-        against="limit",
-        limit=0.05,
-        scrapes=2,
-    ),
-    Rule(
-        sign="power-throttle",
-        metric="DCGM_EXP_CLOCK_EVENTS_COUNT",
-        unit="per scrape",
-        note="clocks are held down for power",
-        against="limit",
-        limit=0.6,
-        only=("clock_event", ("hw_power_brake", "power_cap")),
-        scrapes=2,
-    ),
-    Rule(
         sign="memory-errors",
         metric="DCGM_FI_DEV_ECC_SBE_VOL_TOTAL",
         unit="/s",
@@ -181,6 +133,27 @@ RULES: tuple[Rule, ...] = (
         view="rate",
         against="limit",
         limit=0.5,
+        grave=True,
+    ),
+    Rule(
+        sign="uncorrected-errors",
+        metric="DCGM_FI_DEV_ECC_DBE_VOL_TOTAL",
+        unit="/s",
+        note="memory errors could not be corrected",
+        view="rate",
+        against="limit",
+        limit=0.0,
+        scrapes=1,
+        grave=True,
+    ),
+    Rule(
+        sign="lost-rows",
+        metric="DCGM_FI_DEV_ROW_REMAP_FAILURE",
+        unit="",
+        note="memory rows were lost",
+        least=0.5,
+        scrapes=2,
+        grave=True,
     ),
     Rule(
         sign="remapped-rows",
@@ -191,6 +164,7 @@ RULES: tuple[Rule, ...] = (
         against="limit",
         limit=0.0,
         scrapes=1,
+        grave=True,
     ),
     Rule(
         sign="lost-rows",
@@ -201,6 +175,7 @@ RULES: tuple[Rule, ...] = (
         against="limit",
         limit=0.0,
         scrapes=1,
+        grave=True,
     ),
     Rule(
         sign="bus-replays",
@@ -292,7 +267,156 @@ RULES: tuple[Rule, ...] = (
         least_share=4.0,
         scrapes=2,
     ),
+    Rule(
+        sign="symbol-errors",
+        metric="infiniband_switch_port_symbol_error_total",
+        unit="/s",
+        note="symbols arrive corrupted",
+        view="rate",
+        against="limit",
+        limit=10.0,
+        scrapes=2,
+    ),
+    *(
+        Rule(
+            sign="resent-packets",
+            metric=f"node_infiniband_{kind}_total",
+            unit="/s",
+            note="packets are lost and sent again",
+            view="rate",
+            least=least,
+            least_share=4.0,
+            scrapes=2,
+        )
+        for kind, least in (
+            ("local_ack_timeout_errors", 0.2),
+            ("packet_sequence_errors", 2.0),
+            ("out_of_sequence_packets_received", 20.0),
+            ("roce_adp_retransmits", 2.0),
+            ("rx_icrc_encapsulated_errors", 0.2),
+        )
+    ),
+    *(
+        Rule(
+            sign="port-waits",
+            metric=f"node_infiniband_{kind}_total",
+            unit="/s",
+            note="senders are told of congestion",
+            view="rate",
+            least=500.0,
+            least_share=4.0,
+            scrapes=2,
+        )
+        for kind in (
+            "np_cnp_packets_sent",
+            "np_ecn_marked_roce_packets_received",
+            "rp_cnp_packets_handled",
+        )
+    ),
     # -- hosts -------------------------------------------------------------------------------------
+    Rule(
+        sign="slow-fan",
+        metric="node_hwmon_fan_rpm",
+        unit="1/min",
+        note="a fan turns slower than usual",
+        least=500.0,
+        least_share=0.25,
+        falls=True,
+    ),
+    Rule(
+        sign="slow-fan",
+        metric="ipmi_fan_speed_rpm",
+        unit="1/min",
+        note="a fan turns slower than usual",
+        least=500.0,
+        least_share=0.25,
+        falls=True,
+    ),
+    Rule(
+        sign="slow-fan",
+        metric="redfish_chassis_fan_rpm",
+        unit="1/min",
+        note="a fan turns slower than usual",
+        least=500.0,
+        least_share=0.25,
+        falls=True,
+    ),
+    *(
+        Rule(
+            sign="warm-inlet",
+            metric=metric,
+            unit="C",
+            note="air comes in warmer than usual",
+            least=4.0,
+            named=("inlet", "ambient", "intake"),
+        )
+        for metric in (
+            "redfish_chassis_temperature_celsius",
+            "ipmi_temperature_celsius",
+            "node_hwmon_temp_celsius",
+        )
+    ),
+    Rule(
+        sign="io-pressure",
+        metric="node_pressure_io_waiting_seconds_total",
+        unit="share of the time",
+        note="tasks wait for I/O",
+        view="rate",
+        least=0.08,
+    ),
+    Rule(
+        sign="memory-pressure",
+        metric="node_pressure_memory_waiting_seconds_total",
+        unit="share of the time",
+        note="tasks wait for memory",
+        view="rate",
+        least=0.05,
+    ),
+    *(
+        Rule(
+            sign="swapping",
+            metric=f"node_vmstat_{kind}",
+            unit="pages/s",
+            note="the host swaps",
+            view="rate",
+            least=100.0,
+        )
+        for kind in ("pswpin", "pswpout")
+    ),
+    Rule(
+        sign="busy-disk",
+        metric="node_disk_io_time_seconds_total",
+        unit="share of the time",
+        note="a disk is busy nearly all the time",
+        view="rate",
+        least=0.5,
+    ),
+    Rule(
+        sign="resent-rpcs",
+        metric="node_nfs_rpc_retransmissions_total",
+        unit="/s",
+        note="calls to NFS are sent again",
+        view="rate",
+        least=0.2,
+        scrapes=2,
+    ),
+    Rule(
+        sign="slow-names",
+        metric="probe_dns_lookup_time_seconds",
+        unit="s",
+        note="names take long to resolve",
+        least=0.1,
+        least_share=2.0,
+    ),
+    Rule(
+        sign="alloc-retries",
+        metric="holdfast_member_alloc_retries_total",
+        unit="/s",
+        note="the allocator has to free memory and try again",
+        view="rate",
+        least=0.01,
+        least_share=1.0,
+    ),
     Rule(
         sign="cpu-pressure",
         metric="node_pressure_cpu_waiting_seconds_total",
@@ -340,8 +464,15 @@ RULES: tuple[Rule, ...] = (
 """Against the past unless something else is said."""
 
 SIGNS: dict[str, str] = {rule.sign: rule.note for rule in RULES} | {
+    "low-clock": "the clock is lower than usual",
+    "low-power": "less power is drawn at a lower clock, and not for heat",
+    "low-limit": "the power limit is lower",
+    "thermal-throttle": "clocks are held down for heat",
+    "power-throttle": "clocks are held down for power",
     "slow-link": "the link was trained to a lower rate than others",
     "heating": "is heating up towards its limit",
+    "no-step": "no step has been made for longer than usual",
+    "stopped-first": "made no further step when others still did",
     "slow-step": "steps take longer",
     "late-compute": "computes longer than it did",
     "late-exchange": "its exchange takes longer",
@@ -352,8 +483,19 @@ SIGNS: dict[str, str] = {rule.sign: rule.note for rule in RULES} | {
     "collecting": "members spend more time in the garbage collector",
     "slow-reads": "reads take longer on this mount",
     "slow-writes": "writes take longer on this mount",
+    "busy-mount": "others ask far more of this mount than before",
     "resent-calls": "calls to this mount are sent again",
-    "narrow-bus": "the PCIe link has fewer lanes than the device",
+    "narrow-bus": "the PCIe link has fewer lanes than the device, or a lower rate",
+    "slow-disk": "a disk takes long for each request",
+    "full-disk": "a disk is full",
+    "low-memory": "hardly any memory is left",
+    "full-table": "the table of connections is full",
+    "full-buffer": "hardly any of the GPU's memory is left",
+    "changed": "other software runs",
+    "creeping": "steps become longer and longer",
+    "slow-nvlink": "moves less over NVLink than its peers",
     "xid": "the driver reported an error",
+    "memory-xid": "the driver reported an error of the memory",
+    "nvlink-xid": "the driver reported an error of NVLink",
 }
 """Every sign there is, and what it says."""

@@ -20,6 +20,8 @@ from holdfast.record.events import (
 SETTLE_NS = 300 * 10**9
 """For so long after planned work a machine's readings prove nothing."""
 
+NEWLY_NS = 900 * 10**9
+
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
     """Work that was announced: what is out of use, from when to when (None: still), and what for."""
@@ -50,10 +52,15 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Healthy(msgspec.Struct, frozen=True, kw_only=True):
-    """What a healthy step takes: declared, or else the ledger's estimate."""
+    """What a healthy step takes: declared, or else the ledger's estimate.
+
+    since_ns: when it was declared. Steps before that were another job's, as far as their time goes: somebody
+    who makes sequences longer declares a longer step.
+    """
 
     step_s: float
     is_declared: bool
+    since_ns: int = 0
 
 
 class Scene(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +109,7 @@ def scene(
             case RunStarted():
                 gpus = event.gpus or gpus
             case ReferenceDeclared() if event.step_ns is not None:
-                declared = Healthy(step_s=event.step_ns / 1e9, is_declared=True)
+                declared = Healthy(step_s=event.step_ns / 1e9, is_declared=True, since_ns=event.occurred_ns)
             case MemberJoined():
                 members[event.subject] = event.node
                 gone.pop(event.subject, None)
@@ -115,7 +122,7 @@ def scene(
         run=run,
         began_ns=next((event.occurred_ns for event in known if event.run == run), now_ns),
         gpus=gpus,
-        healthy=healthy or declared,
+        healthy=_healthy(healthy, declared, now_ns),
         members=members,
         gone=gone,
         checkpoints=_checkpoints(known),
@@ -126,6 +133,15 @@ def scene(
         faults=tuple(event for event in known if isinstance(event, FaultObserved)),
         out=(*planned, *_out(actions)),
     )
+
+
+def _healthy(known: Healthy | None, declared: Healthy | None, now_ns: int) -> Healthy | None:
+    """known: what the ledger says, which is read now and then, and has the number of GPUs in it."""
+    if declared is None or known is None:
+        return known or declared
+    if not known.is_declared or now_ns - declared.since_ns < NEWLY_NS:
+        return declared
+    return msgspec.structs.replace(known, since_ns=declared.since_ns)
 
 
 def _checkpoints(events: Iterable[KnownEvent]) -> tuple[Saved, ...]:

@@ -1,152 +1,84 @@
 """What is wrong with a run itself, by its own times: slow steps, late members, and who is late changing."""
 
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.detect import compare
+from holdfast.detect.detector import FunctionDetector, Look, Sense
 from holdfast.detect.finding import Finding, Method
-from holdfast.detect.machines import findings
+from holdfast.detect.pace import STEP, creeping, once, slow_steps
+from holdfast.detect.panel import Panel, Panels
 from holdfast.detect.rules import SIGMAS, SIGNS, Rule
-from holdfast.detect.scene import Healthy, Scene
+from holdfast.detect.scene import Scene
+from holdfast.detect.stretches import findings
 from holdfast.signals.frame import Floats
-from holdfast.signals.quality import inspect
-from holdfast.signals.rates import per_second
-from holdfast.signals.source import Source
-from holdfast.topology.names import member_name
 
-STEP = "holdfast_run_step_seconds"
 COLLECTOR = "holdfast_member_gc_seconds_total"
 Part = Literal["compute", "exchange", "data"]
 PARTS: tuple[Part, ...] = ("compute", "exchange", "data")
-READ = (STEP, COLLECTOR, *(f"holdfast_member_{part}_seconds" for part in PARTS))
-SLOWER_SHARE = 0.03
-"""A step that is longer by less is not worth anybody's time."""
-SLOWER_SHARE_ESTIMATED = 0.1
-"""The same where nobody declared what a step takes; the ledger's report has no line for less, either."""
 LATE_SHARE = 0.02
 """Of a step: who is late by less does not hold it up noticeably."""
 PEERS_SHARE = 0.05
 """Who is usually slower than the others by more was late before the looking began."""
 WANDERING_ROWS, WANDERING_LATE, WANDERING_WHO = 5, 4, 4
 """Of so many steps in a row so many have somebody late, and so many of those are different members."""
-WANDERING_SHARE = 0.05
+WANDERING_SHARE = 0.25
 """Of the members at once; a cause beneath them would hold on to the same ones."""
+WANDERING_CHANCE = 0.01
+"""That in one step any member is so late by chance."""
 COLLECTING_LEAST = 0.01
 """Of a member's time, more than usual: a tenth of a second between scrapes ten seconds apart."""
 
 
-class _Members(NamedTuple):
-    """Times of members: row by member."""
-
-    subjects: tuple[str, ...]
-    times_ns: NDArray[np.int64]
-    values: Floats
-    trust: Floats
-
-
-def symptoms(source: Source, scene: Scene, window_ns: tuple[int, int]) -> Iterator[Finding]:
+def _symptoms(look: Look) -> Iterator[Finding]:
     """Everything that the run's own times show."""
-    healthy, steps = scene.healthy, _read(source, STEP, scene.run, window_ns)
-    step_s = None if healthy is None else healthy.step_s
-    if steps is not None:
-        steps = _once(steps, _new_steps(steps))
-        usual_s = float(compare.usual(steps.values)[0])
-        step_s = _usual_step(usual_s, healthy)
-        yield from _slow_steps(steps, usual_s, step_s)
-        step_s = float(np.fmax(usual_s, step_s))  # who is late by little in a long step does not hold it up
+    scene, panels, pace = look.scene, look.panels, look.pace
+    if scene is None:
+        return
+    step_s = None if scene.healthy is None else scene.healthy.step_s
+    if pace is not None and pace.step_s is not None:
+        slow = tuple(slow_steps(pace, panels.window_ns))
+        yield from slow
+        yield from creeping(pace, slow)
+        # Who is late by little in a long step does not hold it up.
+        step_s = max((one.value for one in slow if pace.method == "reference"), default=pace.step_s)
     for part in PARTS:
-        members = _read(source, f"holdfast_member_{part}_seconds", scene.run, window_ns)
+        members = panels.of_run(f"holdfast_member_{part}_seconds", scene.run)
         if members is not None and step_s:
-            if steps is not None:
-                members = _once(members, _new_steps(steps))
+            if pace is not None:
+                members = once(members, pace.shown_ns)
             yield from _late(part, members, step_s, scene.run)
-    yield from _collecting(source, scene, window_ns)
+    yield from _collecting(panels, scene)
 
 
-def _read(source: Source, metric: str, run: str, window_ns: tuple[int, int]) -> _Members | None:
-    """The run's series of this metric; None where there is none."""
-    frame = source.frame(metric, window_ns)
-    if frame is None or len(frame.times_ns) < 2:
-        return None
-    chosen = [column for column, labels in enumerate(frame.labels) if labels.get("run") == run]
-    if not chosen:
-        return None
-    inspected = inspect(frame)
-    frame = per_second(inspected.frame) if frame.kind == "counter" else inspected.frame
-    columns: dict[str, list[int]] = {}
-    for column in chosen:
-        labels = frame.labels[column]
-        subject = member_name(run, labels["member"]) if "member" in labels else run
-        columns.setdefault(subject, []).append(column)
-    values = np.where(np.isfinite(frame.values), frame.values, np.nan)
-    return _Members(
-        subjects=tuple(columns),
-        times_ns=frame.times_ns,
-        # Whoever shows it may have moved, and then there are several series of one.
-        values=np.stack([np.fmax.reduce(values[:, own], axis=1) for own in columns.values()], axis=1),
-        trust=np.array([inspected.trust[own].min() for own in columns.values()], np.float32),
-    )
-
-
-def _new_steps(steps: _Members) -> NDArray[np.int64]:
-    """When the run showed a step that it had not shown before."""
-    shown = steps.values[:, 0]
-    known = np.flatnonzero(np.isfinite(shown))
-    is_new = np.concatenate(([True], np.diff(shown[known]) != 0)) if len(known) else np.empty(0, np.bool_)
-    return steps.times_ns[known[is_new]]
-
-
-def _once(members: _Members, new_ns: NDArray[np.int64]) -> _Members:
-    """Each step once: a scrape that shows the same step again is no further observation."""
-    seen = np.searchsorted(new_ns, members.times_ns, side="right")
-    again = np.concatenate(([False], np.diff(seen) == 0))
-    return members._replace(values=np.where(again[:, None], np.nan, members.values))
-
-
-def _usual_step(usual_s: float, healthy: Healthy | None) -> float:
-    """What a step took before; what a healthy one takes, where it was slower than that already."""
-    if healthy is None:
-        return usual_s
-    more = SLOWER_SHARE if healthy.is_declared else SLOWER_SHARE_ESTIMATED
-    return usual_s if usual_s <= healthy.step_s * (1 + more) else healthy.step_s
-
-
-def _slow_steps(steps: _Members, past_s: float, usual_s: float) -> Iterator[Finding]:
-    """past_s: the middle of what it took, around which it scatters; usual_s: what it is held against."""
-    scatter_s = SIGMAS * compare.spread(steps.values, np.full(1, past_s, np.float32))
-    method: Method = "past" if usual_s == past_s else "reference"
-    usual = np.full(1, usual_s, np.float32)
-    yield from _found("slow-step", STEP, method, steps, usual, max(SLOWER_SHARE * usual_s, scatter_s))
-
-
-def _late(part: Part, members: _Members, step_s: float, run: str) -> Iterator[Finding]:
+def _late(part: Part, members: Panel, step_s: float, run: str) -> Iterator[Finding]:
     metric = f"holdfast_member_{part}_seconds"
-    past = compare.usual(members.values)
+    past = members.usual
     # A member that came later has no past, and one that was always late no good one: its peers have. Of two
     # members the quicker one is the peer.
     known = np.sort(past[np.isfinite(past)])
     middle = float(known[(len(known) - 1) // 2]) if len(known) else 0.0
     usual = np.fmin(past, middle + PEERS_SHARE * step_s).astype(np.float32)
-    least = max(LATE_SHARE * step_s, SIGMAS * compare.spread(members.values, past))
+    least = max(LATE_SHARE * step_s, SIGMAS * members.scatter)
     yield from _found(f"late-{part}", metric, "past", members, usual, least)
     if part == "compute":
-        yield from _wandering(members, usual, least, run)
+        chance = float(np.sqrt(2 * np.log(len(members.subjects) / WANDERING_CHANCE)))
+        enough = max(LATE_SHARE * step_s, chance * members.scatter)
+        yield from _wandering(members, usual, enough, run)
 
 
 def _found(
-    sign: str, metric: str, method: Method, members: _Members, usual: Floats, least: float, scrapes: int = 3
+    sign: str, metric: str, method: Method, members: Panel, usual: Floats, least: float, scrapes: int = 3
 ) -> Iterator[Finding]:
     rule = Rule(sign=sign, metric=metric, unit="s", note=SIGNS[sign], against=method, scrapes=scrapes)
     with np.errstate(invalid="ignore"):
         wrong = members.values - usual > least
     enough = np.full(len(usual), least, np.float32)
-    for finding in findings(
-        rule, members.subjects, members.values, wrong, usual, members.times_ns, members.trust, enough
-    ):
+    for finding in findings(rule, members, wrong, usual, enough):
         yield _with_effect(finding)
 
 
@@ -154,7 +86,7 @@ def _with_effect(finding: Finding) -> Finding:
     return msgspec.structs.replace(finding, effect_s=finding.value - finding.usual)
 
 
-def _wandering(members: _Members, usual: Floats, least: float, run: str) -> Iterator[Finding]:
+def _wandering(members: Panel, usual: Floats, least: float, run: str) -> Iterator[Finding]:
     """Somebody is late in nearly every step, and nearly every time somebody else."""
     away = np.nan_to_num(members.values - usual, nan=-1.0)
     rows = np.flatnonzero(np.isfinite(members.values).any(axis=1))
@@ -205,14 +137,28 @@ def _changing(late: NDArray[np.bool_], away: Floats) -> tuple[NDArray[np.bool_],
     return holds, is_late
 
 
-def _collecting(source: Source, scene: Scene, window_ns: tuple[int, int]) -> Iterator[Finding]:
+def _collecting(panels: Panels, scene: Scene) -> Iterator[Finding]:
     """Time in the garbage collector, of whoever spends the most at a time: all others wait for it."""
-    members = _read(source, COLLECTOR, scene.run, window_ns)
+    members = panels.of_run(COLLECTOR, scene.run, as_rate=True)
     if members is None:
         return
-    more = members.values - compare.usual(members.values)
+    more = members.values - members.usual
     most = np.fmax.reduce(more, axis=1, keepdims=True)
-    longest = members._replace(subjects=(scene.run,), values=most, trust=members.trust.min(keepdims=True))
+    longest = msgspec.structs.replace(
+        members, subjects=(scene.run,), values=most, before=None, trust=members.trust.min(keepdims=True)
+    )
     usual = np.zeros(1, np.float32)
     least = max(COLLECTING_LEAST, SIGMAS * compare.spread(most, usual))
     yield from _found("collecting", COLLECTOR, "past", longest, usual, least)
+
+
+SYMPTOMS = FunctionDetector(
+    (
+        Sense("slow-step", (STEP,)),
+        Sense("creeping", (STEP,)),
+        *(Sense(f"late-{part}", (f"holdfast_member_{part}_seconds",)) for part in PARTS),
+        Sense("wandering", ("holdfast_member_compute_seconds",)),
+        Sense("collecting", (COLLECTOR,)),
+    ),
+    _symptoms,
+)

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from holdfast.detect import compare
+from holdfast.detect.detector import FunctionDetector, Look, Sense
 from holdfast.detect.finding import Finding
 from holdfast.detect.rules import SIGNS
-from holdfast.signals.quality import Inspected
 
 TEMPERATURE = "DCGM_FI_DEV_GPU_TEMP"
 LIMIT_C = 87.0
@@ -23,17 +22,19 @@ SLOPE_MIN = 1 / 60
 CONFIDENCE = 0.8
 
 
-def heating(inspected: Inspected) -> Iterator[Finding]:
+def _heating(look: Look) -> Iterator[Finding]:
     """GPUs that will reach the limit soon if it goes on like this. As of the last reading only."""
-    frame = inspected.frame
-    since = int(np.searchsorted(frame.times_ns, frame.times_ns[-1] - OVER_S * 1e9))
-    recent = frame.values[since:]
+    panel = look.panels.value(TEMPERATURE)
+    if panel is None:
+        return
+    since = int(np.searchsorted(panel.times_ns, panel.times_ns[-1] - OVER_S * 1e9))
+    recent = panel.values[since:]
     if len(recent) < ROWS_MIN:
         return
-    at_s = (frame.times_ns[since:] - frame.times_ns[since]) / 1e9
+    at_s = (panel.times_ns[since:] - panel.times_ns[since]) / 1e9
     centred = (at_s - at_s.mean()).astype(np.float32)
     slope = centred @ (recent - recent[0]) / float(centred @ centred)
-    usual = compare.usual(frame.values)
+    usual = panel.usual
     with np.errstate(invalid="ignore", divide="ignore"):
         now_c = recent[-1]
         left_s = (LIMIT_C - now_c) / slope
@@ -41,16 +42,19 @@ def heating(inspected: Inspected) -> Iterator[Finding]:
     for series in np.flatnonzero(soon).tolist():
         yield Finding(
             sign="heating",
-            subject=frame.subjects[series],
-            metric=frame.metric,
+            subject=panel.subjects[series],
+            metric=panel.metric,
             method="trend",
-            since_ns=int(frame.times_ns[since]),
+            since_ns=int(panel.times_ns[since]),
             until_ns=None,
-            noticed_ns=int(frame.times_ns[-1]),
-            confidence=CONFIDENCE * float(inspected.trust[series]),
+            noticed_ns=int(panel.times_ns[-1]),
+            confidence=CONFIDENCE * float(panel.trust[series]),
             value=float(now_c[series]),
             usual=float(usual[series]),
             unit="C",
             limit_s=float(left_s[series]),
             note=SIGNS["heating"],
         )
+
+
+HEATING = FunctionDetector((Sense("heating", (TEMPERATURE,)),), _heating)

@@ -6,7 +6,6 @@ from types import MappingProxyType
 
 import msgspec
 
-from holdfast.detect.compare import PAST_SHARE
 from holdfast.detect.detecting import detect
 from holdfast.detect.finding import Finding
 from holdfast.detect.scene import Healthy, Planned, Scene, scene
@@ -17,6 +16,7 @@ from holdfast.diagnose.pricing import price
 from holdfast.diagnose.weighing import (
     LATE,
     STALLS,
+    STOPPED,
     SYMPTOMS,
     UNKNOWN,
     Case,
@@ -32,15 +32,17 @@ from holdfast.signals.source import Source
 from holdfast.topology.graph import Topology
 
 WINDOW_S = 1_800.0
-REACH_S_MAX = 2 * 3_600.0
-"""What is wrong for longer than two thirds of this is seen by its peers and limits, no longer by its past."""
 INCIDENTS_MAX = 16
 """In one assessment of one run: who finds more has found one, and has not understood it."""
 BANS_MIN = 0.3
 """That it is none of the known causes is given two to one: a cause that is less likely is not named."""
 BANS_EARLY_MIN = 1.0
 """While the run is not slower yet, ten to one: a warning must be worth it."""
+HELD_UP = frozenset({STOPPED, "slow-step", "wandering", *STALLS})
+"""That the run is slower. Members that are late and hold nobody up are no incident by themselves."""
 NOTHING_KNOWN: Mapping[str, Healthy] = MappingProxyType({})
+CLUSTER = "cluster"
+"""Whose incidents those are that no run feels, since none is there."""
 ALTERNATIVES_MAX = 3
 FLAWS_MAX = 5
 FLAW_WEIGHT, WIDE_FLAW_WEIGHT = 0.5, 0.15
@@ -69,17 +71,20 @@ def assess(
     prices: Prices = DEFAULTS,
     xids: Overrides = NO_OVERRIDES,
     healthy: Mapping[str, Healthy] = NOTHING_KNOWN,
+    elsewhere: bool = False,
 ) -> Assessment:
     """Look at the last `window_s` of these runs (all that the events name, where none is given).
 
-    planned: work that was announced. since_ns: since when something is known to be wrong; the window then
-    reaches back far enough to show how it was before. xids: where a site's policy differs from the published.
-    healthy: by run, the ledger's reference; where it has none, what the events declare.
+    planned: work that was announced. since_ns: since when something is known to be wrong; what is usual
+    is then taken from before that. xids: where a site's policy differs from the published.
+    healthy: by run, the ledger's reference; where it has none, what the events declare. elsewhere: also look
+    at machines that none of these runs is on; without any run that is all there is to look at. What is found
+    there is reported under the name `cluster`.
     """
     names = runs or tuple(dict.fromkeys(event.run for event in events if event.run))
     scenes = [scene(run, events, planned, now_ns=now_ns, healthy=healthy.get(run)) for run in names]
-    window_ns = (now_ns - _reach_ns(window_s, since_ns, now_ns), now_ns + 1)
-    detected = detect(OnceSource(source), topology, scenes, window_ns=window_ns, xids=xids)
+    window_ns = (now_ns - round(window_s * 1e9), now_ns + 1)
+    detected = detect(OnceSource(source), topology, scenes, window_ns=window_ns, since_ns=since_ns, xids=xids)
     incidents: list[Incident] = []
     for one in scenes:
         findings = (*detected.machines, *detected.runs[one.run])
@@ -90,16 +95,30 @@ def assess(
             flaws=detected.flaws,
             prices=prices,
             now_ns=now_ns,
+            usual_s=detected.usual_s.get(one.run),
+            from_ns=detected.from_ns,
         )
         incidents += _incidents(findings, desk)
+    if elsewhere or not scenes:
+        desk = _Desk(
+            topology=topology,
+            scene=scene(CLUSTER, (), planned, now_ns=now_ns),
+            measured=detected.measured,
+            flaws=detected.flaws,
+            prices=prices,
+            now_ns=now_ns,
+            usual_s=None,
+            from_ns=detected.from_ns,
+        )
+        incidents += _incidents(_not_of(names, detected.machines, topology), desk)
     found = (*detected.machines, *(finding for of_run in detected.runs.values() for finding in of_run))
     return Assessment(at_ns=now_ns, incidents=tuple(incidents), findings=found, flaws=detected.flaws)
 
 
-def _reach_ns(window_s: float, since_ns: int | None, now_ns: int) -> int:
-    """A third of what is looked at must be from before it began: that is where the past is taken from."""
-    age_s = 0.0 if since_ns is None else (now_ns - since_ns) / 1e9
-    return round(max(window_s, min(age_s / (1 - PAST_SHARE), REACH_S_MAX)) * 1e9)
+def _not_of(runs: Iterable[str], findings: Iterable[Finding], topology: Topology) -> list[Finding]:
+    """What was found where none of these runs is."""
+    theirs = {name for run in runs if run in topology for name in topology.causes(run)}
+    return [finding for finding in findings if finding.subject not in theirs]
 
 
 class _Desk(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -111,6 +130,8 @@ class _Desk(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     flaws: Sequence[Flaw]
     prices: Prices
     now_ns: int
+    usual_s: float | None
+    from_ns: int
 
 
 def _incidents(findings: Iterable[Finding], desk: _Desk) -> list[Incident]:
@@ -118,11 +139,11 @@ def _incidents(findings: Iterable[Finding], desk: _Desk) -> list[Incident]:
     left = _concerning(findings, desk.topology, desk.scene)
     incidents: list[Incident] = []
     while left and len(incidents) < INCIDENTS_MAX:
-        case = Case(left, desk.topology, desk.scene, desk.measured)
+        case = Case(left, desk.topology, desk.scene, desk.measured, desk.from_ns)
         ranked = sorted(case.hypotheses(), key=_rank(desk.topology))
         is_slow = any(finding.sign in SYMPTOMS for finding in left)
-        if not ranked or ranked[0].bans < (BANS_MIN if is_slow else BANS_EARLY_MIN):
-            if not is_slow:
+        if not ranked or ranked[0].bans < (BANS_MIN if is_slow or ranked[0].is_grave else BANS_EARLY_MIN):
+            if not any(finding.sign in HELD_UP for finding in left):
                 break
             ranked.insert(0, unknown(case))
         explained = {(finding.sign, finding.subject) for finding in ranked[0].explains}
@@ -165,7 +186,8 @@ def _incident(
     began_ns = min(finding.since_ns for finding in explained)
     is_over = all(finding.until_ns is not None for finding in explained)
     ended_ns = max(finding.until_ns or 0 for finding in explained) if is_over else None
-    slowdown = _slowdown(explained, one)
+    known_s = one.healthy.step_s if one.healthy else None
+    slowdown = _slowdown(explained, desk.usual_s or known_s)
     quality, flaws = _quality(explained, desk.flaws)
     shares = _shares(ranked)
     # The cause may have been at work for a while before the run felt it, and then it cost nothing yet.
@@ -200,7 +222,11 @@ def _incident(
 
 
 def _affected(mechanism: Mechanism, explained: Iterable[Finding], case: Case) -> tuple[str, ...]:
-    """The members that are late by it; of what holds up another one each time, or all at once, all."""
+    """The members that are late by it; of what holds up another one each time, or all at once, all. Of a run
+    that stands, those that stopped first, and those whose nodes have broken hardware.
+    """
+    if mechanism.name == "hang":
+        return case.stopped_first
     if mechanism.reach in ("wandering", "stall"):
         return case.members
     return tuple(dict.fromkeys(finding.subject for finding in explained if finding.sign in LATE))
@@ -208,8 +234,11 @@ def _affected(mechanism: Mechanism, explained: Iterable[Finding], case: Case) ->
 
 def _shares(ranked: Sequence[Hypothesis]) -> list[float]:
     """How likely each of them is, beside all others and that it is none that is known."""
-    weights = [10.0**BANS_MIN if each.mechanism is UNKNOWN else 10.0**each.bans for each in ranked]
-    total = sum(weights) + (0.0 if ranked[0].mechanism is UNKNOWN else 10.0**BANS_MIN)
+    nameless = [each.mechanism.name == UNKNOWN.name for each in ranked]
+    weights = [10.0 ** (BANS_MIN if none else each.bans) for none, each in zip(nameless, ranked, strict=True)]
+    # A hundred GPUs that each explain a hundredth of it are not, together, a rival.
+    weights = [weight if weight >= 1.0 or not place else 0.0 for place, weight in enumerate(weights)]
+    total = sum(weights) + (0.0 if nameless[0] else 10.0**BANS_MIN)
     return [weight / total for weight in weights]
 
 
@@ -222,7 +251,7 @@ def _cause(hypothesis: Hypothesis, topology: Topology) -> Cause:
         mechanism=mechanism.name,
         title=mechanism.title,
         domain=mechanism.domain,
-        owner=mechanism.owner or (topology.owner(subject) if known else ""),
+        owner=(mechanism.owner or (topology.owner(subject) if known else "")) if mechanism.is_owned else "",
     )
 
 
@@ -232,10 +261,13 @@ def _path(subject: str, run: str, topology: Topology) -> tuple[str, ...]:
     return topology.path(subject, run) or (subject,)
 
 
-def _slowdown(explained: Iterable[Finding], one: Scene) -> float:
+def _slowdown(explained: Sequence[Finding], usual_s: float | None) -> float:
     """Steps that are longer, and what stalls between them add to a step."""
+    for finding in explained:
+        if finding.sign == STOPPED:
+            return max(1.0, finding.value / finding.usual)
     step = max((finding for finding in explained if finding.sign == "slow-step"), key=_effect, default=None)
-    usual_s = step.usual if step is not None else one.healthy and one.healthy.step_s
+    usual_s = step.usual if step is not None else usual_s
     stalls = [finding for finding in explained if finding.sign in STALLS]
     if not usual_s:
         return 1.0

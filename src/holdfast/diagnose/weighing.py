@@ -30,9 +30,17 @@ UNEVEN_SHARE = 0.5
 SYMPTOM_WEIGHT = 1.2
 EVERYONE_WEIGHT = 0.6
 EVERYONE_SHARE = 0.8
-FIRST_WEIGHT, AFTER_WEIGHT = 0.2, -0.6
-AFTER_NS = 90 * 10**9
-"""Observations need not arrive in the order of events; later than this is later."""
+TOGETHER_WEIGHT, FIRST_WEIGHT, AFTER_WEIGHT = 0.8, 0.2, -0.6
+TOGETHER_NS = 150 * 10**9
+"""What began so close to when the run became slower hardly did by chance."""
+AFTER_NS = 180 * 10**9
+"""Observations need not arrive in the order of events, and means take a while; later than this is later."""
+CHANCE_NS = 120 * 10**9
+ALWAYS_WEIGHT = 0.5
+CREEPING_SHARE = 0.4
+"""Of the time since steps began to creep up."""
+UNSEEN_NS = 30 * 10**9
+GRAVE_WEIGHT = 1.0
 DECIDED_WEIGHT = 0.8
 DECIDED_NS = 300 * 10**9
 REGULAR_WEIGHT = 0.8
@@ -43,14 +51,34 @@ SIGNLESS = -0.7
 """Its consequences are there, but the cause itself, which is measured, is not."""
 NOTHING_SHOWS = -0.2
 """A member that is late with no sign beneath it: either sensors are missing, or it is not the machine."""
+OWN_MAX = 16
 SHOWN_MAX = 4
 """Subjects that evidence names."""
 CLOCK_BOUND = (0.4, 1.1)
 """Of the time computed, the share that grows as the clock falls, between memory-bound and more than bound."""
+WATER_WEIGHT = -1.0
+AIR_WORDS = ("air", "crac", "crah", "ahu")
+"""In the name of what cools: it blows."""
 LATE = ("late-compute", "late-exchange", "late-data")
 POOL_SIGN = "slow-transfer"
 STALLS = ("slow-checkpoint", "frequent-checkpoints")
-SYMPTOMS = ("slow-step", *LATE, "wandering", *STALLS)
+STOPPED = "no-step"
+SYMPTOMS = (STOPPED, "slow-step", *LATE, "wandering", *STALLS)
+FELT = frozenset({*SYMPTOMS, "creeping", "stopped-first"})
+"""What is seen of the run itself, and so is no cause of it."""
+TOLD_BY = {
+    "slow-step": ("the run's step time", "training"),
+    "late-compute": ("the members' own times", "training"),
+    "low-clock": ("dcgm-exporter", "hardware"),
+    "thermal-throttle": ("DCGM's violation times", "hardware"),
+    "cpu-pressure": ("node_exporter with pressure", "platform"),
+    "symbol-errors": ("node_exporter's InfiniBand counters", "network"),
+    "uplink-waits": ("the switches' counters", "network"),
+    "slow-reads": ("node_exporter's mountstats", "storage"),
+    "low-flow": ("the cooling units", "facilities"),
+    "failed-supply": ("the power supplies", "facilities"),
+}
+"""By a sign that it would give: which telemetry, and who has it."""
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +113,11 @@ class Hypothesis(msgspec.Struct, frozen=True, kw_only=True):
     def bans(self) -> float:
         return PRIOR + sum(one.weight for one in self.evidence)
 
+    @property
+    def is_grave(self) -> bool:
+        """Whether it is a fault of hardware, also where no run feels it."""
+        return any(finding.grave and finding.sign in self.mechanism.shows for finding in self.explains)
+
 
 UNKNOWN = Mechanism(
     name="unknown",
@@ -96,6 +129,7 @@ UNKNOWN = Mechanism(
     reach="everyone",
     slows=(),
     decides="What the late members have in common, and what changed when it began.",
+    is_owned=False,
     action="Look at what the late members have in common, and at what changed when it began.",
 )
 
@@ -109,14 +143,19 @@ class Case:
         topology: Topology,
         scene: Scene,
         measured: Collection[str] = frozenset(),
+        from_ns: int = 0,
     ) -> None:
-        """measured: the signs that would have been found if they had been there."""
+        """measured: the signs that would have been found if they had been there. from_ns: what was so then
+        had begun before anybody looked, and nobody knows when.
+        """
         self.findings, self.topology, self.scene, self.measured = findings, topology, scene, measured
+        self.from_ns = from_ns
         self.by_sign: dict[str, dict[str, Finding]] = {}
         for finding in findings:
             at = self.by_sign.setdefault(finding.sign, {})
             if finding.subject not in at or finding.confidence > at[finding.subject].confidence:
                 at[finding.subject] = finding
+        self._shown_by: dict[str, dict[str, list[str]]] = {}
         self._radius: dict[str, frozenset[str]] = {}
         self._found: dict[tuple[str, str], list[Finding]] = {}
         self._fits = {sign: self._around(set(at)) for sign, at in self.by_sign.items()}
@@ -132,8 +171,21 @@ class Case:
         )
 
     @cached_property
+    def _latest_ns(self) -> int:
+        return max(max(finding.noticed_ns, finding.until_ns or 0) for finding in self.findings)
+
+    @cached_property
     def late(self) -> dict[str, set[str]]:
         return {sign: set(self.by_sign.get(sign, ())) for sign in LATE}
+
+    @property
+    def stopped_first(self) -> tuple[str, ...]:
+        """Members that stopped before the others, and those on broken hardware."""
+        broken = {
+            name for finding in self.findings if finding.grave for name in self._beneath_of(finding.subject)
+        }
+        first = {*self.by_sign.get("stopped-first", ()), *(broken & set(self.members))}
+        return tuple(name for name in self.members if name in first) or tuple(sorted(first))
 
     def has(self, sign: str) -> bool:
         return sign in self.by_sign
@@ -164,20 +216,42 @@ class Case:
             among = self.members if kind == "member" and self.members else self.topology.names(kind)
             for shared in self.topology.common_causes(of_kind, among):
                 fits[shared.subject] = Fit(hit=shared.hit, reached=shared.reached, total=total)
+            if kind == "node" and (on_them := self._members_on(of_kind)):
+                # A mount is its clients' members', not their nodes'.
+                for shared in self.topology.common_causes(on_them, self.members):
+                    if shared.kind == "mount":
+                        fits[shared.subject] = Fit(hit=shared.hit, reached=shared.reached, total=total)
         return fits
+
+    @cached_property
+    def _nodes_of(self) -> dict[str, tuple[str, ...]]:
+        return {member: self.topology.causes(member, "node") for member in self.members}
+
+    def _members_on(self, nodes: Collection[str]) -> list[str]:
+        wanted = set(nodes)
+        return [member for member, on in self._nodes_of.items() if wanted.intersection(on)]
 
     def _candidates(self, mechanism: Mechanism) -> list[str]:
         needs = mechanism.needs or tuple(mechanism.shows)
         if mechanism.kinds == ("run",):
             return [self.scene.run] if any(self.has(sign) for sign in needs) else []
         found: dict[str, None] = {}
+        if "run" in mechanism.kinds:
+            fits = (self._over_run(sign) for sign in needs if self.has(sign))
+            if any(fit is not None and fit.recall >= EVERYONE_SHARE for fit in fits):
+                found[self.scene.run] = None
         for sign in needs:
             for subject, fit in self._fits.get(sign, {}).items():
                 is_there = subject in self.topology and self.topology.kind(subject) in mechanism.kinds
-                is_its_own = sign in mechanism.shows and subject in self.by_sign[sign]
+                is_its_own = sign in mechanism.shows and self._is_own(sign, subject)
                 if is_there and (is_its_own or _share(mechanism, sign, fit) >= FITS_MIN):
                     found[subject] = None
         return list(found)
+
+    def _is_own(self, sign: str, subject: str) -> bool:
+        """Whether a sign at the subject may be its own. What many show at once has a cause beneath them."""
+        at = self.by_sign[sign]
+        return subject in at and (len(at) <= OWN_MAX or at[subject].grave)
 
     # -- what speaks for and against -------------------------------------------------------------------
 
@@ -187,16 +261,17 @@ class Case:
         yield from self._absent(mechanism, subject)
         yield from self._symptoms(mechanism, subject)
         yield from self._order(mechanism, subject)
+        yield from self._gravity(mechanism, subject)
         yield from self._decisions(mechanism)
         yield from self._sizes(mechanism, subject)
         if mechanism.name == "slow-node":
             yield from self._bare(subject)
+        if mechanism.name == "air-cooling":
+            yield from self._medium(subject)
 
     def _signs(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
         for sign, weight in (*mechanism.shows.items(), *mechanism.follows.items()):
-            fit = self.fit(sign, subject)
-            if fit is None and mechanism.kinds == ("run",) and self.has(sign):
-                fit = self._over_run(sign)
+            fit = self._fit_at(sign, subject)
             if fit is None:
                 continue
             share = _share(mechanism, sign, fit)
@@ -205,9 +280,13 @@ class Case:
             yield _seen(seen, weight * share * sure, fit)
 
     def _over_run(self, sign: str) -> Fit | None:
-        """Of a sign at members or their nodes: how many of the run's have it."""
+        """How many of the run's members, or of what of their kind it has, show a sign."""
+        shown = self.by_sign[sign]
+        total = len(shown)
+        kinds = {self.topology.kind(name) for name in shown if name in self.topology}
         count = len(self.members) or len(self.scene.members)
-        total = len(self.by_sign[sign])
+        if kinds and self.scene.run in self.topology and not kinds & {"run", "member"}:
+            count = max(len(self.topology.causes(self.scene.run, kind)) for kind in kinds)
         return Fit(hit=min(total, count), reached=max(count, total), total=total) if count else None
 
     def _contrary(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
@@ -223,17 +302,26 @@ class Case:
             if sign in self.measured and not self.has(sign) and self._sees_pools:
                 yield Evidence(text=f"not found, though it is measured: {SIGNS[sign]}", weight=weight)
         for sign in mechanism.shows:
-            others = [name for name in self.by_sign.get(sign, ()) if self._is_like(name, subject)]
-            if others and not self._at(sign, subject):
-                yield Evidence(text=f"at {others[0]} and not here: {SIGNS[sign]}", weight=ELSEWHERE)
+            other = self._first_like(sign, subject)
+            if other and not self._at(sign, subject):
+                yield Evidence(text=f"at {other} and not here: {SIGNS[sign]}", weight=ELSEWHERE)
         shows = [sign for sign in mechanism.shows if sign in self.measured]
         if shows and mechanism.follows and not any(self._at(sign, subject) for sign in mechanism.shows):
             text = f"not found at {subject}, though it is measured: {SIGNS[shows[0]]}"
             yield Evidence(text=text, weight=SIGNLESS)
 
-    def _is_like(self, name: str, subject: str) -> bool:
-        topology = self.topology
-        return name != subject and name in topology and topology.kind(name) == topology.kind(subject)
+    def _first_like(self, sign: str, subject: str) -> str | None:
+        """Another subject of its kind that shows the sign."""
+        if subject not in self.topology:
+            return None
+        if sign not in self._shown_by:
+            kinds: dict[str, list[str]] = {}
+            for name in self.by_sign.get(sign, ()):
+                if name in self.topology and len(of := kinds.setdefault(self.topology.kind(name), [])) < 2:
+                    of.append(name)
+            self._shown_by[sign] = kinds
+        alike = self._shown_by[sign].get(self.topology.kind(subject), ())
+        return next((name for name in alike if name != subject), None)
 
     @cached_property
     def _sees_pools(self) -> bool:
@@ -252,6 +340,15 @@ class Case:
             text = "no reading of the node, or of what it depends on, is unusual"
             yield Evidence(text=text, weight=NOTHING_SHOWS)
 
+    def _medium(self, subject: str) -> Iterator[Evidence]:
+        """Whether it is cooled by water: then it is hardly the air."""
+        topology = self.topology
+        around = (*topology.causes(subject), *topology.dependents(subject), subject)
+        loops = [name for name in around if topology.kind(name) in ("loop", "circuit")]
+        named_air = any(word in name.casefold() for name in loops for word in AIR_WORDS)
+        if any(topology.kind(name) == "loop" for name in loops) and not named_air:
+            yield Evidence(text="it is cooled by a loop of coolant", weight=WATER_WEIGHT)
+
     def _near(self, subject: str) -> set[str]:
         """The subject, what depends on it and what it depends on; for a run all that anything is found at."""
         if subject == self.scene.run or subject not in self.topology:
@@ -263,15 +360,29 @@ class Case:
         signs = [sign for sign in mechanism.slows if sign in LATE]
         late = set().union(*(self.late[sign] for sign in signs)) if signs else set()
         others = [sign for sign in LATE if sign not in signs and self.late[sign]]
-        if mechanism.reach == "beneath" and subject != self.scene.run:
-            yield from self._beneath(subject, late, others)
-        elif mechanism.reach == "beneath":
+        is_felt = mechanism.reach == "beneath" or (mechanism.reach == "stall" and late)
+        if is_felt and subject != self.scene.run:
+            yield from self._beneath(subject, late, others, signs)
+        elif mechanism.reach == "beneath" and mechanism.kinds == ("run",):
             yield from self._scattered(late)
-        elif mechanism.reach == "everyone" and signs:
+        elif mechanism.reach in ("beneath", "everyone") and signs:
             yield from self._everyone(late)
 
-    def _beneath(self, subject: str, late: set[str], others: list[str]) -> Iterator[Evidence]:
+    def is_everywhere(self, sign: str) -> bool:
+        """Whether nearly all members are late in one way: then who is late does not say where it is."""
+        return len(self.members) > 1 and len(self.late[sign]) >= EVERYONE_SHARE * len(self.members)
+
+    def _beneath(
+        self, subject: str, late: set[str], others: list[str], signs: Sequence[str]
+    ) -> Iterator[Evidence]:
         beneath = {subject, *self._beneath_of(subject)} & set(self.members)
+        if "late-exchange" in signs and self.is_everywhere("late-exchange") and beneath:
+            # A collective ends for all at once, and does not say whose link it waited for.
+            text = "everybody's exchange is late: whichever link is slow, all wait for it"
+            yield Evidence(text=text, weight=0.0)
+            return
+        # Whoever waits for a late member may show that as a longer exchange.
+        others = [sign for sign in others if sign != "late-exchange"]
         if not late:
             if others:
                 text = f"members are late, but not in the way this would make them ({others[0]})"
@@ -316,16 +427,52 @@ class Case:
         yield Evidence(text=f"{len(late)} of {count} members wait", weight=weight, subjects=_some(late))
 
     def _order(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
-        causes = [one.since_ns for sign in mechanism.shows for one in self._at(sign, subject)]
+        """Whether it began when the run became slower. What follows counts where the cause is not seen."""
+        signs = mechanism.shows if self._onsets(mechanism.shows, subject) else mechanism.follows
+        causes = self._onsets(signs, subject)
         effects = [one.since_ns for sign in mechanism.slows for one in self.by_sign.get(sign, {}).values()]
-        if not causes or not effects or mechanism.kinds == ("run",):
+        if not causes or not effects:
             return
-        lead_s = (min(effects) - min(causes)) / 1e9
-        if lead_s >= -AFTER_NS / 1e9:
-            if lead_s > 0:
-                yield Evidence(text=f"it began {lead_s:.0f} s before the first symptom", weight=FIRST_WEIGHT)
-        else:
-            yield Evidence(text=f"it began {-lead_s:.0f} s after the first symptom", weight=AFTER_WEIGHT)
+        if max(causes) <= self.from_ns + UNSEEN_NS:
+            if self.from_ns and min(effects) <= self.from_ns + UNSEEN_NS:
+                weight = ALWAYS_WEIGHT * self._best_share(mechanism, signs, subject)
+                yield Evidence(text="it has been so for as long as the run has been slower", weight=weight)
+            return
+        lead_ns = min(effects) - min(causes, key=lambda at_ns: abs(at_ns - min(effects)))
+        # What creeps is seen by one sensor long before another.
+        loose_ns = round(CREEPING_SHARE * (self._latest_ns - min(effects))) if self.has("creeping") else 0
+        if abs(lead_ns) <= max(TOGETHER_NS, loose_ns):
+            # One of a hundred GPUs that began together is no likelier than the others.
+            weight = TOGETHER_WEIGHT * self._best_share(mechanism, signs, subject)
+            yield Evidence(text="it began when the run became slower", weight=weight)
+        elif lead_ns < -max(AFTER_NS, loose_ns):
+            text = f"it began {-lead_ns / 1e9:.0f} s after the first symptom"
+            yield Evidence(text=text, weight=AFTER_WEIGHT)
+        elif lead_ns > 0:
+            text = f"it began {lead_ns / 1e9:.0f} s before the first symptom"
+            yield Evidence(text=text, weight=FIRST_WEIGHT)
+
+    def _best_share(self, mechanism: Mechanism, signs: Iterable[str], subject: str) -> float:
+        fits = ((sign, self._fit_at(sign, subject)) for sign in signs if sign not in FELT)
+        return max((_share(mechanism, sign, fit) for sign, fit in fits if fit is not None), default=0.0)
+
+    def _fit_at(self, sign: str, subject: str) -> Fit | None:
+        """How the sign lies around the subject; of a run, how much of it shows it."""
+        fit = self.fit(sign, subject)
+        if fit is None and subject == self.scene.run and self.has(sign):
+            return self._over_run(sign)
+        return fit
+
+    def _onsets(self, signs: Iterable[str], subject: str) -> list[int]:
+        return [one.since_ns for sign in signs if sign not in FELT for one in self._at(sign, subject)]
+
+    def _gravity(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
+        at = [
+            one for sign in mechanism.shows if (one := self.by_sign.get(sign, {}).get(subject)) and one.grave
+        ]
+        if at:
+            text = "that is a fault of the hardware by itself, whatever the run shows"
+            yield Evidence(text=text, weight=GRAVE_WEIGHT * max(one.confidence for one in at))
 
     def _decisions(self, mechanism: Mechanism) -> Iterator[Evidence]:
         since = [one.since_ns for sign in mechanism.slows for one in self.by_sign.get(sign, {}).values()]
@@ -376,6 +523,8 @@ class Case:
     def _beneath_of(self, subject: str) -> frozenset[str]:
         if subject not in self._radius:
             inside = self.topology.blast_radius(subject) if subject in self.topology else ()
+            if inside and self.topology.kind(subject) == "mount":
+                inside = (*inside, *(node for name in inside for node in self._nodes_of.get(name, ())))
             self._radius[subject] = frozenset(inside)
         return self._radius[subject]
 
@@ -385,18 +534,24 @@ class Case:
         for sign in mechanism.slows:
             for name, finding in self.by_sign.get(sign, {}).items():
                 everywhere = mechanism.reach != "beneath" or sign not in LATE or subject == self.scene.run
-                if everywhere or name in self._beneath_of(subject):
+                if everywhere or name in self._beneath_of(subject) or self.is_everywhere(sign):
                     yield finding
+        waiting = self.late["late-exchange"] if "slow-step" in mechanism.slows else set()
+        if "late-exchange" not in mechanism.slows and len(waiting) >= len(self.members) / 2 > 0:
+            # The others wait for it in their exchange.
+            yield from self.by_sign["late-exchange"].values()
         if mechanism.reach == "wandering":
             # By chance it is the same member for a while.
             yield from (
-                one for one in self.by_sign.get("late-compute", {}).values() if one.until_ns is not None
+                one
+                for one in self.by_sign.get("late-compute", {}).values()
+                if one.until_ns is not None or self._latest_ns - one.since_ns < CHANCE_NS
             )
 
 
 def unknown(case: Case) -> Hypothesis:
     """Nothing explains what is wrong with the run."""
-    symptoms = tuple(finding for finding in case.findings if finding.sign in SYMPTOMS)
+    symptoms = tuple(finding for finding in case.findings if finding.sign in FELT)
     late = set().union(*case.late.values()) & set(case.members)
     evidence = []
     if late and (shared := case.topology.common_causes(late, case.members)):
@@ -405,7 +560,15 @@ def unknown(case: Case) -> Hypothesis:
             f"{best.hit} of {len(late)} late members depend on {best.subject}, {best.reached} members in all"
         )
         evidence.append(Evidence(text=text, weight=0.0, subjects=_some(late)))
-    return Hypothesis(mechanism=UNKNOWN, subject=case.scene.run, evidence=tuple(evidence), explains=symptoms)
+    missing = [told for sign, told in TOLD_BY.items() if sign not in case.measured]
+    mechanism = UNKNOWN
+    if missing:
+        listed = ", ".join(f"{what} ({team})" for what, team in missing)
+        decides = f"What is not measured here and might tell: {listed}."
+        mechanism = msgspec.structs.replace(UNKNOWN, decides=decides)
+    return Hypothesis(
+        mechanism=mechanism, subject=case.scene.run, evidence=tuple(evidence), explains=symptoms
+    )
 
 
 def lost_because(best: Hypothesis, other: Hypothesis) -> str:

@@ -532,6 +532,7 @@ _FAMILIES: tuple[tuple[str, Kind, Scope, tuple[_Row, ...]], ...] = (
     ("", "counter", "resolver", _RESOLVER_COUNTS),
     ("node_", "counter", "node", _HOST_COUNTS),
     ("node_", "gauge", "node", _HOST),
+    ("kube_", "gauge", "node", (("pod_container_info", "", "Kubernetes: the image of a container."),)),
     ("densewatch_cdu_", "gauge", "loop", _CDU),
     ("", "gauge", "connector", _CONNECTOR),
     ("redfish_chassis_", "gauge", "chassis", _CHASSIS),

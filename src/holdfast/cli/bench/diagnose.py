@@ -19,8 +19,8 @@ from rich.table import Table
 
 from holdfast.cli.record import json_option
 from holdfast.cli.terminal import print_json
-from holdfast.detect import devices, mounts, physics, symptoms
 from holdfast.detect.detecting import METRICS
+from holdfast.detect.physics import BALANCE
 from holdfast.diagnose.assess import assess
 from holdfast.signals.frame import Frame
 from holdfast.twin.cluster import Layout
@@ -250,7 +250,7 @@ def _quantile(ordered: Sequence[float], count: int, share: float) -> float:
 # -- what it costs to look -------------------------------------------------------------------------------
 
 
-READ = frozenset((*METRICS, *symptoms.READ, *devices.READ, *mounts.READ, *physics.READ))
+READ = frozenset((*METRICS, *BALANCE))
 """What an assessment looks at; metrics beside these would cost nothing."""
 
 

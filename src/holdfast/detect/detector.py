@@ -1,0 +1,58 @@
+"""What a detector is: which signs it gives, from which metrics, and how it finds them."""
+
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from holdfast.detect.finding import Finding
+from holdfast.detect.pace import Pace
+from holdfast.detect.panel import Panels
+from holdfast.detect.scene import Scene
+from holdfast.detect.xids import NO_OVERRIDES, Overrides
+
+NO_HOSTS: Mapping[str, str] = MappingProxyType({})
+
+
+class Sense(NamedTuple):
+    """A sign that is found where all of these metrics are. None: it is read from the record."""
+
+    sign: str
+    metrics: tuple[str, ...] = ()
+
+
+class Look(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """What detectors see of one moment. scene: the run that is looked at, and `pace` its steps as far as
+    the signals tell of any; None for machines.
+
+    hosts: whose run a host is in, where that is known: GPUs of one run do the same work.
+    """
+
+    panels: Panels
+    scene: Scene | None = None
+    pace: Pace | None = None
+    xids: Overrides = NO_OVERRIDES
+    hosts: Mapping[str, str] = NO_HOSTS
+
+    def run_of(self, gpu: str) -> str | None:
+        return self.hosts.get(gpu.rpartition(".")[0])
+
+
+class Detector(Protocol):
+    """Finds signs. `senses` says which and what it reads for each: what is measured follows from that."""
+
+    @property
+    def senses(self) -> tuple[Sense, ...]: ...
+
+    def find(self, look: Look) -> Iterator[Finding]: ...
+
+
+class FunctionDetector(msgspec.Struct, frozen=True):
+    """A detector that is one function."""
+
+    senses: tuple[Sense, ...]
+    finds: Callable[[Look], Iterator[Finding]]
+
+    def find(self, look: Look) -> Iterator[Finding]:
+        return self.finds(look)

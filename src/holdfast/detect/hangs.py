@@ -1,0 +1,179 @@
+"""A run that makes no steps: no new one for longer than is usual for it, and who stopped first.
+
+How long the same step is shown is counted in readings, so that a scrape that is missed is no pause. Pauses
+that the run had before (evaluations, saves) are usual. Where the GPUs are seen, they tell a pause in which
+they work from a hang in which they wait.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.detect.detector import FunctionDetector, Look, Sense
+from holdfast.detect.devices import XID_DETECTOR
+from holdfast.detect.finding import Finding
+from holdfast.detect.pace import STEP, Pace
+from holdfast.detect.panel import Panel
+from holdfast.detect.rules import SIGNS
+from holdfast.detect.scene import Scene
+
+STEPS_MIN = 6
+SHORTEST_S = 20.0
+STEP_TIMES = 2.5
+"""So many steps' time without one, and at least the shortest, is worth a word."""
+USUAL_TIMES = 1.5
+"""Of the longest pause that the run had before."""
+PAUSE_S_MAX = 600.0
+"""A longer one was no pause but an outage, and makes the next one no more usual."""
+KNOWN_S = 3_600.0
+YOUNG_S = 180.0
+"""A run of which less than the former is known may do for the first time what it does every hour."""
+WORKING_S = 900.0
+"""GPUs that work as usual evaluate something; for longer than this nobody does."""
+SAVING_TIMES, SAVING_S = 3.0, 300.0
+BROKEN_S = 60.0
+WORKING_SHARE = 0.6
+"""Of what is usual: tensor cores of a hung run stand still, and its power is less than half."""
+ACTIVITY = ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "DCGM_FI_DEV_POWER_USAGE")
+MEMBER_STEPS, MEMBER_COMPUTE = "holdfast_member_steps_total", "holdfast_member_compute_seconds"
+FIRST_SHARE_MAX = 0.5
+CONFIRMED, LIKELY = 0.97, 0.6
+
+
+def _hung(look: Look) -> Iterator[Finding]:
+    scene, pace = look.scene, look.pace
+    if scene is None or pace is None or pace.step_s is None or len(pace.shown_ns) < STEPS_MIN:
+        return
+    now_ns = look.panels.window_ns[1]
+    last_ns = int(pace.shown_ns[-1])
+    held_s, elapsed_s = (pace.read_ns - last_ns) / 1e9, (now_ns - last_ns) / 1e9
+    if held_s <= 0 or pace.is_gone(now_ns):
+        return
+    is_broken = _is_broken(look, scene.run, last_ns)
+    working = 0.0 if is_broken else _working_share(look, scene.run)
+    least_s = _patience_s(pace, scene, working)
+    is_usual = held_s <= USUAL_TIMES * _longest_pause_s(pace) or _is_repeated(held_s, pace)
+    if elapsed_s < least_s or is_usual:
+        return
+    yield Finding(
+        sign="no-step",
+        subject=scene.run,
+        metric=STEP,
+        method="past",
+        since_ns=last_ns,
+        until_ns=None,
+        noticed_ns=min(now_ns - 1, last_ns + round(least_s * 1e9)),
+        confidence=CONFIRMED if working is not None else LIKELY,
+        value=elapsed_s,
+        usual=pace.step_s,
+        unit="s",
+        effect_s=elapsed_s,
+        note=SIGNS["no-step"],
+        grave=working is not None,
+    )
+    yield from _stopped_first(look, scene.run, last_ns)
+
+
+def _patience_s(pace: Pace, scene: Scene, working: float | None) -> float:
+    """For how long no step is no news."""
+    least_s = max(SHORTEST_S, STEP_TIMES * (pace.step_s or 0.0))
+    if scene.checkpoints and scene.checkpoints[-1].stall_s is None:
+        stalls = [one.stall_s for one in scene.checkpoints if one.stall_s is not None]
+        return max(SAVING_S, SAVING_TIMES * max(stalls, default=0.0))
+    if working is not None and working >= WORKING_SHARE:
+        return max(WORKING_S, least_s)
+    known_s = (int(pace.shown_ns[-1]) - int(pace.shown_ns[0])) / 1e9
+    return least_s if known_s >= KNOWN_S or working == 0.0 else max(YOUNG_S, least_s)
+
+
+def _held_s(pace: Pace) -> NDArray[np.float64]:
+    """Of each step but the last: for how long it was shown again and again."""
+    return np.asarray(pace.held_ns[:-1] / 1e9, np.float64)
+
+
+def _longest_pause_s(pace: Pace) -> float:
+    held_s = _held_s(pace)
+    return float(max(held_s[held_s <= PAUSE_S_MAX], default=0.0))
+
+
+def _is_repeated(held_s: float, pace: Pace) -> bool:
+    """Outages that come again and again are usual as well, though nobody should have them."""
+    longer = np.sort(_held_s(pace))[-2:]
+    return len(longer) == 2 and held_s <= float(longer[0])
+
+
+def _is_broken(look: Look, run: str, since_ns: int) -> bool:
+    """Whether hardware of the run broke when it stopped."""
+    return any(
+        one.grave and look.run_of(one.subject) == run and one.since_ns >= since_ns - round(BROKEN_S * 1e9)
+        for one in XID_DETECTOR.find(look)
+    )
+
+
+def _working_share(look: Look, run: str) -> float | None:
+    """How much of their usual work the run's GPUs do at the last readings; None where nobody knows."""
+    for metric in ACTIVITY:
+        panel = look.panels.value(metric)
+        if panel is None:
+            continue
+        columns = [n for n, name in enumerate(panel.subjects) if look.run_of(name) == run]
+        if columns:
+            with np.errstate(invalid="ignore", divide="ignore"):
+                share = _last_known(panel.values[:, columns]) / panel.usual[columns]
+            if np.isfinite(share).any():
+                return float(np.nanmedian(share))
+    return None
+
+
+def _last_known(values: NDArray[np.floating]) -> NDArray[np.floating]:
+    known = np.isfinite(values)
+    last = len(values) - 1 - np.argmax(known[::-1], axis=0)
+    return np.where(known.any(axis=0), values[last, np.arange(values.shape[1])], np.nan)
+
+
+def _stopped_first(look: Look, run: str, since_ns: int) -> Iterator[Finding]:
+    """Members that made fewer steps than the others, or showed their last one earlier."""
+    panel = look.panels.of_run(MEMBER_STEPS, run)
+    made = None if panel is None else _last_known(panel.values)
+    if panel is None or made is None or np.nanmin(made) == np.nanmax(made):
+        panel = look.panels.of_run(MEMBER_COMPUTE, run)
+        made = None if panel is None else _last_changed_ns(panel).astype(np.float64)
+    if panel is None or made is None:
+        return
+    with np.errstate(invalid="ignore"):
+        first = np.flatnonzero(made < np.nanmax(made))
+    if not 0 < len(first) <= FIRST_SHARE_MAX * len(panel.subjects):
+        return
+    for column in first.tolist():
+        yield Finding(
+            sign="stopped-first",
+            subject=panel.subjects[column],
+            metric=panel.metric,
+            method="peers",
+            since_ns=since_ns,
+            until_ns=None,
+            noticed_ns=since_ns,
+            confidence=CONFIRMED * float(panel.trust[column]),
+            value=float(made[column]),
+            usual=float(np.nanmax(made)),
+            unit="",
+            note=SIGNS["stopped-first"],
+        )
+
+
+def _last_changed_ns(panel: Panel) -> NDArray[np.int64]:
+    changed = np.diff(panel.values, axis=0, prepend=np.nan)
+    moved = np.isfinite(changed) & (changed != 0)
+    last = len(moved) - 1 - np.argmax(moved[::-1], axis=0)
+    return np.asarray(np.where(moved.any(axis=0), panel.times_ns[last], panel.times_ns[0]), np.int64)
+
+
+HANGS = FunctionDetector(
+    (
+        Sense("no-step", (STEP,)),
+        Sense("stopped-first", (MEMBER_STEPS,)),
+        Sense("stopped-first", (MEMBER_COMPUTE,)),
+    ),
+    _hung,
+)

@@ -1,0 +1,121 @@
+"""What of a host takes two metrics to say: how long a disk takes, how full it is, how short memory is."""
+
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+
+from holdfast.detect.detector import FunctionDetector, Look, Sense
+from holdfast.detect.finding import Finding
+from holdfast.detect.panel import Panel
+from holdfast.detect.rules import SIGMAS, SIGNS, Rule
+from holdfast.detect.stretches import findings
+from holdfast.signals.frame import Floats, Labels
+
+DISK = "node_disk_{}_total"
+WAITS = {
+    DISK.format("write_time_seconds"): DISK.format("writes_completed"),
+    DISK.format("read_time_seconds"): DISK.format("reads_completed"),
+}
+"""Time of all requests, and how many there were."""
+AVAILABLE, SIZE = "node_filesystem_avail_bytes", "node_filesystem_size_bytes"
+MEMORY, MEMORY_ALL = "node_memory_MemAvailable_bytes", "node_memory_MemTotal_bytes"
+TABLE, TABLE_ALL = "node_nf_conntrack_entries", "node_nf_conntrack_entries_limit"
+BUFFER_FREE, BUFFER_USED = "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_USED"
+REQUESTS_PER_S_MIN = 1.0
+SLOWER_TIMES, SLOWER_S = 3.0, 0.015
+NOT_LOCAL = frozenset(
+    {"tmpfs", "squashfs", "iso9660", "nfs", "nfs4", "lustre", "overlay", "ramfs", "devtmpfs"}
+)
+LEFT = {AVAILABLE: 0.03, MEMORY: 0.05, TABLE: 0.05, BUFFER_FREE: 0.02}
+"""Of the whole: less is as good as nothing."""
+LEFT_BEFORE = 1.5
+"""So many times as much must have been left before: a disk that has always been full is no news."""
+
+
+def _slow_disks(look: Look) -> Iterator[Finding]:
+    for waits, counts in WAITS.items():
+        waited, count = look.panels.rate(waits), look.panels.rate(counts)
+        if waited is None or count is None:
+            continue
+        each = _ratio(waited, count, least=REQUESTS_PER_S_MIN)
+        if each is None:
+            continue
+        usual = np.where(np.isfinite(each.usual), each.usual, 0.0).astype(np.float32)
+        enough = np.maximum((SLOWER_TIMES - 1) * usual, max(SLOWER_S, SIGMAS * each.scatter)).astype(
+            np.float32
+        )
+        with np.errstate(invalid="ignore"):
+            wrong = each.values - usual > enough
+        rule = Rule(sign="slow-disk", metric=waits, unit="s", note=SIGNS["slow-disk"])
+        yield from findings(rule, each, wrong, usual, enough)
+
+
+def _exhausted(look: Look) -> Iterator[Finding]:
+    """Where hardly anything is left of what there was enough of."""
+    for sign, left, whole, is_used in (
+        ("full-disk", AVAILABLE, SIZE, False),
+        ("low-memory", MEMORY, MEMORY_ALL, False),
+        ("full-table", TABLE, TABLE_ALL, True),
+        ("full-buffer", BUFFER_FREE, BUFFER_USED, False),
+    ):
+        part, all_of_it = look.panels.value(left), look.panels.value(whole)
+        if part is None or all_of_it is None:
+            continue
+        share = _ratio(part, all_of_it)
+        if share is None:
+            continue
+        if is_used:
+            before = None if share.before is None else 1 - share.before
+            share = msgspec.structs.replace(share, values=1 - share.values, before=before)
+        share = share.some(np.flatnonzero([labels.get("fstype") not in NOT_LOCAL for labels in share.labels]))
+        usual, least = share.usual, LEFT[left]
+        with np.errstate(invalid="ignore"):
+            wrong = (share.values < least) & (usual > LEFT_BEFORE * least)
+        rule = Rule(sign=sign, metric=left, unit="of it left", note=SIGNS[sign], falls=True)
+        yield from findings(rule, share, wrong, usual, np.full(len(usual), least, np.float32))
+
+
+def _ratio(part: Panel, whole: Panel, least: float = 0.0) -> Panel | None:
+    """One metric over another, series by series; NaN where there is not `least` of the other."""
+    if len(part.times_ns) != len(whole.times_ns):
+        return None
+    place = {
+        _key(subject, labels): n
+        for n, (subject, labels) in enumerate(zip(whole.subjects, whole.labels, strict=True))
+    }
+    keys = map(_key, part.subjects, part.labels)
+    pairs = np.array([(n, place[key]) for n, key in enumerate(keys) if key in place], np.int64)
+    if not len(pairs):
+        return None
+    mine, theirs = part.some(pairs[:, 0]), whole.some(pairs[:, 1])
+    before = None
+    if mine.before is not None and theirs.before is not None and len(mine.before) == len(theirs.before):
+        before = _divided(mine.before, theirs.before, least)
+    return msgspec.structs.replace(
+        mine,
+        values=_divided(mine.values, theirs.values, least),
+        before=before,
+        trust=np.minimum(mine.trust, theirs.trust),
+    )
+
+
+def _divided(part: Floats, whole: Floats, least: float) -> Floats:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(whole > least, part / whole, np.nan)
+
+
+def _key(subject: str, labels: Labels) -> tuple[str, ...]:
+    return (subject, labels.get("device", ""), labels.get("mountpoint", ""), labels.get("gpu", ""))
+
+
+DISKS = FunctionDetector(tuple(Sense("slow-disk", pair) for pair in WAITS.items()), _slow_disks)
+EXHAUSTED = FunctionDetector(
+    (
+        Sense("full-disk", (AVAILABLE, SIZE)),
+        Sense("low-memory", (MEMORY, MEMORY_ALL)),
+        Sense("full-table", (TABLE, TABLE_ALL)),
+        Sense("full-buffer", (BUFFER_FREE, BUFFER_USED)),
+    ),
+    _exhausted,
+)

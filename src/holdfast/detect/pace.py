@@ -1,0 +1,289 @@
+"""How long a run's steps take, over hours: what is usual, since when they take longer, and whether any come.
+
+A run is one series, so its history costs nothing: what is usual is the quickest plateau that it kept for a
+while in the last hours, not what it did some minutes ago. A plateau is a mean over steps, cut where that
+changes.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.detect import compare
+from holdfast.detect.finding import Finding, Method
+from holdfast.detect.panel import Panel, Panels
+from holdfast.detect.rules import SIGMAS, SIGNS, Rule
+from holdfast.detect.scene import Healthy, Scene
+from holdfast.detect.stretches import findings
+from holdfast.signals.frame import Floats
+
+STEP = "holdfast_run_step_seconds"
+HISTORY_S = 6 * 3_600.0
+SLOWER_SHARE = 0.03
+"""A step that is longer by less is not worth anybody's time."""
+SLOWER_SHARE_ESTIMATED = 0.1
+"""The same where nobody declared what a step takes; the ledger's report has no line for less, either."""
+PAUSE_TIMES = 2.0
+"""A lone step of so many times its neighbours had an evaluation or a save in it, which is no part of it."""
+NEIGHBOURS = 15
+PAUSE_ROW_MAX = 2
+"""So many in a row are alone; more of them are slow steps."""
+CROWD_STEPS, CROWD_PAUSES, CROWD_TIMES = 40, 4, 2.0
+"""So many long steps among so many, at least so many times as often as usual, are no pauses any more."""
+PLATEAU_T_MIN = 6.0
+"""Of a change of plateau, in standard errors: among thousands of steps none is so large by chance."""
+PLATEAU_STEPS_MIN = 3
+PLATEAUS_MAX = 64
+KEPT_STEPS_MIN, KEPT_S_MIN = 12, 300.0
+"""A plateau that was kept for this long tells what is usual."""
+RECENT_S = 600.0
+"""What a step takes now is the mean of so much time."""
+CREEPING_S_MIN, CREEPING_PLATEAUS_MIN = 900.0, 4
+GONE_SCRAPES = 3
+SEEN_S_MIN = 120.0
+"""A run that was quick for a shorter time was slow from its beginning."""
+
+
+class Plateau(NamedTuple):
+    """Steps from one row to before another that take the same time, but for noise."""
+
+    first: int
+    end: int
+    step_s: float
+
+
+class Pace(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """The steps of a run.
+
+    steps     each once, without pauses, over the last hours; crowded: the rows in which there are far more
+              long steps than at other times, which are left in
+    step_s    what is usual; None where there are too few. method: where that is from
+    shown_ns  when each new step was first seen, pauses included; held_ns: for how long it was shown again
+    read_ns   when the run's step was last read at all, whichever it was
+    """
+
+    steps: Panel
+    crowded: NDArray[np.bool_]
+    step_s: float | None
+    method: Method
+    plateaus: tuple[Plateau, ...]
+    shown_ns: NDArray[np.int64]
+    held_ns: NDArray[np.int64]
+    read_ns: int
+    every_ns: int
+
+    def is_gone(self, now_ns: int) -> bool:
+        """Whether nobody tells of the run any more: it has ended, or whoever showed it has."""
+        return now_ns - self.read_ns > GONE_SCRAPES * self.every_ns
+
+
+def pace_of(panels: Panels, scene: Scene) -> Pace | None:
+    """None where the signals have no step of the run in the window."""
+    window_ns = panels.window_ns
+    shown = panels.of_run(STEP, scene.run)
+    if shown is None:
+        return None
+    since_ns = min(window_ns[0], window_ns[1] - round(HISTORY_S * 1e9))
+    history = panels.of_run(STEP, scene.run, (since_ns, window_ns[1])) or shown
+    new = new_steps(history)
+    steps, crowded = without_pauses(_since_declared(once(history, new), scene.healthy))
+    plateaus = tuple(plateaus_of(steps.values[:, 0]))
+    past_s = _kept(plateaus, steps.times_ns)
+    if past_s is None:
+        known = float(compare.usual(steps.values)[0])
+        past_s = known if np.isfinite(known) else None
+    step_s, method = _usual_step(past_s, scene.healthy)
+    read = history.times_ns[np.isfinite(history.values[:, 0])]
+    last = np.searchsorted(read, np.append(new[1:], read[-1] + 1)) - 1 if len(new) else new
+    return Pace(
+        steps=steps,
+        crowded=crowded,
+        step_s=step_s,
+        method=method,
+        plateaus=plateaus,
+        shown_ns=new,
+        held_ns=read[last] - new,
+        read_ns=int(read[-1]) if len(read) else 0,
+        every_ns=int(np.median(np.diff(history.times_ns))),
+    )
+
+
+def new_steps(steps: Panel) -> NDArray[np.int64]:
+    """When the run showed a step that it had not shown before."""
+    shown = steps.values[:, 0]
+    known = np.flatnonzero(np.isfinite(shown))
+    is_new = np.concatenate(([True], np.diff(shown[known]) != 0)) if len(known) else np.empty(0, np.bool_)
+    return steps.times_ns[known[is_new]]
+
+
+def once(members: Panel, new_ns: NDArray[np.int64]) -> Panel:
+    """Each step once: a scrape that shows the same step again is no further observation."""
+    seen = np.searchsorted(new_ns, members.times_ns, side="right")
+    again = np.concatenate(([False], np.diff(seen) == 0))
+    return msgspec.structs.replace(members, values=np.where(again[:, None], np.nan, members.values))
+
+
+def _since_declared(steps: Panel, healthy: Healthy | None) -> Panel:
+    """Without the steps from before the reference was declared, which were of another length."""
+    if healthy is None or not healthy.since_ns:
+        return steps
+    early = steps.times_ns < healthy.since_ns
+    if np.isfinite(steps.values[~early, 0]).sum() < KEPT_STEPS_MIN:
+        return steps
+    return msgspec.structs.replace(steps, values=np.where(early[:, None], np.nan, steps.values))
+
+
+def without_pauses(steps: Panel) -> tuple[Panel, NDArray[np.bool_]]:
+    """Without lone steps that are far longer than their neighbours: something else was done in them.
+
+    Where they come far more often than at other times, the run is slower by them: these are left in, and
+    told by their rows.
+    """
+    values = np.array(steps.values, np.float64)
+    crowded = np.zeros(len(values), np.bool_)
+    known = np.flatnonzero(np.isfinite(values[:, 0]))
+    if len(known) <= NEIGHBOURS:
+        return steps, crowded
+    taken = values[known, 0]
+    around = np.lib.stride_tricks.sliding_window_view(np.pad(taken, NEIGHBOURS // 2, mode="edge"), NEIGHBOURS)
+    long = taken > PAUSE_TIMES * np.median(around, axis=1)
+    starts = np.flatnonzero(long & ~np.concatenate(([False], long[:-1])))
+    ends = np.flatnonzero(long & ~np.concatenate((long[1:], [False])))
+    alone = [(one, last) for one, last in zip(starts.tolist(), ends.tolist(), strict=True)]
+    alone = [(one, last) for one, last in alone if last - one < PAUSE_ROW_MAX]
+    dense = _dense(np.array([one for one, _ in alone], np.int64), len(known))
+    for (first, last), is_dense in zip(alone, dense.tolist(), strict=True):
+        if not is_dense:
+            values[known[first : last + 1], 0] = np.nan
+    marked = [first for (first, _), is_dense in zip(alone, dense.tolist(), strict=True) if is_dense]
+    for one, other in pairwise(marked):
+        if other - one <= CROWD_STEPS:
+            crowded[known[one] : known[other] + 1] = True
+    return msgspec.structs.replace(steps, values=values), crowded
+
+
+def _dense(at: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
+    """Which pauses have several others near, where the rest of the time has few.
+
+    at: which of the steps they are, of `count`.
+    """
+    ahead = np.searchsorted(at, at + CROWD_STEPS) - np.arange(len(at))
+    back = np.arange(len(at)) + 1 - np.searchsorted(at, at - CROWD_STEPS)
+    near = np.maximum(ahead, back) >= CROWD_PAUSES
+    elsewhere = max(0, count - int(near.sum()) * CROWD_STEPS // CROWD_PAUSES)
+    usual_rate = (len(at) - int(near.sum())) / max(1, elsewhere)
+    is_news = elsewhere >= CROWD_STEPS and usual_rate * CROWD_STEPS * CROWD_TIMES <= CROWD_PAUSES
+    return np.asarray(near & is_news, np.bool_)
+
+
+def plateaus_of(values: Floats) -> Iterator[Plateau]:
+    """The stretches between changes of the mean, in the order of time."""
+    known = np.flatnonzero(np.isfinite(values))
+    taken = values[known].astype(np.float64)
+    cuts, work = {0, len(taken)}, [(0, len(taken))]
+    while work and len(cuts) < PLATEAUS_MAX:
+        begin, end = work.pop()
+        if (cut := _cut(taken[begin:end])) is not None:
+            cuts.add(begin + cut)
+            work += [(begin, begin + cut), (begin + cut, end)]
+    marks = sorted(cuts)
+    for begin, end in itertools.pairwise(marks):
+        if end > begin:
+            after = int(known[end]) if end < len(known) else len(values)
+            yield Plateau(int(known[begin]), after, float(taken[begin:end].mean()))
+
+
+def _cut(taken: NDArray[np.float64]) -> int | None:
+    """Where the mean changes the most, if it does."""
+    row, score = compare.change(taken, PLATEAU_STEPS_MIN)
+    return row if score > PLATEAU_T_MIN else None
+
+
+def _kept(plateaus: tuple[Plateau, ...], times_ns: NDArray[np.int64]) -> float | None:
+    """The quickest plateau that was kept for a while."""
+    long = [
+        one.step_s
+        for one in plateaus
+        if one.end - one.first >= KEPT_STEPS_MIN
+        and times_ns[one.end - 1] - times_ns[one.first] >= KEPT_S_MIN * 1e9
+    ]
+    return min(long, default=None)
+
+
+def _usual_step(past_s: float | None, healthy: Healthy | None) -> tuple[float | None, Method]:
+    """What a step took before; what a healthy one takes, where it was slower than that already."""
+    if healthy is None or past_s is None:
+        return (past_s, "past") if healthy is None else (healthy.step_s, "reference")
+    more = SLOWER_SHARE if healthy.is_declared else SLOWER_SHARE_ESTIMATED
+    return (past_s, "past") if past_s <= healthy.step_s * (1 + more) else (healthy.step_s, "reference")
+
+
+def slow_steps(pace: Pace, window_ns: tuple[int, int]) -> Iterator[Finding]:
+    """Stretches of slow steps that last, or were over within the window."""
+    if pace.step_s is None:
+        return
+    steps, usual_s = pace.steps, pace.step_s
+    values = steps.values[:, 0]
+    good = np.flatnonzero(_of_plateaus(pace, lambda step_s: step_s <= (1 + SLOWER_SHARE) * usual_s))
+    around = float(np.nanmedian(values[good])) if np.isfinite(values[good]).any() else usual_s
+    scatter_s = compare.spread(steps.values, np.full(1, around, np.float32), good)
+    least = max(SLOWER_SHARE * usual_s, SIGMAS * scatter_s)
+    with np.errstate(invalid="ignore"):
+        wrong = values - usual_s > least
+    slow = _of_plateaus(pace, lambda step_s: step_s > (1 + SLOWER_SHARE) * usual_s)
+    wrong |= (slow | pace.crowded) & np.isfinite(values)
+    rule = Rule(
+        sign="slow-step", metric=STEP, unit="s", note=SIGNS["slow-step"], against=pace.method, scrapes=3
+    )
+    usual = np.full(1, usual_s, np.float32)
+    enough = np.full(1, SLOWER_SHARE * usual_s, np.float32)
+    for finding in findings(rule, steps, wrong[:, None], usual, enough):
+        if finding.until_ns is not None and finding.until_ns < window_ns[0]:
+            continue
+        value = _recent(steps, finding)
+        yield msgspec.structs.replace(finding, value=value, effect_s=value - usual_s)
+
+
+def _of_plateaus(pace: Pace, holds: Callable[[float], bool]) -> NDArray[np.bool_]:
+    rows = np.zeros(len(pace.steps.times_ns), np.bool_)
+    for plateau in pace.plateaus:
+        if holds(plateau.step_s):
+            rows[plateau.first : plateau.end] = True
+    return rows
+
+
+def _recent(steps: Panel, finding: Finding) -> float:
+    """The mean of its last minutes: what grows slowly is as large as it is now."""
+    until_ns = steps.times_ns[-1] if finding.until_ns is None else finding.until_ns
+    since_ns = max(finding.since_ns, int(until_ns) - round(RECENT_S * 1e9))
+    rows = (steps.times_ns >= since_ns) & (steps.times_ns <= until_ns)
+    return float(np.nanmean(steps.values[rows, 0]))
+
+
+def creeping(pace: Pace, slow: Iterable[Finding]) -> Iterator[Finding]:
+    """Steps that did not become longer at once, but bit by bit: each plateau is above the one before."""
+    for finding in slow:
+        rising = [one.step_s for one in pace.plateaus if pace.steps.times_ns[one.end - 1] > finding.since_ns]
+        is_long = pace.steps.times_ns[-1] - finding.since_ns >= CREEPING_S_MIN * 1e9
+        is_up = all(before < after for before, after in itertools.pairwise(rising))
+        if finding.until_ns is None and is_long and is_up and len(rising) >= CREEPING_PLATEAUS_MIN:
+            yield msgspec.structs.replace(finding, sign="creeping", note=SIGNS["creeping"])
+
+
+def onset_of(pace: Pace, window_ns: tuple[int, int]) -> int | None:
+    """Since when the steps have been slower, if they are, and somebody saw them before."""
+    lasting = [one.since_ns for one in slow_steps(pace, window_ns) if one.until_ns is None]
+    first_ns = int(pace.steps.times_ns[np.isfinite(pace.steps.values[:, 0])][0]) if lasting else 0
+    return next((since_ns for since_ns in lasting if since_ns - first_ns >= SEEN_S_MIN * 1e9), None)
+
+
+def stands_since(pace: Pace, window_ns: tuple[int, int]) -> int | None:
+    """When the last step was made, if the run is told of and has shown the same one ever since."""
+    if not len(pace.shown_ns) or pace.is_gone(window_ns[1]) or pace.held_ns[-1] < SEEN_S_MIN * 1e9:
+        return None
+    return int(pace.shown_ns[-1])

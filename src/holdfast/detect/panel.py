@@ -1,0 +1,286 @@
+"""A panel: the readings of one metric as every detector gets them, cleaned, with the trust in each series.
+
+`Panels` reads a source for one look. Nothing reaches a detector that was not inspected first, so that flawed
+telemetry lowers the confidence of whatever is found in it.
+"""
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.detect import compare
+from holdfast.signals.frame import Floats, Frame, Labels, Word
+from holdfast.signals.quality import Flaw, inspect
+from holdfast.signals.rates import per_second
+from holdfast.signals.source import Source
+from holdfast.topology.names import member_name
+
+PAST_S, MARGIN_S, ONSET_S = 600.0, 150.0, 300.0
+"""What was shown for so long, until so long before something went wrong, was usual; and for so long after it
+is worth knowing what came first.
+"""
+KEPT_MAX = 12
+"""Panels that are kept for the next detector; some are read by several, one after the other."""
+
+
+class Panel(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
+    """One metric, time by series. trust: by series, between 0 and 1.
+
+    before: rows from before something went wrong, where that was before the window or at its beginning; they
+    have the same series. Without them the first third of the window tells what is usual. gap: the row before
+    which time is left out, where it went wrong long ago: the minutes around that, and then the window.
+    single: the readings themselves, where the values are means over some rows. earlier: the labels of the
+    series there were before it went wrong, with their subjects.
+    """
+
+    metric: str
+    subjects: tuple[str, ...]
+    labels: tuple[Labels, ...]
+    times_ns: NDArray[np.int64]
+    values: Floats
+    trust: Floats
+    before: Floats | None = None
+    words: tuple[Word, ...] = ()
+    gap: int | None = None
+    single: Floats | None = None
+    earlier: tuple[tuple[str, Labels], ...] = ()
+
+    @cached_property
+    def clock_ns(self) -> NDArray[np.int64]:
+        """The times as if nothing were left out: what nobody looked at went on."""
+        if self.gap is None:
+            return self.times_ns
+        left_out_ns = self.times_ns[self.gap] - self.times_ns[self.gap - 1] - _step_ns(self.times_ns)
+        rows = np.arange(len(self.times_ns)) >= self.gap
+        return np.asarray(self.times_ns - rows * left_out_ns, np.int64)
+
+    @cached_property
+    def usual(self) -> Floats:
+        """By series: what it showed before; NaN where nobody knows."""
+        here = compare.usual(self.values)
+        if self.before is None:
+            return here
+        past = compare.usual(self.before, np.arange(len(self.before)))
+        return np.where(np.isfinite(past), past, here)
+
+    @cached_property
+    def scatter(self) -> float:
+        """The standard deviation of a reading around what is usual for its series, by chance alone."""
+        if self.before is None:
+            return compare.spread(self.values, self.usual)
+        return compare.spread(self.before, self.usual, np.arange(len(self.before)))
+
+    def some(self, columns: NDArray[np.int64]) -> "Panel":
+        """These series of it."""
+        if len(columns) == len(self.subjects):
+            return self
+        return msgspec.structs.replace(
+            self,
+            subjects=tuple(self.subjects[column] for column in columns),
+            labels=tuple(self.labels[column] for column in columns) if self.labels else (),
+            values=self.values[:, columns],
+            trust=self.trust[columns],
+            before=None if self.before is None else self.before[:, columns],
+            words=(),
+        )
+
+    def scaled(self, factor: float) -> "Panel":
+        if factor == 1.0:
+            return self
+        by = np.float32(factor)
+        before = None if self.before is None else self.before * by
+        return msgspec.structs.replace(self, values=self.values * by, before=before)
+
+
+class Panels:
+    """What one look reads. flaws: of all that was read so far.
+
+    onset_ns: since when something is wrong, where the window does not show what was before.
+    """
+
+    def __init__(self, source: Source, window_ns: tuple[int, int], onset_ns: int | None = None) -> None:
+        self.window_ns = window_ns
+        self.onset_ns = onset_ns
+        self.flaws: dict[str, tuple[Flaw, ...]] = {}
+        self._source = source
+        self._there = frozenset(source.metrics())
+        self._kept: dict[tuple[str, bool], Panel | None] = {}
+
+    @property
+    def from_ns(self) -> int:
+        """The first moment that panels show."""
+        if self.onset_ns is None:
+            return self.window_ns[0]
+        return min(self.window_ns[0], self.onset_ns - round(MARGIN_S * 1e9))
+
+    @property
+    def metrics(self) -> frozenset[str]:
+        return self._there
+
+    def value(self, metric: str) -> Panel | None:
+        """The readings; None where there are none in the window."""
+        return self._panel(metric, False)
+
+    def rate(self, metric: str) -> Panel | None:
+        """The growth of a counter by second."""
+        return self._panel(metric, True)
+
+    def of_run(
+        self, metric: str, run: str, window_ns: tuple[int, int] | None = None, *, as_rate: bool = False
+    ) -> Panel | None:
+        """The run's series of a metric, one for each member; None where there is none.
+
+        window_ns: another time than that of the look.
+        """
+        panel = self._panel(metric, as_rate) if window_ns is None else self._read(metric, as_rate, window_ns)
+        return None if panel is None or len(panel.times_ns) < 2 else _by_member(panel, run)
+
+    def _panel(self, metric: str, as_rate: bool) -> Panel | None:
+        key = (metric, as_rate)
+        if key not in self._kept:
+            while len(self._kept) >= KEPT_MAX:
+                del self._kept[next(iter(self._kept))]
+            self._kept[key] = self._read(metric, as_rate, self.window_ns)
+        return self._kept[key]
+
+    def _read(self, metric: str, as_rate: bool, window_ns: tuple[int, int]) -> Panel | None:
+        frame = self._source.frame(metric, window_ns) if metric in self._there else None
+        if frame is None or not len(frame.times_ns):
+            return None
+        is_own = window_ns == self.window_ns
+        past, gap = None, None
+        earlier: tuple[tuple[str, Labels], ...] = ()
+        if is_own and self.onset_ns is not None:
+            earlier = self._earlier(metric, self.onset_ns)
+            past, frame, gap = self._with_onset(frame, self.onset_ns)
+        inspected = inspect(frame, now_ns=window_ns[1])
+        if is_own:
+            self.flaws[metric] = inspected.flaws
+        clean = per_second(inspected.frame) if as_rate else inspected.frame
+        return Panel(
+            metric=metric,
+            subjects=frame.subjects,
+            labels=frame.labels,
+            times_ns=frame.times_ns,
+            values=clean.values,
+            trust=inspected.trust,
+            before=None if past is None else _before(past, as_rate),
+            words=frame.words,
+            gap=gap,
+            earlier=earlier,
+        )
+
+    def _earlier(self, metric: str, onset_ns: int) -> tuple[tuple[str, Labels], ...]:
+        end_ns = onset_ns - round(MARGIN_S * 1e9)
+        frame = self._source.frame(metric, (end_ns - round(PAST_S * 1e9), self._until_ns(onset_ns)))
+        return () if frame is None else tuple(zip(frame.subjects, frame.labels, strict=True))
+
+    def _until_ns(self, onset_ns: int) -> int:
+        return min(onset_ns + round(ONSET_S * 1e9), self.window_ns[0])
+
+    def _with_onset(self, frame: Frame, onset_ns: int) -> tuple[Frame | None, Frame, int | None]:
+        """What was before the onset; the minutes around it and the window; where time is left out."""
+        end_ns = onset_ns - round(MARGIN_S * 1e9)
+        until_ns = self._until_ns(onset_ns)
+        early = self._source.frame(frame.metric, (end_ns - round(PAST_S * 1e9), until_ns))
+        if end_ns > self.window_ns[0]:
+            # It began within the window, whose first rows belong to what was before.
+            rows = int(np.searchsorted(frame.times_ns, end_ns))
+            early = _spliced(early, _rows(frame, slice(None, rows)))
+            frame = _rows(frame, slice(rows, None))
+        if early is None or not len(early.times_ns) or not len(frame.times_ns):
+            return None, frame, None
+        early = _like(early, frame)
+        rows = int(np.searchsorted(early.times_ns, end_ns))
+        past, around = _rows(early, slice(None, rows)), _rows(early, slice(rows, None))
+        if not len(around.times_ns):
+            return past, frame, None
+        is_near = until_ns >= self.window_ns[0]
+        return past, _spliced(around, frame), None if is_near else len(around.times_ns)
+
+
+def _before(past: Frame, as_rate: bool) -> Floats | None:
+    if len(past.times_ns) < compare.PAST_KNOWN_MIN:
+        return None
+    clean = inspect(past).frame
+    return per_second(clean).values if as_rate else clean.values
+
+
+def _rows(frame: Frame, rows: slice) -> Frame:
+    first = rows.start or 0
+    end = len(frame.times_ns) if rows.stop is None else rows.stop
+    return msgspec.structs.replace(
+        frame,
+        times_ns=frame.times_ns[rows],
+        values=frame.values[rows],
+        words=tuple(
+            msgspec.structs.replace(word, time=word.time - first)
+            for word in frame.words
+            if first <= word.time < end
+        ),
+    )
+
+
+def _like(frame: Frame, other: Frame) -> Frame:
+    """The frame with the series of another one, in their order; empty where it has none of them."""
+    if frame.subjects == other.subjects and frame.labels == other.labels:
+        return frame
+    place = {key: column for column, key in enumerate(_identities(frame.subjects, frame.labels))}
+    columns = [place.get(key, -1) for key in _identities(other.subjects, other.labels)]
+    missing = np.array(columns) < 0
+    return msgspec.structs.replace(
+        other, times_ns=frame.times_ns, values=np.where(missing, np.nan, frame.values[:, columns]), words=()
+    )
+
+
+def _spliced(first: Frame | None, then: Frame) -> Frame:
+    """Both, one after the other, with the series of the second."""
+    if first is None or not len(first.times_ns):
+        return then
+    first = _like(first, then)
+    shift = len(first.times_ns)
+    moved = (msgspec.structs.replace(word, time=word.time + shift) for word in then.words)
+    return msgspec.structs.replace(
+        then,
+        times_ns=np.concatenate((first.times_ns, then.times_ns)),
+        values=np.concatenate((first.values, then.values)),
+        words=(*first.words, *moved),
+    )
+
+
+def _step_ns(times_ns: NDArray[np.int64]) -> int:
+    return int(np.median(np.diff(times_ns)))
+
+
+def _by_member(panel: Panel, run: str) -> Panel | None:
+    columns: dict[str, list[int]] = {}
+    for column, labels in enumerate(panel.labels):
+        if labels.get("run") == run:
+            subject = member_name(run, labels["member"]) if "member" in labels else run
+            columns.setdefault(subject, []).append(column)
+    if not columns:
+        return None
+    groups = tuple(columns.values())
+    return msgspec.structs.replace(
+        panel,
+        subjects=tuple(columns),
+        labels=(),
+        values=_together(panel.values, groups),
+        before=None if panel.before is None else _together(panel.before, groups),
+        trust=np.array([panel.trust[own].min() for own in groups], np.float32),
+        words=(),
+    )
+
+
+def _together(values: Floats, groups: Iterable[list[int]]) -> Floats:
+    """Whoever shows it may have moved, and then there are several series of one."""
+    known = np.where(np.isfinite(values), values, np.nan)
+    return np.stack([np.fmax.reduce(known[:, own], axis=1) for own in groups], axis=1)
+
+
+def _identities(subjects: Iterable[str], labels: Iterable[Labels]) -> Iterator[tuple[object, ...]]:
+    for subject, known in zip(subjects, labels, strict=True):
+        yield subject, *sorted(known.items())

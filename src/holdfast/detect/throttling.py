@@ -1,0 +1,299 @@
+"""Clocks that are held down, by what a GPU shows together: its clock, power, limit, heat and violation times.
+
+None of these is a fault by itself. A healthy H200 at its power limit has a violation time for power of 0.90
+to 1.00, and its clock scatters by tens to two hundred MHz. So each is held against its own past and, where
+the past tells nothing, against the GPUs of the same run; clocks as means over two minutes.
+
+Rising heat with a falling clock is heat. Falling power with a falling clock, and no more heat, is a cap.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.detect import compare
+from holdfast.detect.detector import FunctionDetector, Look, Sense
+from holdfast.detect.finding import Finding
+from holdfast.detect.panel import Panel
+from holdfast.detect.rules import SIGMAS, SIGNS, Rule
+from holdfast.detect.stretches import findings
+from holdfast.signals.frame import Floats
+
+CLOCK, TEMPERATURE, UTIL = "DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_GPU_UTIL"
+POWER, LIMIT = "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_POWER_MGMT_LIMIT"
+VIOLATIONS = {
+    "DCGM_FI_DEV_THERMAL_VIOLATION": "thermal-throttle",
+    "DCGM_FI_DEV_POWER_VIOLATION": "power-throttle",
+}
+EVENTS = "DCGM_EXP_CLOCK_EVENTS_COUNT"
+EVENT_SIGNS = {
+    "sw_thermal": "thermal-throttle",
+    "hw_thermal": "thermal-throttle",
+    "hw_power_brake": "power-throttle",
+    "power_cap": "power-throttle",
+}
+NS_TO_SHARE = 1e-9
+MEAN_S = 420.0
+"""Over so much time clocks and power are averaged, where single readings scatter too much."""
+MEAN_SIGMAS = 5.0
+"""Of a mean: among the 10^5 of a look hardly one is so far off by chance, and readings scatter as one."""
+CLOCK_LEAST_MHZ, CLOCK_SHARE = 60.0, 0.04
+SLIGHT_SHARE = 0.02
+"""So much lower a clock must be for a violation time to have done anything."""
+POWER_SHARE = 0.08
+LIMIT_SHARE = 0.03
+WARMER_K = 4.0
+"""From so much more heat on it is not for want of power that a clock is low."""
+VIOLATION_LEAST = 0.05
+EVENTS_LEAST = 0.6
+PEERS_CLOCK_SHARE, PEERS_VIOLATION, PEERS_K = 0.06, 0.2, 8.0
+PEERS_MIN = 4
+PEERS_NVLINK = 0.7
+NVLINK_SHARE = 0.25
+NVLINKS = ("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "DCGM_FI_PROF_NVLINK_TX_BYTES")
+BUSY_PERCENT = 50.0
+
+
+def _throttled(look: Look) -> Iterator[Finding]:
+    clocks = look.panels.value(CLOCK)
+    low: dict[str, NDArray[np.bool_]] = {}
+    if clocks is not None:
+        means = averaged(_at_work(look, clocks), CLOCK_SHARE)
+        clocks, usual = means.panel, _or_peers(look, means, PEERS_CLOCK_SHARE, -1)
+        yield from _below("low-clock", means._replace(usual=usual), CLOCK_LEAST_MHZ, CLOCK_SHARE, "MHz")
+        with np.errstate(invalid="ignore"):
+            slight = ~(clocks.values > (1 - SLIGHT_SHARE) * usual)
+        low = dict(zip(clocks.subjects, slight.T, strict=True))
+        yield from _low_power(look, clocks, usual)
+    yield from _low_limit(look)
+    yield from _violations(look, clocks, low)
+    yield from _hotter_than_peers(look)
+
+
+def _at_work(look: Look, panel: Panel) -> Panel:
+    """Without what idle GPUs show: their clocks and power are nobody's concern."""
+    util = look.panels.value(UTIL)
+    if util is None or util.subjects != panel.subjects or len(util.times_ns) != len(panel.times_ns):
+        return panel
+    with np.errstate(invalid="ignore"):
+        idle = util.values < BUSY_PERCENT
+    if not idle.any():
+        return panel
+    return msgspec.structs.replace(panel, values=np.where(idle, np.nan, panel.values))
+
+
+class Means(NamedTuple):
+    """Readings that are steady enough to tell a difference: single ones, or means over minutes.
+
+    noise: what they differ by chance from `usual`, as a standard deviation
+    """
+
+    panel: Panel
+    usual: Floats
+    noise: float
+
+
+def averaged(panel: Panel, share: float) -> Means:
+    """Means over some minutes, unless single readings are steady enough to tell this difference."""
+    level = np.abs(panel.usual[np.isfinite(panel.usual)])
+    if not len(level) or SIGMAS * panel.scatter <= share * float(np.median(level)):
+        return Means(panel, panel.usual, panel.scatter)
+    rows = _rows_in(panel.times_ns, MEAN_S)
+    past = panel.values[compare.past_rows(panel.values)] if panel.before is None else panel.before
+    known = np.isfinite(past).sum(axis=0)
+    usual = np.where(
+        known >= compare.PAST_KNOWN_MIN, np.nansum(past, axis=0) / np.maximum(known, 1), np.nan
+    ).astype(np.float32)
+    noise = panel.scatter * float(np.sqrt(1 / rows + 1 / max(1, len(past))))
+    means = msgspec.structs.replace(panel, values=_rolling(panel.values, rows), single=panel.values)
+    return Means(means, usual, noise)
+
+
+def _rows_in(times_ns: NDArray[np.int64], seconds: float) -> int:
+    step_ns = float(np.median(np.diff(times_ns))) if len(times_ns) > 1 else 1e10
+    return max(1, round(seconds * 1e9 / step_ns))
+
+
+def _rolling(values: Floats, rows: int) -> Floats:
+    """By row: the mean of what is known of it and those before; NaN where hardly anything is."""
+    known = np.isfinite(values)
+    total = np.cumsum(np.where(known, values, 0.0), axis=0, dtype=np.float64)
+    count = np.cumsum(known, axis=0, dtype=np.int32)
+    total[rows:] -= total[:-rows].copy()
+    count[rows:] -= count[:-rows].copy()
+    enough = count >= max(1, rows // 2)
+    return np.where(enough & known, total / np.maximum(count, 1), np.nan).astype(np.float32)
+
+
+def _or_peers(look: Look, means: Means, apart: float, sign: int, *, is_share: bool = True) -> Floats:
+    """What is usual of each GPU; of one that was always far from the others of its run, what they show.
+
+    apart: how far, as a share of what they show or as it is. sign: 1 where more is wrong, -1 where less is.
+    """
+    usual = np.array(means.usual, np.float32)
+    groups: dict[str, list[int]] = {}
+    for column, subject in enumerate(means.panel.subjects):
+        if run := look.run_of(subject):
+            groups.setdefault(run, []).append(column)
+    for columns in groups.values():
+        known = usual[columns][np.isfinite(usual[columns])]
+        if len(known) < PEERS_MIN:
+            continue
+        middle = float(np.median(known))
+        scatter = compare.MAD_TO_SIGMA * float(np.median(np.abs(known - middle)))
+        bound = sign * middle + max(apart * middle if is_share else apart, SIGMAS * scatter)
+        usual[columns] = np.where(sign * usual[columns] > bound, middle, usual[columns])
+    return usual
+
+
+def _below(sign: str, means: Means, least: float, share: float, unit: str) -> Iterator[Finding]:
+    panel, usual, noise = means
+    enough = np.maximum(max(least, MEAN_SIGMAS * noise), share * np.abs(usual)).astype(np.float32)
+    with np.errstate(invalid="ignore"):
+        wrong = usual - panel.values > enough
+    rule = Rule(sign=sign, metric=panel.metric, unit=unit, note=SIGNS[sign], falls=True)
+    yield from findings(rule, panel, wrong, usual, enough)
+
+
+def _low_power(look: Look, clocks: Panel, clocks_usual: Floats) -> Iterator[Finding]:
+    """Less power at a lower clock, and no more heat."""
+    power = look.panels.value(POWER)
+    if power is None or power.subjects != clocks.subjects or len(power.times_ns) != len(clocks.times_ns):
+        return
+    power, usual, noise = averaged(_at_work(look, power), POWER_SHARE)
+    enough = np.maximum(MEAN_SIGMAS * noise, POWER_SHARE * np.abs(usual)).astype(np.float32)
+    with np.errstate(invalid="ignore"):
+        held = clocks.values < (1 - CLOCK_SHARE) * clocks_usual
+        held &= ~_warmer(look, power)
+        wrong = held & (usual - power.values > enough)
+    rule = Rule(sign="low-power", metric=POWER, unit="W", note=SIGNS["low-power"], falls=True)
+    yield from findings(rule, power, wrong, usual, enough)
+
+
+def _warmer(look: Look, panel: Panel) -> NDArray[np.bool_]:
+    heat = look.panels.value(TEMPERATURE)
+    if heat is None or heat.subjects != panel.subjects or len(heat.times_ns) != len(panel.times_ns):
+        return np.zeros(panel.values.shape, np.bool_)
+    with np.errstate(invalid="ignore"):
+        warmer: NDArray[np.bool_] = heat.values - heat.usual > WARMER_K
+    return warmer
+
+
+def _hotter_than_peers(look: Look) -> Iterator[Finding]:
+    """GPUs that have always been far hotter than the others of their run; the rest the rules find."""
+    heat = look.panels.value(TEMPERATURE)
+    if heat is None:
+        return
+    usual = _or_peers(look, Means(heat, heat.usual, 0.0), PEERS_K, 1, is_share=False)
+    columns = np.flatnonzero(heat.usual - usual > PEERS_K / 2)
+    if not len(columns):
+        return
+    panel, usual = heat.some(columns), usual[columns]
+    with np.errstate(invalid="ignore"):
+        wrong = panel.values - usual > PEERS_K
+    rule = Rule(
+        sign="hot-gpu", metric=TEMPERATURE, unit="C", note="hotter than others of its run", against="peers"
+    )
+    yield from findings(rule, panel, wrong, usual, np.full(len(columns), PEERS_K, np.float32))
+
+
+def _low_limit(look: Look) -> Iterator[Finding]:
+    """The limit itself was lowered, or has always been lower than that of the run's other GPUs."""
+    limits = look.panels.value(LIMIT)
+    if limits is None:
+        return
+    usual = _or_peers(look, Means(limits, limits.usual, 0.0), LIMIT_SHARE, -1)
+    with np.errstate(invalid="ignore"):
+        wrong = limits.values < (1 - LIMIT_SHARE) * usual
+    rule = Rule(sign="low-limit", metric=LIMIT, unit="W", note=SIGNS["low-limit"], falls=True, scrapes=2)
+    yield from findings(rule, limits, wrong, usual, (LIMIT_SHARE * usual).astype(np.float32))
+
+
+def _slow_nvlinks(look: Look) -> Iterator[Finding]:
+    """GPUs that move far less over NVLink than the others of their run, and did not before.
+
+    Where a run is slower all move less: what counts is a GPU's share of what its peers move.
+    """
+    for metric in NVLINKS:
+        panel = look.panels.value(metric)
+        columns = [] if panel is None else [n for n, name in enumerate(panel.subjects) if look.run_of(name)]
+        if panel is None or len(columns) < PEERS_MIN:
+            continue
+        means = averaged(_of_peers(panel.some(np.array(columns))), NVLINK_SHARE)
+        usual = np.fmin(np.fmax(means.usual, PEERS_NVLINK), 1.0)
+        unit = "of what peers move"
+        yield from _below("slow-nvlink", means._replace(usual=usual), NVLINK_SHARE, NVLINK_SHARE, unit)
+
+
+def _of_peers(panel: Panel) -> Panel:
+    def shares(values: Floats) -> Floats:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return values / np.nanmedian(values, axis=1, keepdims=True)
+
+    before = None if panel.before is None else shares(panel.before)
+    return msgspec.structs.replace(panel, values=shares(panel.values), before=before)
+
+
+def _violations(look: Look, clocks: Panel | None, low: dict[str, NDArray[np.bool_]]) -> Iterator[Finding]:
+    for metric, sign in VIOLATIONS.items():
+        panel = look.panels.rate(metric)
+        if panel is not None:
+            panel = panel.scaled(NS_TO_SHARE)
+            usual = panel.usual
+            if sign == "thermal-throttle":
+                usual = _or_peers(look, Means(panel, usual, 0.0), PEERS_VIOLATION, 1, is_share=False)
+            yield from _above(sign, panel, usual, VIOLATION_LEAST, "share of the time", clocks, low)
+    events = look.panels.value(EVENTS)
+    if events is None:
+        return
+    for sign in dict.fromkeys(EVENT_SIGNS.values()):
+        columns = np.flatnonzero(
+            [EVENT_SIGNS.get(labels.get("clock_event", "")) == sign for labels in events.labels]
+        )
+        if len(columns):
+            panel = events.some(columns)
+            yield from _above(sign, panel, panel.usual, EVENTS_LEAST, "per scrape", clocks, low)
+
+
+def _above(
+    sign: str,
+    panel: Panel,
+    usual: Floats,
+    least: float,
+    unit: str,
+    clocks: Panel | None,
+    low: dict[str, NDArray[np.bool_]],
+) -> Iterator[Finding]:
+    """More than usual, while the clock is lower than usual, as far as that is known."""
+    usual = np.where(np.isfinite(usual), usual, 0.0).astype(np.float32)
+    enough = max(least, SIGMAS * panel.scatter)
+    with np.errstate(invalid="ignore"):
+        wrong = panel.values - usual > enough
+    columns = np.flatnonzero(wrong.any(axis=0))
+    if not len(columns):
+        return
+    part, wrong = panel.some(columns), wrong[:, columns]
+    if clocks is not None:
+        rows = np.minimum(np.searchsorted(clocks.times_ns, part.times_ns), len(clocks.times_ns) - 1)
+        for place, subject in enumerate(part.subjects):
+            if subject in low:
+                wrong[:, place] &= low[subject][rows]
+    rule = Rule(sign=sign, metric=panel.metric, unit=unit, note=SIGNS[sign], scrapes=2)
+    yield from findings(rule, part, wrong, usual[columns], np.full(len(columns), enough, np.float32))
+
+
+THROTTLING = FunctionDetector(
+    (
+        Sense("low-clock", (CLOCK,)),
+        Sense("hot-gpu", (TEMPERATURE,)),
+        Sense("low-power", (CLOCK, POWER)),
+        Sense("low-limit", (LIMIT,)),
+        *(Sense(sign, (metric,)) for metric, sign in VIOLATIONS.items()),
+        *(Sense(sign, (EVENTS,)) for sign in dict.fromkeys(EVENT_SIGNS.values())),
+    ),
+    _throttled,
+)
+NVLINK = FunctionDetector(tuple(Sense("slow-nvlink", (metric,)) for metric in NVLINKS), _slow_nvlinks)
