@@ -400,6 +400,20 @@ def test_an_error_of_an_application_is_no_broken_hardware() -> None:
     assert answers(field.look()) == []
 
 
+def test_name_servers_that_answer_late_are_named() -> None:
+    field = Field()
+    names = "coredns_dns_request_duration_seconds_{}"
+    count = field.dice.gamma(20, 5, (field.rows, 2))
+    labels = [{"instance": f"dns-{number}:9153"} for number in range(2)]
+    field.put(names.format("count"), count, ["names"] * 2, labels)
+    field.put(names.format("sum"), 0.002 * count, ["names"] * 2, labels)
+    assert answers(field.look()) == []
+    field.slower(1.3, 12)
+    field.values[names.format("sum")][field.row(12) :] *= 200
+    one = the(field.look())
+    assert (one.cause.mechanism, one.cause.subject) == ("name-service", RUN)
+
+
 # -- unknown -------------------------------------------------------------------------------------------
 
 

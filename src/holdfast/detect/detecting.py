@@ -39,6 +39,7 @@ MACHINES: tuple[Detector, ...] = (
     devices.SLOW_BUSES,
     hosts.DISKS,
     hosts.EXHAUSTED,
+    hosts.NAME_SERVERS,
     throttling.NVLINK,
     devices.XID_DETECTOR,
 )

@@ -22,6 +22,9 @@ AVAILABLE, SIZE = "node_filesystem_avail_bytes", "node_filesystem_size_bytes"
 MEMORY, MEMORY_ALL = "node_memory_MemAvailable_bytes", "node_memory_MemTotal_bytes"
 TABLE, TABLE_ALL = "node_nf_conntrack_entries", "node_nf_conntrack_entries_limit"
 BUFFER_FREE, BUFFER_USED = "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_USED"
+NAMES = "coredns_dns_request_duration_seconds_count"
+NAMES_TIME = "coredns_dns_request_duration_seconds_sum"
+NAMES_S = 0.05
 REQUESTS_PER_S_MIN = 1.0
 SLOWER_TIMES, SLOWER_S = 3.0, 0.015
 NOT_LOCAL = frozenset(
@@ -49,6 +52,36 @@ def _slow_disks(look: Look) -> Iterator[Finding]:
             wrong = each.values - usual > enough
         rule = Rule(sign="slow-disk", metric=waits, unit="s", note=SIGNS["slow-disk"])
         yield from findings(rule, each, wrong, usual, enough)
+
+
+def _slow_names(look: Look) -> Iterator[Finding]:
+    """How long an answer of the name servers takes, over all of them."""
+    waited, count = look.panels.rate(NAMES_TIME), look.panels.rate(NAMES)
+    if waited is None or count is None or len(waited.times_ns) != len(count.times_ns):
+        return
+    before = None
+    if waited.before is not None and count.before is not None and len(waited.before) == len(count.before):
+        before = _divided(_all(waited.before), _all(count.before), 0.0)
+    each = Panel(
+        metric=NAMES_TIME,
+        subjects=waited.subjects[:1],
+        labels=(),
+        times_ns=waited.times_ns,
+        values=_divided(_all(waited.values), _all(count.values), 0.0),
+        trust=waited.trust.mean(keepdims=True),
+        before=before,
+        gap=waited.gap,
+    )
+    least = max(NAMES_S, SIGMAS * each.scatter)
+    enough = np.maximum((SLOWER_TIMES - 1) * each.usual, least).astype(np.float32)
+    with np.errstate(invalid="ignore"):
+        wrong = each.values - each.usual > enough
+    rule = Rule(sign="slow-names", metric=NAMES_TIME, unit="s", note=SIGNS["slow-names"])
+    yield from findings(rule, each, wrong, each.usual, enough)
+
+
+def _all(values: Floats) -> Floats:
+    return np.asarray(np.nansum(values, axis=1, keepdims=True))
 
 
 def _exhausted(look: Look) -> Iterator[Finding]:
@@ -110,6 +143,7 @@ def _key(subject: str, labels: Labels) -> tuple[str, ...]:
 
 
 DISKS = FunctionDetector(tuple(Sense("slow-disk", pair) for pair in WAITS.items()), _slow_disks)
+NAME_SERVERS = FunctionDetector((Sense("slow-names", (NAMES_TIME, NAMES)),), _slow_names)
 EXHAUSTED = FunctionDetector(
     (
         Sense("full-disk", (AVAILABLE, SIZE)),

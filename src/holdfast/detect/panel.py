@@ -22,7 +22,7 @@ PAST_S, MARGIN_S, ONSET_S = 600.0, 150.0, 300.0
 """What was shown for so long, until so long before something went wrong, was usual; and for so long after it
 is worth knowing what came first.
 """
-KEPT_MAX = 12
+KEPT_MAX = 24
 """Panels that are kept for the next detector; some are read by several, one after the other."""
 
 

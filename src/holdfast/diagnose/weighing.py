@@ -284,6 +284,9 @@ class Case:
         shown = self.by_sign[sign]
         total = len(shown)
         kinds = {self.topology.kind(name) for name in shown if name in self.topology}
+        if not kinds and self.scene.run in self.topology:
+            # What the graph does not know, such as a name server, everybody may depend on.
+            return Fit(hit=total, reached=total, total=total)
         count = len(self.members) or len(self.scene.members)
         if kinds and self.scene.run in self.topology and not kinds & {"run", "member"}:
             count = max(len(self.topology.causes(self.scene.run, kind)) for kind in kinds)
