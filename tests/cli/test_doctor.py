@@ -108,9 +108,9 @@ def test_what_is_seen_and_what_is_not_is_told_with_the_way_to_it(holdfast: Holdf
     gpu = missing["dcgm-exporter"]
     assert gpu["is_there"]
     assert "DCGM_FI_DEV_GPU_TEMP" not in gpu["metrics"]
-    line = "  DCGM_FI_DEV_THERMAL_VIOLATION, counter, Time with a low clock for heat."
+    line = "  DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS, counter, Rows replaced after corrected errors."
     assert line in gpu["how"]
-    assert "coolant-flow" in gpu["causes"]
+    assert "memory-errors" in gpu["causes"]
     assert "Start it with --collector.mountstats." in missing["node_exporter"]["how"]
     assert not missing["densewatch"]["is_there"]
     assert {(run["run"], run["nodes"], run["has_steps"]) for run in told["runs"]} == {("77", 1, False)}
