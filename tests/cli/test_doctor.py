@@ -23,7 +23,6 @@ GPUS = "".join(
         ("DCGM_FI_DEV_GPU_TEMP", 55),
         ("DCGM_FI_DEV_SM_CLOCK", 1700),
         ("DCGM_FI_DEV_POWER_USAGE", 600),
-        ("DCGM_FI_DEV_XID_ERRORS", 0),
     )
     for gpu in range(8)
 )
@@ -33,10 +32,12 @@ class Page(BaseHTTPRequestHandler):
     """Counters of dcgm-exporter, and of a training script that counts its steps."""
 
     begun_s = time.monotonic()
+    xid = 0
 
     def do_GET(self) -> None:
         steps = int((time.monotonic() - self.begun_s) / 0.5)
-        body = f'{GPUS}train_steps_total{{slurm_job_id="77"}} {steps}\n'.encode()
+        xid = f'DCGM_FI_DEV_XID_ERRORS{{gpu="3",Hostname="gpu-17.example",hpc_job="77"}} {Page.xid}'
+        body = f'{GPUS}{xid}\ntrain_steps_total{{slurm_job_id="77"}} {steps}\n'.encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -108,9 +109,9 @@ def test_what_is_seen_and_what_is_not_is_told_with_the_way_to_it(holdfast: Holdf
     gpu = missing["dcgm-exporter"]
     assert gpu["is_there"]
     assert "DCGM_FI_DEV_GPU_TEMP" not in gpu["metrics"]
-    line = "  DCGM_FI_DEV_THERMAL_VIOLATION, counter, Time with a low clock for heat."
+    line = "  DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS, counter, Rows replaced after corrected errors."
     assert line in gpu["how"]
-    assert "coolant-flow" in gpu["causes"]
+    assert "memory-errors" in gpu["causes"]
     assert "Start it with --collector.mountstats." in missing["node_exporter"]["how"]
     assert not missing["densewatch"]["is_there"]
     assert {(run["run"], run["nodes"], run["has_steps"]) for run in told["runs"]} == {("77", 1, False)}
@@ -147,7 +148,11 @@ def test_names_are_matched_or_told(holdfast: Holdfast, prometheus: str, tmp_path
     assert "dcgm-exporter spells 1 host otherwise: gpu-17.example is gpu-17." in " ".join(out.split())
 
 
-def test_a_watch_begins_with_these_alone(holdfast: Holdfast, prometheus: str) -> None:
-    done = holdfast("watch", "--prometheus", prometheus, "--step", "1s", "--once")
+def test_a_watch_is_of_use_with_these_alone(holdfast: Holdfast, prometheus: str) -> None:
+    asked = ("watch", "--prometheus", prometheus, "--step", "1s", "--once")
+    done = holdfast(*asked)
     assert (done.code, done.out) == (0, "")
     assert "The run 77 is known by labels only: the machines are watched" in done.err
+    Page.xid = 79
+    _await(prometheus, "DCGM_FI_DEV_XID_ERRORS == 79")
+    assert "gpu-17.example.3" in holdfast(*asked).out

@@ -9,16 +9,14 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import numpy as np
 
-from holdfast.detect.detecting import METRICS
-from holdfast.detect.devices import WIDTH, WIDTH_MAX
-from holdfast.detect.mounts import REQUESTS, RESPONSE, SIGN_OF
-from holdfast.detect.rules import RULES, SIGNS
+from holdfast.detect.detecting import MACHINES, METRICS, RUNS
+from holdfast.detect.detector import Sense
+from holdfast.detect.rules import SIGNS
 from holdfast.diagnose.mechanisms import MECHANISMS
 from holdfast.signals.catalogue import describe
 from holdfast.signals.exporters import AMD, EXPORTERS, Exporter, exporter_of, switching_on
 from holdfast.signals.named import HOSTED, NamedSource, Namer
 from holdfast.signals.source import Source
-from holdfast.signals.stepped import STEP
 from holdfast.signals.translated import TRANSLATIONS, TranslatedSource
 from holdfast.topology.check import doubts
 from holdfast.topology.file import Described
@@ -30,13 +28,6 @@ WITHIN_NS = 600 * 10**9
 """How far it looks back: longer than anybody scrapes."""
 SAMPLED_MAX = 3
 """Metrics of an exporter that are read, to see whom it shows and how often."""
-
-
-class Sense(msgspec.Struct, frozen=True):
-    """A sign that is found where all of these metrics are."""
-
-    sign: str
-    metrics: tuple[str, ...]
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,16 +82,7 @@ class Checkup(msgspec.Struct, frozen=True, kw_only=True):
 
 def senses() -> tuple[Sense, ...]:
     """Every sign that is read from metrics, by each way to read it."""
-    return (
-        *(Sense(rule.sign, (rule.metric,)) for rule in RULES),
-        *(Sense(sign, (REQUESTS, RESPONSE)) for sign in SIGN_OF.values()),
-        Sense("narrow-bus", (WIDTH, WIDTH_MAX)),
-        Sense("slow-step", (STEP,)),
-        *(
-            Sense(f"late-{part}", (f"holdfast_member_{part}_seconds",))
-            for part in ("compute", "exchange", "data")
-        ),
-    )
+    return tuple(sense for one in (*MACHINES, *RUNS) for sense in one.senses if sense.metrics)
 
 
 def check_up(source: Source, cluster: Described, steps: Iterable[str], at_ns: int) -> Checkup:

@@ -332,7 +332,6 @@ _RESOLVER_COUNTS: tuple[_Row, ...] = (
 )
 _PROBE: tuple[_Row, ...] = (
     ("probe_dns_lookup_time_seconds", "s", "blackbox_exporter: how long a name took to look up."),
-    ("kube_pod_container_info", "", "kube-state-metrics: the image of a container."),
 )
 _PCI: tuple[_Row, ...] = (
     ("current_link_width", "lanes", "PCIe lanes in use."),
