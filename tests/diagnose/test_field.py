@@ -387,7 +387,7 @@ def test_broken_hardware_is_reported_though_no_run_is_slower() -> None:
 def test_broken_hardware_is_reported_though_no_run_is_known() -> None:
     field = Field()
     field.values[XIDS][-8:, field.of(XIDS, "gpu-007.3")] = 79
-    found = assess(field.source(), TOPOLOGY, now_ns=int(field.times_ns[-1]) + 1)
+    found = assess(field.source(), TOPOLOGY, now_ns=int(field.times_ns[-1]) + 1, elsewhere=True)
     assert [(one.run, one.cause.mechanism, one.cause.subject) for one in found.incidents] == [
         (CLUSTER, "gpu-fault", "gpu-007.3")
     ]

@@ -119,10 +119,13 @@ def look(
     at_ns: int,
     since_ns: int | None = None,
     recalled: Recalled | None = None,
+    *,
+    elsewhere: bool = False,
 ) -> Assessment:
     """What is wrong with these runs at this moment. since_ns: since when something is known to be.
 
-    recalled: what the record said, where it was asked before.
+    recalled: what the record said, where it was asked before. elsewhere: also of machines that none of them
+    is on.
     """
     said = recall(setting, runs, at_ns) if recalled is None else recalled
     topology = _grounded(setting.cluster, _members(said.events))
@@ -139,6 +142,7 @@ def look(
         prices=_priced(setting.prices, said.events),
         xids=load_xids(),
         healthy={run: said.healthy[run] for run in runs if run in said.healthy},
+        elsewhere=elsewhere,
     )
     covered = {run: coverage(topology, run, source.hosts) for run in runs}
     found = msgspec.structs.replace(found, flaws=(*skewed(source, at_ns), *found.flaws))

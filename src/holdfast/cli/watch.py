@@ -224,7 +224,7 @@ class _Looking:
         runs = tuple(run for run in named if run not in known.ended_ns)
         unseen = tuple(run for run in runs if run not in seen and run not in labelled)
         self._tell_stepless([run for run in runs if run in labelled and run not in seen])
-        found = look(setting, runs, at_ns, since_ns, known.recalled)
+        found = look(setting, runs, at_ns, since_ns, known.recalled, elsewhere=not self._given.runs)
         if not self._is_remarked:
             remark_on_topology(self._given.topology_path)
             self._is_remarked = True

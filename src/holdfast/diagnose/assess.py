@@ -78,8 +78,7 @@ def assess(
     planned: work that was announced. since_ns: since when something is known to be wrong; what is usual
     is then taken from before that. xids: where a site's policy differs from the published.
     healthy: by run, the ledger's reference; where it has none, what the events declare. elsewhere: also look
-    at machines that none of these runs is on; without any run that is all there is to look at. What is found
-    there is reported under the name `cluster`.
+    at machines that none of these runs is on. What is found there is reported under the name `cluster`.
     """
     names = runs or tuple(dict.fromkeys(event.run for event in events if event.run))
     scenes = [scene(run, events, planned, now_ns=now_ns, healthy=healthy.get(run)) for run in names]
@@ -99,7 +98,7 @@ def assess(
             from_ns=detected.from_ns,
         )
         incidents += _incidents(findings, desk)
-    if elsewhere or not scenes:
+    if elsewhere:
         desk = _Desk(
             topology=topology,
             scene=scene(CLUSTER, (), planned, now_ns=now_ns),
