@@ -73,14 +73,15 @@ def assess(
     healthy: Mapping[str, Healthy] = NOTHING_KNOWN,
     elsewhere: bool = False,
 ) -> Assessment:
-    """Look at the last `window_s` of these runs (all that the events name, where none is given).
+    """Look at the last `window_s` of these runs (all that the events name, if told nothing).
 
     planned: work that was announced. since_ns: since when something is known to be wrong; what is usual
     is then taken from before that. xids: where a site's policy differs from the published.
     healthy: by run, the ledger's reference; where it has none, what the events declare. elsewhere: also look
     at machines that none of these runs is on. What is found there is reported under the name `cluster`.
     """
-    names = runs or tuple(dict.fromkeys(event.run for event in events if event.run))
+    told_of = () if elsewhere else dict.fromkeys(event.run for event in events if event.run)
+    names = runs or tuple(told_of)
     scenes = [scene(run, events, planned, now_ns=now_ns, healthy=healthy.get(run)) for run in names]
     window_ns = (now_ns - round(window_s * 1e9), now_ns + 1)
     detected = detect(OnceSource(source), topology, scenes, window_ns=window_ns, since_ns=since_ns, xids=xids)
