@@ -9,6 +9,7 @@ To try one by hand: `python tests/security/test_fuzzing.py record.journal 60`.
 import os
 import re
 import resource
+import struct
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
@@ -32,6 +34,7 @@ from holdfast.record.importers import Options, import_file
 from holdfast.run import chaos, wire
 from holdfast.signals.collectors import kernel_log
 from holdfast.signals.collectors import slurm as slurm_states
+from holdfast.signals.step_files import StepFiles
 from holdfast.topology import document, file, hostlist
 from holdfast.topology.discovery import kubernetes, slurm
 from holdfast.train import checkpoint
@@ -85,6 +88,15 @@ def imported(path: Path) -> int:
         return sum(1 for _ in reading)
 
 
+def steps_of(content: bytes) -> object:
+    """As a run's log, and as what TensorBoard is written."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder) / name for name in ("log", "events.out.tfevents.1")]
+        for path in paths:
+            path.write_bytes(content)
+        return [np.array(StepFiles(path).steps(), np.int64) for path in paths]
+
+
 def survey_of_slurm(content: bytes) -> object:
     said = content.decode("utf-8", "replace")
     return slurm.survey(nodes=said, switches=said, jobs=content)
@@ -122,6 +134,7 @@ EVENT = events.encode(events.RunStarted(id="e1", occurred_ns=1, run="r", gpus=8)
 FRAME = msgspec.msgpack.encode({"type": "AgentJoined", "node": "n", "slots": 8, "address": "a", "port": 1})
 PROFILE = b'{"traceEvents":[{"name":"ProfilerStep#3","ph":"X","cat":"cpu_op","ts":1.0,"dur":2.5,"args":{}}]}'
 CSV = b"step,optype,start_ts,duration\n1,forward-compute,0.0,1.0\n"
+EVENTS = struct.pack("<QIBdBBI", 11, 0, 0x09, 1_772_442_000.5, 0x10, 7, 0)
 PLAN = b"[[fault]]\nstep = 3\nmoment = 'reduce'\n"
 TOPOLOGY = (SOURCE / "topology" / "example.yaml").read_bytes()[:SEED_BYTES_MAX]
 KMSG = b"4,612,31981371,-;NVRM: Xid (PCI:0000:00:06): 43, pid=440, name=python3, channel 0x0000000a"
@@ -187,6 +200,11 @@ DECODERS: dict[str, Decoder] = {
         (CHECKPOINT,),
     ),
     "twin.presets": Decoder(presets.hazards_from, (HoldfastError,), (b'{"preset":{}}',)),
+    "signals.step_files": Decoder(
+        steps_of,
+        (),
+        (EVENTS, b'{"step":1,"time":1772442000.5}\n', b"time,step\n1772442000,1\n1772442001,2\n"),
+    ),
 }
 
 ELSEWHERE = {

@@ -136,13 +136,14 @@ def _stopped_first(look: Look, run: str, since_ns: int) -> Iterator[Finding]:
     """Members that made fewer steps than the others, or showed their last one earlier."""
     panel = look.panels.of_run(MEMBER_STEPS, run)
     made = None if panel is None else _last_known(panel.values)
-    if panel is None or made is None or np.nanmin(made) == np.nanmax(made):
+    if made is None or np.fmin.reduce(made) == np.fmax.reduce(made):
         panel = look.panels.of_run(MEMBER_COMPUTE, run)
         made = None if panel is None else _last_changed_ns(panel).astype(np.float64)
     if panel is None or made is None:
         return
+    most = float(np.fmax.reduce(made))
     with np.errstate(invalid="ignore"):
-        first = np.flatnonzero(made < np.nanmax(made))
+        first = np.flatnonzero(made < most)
     if not 0 < len(first) <= FIRST_SHARE_MAX * len(panel.subjects):
         return
     for column in first.tolist():
@@ -156,7 +157,7 @@ def _stopped_first(look: Look, run: str, since_ns: int) -> Iterator[Finding]:
             noticed_ns=since_ns,
             confidence=CONFIRMED * float(panel.trust[column]),
             value=float(made[column]),
-            usual=float(np.nanmax(made)),
+            usual=most,
             unit="",
             note=SIGNS["stopped-first"],
         )

@@ -261,8 +261,8 @@ def _recent(steps: Panel, finding: Finding) -> float:
     """The mean of its last minutes: what grows slowly is as large as it is now."""
     until_ns = steps.times_ns[-1] if finding.until_ns is None else finding.until_ns
     since_ns = max(finding.since_ns, int(until_ns) - round(RECENT_S * 1e9))
-    rows = (steps.times_ns >= since_ns) & (steps.times_ns <= until_ns)
-    return float(np.nanmean(steps.values[rows, 0]))
+    rows = (steps.times_ns >= since_ns) & (steps.times_ns <= until_ns) & np.isfinite(steps.values[:, 0])
+    return float(np.mean(steps.values[rows, 0])) if rows.any() else finding.value
 
 
 def creeping(pace: Pace, slow: Iterable[Finding]) -> Iterator[Finding]:

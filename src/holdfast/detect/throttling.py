@@ -230,8 +230,11 @@ def _slow_nvlinks(look: Look) -> Iterator[Finding]:
 
 def _of_peers(panel: Panel) -> Panel:
     def shares(values: Floats) -> Floats:
+        known = np.isfinite(values).any(axis=1)
+        medians = np.full((len(values), 1), np.nan, values.dtype)
+        medians[known] = np.nanmedian(values[known], axis=1, keepdims=True)
         with np.errstate(invalid="ignore", divide="ignore"):
-            return values / np.nanmedian(values, axis=1, keepdims=True)
+            return values / medians
 
     before = None if panel.before is None else shares(panel.before)
     return msgspec.structs.replace(panel, values=shares(panel.values), before=before)

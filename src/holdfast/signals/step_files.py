@@ -25,6 +25,8 @@ from holdfast.signals.stepped import STEP, between_counts, step_frame
 
 TIME_KEYS = ("time", "timestamp", "_timestamp", "wall_time", "ts")
 STEP_KEYS = ("step", "_step", "global_step", "iteration", "iter", "total_steps")
+STEP_MAX = 2**53
+"""Beyond that a float does not tell two steps apart."""
 STEPS_MAX = 1_000_000
 """Of which the times are kept; older ones go."""
 READ_BYTES_MAX = 64 << 20
@@ -89,7 +91,7 @@ class StepFiles:
 
     def _lines(self, path: Path, lines: list[str], *, is_first: bool) -> list[Shown]:
         if is_first and lines and not lines[0].lstrip().startswith("{") and _MEGATRON.match(lines[0]) is None:
-            heads = next(csv.reader(lines[:1]), [])
+            heads = _cells(lines[0])
             if {*heads} & {*TIME_KEYS} and {*heads} & {*STEP_KEYS}:
                 self._heads[path] = heads
         return [shown for line in lines if (shown := _line(line, self._heads.get(path))) is not None]
@@ -100,7 +102,7 @@ def _line(line: str, heads: list[str] | None) -> Shown | None:
     if found := _MEGATRON.search(line):
         said: dict[str, object] = {"time": found["time"], "step": found["step"]}
     elif heads is not None:
-        said = dict(zip(heads, next(csv.reader([line]), []), strict=False))
+        said = dict(zip(heads, _cells(line), strict=False))
     else:
         try:
             said = msgspec.json.decode(line, type=dict[str, object])
@@ -108,18 +110,23 @@ def _line(line: str, heads: list[str] | None) -> Shown | None:
             return None
     when = next((said[key] for key in TIME_KEYS if key in said), None)
     step = next((said[key] for key in STEP_KEYS if key in said), None)
+    return _shown(when, step)
+
+
+def _cells(line: str) -> list[str]:
     try:
-        return _moment_ns(when), int(float(str(step)))
+        return next(csv.reader([line]), [])
+    except csv.Error:
+        return []
+
+
+def _shown(when: object, step: object) -> Shown | None:
+    """None where these are no time and no number of a step."""
+    try:
+        at_ns, number = time_ns(str(when)), int(float(str(step)))
     except (ValueError, OverflowError):
         return None
-
-
-def _moment_ns(when: object) -> int:
-    """Seconds since 1970, or a date."""
-    try:
-        return round(float(str(when)) * SECOND_NS)
-    except ValueError:
-        return time_ns(str(when))
+    return (at_ns, number) if 0 <= number <= STEP_MAX else None
 
 
 def _events(data: bytes) -> tuple[list[Shown], int]:
@@ -141,7 +148,7 @@ def _event(record: bytes) -> Shown | None:
     """Of a protobuf `Event`: `wall_time` is field 1, a double, and `step` field 2, a varint."""
     if len(record) < 1 + _DOUBLE.size or record[0] != 0x09:
         return None
-    at_ns = round(_DOUBLE.unpack_from(record, 1)[0] * SECOND_NS)
+    (when_s,) = _DOUBLE.unpack_from(record, 1)
     place = 1 + _DOUBLE.size
     if place >= len(record) or record[place] != 0x10:
         return None  # step 0, which the first record has too, is not written
@@ -150,7 +157,7 @@ def _event(record: bytes) -> Shown | None:
         step |= (byte & 0x7F) << shift
         shift += 7
         if byte < 0x80:
-            return at_ns, step
+            return _shown(when_s, step)
     return None
 
 
