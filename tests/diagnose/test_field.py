@@ -233,6 +233,12 @@ def test_healthy_hours_are_clean(seed: int) -> None:
         assert answers(field.look(DEFAULT_ON, at_row=at_row)) == []
 
 
+def test_a_scrape_that_all_gpus_missed_costs_no_answer() -> None:
+    field = nvlink_errors(10)
+    field.values["DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL"][-20] = np.nan
+    assert answers(field.look()) == [CASES[nvlink_errors]]
+
+
 def test_evaluations_between_steps_are_neither_a_hang_nor_slow_steps() -> None:
     field = Field()
     steps = field.values[STEP]
