@@ -1,6 +1,7 @@
 """A metric that somebody names as the step, and files that a run writes itself."""
 
 import json
+import os
 import struct
 from pathlib import Path
 
@@ -162,7 +163,8 @@ def test_files_are_read_as_they_grow(tmp_path: Path, name: str) -> None:
     assert np.nanmedian(frame.values) == pytest.approx(expected, rel=1e-3)
 
 
-def test_a_log_that_is_not_there_is_a_mistake(tmp_path: Path) -> None:
-    for path in (tmp_path / "none", tmp_path):
+def test_a_log_that_is_not_there_or_a_pipe_is_a_mistake(tmp_path: Path) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe")
+    for path in (tmp_path / "none", tmp_path, pipe):
         with pytest.raises(InputError, match="There is no"):
             StepFiles(path).steps()

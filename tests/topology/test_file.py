@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from holdfast.record.errors import InputError
 from holdfast.topology import document
+from holdfast.topology.draft import draft
 from holdfast.topology.file import Described, example, read, schema
 from holdfast.topology.file_format import TopologyFile
+from holdfast.topology.survey import Survey
 
 LOAD_S_MAX = 30.0
 """A ceiling for a busy machine; docs/topology.md has what an idle one takes."""
@@ -45,6 +47,11 @@ def test_the_example_is_what_it_says() -> None:
     assert topology.owner("rack-0004") == "facilities"
     assert topology.owner("fs-0000") == "storage-east"
     assert cluster.doubts == ()
+
+
+def test_a_draft_is_read_though_nobody_told_of_a_node() -> None:
+    page = read(draft(Survey("nobody")))
+    assert page.described(page.survey).topology.names("node") == ()
 
 
 def test_a_cause_reaches_the_milestone() -> None:

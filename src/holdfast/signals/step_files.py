@@ -70,7 +70,7 @@ class StepFiles:
             raise InputError(
                 f"There is no TensorBoard event file in {self._path}.", hint=f"They are called {EVENT_FILES}."
             )
-        if not self._path.exists():
+        if not self._path.is_file():  # a pipe would be waited for
             raise InputError(f"There is no step log {self._path}.", hint="Give a file or a directory.")
         return [self._path]
 

@@ -34,11 +34,15 @@ def draft(survey: Survey) -> str:
 
 def _lines(survey: Survey) -> Iterator[str]:
     yield "# A topology file to start from, as live systems tell it. Correct it: where it speaks, it wins."
-    yield "nodes:"
     alike: dict[tuple[int, str], list[str]] = {}
     for node in in_order(name for name, kind in survey.kinds.items() if kind == "node"):
         ports = fold(in_order(survey.ports.get(node, ())))
         alike.setdefault((len(survey.gpus.get(node, ())), ports), []).append(node)
+    if alike:
+        yield "nodes:"
+    else:
+        yield "nodes: {}  # none is known"
+        yield '#   "n[000-063]": {gpus: 8, ports: "mlx5_[0-7]"}'
     for (gpus, ports), nodes in alike.items():
         parts = [f"gpus: {gpus}"] if gpus else []
         parts += [f'ports: "{ports}"'] if ports else []
