@@ -36,7 +36,11 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
 @click.option(
     "--write", type=click.Path(path_type=Path), metavar="FILE", help="Write a topology file to start from."
 )
-@click.option("--check", is_flag=True, help="Exit with code 1 if nothing is seen, or names disagree.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Exit with code 1 if nothing is seen, a name is not known or a node is dark.",
+)
 @click.option(
     "--at", "at_ns", callback=past_moment_ns, metavar="TIME", help="As of this time.  [default: now]"
 )
