@@ -154,8 +154,9 @@ class Panels:
         past, gap = None, None
         earlier: tuple[tuple[str, Labels], ...] = ()
         if is_own and self.onset_ns is not None:
-            earlier = self._earlier(metric, self.onset_ns)
-            past, frame, gap = self._with_onset(frame, self.onset_ns)
+            early = self._early(metric, self.onset_ns)
+            earlier = () if early is None else tuple(zip(early.subjects, early.labels, strict=True))
+            past, frame, gap = self._with_onset(early, frame, self.onset_ns)
         inspected = inspect(frame, now_ns=window_ns[1])
         if is_own:
             self.flaws[metric] = inspected.flaws
@@ -173,19 +174,20 @@ class Panels:
             earlier=earlier,
         )
 
-    def _earlier(self, metric: str, onset_ns: int) -> tuple[tuple[str, Labels], ...]:
-        end_ns = onset_ns - round(MARGIN_S * 1e9)
-        frame = self._source.frame(metric, (end_ns - round(PAST_S * 1e9), self._until_ns(onset_ns)))
-        return () if frame is None else tuple(zip(frame.subjects, frame.labels, strict=True))
+    def _early(self, metric: str, onset_ns: int) -> Frame | None:
+        """What was read before the onset, and in the minutes around it."""
+        begin_ns = onset_ns - round((MARGIN_S + PAST_S) * 1e9)
+        return self._source.frame(metric, (begin_ns, self._until_ns(onset_ns)))
 
     def _until_ns(self, onset_ns: int) -> int:
         return min(onset_ns + round(ONSET_S * 1e9), self.window_ns[0])
 
-    def _with_onset(self, frame: Frame, onset_ns: int) -> tuple[Frame | None, Frame, int | None]:
+    def _with_onset(
+        self, early: Frame | None, frame: Frame, onset_ns: int
+    ) -> tuple[Frame | None, Frame, int | None]:
         """What was before the onset; the minutes around it and the window; where time is left out."""
         end_ns = onset_ns - round(MARGIN_S * 1e9)
         until_ns = self._until_ns(onset_ns)
-        early = self._source.frame(frame.metric, (end_ns - round(PAST_S * 1e9), until_ns))
         if end_ns > self.window_ns[0]:
             # It began within the window, whose first rows belong to what was before.
             rows = int(np.searchsorted(frame.times_ns, end_ns))

@@ -19,9 +19,8 @@ from holdfast.record.importers.intake import time_ns
 from holdfast.record.untrusted import UNDECODABLE
 from holdfast.signals.frame import Frame
 from holdfast.signals.grid import SECOND_NS
-from holdfast.signals.joined import joined
 from holdfast.signals.source import Source
-from holdfast.signals.stepped import STEP, between_counts, step_frame
+from holdfast.signals.stepped import WithSteps, between_counts, step_frame
 
 TIME_KEYS = ("time", "timestamp", "_timestamp", "wall_time", "ts")
 STEP_KEYS = ("step", "_step", "global_step", "iteration", "iter", "total_steps")
@@ -161,24 +160,14 @@ def _event(record: bytes) -> Shown | None:
     return None
 
 
-class StepLogSource:
+class StepLogSource(WithSteps):
     """Another source, with the steps of one run from its own files."""
 
     def __init__(self, source: Source, files: StepFiles, run: str, *, step_s: float) -> None:
-        self._source = source
+        super().__init__(source)
         self._files = files
         self._run = run
         self._step_ns = round(step_s * SECOND_NS)
-
-    def metrics(self) -> tuple[str, ...]:
-        return tuple(sorted({*self._source.metrics(), STEP}))
-
-    def frame(self, metric: str, window_ns: tuple[int, int]) -> Frame | None:
-        found = self._source.frame(metric, window_ns)
-        if metric != STEP:
-            return found
-        steps = self._steps(window_ns)
-        return found if steps is None else joined(found, steps)
 
     def _steps(self, window_ns: tuple[int, int]) -> Frame | None:
         """As if the run were scraped: at each time the steps that it had written by then."""

@@ -4,6 +4,7 @@ The operator names the metric; what it is follows from its name and its values. 
 time between them. Which run a series belongs to is told by its labels.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Literal
 
@@ -41,13 +42,11 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     by: str
 
 
-class SteppedSource:
-    """Another source, with the step of every run that this metric has. told: once it was read."""
+class WithSteps(ABC):
+    """Another source, with steps of runs that it does not have."""
 
-    def __init__(self, source: Source, metric: str) -> None:
+    def __init__(self, source: Source) -> None:
         self._source = source
-        self._metric = metric
-        self.told: Told | None = None
 
     def metrics(self) -> tuple[str, ...]:
         return tuple(sorted({*self._source.metrics(), STEP}))
@@ -58,6 +57,19 @@ class SteppedSource:
             return found
         steps = self._steps(window_ns)
         return found if steps is None else joined(found, steps)
+
+    @abstractmethod
+    def _steps(self, window_ns: tuple[int, int]) -> Frame | None:
+        """The steps of the window; None where there are none."""
+
+
+class SteppedSource(WithSteps):
+    """Another source, with the step of every run that this metric has. told: once it was read."""
+
+    def __init__(self, source: Source, metric: str) -> None:
+        super().__init__(source)
+        self._metric = metric
+        self.told: Told | None = None
 
     def _steps(self, window_ns: tuple[int, int]) -> Frame | None:
         frame = self._source.frame(self._metric, window_ns)
