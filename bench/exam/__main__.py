@@ -17,7 +17,7 @@ from bench.exam.plan import LEVELS, Case, Level
 
 SEEDS = "1,2"
 HELD_OUT_OFFSET = 1_000
-"""A seed that is held out is another number, so that nobody looks at it by mistake."""
+"""A held-out seed becomes another number, so that nobody uses it by mistake."""
 MINUTE_S = 60.0
 
 
@@ -60,7 +60,7 @@ def _keep(path: Path | None, answers: list[Answer]) -> None:
 @click.command()
 @click.option("--seeds", default=SEEDS, show_default=True, help="Numbers, with commas.")
 @click.option(
-    "--held-out", is_flag=True, help="The same numbers of the seeds that nobody looks at before the last run."
+    "--held-out", is_flag=True, help="Use the seeds that are kept for the last run."
 )
 @click.option(
     "--level", type=click.Choice(LEVELS), multiple=True, help="Telemetry that is there.  [default: all three]"

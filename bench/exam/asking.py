@@ -137,7 +137,7 @@ def _generator(case: Case, seed: int) -> np.random.Generator:
 
 
 def ask(site: Site, level: Level, at_s: float) -> tuple[dict[str, Any], str]:
-    """`holdfast diagnose RUN --json ...`: its answer, and what went wrong if there is none."""
+    """Run `holdfast diagnose RUN --json ...`: the answer, or why there is none."""
     arguments = [RUN, "--json", "--at", stamp(site.at_ns(at_s)), "--signals", str(site.signals[level])]
     arguments += ["--topology", str(site.topology), "--store", str(site.record)]
     environment = {"HOLDFAST_HOME": str(site.home), "HOLDFAST_PROMETHEUS": None, "NO_COLOR": "1"}

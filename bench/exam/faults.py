@@ -555,7 +555,7 @@ def hang(*, xid: int = 0, lost: bool = False, data: bool = False) -> Inject:
         if data:
             node = gpu // 8
             plant.towards(plant.io_wait, node, 0.9)
-        why = "the step time alone shows that there is no step"
+        why = "the step time alone shows only that no step is made"
         return [
             _cause(
                 "hang", right, right, why, step=hang_only, hang=True, first=(label, plant.node_name(gpu // 8))
