@@ -59,9 +59,7 @@ def _keep(path: Path | None, answers: list[Answer]) -> None:
 
 @click.command()
 @click.option("--seeds", default=SEEDS, show_default=True, help="Numbers, with commas.")
-@click.option(
-    "--held-out", is_flag=True, help="Use the seeds that are kept for the last run."
-)
+@click.option("--held-out", is_flag=True, help="Use the seeds that are kept for the last run.")
 @click.option(
     "--level", type=click.Choice(LEVELS), multiple=True, help="Telemetry that is there.  [default: all three]"
 )
