@@ -83,6 +83,8 @@ def budget_of(line: BudgetLine) -> str:
 def forecast(found: RunForecast) -> str:
     """When a run will be done, and what it will cost until then."""
     done = f"{wording.short(found.run, 60)} has {found.steps:,} of {found.planned_steps:,} planned steps"
+    if found.steps >= found.planned_steps:
+        return f"{done}: it is done."
     if found.end_ns is None or found.to_go_usd is None:
         return f"{done}; it is not running now, so nothing is forecast."
     end, more = wording.moment(found.end_ns), wording.usd(found.to_go_usd)
