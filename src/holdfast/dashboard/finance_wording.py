@@ -51,12 +51,15 @@ def hourly(told: Finance) -> str:
     if told.usd_per_useful_gpu_hour is None or not told.spend.gpu_ns:
         return ""
     paid = told.spend.usd / (told.spend.gpu_ns / wording.HOUR_NS)
-    if told.point_usd is not None and told.spend.usd:
-        point = f" One more point of useful share would have brought {wording.usd(told.point_usd)}."
-    else:
-        point = ""
     useful = wording.usd(told.usd_per_useful_gpu_hour)
-    return f"A useful GPU-hour cost {useful}, at {wording.usd(paid)} paid.{point}"
+    return f"A useful GPU-hour cost {useful}, at {wording.usd(paid)} paid."
+
+
+def worth(told: Finance) -> str:
+    """What one more point of useful share would have brought."""
+    if told.point_usd is None or not told.spend.usd:
+        return ""
+    return f"One more point of useful share would have brought {wording.usd(told.point_usd)}."
 
 
 def accrued(told: Finance) -> str:
