@@ -16,7 +16,7 @@ def month(holdfast: Any, data: Path, tmp_path: Path) -> Any:
     assert (done.code, done.err) == (0, "")
     (tmp_path / "prices.toml").write_text(TARGETS, encoding="utf-8")
     return lambda *arguments, **variables: holdfast(
-        "finance", "--prices", tmp_path / "prices.toml", *arguments, **variables
+        "finance", "--prices", tmp_path / "prices.toml", "--as-of", "2026-11-09", *arguments, **variables
     )
 
 
