@@ -194,15 +194,16 @@ def test_a_reference_holds_from_its_declaration_on(story: Any) -> None:
     """Stage 1 is declared as 5 s and takes 8 s: 60 x 3 s of slowdown. Stage 2 takes the 10 s it should."""
     story.tell(ReferenceDeclared, step_ns=5 * S, gpus=1)
     story.tell(RunStarted, gpus=1)
+    story.steps(0, 0, 5)
     story.steps(1, 60, 8).tell(ReferenceDeclared, step_ns=10 * S, gpus=1)
     story.steps(61, 120, 10).tell(RunEnded, outcome="completed")
-    assert story.gpu_s() == {"useful": 60 * 5 + 60 * 10, "slowdown": 180}
+    assert story.gpu_s() == {"useful": 61 * 5 + 60 * 10, "slowdown": 180}
     told = story.report()
     assert [(one.step_ns / S, one.origin) for one in told.reference.stretches] == [
         (5, "declared"),
         (10, "declared"),
     ]
-    assert [one.from_ns / S for one in told.reference.stretches] == [0, 480]
+    assert [one.from_ns / S for one in told.reference.stretches] == [0, 485]
     assert told.goodput.basis == told.basis == ""
 
 
@@ -210,7 +211,7 @@ def test_a_first_declaration_holds_for_what_came_before(story: Any) -> None:
     story.tell(RunStarted, gpus=1)
     story.steps(1, 20, 8).tell(ReferenceDeclared, step_ns=5 * S, gpus=1)
     story.steps(21, 40, 8)
-    assert story.gpu_s() == {"useful": 200, "slowdown": 120}
+    assert story.gpu_s() == {"useful": 200, "slowdown": 117, "starting": 3}
 
 
 @pytest.mark.parametrize("field", ["tokens_per_step", "sequence_tokens", "batch_sequences"])
@@ -232,7 +233,7 @@ def test_a_stage_without_a_declared_step_is_estimated(story: Any) -> None:
     story.tell(RunStarted, gpus=1)
     story.steps(1, 100, 6).tell(ReferenceDeclared, tokens_per_step=2048)
     story.steps(101, 200, 10)
-    assert story.gpu_s() == {"useful": 1500, "slowdown": 100}
+    assert story.gpu_s() == {"useful": 1500, "slowdown": 99, "starting": 1}
     told = story.report()
     assert [one.origin for one in told.reference.stretches] == ["declared", "estimated"]
     assert told.basis.startswith("estimated ± ")

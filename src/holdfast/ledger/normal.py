@@ -28,20 +28,23 @@ LEVEL_TOLERANCE = 0.04
 """Stretches whose levels differ by less, or by less than chance explains, are one plateau."""
 SLOW_RATIO_MIN = 1.05
 """A plateau that is above a later one by less is not called slow."""
-BAND_MIN = 0.06
+BAND_MIN = 0.08
 """The band of jitter is at least so wide: the bins of work are 3 % wide each."""
 BAND_SIGMAS = 3.0
-CHANCE_SIGMAS = 3.0
+CHANCE_SIGMAS = 4.0
 HEALTHY_SHARE_MIN = 0.05
 """A plateau with this share of the stage's steps can be the reference for those before it."""
 HEALTHY_STEPS_MIN = 8
 LASTING_SHARE_MIN = 0.1
 """Longer steps at the end of a run are a slowdown until they are this share of its steps."""
+RAMP_RATIO_MAX = 1.25
+"""... unless they go on to grow as those before did, by no more than this at once."""
 WARM_UP_SHARE_MAX = 0.05
 """Slower steps at the very beginning, up to this share, are part of getting started."""
 MIXED_RATIO_MAX = 3.0
 MIXED_SHARE_MIN = 0.02
 MIXED_STEPS_MIN = 20
+MIXED_PIECES_MIN = 8
 MIXED_DISPERSION_MAX = 2.5
 """Long steps that come as evenly as chance would have them all along are the work's own, such as longer
 sequences: slowness comes in stretches. 1 is chance; a stretch of 16 steps is about 16."""
@@ -52,6 +55,10 @@ _SPREAD_OF_FEW = 0.03
 _MIDMEAN_SIGMAS = 1.2
 """The middle half's mean varies by about this many standard deviations over the root of the count."""
 _IQR_SIGMAS = 1.35
+_NEIGHBOURS_MIN = 8
+_MOST = 0.8
+_MOST_SIGMAS = 1.28
+"""So many standard deviations contain 80 % of a normal distribution."""
 _WORK = (Category.USEFUL, Category.RECOMPUTED)
 
 
@@ -86,7 +93,7 @@ class Plateau(NamedTuple):
 
     def split(self, key: Measured, gpu_ns: int, steps: Fraction) -> tuple[tuple[Category, int], ...]:
         """What was measured in this stretch by category: its normal part, and what exceeds it."""
-        normal = min(gpu_ns, int(steps * self.reference))
+        normal = min(gpu_ns, round(steps * self.reference))
         if self.ceiling and not key.is_own:
             if gpu_ns * self.ceiling < steps * self.level**2:
                 # Far below the level: healthy steps at the edge of a slow stretch.
@@ -129,9 +136,9 @@ class _Histogram:
             twin.add(bin_, steps, gpu_ns)
         return twin
 
-    def midmean(self) -> float:
-        """The mean of the middle half of the steps."""
-        low, high = self.steps / 4, self.steps * 3 / 4
+    def midmean(self, first: float = 0.25, last: float = 0.75) -> float:
+        """The mean of the middle half of the steps, or of another part, by how long they take."""
+        low, high = first * self.steps, last * self.steps
         before = weight = total = 0.0
         for bin_ in sorted(self.bins):
             steps, gpu_ns = self.bins[bin_]
@@ -167,13 +174,15 @@ class _Histogram:
 class _Segment:
     """Pieces in a row that belong together."""
 
-    __slots__ = ("end", "first", "histogram", "level", "pieces")
+    __slots__ = ("compared", "end", "first", "histogram", "level", "pieces")
 
     def __init__(self, first: int, end: int, histogram: _Histogram, pieces: list[_Histogram]) -> None:
         self.first, self.end = first, end
         self.histogram = histogram
         self.pieces = pieces
         self.level = max(1.0, histogram.midmean())
+        # Where long steps are mixed in, a few of them more or less move the middle, and hardly this.
+        self.compared = max(1.0, histogram.midmean(0.1, 0.6))
 
     @property
     def steps(self) -> float:
@@ -206,15 +215,22 @@ def plateaus(course: Course) -> list[Plateau]:
     if not pieces:
         return []
     spread = max(_SPREAD_MIN, median(piece.histogram.spread() for piece in pieces))
-    segments = _joined(pieces, spread)
+    segments = _joined(pieces, max(spread, _spread_by_neighbours(pieces)))
     near = max(piece.end - piece.first for piece in pieces)
     is_slow = [
         _overlaps(segment, course.slow) or any(abs(segment.first - fault) <= near for fault in course.faults)
         for segment in segments
     ]
     references = _references(segments, is_slow)
+    mixed = _mixed(
+        [
+            (segment, _ceiling(segment, spread, is_healthy=True))
+            for segment, reference in zip(segments, references, strict=True)
+            if reference == segment.level
+        ]
+    )
     found = [
-        _plateau(course, segment, reference, spread)
+        _plateau(course, segment, reference, spread, mixed)
         for segment, reference in zip(segments, references, strict=True)
     ]
     found = _with_doubts(_warmed_up(found))
@@ -269,6 +285,18 @@ def _by_bucket(course: Course, excess: Category) -> list[tuple[int, _Histogram]]
     return found
 
 
+def _spread_by_neighbours(pieces: list[_Segment]) -> float:
+    """The spread of steps by how much neighbouring pieces differ, whatever the steps' distribution; a few
+    changes of level do not count.
+    """
+    differences = sorted(abs(log(left.compared / right.compared)) for left, right in pairwise(pieces))
+    if len(differences) < _NEIGHBOURS_MIN:
+        return 0.0
+    most = differences[int(_MOST * len(differences))]
+    steps = median(piece.steps for piece in pieces)
+    return most / _MOST_SIGMAS / sqrt(2) * sqrt(steps) / _MIDMEAN_SIGMAS
+
+
 def _joined(pieces: list[_Segment], spread: float) -> list[_Segment]:
     """Neighbours that are as alike as chance would have them are one, the most alike first."""
     segments = list(pieces)
@@ -286,7 +314,7 @@ def _joined(pieces: list[_Segment], spread: float) -> list[_Segment]:
 def _apart(left: _Segment, right: _Segment, spread: float) -> float:
     """How far two levels are from each other; below 1 it means nothing."""
     chance = CHANCE_SIGMAS * _MIDMEAN_SIGMAS * spread * sqrt(1 / left.steps + 1 / right.steps)
-    return abs(log(left.level / right.level)) / max(LEVEL_TOLERANCE, chance)
+    return abs(log(left.compared / right.compared)) / max(LEVEL_TOLERANCE, chance)
 
 
 # -- references ------------------------------------------------------------------------------------------
@@ -306,7 +334,11 @@ def _references(segments: list[_Segment], is_slow: list[bool]) -> list[float]:
         known = [other.level for other, good in list(zip(segments, healthy, strict=True))[index:] if good]
         if index >= tail or is_slow[index]:
             before = [other.level for other, good in zip(segments[:tail], healthy, strict=False) if good]
-            known += before[-1:] if index >= tail else before
+            # Where steps have been growing longer, the last of them go on to.
+            is_ramp = len(before) > 1 and before[-1] > SLOW_RATIO_MIN * before[-2]
+            is_next = is_ramp and segment.level < before[-1] * RAMP_RATIO_MAX
+            if is_slow[index] or not is_next:
+                known += before if is_slow[index] else before[-1:]
         reference = min([segment.level, *known])
         references.append(segment.level if segment.level < SLOW_RATIO_MIN * reference else reference)
     return references
@@ -326,17 +358,13 @@ def _overlaps(segment: _Segment, slow: Iterable[tuple[float, float]]) -> bool:
     return covered > (segment.end - segment.first) / 2
 
 
-def _plateau(course: Course, segment: _Segment, reference: float, spread: float) -> Plateau:
+def _plateau(course: Course, segment: _Segment, reference: float, spread: float, mixed: float) -> Plateau:
     histogram, level = segment.histogram, segment.level
-    few = segment.steps < _FEW_STEPS
-    up = spread if few else log(histogram.quantile(0.84) / histogram.quantile(0.5))
-    # A stretch at its own level tells its own jitter; in a slow one the slowness is in it.
-    up = max(up, spread) if reference == level else spread
-    ceiling = level * exp(max(BAND_MIN, BAND_SIGMAS * up))
-    mixed = _mixed(segment, ceiling) if reference == level else 0.0
-    if mixed:
-        works = (gpu_ns / steps for steps, gpu_ns in histogram.bins.values() if _near(level, gpu_ns, steps))
-        ceiling = max(works)
+    is_healthy = reference == level
+    ceiling = _ceiling(segment, spread, is_healthy=is_healthy)
+    if mixed and is_healthy:
+        works = [gpu_ns / steps for steps, gpu_ns in histogram.bins.values() if _near(level, gpu_ns, steps)]
+        ceiling = max(ceiling, *works)
     level_gpu_ns = max(1, round(level))
     return Plateau(
         stage=course.stage,
@@ -345,29 +373,38 @@ def _plateau(course: Course, segment: _Segment, reference: float, spread: float)
         steps=segment.steps,
         gpu_ns=round(histogram.gpu_ns()),
         level=level_gpu_ns,
-        reference=Fraction(level_gpu_ns if reference == level else max(1, round(reference))),
+        reference=Fraction(level_gpu_ns if is_healthy else max(1, round(reference))),
         ceiling=int(ceiling) + 1,
         uncertainty=_uncertainty(segment, spread),
-        mixed=mixed,
+        mixed=mixed if is_healthy else 0.0,
     )
+
+
+def _ceiling(segment: _Segment, spread: float, *, is_healthy: bool) -> float:
+    """A stretch at its own level tells its own jitter; in a slow one the slowness is in it."""
+    own = spread
+    if is_healthy and segment.steps >= _FEW_STEPS:
+        own = log(segment.histogram.quantile(0.84) / segment.histogram.quantile(0.5))
+    return segment.level * exp(max(BAND_MIN, BAND_SIGMAS * max(own, spread)))
 
 
 def _near(level: float, gpu_ns: float, steps: float) -> bool:
     return gpu_ns <= MIXED_RATIO_MAX * level * steps
 
 
-def _mixed(segment: _Segment, ceiling: float) -> float:
+def _mixed(healthy: list[tuple[_Segment, float]]) -> float:
     """The share of steps above the ceiling, where they come as evenly as chance would have them; else 0."""
     counts = [
         sum(steps for steps, gpu_ns in piece.above(ceiling).values() if _near(segment.level, gpu_ns, steps))
+        for segment, ceiling in healthy
         for piece in segment.pieces
     ]
-    above = sum(counts)
-    if above < MIXED_STEPS_MIN or above < MIXED_SHARE_MIN * segment.steps or len(counts) < 4:
+    above, total = sum(counts), sum(segment.steps for segment, _ in healthy)
+    if above < MIXED_STEPS_MIN or above < MIXED_SHARE_MIN * total or len(counts) < MIXED_PIECES_MIN:
         return 0.0
     mean = above / len(counts)
     dispersion = sum((count - mean) ** 2 for count in counts) / (len(counts) - 1) / mean
-    return above / segment.steps if dispersion <= MIXED_DISPERSION_MAX else 0.0
+    return above / total if dispersion <= MIXED_DISPERSION_MAX else 0.0
 
 
 def _uncertainty(segment: _Segment, spread: float) -> float:
@@ -416,6 +453,7 @@ REGULAR_STEPS_MIN = 3
 REGULAR_SHARE_MIN = 0.7
 REGULAR_EVERY_MIN = 4
 INTERVALS_TRIED = 5
+REGULAR_TIMES = (1.3, 2.0)
 ENTRIES_MAX = 65_536
 """So many of the latest steps are searched for what comes at regular intervals."""
 
@@ -431,10 +469,17 @@ def _with_regular(found: list[Plateau], course: Course) -> list[Plateau]:
         done += one.steps
         to_entry = int(done * len(entries) / total)
         first = max(from_entry, to_entry - ENTRIES_MAX)
-        ceiling = one.ceiling
-        late = [at for at, work in enumerate(entries[first:to_entry], start=first) if work > ceiling]
-        told.append(one._replace(regular=_regular_bins(late, entries)))
+        told.append(one._replace(regular=_regular(one, entries[first:to_entry])))
     return told
+
+
+def _regular(one: Plateau, entries: Sequence[int]) -> frozenset[int]:
+    """Jitter now and then goes beyond the band as well: what comes regularly may lie above all of it."""
+    for ceiling in (one.ceiling, *(round(one.level * times) for times in REGULAR_TIMES)):
+        late = [at for at, work in enumerate(entries) if work > ceiling]
+        if ceiling >= one.ceiling and (bins := _regular_bins(late, entries)):
+            return bins
+    return frozenset()
 
 
 def _regular_bins(late: list[int], entries: Sequence[int]) -> frozenset[int]:
