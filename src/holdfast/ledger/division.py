@@ -6,7 +6,7 @@ in integers, and the parts sum to the whole.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Literal
 
@@ -166,11 +166,33 @@ class Division:
                 kept += normal[1] + sum(part for category, part in excess if category == Category.SLOWDOWN)
         return kept
 
-    def losses(self, tally: Tally, from_ns: int, to_ns: int) -> dict[Category, int]:
+    def between(self, key: int, before_gpu_ns: int, gpu_ns: int) -> list[tuple[Category, int]]:
+        """What was tallied under a key after so much of it, by category. Stretches in a row sum to the whole:
+        what was tallied first belongs to the first plateau.
+        """
+        parts: list[tuple[Category, int]] = []
+        for number in sorted(self._places.get(key, ())):
+            place = number, key
+            whole = self.wholes[place]
+            part = min(gpu_ns, whole - before_gpu_ns)
+            if part > 0:
+                parts += self.divided(place, part, before_gpu_ns)
+                gpu_ns -= part
+            before_gpu_ns = max(0, before_gpu_ns - whole)
+        return parts
+
+    def kept_of(self, key: int, parts: Iterable[tuple[Category, int]]) -> int:
+        """Of these parts of what was tallied under a key, those in steps that the run has."""
+        normal = Category(key) if key < LAUNCH else measured(key).normal if key >= PLAIN else None
+        if normal != Category.USEFUL:
+            return 0
+        return sum(part for category, part in parts if category in (Category.USEFUL, Category.SLOWDOWN))
+
+    def losses(self, sums: Mapping[int, int], from_ns: int, to_ns: int) -> dict[Category, int]:
         """What an incident lost, rounded down: of each key, as it was divided while the incident lasted."""
         timeline = self._accounts.timeline
         parts: list[tuple[Category, int]] = []
-        for key, gpu_ns in tally.gpu_ns.items():
+        for key, gpu_ns in sums.items():
             first = self.place(key, from_ns - timeline.origin_ns >> timeline.width_log2)[0]
             last = self.place(key, to_ns - timeline.origin_ns >> timeline.width_log2)[0]
             numbers = self._places.get(key, [])

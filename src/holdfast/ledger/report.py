@@ -5,15 +5,16 @@ nanoseconds, GPU-time is GPU-nanoseconds, ratios are between 0 and 1, and None m
 tells. Rendering is for others.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Self
 
 import msgspec
 
 from holdfast.ledger.bandwidth import bus_bytes_per_s
 from holdfast.ledger.categories import NOT_SCHEDULED, Category
-from holdfast.ledger.flops import Chip, chip_named, peak_flops_per_s
+from holdfast.ledger.cuts import Cuts
 from holdfast.ledger.division import Division, Origin, summed
+from holdfast.ledger.flops import Chip, chip_named, peak_flops_per_s
 from holdfast.ledger.fold import Declared, Fold, MovedFor
 from holdfast.ledger.gaps import Gap
 from holdfast.ledger.incidents import Incident
@@ -32,7 +33,8 @@ from holdfast.record.errors import InputError
 from holdfast.record.events import Outcome, RunEnded, Severity
 
 _HOUR_NS = 3_600 * 10**9
-_OUTSIDE = (Category.IDLE, Category.SPARE, Category.DRAINED)
+OUTSIDE = (Category.IDLE, Category.SPARE, Category.DRAINED)
+"""Held, and outside of the run."""
 SLIDING_WINDOW_NS = _HOUR_NS
 """ETTR over the last hour tells what the run does now; ByteRobust (SOSP 2025) uses the same window."""
 SLOW_SHARE_MIN = 0.1
@@ -243,6 +245,31 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
     timed: tuple[int, ...]
 
 
+class Segment(msgspec.Struct, frozen=True, kw_only=True):
+    """The partition between two moments at which the accounts were cut, to the nanosecond.
+
+    kept_gpu_ns       of it, in steps that the run has, at whatever speed
+    incidents         what each recorded incident lost in it, by its name and category
+    usd_per_gpu_hour  the price that was recorded for it, if one was
+    """
+
+    from_ns: int
+    to_ns: int
+    partition: dict[str, int]
+    kept_gpu_ns: int
+    incidents: dict[str, dict[str, int]]
+    usd_per_gpu_hour: float | None
+
+
+class Accrued(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run that has not ended holds since its last event: nobody can say yet what it did."""
+
+    from_ns: int
+    to_ns: int
+    gpus: int
+    gpu_ns: int
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The ledger of one run. `partition` sums to `paid_gpu_ns`, to the nanosecond.
 
@@ -250,11 +277,25 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     ended: its last end; None where it has not ended, or went on after that.
     basis: what those categories rest on that `estimated` names; empty where nothing is estimated.
     gaps: between attempts, where nothing says that the GPUs were held, or a scheduler that they were not.
+    window: from when to when this report is of the run's time, where it is not of all of it.
+    known_ns: up to when the record tells of the run, whatever the window is.
+    held_gpus: how many it held at its last event, if it has not ended.
+    steps_kept: how many steps it has at its last event, whatever the window is.
+    accrued: what those have cost since, where somebody looked later; not in `paid_gpu_ns`.
+    segments: the partition over time, cut where prices changed and windows begin.
     """
 
     run: str
     name: str
     team: str
+    project: str
+    cluster: str
+    window: tuple[int | None, int | None]
+    known_ns: int
+    held_gpus: int
+    steps_kept: int
+    accrued: Accrued | None
+    segments: tuple[Segment, ...]
     ended: Ended | None
     first_ns: int
     last_ns: int
@@ -292,6 +333,25 @@ def report(run: str, fold: Fold) -> Report:
     return msgspec.structs.replace(told, remarks=remarks(told, settled))
 
 
+def counted(fold: Fold) -> Counted:
+    counts = fold.counts
+    return Counted(
+        starts=counts.starts,
+        launches=counts.launches,
+        restarts=max(0, counts.launches - 1),
+        loads=counts.loads,
+        saves=counts.saves,
+        steps=fold.progress.kept(),
+        members_lost=counts.members_lost,
+        incidents=len(fold.accounts.incidents),
+        unknown_events=counts.unknown_events,
+    )
+
+
+def moved_bytes(fold: Fold) -> dict[MovedFor, MovedBytes]:
+    return {use: msgspec.convert(sums, MovedBytes, from_attributes=True) for use, sums in fold.moved.items()}
+
+
 def pace_of(fold: Fold) -> Pace | None:
     """How the steps stand to the reference that a report would hold them against; None without one."""
     return _Reader("", fold.settled()).pace()
@@ -324,6 +384,14 @@ class _Reader:
             run=self.run,
             name=fold.declared.name,
             team=fold.declared.team,
+            project=fold.declared.project,
+            cluster=fold.declared.cluster,
+            window=(None, None),
+            known_ns=max(0, self.accounts.now_ns),
+            held_gpus=self.accounts.shape.paid if self.accounts.is_up else 0,
+            steps_kept=fold.progress.kept(),
+            accrued=None,
+            segments=self._segments(incidents),
             ended=None if fold.ending is None else Ended.of(fold.ending),
             first_ns=self.accounts.first_ns,
             last_ns=max(0, self.accounts.now_ns),
@@ -337,11 +405,8 @@ class _Reader:
             partition={category.key: self.part(category) for category in Category},
             goodput=self._goodput(),
             ettr=self._ettr(),
-            counts=self._counts(),
-            moved={
-                use: msgspec.convert(sums, MovedBytes, from_attributes=True)
-                for use, sums in self.fold.moved.items()
-            },
+            counts=counted(fold),
+            moved=moved_bytes(fold),
             useful_work=self._useful_work(),
             useful_parts=self._useful_parts(),
             reference=self.reference,
@@ -407,7 +472,7 @@ class _Reader:
             for end in range(width, len(kept) + 1)
         ]
         known = [window for window in windows if window is not None]
-        in_run = self.accounts.paid_gpu_ns - self.part(*_OUTSIDE)
+        in_run = self.accounts.paid_gpu_ns - self.part(*OUTSIDE)
         return Ettr(
             cumulative=_ratio(kept_in(self.division.wholes.items()), in_run),
             sliding=known[-1] if known else None,
@@ -420,15 +485,18 @@ class _Reader:
         prices = self.accounts.prices
         if not prices:
             return None
-        ends = [*(before for before, _ in prices[1:]), self.accounts.paid_gpu_ns]
-        return sum((end - begin) / _HOUR_NS * usd for (begin, usd), end in zip(prices, ends, strict=True))
+        ends = [*(price.before_gpu_ns for price in prices[1:]), self.accounts.paid_gpu_ns]
+        return sum(
+            (end - price.before_gpu_ns) / _HOUR_NS * price.usd_per_gpu_hour
+            for price, end in zip(prices, ends, strict=True)
+        )
 
     def _usd_per_gpu_hour(self) -> float | None:
         paid_usd, prices = self._paid_usd(), self.accounts.prices
         if paid_usd is None:
             return None
-        priced_gpu_ns = self.accounts.paid_gpu_ns - prices[0][0]
-        return paid_usd / (priced_gpu_ns / _HOUR_NS) if priced_gpu_ns else prices[-1][1]
+        priced_gpu_ns = self.accounts.paid_gpu_ns - prices[0].before_gpu_ns
+        return paid_usd / (priced_gpu_ns / _HOUR_NS) if priced_gpu_ns else prices[-1].usd_per_gpu_hour
 
     def _saved(self) -> Saved:
         saves, progress = self.fold.saves, self.fold.progress
@@ -445,20 +513,6 @@ class _Reader:
             since_steps=max(0, (progress.position or 0) - saves.last_step),
             between_steps_mean=(saves.last_step - saves.first_step) / gaps if gaps else None,
             between_steps_max=saves.gap_steps_max if gaps else None,
-        )
-
-    def _counts(self) -> Counted:
-        counts = self.fold.counts
-        return Counted(
-            starts=counts.starts,
-            launches=counts.launches,
-            restarts=max(0, counts.launches - 1),
-            loads=counts.loads,
-            saves=counts.saves,
-            steps=self.fold.progress.kept(),
-            members_lost=counts.members_lost,
-            incidents=len(self.accounts.incidents),
-            unknown_events=counts.unknown_events,
         )
 
     def _useful_work(self) -> UsefulWork:
@@ -613,6 +667,60 @@ class _Reader:
             timed=tuple(timeline.timed),
         )
 
+    def _segments(self, found: Iterable[IncidentReport]) -> tuple[Segment, ...]:
+        """What lies between the cuts: of each key, the parts sum to its split, and so they do by incident."""
+        slow = [incident for incident in found if not incident.evidence]
+        accounts = self.accounts
+        cuts = accounts.timeline.cuts or Cuts.after(
+            accounts.tally.gpu_ns,
+            {number: incident.tally.gpu_ns for number, incident in enumerate(accounts.incidents)},
+        )
+        before: dict[int, int] = {}
+        blamed_before: dict[int, dict[int, int]] = {}
+        edges = [accounts.first_ns, *cuts.edges, max(accounts.first_ns, accounts.now_ns)]
+        segments = []
+        for index, sums in enumerate(cuts.parts):
+            partition: list[tuple[Category, int]] = []
+            kept_gpu_ns = 0
+            for key, gpu_ns in sums.items():
+                parts_of = self.division.between(key, before.get(key, 0), gpu_ns)
+                partition += parts_of
+                kept_gpu_ns += self.division.kept_of(key, parts_of)
+                before[key] = before.get(key, 0) + gpu_ns
+            incidents: dict[str, dict[str, int]] = {}
+            for number, parts in cuts.blamed.items():
+                known = blamed_before.setdefault(number, {})
+                if parts[index] and (lost := self._lost(number, parts[index], known)):
+                    incidents[str(number + 1)] = lost
+            from_ns = min(max(edges[index], edges[0]), edges[-1])
+            to_ns = min(max(edges[index + 1], edges[0]), edges[-1])
+            incidents |= {one.name: lost for one in slow if (lost := _share_of(one, from_ns, to_ns))}
+            if to_ns > from_ns or not index:
+                segments.append(
+                    Segment(
+                        from_ns=from_ns,
+                        to_ns=to_ns,
+                        partition=_keyed(summed(partition)),
+                        kept_gpu_ns=kept_gpu_ns,
+                        incidents=incidents,
+                        usd_per_gpu_hour=self._recorded_price(from_ns),
+                    )
+                )
+        return tuple(segments)
+
+    def _lost(self, number: int, sums: Mapping[int, int], before: dict[int, int]) -> dict[str, int]:
+        """What an incident lost in one segment, after what it lost `before`, which is brought up to date."""
+        incident = self.accounts.incidents[number]
+        earlier = self._losses(incident, before)
+        for key, gpu_ns in sums.items():
+            before[key] = before.get(key, 0) + gpu_ns
+        lost = {key: part - earlier.get(key, 0) for key, part in self._losses(incident, before).items()}
+        return {key: part for key, part in lost.items() if part}
+
+    def _recorded_price(self, at_ns: int) -> float | None:
+        held = [price for price in self.accounts.prices if price.from_ns <= at_ns]
+        return held[-1].usd_per_gpu_hour if held else None
+
     def _incidents(self) -> tuple[IncidentReport, ...]:
         """The costliest first: what was recorded, and stretches of slow steps that no incident explains."""
         recorded = [
@@ -623,9 +731,7 @@ class _Reader:
         return tuple(sorted(found, key=lambda incident: (-incident.lost_gpu_ns, incident.began_ns)))
 
     def _incident(self, name: str, incident: Incident) -> IncidentReport:
-        began_ns, now_ns = self._began_ns(incident), self.accounts.now_ns
-        lost = self.division.losses(incident.tally, began_ns, incident.recovered_ns or now_ns)
-        losses = _keyed(lost)
+        began_ns, losses = self._began_ns(incident), self._losses(incident, incident.tally.gpu_ns)
         return IncidentReport(
             name=name,
             what=incident.what,
@@ -651,6 +757,11 @@ class _Reader:
         dead_gpu_ns = self.division.excess_of(key)
         silent_ns = (to_ns - from_ns) * dead_gpu_ns // (self.accounts.tally.gpu_ns[key] or 1)
         return min(incident.began_ns, to_ns - silent_ns) if silent_ns else incident.began_ns
+
+    def _losses(self, incident: Incident, sums: Mapping[int, int]) -> dict[str, int]:
+        """What an incident lost of each category, of these sums."""
+        to_ns = incident.recovered_ns or self.accounts.now_ns
+        return _keyed(self.division.losses(sums, self._began_ns(incident), to_ns))
 
     def _slow_stretches(self, recorded: list[IncidentReport]) -> list[IncidentReport]:
         """Consecutive buckets whose steps were slow, as far as recorded incidents do not answer for it."""
@@ -701,6 +812,18 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
+def _share_of(stretch: IncidentReport, from_ns: int, to_ns: int) -> dict[str, int]:
+    """What a stretch of slow steps lost between these moments, spread evenly over its time."""
+    lasted_ns = (stretch.recovered_ns or stretch.began_ns) - stretch.began_ns
+    begin, end = (min(max(0, at_ns - stretch.began_ns), lasted_ns) for at_ns in (from_ns, to_ns))
+    lost = {
+        key: part * end // lasted_ns - part * begin // lasted_ns
+        for key, part in stretch.losses.items()
+        if lasted_ns
+    }
+    return {key: part for key, part in lost.items() if part}
+
+
 def _chip(declared: Declared) -> Chip | None:
     try:
         return None if declared.chip is None else chip_named(declared.chip)
@@ -717,7 +840,7 @@ def _peak_flops_per_s(declared: Declared) -> float | None:
 
 
 def _in_run(bucket: dict[str, int]) -> int:
-    return sum(bucket.values()) - sum(bucket.get(category.key, 0) for category in _OUTSIDE)
+    return sum(bucket.values()) - sum(bucket.get(category.key, 0) for category in OUTSIDE)
 
 
 def _keyed(parts: dict[Category, int]) -> dict[str, int]:
