@@ -163,8 +163,7 @@ def _of_teams(reports: list[Report], wanted: tuple[str, ...]) -> list[Report]:
 
 
 def _has_time(report: Report, look: Look) -> bool:
-    """Whether a run has a part in the window, or may have: one that fell silent is not known to have ended.
-    """
+    """Whether a run has a part in the window, or may have: one that fell silent is not known to have ended."""
     is_silent = report.held_gpus > 0 and report.known_ns < (look.window.to_ns or 2**63)
     is_there = report.last_ns > report.first_ns or report.paid_gpu_ns > 0 or report.accrued is not None
     return is_there or is_silent or not look.window.is_bounded

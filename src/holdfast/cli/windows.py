@@ -27,8 +27,7 @@ YEAR_MIN, YEAR_MAX = 1970, 2200
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):
-    """Which time is looked at, and from when. until_ns: later events are not read, where that is asked for.
-    """
+    """Which time is looked at, and from when. until_ns: later events are not read, where that is asked for."""
 
     window: Window
     now_ns: int

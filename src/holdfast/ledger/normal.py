@@ -1,10 +1,10 @@
 """What a step of a run normally takes, where nobody declared it: found in the run's own steps.
 
-The steps of a stage are cut into plateaus: stretches in which they take about the same. The level of a plateau
-is the mean of the middle half of its steps, which neither jitter nor a few slow steps move. A plateau is healthy
-at its own level unless the run got faster later: then it was slow, and the faster level is its reference. Steps
-that grew longer for good are a stage of their own (a larger batch, longer sequences) as far as anybody can see
-from their times; what it would cost if they were a slowdown is told as a doubt.
+The steps of a stage are cut into plateaus: stretches in which they take about the same. The level of a
+plateau is the mean of the middle half of its steps, which neither jitter nor a few slow steps move. A plateau
+is healthy at its own level unless the run got faster later: then it was slow, and the faster level is its
+reference. Steps that grew longer for good are a stage of their own (a larger batch, longer sequences) as far
+as anybody can see from their times; what it would cost if they were a slowdown is told as a doubt.
 
 Around the level lies a band of jitter, as wide as the run's own steps spread: what stays within is no loss.
 """
@@ -270,9 +270,9 @@ def _by_bucket(course: Course, excess: Category) -> list[tuple[int, _Histogram]]
     means: dict[int, tuple[int, float]] = {}
     for key, steps in tally.steps.items():
         told = measured(key)
-        if told.stage == course.stage and told.excess == excess and told.normal in _WORK and steps > 0:
-            if tally.gpu_ns[key] > 0 and not told.is_own:
-                means[key] = told.bin, steps / tally.gpu_ns[key]
+        is_wanted = told.stage == course.stage and told.excess == excess and told.normal in _WORK
+        if is_wanted and not told.is_own and steps > 0 and tally.gpu_ns[key] > 0:
+            means[key] = told.bin, steps / tally.gpu_ns[key]
     found = []
     for number, bucket in enumerate(course.timeline.buckets):
         histogram = _Histogram()

@@ -134,6 +134,14 @@ class StepReference(msgspec.Struct, frozen=True, kw_only=True):
     stretches: tuple[Stretch, ...] = ()
 
 
+class Opinion(msgspec.Struct, frozen=True, kw_only=True):
+    """What another run, or published figures, say of an estimated reference: the run's over theirs."""
+
+    source: str
+    ratio: float
+    sentence: str
+
+
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """How a run's steps stand to a healthy one.
 
@@ -276,6 +284,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     usd_per_gpu_hour: the mean of the prices that were recorded, over the GPU-hours they hold for.
     ended: its last end; None where it has not ended, or went on after that.
     basis: what those categories rest on that `estimated` names; empty where nothing is estimated.
+    opinions: what others say of an estimated reference, where they were asked.
     gaps: between attempts, where nothing says that the GPUs were held, or a scheduler that they were not.
     window: from when to when this report is of the run's time, where it is not of all of it.
     known_ns: up to when the record tells of the run, whatever the window is.
@@ -323,6 +332,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     basis: str
     estimated: tuple[str, ...]
     gaps: tuple[Gap, ...]
+    opinions: tuple[Opinion, ...] = ()
     remarks: tuple[str, ...]
 
 
@@ -552,7 +562,7 @@ class _Reader:
             step_ns=last.work_gpu_ns // gpus,
             gpus=gpus,
             origin=last.origin,
-            uncertainty=max((one.uncertainty for one in stretches if one.uncertainty), default=None),
+            uncertainty=_uncertainty(stretches),
             stretches=stretches,
         )
         return msgspec.structs.replace(found, basis=_basis(found) or last.origin)
@@ -797,6 +807,16 @@ class _Reader:
             if min(held.to_ns, to_ns) - max(held.from_ns, from_ns) > (held.to_ns - held.from_ns) // 2
         }
         return names.pop() if len(names) == 1 else ""
+
+
+def _uncertainty(stretches: tuple[Stretch, ...]) -> float | None:
+    """Of the levels that are references, on average over the time they hold for; None: all are declared."""
+    unsure = [(one.to_ns - one.from_ns, one.uncertainty, one) for one in stretches if one.uncertainty]
+    own = [found for found in unsure if found[2].level_gpu_ns == found[2].work_gpu_ns] or unsure
+    weight = sum(lasted_ns for lasted_ns, _, _ in own)
+    if not weight:
+        return max((uncertainty for _, uncertainty, _ in own), default=None)
+    return sum(lasted_ns * uncertainty for lasted_ns, uncertainty, _ in own) / weight
 
 
 def _basis(reference: StepReference) -> str:
