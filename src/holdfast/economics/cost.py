@@ -8,7 +8,7 @@ range, with what it leaves out. Everything is linear in the ledger's amounts: a 
 its incidents' and of what no incident explains.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from typing import Literal
 
@@ -340,9 +340,13 @@ class _Pricing:
     # -- the layers ----------------------------------------------------------------------------------
 
     def _layers(self, loss: _Loss) -> tuple[Layer, ...]:
-        rests_on = ((loss.direct, self._direct_compute), (loss.gpu_ns, self._reserved_capacity))
-        rests_on += ((loss.gpu_ns.keys() & ROLLBACK, self._rollback), ((), self._response_labour))
-        rests_on += ((loss.delay, self._schedule_slip),)
+        rests_on: tuple[tuple[Iterable[str], Callable[[_Loss], Layer]], ...] = (
+            (loss.direct, self._direct_compute),
+            (loss.gpu_ns, self._reserved_capacity),
+            (loss.gpu_ns.keys() & ROLLBACK, self._rollback),
+            ((), self._response_labour),
+            (loss.delay, self._schedule_slip),
+        )
         return tuple(
             msgspec.structs.replace(layer(loss), basis=self._basis(keys)) for keys, layer in rests_on
         )

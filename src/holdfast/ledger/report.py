@@ -823,8 +823,7 @@ def _basis(reference: StepReference) -> str:
     """What figures rest on, in words; empty where nothing is estimated."""
     if reference.uncertainty is None:
         return ""
-    word = "estimated" if reference.origin == "declared" else reference.origin
-    word = "estimated from members" if word == "members" else word
+    word = "estimated from members" if reference.origin == "members" else "estimated"
     return f"{word} ± {_percent(reference.uncertainty)}"
 
 
