@@ -47,7 +47,7 @@ def show(told: Finance) -> None:
 
 def _head(console: Console, told: Finance) -> None:
     console.print(said.headline(told), style="bold")
-    for sentence in (said.hourly(told), said.accrued(told)):
+    for sentence in (said.hourly(told), said.worth(told), said.accrued(told)):
         if sentence:
             console.print(sentence)
     runs, teams = wording.many(len(told.runs), "run"), {run.team for run in told.runs if run.team}

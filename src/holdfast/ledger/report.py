@@ -290,6 +290,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     known_ns: up to when the record tells of the run, whatever the window is.
     held_gpus: how many it held at its last event, if it has not ended.
     steps_kept: how many steps it has at its last event, whatever the window is.
+    recorded_prices: since when which USD per GPU-hour was recorded, whatever the window is.
     accrued: what those have cost since, where somebody looked later; not in `paid_gpu_ns`.
     segments: the partition over time, cut where prices changed and windows begin.
     """
@@ -303,6 +304,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     known_ns: int
     held_gpus: int
     steps_kept: int
+    recorded_prices: tuple[tuple[int, float], ...]
     accrued: Accrued | None
     segments: tuple[Segment, ...]
     ended: Ended | None
@@ -400,6 +402,7 @@ class _Reader:
             known_ns=max(0, self.accounts.now_ns),
             held_gpus=self.accounts.shape.paid if self.accounts.is_up else 0,
             steps_kept=fold.progress.kept(),
+            recorded_prices=tuple((one.from_ns, one.usd_per_gpu_hour) for one in self.accounts.prices),
             accrued=None,
             segments=self._segments(incidents),
             ended=None if fold.ending is None else Ended.of(fold.ending),
