@@ -32,6 +32,12 @@ READ_BYTES_MAX = 64 << 20
 """At one look; the rest at the next."""
 RECORD_BYTES_MAX = 16 << 20
 EVENT_FILES = "events.out.tfevents.*"
+AHEAD_S = 60.0
+"""A step that is farther ahead of now than clocks differ: its time is not what it is taken for."""
+FORMATS = (
+    f"A step has a time ({', '.join(TIME_KEYS)}) and a number ({', '.join(STEP_KEYS)}), as JSON lines or as CSV "
+    "with a header; or it is a line of Megatron's log; or TensorBoard or Weights & Biases wrote it."
+)
 _MEGATRON = re.compile(
     r"\[(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?)\].*\biteration\s+(?P<step>\d+)/"
 )
@@ -168,6 +174,11 @@ class StepLogSource(WithSteps):
         self._files = files
         self._run = run
         self._step_ns = round(step_s * SECOND_NS)
+
+    def last_step_ns(self, run: str, at_ns: int) -> int | None:
+        if run != self._run:
+            return super().last_step_ns(run, at_ns)
+        return max((shown_ns for shown_ns, _ in self._files.steps() if shown_ns <= at_ns), default=None)
 
     def _steps(self, window_ns: tuple[int, int]) -> Frame | None:
         """As if the run were scraped: at each time the steps that it had written by then."""
