@@ -117,7 +117,7 @@ def _answered(given: _Flags) -> Answer:
         setting = Setting(
             store=store,
             source=source,
-            cluster=known_topology(given.topology_path, given.prometheus_url, at_ns),
+            cluster=known_topology(given.topology_path, given.prometheus_url, source, at_ns),
             prices=load_prices(given.prices_path),
             window_s=given.window_s,
             references=References(store),

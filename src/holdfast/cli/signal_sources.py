@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -94,16 +95,22 @@ def _kept(key: str, default: Any) -> Any:
 
 @contextmanager
 def open_signals(
-    prometheus_url: str | None, path: Path | None, at_ns: int | None = None, *, is_again: bool = False
+    prometheus_url: str | None,
+    path: Path | None,
+    at_ns: int | None = None,
+    *,
+    is_again: bool = False,
+    step_s: float | None = None,
 ) -> Iterator["Source"]:
     """The source that was named; a directory on the command line goes before a server in the environment.
 
     at_ns: the moment to look at, where that is not now. is_again: it will be looked at again and again.
+    step_s: another grid than that of the command line.
     Steps of runs are taken from where the command line says as well.
     """
     from holdfast.signals.source import STEP_S
 
-    step_s = float(_kept(STEP_KEY, STEP_S))
+    step_s = float(_kept(STEP_KEY, STEP_S)) if step_s is None else step_s
     with _opened(prometheus_url, path, at_ns, step_s) as source:
         yield _stepped(_growing(source) if is_again else source, step_s)
 
@@ -124,7 +131,22 @@ def _stepped(source: "Source", step_s: float) -> "Source":
         _remark_on_log(path, files.steps())  # a mistake is told now, and not at every look
         source = StepLogSource(source, files, run, step_s=step_s)
     metric = _kept(STEP_METRIC_KEY, None)
-    return SteppedSource(source, metric) if metric else source
+    if not metric:
+        return source
+    _remark_on_metric(metric, source.metrics())
+    return SteppedSource(source, metric)
+
+
+def _remark_on_metric(metric: str, there: Sequence[str]) -> None:
+    """That there is no such metric, on stderr: it may still come."""
+    from holdfast.cli.terminal import printable
+
+    if metric in there or f"{metric}_count" in there:
+        return
+    near = get_close_matches(metric, there, n=1)
+    hint = f"Did you mean {near[0]}?" if near else "The signals have no metric that is called nearly so."
+    sentence = f"The step metric {metric} is not in the signals: no step can be taken from it."
+    click.echo(complaint(printable(sentence), printable(hint)), err=True)
 
 
 def _logs() -> list[tuple[str, str]]:

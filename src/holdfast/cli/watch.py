@@ -320,7 +320,9 @@ class _Looking:
         now_ns = self._clock.now_ns()
         if self._cluster is None or now_ns - self._read_ns > TOPOLOGY_AGE_NS_MAX:
             given = self._given
-            self._cluster = known_topology(given.topology_path, given.prometheus_url, given.at_ns)
+            self._cluster = known_topology(
+                given.topology_path, given.prometheus_url, self._source, given.at_ns
+            )
             self._read_ns = now_ns
         return self._cluster
 

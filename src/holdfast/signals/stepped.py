@@ -5,7 +5,7 @@ time between them. Which run a series belongs to is told by its labels.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Literal
 
 import msgspec
@@ -50,8 +50,14 @@ class WithSteps(ABC):
     def __init__(self, source: Source) -> None:
         self._source = source
 
+    @property
+    def source(self) -> Source:
+        """The source beneath."""
+        return self._source
+
     def metrics(self) -> tuple[str, ...]:
-        return tuple(sorted({*self._source.metrics(), STEP}))
+        there = self._source.metrics()
+        return tuple(sorted({*there, STEP})) if self._has_steps(there) else there
 
     def frame(self, metric: str, window_ns: tuple[int, int]) -> Frame | None:
         found = self._source.frame(metric, window_ns)
@@ -65,8 +71,19 @@ class WithSteps(ABC):
         return last_step_ns(self._source, run, at_ns)
 
     @abstractmethod
+    def _has_steps(self, there: Collection[str]) -> bool:
+        """Whether there is anything to tell steps by. there: the metrics of the source beneath."""
+
+    @abstractmethod
     def _steps(self, window_ns: tuple[int, int]) -> Frame | None:
         """The steps of the window; None where there are none."""
+
+
+def without_steps(source: Source) -> Source:
+    """The source itself, as its exporters fill it."""
+    while isinstance(source, WithSteps):
+        source = source.source
+    return source
 
 
 def last_step_ns(source: Source, run: str, at_ns: int) -> int | None:
@@ -88,6 +105,9 @@ class SteppedSource(WithSteps):
         super().__init__(source)
         self._metric = metric
         self.told: Told | None = None
+
+    def _has_steps(self, there: Collection[str]) -> bool:
+        return self._metric in there or f"{self._metric}_count" in there
 
     def _steps(self, window_ns: tuple[int, int]) -> Frame | None:
         frame = self._source.frame(self._metric, window_ns)
