@@ -111,7 +111,7 @@ class Store:
         )
 
     def series(self, names: str, window_ns: tuple[int, int]) -> list[Labels]:
-        """The labels of all series whose metric is called so, with `__name__`. names: a regular expression."""
+        """The labels of all series of these metrics, with `__name__`. names: a regular expression."""
 
         def read(files: str) -> list[Labels]:
             rows = self._engine.execute(
