@@ -112,7 +112,8 @@ class Hub:
                 self._channel.host(self._identity)
             while data := self._receive():
                 said = self._channel.open(data)
-                self._connection.sendall(self._channel.pending())
+                with contextlib.suppress(ConnectionError):  # it has hung up; what it said before is heard
+                    self._connection.sendall(self._channel.pending())
                 for message in frames.feed(said):
                     self._hear(message, host)
 
