@@ -6,7 +6,7 @@ taken to happen now, so no stretch of time is ever negative and the sum is exact
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -67,6 +67,7 @@ LATE_SHARE_MIN = 0.05
 """Of a step: whoever needs less than this longer than others does not make the run slow."""
 _USEFUL_STEP = measured_key(Category.USEFUL, Category.SLOWDOWN, 0)
 
+_NAMES = ("name", "team", "project", "cluster")
 _WORK_FIELDS = (
     "tokens_per_step",
     "model_flops_per_step",
@@ -102,6 +103,8 @@ class Declared(msgspec.Struct):
 
     name: str = ""
     team: str = ""
+    project: str = ""
+    cluster: str = ""
     step_ns: int | None = None
     step_gpus: int | None = None
     tokens_per_step: int | None = None
@@ -200,8 +203,8 @@ class HeldUp(NamedTuple):
 class Fold:
     """One run up to the last event. `apply` takes the next one, `settled` gives accounts to read."""
 
-    def __init__(self) -> None:
-        self.accounts = Accounts()
+    def __init__(self, cuts_ns: Iterable[int] = ()) -> None:
+        self.accounts = Accounts(cuts_ns)
         self.counts = Counts()
         self.declared = Declared()
         self.members = Membership()
@@ -247,6 +250,8 @@ class Fold:
             if lost.incident is not None:
                 accounts.own(lost.incident).tally.add(useful, -lost.gpu_ns, -lost.steps)
             owed = next((incident for upto, incident in reversed(debts) if lost.last_step <= upto), None)
+            if accounts.timeline.cuts is not None:
+                accounts.timeline.cuts.discard(useful, discarded, lost.gpu_ns, lost.incident, owed)
             if owed is not None:
                 accounts.own(owed).tally.add(discarded, lost.gpu_ns, lost.steps)
         return twin
@@ -331,8 +336,8 @@ class Fold:
         self._reshape()
 
     def _name(self, event: RunSubmitted | RunStarted) -> None:
-        self.declared.name = event.name or self.declared.name
-        self.declared.team = event.team or self.declared.team
+        for field in _NAMES:
+            setattr(self.declared, field, getattr(event, field) or getattr(self.declared, field))
 
     def _begin_attempt(self, gpus: int) -> None:
         accounts = self.accounts
@@ -658,8 +663,7 @@ class Fold:
 
     def _cost(self, event: CostRate) -> None:
         if event.usd_per_gpu_hour is not None:
-            self.accounts.settle()
-            self.accounts.prices.append((self.accounts.paid_gpu_ns, event.usd_per_gpu_hour))
+            self.accounts.charge_price(event.usd_per_gpu_hour)
         if event.gpus is not None:
             self.members.held_gpus = event.gpus
             self._reshape()

@@ -5,7 +5,7 @@ nanoseconds, GPU-time is GPU-nanoseconds, ratios are between 0 and 1, and None m
 tells. Rendering is for others.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Literal, Self
 
@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.ledger.bandwidth import bus_bytes_per_s
 from holdfast.ledger.categories import NOT_SCHEDULED, Category
+from holdfast.ledger.cuts import Cuts
 from holdfast.ledger.flops import Chip, chip_named, peak_flops_per_s
 from holdfast.ledger.fold import LATE_SHARE_MIN, Declared, Fold, MovedFor
 from holdfast.ledger.incidents import Incident
@@ -25,12 +26,13 @@ from holdfast.ledger.references import (
     reference_bandwidth,
     reference_mfu,
 )
-from holdfast.ledger.tally import Tally, estimate_reference, split_key
+from holdfast.ledger.tally import estimate_reference, split_key
 from holdfast.record.errors import InputError
 from holdfast.record.events import Outcome, RunEnded, Severity
 
 _HOUR_NS = 3_600 * 10**9
-_OUTSIDE = (Category.IDLE, Category.SPARE, Category.DRAINED)
+OUTSIDE = (Category.IDLE, Category.SPARE, Category.DRAINED)
+"""Held, and outside of the run."""
 SLIDING_WINDOW_NS = _HOUR_NS
 """ETTR over the last hour tells what the run does now; ByteRobust (SOSP 2025) uses the same window."""
 SLOW_SHARE_MIN = 0.1
@@ -211,16 +213,55 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
     timed: tuple[int, ...]
 
 
+class Segment(msgspec.Struct, frozen=True, kw_only=True):
+    """The partition between two moments at which the accounts were cut, to the nanosecond.
+
+    kept_gpu_ns       of it, in steps that the run has, at whatever speed
+    incidents         what each recorded incident lost in it, by its name and category
+    usd_per_gpu_hour  the price that was recorded for it, if one was
+    """
+
+    from_ns: int
+    to_ns: int
+    partition: dict[str, int]
+    kept_gpu_ns: int
+    incidents: dict[str, dict[str, int]]
+    usd_per_gpu_hour: float | None
+
+
+class Accrued(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run that has not ended holds since its last event: nobody can say yet what it did."""
+
+    from_ns: int
+    to_ns: int
+    gpus: int
+    gpu_ns: int
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The ledger of one run. `partition` sums to `paid_gpu_ns`, to the nanosecond.
 
     usd_per_gpu_hour: the mean of the prices that were recorded, over the GPU-hours they hold for.
     ended: its last end; None where it has not ended, or went on after that.
+    window: from when to when this report is of the run's time, where it is not of all of it.
+    known_ns: up to when the record tells of the run, whatever the window is.
+    held_gpus: how many it held at its last event, if it has not ended.
+    steps_kept: how many steps it has at its last event, whatever the window is.
+    accrued: what those have cost since, where somebody looked later; not in `paid_gpu_ns`.
+    segments: the partition over time, cut where prices changed and windows begin.
     """
 
     run: str
     name: str
     team: str
+    project: str
+    cluster: str
+    window: tuple[int | None, int | None]
+    known_ns: int
+    held_gpus: int
+    steps_kept: int
+    accrued: Accrued | None
+    segments: tuple[Segment, ...]
     ended: Ended | None
     first_ns: int
     last_ns: int
@@ -251,6 +292,25 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 def report(run: str, fold: Fold) -> Report:
     """Read a fold. The fold is not changed and may go on."""
     return _Reader(run, fold.settled()).report()
+
+
+def counted(fold: Fold) -> Counted:
+    counts = fold.counts
+    return Counted(
+        starts=counts.starts,
+        launches=counts.launches,
+        restarts=max(0, counts.launches - 1),
+        loads=counts.loads,
+        saves=counts.saves,
+        steps=fold.progress.kept(),
+        members_lost=counts.members_lost,
+        incidents=len(fold.accounts.incidents),
+        unknown_events=counts.unknown_events,
+    )
+
+
+def moved_bytes(fold: Fold) -> dict[MovedFor, MovedBytes]:
+    return {use: msgspec.convert(sums, MovedBytes, from_attributes=True) for use, sums in fold.moved.items()}
 
 
 def pace_of(fold: Fold) -> Pace | None:
@@ -287,6 +347,14 @@ class _Reader:
             run=self.run,
             name=fold.declared.name,
             team=fold.declared.team,
+            project=fold.declared.project,
+            cluster=fold.declared.cluster,
+            window=(None, None),
+            known_ns=max(0, self.accounts.now_ns),
+            held_gpus=self.accounts.shape.paid if self.accounts.is_up else 0,
+            steps_kept=fold.progress.kept(),
+            accrued=None,
+            segments=self._segments(incidents),
             ended=None if fold.ending is None else Ended.of(fold.ending),
             first_ns=self.accounts.first_ns,
             last_ns=max(0, self.accounts.now_ns),
@@ -300,11 +368,8 @@ class _Reader:
             partition={category.key: self.part(category) for category in Category},
             goodput=self._goodput(),
             ettr=self._ettr(),
-            counts=self._counts(),
-            moved={
-                use: msgspec.convert(sums, MovedBytes, from_attributes=True)
-                for use, sums in self.fold.moved.items()
-            },
+            counts=counted(fold),
+            moved=moved_bytes(fold),
             useful_work=self._useful_work(),
             useful_parts=self._useful_parts(),
             reference=self._reference(),
@@ -363,7 +428,7 @@ class _Reader:
             for end in range(width, len(kept) + 1)
         ]
         known = [window for window in windows if window is not None]
-        in_run = self.accounts.paid_gpu_ns - self.part(*_OUTSIDE)
+        in_run = self.accounts.paid_gpu_ns - self.part(*OUTSIDE)
         return Ettr(
             cumulative=_ratio(self._kept(self.accounts.tally.gpu_ns), in_run),
             sliding=known[-1] if known else None,
@@ -397,15 +462,18 @@ class _Reader:
         prices = self.accounts.prices
         if not prices:
             return None
-        ends = [*(before for before, _ in prices[1:]), self.accounts.paid_gpu_ns]
-        return sum((end - begin) / _HOUR_NS * usd for (begin, usd), end in zip(prices, ends, strict=True))
+        ends = [*(price.before_gpu_ns for price in prices[1:]), self.accounts.paid_gpu_ns]
+        return sum(
+            (end - price.before_gpu_ns) / _HOUR_NS * price.usd_per_gpu_hour
+            for price, end in zip(prices, ends, strict=True)
+        )
 
     def _usd_per_gpu_hour(self) -> float | None:
         paid_usd, prices = self._paid_usd(), self.accounts.prices
         if paid_usd is None:
             return None
-        priced_gpu_ns = self.accounts.paid_gpu_ns - prices[0][0]
-        return paid_usd / (priced_gpu_ns / _HOUR_NS) if priced_gpu_ns else prices[-1][1]
+        priced_gpu_ns = self.accounts.paid_gpu_ns - prices[0].before_gpu_ns
+        return paid_usd / (priced_gpu_ns / _HOUR_NS) if priced_gpu_ns else prices[-1].usd_per_gpu_hour
 
     def _saved(self) -> Saved:
         saves, progress = self.fold.saves, self.fold.progress
@@ -422,20 +490,6 @@ class _Reader:
             since_steps=max(0, (progress.position or 0) - saves.last_step),
             between_steps_mean=(saves.last_step - saves.first_step) / gaps if gaps else None,
             between_steps_max=saves.gap_steps_max if gaps else None,
-        )
-
-    def _counts(self) -> Counted:
-        counts = self.fold.counts
-        return Counted(
-            starts=counts.starts,
-            launches=counts.launches,
-            restarts=max(0, counts.launches - 1),
-            loads=counts.loads,
-            saves=counts.saves,
-            steps=self.fold.progress.kept(),
-            members_lost=counts.members_lost,
-            incidents=len(self.accounts.incidents),
-            unknown_events=counts.unknown_events,
         )
 
     def _useful_work(self) -> UsefulWork:
@@ -534,6 +588,55 @@ class _Reader:
             timed=tuple(timeline.timed),
         )
 
+    def _segments(self, found: Iterable[IncidentReport]) -> tuple[Segment, ...]:
+        """What lies between the cuts: of each key, the parts sum to its split, and so they do by incident."""
+        slow = [incident for incident in found if not incident.evidence]
+        accounts = self.accounts
+        cuts = accounts.timeline.cuts or Cuts.after(
+            accounts.tally.gpu_ns,
+            {number: incident.tally.gpu_ns for number, incident in enumerate(accounts.incidents)},
+        )
+        before: dict[int, int] = {}
+        blamed_before: dict[int, dict[int, int]] = {}
+        edges = [accounts.first_ns, *cuts.edges, max(accounts.first_ns, accounts.now_ns)]
+        segments = []
+        for index, sums in enumerate(cuts.parts):
+            partition: list[tuple[Category, int]] = []
+            for key, gpu_ns in sums.items():
+                partition += self._divided(key, gpu_ns, before.get(key, 0))
+                before[key] = before.get(key, 0) + gpu_ns
+            incidents: dict[str, dict[str, int]] = {}
+            for number, parts in cuts.blamed.items():
+                if parts[index] and (lost := self._lost(parts[index], blamed_before.setdefault(number, {}))):
+                    incidents[str(number + 1)] = lost
+            from_ns = min(max(edges[index], edges[0]), edges[-1])
+            to_ns = min(max(edges[index + 1], edges[0]), edges[-1])
+            incidents |= {one.name: lost for one in slow if (lost := _share_of(one, from_ns, to_ns))}
+            if to_ns > from_ns or not index:
+                segments.append(
+                    Segment(
+                        from_ns=from_ns,
+                        to_ns=to_ns,
+                        partition=_keyed(_summed(partition)),
+                        kept_gpu_ns=self._kept(sums),
+                        incidents=incidents,
+                        usd_per_gpu_hour=self._recorded_price(from_ns),
+                    )
+                )
+        return tuple(segments)
+
+    def _lost(self, sums: Mapping[int, int], before: dict[int, int]) -> dict[str, int]:
+        """What an incident lost in one segment, after what it lost `before`, which is brought up to date."""
+        earlier = self._losses(before)
+        for key, gpu_ns in sums.items():
+            before[key] = before.get(key, 0) + gpu_ns
+        lost = {key: part - earlier.get(key, 0) for key, part in self._losses(before).items()}
+        return {key: part for key, part in lost.items() if part}
+
+    def _recorded_price(self, at_ns: int) -> float | None:
+        held = [price for price in self.accounts.prices if price.from_ns <= at_ns]
+        return held[-1].usd_per_gpu_hour if held else None
+
     def _incidents(self) -> tuple[IncidentReport, ...]:
         """The costliest first: what was recorded, and stretches of slow steps that no incident explains."""
         recorded = [
@@ -544,7 +647,7 @@ class _Reader:
         return tuple(sorted(found, key=lambda incident: (-incident.lost_gpu_ns, incident.began_ns)))
 
     def _incident(self, name: str, incident: Incident) -> IncidentReport:
-        losses = self._losses(incident.tally)
+        losses = self._losses(incident.tally.gpu_ns)
         return IncidentReport(
             name=name,
             what=incident.what,
@@ -570,10 +673,10 @@ class _Reader:
         silent_ns = (to_ns - from_ns) * dead_gpu_ns // (self.accounts.tally.gpu_ns[key] or 1)
         return min(incident.began_ns, to_ns - silent_ns) if silent_ns else incident.began_ns
 
-    def _losses(self, tally: Tally) -> dict[str, int]:
+    def _losses(self, sums: Mapping[int, int]) -> dict[str, int]:
         """An incident's share of every category, rounded down: together they never exceed the whole."""
         parts: list[tuple[Category, int]] = []
-        for key, gpu_ns in tally.gpu_ns.items():
+        for key, gpu_ns in sums.items():
             whole = self.accounts.tally.gpu_ns[key] or 1
             parts += [(category, gpu_ns * part // whole) for category, part in self.splits[key]]
         lost = _summed(part for part in parts if part[0] not in (Category.USEFUL, Category.UNATTRIBUTED))
@@ -652,6 +755,18 @@ class _Reader:
         return tuple(remarks)
 
 
+def _share_of(stretch: IncidentReport, from_ns: int, to_ns: int) -> dict[str, int]:
+    """What a stretch of slow steps lost between these moments, spread evenly over its time."""
+    lasted_ns = (stretch.recovered_ns or stretch.began_ns) - stretch.began_ns
+    begin, end = (min(max(0, at_ns - stretch.began_ns), lasted_ns) for at_ns in (from_ns, to_ns))
+    lost = {
+        key: part * end // lasted_ns - part * begin // lasted_ns
+        for key, part in stretch.losses.items()
+        if lasted_ns
+    }
+    return {key: part for key, part in lost.items() if part}
+
+
 def _step_reference(fold: Fold) -> tuple[Fraction | None, Origin]:
     declared = fold.declared
     if declared.step_ns:
@@ -683,7 +798,7 @@ def _peak_flops_per_s(declared: Declared) -> float | None:
 
 
 def _in_run(bucket: dict[str, int]) -> int:
-    return sum(bucket.values()) - sum(bucket.get(category.key, 0) for category in _OUTSIDE)
+    return sum(bucket.values()) - sum(bucket.get(category.key, 0) for category in OUTSIDE)
 
 
 def _summed(parts: Iterable[tuple[Category, int]]) -> dict[Category, int]:

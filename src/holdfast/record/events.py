@@ -61,11 +61,16 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
 
 
 class RunSubmitted(Event, frozen=True, kw_only=True, tag_field="kind", tag="run.submitted"):
-    """Somebody asked for a run."""
+    """Somebody asked for a run.
+
+    team, project: whose it is and what it is for, as the budget has them. cluster: where it runs.
+    """
 
     gpus: GpuCount = 0
     name: str = ""
     team: str = ""
+    project: str = ""
+    cluster: str = ""
 
 
 class RunStarted(Event, frozen=True, kw_only=True, tag_field="kind", tag="run.started"):
@@ -77,6 +82,8 @@ class RunStarted(Event, frozen=True, kw_only=True, tag_field="kind", tag="run.st
     gpus: GpuCount = 0
     name: str = ""
     team: str = ""
+    project: str = ""
+    cluster: str = ""
 
 
 class RunEnded(Event, frozen=True, kw_only=True, tag_field="kind", tag="run.ended"):
