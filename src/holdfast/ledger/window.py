@@ -128,6 +128,7 @@ def within(report: Report, window: Window, begin: Standing | None, end: Standing
         course=_course(report.course, window, last_ns),
         segments=segments,
         accrued=_accrued(report.accrued, window),
+        gaps=tuple(gap for gap in report.gaps if window.has(gap.from_ns)),
         remarks=_remarks(report, window),
     )
 
@@ -170,6 +171,7 @@ def _goodput(report: Report, partition: Mapping[str, int]) -> Goodput:
         runtime=useful / in_run if told and in_run else None,
         program=report.goodput.program,
         checkpoint_span=None,
+        basis=report.goodput.basis,
     )
 
 
@@ -247,8 +249,7 @@ def _accrued(accrued: Accrued | None, window: Window) -> Accrued | None:
 
 
 def _remarks(report: Report, window: Window) -> tuple[str, ...]:
-    """What the whole report says of its numbers, as far as it holds for a part, and what else is to be said.
-    """
+    """What the whole report says of its numbers, as far as it holds for a part, and what else is to be said."""
     own = ["The reference, MFU and bandwidth are those of the whole run."]
     if window.to_ns is not None and report.known_ns > window.to_ns:
         own.append("The run went on after this window.")
