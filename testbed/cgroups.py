@@ -7,9 +7,11 @@ import contextlib
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 ROOT = Path("/sys/fs/cgroup")
+_CONTROLLERS = ROOT / "cgroup.controllers"
+"""Where the machine has version 2 alone."""
 PERIOD_US = 100_000
 SHARE_MAX = 262_144
 """The most that version 1 has; a group with it gets its processors before anybody else on the machine."""
@@ -150,7 +152,17 @@ class SecondVersion:
 
 def limits(name: str) -> Limits:
     """A new group of this name, or the one that there is."""
-    return SecondVersion(name) if (ROOT / "cgroup.controllers").exists() else FirstVersion(name)
+    return SecondVersion(name) if _CONTROLLERS.exists() else FirstVersion(name)
+
+
+def missing() -> list[str]:
+    """What this machine lacks: controllers, or files that show pressure."""
+    if _CONTROLLERS.exists():
+        there = _CONTROLLERS.read_text(encoding="ascii").split()
+        return [kind for kind in ("cpu", "io", "memory") if kind not in there]
+    files = [ROOT / "unified" / f"{resource}.pressure" for resource in get_args(Resource)]
+    folders = [ROOT / kind / "cgroup.procs" for kind in ("cpu", "blkio", "memory")]
+    return [str(path) for path in (*folders, *files) if not path.exists()]
 
 
 def _waited_s(group: Path, resource: Resource) -> float:

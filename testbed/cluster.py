@@ -164,6 +164,8 @@ def check() -> None:
     if missing := [command for command in COMMANDS if shutil.which(command) is None]:
         packages = "iproute2 e2fsprogs util-linux prometheus prometheus-node-exporter"
         raise Unable(f"{', '.join(missing)} is missing; on Debian: apt-get install {packages}")
+    if missing := cgroups.missing():
+        raise Unable(f"the kernel's control groups lack {', '.join(missing)}")
 
 
 @contextlib.contextmanager
