@@ -188,7 +188,7 @@ def test_heartbeats_bring_the_last_two_reports_that_differ() -> None:
     for spent in reports:
         beat = MemberBeat(member="n0.0", step=1, stage="lanes", spent=spent)
         membership.advance(state, FromMember("n0.0", beat), SECOND_NS)
-    assert state.members["n0.0"].spent == (reports[3], reports[0])
+    assert state.roster.members["n0.0"].spent == (reports[3], reports[0])
 
 
 def test_a_checkpoint_has_a_stall_and_a_time_until_it_is_durable() -> None:
@@ -199,9 +199,15 @@ def test_a_checkpoint_has_a_stall_and_a_time_until_it_is_durable() -> None:
         membership.advance(state, FromMember("n0.0", message), at_s * SECOND_NS)
 
     tell("begun", 1)
-    assert (state.checkpointing.begun_ns, state.checkpointing.write_ns) == (SECOND_NS, None)
+    assert (state.progress.checkpointing.begun_ns, state.progress.checkpointing.write_ns) == (SECOND_NS, None)
     tell("saved", 4, stall_ns=7)
-    assert (state.checkpointing.stall_ns, state.checkpointing.write_ns) == (7, 3 * SECOND_NS)
+    assert (state.progress.checkpointing.stall_ns, state.progress.checkpointing.write_ns) == (
+        7,
+        3 * SECOND_NS,
+    )
     tell("begun", 9)
     tell("failed", 10)
-    assert (state.checkpointing.begun_ns, state.checkpointing.write_ns) == (None, 3 * SECOND_NS)
+    assert (state.progress.checkpointing.begun_ns, state.progress.checkpointing.write_ns) == (
+        None,
+        3 * SECOND_NS,
+    )

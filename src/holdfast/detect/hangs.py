@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from holdfast.detect.detector import FunctionDetector, Look, Sense
 from holdfast.detect.devices import XID_DETECTOR
 from holdfast.detect.finding import Finding
-from holdfast.detect.pace import STEP, Pace
+from holdfast.detect.pace import STEP, Pace, slow_steps
 from holdfast.detect.panel import Panel
 from holdfast.detect.rules import SIGNS
 from holdfast.detect.scene import Scene
@@ -28,7 +28,9 @@ PAUSE_S_MAX = 600.0
 """A longer one was no pause but an outage, and makes the next one no more usual."""
 KNOWN_S = 3_600.0
 YOUNG_S = 180.0
-"""A run of which less than the former is known may do for the first time what it does every hour."""
+"""A run of which less than the former is known may do for the first time what it does every hour. How long
+that may take becomes less with every minute that it has not done it.
+"""
 WORKING_S = 900.0
 """GPUs that work as usual evaluate something; for longer than this nobody does."""
 SAVING_TIMES, SAVING_S = 3.0, 300.0
@@ -54,7 +56,7 @@ def _hung(look: Look) -> Iterator[Finding]:
         return
     is_broken = _is_broken(look, scene.run, last_ns) or _stands_in_step(look, scene.run)
     working = 0.0 if is_broken else _working_share(look, scene.run)
-    least_s = _patience_s(pace, scene, working)
+    least_s = _patience_s(pace, scene, working, look.panels.window_ns)
     is_usual = held_s <= USUAL_TIMES * _longest_pause_s(pace) or _is_repeated(held_s, pace)
     if elapsed_s < least_s or is_usual:
         return
@@ -78,7 +80,7 @@ def _hung(look: Look) -> Iterator[Finding]:
     yield from _stopped_first(look, scene.run, last_ns, noticed_ns)
 
 
-def _patience_s(pace: Pace, scene: Scene, working: float | None) -> float:
+def _patience_s(pace: Pace, scene: Scene, working: float | None, window_ns: tuple[int, int]) -> float:
     """For how long no step is no news."""
     least_s = max(SHORTEST_S, STEP_TIMES * (pace.step_s or 0.0))
     if scene.checkpoints and scene.checkpoints[-1].stall_s is None:
@@ -87,7 +89,9 @@ def _patience_s(pace: Pace, scene: Scene, working: float | None) -> float:
     if working is not None and working >= WORKING_SHARE:
         return max(WORKING_S, least_s)
     known_s = (int(pace.shown_ns[-1]) - int(pace.shown_ns[0])) / 1e9
-    return least_s if known_s >= KNOWN_S or working == 0.0 else max(YOUNG_S, least_s)
+    if working == 0.0 or any(one.until_ns is None for one in slow_steps(pace, window_ns)):
+        return least_s  # what was wrong already has become worse
+    return max(least_s, YOUNG_S * (1.0 - known_s / KNOWN_S))
 
 
 def _held_s(pace: Pace) -> NDArray[np.float64]:

@@ -21,7 +21,7 @@ from holdfast.run import (
     seats,
     setups,
 )
-from holdfast.run.state import Member, Round, State, ToMembers, Trouble
+from holdfast.run.state import Generation, Member, State, ToMembers, Trouble
 from holdfast.run.waits import ns
 from holdfast.run.wire import Broken, Committed, Finished, Regrouped, Released, Stage, WorkerReady
 
@@ -44,7 +44,7 @@ def joined(state: State, member: Member) -> None:
     if member.role == "active":
         processes.admit(state, member)
     else:
-        state.nodes[member.node].failures = 0
+        state.roster.nodes[member.node].failures = 0
 
 
 def ready(state: State, member: Member, message: WorkerReady) -> None:
@@ -53,25 +53,43 @@ def ready(state: State, member: Member, message: WorkerReady) -> None:
         return
     state.observed.note_ready(ns(message.took_s))
     member.reached, member.ready_ns = "ready", state.now_ns
-    state.nodes[member.node].failures = 0
-    del state.coming[member.name]
-    state.waiting[member.name] = None
+    state.roster.nodes[member.node].failures = 0
+    del state.roster.coming[member.name]
+    state.roster.waiting[member.name] = None
 
 
 def regrouped(state: State, member: Member, message: Regrouped) -> bool:
     """It is in the group of the generation and has its state. Whether it was the last, and completes it."""
-    round_ = state.round
-    if round_ is None or message.generation != round_.number or member.name not in round_.names:
+    generation = state.generations.announced
+    if generation is None or message.generation != generation.number or member.name not in generation.names:
         return False
     member.lanes = message.lanes
     planned(state, message.steps_total)
-    round_.regrouped[member.name] = message.version
+    generation.regrouped[member.name] = message.version
     for part, took_s in message.parts_s.items():
-        round_.parts_ns[part] = max(round_.parts_ns.get(part, 0), ns(took_s))
-    if len(round_.regrouped) < len(round_.members) or round_.lost or round_.formed_ns is not None:
+        generation.parts_ns[part] = max(generation.parts_ns.get(part, 0), ns(took_s))
+    if (
+        len(generation.regrouped) < len(generation.members)
+        or generation.lost
+        or generation.formed_ns is not None
+    ):
         return False
-    generations.form(state, round_)
+    generations.form(state, generation)
     return True
+
+
+def enter_regrouped(state: State, members: Sequence[Member], message: Regrouped) -> None:
+    """These members of the announced generation are in its group, and others are still to come."""
+    generation = state.generations.announced
+    assert generation is not None
+    assert generation.number == message.generation
+    if members:
+        planned(state, message.steps_total)
+    for member in members:
+        member.lanes = message.lanes
+        generation.regrouped[member.name] = message.version
+        for part, took_s in message.parts_s.items():
+            generation.parts_ns[part] = max(generation.parts_ns.get(part, 0), ns(took_s))
 
 
 def planned(state: State, steps_total: int) -> bool:
@@ -79,11 +97,11 @@ def planned(state: State, steps_total: int) -> bool:
 
     A newcomer's script goes through loops that the others have left.
     """
-    if steps_total <= state.steps_total:
+    if steps_total <= state.progress.steps_total:
         return False
-    state.steps_total = steps_total
-    if state.undone_main and not state.is_anybody_done:
-        state.undone_main, state.is_cut_short = "", False
+    state.progress.steps_total = steps_total
+    if state.ending.undone_main and not state.ending.is_anybody_done:
+        state.ending.undone_main, state.ending.is_cut_short = "", False
         return True
     return False
 
@@ -93,44 +111,66 @@ def broken(state: State, message: Broken) -> None:
 
     The first to say so counts: what the others then see is that the first has left.
     """
-    round_ = state.round
-    if round_ is None or round_.broken_ns is not None:
+    generation = state.generations.announced
+    if generation is None or generation.broken_ns is not None:
         return
-    is_pending = round_.at_boundary and round_.formed_ns is None  # then the one before still works
-    if message.generation == round_.number or (is_pending and message.generation == _number(state.stepping)):
-        round_.broken_ns = state.now_ns
-        round_.trouble = generations.trouble_of(message.member, message.operation, message.reason)
+    is_pending = generation.at_boundary and generation.formed_ns is None  # then the one before still works
+    if message.generation == generation.number or (
+        is_pending and message.generation == _number(state.generations.formed)
+    ):
+        generation.broken_ns = state.now_ns
+        generation.trouble = generations.trouble_of(message.member, message.operation, message.reason)
 
 
 def committed(state: State, member: Member, message: Committed) -> bool:
     """One member has the step; the run has it when all of the generation do. Whether it is the first of its
     generation, after which the next must not take as long.
     """
-    if message.loss is not None and (not state.losses or state.losses[-1][0] < message.step):
-        state.losses.append((message.step, message.loss))
+    if message.loss is not None and (
+        not state.progress.loss_values or state.progress.loss_values[-1][0] < message.step
+    ):
+        state.progress.loss_values.append((message.step, message.loss))
     if (message.generation, message.step) <= member.reported:
         return False
     member.reported = (message.generation, message.step)
-    for round_ in (state.stepping, state.round):
-        if round_ is not None and round_.number == message.generation:
-            state.first_ns.setdefault(message.step, state.now_ns)
-            round_.tally[message.step] = round_.tally.get(message.step, 0) + 1
+    for generation in (state.generations.formed, state.generations.announced):
+        if generation is not None and generation.number == message.generation:
+            state.progress.first_ns.setdefault(message.step, state.now_ns)
+            generation.tally[message.step] = generation.tally.get(message.step, 0) + 1
             if message.took_s is not None:
                 took_ns = ns(message.took_s)
-                round_.took_ns[message.step] = min(took_ns, round_.took_ns.get(message.step, took_ns))
-            was_fresh = round_.is_fresh
-            generations.keep(state, round_, message.step)
-            return was_fresh and not round_.is_fresh
+                generation.took_ns[message.step] = min(took_ns, generation.took_ns.get(message.step, took_ns))
+            was_fresh = generation.is_fresh
+            generations.keep(state, generation, message.step)
+            return was_fresh and not generation.is_fresh
     return False
+
+
+def enter_commits(state: State, members: Sequence[Member], message: Committed) -> None:
+    """These members of the formed generation have the step, and others are still to report it."""
+    generation = state.generations.formed
+    assert generation is not None
+    assert generation.number == message.generation
+    if not members:
+        return
+    for member in members:
+        member.reported = (message.generation, message.step)
+    state.progress.first_ns.setdefault(message.step, state.now_ns)
+    generation.tally[message.step] = generation.tally.get(message.step, 0) + len(members)
+    if message.took_s is not None:
+        took_ns = ns(message.took_s)
+        generation.took_ns[message.step] = min(took_ns, generation.took_ns.get(message.step, took_ns))
 
 
 def finished(state: State, member: Member, message: Finished) -> None:
     member.finished, member.finished_ns, member.stage = message, state.now_ns, "finished"
-    state.is_anybody_done = True
-    if state.closing is not None:  # the run ends anyway: nobody is left to stay for
-        state.out.append(ToMembers((member.name,), Released(outcome=state.closing.end.outcome)))
-    for name in () if state.round is None else state.round.members:
-        if stepped(state, state.members[name]):
+    state.ending.is_anybody_done = True
+    if state.ending.closing is not None:  # the run ends anyway: nobody is left to stay for
+        state.outbox.effects.append(
+            ToMembers((member.name,), Released(outcome=state.ending.closing.end.outcome))
+        )
+    for name in () if state.generations.announced is None else state.generations.announced.members:
+        if stepped(state, state.roster.members[name]):
             return
 
 
@@ -139,17 +179,17 @@ def stepped(state: State, member: Member) -> bool:
 
     All of them can leave after the same step, or in the middle of one, and not at the same moment.
     """
-    round_ = state.round
-    if not state.is_anybody_done or round_ is None or member.name not in round_.names:
+    generation = state.generations.announced
+    if not state.ending.is_anybody_done or generation is None or member.name not in generation.names:
         return False
-    if member.is_lost or member.is_done or member.stage not in STEPPING or state.closing is not None:
+    if member.is_lost or member.is_done or member.stage not in STEPPING or state.ending.closing is not None:
         return False
-    for name in round_.members:
-        left = state.members[name].finished
-        if left is None or state.members[name].is_lost:
+    for name in generation.members:
+        left = state.roster.members[name].finished
+        if left is None or state.roster.members[name].is_lost:
             continue
         in_vain = member.stage == "reduce" and member.step > left.step
-        is_late = state.now_ns - state.members[name].finished_ns >= ns(LEFT_BEHIND_S)
+        is_late = state.now_ns - state.roster.members[name].finished_ns >= ns(LEFT_BEHIND_S)
         if member.step > max(left.step, left.begun) or (in_vain and is_late):
             _blame(state, name, left, member)
             return True
@@ -174,67 +214,69 @@ def settle(state: State) -> None:
         _complete(state)
         return
     losses.judge_setbacks(state)
-    if state.closing is not None:
+    if state.ending.closing is not None:
         return
     _give_up_late(state)
-    if state.round is not None:
-        hangs.watch(state, state.round)
+    if state.generations.announced is not None:
+        hangs.watch(state, state.generations.announced)
     replacing.settle(state)  # after everything that may lose a member
     seats.promote_spare_nodes(state)
     seats.fill_seats(state)
-    if state.round is None or not state.survivors:
+    if state.generations.announced is None or not state.generations.survivors:
         _gather(state)
     else:
-        _go_on(state, state.round)
-    if state.closing is None:
+        _go_on(state, state.generations.announced)
+    if state.ending.closing is None:
         seats.fill_pools(state)
 
 
 def _gather(state: State) -> None:
     """Nobody steps: at the start, or when everybody was lost. Wait for all who come, but not too long."""
-    if state.failing:
+    if state.devices.failing:
         return  # whether that was the script shows within moments: see devices.give_up
-    if not _has_nodes(state) or not state.waiting:
+    if not _has_nodes(state) or not state.roster.waiting:
         _stall(state)
         return
-    if state.coming:
-        first = state.members[next(iter(state.waiting))]
+    if state.roster.coming:
+        first = state.roster.members[next(iter(state.roster.waiting))]
         due_ns = first.ready_ns + state.observed.start_wait_ns
         if state.now_ns < due_ns:
-            state.wake(due_ns)
+            state.outbox.wake(due_ns)
             return
-    if state.round is not None or setups.has_lanes(state):
+    if state.generations.announced is not None or setups.has_lanes(state):
         _announce(state, [], at_boundary=False)
 
 
-def _go_on(state: State, round_: Round) -> None:
+def _go_on(state: State, generation: Generation) -> None:
     """There are survivors: without the lost ones as soon as may be, with newcomers when it suits."""
-    survivors = round_.living
-    if round_.lost or round_.is_void:
+    survivors = generation.living
+    if generation.lost or generation.is_void:
         if not _has_nodes(state):
             _stall(state)
         elif not (
-            devices.awaits_exit(state, round_) or _awaits_replacement(state, round_) or _awaits_main(state)
+            devices.awaits_exit(state, generation)
+            or _awaits_replacement(state, generation)
+            or _awaits_main(state)
         ):
             _announce(state, survivors, at_boundary=False)
-    elif round_.broken_ns is not None:
-        due_ns = round_.broken_ns + state.observed.broken_ns
+    elif generation.broken_ns is not None:
+        due_ns = generation.broken_ns + state.observed.broken_ns
         if state.now_ns < due_ns:
-            state.wake(due_ns)
-        elif round_.leaving and round_.formed_ns is None:
-            why = "a collective failed" if round_.trouble is None else str(round_.trouble)
-            replacing.revert(state, round_, why)  # they have the state, and stay
-            _announce(state, round_.members, at_boundary=False)
+            state.outbox.wake(due_ns)
+        elif generation.leaving and generation.formed_ns is None:
+            why = "a collective failed" if generation.trouble is None else str(generation.trouble)
+            replacing.revert(state, generation, why)  # they have the state, and stay
+            _announce(state, generation.members, at_boundary=False)
         else:
-            state.setbacks += 1
-            _announce(state, survivors, at_boundary=False, because=generations.broke(state, round_))
-    elif state.is_cut_short and state.waiting and round_.formed_ns is not None:
+            state.progress.setbacks += 1
+            _announce(state, survivors, at_boundary=False, because=generations.broke(state, generation))
+    elif state.ending.is_cut_short and state.roster.waiting and generation.formed_ns is not None:
         _announce(state, survivors, at_boundary=False)
-    elif _may_grow(state, round_):
+    elif _may_grow(state, generation):
         _announce(state, survivors, at_boundary=True)
 
 
-def _awaits_replacement(state: State, round_: Round) -> bool:
+def _awaits_replacement(state: State, generation: Generation) -> bool:
     """Whether somebody who takes a lost one's place may be ready soon enough to wait for.
 
     Nobody waits for one whose predecessor was lost earlier: the run has gone on without that one already.
@@ -242,13 +284,13 @@ def _awaits_replacement(state: State, round_: Round) -> bool:
     wait_ns = state.observed.replace_ns
     dues_ns = [
         member.admitted_ns + wait_ns
-        for member in map(state.members.__getitem__, state.coming)
-        if member.replaces in round_.lost
+        for member in map(state.roster.members.__getitem__, state.roster.coming)
+        if member.replaces in generation.lost
         and member.reached == "admitted"
         and state.now_ns < member.admitted_ns + wait_ns
     ]
     for due_ns in dues_ns:
-        state.wake(due_ns)
+        state.outbox.wake(due_ns)
     return bool(dues_ns)
 
 
@@ -258,34 +300,34 @@ def _awaits_main(state: State) -> bool:
     The others have nothing more to compute. If one of them were rank 0 meanwhile, two might do it at once; or
     none, where its script is past it already.
     """
-    return bool(state.undone_main) and not state.waiting and seats.is_anybody_coming(state)
+    return bool(state.ending.undone_main) and not state.roster.waiting and seats.is_anybody_coming(state)
 
 
-def _may_grow(state: State, round_: Round) -> bool:
+def _may_grow(state: State, generation: Generation) -> bool:
     """Whether newcomers are to come in now. Members that are done never reach a step boundary again."""
     return (
-        round_.formed_ns is not None
+        generation.formed_ns is not None
         and (
-            bool(replacing.ready(state, round_.members))
-            or (bool(state.waiting) and generations.room(state) > 0)
+            bool(replacing.ready(state, generation.members))
+            or (bool(state.roster.waiting) and generations.room(state) > 0)
         )
-        and not _is_anybody_done(state, round_)
+        and not _is_anybody_done(state, generation)
         and not _awaits_siblings(state)
     )
 
 
 def _awaits_siblings(state: State) -> bool:
     """Whether more members of a newcomer's node are about to be ready: better one change than several."""
-    if not state.waiting:
+    if not state.roster.waiting:
         return False
-    first = state.members[next(iter(state.waiting))]
+    first = state.roster.members[next(iter(state.roster.waiting))]
     due_ns = first.ready_ns + state.observed.join_ns
     if state.now_ns >= due_ns:
         return False
-    nodes = {state.members[name].node for name in state.waiting}
-    if not any(state.members[name].node in nodes for name in state.coming):
+    nodes = {state.roster.members[name].node for name in state.roster.waiting}
+    if not any(state.roster.members[name].node in nodes for name in state.roster.coming):
         return False
-    state.wake(due_ns)
+    state.outbox.wake(due_ns)
     return True
 
 
@@ -293,28 +335,28 @@ def _announce(
     state: State, survivors: Sequence[str], *, at_boundary: bool, because: Trouble | None = None
 ) -> None:
     generations.announce(state, survivors, at_boundary=at_boundary, because=because)
-    assert state.round is not None
-    hangs.watch(state, state.round)  # it must be formed in time
+    assert state.generations.announced is not None
+    hangs.watch(state, state.generations.announced)  # it must be formed in time
 
 
 def _has_nodes(state: State) -> bool:
-    return state.nodes_active >= state.policy.nodes_min
+    return state.roster.nodes_active >= state.policy.nodes_min
 
 
 def _stall(state: State) -> None:
     """The run cannot go on for want of nodes or members: wait for them, at most `wait_s`."""
     want = "members that are ready"
     if not _has_nodes(state):
-        want = f"nodes: {state.nodes_active} of at least {state.policy.nodes_min} are there"
-    if state.stalled_ns is None:
-        state.stalled_ns = state.now_ns
-        if state.round is not None:
-            state.say(f"waiting for {want}, for at most {state.policy.wait_s:g} s", "trouble")
-    due_ns = state.stalled_ns + state.wait_ns
+        want = f"nodes: {state.roster.nodes_active} of at least {state.policy.nodes_min} are there"
+    if state.launch.stalled_ns is None:
+        state.launch.stalled_ns = state.now_ns
+        if state.generations.announced is not None:
+            state.outbox.say(f"waiting for {want}, for at most {state.policy.wait_s:g} s", "trouble")
+    due_ns = state.launch.stalled_ns + state.wait_ns
     if state.now_ns >= due_ns:
         ending.fail(state, f"waited {state.policy.wait_s:g} s in vain for {want}")
     else:
-        state.wake(due_ns)
+        state.outbox.wake(due_ns)
 
 
 # ---- who is late -----------------------------------------------------------------------------------------
@@ -322,11 +364,11 @@ def _stall(state: State) -> None:
 
 def _give_up_late(state: State) -> None:
     """Whoever has a seat and does not get ready keeps it from others. The first has had it longest."""
-    while state.coming:
-        member = state.members[next(iter(state.coming))]
+    while state.roster.coming:
+        member = state.roster.members[next(iter(state.roster.coming))]
         due_ns = member.seated_ns + state.wait_ns
         if state.now_ns < due_ns:
-            state.wake(due_ns)
+            state.outbox.wake(due_ns)
             return
         losses.fence(state, member, "not ready in time", onset_ns=None)
 
@@ -338,39 +380,47 @@ def _is_complete(state: State) -> bool:
     """Whether everybody who is left is done. Newcomers need not be, if no boundary came for them; but whoever
     was cut short in what its script does after the last step must have somebody to do it again.
     """
-    if state.is_cut_short and (state.waiting or seats.is_anybody_coming(state)):
+    if state.ending.is_cut_short and (state.roster.waiting or seats.is_anybody_coming(state)):
         return False
-    round_ = state.round
-    if round_ is None:
-        seated = [name for node in state.nodes.values() for name in node.seats] if state.departed else []
-        return bool(seated) and all(name is not None and state.members[name].has_left for name in seated)
-    if not _is_anybody_done(state, round_):
+    generation = state.generations.announced
+    if generation is None:
+        seated = (
+            [name for node in state.roster.nodes.values() for name in node.seats]
+            if state.roster.departed
+            else []
+        )
+        return bool(seated) and all(
+            name is not None and state.roster.members[name].has_left for name in seated
+        )
+    if not _is_anybody_done(state, generation):
         return False
-    present = [state.members[name] for name in round_.living]
-    if round_.at_boundary and not round_.regrouped and state.stepping is not None:
-        present = [member for member in present if member.name in state.stepping.names]
-        present += [state.members[name] for name in round_.leaving]
+    present = [state.roster.members[name] for name in generation.living]
+    if generation.at_boundary and not generation.regrouped and state.generations.formed is not None:
+        present = [member for member in present if member.name in state.generations.formed.names]
+        present += [state.roster.members[name] for name in generation.leaving]
     return all(member.is_done for member in present)
 
 
-def _is_anybody_done(state: State, round_: Round) -> bool:
-    return state.is_anybody_done and any(state.members[name].is_done for name in round_.present)
+def _is_anybody_done(state: State, generation: Generation) -> bool:
+    return state.ending.is_anybody_done and any(
+        state.roster.members[name].is_done for name in generation.present
+    )
 
 
 def _complete(state: State) -> None:
     """Release everybody, if they agree on what they have."""
-    names = () if state.round is None else state.round.members
-    finished = {name: told for name in names if (told := state.members[name].finished) is not None}
+    names = () if state.generations.announced is None else state.generations.announced.members
+    finished = {name: told for name in names if (told := state.roster.members[name].finished) is not None}
     digests = {name: told.digest for name, told in finished.items()}
     if len(set(digests.values())) <= 1:
         digest = "".join(f", digest {digest}" for digest in set(digests.values()))
         pacing.note(state, is_last=True)
-        survived = state.survived.words
+        survived = state.progress.survived.words
         if reason := _exited_early(state, finished.values()):
-            state.say(f"stopped{survived}: {reason}{digest}")
+            state.outbox.say(f"stopped{survived}: {reason}{digest}")
             ending.complete(state, "stopped", reason)
             return
-        state.say(f"completed{survived}: step {state.step}{digest}")
+        state.outbox.say(f"completed{survived}: step {state.progress.step}{digest}")
         ending.complete(state)
         return
     common, _ = Counter(digests.values()).most_common(1)[0]
@@ -382,10 +432,12 @@ def _complete(state: State) -> None:
 def _exited_early(state: State, finished: Iterable[Finished]) -> str:
     """In words, that the scripts exited before their last step; empty where they did not."""
     told = [each for each in finished if each.is_exit]
-    if not any(member.finished for member in state.members.values()):  # they ended by os._exit(0), say
-        told = [Finished(member="", step=state.step, digest="", steps_total=state.steps_total)]
+    if not any(member.finished for member in state.roster.members.values()):  # they ended by os._exit(0), say
+        told = [
+            Finished(member="", step=state.progress.step, digest="", steps_total=state.progress.steps_total)
+        ]
     return next((each.exit_words for each in told if each.is_early), "")
 
 
-def _number(round_: Round | None) -> int:
-    return 0 if round_ is None else round_.number
+def _number(generation: Generation | None) -> int:
+    return 0 if generation is None else generation.number

@@ -449,7 +449,7 @@ class Admitted(Message, frozen=True, kw_only=True, tag=True):
     faults: tuple[PlannedFault, ...] = ()
 
 
-class Generation(Message, frozen=True, kw_only=True, tag=True):
+class Announced(Message, frozen=True, kw_only=True, tag=True):
     """From now on these are the members, in rank order.
 
     at_boundary: the present generation still works; change over at the first step boundary at which every
@@ -530,7 +530,7 @@ FromWorker = (
     | Checkpointed
     | Struck
 )
-ToWorker = Admitted | Generation | Published | Released | Dismissed
+ToWorker = Admitted | Announced | Published | Released | Dismissed
 AnyMessage = Handshake | FromAgent | ToAgent | FromWorker | ToWorker | Strike | Replace | Answer
 
 _encoder = msgspec.msgpack.Encoder()
