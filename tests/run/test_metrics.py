@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -106,6 +107,18 @@ def test_a_page_has_the_run_and_the_members_that_have_measured_something(url: st
     assert found["holdfast_member_wait_seconds", "n0.0"] == 0.0
     assert found["holdfast_member_gc_seconds_total", "n0.0"] == 0.5
     assert found["holdfast_member_resent_segments_total", "n0.0"] == 3.0
+
+
+@pytest.mark.parametrize(
+    ("stage", "waits", "in_step"),
+    [("lanes", 0, 1), ("reduce", 1, 1), ("commit", 0, 1), ("meeting", 1, 0), ("script", 0, 0)],
+)
+def test_a_page_tells_who_waits_for_others(stage: str, waits: int, in_step: int) -> None:
+    one = member("n0.0", stage=stage, spent=(Spent(steps=2), Spent(steps=1)))
+    with serving("127.0.0.1", 0, lambda: msgspec.structs.replace(STATUS, members=(one,))) as url:
+        found = scraped(url)
+    assert found["holdfast_member_waiting", "n0.0"] == waits
+    assert found["holdfast_member_in_step", "n0.0"] == in_step
 
 
 def test_a_page_says_whose_the_run_is(url: str) -> None:
