@@ -9,6 +9,7 @@ as a whole (plain.py). Which of them it is shows when the first worker joins; un
 """
 
 from collections.abc import Sequence
+from typing import assert_never
 
 from holdfast.record.events import PhaseEntered, RunStarted
 from holdfast.run import apart, devices, ending, hangs, joined, losses, plain, processes, replacing
@@ -430,15 +431,18 @@ def _strike(state: State, strike: Strike) -> Answer:
         return Answer(ok=False, sentence=f"the run has no member or node {strike.target!r}")
     for member in struck:
         member.struck_ns = state.now_ns
-    if strike.fault == "node":
-        node = struck[0].node
-        state.outbox.effects.append(ToNode(node, StrikeNode()))
-        sentence = f"node {node} is struck"
-    else:
-        for member in struck:
-            message = StrikeWorker(member=member.name, fault=strike.fault, for_s=strike.for_s)
-            state.outbox.effects.append(ToNode(member.node, message))
-        sentence = f"{strike.fault} strikes {', '.join(member.name for member in struck)}"
+    match strike.fault:
+        case "node":
+            node = struck[0].node
+            state.outbox.effects.append(ToNode(node, StrikeNode()))
+            sentence = f"node {node} is struck"
+        case "kill" | "pause" as fault:
+            for member in struck:
+                message = StrikeWorker(member=member.name, fault=fault, for_s=strike.for_s)
+                state.outbox.effects.append(ToNode(member.node, message))
+            sentence = f"{fault} strikes {', '.join(member.name for member in struck)}"
+        case _:
+            assert_never(strike.fault)
     state.outbox.say(f"chaos: {sentence}")
     return Answer(ok=True, sentence=sentence)
 
