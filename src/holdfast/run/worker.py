@@ -10,8 +10,8 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import assert_never
 from pathlib import Path
+from typing import assert_never
 
 import msgspec
 
