@@ -117,7 +117,7 @@ def _layers(stack: Stack, columns: dict[str, list[str]], *, with_formulas: bool)
     table = Table(box=None, pad_edge=False, padding=(0, GAP_CHARS, 0, 0), header_style="bold")
     table.add_column()
     table.add_column("layer", no_wrap=True)
-    for heading in ("USD", *columns):
+    for heading in (wording.currency(), *columns):
         table.add_column(heading, justify="right", no_wrap=True)
     if with_formulas:
         table.add_column("formula", style="dim", no_wrap=True)
@@ -165,7 +165,7 @@ def _incidents(console: Console, incidents: Sequence[IncidentLine]) -> None:
         what = f"{line.what} ({line.subject})" if line.subject else line.what
         table.add_row(line.name, _named(what), *(wording.usd_cell(usd, largest) for usd in line.usd.values()))
     count = f"{len(shown)} of {len(incidents):,}" if len(incidents) > len(shown) else f"{len(shown)}"
-    console.print(f"Costliest incidents ({count}), USD by layer", style="bold")
+    console.print(f"Costliest incidents ({count}), {wording.currency()} by layer", style="bold")
     console.print(table)
     console.print()
 

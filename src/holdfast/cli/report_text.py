@@ -73,6 +73,14 @@ def _head(console: Console, told: Report) -> None:
     if (ended := told.ended) is not None:
         words = wording.ending(ended.outcome, ended.reason, ended.survived_errors)
         console.print(printable(words), style="red" if ended.outcome == "failed" else "")
+    if told.window != (None, None):
+        console.print(f"Only {wording.window(*told.window)}", style="dim")
+    if (accrued := told.accrued) is not None:
+        hours = wording.Amounts(accrued.gpu_ns).hours(accrued.gpu_ns)
+        since = wording.duration(accrued.to_ns - accrued.from_ns)
+        console.print(
+            f"Still running: {hours} GPU-hours accrued in the {since} since its last event, on top of these"
+        )
     console.print()
 
 
@@ -146,6 +154,8 @@ def _goodput(told: Report) -> str:
 
 def _ettr(told: Report) -> str:
     ettr = told.ettr
+    if ettr.sliding is None and ettr.cumulative is not None:
+        return _ratio(ettr.cumulative)
     window = f"over {wording.duration(ettr.sliding_window_ns)}"
     return (
         f"{_ratio(ettr.cumulative)}; {window}: last {_ratio(ettr.sliding)}, worst {_ratio(ettr.sliding_min)}"

@@ -243,10 +243,19 @@ def slow_steps(pace: Pace, window_ns: tuple[int, int]) -> Iterator[Finding]:
     usual = np.full(1, usual_s, np.float32)
     enough = np.full(1, SLOWER_SHARE * usual_s, np.float32)
     for finding in findings(rule, steps, wrong[:, None], usual, enough):
-        if finding.until_ns is not None and finding.until_ns < window_ns[0]:
+        until_ns = None if _is_last_known(pace, finding, window_ns[1]) else finding.until_ns
+        if until_ns is not None and until_ns < window_ns[0]:
             continue
         value = _recent(steps, finding)
-        yield msgspec.structs.replace(finding, value=value, effect_s=value - usual_s)
+        yield msgspec.structs.replace(finding, value=value, effect_s=value - usual_s, until_ns=until_ns)
+
+
+def _is_last_known(pace: Pace, finding: Finding, now_ns: int) -> bool:
+    """Whether no step has come since: a run that stands has not become quick again."""
+    if finding.until_ns is None or pace.is_gone(now_ns):
+        return False
+    later = pace.steps.times_ns > finding.until_ns
+    return not np.isfinite(pace.steps.values[later, 0]).any()
 
 
 def _of_plateaus(pace: Pace, holds: Callable[[float], bool]) -> NDArray[np.bool_]:
