@@ -32,6 +32,8 @@ YOUNG_S = 180.0
 WORKING_S = 900.0
 """GPUs that work as usual evaluate something; for longer than this nobody does."""
 SAVING_TIMES, SAVING_S = 3.0, 300.0
+PAUSES = frozenset({"launch", "init", "load", "eval", "check", "stop"})
+"""Phases, by the record, in which a run makes no steps."""
 BROKEN_S = 60.0
 WORKING_SHARE = 0.6
 """Of what is usual: tensor cores of a hung run stand still, and its power is less than half."""
@@ -50,7 +52,9 @@ def _hung(look: Look) -> Iterator[Finding]:
     held_s, elapsed_s = (pace.read_ns - last_ns) / 1e9, (now_ns - last_ns) / 1e9
     if held_s <= 0 or pace.is_gone(now_ns):
         return
-    is_broken = _is_broken(look, scene.run, last_ns)
+    first = tuple(_stopped_first(look, scene.run, last_ns))
+    # Nobody evaluates or saves while some members have yet to finish the step.
+    is_broken = bool(first) or _is_broken(look, scene.run, last_ns)
     working = 0.0 if is_broken else _working_share(look, scene.run)
     least_s = _patience_s(pace, scene, working)
     is_usual = held_s <= USUAL_TIMES * _longest_pause_s(pace) or _is_repeated(held_s, pace)
@@ -72,7 +76,7 @@ def _hung(look: Look) -> Iterator[Finding]:
         note=SIGNS["no-step"],
         grave=working is not None,
     )
-    yield from _stopped_first(look, scene.run, last_ns)
+    yield from first
 
 
 def _patience_s(pace: Pace, scene: Scene, working: float | None) -> float:
@@ -81,6 +85,8 @@ def _patience_s(pace: Pace, scene: Scene, working: float | None) -> float:
     if scene.checkpoints and scene.checkpoints[-1].stall_s is None:
         stalls = [one.stall_s for one in scene.checkpoints if one.stall_s is not None]
         return max(SAVING_S, SAVING_TIMES * max(stalls, default=0.0))
+    if scene.phase in PAUSES and working != 0.0:
+        return max(WORKING_S, least_s)
     if working is not None and working >= WORKING_SHARE:
         return max(WORKING_S, least_s)
     known_s = (int(pace.shown_ns[-1]) - int(pace.shown_ns[0])) / 1e9
