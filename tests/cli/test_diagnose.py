@@ -178,7 +178,7 @@ def test_what_was_found_is_recorded_if_asked_for_and_found_again(
 
 
 def test_where_nothing_is_seen_nothing_is_said_to_be_well(diagnose: Holdfast, drill: Drill) -> None:
-    sentence = "Nothing can be said: the signals have no step of this run in that time."
+    sentence = f"Nothing can be said of {drill.run}: the signals have no step of it in the window."
     done = diagnose(drill.run, "--at", "2026-03-05")
     assert (done.code, done.err) == (0, "")
     assert sentence in done.out
@@ -204,7 +204,7 @@ def test_of_a_run_without_signals_it_is_said_who_has_some(
     at_ns = 1_772_443_800 * 10**9
     path.write_bytes(encode(RunEnded(id="end", occurred_ns=at_ns, run="other", outcome="completed")))
     assert holdfast("import", path).code == 0
-    assert "in that time. The signals know drill-" in " ".join(diagnose("other").out.split())
+    assert "in the window. The signals know drill-" in " ".join(diagnose("other").out.split())
 
 
 @pytest.mark.parametrize(

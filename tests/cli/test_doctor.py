@@ -14,6 +14,8 @@ from urllib.parse import quote
 import pytest
 from waiting import free_port, until
 
+from holdfast.signals.reading import Reading
+from holdfast.signals.store import Store
 from holdfast.topology.file import read
 
 Holdfast = Callable[..., Any]
@@ -156,3 +158,64 @@ def test_a_watch_is_of_use_with_these_alone(holdfast: Holdfast, prometheus: str)
     Page.xid = 79
     _await(prometheus, "DCGM_FI_DEV_XID_ERRORS == 79")
     assert "gpu-17.example.3" in holdfast(*asked).out
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Path:
+    """The embedded store of two hosts, read every 7 seconds, of which one has two GPUs."""
+    now_ns = time.time_ns()
+    with Store(tmp_path / "signals") as store:
+        for ago in range(20):
+            at_ns = now_ns - ago * 7 * 10**9
+            host = [Reading(metric="node_uname_info", labels=one, at_ns=at_ns, value=1.0) for one in HOSTS]
+            gpus = [
+                Reading(
+                    metric="DCGM_FI_DEV_GPU_TEMP",
+                    labels={"Hostname": "n2", "gpu": gpu, "hpc_job": "77"},
+                    at_ns=at_ns,
+                    value=50.0 + ago % 3,
+                )
+                for gpu in ("0", "1")
+            ]
+            store.append([*host, *gpus])
+    return tmp_path / "signals"
+
+
+HOSTS: tuple[dict[str, str], ...] = (
+    {"instance": "n1", "nodename": "n1"},
+    {"instance": "n2", "nodename": "n2"},
+)
+
+
+def test_hosts_of_the_embedded_store_are_nodes_and_its_own_interval_is_told(
+    holdfast: Holdfast, stored: Path
+) -> None:
+    told = holdfast("doctor", "--signals", str(stored), "--json").json
+    seen = {one["exporter"]: (one["hosts"], one["every_s"], one["dark"]) for one in told["seen"]}
+    assert seen == {"node_exporter": (2, 7.0, []), "dcgm-exporter": (1, 7.0, ["n1"])}
+    assert told["runs"] == [{"run": "77", "nodes": 1, "source": "the embedded store", "has_steps": False}]
+    assert "There are no nodes." not in [one["text"] for one in told["doubts"]]
+
+
+def test_a_step_metric_that_is_not_there_is_not_seen(holdfast: Holdfast, stored: Path) -> None:
+    done = holdfast("doctor", "--signals", str(stored), "--step-metric", "node_uname_inf", "--json")
+    assert "The step metric node_uname_inf is not in the signals" in done.err
+    assert "Did you mean node_uname_info?" in done.err
+    assert "holdfast run" not in {one["exporter"] for one in done.json["seen"]}
+    (run,) = (one for one in done.json["missing"] if one["exporter"] == "holdfast run")
+    assert not run["is_there"]
+    assert any("--step-metric" in line for line in run["how"])
+
+
+def test_of_a_run_with_a_step_log_no_step_metric_is_asked_for(
+    holdfast: Holdfast, stored: Path, tmp_path: Path
+) -> None:
+    now_s = time.time()
+    lines = (f'{{"time": {now_s - 200 + 2 * step}, "step": {step}}}\n' for step in range(100))
+    (tmp_path / "llama.jsonl").write_text("".join(lines))
+    done = holdfast("doctor", "--signals", str(stored), "--step-log", str(tmp_path / "llama.jsonl"), "--json")
+    runs = {one["run"]: (one["nodes"], one["source"], one["has_steps"]) for one in done.json["runs"]}
+    assert runs == {"77": (1, "the embedded store", False), "llama": (0, "its steps", True)}
+    (run,) = (one for one in done.json["missing"] if one["exporter"] == "holdfast run")
+    assert (run["is_there"], "--step-metric" in " ".join(run["how"])) == (False, False)
+    assert "unused" not in {one["kind"] for one in done.json["doubts"] if not one["subjects"]}

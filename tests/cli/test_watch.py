@@ -76,7 +76,7 @@ class Script:
 
     def __init__(self, *looks: tuple[Incident, ...] | Exception) -> None:
         self.looks = list(looks)
-        self.unseen: tuple[str, ...] = ()
+        self.unseen: dict[str, int | None] = {}
         self.since_ns: list[int | None] = []
 
     def __call__(self, at_ns: int, since_ns: int | None) -> Looked:
@@ -128,11 +128,14 @@ def test_a_look_that_fails_is_told_once_and_resolves_nothing(incident: Incident)
 def test_a_run_without_signals_is_not_passed_over_in_silence(incident: Incident) -> None:
     said: list[str] = []
     script = Script((), (), ())
-    script.unseen = ("pretrain",)
+    script.unseen = {"pretrain": 5 * S}
     watch, _, metrics = watched(script, said)
     watch.turn(S)
     watch.turn(2 * S)
-    assert said == ["The signals have no step of pretrain in the window: nothing can be said of it."]
+    assert said == [
+        "Nothing can be said of pretrain: the signals have no step of it in the window; its last step was at "
+        "1970-01-01 00:00:05Z."
+    ]
     assert value(metrics, "holdfast_watch_unseen_runs") == 1
 
 
@@ -289,7 +292,7 @@ def test_an_incident_is_printed_recorded_and_sent_once_however_often_the_watch_b
     # Long after it sees nothing any more, which is no news of the incident; that the run has ended is.
     blind = watch("--at", "2026-03-02T12:00:00Z", "--json")
     assert blind.out == ""
-    assert "nothing can be said of it" in blind.err
+    assert "its last step was at 2026-03-02 09:29:50Z" in blind.err
     assert holdfast("import", _end_of(drill, tmp_path)).code == 0
     over = watch(drill.run, "--at", "2026-03-02T12:00:00Z", "--json")
     told = json.loads(over.out)
@@ -303,7 +306,7 @@ def test_an_incident_is_printed_recorded_and_sent_once_however_often_the_watch_b
 def test_a_single_look_says_which_runs_it_could_have_looked_at(watch: Holdfast, drill: Drill) -> None:
     done = watch("zzz", "--at", "2026-03-02T09:20:00Z")
     assert done.code == 0
-    assert "no step of zzz in the window" in done.err
+    assert "Nothing can be said of zzz: the signals have no step of it" in done.err
     assert done.err.endswith(f"holdfast: The signals know {drill.run}.\n")
 
 

@@ -17,6 +17,7 @@ from holdfast.signals.catalogue import describe
 from holdfast.signals.exporters import AMD, EXPORTERS, Exporter, exporter_of, switching_on
 from holdfast.signals.named import HOSTED, NamedSource, Namer
 from holdfast.signals.source import Source
+from holdfast.signals.stepped import STEP, without_steps
 from holdfast.signals.translated import TRANSLATIONS, TranslatedSource
 from holdfast.topology.check import doubts
 from holdfast.topology.file import Described
@@ -87,7 +88,7 @@ def senses() -> tuple[Sense, ...]:
 
 def check_up(source: Source, cluster: Described, steps: Iterable[str], at_ns: int) -> Checkup:
     """steps: the runs of which the signals have a step."""
-    translated = TranslatedSource(source)
+    translated = TranslatedSource(without_steps(source))
     there = frozenset(translated.metrics())
     window_ns = (at_ns - WITHIN_NS, at_ns + 1)
     named = NamedSource(translated, Namer(cluster.hosts, frozenset(cluster.topology.names())))
@@ -99,21 +100,34 @@ def check_up(source: Source, cluster: Described, steps: Iterable[str], at_ns: in
     ]
     return Checkup(
         seen=tuple(seen for seen, _ in found),
-        missing=tuple(_missing(there, has_pools="pool" in cluster.survey.kinds.values())),
+        missing=tuple(
+            _missing(
+                there,
+                there | ({STEP} if with_steps else set()),
+                has_pools="pool" in cluster.survey.kinds.values(),
+            )
+        ),
         spellings=tuple(spelling for _, spellings in found for spelling in spellings),
         runs=tuple(
             RunSeen(
                 run=run,
                 nodes=len({*cluster.survey.members.get(run, {}).values()}),
-                source=cluster.survey.source_of(run, "members")
-                if run in cluster.survey.members
-                else "signals",
+                source=_known_by(cluster, run, there),
                 has_steps=run in with_steps,
             )
             for run in in_order({*cluster.survey.members, *with_steps})
         ),
-        doubts=doubts(cluster),
+        # That no run has machines says nothing where runs are known by their steps.
+        doubts=tuple(
+            one for one in doubts(cluster) if one.subjects or one.kind != "unused" or not with_steps
+        ),
     )
+
+
+def _known_by(cluster: Described, run: str, there: frozenset[str]) -> str:
+    if run in cluster.survey.members:
+        return cluster.survey.source_of(run, "members")
+    return "its metrics" if STEP in there else "its steps"
 
 
 def _seen(
@@ -154,10 +168,13 @@ def _seen(
     )
 
 
-def _missing(there: frozenset[str], *, has_pools: bool) -> list[Missing]:
-    """By exporter, the signs that nothing there would show; of several ways to read one, the first."""
+def _missing(there: frozenset[str], told: frozenset[str], *, has_pools: bool) -> list[Missing]:
+    """By exporter, the signs that nothing there would show; of several ways to read one, the first.
+
+    there: the metrics of exporters; told: the same, and steps where anything tells them.
+    """
     known = senses()
-    measured = {sense.sign for sense in known if there.issuperset(sense.metrics)}
+    measured = {sense.sign for sense in known if told.issuperset(sense.metrics)}
     wanted: dict[str, tuple[str, ...]] = {}
     for sense in known:
         if sense.sign not in measured:
@@ -170,7 +187,7 @@ def _missing(there: frozenset[str], *, has_pools: bool) -> list[Missing]:
         signs = by_exporter.get(exporter.name, ())
         if not signs or (exporter.name == "the serving engines" and not has_pools):
             continue
-        metrics = tuple(dict.fromkeys(one for sign in signs for one in wanted[sign] if one not in there))
+        metrics = tuple(dict.fromkeys(one for sign in signs for one in wanted[sign] if one not in told))
         is_there = any(exporter_of(metric) is exporter for metric in there)
         found.append(
             Missing(

@@ -20,6 +20,7 @@ from holdfast.cli.signal_sources import (
     STEP_KEY,
     STEP_LOG_KEY,
     STEP_METRIC_KEY,
+    logged_runs,
     open_signals,
     runs_in,
     signals_options,
@@ -39,6 +40,7 @@ from holdfast.record.errors import InputError
 from holdfast.record.journal import JOURNAL_DIRECTORY
 from holdfast.record.recorder import Recorder
 from holdfast.record.store import Store
+from holdfast.signals.stepped import last_step_ns
 
 FRESH_NS_MAX = 600 * 10**9
 """A run of which something was recorded within this time is looked at as it is now, else as it was last; one
@@ -115,22 +117,23 @@ def _answered(given: _Flags) -> Answer:
         setting = Setting(
             store=store,
             source=source,
-            cluster=known_topology(given.topology_path, given.prometheus_url, at_ns),
+            cluster=known_topology(given.topology_path, given.prometheus_url, source, at_ns),
             prices=load_prices(given.prices_path),
             window_s=given.window_s,
             references=References(store),
         )
         seen = runs_in(source, setting.window_ns(at_ns))
         recorded = {summary.run for summary in store.runs() if summary.run}
-        labelled = labelled_runs(setting.cluster)
-        if run not in {*seen, *recorded, *labelled}:
-            _refuse(run, {*seen, *labelled}, recorded)
+        told = {*seen, *labelled_runs(setting.cluster), *logged_runs()}
+        if run not in {*told, *recorded}:
+            _refuse(run, told, recorded)
         known = diagnosed.changes_of(store, run)
         # The answer is about this window: it neither reaches back to what the record has open, nor is that
         # over because this one look does not show it.
         book = Casebook(known, now_ns=at_ns)
         assessment = look(setting, [run], at_ns)
         pace = setting.references.pace(run, at_ns)
+        last_ns = None if run in seen else last_step_ns(source, run, at_ns)
         ended = ends_ns(store, [run], at_ns)
         taken = book.take(assessment.incidents, at_ns, unseen={run} - seen, ends_ns=ended)
     if given.record:
@@ -148,6 +151,7 @@ def _answered(given: _Flags) -> Answer:
         again=_again(given, run),
         flaws=assessment.flaws,
         pace=pace,
+        last_ns=last_ns,
     )
 
 

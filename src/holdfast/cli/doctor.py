@@ -18,6 +18,8 @@ from holdfast.record.errors import InputError
 from holdfast.topology.draft import draft
 
 STEPS_WITHIN_NS = 1_800 * 10**9
+FINEST_S = 1.0
+"""Of the grid: one as fine as this shows how often exporters are scraped, and not how often we look."""
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,8 +59,9 @@ def command(**flags: Any) -> int:
     at_ns = SystemClock().now_ns() if given.at_ns is None else given.at_ns
     if given.write is not None and given.write.exists():
         raise InputError(f"{given.write} is there already.", hint="Name another file, or move it away.")
-    with open_signals(given.prometheus_url, given.signals_path, given.at_ns) as source:
-        cluster = known_topology(given.topology_path, given.prometheus_url, given.at_ns)
+    opened = open_signals(given.prometheus_url, given.signals_path, given.at_ns, step_s=FINEST_S)
+    with opened as source:
+        cluster = known_topology(given.topology_path, given.prometheus_url, source, given.at_ns)
         steps = runs_in(source, (at_ns - STEPS_WITHIN_NS, at_ns + 1))
         found = check_up(source, cluster, steps, at_ns)
     if given.as_json:

@@ -90,7 +90,8 @@ def _show_runs(console: Console, runs: Iterable[RunSeen]) -> None:
         )
     for one in listed[:RUNS_MAX]:
         steps = "" if one.has_steps else ", but no step: name its metric with --step-metric"
-        console.print(f"  {printable(one.run)}: {wording.many(one.nodes, 'node')}, by {one.source}{steps}.")
+        nodes = wording.many(one.nodes, "node") if one.nodes else "on nodes that nothing names"
+        console.print(f"  {printable(one.run)}: {nodes}, known by {one.source}{steps}.")
     if len(listed) > RUNS_MAX:
         console.print(f"  ... and {len(listed) - RUNS_MAX:,} more.")
     console.print()

@@ -61,9 +61,13 @@ def _causes(console: Console, told: Finance) -> None:
     if console.width >= MEANINGS_COLUMNS_MIN:
         table.add_column("which is", style="dim")
     rows = [
-        ("Useful training", told.useful, "steps that count, at the normal rate"),
+        (wording.resting("Useful training", told.basis), told.useful, "steps that count, at the normal rate"),
         *(
-            (cause.label, Amount(gpu_ns=cause.gpu_ns, usd=cause.usd), cause.meaning)
+            (
+                wording.resting(cause.label, cause.basis),
+                Amount(gpu_ns=cause.gpu_ns, usd=cause.usd),
+                cause.meaning,
+            )
             for cause in told.causes
             if cause.gpu_ns
         ),
@@ -167,7 +171,7 @@ def _teams(console: Console, told: Finance) -> None:
         table.add_row(
             _named(said.team(team)),
             wording.usd_cell(team.spend.usd, told.spend.usd),
-            wording.percent(team.utilisation),
+            wording.resting(wording.percent(team.utilisation), team.basis),
             wording.percent(team.target),
             said.standing(team),
             wording.usd_cell(team.short.usd, told.spend.usd) if team.short else wording.UNKNOWN,
@@ -188,7 +192,7 @@ def _runs(console: Console, told: Finance) -> None:
         table.add_row(
             _named(run.run),
             wording.usd_cell(run.spend.usd, told.spend.usd),
-            wording.percent(run.useful_share),
+            wording.resting(wording.percent(run.useful_share), run.basis),
             wording.usd_cell(run.usd_per_useful_gpu_hour, 0.0),
             labels[most].lower() if run.causes[most].gpu_ns else wording.UNKNOWN,
         )

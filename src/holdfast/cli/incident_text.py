@@ -12,7 +12,7 @@ from rich.text import Text
 
 from holdfast.cli.terminal import printable
 from holdfast.dashboard import wording
-from holdfast.diagnose.alerts import cost, severity, slowness, summary
+from holdfast.diagnose.alerts import cost, severity, slowness, stands, summary
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.lifecycle import Change
 from holdfast.diagnose.wording import members, share
@@ -37,6 +37,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     others    the other runs that the signals tell of
     again     the command that finds the same and records it
     pace      how far the steps of the whole run are from a healthy one, as `report` has it
+    last_ns   when its last step was made, where that was before the window
     """
 
     run: str
@@ -50,6 +51,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     again: tuple[str, ...]
     flaws: tuple[Flaw, ...]
     pace: Pace | None = None
+    last_ns: int | None = None
 
     @property
     def misnamed(self) -> tuple[str, ...]:
@@ -59,8 +61,14 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def blindness(self) -> str:
         """That nothing can be said, for where the signals do not see the run."""
-        sentence = "Nothing can be said: the signals have no step of this run in that time."
+        sentence = f"Nothing can be said of {self.run}: {stepless(self.last_ns)}"
         return f"{sentence} {known_runs(self.others)}".rstrip()
+
+
+def stepless(last_ns: int | None) -> str:
+    """Half a sentence on a run without a step in the window. last_ns: when the last one was, if known."""
+    last = "" if last_ns is None else f"; its last step was at {wording.stamp(last_ns)}"
+    return f"the signals have no step of it in the window{last}."
 
 
 def known_runs(runs: Sequence[str]) -> str:
@@ -106,7 +114,7 @@ def _told(pace: Pace) -> str:
     """What the report of the run says of its steps: the two are held against the same reference."""
     origin = {
         "declared": "as declared",
-        "estimated": "by the quickest quarter of its steps",
+        "estimated": "estimated from its own steps",
         "members": "by its quicker members",
     }[pace.origin]
     return (
@@ -156,7 +164,7 @@ def _show_command(console: Console, words: Sequence[str]) -> None:
 
 
 def _headline(incident: Incident) -> str:
-    began, slow = wording.stamp(incident.began_ns), slowness(incident.slowdown)
+    began, slow = wording.stamp(incident.began_ns), slowness(incident)
     if incident.ended_ns is not None:
         return printable(
             f"{incident.name}: {slow} from {began} to {wording.stamp(incident.ended_ns)}, now over"
@@ -261,7 +269,7 @@ def _row(state: IncidentState, incident: Incident) -> tuple[Text, ...]:
         Text(printable(incident.name)),
         Text("over") if state == "resolved" else Text("open", style=_COLOURS[severity(incident)]),
         Text(wording.moment_of_year(incident.began_ns)),
-        Text(share(incident.slowdown - 1)),
+        Text("stopped" if stands(incident) else share(incident.slowdown - 1)),
         Text(lost),
         Text(printable(incident.owner)),
         Text(printable(cause)),

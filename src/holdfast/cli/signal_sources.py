@@ -1,7 +1,8 @@
 """How the verbs get signals: from a Prometheus-compatible server, or from the embedded store's directory."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -10,7 +11,7 @@ import click
 from holdfast.cli.durations import some_seconds
 from holdfast.cli.files import is_directory
 from holdfast.cli.record import home
-from holdfast.record.errors import InputError
+from holdfast.record.errors import InputError, complaint
 
 if TYPE_CHECKING:
     from holdfast.signals.source import Source
@@ -94,16 +95,22 @@ def _kept(key: str, default: Any) -> Any:
 
 @contextmanager
 def open_signals(
-    prometheus_url: str | None, path: Path | None, at_ns: int | None = None, *, is_again: bool = False
+    prometheus_url: str | None,
+    path: Path | None,
+    at_ns: int | None = None,
+    *,
+    is_again: bool = False,
+    step_s: float | None = None,
 ) -> Iterator["Source"]:
     """The source that was named; a directory on the command line goes before a server in the environment.
 
     at_ns: the moment to look at, where that is not now. is_again: it will be looked at again and again.
+    step_s: another grid than that of the command line.
     Steps of runs are taken from where the command line says as well.
     """
     from holdfast.signals.source import STEP_S
 
-    step_s = float(_kept(STEP_KEY, STEP_S))
+    step_s = float(_kept(STEP_KEY, STEP_S)) if step_s is None else step_s
     with _opened(prometheus_url, path, at_ns, step_s) as source:
         yield _stepped(_growing(source) if is_again else source, step_s)
 
@@ -119,13 +126,59 @@ def _stepped(source: "Source", step_s: float) -> "Source":
     from holdfast.signals.step_files import StepFiles, StepLogSource
     from holdfast.signals.stepped import SteppedSource
 
-    for text in _kept(STEP_LOG_KEY, ()):
-        run, _, path = text.rpartition("=")
+    for run, path in _logs():
         files = StepFiles(Path(path))
-        files.steps()  # a mistake is told now, and not at every look
-        source = StepLogSource(source, files, run or Path(path).stem, step_s=step_s)
+        _remark_on_log(path, files.steps())  # a mistake is told now, and not at every look
+        source = StepLogSource(source, files, run, step_s=step_s)
     metric = _kept(STEP_METRIC_KEY, None)
-    return SteppedSource(source, metric) if metric else source
+    if not metric:
+        return source
+    _remark_on_metric(metric, source.metrics())
+    return SteppedSource(source, metric)
+
+
+def _remark_on_metric(metric: str, there: Sequence[str]) -> None:
+    """That there is no such metric, on stderr: it may still come."""
+    from holdfast.cli.terminal import printable
+
+    if metric in there or f"{metric}_count" in there:
+        return
+    near = get_close_matches(metric, there, n=1)
+    hint = f"Did you mean {near[0]}?" if near else "The signals have no metric that is called nearly so."
+    sentence = f"The step metric {metric} is not in the signals: no step can be taken from it."
+    click.echo(complaint(printable(sentence), printable(hint)), err=True)
+
+
+def _logs() -> list[tuple[str, str]]:
+    """The run and the path of each step log on the command line."""
+    parts = (text.rpartition("=") for text in _kept(STEP_LOG_KEY, ()))
+    return [(run or Path(path).stem, path) for run, _, path in parts]
+
+
+def logged_runs() -> tuple[str, ...]:
+    """The runs whose step logs were named: they are watched, whether or not they have made a step yet."""
+    return tuple(run for run, _ in _logs())
+
+
+def _remark_on_log(path: str, steps: Sequence[tuple[int, int]]) -> None:
+    """That a log has no step, or steps that were not made yet, on stderr: it may still grow."""
+    from holdfast.cli.terminal import printable
+    from holdfast.diagnose.wording import lasting
+    from holdfast.record.clock import SystemClock
+    from holdfast.signals.step_files import AHEAD_S, FORMATS
+
+    if not steps:
+        click.echo(complaint(f"No step can be read from {printable(path)} so far.", FORMATS), err=True)
+        return
+    ahead_s = (steps[-1][0] - SystemClock().now_ns()) / 1e9
+    if ahead_s > AHEAD_S:
+        click.echo(
+            complaint(
+                f"The last step in {printable(path)} is {lasting(ahead_s)} ahead of now.",
+                "Times without a zone are read as UTC: have the log written in UTC, or with its zone.",
+            ),
+            err=True,
+        )
 
 
 @contextmanager
@@ -162,5 +215,12 @@ def _is_named(parameter: str) -> bool:
 
 def runs_in(source: "Source", window_ns: tuple[int, int]) -> frozenset[str]:
     """The runs that have told their step time in this window."""
-    frames = (source.frame(metric, window_ns) for metric in RUN_METRICS)
-    return frozenset(name for frame in frames if frame is not None for name in frame.subjects)
+    import numpy as np
+
+    frames = [frame for metric in RUN_METRICS if (frame := source.frame(metric, window_ns)) is not None]
+    return frozenset(
+        name
+        for frame in frames
+        for name, is_told in zip(frame.subjects, np.isfinite(frame.values).any(axis=0), strict=True)
+        if is_told
+    )

@@ -20,6 +20,9 @@ from holdfast.signals.collectors import Unavailable
 from holdfast.signals.collectors.redfish_service import Connection, Service
 from holdfast.signals.collectors.slurm import ask
 from holdfast.signals.prometheus import Prometheus
+from holdfast.signals.source import Source
+from holdfast.signals.stepped import without_steps
+from holdfast.signals.store import Store
 from holdfast.topology import file
 from holdfast.topology.discovery import kubernetes, prometheus, redfish, slurm
 from holdfast.topology.file import Described, Page
@@ -35,10 +38,14 @@ SERIES_WITHIN_NS = 600 * 10**9
 
 
 class Systems(msgspec.Struct, frozen=True, kw_only=True):
-    """The live systems to ask, beside the file. at_ns: as of when, where it is not now and can be asked."""
+    """The live systems to ask, beside the file. at_ns: as of when, where it is not now and can be asked.
+
+    signals: the embedded store, whose labels tell as much as a Prometheus'.
+    """
 
     slurm: bool = False
     prometheus: str | None = None
+    signals: Store | None = None
     at_ns: int | None = None
     redfish: tuple[str, ...] = ()
     kubernetes: Path | None = None
@@ -79,21 +86,24 @@ def load_topology(path: Path | None, systems: Systems | None = None) -> Describe
     return page.described(survey, doubts)
 
 
-def known_topology(path: Path | None, prometheus_url: str | None, at_ns: int | None = None) -> Described:
-    """The topology for a look at runs, with what the Prometheus in use adds to it, as of then.
+def known_topology(
+    path: Path | None, prometheus_url: str | None, source: Source, at_ns: int | None = None
+) -> Described:
+    """The topology for a look at runs, with what the labels of the source in use add to it, as of then.
 
-    Without either there is still the run itself to look at: `remark_on_topology` says so.
+    Without a file there is still that: `remark_on_topology` says so.
     """
-    if prometheus_url is None and _is_absent(path):
-        nothing = file.read("")
-        return nothing.described(nothing.survey)
+    base = without_steps(source)
+    if isinstance(base, Store):
+        return load_topology(path, Systems(signals=base, at_ns=at_ns))
     return load_topology(path, Systems(prometheus=prometheus_url, at_ns=at_ns))
 
 
 def labelled_runs(cluster: Described) -> frozenset[str]:
     """The runs of which only the labels of series tell: jobs of Slurm, pods."""
     survey = cluster.survey
-    return frozenset(run for run in survey.members if survey.source_of(run, "members") == prometheus.SOURCE)
+    labels = (prometheus.SOURCE, prometheus.STORED)
+    return frozenset(run for run in survey.members if survey.source_of(run, "members") in labels)
 
 
 def remark_on_topology(path: Path | None) -> None:
@@ -133,6 +143,10 @@ def _surveys(systems: Systems) -> list[Survey]:
         surveys.append(kubernetes.survey(_contents(systems.kubernetes)))
     if systems.prometheus:
         surveys.append(_ask_prometheus(systems.prometheus, systems.at_ns))
+    if systems.signals is not None:
+        window_ns = _window_ns(systems.at_ns)
+        series = systems.signals.series(prometheus.names_asked_for(), window_ns)
+        surveys.append(prometheus.survey(series, prometheus.STORED))
     surveys.extend(_ask_redfish(redfish_service(text)) for text in systems.redfish)
     return surveys
 
@@ -159,10 +173,14 @@ def _ask_redfish(service: Service) -> Survey:
 
 
 def _ask_prometheus(url: str, at_ns: int | None) -> Survey:
-    now_ns = SystemClock().now_ns() if at_ns is None else at_ns
     with Prometheus(spelled_out(url, what="--prometheus"), access=access("PROMETHEUS")) as server:
-        series = server.series(prometheus.SELECTORS, (now_ns - SERIES_WITHIN_NS, now_ns))
+        series = server.series(prometheus.SELECTORS, _window_ns(at_ns))
     return prometheus.survey(series)
+
+
+def _window_ns(at_ns: int | None) -> tuple[int, int]:
+    now_ns = SystemClock().now_ns() if at_ns is None else at_ns
+    return now_ns - SERIES_WITHIN_NS, now_ns
 
 
 def _contents(path: Path) -> bytes:

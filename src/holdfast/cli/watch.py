@@ -18,7 +18,7 @@ from holdfast.cli.metrics_page import serving_metrics
 from holdfast.cli.moments import past_moment_ns
 from holdfast.cli.prices import load_prices, prices_option
 from holdfast.cli.record import HomeJournal, home, json_option, recorded_name, store_option
-from holdfast.cli.signal_sources import open_signals, runs_in, signals_options
+from holdfast.cli.signal_sources import logged_runs, open_signals, runs_in, signals_options
 from holdfast.cli.terminal import printable
 from holdfast.cli.topology_sources import (
     known_topology,
@@ -30,6 +30,7 @@ from holdfast.cli.watch_metrics import WatchMetrics
 from holdfast.cli.watching import Looked, Outlet, Watch, go_on
 from holdfast.diagnose.alertmanager import Alertmanager
 from holdfast.diagnose.alerts import alert
+from holdfast.diagnose.assess import CLUSTER
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.lifecycle import Casebook, Change
 from holdfast.diagnose.webhook import Webhook, message
@@ -38,11 +39,17 @@ from holdfast.record.errors import HoldfastError, StoreError, complaint
 from holdfast.record.journal import JOURNAL_DIRECTORY
 from holdfast.record.recorder import Recorder
 from holdfast.record.store import Store, open_store
+from holdfast.signals.catalogue import describe
+from holdfast.signals.named import HOSTED
 from holdfast.signals.source import Source
+from holdfast.signals.stepped import last_step_ns
+from holdfast.signals.translated import TranslatedSource
 from holdfast.topology.file import Described
 
 TOPOLOGY_AGE_NS_MAX = 600 * 10**9
 """How long the topology is believed before it is read again: jobs come and go."""
+ABANDONED_NS = 7 * 86_400 * 10**9
+"""An incident that nobody has written of for so long is over, though no look could see its run."""
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,6 +197,10 @@ class _Looking:
         self._book = Casebook(None)
         self._trouble = ""
         self._stepless: set[str] = set()
+        self._told: set[str] = set()
+        self._strange: set[str] = set()
+        self._last_ns: dict[str, int | None] = {}
+        self._sees_machines = False
         self.seen: frozenset[str] = frozenset()
 
     def book(self, at_ns: int) -> Casebook:
@@ -220,15 +231,40 @@ class _Looking:
         known = self._recalled(setting, at_ns)
         # Who has ended has no signals any more, or old ones: nothing is strange or new about that.
         labelled = labelled_runs(setting.cluster)
-        named = self._given.runs or tuple(sorted({*known.runs, *seen, *labelled}))
+        named = self._given.runs or tuple(sorted({*known.runs, *seen, *labelled, *logged_runs()}))
         runs = tuple(run for run in named if run not in known.ended_ns)
-        unseen = tuple(run for run in runs if run not in seen and run not in labelled)
+        unseen = self._last_steps([run for run in runs if run not in seen and run not in labelled], at_ns)
+        beyond = self._beyond({*seen, *labelled, *runs, *known.ended_ns}, at_ns)
         self._tell_stepless([run for run in runs if run in labelled and run not in seen])
         found = look(setting, runs, at_ns, since_ns, known.recalled, elsewhere=not self._given.runs)
         if not self._is_remarked:
             remark_on_topology(self._given.topology_path)
             self._is_remarked = True
-        return Looked(runs=runs, unseen=unseen, ends_ns=known.ended_ns, assessment=found)
+        return Looked(runs=runs, unseen=unseen, beyond=beyond, ends_ns=known.ended_ns, assessment=found)
+
+    def _last_steps(self, runs: Sequence[str], at_ns: int) -> dict[str, int | None]:
+        """When each run made its last step; asked once for as long as it makes none."""
+        self._last_ns = {
+            run: self._last_ns[run] if run in self._last_ns else last_step_ns(self._source, run, at_ns)
+            for run in runs
+        }
+        return self._last_ns
+
+    def _beyond(self, told: set[str], at_ns: int) -> tuple[str, ...]:
+        """Runs with open incidents of which this watch has never seen anything: another source told of them.
+
+        Nor can machines be well that no metric tells of. Whoever nobody has written of for days is gone.
+        """
+        self._told |= told
+        if not self._sees_machines:
+            names = TranslatedSource(self._source).metrics()
+            self._sees_machines = any(describe(name).scope in HOSTED for name in names)
+        if self._sees_machines:
+            self._told.add(CLUSTER)
+        others = self._book.runs_since(at_ns - ABANDONED_NS) - self._told - self._strange
+        self._told |= {run for run in others if last_step_ns(self._source, run, at_ns) is not None}
+        self._strange |= others - self._told
+        return tuple(sorted(self._strange - self._told))
 
     def _tell_stepless(self, runs: Sequence[str]) -> None:
         """Of runs that only labels tell of, once: what can be told of them and what cannot."""
@@ -275,7 +311,8 @@ class _Looking:
 
     def _read(self, setting: Setting, at_ns: int) -> "_Known":
         known = self._given.runs or tuple(sorted(recent_runs(self._store, at_ns) | self.seen))
-        ended = ends_ns(self._store, known, at_ns)
+        open_runs = {incident.run for incident in self._book.open}
+        ended = ends_ns(self._store, {*known, *open_runs}, at_ns)
         live = tuple(run for run in known if run not in ended)
         return _Known(runs=known, ended_ns=ended, recalled=recall(setting, live, at_ns))
 
@@ -283,7 +320,9 @@ class _Looking:
         now_ns = self._clock.now_ns()
         if self._cluster is None or now_ns - self._read_ns > TOPOLOGY_AGE_NS_MAX:
             given = self._given
-            self._cluster = known_topology(given.topology_path, given.prometheus_url, given.at_ns)
+            self._cluster = known_topology(
+                given.topology_path, given.prometheus_url, self._source, given.at_ns
+            )
             self._read_ns = now_ns
         return self._cluster
 

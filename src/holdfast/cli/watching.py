@@ -6,11 +6,12 @@ tried again with the next: monitoring that dies of what it monitors is of no use
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
+from holdfast.cli.incident_text import stepless
 from holdfast.cli.watch_metrics import Seen, WatchMetrics
 from holdfast.diagnose.assess import Assessment
 from holdfast.diagnose.incident import Incident
@@ -22,12 +23,18 @@ SHORTEST_WAIT_S = 0.05
 
 
 class Looked(msgspec.Struct, frozen=True, kw_only=True):
-    """One look: at which runs, what was found, which of them the signals tell nothing of; and when those of
-    the watched ended that have.
+    """One look.
+
+    runs        at which
+    unseen      those of them that the signals tell nothing of, and when each made its last step, if known
+    beyond      other runs with open incidents, which nothing here can have told of
+    ends_ns     when those of the watched ended that have
+    assessment  what was found
     """
 
     runs: tuple[str, ...]
-    unseen: tuple[str, ...]
+    unseen: dict[str, int | None]
+    beyond: tuple[str, ...] = ()
     ends_ns: dict[str, int]
     assessment: Assessment
 
@@ -63,7 +70,8 @@ class Watch:
         self._say = say
         self.is_looking = False
         self._problem = ""
-        self._unseen: tuple[str, ...] = ()
+        self._unseen: frozenset[str] = frozenset()
+        self._beyond: frozenset[str] = frozenset()
         self._misnamed: dict[str, str] = {}
 
     def turn(self, at_ns: int) -> bool:
@@ -82,9 +90,13 @@ class Watch:
             self._say("The evaluation succeeds again.")
             self._problem = ""
         self._tell_unseen(looked.unseen)
+        self._tell_beyond(looked.beyond)
         self._tell_names(looked.assessment)
         taken = self._book.take(
-            looked.assessment.incidents, at_ns, unseen=looked.unseen, ends_ns=looked.ends_ns
+            looked.assessment.incidents,
+            at_ns,
+            unseen={*looked.unseen, *looked.beyond},
+            ends_ns=looked.ends_ns,
         )
         for outlet in self._outlets:
             self._tell_outlet(outlet, taken.changes)
@@ -93,7 +105,7 @@ class Watch:
                 at_s=at_ns / 1e9,
                 took_s=time.perf_counter() - begun_s,
                 runs=looked.runs,
-                unseen=looked.unseen,
+                unseen=tuple(looked.unseen),
                 incidents=self._book.open,
                 changes=taken.changes,
                 flaws=looked.assessment.flaws,
@@ -117,11 +129,18 @@ class Watch:
             self._say(f"{problem} It is tried again.")
         self._problem = problem
 
-    def _tell_unseen(self, unseen: tuple[str, ...]) -> None:
+    def _tell_unseen(self, unseen: Mapping[str, int | None]) -> None:
         """That nothing was found in what cannot be seen must not pass for health."""
-        for run in sorted(set(unseen) - set(self._unseen)):
-            self._say(f"The signals have no step of {run} in the window: nothing can be said of it.")
-        self._unseen = unseen
+        for run in sorted({*unseen} - self._unseen):
+            self._say(f"Nothing can be said of {run}: {stepless(unseen[run])}")
+        self._unseen = frozenset(unseen)
+
+    def _tell_beyond(self, runs: Sequence[str]) -> None:
+        """Nor must an incident pass for over because nobody here would see it."""
+        for run in sorted({*runs} - self._beyond):
+            names = ", ".join(one.name for one in self._book.open if one.run == run)
+            self._say(f"These signals do not tell of {run}: {names} stays open.")
+        self._beyond = frozenset(runs)
 
     def _tell_names(self, assessment: Assessment) -> None:
         """Nor what is called otherwise than the telemetry calls it."""

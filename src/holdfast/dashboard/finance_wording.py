@@ -42,7 +42,7 @@ def headline(told: Finance) -> str:
         return "Nothing is recorded to have been paid for in this time."
     if told.useful_share is None:
         return f"{wording.usd(told.spend.usd)} spent, and nothing recorded says on what."
-    useful = f"{wording.percent(told.useful_share)} of it useful"
+    useful = wording.resting(f"{wording.percent(told.useful_share)} of it useful", told.basis)
     return f"{wording.usd(told.spend.usd)} spent, {useful}, {wording.usd(told.waste.usd)} not."
 
 

@@ -24,6 +24,8 @@ MANY = 4_096
 SAMPLE_MAX = 512
 """Of many series so many tell the spread, and what peers do."""
 MAD_TO_SIGMA = 1.4826
+MEAN_SIGMAS = 5.0
+"""Of a mean: among the 10^5 of a look hardly one is so far off by chance, and readings scatter as one."""
 BRIDGE_S = 60.0
 ONSET_SHARE = 0.4
 """Of the difference that matters: from there on it was on its way."""
@@ -164,3 +166,19 @@ def change(taken: NDArray[np.float64], least: int) -> tuple[int, float]:
     scores = np.abs(apart) / np.sqrt(noise * (1 / ahead + 1 / (count - ahead)))
     best = int(np.argmax(scores))
     return int(ahead[best]), float(scores[best])
+
+
+def rows_in(times_ns: NDArray[np.int64], seconds: float) -> int:
+    step_ns = float(np.median(np.diff(times_ns))) if len(times_ns) > 1 else 1e10
+    return max(1, round(seconds * 1e9 / step_ns))
+
+
+def rolling(values: Floats, rows: int) -> Floats:
+    """By row: the mean of what is known of it and those before; NaN where hardly anything is."""
+    known = np.isfinite(values)
+    total = np.cumsum(np.where(known, values, 0.0), axis=0, dtype=np.float64)
+    count = np.cumsum(known, axis=0, dtype=np.int32)
+    total[rows:] -= total[:-rows].copy()
+    count[rows:] -= count[:-rows].copy()
+    enough = count >= max(1, rows // 2)
+    return np.where(enough & known, total / np.maximum(count, 1), np.nan).astype(np.float32)

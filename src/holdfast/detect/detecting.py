@@ -20,8 +20,8 @@ from holdfast.detect import (
 from holdfast.detect.detector import Detector, Look
 from holdfast.detect.finding import Finding
 from holdfast.detect.machines import RULE_DETECTORS
-from holdfast.detect.pace import Pace, onset_of, pace_of, stands_since
-from holdfast.detect.panel import Panels
+from holdfast.detect.pace import Pace, margin_of, onset_of, pace_of, stands_since
+from holdfast.detect.panel import MARGIN_S, Panels
 from holdfast.detect.scene import Healthy, Planned, Scene
 from holdfast.detect.xids import NO_OVERRIDES, Overrides
 from holdfast.signals.quality import Flaw
@@ -40,6 +40,9 @@ MACHINES: tuple[Detector, ...] = (
     hosts.DISKS,
     hosts.EXHAUSTED,
     hosts.NAME_SERVERS,
+    hosts.LUSTRE,
+    hosts.SEGMENTS,
+    hosts.CLOCK_OFFSETS,
     throttling.NVLINK,
     devices.XID_DETECTOR,
 )
@@ -86,7 +89,9 @@ def detect(
     """
     first = Panels(source, window_ns)
     paces = {scene.run: pace for scene in scenes if (pace := pace_of(first, scene)) is not None}
-    panels = Panels(source, window_ns, _onset_ns(paces, window_ns, since_ns))
+    onset_ns = _onset_ns(paces, window_ns, since_ns)
+    margin_s = max((margin_of(pace, onset_ns) for pace in paces.values()), default=MARGIN_S)
+    panels = Panels(source, window_ns, onset_ns, margin_s)
     contradictions = tuple(physics.unbalanced(panels))
     suspect = {flaw.subject for flaw in contradictions}
     is_out = _out(topology, [one for scene in scenes for one in scene.out], window_ns[1])

@@ -5,15 +5,16 @@ that the run had before (evaluations, saves) are usual. Where the GPUs are seen,
 they work from a hang in which they wait.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.detect.detector import FunctionDetector, Look, Sense
 from holdfast.detect.devices import XID_DETECTOR
 from holdfast.detect.finding import Finding
-from holdfast.detect.pace import STEP, Pace
+from holdfast.detect.pace import STEP, Pace, slow_steps
 from holdfast.detect.panel import Panel
 from holdfast.detect.rules import SIGNS
 from holdfast.detect.scene import Scene
@@ -28,15 +29,21 @@ PAUSE_S_MAX = 600.0
 """A longer one was no pause but an outage, and makes the next one no more usual."""
 KNOWN_S = 3_600.0
 YOUNG_S = 180.0
-"""A run of which less than the former is known may do for the first time what it does every hour."""
+"""A run of which less than the former is known may do for the first time what it does every hour. How long
+that may take becomes less with every minute that it has not done it.
+"""
 WORKING_S = 900.0
 """GPUs that work as usual evaluate something; for longer than this nobody does."""
 SAVING_TIMES, SAVING_S = 3.0, 300.0
+PAUSES = frozenset({"launch", "init", "load", "eval", "check", "stop"})
+"""Phases, by the record, in which a run makes no steps."""
 BROKEN_S = 60.0
 WORKING_SHARE = 0.6
 """Of what is usual: tensor cores of a hung run stand still, and its power is less than half."""
 ACTIVITY = ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "DCGM_FI_DEV_POWER_USAGE")
 MEMBER_STEPS, MEMBER_COMPUTE = "holdfast_member_steps_total", "holdfast_member_compute_seconds"
+MEMBER_WAITING, MEMBER_IN_STEP = "holdfast_member_waiting", "holdfast_member_in_step"
+HOLDS_UP = "the others wait, and it does not"
 FIRST_SHARE_MAX = 0.5
 CONFIRMED, LIKELY = 0.97, 0.6
 
@@ -50,12 +57,20 @@ def _hung(look: Look) -> Iterator[Finding]:
     held_s, elapsed_s = (pace.read_ns - last_ns) / 1e9, (now_ns - last_ns) / 1e9
     if held_s <= 0 or pace.is_gone(now_ns):
         return
-    is_broken = _is_broken(look, scene.run, last_ns)
+    first = tuple(_stopped_first(look, scene.run, last_ns))
+    # Nobody evaluates or saves while some members have yet to finish the step. That others wait shows it only
+    # inside a step: they wait for an evaluation of rank 0, too.
+    is_broken = (
+        any(one.metric != MEMBER_WAITING for one in first)
+        or _is_broken(look, scene.run, last_ns)
+        or _stands_in_step(look, scene.run)
+    )
     working = 0.0 if is_broken else _working_share(look, scene.run)
-    least_s = _patience_s(pace, scene, working)
+    least_s = _patience_s(pace, scene, working, look.panels.window_ns)
     is_usual = held_s <= USUAL_TIMES * _longest_pause_s(pace) or _is_repeated(held_s, pace)
     if elapsed_s < least_s or is_usual:
         return
+    noticed_ns = min(now_ns - 1, last_ns + round(least_s * 1e9))
     yield Finding(
         sign="no-step",
         subject=scene.run,
@@ -63,7 +78,7 @@ def _hung(look: Look) -> Iterator[Finding]:
         method="past",
         since_ns=last_ns,
         until_ns=None,
-        noticed_ns=min(now_ns - 1, last_ns + round(least_s * 1e9)),
+        noticed_ns=noticed_ns,
         confidence=CONFIRMED if working is not None else LIKELY,
         value=elapsed_s,
         usual=pace.step_s,
@@ -72,19 +87,23 @@ def _hung(look: Look) -> Iterator[Finding]:
         note=SIGNS["no-step"],
         grave=working is not None,
     )
-    yield from _stopped_first(look, scene.run, last_ns)
+    yield from (msgspec.structs.replace(one, noticed_ns=noticed_ns) for one in first)
 
 
-def _patience_s(pace: Pace, scene: Scene, working: float | None) -> float:
+def _patience_s(pace: Pace, scene: Scene, working: float | None, window_ns: tuple[int, int]) -> float:
     """For how long no step is no news."""
     least_s = max(SHORTEST_S, STEP_TIMES * (pace.step_s or 0.0))
     if scene.checkpoints and scene.checkpoints[-1].stall_s is None:
         stalls = [one.stall_s for one in scene.checkpoints if one.stall_s is not None]
         return max(SAVING_S, SAVING_TIMES * max(stalls, default=0.0))
+    if scene.phase in PAUSES and working != 0.0:
+        return max(WORKING_S, least_s)
     if working is not None and working >= WORKING_SHARE:
         return max(WORKING_S, least_s)
     known_s = (int(pace.shown_ns[-1]) - int(pace.shown_ns[0])) / 1e9
-    return least_s if known_s >= KNOWN_S or working == 0.0 else max(YOUNG_S, least_s)
+    if working == 0.0 or any(one.until_ns is None for one in slow_steps(pace, window_ns)):
+        return least_s  # what was wrong already has become worse
+    return max(least_s, YOUNG_S * (1.0 - known_s / KNOWN_S))
 
 
 def _held_s(pace: Pace) -> NDArray[np.float64]:
@@ -111,6 +130,15 @@ def _is_broken(look: Look, run: str, since_ns: int) -> bool:
     )
 
 
+def _stands_in_step(look: Look, run: str) -> bool:
+    """Whether members wait for one that is in the middle of a step. Between steps it might evaluate."""
+    waiting, in_step = (look.panels.of_run(metric, run) for metric in (MEMBER_WAITING, MEMBER_IN_STEP))
+    if waiting is None or in_step is None or waiting.subjects != in_step.subjects:
+        return False
+    waits, steps = _last_known(waiting.values) > 0, _last_known(in_step.values) > 0
+    return bool((waits & steps).any() and (~waits & steps).any())
+
+
 def _working_share(look: Look, run: str) -> float | None:
     """How much of their usual work the run's GPUs do at the last readings; None where nobody knows."""
     for metric in ACTIVITY:
@@ -133,14 +161,15 @@ def _last_known(values: NDArray[np.floating]) -> NDArray[np.floating]:
 
 
 def _stopped_first(look: Look, run: str, since_ns: int) -> Iterator[Finding]:
-    """Members that made fewer steps than the others, or showed their last one earlier."""
-    panel = look.panels.of_run(MEMBER_STEPS, run)
-    made = None if panel is None else _last_known(panel.values)
-    if made is None or np.fmin.reduce(made) == np.fmax.reduce(made):
-        panel = look.panels.of_run(MEMBER_COMPUTE, run)
-        made = None if panel is None else _last_changed_ns(panel).astype(np.float64)
-    if panel is None or made is None:
+    """Members that others wait for; else those that made fewer steps, or showed their last one earlier."""
+    for metric, figure in _PROGRESS:
+        panel = look.panels.of_run(metric, run)
+        made = None if panel is None else figure(panel)
+        if made is not None and np.fmin.reduce(made) < np.fmax.reduce(made):
+            break
+    else:
         return
+    assert panel is not None
     most = float(np.fmax.reduce(made))
     with np.errstate(invalid="ignore"):
         first = np.flatnonzero(made < most)
@@ -159,20 +188,33 @@ def _stopped_first(look: Look, run: str, since_ns: int) -> Iterator[Finding]:
             value=float(made[column]),
             usual=most,
             unit="",
-            note=SIGNS["stopped-first"],
+            note=HOLDS_UP if metric == MEMBER_WAITING else SIGNS["stopped-first"],
         )
 
 
-def _last_changed_ns(panel: Panel) -> NDArray[np.int64]:
+def _last_shown(panel: Panel) -> NDArray[np.floating]:
+    return _last_known(panel.values)
+
+
+def _last_changed_ns(panel: Panel) -> NDArray[np.floating]:
     changed = np.diff(panel.values, axis=0, prepend=np.nan)
     moved = np.isfinite(changed) & (changed != 0)
     last = len(moved) - 1 - np.argmax(moved[::-1], axis=0)
-    return np.asarray(np.where(moved.any(axis=0), panel.times_ns[last], panel.times_ns[0]), np.int64)
+    return np.asarray(np.where(moved.any(axis=0), panel.times_ns[last], panel.times_ns[0]), np.float64)
 
+
+_PROGRESS: tuple[tuple[str, Callable[[Panel], NDArray[np.floating]]], ...] = (
+    (MEMBER_WAITING, _last_shown),
+    (MEMBER_STEPS, _last_shown),
+    (MEMBER_COMPUTE, _last_changed_ns),
+)
+"""What tells how far each member got: the less, the earlier it stopped."""
 
 HANGS = FunctionDetector(
     (
         Sense("no-step", (STEP,)),
+        Sense("no-step", (STEP, MEMBER_WAITING, MEMBER_IN_STEP)),
+        Sense("stopped-first", (MEMBER_WAITING,)),
         Sense("stopped-first", (MEMBER_STEPS,)),
         Sense("stopped-first", (MEMBER_COMPUTE,)),
     ),

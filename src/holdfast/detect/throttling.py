@@ -38,8 +38,6 @@ EVENT_SIGNS = {
 NS_TO_SHARE = 1e-9
 MEAN_S = 420.0
 """Over so much time clocks and power are averaged, where single readings scatter too much."""
-MEAN_SIGMAS = 5.0
-"""Of a mean: among the 10^5 of a look hardly one is so far off by chance, and readings scatter as one."""
 CLOCK_LEAST_MHZ, CLOCK_SHARE = 60.0, 0.04
 SLIGHT_SHARE = 0.02
 """So much lower a clock must be for a violation time to have done anything."""
@@ -101,31 +99,15 @@ def averaged(panel: Panel, share: float) -> Means:
     level = np.abs(panel.usual[np.isfinite(panel.usual)])
     if not len(level) or SIGMAS * panel.scatter <= share * float(np.median(level)):
         return Means(panel, panel.usual, panel.scatter)
-    rows = _rows_in(panel.times_ns, MEAN_S)
+    rows = compare.rows_in(panel.times_ns, MEAN_S)
     past = panel.values[compare.past_rows(panel.values)] if panel.before is None else panel.before
     known = np.isfinite(past).sum(axis=0)
     usual = np.where(
         known >= compare.PAST_KNOWN_MIN, np.nansum(past, axis=0) / np.maximum(known, 1), np.nan
     ).astype(np.float32)
     noise = panel.scatter * float(np.sqrt(1 / rows + 1 / max(1, len(past))))
-    means = msgspec.structs.replace(panel, values=_rolling(panel.values, rows), single=panel.values)
+    means = msgspec.structs.replace(panel, values=compare.rolling(panel.values, rows), single=panel.values)
     return Means(means, usual, noise)
-
-
-def _rows_in(times_ns: NDArray[np.int64], seconds: float) -> int:
-    step_ns = float(np.median(np.diff(times_ns))) if len(times_ns) > 1 else 1e10
-    return max(1, round(seconds * 1e9 / step_ns))
-
-
-def _rolling(values: Floats, rows: int) -> Floats:
-    """By row: the mean of what is known of it and those before; NaN where hardly anything is."""
-    known = np.isfinite(values)
-    total = np.cumsum(np.where(known, values, 0.0), axis=0, dtype=np.float64)
-    count = np.cumsum(known, axis=0, dtype=np.int32)
-    total[rows:] -= total[:-rows].copy()
-    count[rows:] -= count[:-rows].copy()
-    enough = count >= max(1, rows // 2)
-    return np.where(enough & known, total / np.maximum(count, 1), np.nan).astype(np.float32)
 
 
 def _or_peers(look: Look, means: Means, apart: float, sign: int, *, is_share: bool = True) -> Floats:
@@ -151,7 +133,7 @@ def _or_peers(look: Look, means: Means, apart: float, sign: int, *, is_share: bo
 
 def _below(sign: str, means: Means, least: float, share: float, unit: str) -> Iterator[Finding]:
     panel, usual, noise = means
-    enough = np.maximum(max(least, MEAN_SIGMAS * noise), share * np.abs(usual)).astype(np.float32)
+    enough = np.maximum(max(least, compare.MEAN_SIGMAS * noise), share * np.abs(usual)).astype(np.float32)
     with np.errstate(invalid="ignore"):
         wrong = usual - panel.values > enough
     rule = Rule(sign=sign, metric=panel.metric, unit=unit, note=SIGNS[sign], falls=True)
@@ -164,7 +146,7 @@ def _low_power(look: Look, clocks: Panel, clocks_usual: Floats) -> Iterator[Find
     if power is None or power.subjects != clocks.subjects or len(power.times_ns) != len(clocks.times_ns):
         return
     power, usual, noise = averaged(_at_work(look, power), POWER_SHARE)
-    enough = np.maximum(MEAN_SIGMAS * noise, POWER_SHARE * np.abs(usual)).astype(np.float32)
+    enough = np.maximum(compare.MEAN_SIGMAS * noise, POWER_SHARE * np.abs(usual)).astype(np.float32)
     with np.errstate(invalid="ignore"):
         held = clocks.values < (1 - CLOCK_SHARE) * clocks_usual
         held &= ~_warmer(look, power)

@@ -14,6 +14,9 @@ from holdfast.diagnose.wording import lasting, members, money, share
 ALERT_NAME = "HoldfastIncident"
 Severity = Literal["critical", "warning", "info"]
 EVIDENCE_TOLD_MAX = 3
+HANG = "hang"
+STANDSTILL_TIMES = 10.0
+"""A run that takes so many times as long stands still: a percentage would only count the minutes of it."""
 
 _DAY_S = 86_400
 _GRAVITY = {"info": 0, "warning": 1, "critical": 2}
@@ -109,14 +112,15 @@ def alert(incident: Incident) -> Alert:
 
 def summary(incident: Incident) -> str:
     """The whole of it in one sentence, for a pager's only line."""
-    slowed = f"{incident.run} {_is(incident)} {slowness(incident.slowdown)}{_bill(incident)}"
+    slowed = f"{incident.run} {_is(incident)} {slowness(incident)}{_bill(incident)}"
+    owner = incident.owner or "no owner yet"
     match incident.verdict:
         case "unknown":
             return f"{slowed}: nothing that was looked at explains it"
         case "not-hardware":
-            return f"{slowed}: {incident.cause.title} ({incident.owner}); nothing is wrong beneath it"
+            return f"{slowed}: {incident.cause.title} ({owner}); nothing is wrong beneath it"
         case "cause":
-            return f"{slowed}: {incident.cause.title} ({incident.cause.subject}, {incident.owner})"
+            return f"{slowed}: {incident.cause.title} ({incident.cause.subject}, {owner})"
 
 
 def _is(incident: Incident) -> str:
@@ -131,8 +135,15 @@ def _bill(incident: Incident) -> str:
     return f", {money(price.usd_per_hour)} an hour" if incident.ended_ns is None else f", {money(price.usd)}"
 
 
-def slowness(slowdown: float) -> str:
-    return f"{share(slowdown - 1)} slower" if slowdown > 1 else "not slower"
+def stands(incident: Incident) -> bool:
+    """Whether the run makes no steps, or hardly any."""
+    return incident.cause.mechanism == HANG or incident.slowdown >= STANDSTILL_TIMES
+
+
+def slowness(incident: Incident) -> str:
+    if stands(incident):
+        return "at a standstill"
+    return f"{share(incident.slowdown - 1)} slower" if incident.slowdown > 1 else "not slower"
 
 
 def infrastructure(incident: Incident) -> str:
@@ -143,7 +154,7 @@ def infrastructure(incident: Incident) -> str:
     sure = f"{share(incident.confidence)} sure"
     if incident.verdict == "unknown":
         return f"Infrastructure: nothing found that explains it.{seen}"
-    where = f"It is {cause.subject} ({cause.kind}), owned by {incident.owner}; {sure}."
+    where = f"It is {cause.subject} ({cause.kind}), owned by {incident.owner or 'nobody yet'}; {sure}."
     return f"Infrastructure: {cause.title}. {where}{seen}"
 
 
@@ -152,7 +163,7 @@ def runtime(incident: Incident) -> str:
     who = f" Late: {members(incident.affected)}." if incident.affected else ""
     so_far = " so far" if incident.ended_ns is None else ""
     lost = f", {lasting(incident.cost.lost_run_s)} of it lost{so_far}" if incident.cost else ""
-    return f"Runtime: {incident.run} {_is(incident)} {slowness(incident.slowdown)}{lost}.{who}"
+    return f"Runtime: {incident.run} {_is(incident)} {slowness(incident)}{lost}.{who}"
 
 
 def cost(incident: Incident) -> str:

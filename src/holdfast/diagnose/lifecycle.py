@@ -107,6 +107,10 @@ class Casebook:
         found = (case.incident for case in self._cases.values() if case.is_open)
         return tuple(sorted(found, key=lambda incident: (incident.began_ns, incident.name)))
 
+    def runs_since(self, at_ns: int) -> set[str]:
+        """The runs with open incidents that were shown or written down since this moment."""
+        return {case.incident.run for case in self._cases.values() if case.is_open and case.shown_ns >= at_ns}
+
     @property
     def since_ns(self) -> int | None:
         """Since when something has been wrong; None where nothing is open."""

@@ -118,7 +118,7 @@ def facts(incident: Incident, now_ns: int) -> Facts:
         until=moment(until_ns),
         range=f"{-(-(until_ns - since_ns) // (60 * _SECOND_NS))}m",
         severity=severity(incident),
-        slowness=slowness(incident.slowdown),
+        slowness=slowness(incident),
         runtime=runtime(incident),
         cost=cost(incident),
         hourly=_hourly(incident),

@@ -36,6 +36,8 @@ TOGETHER_NS = 150 * 10**9
 AFTER_NS = 180 * 10**9
 """Observations need not arrive in the order of events, and means take a while; later than this is later."""
 CHANCE_NS = 120 * 10**9
+TURNS_TIMES = 1.5
+"""Of what members are late by, by turns: one that is late by more has a reason of its own."""
 ALWAYS_WEIGHT = 0.5
 CREEPING_SHARE = 0.4
 """Of the time since steps began to creep up."""
@@ -51,6 +53,9 @@ SIGNLESS = -0.7
 """Its consequences are there, but the cause itself, which is measured, is not."""
 NOTHING_SHOWS = -0.2
 """A member that is late with no sign beneath it: either sensors are missing, or it is not the machine."""
+ALL_SEEN, SINCE_WEIGHT = 0.2, 0.3
+MACHINE_SIGNS = frozenset({"low-clock", "cpu-pressure", "memory-pressure", "io-pressure"})
+"""Where these are measured and not found, it is nothing of what usually makes one node late."""
 OWN_MAX = 16
 SHOWN_MAX = 4
 """Subjects that evidence names."""
@@ -59,6 +64,13 @@ CLOCK_BOUND = (0.4, 1.1)
 WATER_WEIGHT = -1.0
 AIR_WORDS = ("air", "crac", "crah", "ahu")
 """In the name of what cools: it blows."""
+RESENT, ANSWERED = "resent-packets", "answered-packets"
+PORT_OWN = frozenset({"symbol-errors", "link-recoveries", "link-down", "slow-link", "damaged-packets"})
+"""Signs that a port shows of its own link, whoever talks over it."""
+HOST_OWN = frozenset({"swapping", "memory-pressure", "thrashing", "slow-disk", "cpu-pressure", "io-pressure"})
+"""Signs of which one host may have far more than others."""
+DOMINATES = 3.0
+"""Of two rates of packets that are sent again: the link with the larger one loses them."""
 LATE = ("late-compute", "late-exchange", "late-data")
 POOL_SIGN = "slow-transfer"
 STALLS = ("slow-checkpoint", "frequent-checkpoints")
@@ -334,14 +346,21 @@ class Case:
         return POOL_SIGN in self.measured or not any(self.topology.kind(name) == "pool" for name in needs)
 
     def _bare(self, node: str) -> Iterator[Evidence]:
-        """Whether nothing but its member's lateness is unusual about a node."""
+        """Whether nothing but its member's lateness is unusual about a node, where that would be seen."""
         near = self._near(node) - {self.scene.run}
         seen = [one for one in self.findings if one.subject in near and one.sign not in LATE]
         if seen:
             yield _seen(seen, 2 * NOTHING_SHOWS, None)
+        elif set(self.measured) >= MACHINE_SIGNS:
+            text = "no reading of the node is unusual, and its processors, memory and GPUs are measured"
+            yield Evidence(text=text, weight=ALL_SEEN)
         else:
             text = "no reading of the node, or of what it depends on, is unusual"
             yield Evidence(text=text, weight=NOTHING_SHOWS)
+        slow = [one.since_ns for one in self.by_sign.get("slow-step", {}).values()]
+        late = [one.since_ns for sign in LATE for one in self._at(sign, node)]
+        if slow and late and min(abs(one - min(slow)) for one in late) <= TOGETHER_NS:
+            yield Evidence(text="it has been late since the run became slower", weight=SINCE_WEIGHT)
 
     def _medium(self, subject: str) -> Iterator[Evidence]:
         """Whether it is cooled by water: then it is hardly the air."""
@@ -444,7 +463,8 @@ class Case:
         lead_ns = min(effects) - min(causes, key=lambda at_ns: abs(at_ns - min(effects)))
         # What creeps is seen by one sensor long before another.
         loose_ns = round(CREEPING_SHARE * (self._latest_ns - min(effects))) if self.has("creeping") else 0
-        if abs(lead_ns) <= max(TOGETHER_NS, loose_ns):
+        early_ns = round(mechanism.leads_s * 1e9)
+        if -max(TOGETHER_NS, loose_ns) <= lead_ns <= max(TOGETHER_NS, loose_ns, early_ns):
             # One of a hundred GPUs that began together is no likelier than the others.
             weight = TOGETHER_WEIGHT * self._best_share(mechanism, signs, subject)
             yield Evidence(text="it began when the run became slower", weight=weight)
@@ -544,12 +564,55 @@ class Case:
             # The others wait for it in their exchange.
             yield from self.by_sign["late-exchange"].values()
         if mechanism.reach == "wandering":
-            # By chance it is the same member for a while.
-            yield from (
-                one
-                for one in self.by_sign.get("late-compute", {}).values()
-                if one.until_ns is not None or self._latest_ns - one.since_ns < CHANCE_NS
-            )
+            yield from self._by_turns()
+        if RESENT in mechanism.shows:
+            yield from self.by_sign.get(ANSWERED, {}).values()
+
+    def _by_turns(self) -> Iterator[Finding]:
+        """Members that are late while they all are by turns: by chance it is the same one for a while."""
+        most = max((one.effect_s or 0.0 for one in self.by_sign.get("wandering", {}).values()), default=0.0)
+        for one in self.by_sign.get("late-compute", {}).values():
+            is_brief = one.until_ns is not None or self._latest_ns - one.since_ns < CHANCE_NS
+            if is_brief or (one.effect_s or 0.0) <= TURNS_TIMES * most:
+                yield one
+
+
+def own_signs(findings: Sequence[Finding]) -> list[Finding]:
+    """Without the signs that others show for the sake of one: where one host has by far the most of what
+    hosts have of their own, it is that host, and the rest have what they always have or what comes of it.
+    """
+    by_metric: dict[tuple[str, str], list[Finding]] = {}
+    for one in findings:
+        if one.sign in HOST_OWN and one.until_ns is None:
+            by_metric.setdefault((one.sign, one.metric), []).append(one)
+    dropped: set[tuple[str, str, str]] = set()
+    for (sign, metric), shown in by_metric.items():
+        more = sorted((one.value - one.usual for one in shown), reverse=True)
+        if len(shown) > 1 and more[0] >= DOMINATES * more[1]:
+            dropped |= {(sign, metric, one.subject) for one in shown if one.value - one.usual < more[0]}
+    kept = [one for one in findings if (one.sign, one.metric, one.subject) not in dropped]
+    return list(own_resends(kept))
+
+
+def own_resends(findings: Sequence[Finding]) -> Iterator[Finding]:
+    """What is lost on one link is sent again by all that talk over it. Of several that send again, the one
+    with errors of its own, or with by far the most, is where packets are lost; its peers answer.
+    """
+    broken = {one.subject.partition("/")[0] for one in findings if one.sign in PORT_OWN}
+    by_metric: dict[str, list[Finding]] = {}
+    for one in findings:
+        if one.sign == RESENT:
+            by_metric.setdefault(one.metric, []).append(one)
+    worst: set[tuple[str, str]] = set()
+    for metric, resends in by_metric.items():
+        resends.sort(key=lambda one: -one.value)
+        own = [one for one in resends if not broken.isdisjoint(one.subject.split("/"))]
+        if not own and (len(resends) == 1 or resends[0].value < DOMINATES * resends[1].value):
+            own = resends
+        worst |= {(metric, one.subject) for one in own or resends[:1]}
+    for one in findings:
+        is_answer = one.sign == RESENT and (one.metric, one.subject) not in worst
+        yield msgspec.structs.replace(one, sign=ANSWERED) if is_answer else one
 
 
 def unknown(case: Case) -> Hypothesis:

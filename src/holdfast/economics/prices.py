@@ -142,7 +142,7 @@ _USD_PER_GPU_HOUR: dict[Chip, Priced] = {
     "h200": _assumed(4.50, f"H200, the lowest of the {_LIST_PRICES} (4.50 to 9.31)"),
     "b200": _assumed(6.69, f"B200, the lowest of the {_LIST_PRICES} (6.69 to 19.33)"),
 }
-_LISTED_AS: dict[Chip, Chip] = {"b300": "b200", "gb200": "b200", "gb300": "b200"}
+_LISTED_AS: dict[Chip, Chip] = {"h800": "h100", "b300": "b200", "gb200": "b200", "gb300": "b200"}
 """Chips of which no list price is at hand, and the nearest of which there is one."""
 
 DEFAULTS = Prices(

@@ -69,6 +69,7 @@ class Accounts:
         self.gpus_max = 0  # that ever took part in an attempt
         self.paid_gpu_ns = 0
         self.prices: list[RecordedPrice] = []
+        self.stage_key = 0  # what the stage of the run adds to measured keys
         self.tally = Tally()
         cuts = Cuts(cuts_ns)
         self.timeline = Timeline(0, cuts if cuts.edges else None)
@@ -173,7 +174,8 @@ class Accounts:
     ) -> int:
         """Charge this work as that many steps, to be split by the reference later; its GPU-ns."""
         gpu_ns = _gpu_ns(pieces)
-        self._add(measured_key(normal, excess, work_bin(gpu_ns // steps)), pieces, gpu_ns, steps, incident)
+        key = self.stage_key + measured_key(normal, excess, work_bin(gpu_ns // steps))
+        self._add(key, pieces, gpu_ns, steps, incident)
         if gpu_ns:
             self.timeline.timed[-1] += 1
         return gpu_ns
@@ -195,8 +197,8 @@ class Accounts:
         pieces, self.pieces = self.pieces, []
         self._charge_as_it_was(pieces, work)
 
-    def abandon(self, *, steps: int, work: Category, beyond: Category) -> None:
-        """The attempt failed: the uncommitted work (`work`) is lost.
+    def abandon(self, *, steps: int, work: Category, beyond: Category, in_flight: bool = True) -> None:
+        """The attempt failed: the uncommitted work (`work`) is lost. in_flight: there may have been some.
 
         Where a fault sounded the alarm, the time since its onset was dead, since it was noticed localising,
         and since something was done about it recovering. Without an onset the run cannot have worked, or
@@ -219,6 +221,7 @@ class Accounts:
         if pieces and pieces[-1].nature in _WAITS and pieces[-1].nature == self.nature:  # it never ended
             pieces, waited = split_off_last(pieces)
             self._lose(waited, steps, Category(waited[0].nature), beyond)
+        steps = steps if in_flight else 0
         self._lose([piece for piece in pieces if piece.nature == STEPPING], steps, work, beyond)
         self._charge_lost([piece for piece in pieces if piece.nature != STEPPING], work)
 
@@ -230,7 +233,7 @@ class Accounts:
         for piece in pieces:
             self._charge_missing(piece)
         gpu_ns = _gpu_ns(pieces)
-        key = measured_key(work, beyond, own_bin(self._losses))
+        key = self.stage_key + measured_key(work, beyond, own_bin(self._losses))
         self._add(key, pieces, gpu_ns, steps, self.open)
         if gpu_ns and self.open is not None and beyond == Category.DEAD_UNDETECTED:
             incident = self.own(self.open)

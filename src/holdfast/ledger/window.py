@@ -128,6 +128,7 @@ def within(report: Report, window: Window, begin: Standing | None, end: Standing
         course=_course(report.course, window, last_ns),
         segments=segments,
         accrued=_accrued(report.accrued, window),
+        gaps=tuple(gap for gap in report.gaps if window.has(gap.from_ns)),
         remarks=_remarks(report, window),
     )
 
@@ -170,6 +171,7 @@ def _goodput(report: Report, partition: Mapping[str, int]) -> Goodput:
         runtime=useful / in_run if told and in_run else None,
         program=report.goodput.program,
         checkpoint_span=None,
+        basis=report.goodput.basis,
     )
 
 

@@ -232,13 +232,15 @@ class CostRate(Event, frozen=True, kw_only=True, tag_field="kind", tag="cost.rat
 
 
 class ReferenceDeclared(Event, frozen=True, kw_only=True, tag_field="kind", tag="reference.declared"):
-    """What a healthy step of this run is: its time on `gpus` GPUs, and the work in it. None leaves a value
-    as it is.
+    """What a healthy step of this run is from now on: its time on `gpus` GPUs, and the work in it. None
+    leaves a value as it is.
     """
 
     step_ns: Positive | None = None
     gpus: GpuCount | None = None
     tokens_per_step: Count | None = None
+    sequence_tokens: Count | None = None
+    batch_sequences: Count | None = None
     model_flops_per_step: Amount | None = None
     hardware_flops_per_step: Amount | None = None
     params: Positive | None = None

@@ -37,16 +37,17 @@ AMD = Exporter(
     prefixes=("gpu_", "amd_", "pcie_"),
     start="Run device-metrics-exporter on every node with AMD GPUs.",
 )
+RUN = Exporter(
+    name="holdfast run",
+    prefixes=("holdfast_run_", "holdfast_member_"),
+    start="Start the run with `holdfast run --metrics-port PORT` and scrape that port.",
+)
+OTHER_RUNS = "Of any other run name the metric of its steps with --step-metric, or its log with --step-log."
 EXPORTERS: tuple[Exporter, ...] = (
     DCGM,
     NODE,
     AMD,
-    Exporter(
-        name="holdfast run",
-        prefixes=("holdfast_run_", "holdfast_member_"),
-        start="Start the run with `holdfast run --metrics-port PORT` and scrape that port; for any other run "
-        "name the metric of its steps with --step-metric, or its log with --step-log.",
-    ),
+    RUN,
     Exporter(
         name="infiniband_exporter",
         prefixes=("infiniband_",),
@@ -131,6 +132,8 @@ def switching_on(exporter: Exporter, metrics: Sequence[str], *, is_there: bool) 
         return tuple(_counters(metrics, is_there=is_there))
     if exporter is NODE and is_there:
         return tuple(dict.fromkeys(_collectors(metrics)))
+    if exporter is RUN and "holdfast_run_step_seconds" in metrics:
+        return exporter.start, OTHER_RUNS
     return (exporter.start,)
 
 

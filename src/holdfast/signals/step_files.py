@@ -8,7 +8,7 @@ import csv
 import os
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import msgspec
@@ -32,6 +32,12 @@ READ_BYTES_MAX = 64 << 20
 """At one look; the rest at the next."""
 RECORD_BYTES_MAX = 16 << 20
 EVENT_FILES = "events.out.tfevents.*"
+AHEAD_S = 60.0
+"""A step that is farther ahead of now than clocks differ: its time is not what it is taken for."""
+FORMATS = (
+    f"A step has a time ({', '.join(TIME_KEYS)}) and a number ({', '.join(STEP_KEYS)}), as JSON lines or CSV "
+    "with a header; or it is a line of Megatron's log; or TensorBoard or Weights & Biases wrote it."
+)
 _MEGATRON = re.compile(
     r"\[(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?)\].*\biteration\s+(?P<step>\d+)/"
 )
@@ -51,16 +57,19 @@ class StepFiles:
         self._places: dict[Path, int] = {}
         self._heads: dict[Path, list[str]] = {}
         self._shown: dict[int, int] = {}
+        self._in_order: list[Shown] = []
 
     def steps(self) -> list[Shown]:
         """All that is known, in the order of time."""
-        for path in self._files():
-            for at_ns, step in self._grown(path):
-                # Many values of one step have a time each: it is done when the first is written.
-                self._shown.setdefault(step, at_ns)
+        grown = [shown for path in self._files() for shown in self._grown(path)]
+        for at_ns, step in grown:
+            # Many values of one step have a time each: it is done when the first is written.
+            self._shown.setdefault(step, at_ns)
         while len(self._shown) > STEPS_MAX:
             del self._shown[next(iter(self._shown))]
-        return sorted((at_ns, step) for step, at_ns in self._shown.items())
+        if grown:
+            self._in_order = sorted((at_ns, step) for step, at_ns in self._shown.items())
+        return self._in_order
 
     def _files(self) -> list[Path]:
         if self._path.is_dir():
@@ -168,6 +177,14 @@ class StepLogSource(WithSteps):
         self._files = files
         self._run = run
         self._step_ns = round(step_s * SECOND_NS)
+
+    def _has_steps(self, there: Collection[str]) -> bool:
+        return bool(self._files.steps())
+
+    def last_step_ns(self, run: str, at_ns: int) -> int | None:
+        if run != self._run:
+            return super().last_step_ns(run, at_ns)
+        return max((shown_ns for shown_ns, _ in self._files.steps() if shown_ns <= at_ns), default=None)
 
     def _steps(self, window_ns: tuple[int, int]) -> Frame | None:
         """As if the run were scraped: at each time the steps that it had written by then."""

@@ -5,7 +5,7 @@ time between them. Which run a series belongs to is told by its labels.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Literal
 
 import msgspec
@@ -28,8 +28,10 @@ UNITS: tuple[tuple[tuple[str, ...], float], ...] = (
 """By the end of a name, what its unit is in seconds; seconds where it does not tell."""
 COUNT_ENDINGS = ("_total", "_count", "_step", "_steps", "_iteration", "_iterations")
 COUNT_ROWS_MIN = 3
-MARK_SHARE, MARKS = 1e-6, 64
-"""Two steps that took equally long are two: the last digits of each time are marked with its number."""
+LAST_WITHIN_NS = 86_400 * 10**9
+"""How far back a run's last step is looked for."""
+MARK_SHARE = 1e-6
+"""Two steps that took equally long are two: the last digits of every other time are marked."""
 
 Meant = Literal["count", "duration", "histogram"]
 
@@ -48,8 +50,14 @@ class WithSteps(ABC):
     def __init__(self, source: Source) -> None:
         self._source = source
 
+    @property
+    def source(self) -> Source:
+        """The source beneath."""
+        return self._source
+
     def metrics(self) -> tuple[str, ...]:
-        return tuple(sorted({*self._source.metrics(), STEP}))
+        there = self._source.metrics()
+        return tuple(sorted({*there, STEP})) if self._has_steps(there) else there
 
     def frame(self, metric: str, window_ns: tuple[int, int]) -> Frame | None:
         found = self._source.frame(metric, window_ns)
@@ -58,9 +66,36 @@ class WithSteps(ABC):
         steps = self._steps(window_ns)
         return found if steps is None else joined(found, steps)
 
+    def last_step_ns(self, run: str, at_ns: int) -> int | None:
+        """When the run made its last step before this moment; None where that is not known."""
+        return last_step_ns(self._source, run, at_ns)
+
+    @abstractmethod
+    def _has_steps(self, there: Collection[str]) -> bool:
+        """Whether there is anything to tell steps by. there: the metrics of the source beneath."""
+
     @abstractmethod
     def _steps(self, window_ns: tuple[int, int]) -> Frame | None:
         """The steps of the window; None where there are none."""
+
+
+def without_steps(source: Source) -> Source:
+    """The source itself, as its exporters fill it."""
+    while isinstance(source, WithSteps):
+        source = source.source
+    return source
+
+
+def last_step_ns(source: Source, run: str, at_ns: int) -> int | None:
+    """By the files that a run writes, else by the last reading of its step within a day."""
+    if isinstance(source, WithSteps) and (known_ns := source.last_step_ns(run, at_ns)) is not None:
+        return known_ns
+    frame = source.frame(STEP, (at_ns - LAST_WITHIN_NS, at_ns + 1))
+    if frame is None or run not in frame.subjects:
+        return None
+    own = [column for column, subject in enumerate(frame.subjects) if subject == run]
+    known = np.flatnonzero(np.isfinite(frame.values[:, own]).any(axis=1))
+    return int(frame.times_ns[known[-1]]) if len(known) else None
 
 
 class SteppedSource(WithSteps):
@@ -70,6 +105,9 @@ class SteppedSource(WithSteps):
         super().__init__(source)
         self._metric = metric
         self.told: Told | None = None
+
+    def _has_steps(self, there: Collection[str]) -> bool:
+        return self._metric in there or f"{self._metric}_count" in there
 
     def _steps(self, window_ns: tuple[int, int]) -> Frame | None:
         frame = self._source.frame(self._metric, window_ns)
@@ -172,7 +210,7 @@ def _quotients(amounts: Floats, counts: Floats) -> Floats:
     """What was spent for each count since it last rose. After a fall nothing is known until the next rise."""
     values = np.full(len(counts), np.nan)
     last: tuple[float, float] | None = None
-    shown = np.nan
+    shown, mark = np.nan, 0.0
     for row, (amount, count) in enumerate(zip(amounts.tolist(), counts.tolist(), strict=True)):
         if np.isnan(count) or np.isnan(amount):
             continue
@@ -180,7 +218,8 @@ def _quotients(amounts: Floats, counts: Floats) -> Floats:
             last = (amount, count)
         elif count > last[1]:
             mean = (amount - last[0]) / (count - last[1])
-            shown = mean * (1.0 + MARK_SHARE * (count % MARKS))
+            mark = MARK_SHARE - mark
+            shown = mean * (1.0 + mark)
             last = (amount, count)
         values[row] = shown
     return values

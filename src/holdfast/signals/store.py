@@ -110,6 +110,22 @@ class Store:
             name=lambda labels: subject_of(known, labels, buses),
         )
 
+    def series(self, names: str, window_ns: tuple[int, int]) -> list[Labels]:
+        """The labels of all series of these metrics, with `__name__`. names: a regular expression."""
+
+        def read(files: str) -> list[Labels]:
+            rows = self._engine.execute(
+                f"SELECT DISTINCT metric, labels FROM {files} "
+                "WHERE regexp_full_match(metric, $1) AND at_ns >= $2 AND at_ns < $3",
+                [names, *window_ns],
+            ).fetchall()
+            return [
+                {"__name__": name, **msgspec.json.decode(labels, type=Labels)}
+                for name, labels in sorted(rows)
+            ]
+
+        return self._read(window_ns, read) or []
+
     def forget(self, before_ns: int) -> int:
         """Delete the files all of whose samples are older; how many those were."""
         with self._locked() as is_ours:

@@ -5,6 +5,7 @@ infiniband_exporter which port and switch is connected to which; densewatch whic
 which unit cools that.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast.topology.hosts import Hosts
@@ -13,6 +14,7 @@ from holdfast.topology.names import gpu_of, host_names_of, port_name, port_of
 from holdfast.topology.survey import Survey
 
 SOURCE = "Prometheus"
+STORED = "the embedded store"
 SELECTORS = (
     "DCGM_FI_DEV_GPU_TEMP",
     '{__name__=~"(amd_)?gpu_(junction|edge)_temperature"}',
@@ -25,6 +27,7 @@ SELECTORS = (
     "densewatch_topology_info",
 )
 """The series to ask for: each says where something is, and there are no more of them than needed."""
+_SELECTOR = re.compile(r'\{__name__=~"(?P<names>[^"]*)"\}|(?P<name>\w+)(?:\{[^}]*\})?')
 SPEAKERS = (
     "kube_node_info",
     "node_uname_info",
@@ -37,9 +40,15 @@ SPEAKERS = (
 Labels = Mapping[str, str]
 
 
-def survey(series: Iterable[Labels]) -> Survey:
-    """series: their labels with `__name__`, in any order."""
-    found = Survey(SOURCE)
+def names_asked_for() -> str:
+    """The metrics that the selectors choose, as one regular expression: for sources without selectors."""
+    found = (_SELECTOR.fullmatch(selector) for selector in SELECTORS)
+    return "|".join(one["names"] or one["name"] for one in found if one is not None)
+
+
+def survey(series: Iterable[Labels], source: str = SOURCE) -> Survey:
+    """series: their labels with `__name__`, in any order. source: who has them."""
+    found = Survey(source)
     neighbours: dict[str, set[str]] = {}
     leaves: set[str] = set()
     listed = list(series)

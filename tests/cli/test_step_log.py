@@ -1,0 +1,123 @@
+"""Runs that only their own log tells of: what `watch` and `diagnose` say of their steps."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.dashboard.wording import stamp
+
+Holdfast = Callable[..., Any]
+
+
+@pytest.fixture
+def signals(tmp_path: Path) -> Path:
+    """A store without any series."""
+    path = tmp_path / "signals"
+    path.mkdir()
+    return path
+
+
+def written(path: Path, *paces: tuple[int, float], ago_s: float = 0.0) -> float:
+    """Steps, so many of each length one after the other, and when the last was made: so long before now.
+
+    Every step takes exactly as long as the others of its pace.
+    """
+    lengths_s = [length_s for count, length_s in paces for _ in range(count)]
+    last_s = time.time() - ago_s
+    at_s = last_s - sum(lengths_s)
+    lines = []
+    for number, length_s in enumerate(lengths_s):
+        at_s += length_s
+        lines.append(json.dumps({"time": at_s, "step": number}))
+    path.write_text("\n".join(lines) + "\n")
+    return last_s
+
+
+def at(moment_s: float) -> str:
+    return stamp(round(moment_s * 1e9)).replace(" ", "T")
+
+
+@pytest.fixture
+def watch(holdfast: Holdfast, signals: Path) -> Callable[..., Any]:
+    def run(log: Path | str, *options: str) -> Any:
+        return holdfast("watch", "--once", "--signals", str(signals), "--step-log", str(log), *options)
+
+    return run
+
+
+@pytest.mark.parametrize("step_s", [2.0, 10 / 64])
+def test_a_stop_is_told_in_half_a_minute_though_all_steps_took_the_same_time(
+    watch: Callable[..., Any], tmp_path: Path, step_s: float
+) -> None:
+    # At 10 / 64 s, 64 steps lie between two looks at the log.
+    last_s = written(tmp_path / "llama.jsonl", (round(4_000 / step_s), step_s), ago_s=300)
+    assert watch(tmp_path / "llama.jsonl", "--at", at(last_s + 10)).out == ""
+    told = watch(tmp_path / "llama.jsonl", "--at", at(last_s + 30)).out
+    assert "llama is at a standstill: the run makes no steps" in told
+
+
+def test_a_stop_ends_no_slowdown_and_is_told_at_once_after_one(
+    watch: Callable[..., Any], tmp_path: Path
+) -> None:
+    last_s = written(tmp_path / "llama.jsonl", (600, 2.0), (200, 3.0), ago_s=600)
+    slow = watch(tmp_path / "llama.jsonl", "--at", at(last_s + 5)).out
+    assert "slower" in slow
+    # Of a run that is known for half an hour only, a stop would be told after two minutes.
+    stopped = watch(tmp_path / "llama.jsonl", "--at", at(last_s + 40)).out
+    assert "the run makes no steps" in stopped
+    later = watch(tmp_path / "llama.jsonl", "--at", at(last_s + 400)).out
+    assert "resolved" not in stopped + later
+
+
+def test_an_incident_is_over_only_for_a_look_that_could_have_seen_its_run(
+    watch: Callable[..., Any], holdfast: Holdfast, tmp_path: Path
+) -> None:
+    last_s = written(tmp_path / "llama.jsonl", (2_000, 2.0), ago_s=120)
+    written(tmp_path / "other.jsonl", (2_000, 2.0))
+    assert "open" in watch(tmp_path / "llama.jsonl").out
+    beyond = watch(tmp_path / "other.jsonl")
+    assert (beyond.code, beyond.out) == (0, "")
+    assert "These signals do not tell of llama: llama/s1 stays open." in beyond.err
+    assert [one["state"] for one in holdfast("incidents", "--json").json] == ["open"]
+    # Its own log can say that it goes on: a hundred steps later it is over.
+    with (tmp_path / "llama.jsonl").open("a") as log:
+        for number in range(60):
+            log.write(json.dumps({"time": last_s + number * 2.0, "step": 2_000 + number}) + "\n")
+    over = watch(tmp_path / "llama.jsonl").out
+    assert "resolved" in over
+
+
+def test_a_log_without_a_step_is_not_passed_over_in_silence(
+    watch: Callable[..., Any], tmp_path: Path
+) -> None:
+    (tmp_path / "train.log").write_text("loading weights\nready\n")
+    done = watch(tmp_path / "train.log")
+    assert done.code == 0
+    assert f"No step can be read from {tmp_path / 'train.log'} so far." in done.err
+    assert "Nothing can be said of train: the signals have no step of it in the window." in done.err
+
+
+def test_a_run_without_a_step_in_the_window_is_told_with_its_last(
+    watch: Callable[..., Any], holdfast: Holdfast, signals: Path, tmp_path: Path
+) -> None:
+    last_s = written(tmp_path / "llama.jsonl", (500, 2.0), ago_s=7_200)
+    said = f"the signals have no step of it in the window; its last step was at {stamp(round(last_s * 1e9))}."
+    assert said in watch(tmp_path / "llama.jsonl").err
+    log = ("--signals", str(signals), "--step-log", str(tmp_path / "llama.jsonl"))
+    shown = holdfast("diagnose", "llama", *log)
+    assert said in " ".join(shown.out.split())
+    assert "Nothing is wrong" not in shown.out
+    refused = holdfast("diagnose", "llama", "--check", *log)
+    assert refused.code == 2
+    assert said in refused.err
+
+
+def test_times_ahead_of_now_are_told(watch: Callable[..., Any], tmp_path: Path) -> None:
+    written(tmp_path / "llama.jsonl", (500, 2.0), ago_s=-7_300)
+    assert "is 2 h 1 min ahead of now." in watch(tmp_path / "llama.jsonl").err
+    written(tmp_path / "llama.jsonl", (500, 2.0), ago_s=-5)
+    assert "ahead of now" not in watch(tmp_path / "llama.jsonl").err
