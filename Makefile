@@ -120,7 +120,7 @@ quiet: $(installed) ## Train for 20 minutes beside what is slow but not wrong: n
 	$(bin)/python testbed/quiet.py
 
 .PHONY: testbed
-testbed: $(installed) ## Make faults for real on this machine and have each diagnosed (root; six minutes).
+testbed: $(installed) ## Make faults for real on this machine and have each diagnosed (root; 16 minutes).
 	$(bin)/python testbed/live.py
 
 .PHONY: format

@@ -1,4 +1,4 @@
-"""Nodes on one machine: namespaces joined by a bridge, control groups, a shared mount; and all of it removed.
+"""Nodes on one machine: namespaces on a bridge, control groups, disks, a shared mount; and all of it removed.
 
 Everything has a name of its own that begins with `hf-`. What an earlier testbed left behind, because it was
 killed, is removed before anything is made.
@@ -29,8 +29,17 @@ HOST_ADDRESS = f"{NETWORK}.1"
 DEVICE = "hf-cable"
 """What a node calls its own end."""
 MOUNT = "fs-0000"
+DISK = "disk-n"
+"""And the node's number: where a node's own disk is mounted."""
 IMAGE_BYTES = 256 << 20
 SAMPLES_BYTES = 32 << 20
+DISK_BYTES = 128 << 20
+TABLE_BYTES = 72 << 20
+"""Mapped by a node's member from the node's own disk."""
+BPF_RANDOM = 0xFFFFF000 + 56
+"""Where a packet filter finds a random number of 32 bits (SKF_AD_OFF + SKF_AD_RANDOM in linux/filter.h)."""
+BPF_LOAD, BPF_AT_LEAST, BPF_RETURN = 0x20, 0x35, 0x06
+TC_PASS, TC_DROP = 0, 2
 COMMAND_WAIT_S = 60.0
 COMMANDS = (
     "ip",
@@ -51,10 +60,11 @@ class Unable(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """One node. plug: the host's end of its cable. group: the control group of its processes."""
+    """One node. plug: the host's end of its cable. group: its processes' control group. disk: its own."""
 
     number: int
     limits: cgroups.Limits
+    disk: Path
 
     @property
     def name(self) -> str:
@@ -80,16 +90,37 @@ class Node:
         """The command as it is run on this node. Not by `ip netns exec`, which hides the control groups."""
         return ["nsenter", f"--net=/run/netns/{self.namespace}", *command]
 
+    @property
+    def table(self) -> Path:
+        return self.disk / "table"
+
+    @property
+    def spool(self) -> Path:
+        return self.disk / "spool"
+
     def limit_link(self, rate: str | None) -> None:
         """Both directions of its cable at most so fast, as in `100mbit`; None: as fast as it can."""
-        for command in (["tc"], self.inside("tc")):
-            device = self.plug if command == ["tc"] else DEVICE
+        for tc, device in self._ends():
             if rate is None:
                 with contextlib.suppress(subprocess.CalledProcessError):  # there was none
-                    sh(*command, "qdisc", "del", "dev", device, "root")
+                    sh(*tc, "qdisc", "del", "dev", device, "root")
             else:
                 shape = ("rate", rate, "burst", "64kb", "latency", "50ms")
-                sh(*command, "qdisc", "replace", "dev", device, "root", "tbf", *shape)
+                sh(*tc, "qdisc", "replace", "dev", device, "root", "tbf", *shape)
+
+    def lose(self, share: float) -> None:
+        """Both directions of its cable lose so many of the packets, at random; 0: none."""
+        for tc, device in self._ends():
+            with contextlib.suppress(subprocess.CalledProcessError):  # there was none
+                sh(*tc, "qdisc", "del", "dev", device, "ingress")
+            if share:
+                sh(*tc, "qdisc", "add", "dev", device, "ingress")
+                sh(*tc, "filter", "add", "dev", device, "ingress", *_losing(share))
+
+    def _ends(self) -> Iterator[tuple[list[str], str]]:
+        """Of its cable: how to shape the traffic there, and what it is called."""
+        yield ["tc"], self.plug
+        yield self.inside("tc"), DEVICE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +135,18 @@ class Cluster:
     @property
     def samples(self) -> Path:
         return self.mount / "samples"
+
+
+def _losing(share: float) -> tuple[str, ...]:
+    """A filter that drops by a throw of dice. `netem` would do the same, where the kernel has it."""
+    program = (
+        (BPF_LOAD, 0, 0, BPF_RANDOM),
+        (BPF_AT_LEAST, 1, 0, round(share * 2**32)),
+        (BPF_RETURN, 0, 0, TC_DROP),
+        (BPF_RETURN, 0, 0, TC_PASS),
+    )
+    lines = [" ".join(map(str, line)) for line in program]
+    return ("bpf", "direct-action", "bytecode", ",".join([str(len(lines)), *lines]))
 
 
 def sh(*command: str) -> str:
@@ -121,6 +164,8 @@ def check() -> None:
     if missing := [command for command in COMMANDS if shutil.which(command) is None]:
         packages = "iproute2 e2fsprogs util-linux prometheus prometheus-node-exporter"
         raise Unable(f"{', '.join(missing)} is missing; on Debian: apt-get install {packages}")
+    if missing := cgroups.missing():
+        raise Unable(f"the kernel's control groups lack {', '.join(missing)}")
 
 
 @contextlib.contextmanager
@@ -137,14 +182,27 @@ def cluster() -> Iterator[Cluster]:
         sh("ip", "link", "add", BRIDGE, "type", "bridge")
         sh("ip", "address", "add", f"{HOST_ADDRESS}/24", "dev", BRIDGE)
         sh("ip", "link", "set", BRIDGE, "up")
-        mount, device = stack.enter_context(_storage(folder))
-        nodes = []
-        for number in range(NODES):
-            node = Node(number=number, limits=cgroups.limits(f"{PREFIX}n{number}"))
-            stack.callback(node.limits.remove)
-            _plug_in(node)
-            nodes.append(node)
+        mount = stack.enter_context(_file_system(folder / MOUNT, IMAGE_BYTES))
+        (mount / "samples").write_bytes(os.urandom(SAMPLES_BYTES))
+        nodes = [_node(number, folder, stack) for number in range(NODES)]
+        device = _device(mount)
         yield Cluster(folder=folder, nodes=tuple(nodes), mount=mount, device=device)
+
+
+def _node(number: int, folder: Path, stack: ExitStack) -> Node:
+    disk = stack.enter_context(_file_system(folder / f"{DISK}{number}", DISK_BYTES))
+    node = Node(number=number, limits=cgroups.limits(f"{PREFIX}n{number}"), disk=disk)
+    stack.callback(node.limits.remove)
+    node.spool.mkdir()
+    with node.table.open("wb") as table:
+        for _ in range(TABLE_BYTES >> 20):
+            table.write(bytes(1 << 20))
+        os.fsync(table.fileno())
+        os.posix_fadvise(
+            table.fileno(), 0, 0, os.POSIX_FADV_DONTNEED
+        )  # whoever reads it first is charged for it
+    _plug_in(node)
+    return node
 
 
 def _plug_in(node: Node) -> None:
@@ -171,27 +229,30 @@ def _remove_network() -> None:
 
 
 @contextlib.contextmanager
-def _storage(folder: Path) -> Iterator[tuple[Path, str]]:
-    """A file system on a device of its own, so that it alone can be slow; where, and the device's number."""
-    image, mount = folder / "image", folder / MOUNT
+def _file_system(mount: Path, size_bytes: int) -> Iterator[Path]:
+    """A file system on a device of its own, so that it alone can be slow or full."""
+    image = mount.with_suffix(".image")
     mount.mkdir()
     with image.open("wb") as file:
-        file.truncate(IMAGE_BYTES)
-    sh("mkfs.ext4", "-q", "-F", str(image))
+        file.truncate(size_bytes)
+    sh("mkfs.ext4", "-q", "-F", "-m", "0", str(image))  # nothing is set aside for root
     sh("mount", "-o", "loop", str(image), str(mount))  # the device goes with the mount
     try:
-        (mount / "samples").write_bytes(os.urandom(SAMPLES_BYTES))
-        number = mount.stat().st_dev
-        yield mount, f"{os.major(number)}:{os.minor(number)}"
+        yield mount
     finally:
         sh("umount", "--lazy", str(mount))
+
+
+def _device(mount: Path) -> str:
+    number = mount.stat().st_dev
+    return f"{os.major(number)}:{os.minor(number)}"
 
 
 def _remove_folders() -> None:
     """Of testbeds that were killed, with what is mounted there."""
     for folder in MEMORY.glob(f"{FOLDER}*"):
-        if (folder / MOUNT).is_mount():
-            sh("umount", "--lazy", str(folder / MOUNT))
+        for mount in filter(Path.is_mount, folder.iterdir()):
+            sh("umount", "--lazy", str(mount))
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -3,8 +3,12 @@
 The machine has no GPUs, no InfiniBand and no filer. What stands for what:
 
 - DCGM's clock and thermal violation: how long the kernel has kept the node's processes from a processor.
-- node_infiniband's rate and counters: the node's end of its virtual cable, and the traffic shaper on it.
+- The activity of tensor cores: how much of a processor they took. The driver's version: that of the testbed's
+  software.
+- node_infiniband's rate and counters: the node's end of its virtual cable, the traffic shaper on it, and what
+  was lost on the way to it.
 - mountstats of NFS: this process's own small reads and writes on the shared mount, and how long they took.
+- Memory, major faults and pressure of a host: those of the node's control group.
 """
 
 import argparse
@@ -16,6 +20,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import cgroups
 from prometheus_client import start_http_server
@@ -59,12 +64,17 @@ class Mount:
 
 
 class NodeCollector(Collector):
-    def __init__(self, name: str, limits: cgroups.Limits, device: str, mount: Mount) -> None:
-        self._name = name
-        self._limits = limits
-        self._device = device
-        self._mount = mount
-        self._last = (time.monotonic(), limits.throttled_s())
+    def __init__(self, given: argparse.Namespace) -> None:
+        self._name = given.name
+        self._limits = cgroups.limits(given.group)
+        self._device = given.device
+        self._software = given.software
+        self._mount = Mount(given.mount, given.mount_name, given.name)
+        self._last = self._spent()
+
+    def _spent(self) -> tuple[float, float, float]:
+        """The time; how long processes were kept from a processor; how long they had one."""
+        return time.monotonic(), self._limits.throttled_s(), self._limits.used_s()
 
     def describe(self) -> Iterator[Metric]:
         return iter(())
@@ -73,6 +83,7 @@ class NodeCollector(Collector):
         yield from self._gpu()
         yield from self._port()
         yield from self._operations()
+        yield from self._host()
 
     def _gpu(self) -> Iterator[Metric]:
         labels = {
@@ -80,20 +91,27 @@ class NodeCollector(Collector):
             "hostname": self._name,
             "modelName": "stand-in",
             "pci_bus_id": "00000000:01:00.0",
+            "DCGM_FI_DRIVER_VERSION": json.loads(self._software.read_bytes())["version"],
         }
-        now_s, throttled_s = time.monotonic(), self._limits.throttled_s()
-        share = (throttled_s - self._last[1]) / max(1e-3, now_s - self._last[0])
-        self._last = (now_s, throttled_s)
+        spent = self._spent()
+        passed_s, throttled_s, used_s = (now - last for now, last in zip(spent, self._last, strict=True))
+        self._last = spent
+        lost, active = (each_s / max(1e-3, passed_s) for each_s in (throttled_s, used_s))
         clock = GaugeMetricFamily("DCGM_FI_DEV_SM_CLOCK", "In MHz.", labels=list(labels))
-        clock.add_metric(list(labels.values()), max(CLOCK_MHZ_MIN, CLOCK_MHZ * (1 - share)))
+        clock.add_metric(list(labels.values()), max(CLOCK_MHZ_MIN, CLOCK_MHZ * (1 - lost)))
         yield clock
+        tensor = GaugeMetricFamily(
+            "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "Share of the time.", labels=list(labels)
+        )
+        tensor.add_metric(list(labels.values()), round(min(1.0, active), 2))
+        yield tensor
         held = UnknownMetricFamily("DCGM_FI_DEV_THERMAL_VIOLATION", "In ns.", labels=list(labels))
-        held.add_metric(list(labels.values()), round(throttled_s * 1e9))
+        held.add_metric(list(labels.values()), round(spent[1] * 1e9))
         yield held
 
     def _port(self) -> Iterator[Metric]:
         received, sent, dropped = _traffic(self._device)
-        rate, waits = _shaper(self._device)
+        rate, waits, lost = _shaper(self._device)
         gauges = (("state_id", ACTIVE), ("physical_state_id", LINK_UP), ("rate_bytes_per_second", rate))
         for name, value in gauges:
             gauge = GaugeMetricFamily(f"node_infiniband_{name}", "Of the port.", labels=["device", "port"])
@@ -104,6 +122,8 @@ class NodeCollector(Collector):
             ("port_data_received_bytes", received),
             ("port_discards_transmitted", dropped),
             ("port_transmit_wait", waits),
+            ("port_errors_received", lost),
+            ("symbol_error", lost),
         )
         for name, value in counters:
             counter = CounterMetricFamily(
@@ -123,16 +143,28 @@ class NodeCollector(Collector):
                 family.add_metric(["/", self._mount.name, operation, "none"], value)
         yield from families
 
+    def _host(self) -> Iterator[Metric]:
+        memory = self._limits.memory()
+        for name, size in (("MemTotal", memory.total_bytes), ("MemAvailable", memory.available_bytes)):
+            yield GaugeMetricFamily(f"node_memory_{name}_bytes", "Of the node.", value=size)
+        yield UnknownMetricFamily("node_vmstat_pgmajfault", "Of the node.", value=memory.major_faults)
+        for resource in get_args(cgroups.Resource):
+            waited_s = self._limits.waited_s(resource)
+            yield CounterMetricFamily(
+                f"node_pressure_{resource}_waiting_seconds", "Of the node.", value=waited_s
+            )
 
-def _shaper(device: str) -> tuple[float, int]:
-    """The rate of the cable in bytes a second, and how often something had to wait for it."""
+
+def _shaper(device: str) -> tuple[float, int, int]:
+    """The cable's rate in bytes a second, how often data had to wait for it, and how many packets it lost."""
     shown = subprocess.run(
         ["tc", "-s", "-j", "qdisc", "show", "dev", device], capture_output=True, timeout=TC_WAIT_S, check=True
     )
-    for discipline in json.loads(shown.stdout):
-        if discipline["kind"] == "tbf":
-            return float(discipline["options"]["rate"]), int(discipline["overlimits"])
-    return float(RATE_BYTES), 0
+    kinds = {discipline["kind"]: discipline for discipline in json.loads(shown.stdout)}
+    lost = int(kinds["ingress"]["drops"]) if "ingress" in kinds else 0
+    if shaper := kinds.get("tbf"):
+        return float(shaper["options"]["rate"]), int(shaper["overlimits"]), lost
+    return float(RATE_BYTES), 0, lost
 
 
 def _traffic(device: str) -> tuple[int, int, int]:
@@ -151,10 +183,10 @@ def main() -> None:
     parser.add_argument("--device", required=True, help="the node's end of its cable")
     parser.add_argument("--mount", type=Path, required=True)
     parser.add_argument("--mount-name", required=True)
+    parser.add_argument("--software", type=Path, required=True, help="what is installed")
     given = parser.parse_args()
     registry = CollectorRegistry()
-    mount = Mount(given.mount, given.mount_name, given.name)
-    registry.register(NodeCollector(given.name, cgroups.limits(given.group), given.device, mount))
+    registry.register(NodeCollector(given))
     start_http_server(given.port, addr=given.address, registry=registry)
     threading.Event().wait()
 

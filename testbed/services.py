@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from cluster import DEVICE, MOUNT, Cluster, Node
+from cluster import DEVICE, DISK, MOUNT, Cluster, Node
 
 from holdfast.run import kin
 
@@ -29,12 +29,17 @@ RUN = "testbed"
 TEAM = "research"
 COORDINATOR_PORT, METRICS_PORT, EXPORTER_PORT, NODE_EXPORTER_PORT = 29400, 9464, 9100, 9101
 CHECKPOINT_STEPS = 20
+HANG_AFTER_S = 120
+"""Longer than any fault lasts: the run is not to help itself before it is diagnosed."""
+VERSION, KERNELS_S = "570.86.15", 0.08
+"""Of the software that is installed at first, and how long a lane waits for it."""
 SCRAPE_S = 1
 START_WAIT_S = 90.0
 STOP_WAIT_S = 15.0
 POLL_S = 0.2
 LOG_LINES = 20
 CDUS = ("cdu-0000", "cdu-0001")
+HOG = "hog"
 
 _TOPOLOGY = f"""\
 nodes:
@@ -63,6 +68,7 @@ class Services:
         self.cluster = cluster
         self.home = cluster.folder / "home"
         self.faults = cluster.folder / "faults"
+        self.software = cluster.folder / "software.json"
         self.topology = cluster.folder / "topology.yaml"
         self.prometheus = f"http://127.0.0.1:{free_port()}"
         self.cdu = f"http://127.0.0.1:{free_port()}"
@@ -70,6 +76,7 @@ class Services:
         self._token = secrets.token_hex(16)
         self._processes: list[tuple[str, subprocess.Popen[bytes]]] = []
         self.faults.mkdir()
+        self.install(VERSION, KERNELS_S)
         self.topology.write_text(_TOPOLOGY, encoding="utf-8")
 
     def __enter__(self) -> "Services":
@@ -103,7 +110,7 @@ class Services:
         options += [f"{self.cluster.nodes[0].address}:{COORDINATOR_PORT}", "--node-rank", str(node.number)]
         options += ["--run", RUN, "--team", TEAM, "--warm", "0", "--local-addr", node.address]
         options += ["--checkpoints", str(self.cluster.mount / "checkpoints")]
-        options += ["--checkpoint-every", str(CHECKPOINT_STEPS)]
+        options += ["--checkpoint-every", str(CHECKPOINT_STEPS), "--hang-after", str(HANG_AFTER_S)]
         if node.number == 0:
             options += ["--metrics-host", node.address, "--metrics-port", str(METRICS_PORT)]
         script = [
@@ -113,19 +120,28 @@ class Services:
             "--faults",
             str(self.faults),
         ]
+        script += ["--spool", str(node.spool), "--table", str(node.table), "--software", str(self.software)]
         home = self.home if node.number == 0 else self.cluster.folder / f"home-{node.name}"
         environment = {**self.environment, "HOLDFAST_HOME": str(home), "HOLDFAST_TOKEN": self._token}
         command = [sys.executable, "-m", "holdfast", "run", *options, *script]
-        self._start(f"run-{node.name}", node.inside(*command), environment, node, cpu=True)
+        self._start(f"run-{node.name}", node.inside(*command), environment, node, wholly=True)
 
     def _start_exporters(self, node: Node) -> None:
         command = [sys.executable, str(HERE / "node.py"), "--name", node.name, "--address", node.address]
         command += ["--port", str(EXPORTER_PORT), "--group", node.group, "--device", DEVICE]
-        command += ["--mount", str(self.cluster.mount), "--mount-name", MOUNT]
+        command += [
+            "--mount",
+            str(self.cluster.mount),
+            "--mount-name",
+            MOUNT,
+            "--software",
+            str(self.software),
+        ]
         self._start(f"exporter-{node.name}", node.inside(*command), None, node)
-        # Of the kernel's own figures, those that each namespace has its own of: the rest is the machine's.
+        # Of the kernel's own figures, those that each node has its own of: the rest is the machine's.
         command = ["prometheus-node-exporter", f"--web.listen-address={node.address}:{NODE_EXPORTER_PORT}"]
         command += ["--collector.disable-defaults", "--collector.netdev", "--collector.netstat"]
+        command += ["--collector.filesystem", f"--collector.filesystem.mount-points-exclude={_others(node)}"]
         self._start(f"node-exporter-{node.name}", node.inside(*command))
 
     def _start_prometheus(self) -> None:
@@ -155,6 +171,23 @@ class Services:
         command += [f"--web.listen-address={self.prometheus.removeprefix('http://')}"]
         self._start("prometheus", command)
 
+    def install(self, version: str, kernels_s: float) -> None:
+        """Replace the software of all nodes at once. kernels_s: how long its kernels take."""
+        new = self.software.with_suffix(".new")
+        new.write_text(json.dumps({"version": version, "kernels_s": kernels_s}), encoding="ascii")
+        new.rename(self.software)
+
+    def start_hog(self, node: Node, room_bytes: int) -> None:
+        """Something that takes the node's memory but for so much."""
+        command = [sys.executable, str(HERE / "hog.py"), "--group", node.group, "--room", str(room_bytes)]
+        self._start(HOG, command, None, node, wholly=True)
+
+    def end_hog(self) -> None:
+        for one in [one for one in self._processes if one[0] == HOG]:
+            self._processes.remove(one)
+            one[1].kill()
+            one[1].wait()
+
     def _start(
         self,
         name: str,
@@ -162,10 +195,10 @@ class Services:
         environment: dict[str, str] | None = None,
         node: Node | None = None,
         *,
-        cpu: bool = False,
+        wholly: bool = False,
     ) -> None:
-        """node: whose limits hold for it; cpu: that of its processor as well."""
-        prepare = partial(_prepare, os.getpid(), node, cpu)
+        """node: whose limits of devices hold for it; wholly: its other limits as well."""
+        prepare = partial(_prepare, os.getpid(), node, wholly)
         with (self.cluster.folder / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
                 command,
@@ -232,11 +265,16 @@ class Services:
         return (len(steps), len(flows), len(clocks)) == (nodes, len(CDUS), nodes) and min(steps.values()) > 1
 
 
-def _prepare(parent: int, node: Node | None, cpu: bool) -> None:
+def _prepare(parent: int, node: Node | None, wholly: bool) -> None:
     """In the new process, before its program."""
     kin.die_with(parent)
     if node is not None:
-        node.limits.take_in(os.getpid(), cpu=cpu)
+        node.limits.take_in(os.getpid(), wholly=wholly)
+
+
+def _others(node: Node) -> str:
+    """A pattern of all mounts but this node's own disk. Go's patterns have no lookahead."""
+    return f"^/($|[^d]|d[^e])|^/dev/?[^/]*$|/{MOUNT}$|/{DISK}[^{node.number}]$"
 
 
 def _name(labels: dict[str, str]) -> str:

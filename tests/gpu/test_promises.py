@@ -6,8 +6,8 @@ from forked_cluster import Cluster
 
 from holdfast.run.wire import Moment, PlannedFault
 
-STEPS = 180
-PACE_S = 0.05
+STEPS = 260
+PACE_S = 0.15
 """So that whoever comes back comes back before the end."""
 
 

@@ -35,6 +35,7 @@ from holdfast.run.wire import (
     CODE_DEVICE_FAILED,
     Admitted,
     AgentJoined,
+    Announced,
     Answer,
     Broken,
     Committed,
@@ -44,7 +45,6 @@ from holdfast.run.wire import (
     Finished,
     FromAgent,
     FromWorker,
-    Generation,
     Locate,
     Located,
     MemberBeat,
@@ -105,8 +105,8 @@ class Process:
         self.node = node
         self.doing: Doing = "importing" if joins else "plain"
         self.version = 0
-        self.generation: Generation | None = None
-        self.pending: Generation | None = None
+        self.generation: Announced | None = None
+        self.pending: Announced | None = None
         self.setup = setup()
         self.digest = "d"
         self.is_finished = False
@@ -148,7 +148,7 @@ class Cluster:
         self.queues: dict[tuple[str, str], deque[Happening]] = {}
         self.happenings: list[tuple[Happening, int]] = []
         self.effects: list[Effect] = []
-        self.generations: list[Generation] = []
+        self.generations: list[Announced] = []
         self.given_up: set[str] = set()
         self.ending: Ending | None = None
         self.answer: Answer | None = None
@@ -186,7 +186,7 @@ class Cluster:
             self.given_up.add(event.member)
         if isinstance(event, Disconnected) and event.role == "agent":
             self.given_up |= {
-                name for name, member in self.state.members.items() if member.node == event.name
+                name for name, member in self.state.roster.members.items() if member.node == event.name
             }
         self.happenings.append((event, self.now_ns))
         effects = advance(self.state, event, self.now_ns)
@@ -194,7 +194,7 @@ class Cluster:
         assert due_ns is None or due_ns > self.now_ns or not isinstance(event, Tick), (
             "a tick that changes nothing"
         )
-        assert due_ns is not None or self.state.is_over or not self.agents, (
+        assert due_ns is not None or self.state.ending.is_over or not self.agents, (
             f"nothing to wait for after {event}"
         )
         for effect in effects:
@@ -206,13 +206,13 @@ class Cluster:
             case Close("worker", name):
                 self.given_up.add(name)
             case Close("agent", name):
-                members = self.state.members.values()
+                members = self.state.roster.members.values()
                 self.given_up |= {member.name for member in members if member.node == name}
             case ToNode(node, message):
                 if node in self.agents and not self.is_deaf:
                     self._obey(node, message)
             case ToMembers(members, message):
-                if isinstance(message, Generation) and not {*message.members}.isdisjoint(members):
+                if isinstance(message, Announced) and not {*message.members}.isdisjoint(members):
                     self._check_generation(message, members)
                 if isinstance(message, Released):
                     self._check_release(members)
@@ -225,7 +225,7 @@ class Cluster:
             case Reply(answer):
                 self.answer = answer
 
-    def _check_generation(self, generation: Generation, members: tuple[str, ...]) -> None:
+    def _check_generation(self, generation: Announced, members: tuple[str, ...]) -> None:
         assert generation.members == members
         assert len(set(members)) == len(members) > 0
         assert not self.given_up & set(members), "a lost member is in a new generation"
@@ -233,12 +233,14 @@ class Cluster:
             before = self.generations[-1]
             assert generation.number > before.number
             survivors = set(before.members) - self.given_up - set(self._left())
-            survivors -= set(self.state.round.leaving if self.state.round else ())
+            survivors -= set(
+                self.state.generations.announced.leaving if self.state.generations.announced else ()
+            )
             assert survivors <= set(members), "a survivor was left out"
         self.generations.append(generation)
 
     def _left(self) -> list[str]:
-        return [name for name, member in self.state.members.items() if member.has_left]
+        return [name for name, member in self.state.roster.members.items() if member.has_left]
 
     def _check_release(self, members: tuple[str, ...]) -> None:
         """Whoever is released, in the last generation and not newly come is through, or lost."""
@@ -368,7 +370,7 @@ class Cluster:
         match message:
             case Admitted():
                 process.doing = "building"
-            case Generation():
+            case Announced():
                 if process.sticks_in is not None and process.hangs_in == process.sticks_in:
                     pass
                 elif message.at_boundary and process.doing in ("stepping", "finished", "broken"):
@@ -383,7 +385,7 @@ class Cluster:
             case Published():
                 raise AssertionError("the membership passes nothing on")
 
-    def _begin_regrouping(self, process: Process, generation: Generation) -> None:
+    def _begin_regrouping(self, process: Process, generation: Announced) -> None:
         process.generation, process.pending, process.doing = generation, None, "regrouping"
         process.hangs_in = process.sticks_in
         if process.hangs_in in (None, "state"):
@@ -528,7 +530,7 @@ class Cluster:
 
     def wait(self, until_ns: int) -> None:
         """Let time pass with heartbeats, but nothing else; the membership is asked when it wants to be."""
-        while self.now_ns < until_ns and not self.state.is_over:
+        while self.now_ns < until_ns and not self.state.ending.is_over:
             due_ns = deadline(self.state)
             next_ns = min(until_ns, self._beat_ns + BEAT_NS, until_ns if due_ns is None else due_ns)
             self.now_ns = max(self.now_ns, next_ns)
@@ -571,10 +573,14 @@ class Cluster:
         return self.ending
 
     def until_generation(self, number: int) -> None:
-        self.run(lambda: self.state.stepping is not None and self.state.stepping.number >= number)
+        self.run(
+            lambda: (
+                self.state.generations.formed is not None and self.state.generations.formed.number >= number
+            )
+        )
 
     def until_step(self, step: int) -> None:
-        self.run(lambda: self.state.step >= step)
+        self.run(lambda: self.state.progress.step >= step)
 
 
 @pytest.fixture(scope="session")

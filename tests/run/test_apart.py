@@ -42,11 +42,14 @@ def test_who_waits_for_members_that_have_gone_on_regroups_with_them(
         beat(slot, "reduce" if gone else "meeting", STEP + gone) for slot, gone in enumerate(others, start=1)
     ]
     turn = (*rest, beat(0, "meeting"))
-    assert played(cluster, turn).state.generation == 1
+    assert played(cluster, turn).state.generations.number == 1
     made = played(cluster, turn, turn, turn)
-    assert made.state.generation == 2
-    assert made.state.round is not None
-    assert str(made.state.round.because) == f"n0.0 waits after step {STEP} for members that have gone on"
+    assert made.state.generations.number == 2
+    assert made.state.generations.announced is not None
+    assert (
+        str(made.state.generations.announced.because)
+        == f"n0.0 waits after step {STEP} for members that have gone on"
+    )
 
 
 @pytest.mark.parametrize(
@@ -62,11 +65,11 @@ def test_who_waits_for_members_that_come_is_left_alone(
     cluster: "MakeCluster", others: tuple[MemberBeat, ...]
 ) -> None:
     turn = (*others, beat(0, "meeting"))
-    assert played(cluster, turn, turn, turn).state.generation == 1
+    assert played(cluster, turn, turn, turn).state.generations.number == 1
 
 
 def test_who_goes_from_one_meeting_to_the_next_is_left_alone(cluster: "MakeCluster") -> None:
     """With one member, while a newcomer waits for both in the next step."""
     told = Published(generation=1, key="k", value=b"")
     turn = (beat(1, "meeting"), beat(2, "reduce", STEP + 1), told, beat(0, "meeting"))
-    assert played(cluster, turn, turn, turn).state.generation == 1
+    assert played(cluster, turn, turn, turn).state.generations.number == 1

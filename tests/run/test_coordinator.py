@@ -34,12 +34,12 @@ from holdfast.run.waits import LEASE_S_MIN
 from holdfast.run.wire import (
     Admitted,
     AgentJoined,
+    Announced,
     Answer,
     AnyMessage,
     Committed,
     EndNode,
     Finished,
-    Generation,
     NodeBeat,
     Published,
     Refused,
@@ -130,7 +130,7 @@ class Script:
 
     def commit(self) -> None:
         self.version += 1
-        generation = self.of(Generation)[-1].number
+        generation = self.of(Announced)[-1].number
         self.link.send(
             Committed(
                 member=self.member,
@@ -149,7 +149,7 @@ class Script:
         match message:
             case Admitted():
                 self.link.send(WorkerReady(member=self.member, setup=SETUP, took_s=0.01))
-            case Generation(number=number):
+            case Announced(number=number):
                 self.link.send(
                     Regrouped(
                         member=self.member,
@@ -227,7 +227,7 @@ async def until_stepping(node: PlayedNode, generation: int, members: int) -> lis
     """Wait for the generation; its members in rank order."""
 
     def current() -> list[Script]:
-        newest = [script.of(Generation)[-1] for script in node.scripts.values() if script.of(Generation)]
+        newest = [script.of(Announced)[-1] for script in node.scripts.values() if script.of(Announced)]
         found = [message for message in newest if message.number >= generation]
         return [node.scripts[name] for name in found[0].members] if len(found) >= members else []
 
@@ -306,9 +306,9 @@ def test_a_connection_that_ends_is_a_loss_at_once_and_its_reason_follows(tmp_pat
         spare = node.scripts["n0.2"]
         began_s = time.monotonic()
         await asyncio.to_thread(first.link.close)  # the kernel closes a killed process's socket
-        await until(lambda: bool(second.of(Generation)[1:]))
+        await until(lambda: bool(second.of(Announced)[1:]))
         reaction_s.append(time.monotonic() - began_s)
-        assert second.of(Generation)[1].members == ("n0.1", "n0.2")
+        assert second.of(Announced)[1].members == ("n0.1", "n0.2")
         assert spare.of(Admitted) == [Admitted(slot=0, slots=2)]
         node.say(WorkerExited(member="n0.0", signal=9, tail=("oops",)))
         spare.version = 1
@@ -336,7 +336,7 @@ def test_a_node_that_hangs_up_takes_its_members_with_it(tmp_path: Path) -> None:
             async with played(site, "n1", 1):
                 await until(lambda: site.coordinator.status().generation == 1)
             await until(lambda: site.coordinator.status().generation == 2)
-            assert node.scripts["n0.0"].of(Generation)[-1].members == ("n0.0",)
+            assert node.scripts["n0.0"].of(Announced)[-1].members == ("n0.0",)
             alive = {node.name: node.alive for node in site.coordinator.status().nodes}
             assert alive == {"n0": True, "n1": False}
         return site
@@ -513,8 +513,8 @@ def test_what_is_not_a_workers_to_say_loses_it_and_nobody_else(tmp_path: Path, w
     async def story(site: Site, node: PlayedNode) -> None:
         first, second = await until_stepping(node, 1, 2)
         first.link._socket.sendall(wrong)
-        await until(lambda: bool(second.of(Generation)[1:]))
-        assert "n0.0" not in second.of(Generation)[1].members
+        await until(lambda: bool(second.of(Announced)[1:]))
+        assert "n0.0" not in second.of(Announced)[1].members
 
     play(tmp_path, story)
 

@@ -9,7 +9,7 @@ from holdfast.record.events import ActionTaken, FaultObserved, GenerationOpened,
 from holdfast.record.kernel import Xid
 from holdfast.run.state import FromMember, Print
 from holdfast.run.waits import DEVICE_EXIT_S, EXPLAIN_S, ns
-from holdfast.run.wire import DeviceFailed, Generation, StopWorker
+from holdfast.run.wire import Announced, DeviceFailed, StopWorker
 
 if TYPE_CHECKING:
     from tests.run.conftest import Cluster, Process
@@ -27,7 +27,7 @@ def up(cluster: "MakeCluster", *, nodes: int = 1, steps: int = 10**6, **options:
     for number in range(nodes):
         made.join_node(f"n{number}")
     made.until_step(1)
-    made.run(lambda: not made.state.short and not made.state.coming)
+    made.run(lambda: not made.state.roster.short and not made.state.roster.coming)
     made.deliver_all("worker")
     return made
 
@@ -113,7 +113,7 @@ def test_nobody_waits_for_the_words_of_a_member_that_has_hung_up(cluster: "MakeC
     made.fail_device("n0.0", is_said=False, complaint="torch.OutOfMemoryError: CUDA out of memory. Tried")
     made.deliver_all("worker")  # the connection ends first, without a word
     made.deliver_all("agent")
-    assert not made.state.failing
+    assert not made.state.devices.failing
     assert "n0.0 lost (CUDA out of memory)" in made.said
     lost_ns = made.now_ns
     made.until_generation(2)
@@ -126,10 +126,10 @@ def test_the_seat_is_free_when_the_process_is_gone_and_its_memory_with_it(cluste
     made.say_failed(made.processes["n0.1"], ASSERT)
     made.processes["n0.1"].is_paused = True  # it does not end by itself
     made.deliver_all("worker")
-    assert made.state.nodes["n0"].pool  # nobody has been given its seat
+    assert made.state.roster.nodes["n0"].pool  # nobody has been given its seat
     failed_ns = made.now_ns
     made.wait(failed_ns + ns(DEVICE_EXIT_S) - SECOND)
-    assert made.sent(Generation)[-1].number == 1
+    assert made.sent(Announced)[-1].number == 1
     made.wait(failed_ns + ns(DEVICE_EXIT_S) + SECOND)
     assert StopWorker(member="n0.1", grace_s=0) in made.sent(StopWorker)
     made.until_generation(2)
@@ -156,7 +156,7 @@ def test_what_is_never_explained_is_written_down_in_time(cluster: "MakeCluster")
     made.deliver_all("worker")
     made.wait(made.now_ns + ns(EXPLAIN_S) + SECOND)
     assert [event.fault for event in made.recorded(FaultObserved)] == [ASSERT]
-    assert not made.state.failing
+    assert not made.state.devices.failing
 
 
 # ---- the GPU, or the script ------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ def test_the_same_on_every_member_is_the_scripts_mistake(cluster: "MakeCluster")
     assert (ending.outcome, ending.code) == ("failed", 1)
     assert ending.complaint.startswith("Traceback of n")
     assert ending.reason == (
-        f"all 4 members failed at step {made.state.step + 1} with the same error ({ASSERT}): "
+        f"all 4 members failed at step {made.state.progress.step + 1} with the same error ({ASSERT}): "
         "this is the script's mistake, not a GPU's"
     )
 
@@ -194,7 +194,7 @@ def test_nobody_begins_anew_before_it_is_known_whether_it_was_the_script(cluster
     made.deliver_all("worker")
     late = made.queues["agent", "n1"].popleft()
     made.deliver_all("agent")
-    made.run(lambda: "n0.1" in made.state.waiting)  # the replacement of the first is ready
+    made.run(lambda: "n0.1" in made.state.roster.waiting)  # the replacement of the first is ready
     made.wait(made.now_ns + SECOND)
     assert len(made.generations) == 1
     made.tell(late)
@@ -217,8 +217,8 @@ def test_several_that_fail_one_after_the_other_while_the_next_generation_is_anno
     made.stall_steps = True
     made.fail_device("n1.0")
     settle(made)
-    assert made.sent(Generation)[-1].number == 2  # and n1.1 has not heard of it
-    late = DeviceFailed(member="n1.1", generation=1, step=made.state.step + 1, failure=ASSERT)
+    assert made.sent(Announced)[-1].number == 2  # and n1.1 has not heard of it
+    late = DeviceFailed(member="n1.1", generation=1, step=made.state.progress.step + 1, failure=ASSERT)
     made.from_worker(made.processes["n1.1"], late)
     made.fail_device("n1.1")
     made.stall_steps = False
@@ -254,12 +254,12 @@ def test_a_gpu_that_fails_again_and_again_is_left_out_and_tried_again_later(clus
     assert made.generations[-1].members == ("n0.0",)
     made.until_generation(3)
     made.wait(failed_ns + SECOND - SECOND // 10)
-    assert not made.state.coming
+    assert not made.state.roster.coming
     made.wait(failed_ns + SECOND + SECOND // 10)
-    assert made.state.coming
+    assert made.state.roster.coming
     made.until_generation(4)
     assert len(made.generations[3].members) == 2
-    assert made.state.closing is None
+    assert made.state.ending.closing is None
 
 
 @pytest.mark.parametrize("second", ["CUDA error: unspecified launch failure", ASSERT])
@@ -269,10 +269,10 @@ def test_another_failure_or_another_step_is_not_the_same(cluster: "MakeCluster",
     made.fail_device("n0.1")
     made.until_generation(2)
     if second == ASSERT:
-        made.until_step(made.state.step + 2)
+        made.until_step(made.state.progress.step + 2)
     made.fail_device("n0.0", second)
     made.until_generation(3)
-    assert made.state.closing is None
+    assert made.state.ending.closing is None
 
 
 def test_the_only_member_is_replaced_once(cluster: "MakeCluster") -> None:
@@ -297,7 +297,7 @@ def test_a_connection_that_failed_proves_nothing_about_the_script(cluster: "Make
     made.until_generation(2)
     made.fail_device("n0.0", "NCCL error: unhandled system error")
     made.until_generation(3)
-    assert made.state.closing is None
+    assert made.state.ending.closing is None
 
 
 def test_all_fail_while_they_build_their_models(cluster: "MakeCluster") -> None:
@@ -307,7 +307,7 @@ def test_all_fail_while_they_build_their_models(cluster: "MakeCluster") -> None:
     made.run(lambda: [process.doing for process in made.processes.values()] == ["building"] * 2)
     made.fail_device("n0.0", NO_MEMORY)
     settle(made)
-    assert made.state.closing is None
+    assert made.state.ending.closing is None
     made.fail_device("n0.1", NO_MEMORY)
     ending = made.finish()
     assert "all 2 members failed before the first step" in ending.reason
@@ -358,13 +358,12 @@ def test_a_generation_says_why_the_one_before_broke(cluster: "MakeCluster") -> N
         "n1.0 could not exchange gradients: NCCL: unhandled system error: Connection closed by remote peer"
     )
     assert made.recorded(GenerationOpened)[1].reason == because
-    start = (
-        f"generation 2: the same members again, because {because}; step {made.state.step + 1} goes on with"
-    )
+    step = made.state.progress.step + 1
+    start = f"generation 2: the same members again, because {because}; step {step} goes on with"
     assert opened(made)[1].startswith(start)
-    made.until_step(made.state.step + 1)
+    made.until_step(made.state.progress.step + 1)
     (recovered,) = [text for text in made.said if " s after the failure" in text]
-    assert recovered.startswith(f"step {made.state.step} committed by all 2 members, ")
+    assert recovered.startswith(f"step {made.state.progress.step} committed by all 2 members, ")
 
 
 def test_a_reason_is_said_once_and_counted(cluster: "MakeCluster") -> None:
@@ -380,7 +379,7 @@ def test_a_reason_is_said_once_and_counted(cluster: "MakeCluster") -> None:
     reasons = [event.reason for event in made.recorded(GenerationOpened)]
     assert reasons[3] == "n0.0 could not exchange gradients: Connection closed by peer [127.0.0.1]:4123"
     made.stall_steps = False
-    made.until_step(made.state.step + 1)
+    made.until_step(made.state.progress.step + 1)
     made.break_group("n0.0", "Connection closed by peer [127.0.0.1]:5123")
     made.until_generation(5)
     assert "because n0.0 could not exchange gradients" in opened(made)[-1]
@@ -394,7 +393,7 @@ def test_generations_that_never_form_are_not_silent_and_their_end_says_why(clust
             if process.generation is not None and process.doing != "broken":
                 made.break_group(process.member, "NCCL: invalid usage")
 
-    while made.state.closing is None:
+    while made.state.ending.closing is None:
         breaks()
         settle(made)
         made.wait(made.now_ns + SECOND)

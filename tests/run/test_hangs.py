@@ -62,7 +62,7 @@ def test_a_member_that_is_only_silent_is_not_given_up(cluster: "MakeCluster") ->
     assert HUNG_S_MIN - 10 > LEASE_S_MAX
     made.processes["n0.0"].is_mute = False
     made.processes["n0.0"].hangs_in = made.processes["n0.1"].hangs_in = None
-    made.until_step(made.state.step + 2)
+    made.until_step(made.state.progress.step + 2)
     assert not made.recorded(FaultObserved)
 
 
@@ -73,7 +73,7 @@ def test_members_that_are_all_silent_at_once_are_waited_for(cluster: "MakeCluste
     pass_s(made, 0.9 * IDLE_S_MAX)
     for process in made.processes.values():
         process.is_mute, process.hangs_in = False, None
-    made.until_step(made.state.step + 2)
+    made.until_step(made.state.progress.step + 2)
     assert not made.recorded(MemberLost)
 
 
@@ -85,7 +85,7 @@ def test_one_that_could_not_say_that_it_committed_is_to_blame_and_not_those_that
     hang(made, "n0.1")
     pass_s(made, 2)
     for member in ("n0.0", "n0.2"):
-        said = Committed(member=member, generation=1, step=made.state.step + 1, loss=None)
+        said = Committed(member=member, generation=1, step=made.state.progress.step + 1, loss=None)
         made.tell(FromMember(member, said))
         made.processes[member].version += 1
     made.processes["n0.1"].hangs_in = "reduce"
@@ -114,7 +114,7 @@ def test_the_last_one_that_holds_the_state_is_given_up_last(cluster: "MakeCluste
     made.processes["n0.0"].is_mute = True
     pass_s(made, 2)
     made.kill("n0.1")
-    made.run(lambda: made.state.generation == 2)
+    made.run(lambda: made.state.generations.number == 2)
     pass_s(made, 0.9 * IDLE_S_MAX)
     assert lost(made) == ["n0.1"]
     assert any("nobody else has the state: waiting for at most 1800 s" in text for text in made.said)
@@ -146,7 +146,7 @@ def test_members_that_are_all_stopped_are_waited_for_and_go_on(cluster: "MakeClu
     for process in made.processes.values():
         process.is_paused = False
     pass_s(made, HUNG_S_MIN - 10)  # what they were stopped for does not count
-    made.until_step(made.state.step + 2)
+    made.until_step(made.state.progress.step + 2)
     assert not {"n0.0", "n0.1"}.intersection(lost(made))
 
 
@@ -171,7 +171,7 @@ def test_a_hang_is_told_with_its_place_and_then_ended(cluster: "MakeCluster") ->
     line = "n0.1 has not entered the reduction, it is at train.py:88; it is ended and replaced after 60 s"
     told = [text for text in made.said if line in text]
     assert len(told) == 1
-    assert told[0].startswith(f"step {made.state.step + 1} has taken 2")
+    assert told[0].startswith(f"step {made.state.progress.step + 1} has taken 2")
     assert not lost(made)
     pass_s(made, HUNG_S_MIN)
     assert [text for text in made.said if line in text] == told, "once, as nothing has changed"
@@ -197,7 +197,7 @@ def test_the_bound_can_be_set_and_doubles_where_it_has_ended_somebody(cluster: "
     begun_ns = made.now_ns
     made.run(lambda: bool(lost(made)))
     assert 2.5 * SECOND < made.now_ns - begun_ns < 6 * SECOND
-    made.until_step(made.state.step + 3)
+    made.until_step(made.state.progress.step + 3)
     made.deliver_all("worker")
     (again,) = [name for name in made.generations[-1].members if name != "n0.1"]
     hang(made, again)
@@ -229,8 +229,8 @@ def test_what_is_set_holds_in_the_first_step_of_a_generation_too(cluster: "MakeC
     made.until_generation(2)
     made.deliver_all("worker")
     hang(made, "n0.1")
-    assert made.state.round is not None
-    assert made.state.round.is_fresh
+    assert made.state.generations.announced is not None
+    assert made.state.generations.announced.is_fresh
     begun_ns = made.now_ns
     made.run(lambda: "n0.1" in lost(made))
     assert made.now_ns - begun_ns < 6 * SECOND
@@ -283,7 +283,7 @@ def test_a_hang_in_any_stage_ends_that_member_alone(
     if HANGS[stage] == REGROUPING:
         made.kill("n0.2")
         killed = ["n0.2"]
-        made.run(lambda: made.state.generation == 2)
+        made.run(lambda: made.state.generations.number == 2)
     else:
         stuck.hangs_in = stage
         for name in ("n0.0", "n0.2"):  # they wait for it
@@ -294,7 +294,7 @@ def test_a_hang_in_any_stage_ends_that_member_alone(
     made.run(lambda: "n0.1" in lost(made))
     took_s = (made.now_ns - begun_ns) / SECOND
     assert HANGS[stage] - 1 <= took_s <= HANGS[stage] + 3 * LOCATE_S + 1
-    made.until_step(made.state.step + 2)
+    made.until_step(made.state.progress.step + 2)
     assert lost(made) == [*killed, "n0.1"]
 
 
@@ -303,8 +303,8 @@ def test_the_last_copy_is_not_ended_for_a_hang_in_regrouping(cluster: "MakeClust
     made = up(cluster)
     made.processes["n0.0"].sticks_in = stage
     made.kill("n0.1")
-    made.run(lambda: made.state.generation == 2)
-    made.run(lambda: made.state.generation == (3 if stage == "state" else 2))
+    made.run(lambda: made.state.generations.number == 2)
+    made.run(lambda: made.state.generations.number == (3 if stage == "state" else 2))
     pass_s(made, 0.9 * IDLE_S_MAX)
     assert lost(made) == ["n0.1"]
     pass_s(made, 0.2 * IDLE_S_MAX)
@@ -316,12 +316,12 @@ def test_one_that_leaves_a_long_step_has_the_time_to_regroup(cluster: "MakeClust
     made = up(cluster, slots=3)
     made.processes["n0.1"].hangs_in = made.processes["n0.1"].sticks_in = "lanes"
     made.kill("n0.2")
-    made.run(lambda: made.state.generation == 2)
+    made.run(lambda: made.state.generations.number == 2)
     pass_s(made, FORM_S_MIN + 0.8 * HUNG_S_MIN)
     made.processes["n0.1"].hangs_in = "regroup"
     pass_s(made, 0.8 * FORM_S_MIN)
     assert lost(made) == ["n0.2"]
-    assert made.state.generation == 2
+    assert made.state.generations.number == 2
 
 
 # ---- boundaries ------------------------------------------------------------------------------------------
@@ -355,7 +355,7 @@ def test_growth_is_no_alarm_where_steps_are_long(cluster: "MakeCluster") -> None
     made.deliver_all("agent")
     before = len(made.said)
     get_ready(made, 40)
-    assert made.state.generation == 2
+    assert made.state.generations.number == 2
     step_all(made)
     made.until_generation(2)
     assert not [text for text in made.said[before:] if "has not" in text]
@@ -364,7 +364,7 @@ def test_growth_is_no_alarm_where_steps_are_long(cluster: "MakeCluster") -> None
 
 def replace(made: "Cluster", member: str) -> None:
     made.tell(ReplaceRequested(Replace(member=member)))
-    made.run(lambda: made.state.leaving[member] in made.state.members)
+    made.run(lambda: made.state.replacing.leaving[member] in made.state.roster.members)
 
 
 def test_one_that_is_to_be_replaced_and_hangs_is_ended_and_its_heir_has_the_place(
@@ -374,15 +374,15 @@ def test_one_that_is_to_be_replaced_and_hangs_is_ended_and_its_heir_has_the_plac
     hang(made, "n0.1", "train.py:88")
     made.processes["n0.1"].sticks_in = "lanes"
     replace(made, "n0.1")
-    heir = made.state.leaving["n0.1"]
-    made.run(lambda: made.state.generation == 2)
+    heir = made.state.replacing.leaving["n0.1"]
+    made.run(lambda: made.state.generations.number == 2)
     begun_ns = made.now_ns
     made.run(lambda: "n0.1" in lost(made))
     assert (made.now_ns - begun_ns) / SECOND < HUNG_S_MIN + FORM_S_MIN + 3 * LOCATE_S + 1
-    made.until_step(made.state.step + 2)
+    made.until_step(made.state.progress.step + 2)
     assert lost(made) == ["n0.1"]
-    assert made.state.round is not None
-    assert made.state.round.members == ("n0.0", heir)
+    assert made.state.generations.announced is not None
+    assert made.state.generations.announced.members == ("n0.0", heir)
 
 
 def test_an_heir_has_the_seat_before_a_process_that_is_only_warm(cluster: "MakeCluster") -> None:
@@ -390,11 +390,11 @@ def test_an_heir_has_the_seat_before_a_process_that_is_only_warm(cluster: "MakeC
     made = up(cluster, hang_after_s=3.0)
     hang(made, "n0.1")
     replace(made, "n0.1")
-    heir = made.state.leaving["n0.1"]
+    heir = made.state.replacing.leaving["n0.1"]
     made.processes[heir].builds = False
-    made.run(lambda: made.state.has_parked(made.state.nodes["n0"]))
+    made.run(lambda: made.state.roster.has_parked(made.state.roster.nodes["n0"]))
     made.run(lambda: "n0.1" in lost(made))
-    assert made.state.nodes["n0"].seats == ["n0.0", heir]
+    assert made.state.roster.nodes["n0"].seats == ["n0.0", heir]
 
 
 def test_declared_work_of_one_that_is_to_be_replaced_is_waited_for(cluster: "MakeCluster") -> None:
@@ -402,7 +402,7 @@ def test_declared_work_of_one_that_is_to_be_replaced_is_waited_for(cluster: "Mak
     hang(made, "n0.1")
     declare(made, "n0.1")
     replace(made, "n0.1")
-    made.run(lambda: made.state.generation == 2)
+    made.run(lambda: made.state.generations.number == 2)
     pass_s(made, 5 * HUNG_S_MIN)
     assert not any("has not" in text for text in made.said)
     declare(made, "n0.1", is_over=True)
@@ -417,7 +417,7 @@ def test_what_one_that_was_replaced_had_declared_excuses_nobody(cluster: "MakeCl
     declare(made, "n0.1")
     replace(made, "n0.1")
     made.until_generation(2)
-    assert not made.state.working
+    assert not made.state.hangs.working
 
 
 # ---- declared work ---------------------------------------------------------------------------------------
@@ -438,7 +438,7 @@ def test_declared_work_is_waited_for_in_silence(cluster: "MakeCluster") -> None:
     for process in made.processes.values():
         process.hangs_in = None
     before = made.state.observed.hung_ns
-    made.until_step(made.state.step + 3)
+    made.until_step(made.state.progress.step + 3)
     assert not lost(made)
     assert made.state.observed.hung_ns == before, "what is declared teaches nothing about steps"
 
@@ -456,7 +456,7 @@ def test_work_ends_with_the_member_that_declared_it(cluster: "MakeCluster") -> N
     declare(made, "n0.0")
     made.kill("n0.0")
     made.until_generation(2)
-    made.until_step(made.state.step + 2)
+    made.until_step(made.state.progress.step + 2)
     made.deliver_all("worker")
     hang(made, "n0.1")
     made.run(lambda: "n0.1" in lost(made), seconds=60)
@@ -478,12 +478,12 @@ def test_the_bound_follows_from_steps_and_from_what_the_script_does_between_them
 def test_a_member_that_waits_does_not_make_the_step_long(cluster: "MakeCluster", took_s: float) -> None:
     """n0.0 evaluates for 40 s before the step, which takes half a second; or the step takes all of it."""
     made = up(cluster)
-    step = made.state.step + 1
+    step = made.state.progress.step + 1
     made.state.observed = Observed()
-    made.wait((made.state.committed_ns or 0) + 40 * SECOND)
+    made.wait((made.state.progress.committed_ns or 0) + 40 * SECOND)
     for member, own_s in (("n0.0", took_s), ("n0.1", 40.0)):
         said = Committed(member=member, generation=1, step=step, loss=None, took_s=own_s)
         made.tell(FromMember(member, said))
-    assert made.state.step == step
+    assert made.state.progress.step == step
     assert made.state.observed.step_ns_max == pytest.approx(ns(took_s), rel=0.01)
     assert made.state.observed.pause_ns_max == pytest.approx(ns(40 - took_s), abs=SECOND)

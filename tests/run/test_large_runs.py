@@ -32,7 +32,7 @@ def ready(size: int, *, nodes_max: int | None = None) -> State:
     membership.advance(state, Tick(), ns(1.5))
     for number in range(size):
         get_ready(state, number, ns(5))
-    assert state.round is not None
+    assert state.generations.announced is not None
     return state
 
 
@@ -50,13 +50,13 @@ def get_ready(state: State, number: int, now_ns: int) -> None:
 
 
 def regroup(state: State, now_ns: int) -> list[object]:
-    assert state.round is not None
+    assert state.generations.announced is not None
     effects: list[object] = []
-    for name in state.round.members:
+    for name in state.generations.announced.members:
         message = Regrouped(
             member=name,
-            generation=state.round.number,
-            version=state.step,
+            generation=state.generations.announced.number,
+            version=state.progress.step,
             lanes=(),
             steps_total=9,
             parts_s={},
@@ -66,9 +66,9 @@ def regroup(state: State, now_ns: int) -> list[object]:
 
 
 def commit(state: State, step: int, now_ns: int) -> None:
-    assert state.stepping is not None
-    for name in state.stepping.members:
-        message = Committed(member=name, generation=state.stepping.number, step=step, loss=None)
+    assert state.generations.formed is not None
+    for name in state.generations.formed.members:
+        message = Committed(member=name, generation=state.generations.formed.number, step=step, loss=None)
         membership.advance(state, FromMember(name, message), now_ns)
 
 
@@ -114,12 +114,12 @@ def test_who_hangs_before_a_boundary_is_lost_alone() -> None:
     join(state, 2, ns(8))
     membership.advance(state, Tick(), ns(8))
     get_ready(state, 2, ns(9))
-    assert state.round is not None
-    assert state.round.at_boundary
+    assert state.generations.announced is not None
+    assert state.generations.announced.at_boundary
     for name, stage in (("n0.0", "reduce"), ("n1.0", "lanes")):
         membership.advance(state, FromMember(name, MemberBeat(member=name, step=2, stage=stage)), ns(10))  # type: ignore[arg-type]
-    assert state.stepping is not None
-    waited_ns = state.observed.form_wait_ns + hangs.bound_ns(state, state.stepping) + ns(LOCATE_S)
+    assert state.generations.formed is not None
+    waited_ns = state.observed.form_wait_ns + hangs.bound_ns(state, state.generations.formed) + ns(LOCATE_S)
     assert waited_ns >= ns(HUNG_S_MIN)
     gone: list[str] = []
     for second in range(10, 2 + (ns(9) + waited_ns) // ns(1)):

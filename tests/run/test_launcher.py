@@ -56,7 +56,7 @@ while True:
         match inbox.get(timeout=0.02):
             case Admitted():
                 link.send(WorkerReady(member=member, setup=setup, took_s=0.01))
-            case Generation(members=members) as announced:
+            case Announced(members=members) as announced:
                 if member not in members:
                     continue  # it is to be replaced
                 generation = announced

@@ -20,9 +20,9 @@ from holdfast.run.tls import Channel, Identity, make_identity
 from holdfast.run.wire import (
     Accepted,
     Admitted,
+    Announced,
     AnyMessage,
     Committed,
-    Generation,
     MemberBeat,
     Proof,
     Published,
@@ -181,9 +181,9 @@ def test_messages_go_both_ways_in_order(hub: MakeHub) -> None:
         message.step for message in (made.next() for _ in range(1, 200)) if isinstance(message, Committed)
     ] == [*range(1, 200)]
     made.send(Admitted(slot=0, slots=1))
-    made.send(Generation(number=1, members=("n0.0",)))
+    made.send(Announced(number=1, members=("n0.0",)))
     assert listener.next() == Admitted(slot=0, slots=1)
-    assert listener.next() == Generation(number=1, members=("n0.0",))
+    assert listener.next() == Announced(number=1, members=("n0.0",))
     link.close()
     assert listener.next() is None
 

@@ -36,6 +36,7 @@ from holdfast.run.waits import IDLE_S_MAX, Observed, backoff_ns, ns
 from holdfast.run.wire import (
     COORDINATOR_GONE,
     Admitted,
+    Announced,
     Checkpointed,
     Committed,
     Dealt,
@@ -43,7 +44,6 @@ from holdfast.run.wire import (
     EndNode,
     Finished,
     FromWorker,
-    Generation,
     MemberBeat,
     NodeBeat,
     Planned,
@@ -82,7 +82,7 @@ def up(cluster: "MakeCluster", *, nodes: int = 1, **options: object) -> "Cluster
     for number in range(nodes):
         made.join_node(f"n{number}")
     made.until_step(1)
-    made.run(lambda: not made.state.short and not made.state.coming and pools_are_parked(made))
+    made.run(lambda: not made.state.roster.short and not made.state.roster.coming and pools_are_parked(made))
     return made
 
 
@@ -91,7 +91,7 @@ def lingering(cluster: "MakeCluster") -> "Cluster":
     made = up(cluster, nodes=2, slots=1, warm=0, steps=1000)
     for process in made.processes.values():
         process.lingers = True
-    made.steps = made.state.step
+    made.steps = made.state.progress.step
     made.run(lambda: bool(made.sent(Released)))
     return made
 
@@ -108,8 +108,8 @@ def load_at(made: "Cluster", step: int) -> None:
 
 
 def pools_are_parked(made: "Cluster") -> bool:
-    pools = [name for node in made.state.nodes.values() for name in node.pool.values()]
-    return all(made.state.members[name].reached == "parked" for name in pools)
+    pools = [name for node in made.state.roster.nodes.values() for name in node.pool.values()]
+    return all(made.state.roster.members[name].reached == "parked" for name in pools)
 
 
 # ---- start and end ---------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def test_exit_0_without_finishing_counts_as_left(cluster: "MakeCluster") -> None
     made.leave("n0.1")
     ending = made.finish()
     assert (ending.outcome, ending.code) == ("stopped", 0)
-    assert ending.reason == f"the script exited at step {made.state.step} of 1000 (exit 0)"
+    assert ending.reason == f"the script exited at step {made.state.progress.step} of 1000 (exit 0)"
 
 
 def test_a_script_that_is_stopped_after_the_training_has_its_grace(cluster: "MakeCluster") -> None:
@@ -224,12 +224,12 @@ def test_a_script_that_does_not_end_well_after_the_training_fails_the_run(
 
 def test_a_member_that_was_lost_before_the_end_does_not_spoil_it(cluster: "MakeCluster") -> None:
     made = up(cluster, slots=2, warm=0, steps=1000)
-    made.steps = made.state.step
+    made.steps = made.state.progress.step
     made.processes["n0.0"].hangs_in = "lanes"
     made.run(lambda: made.processes["n0.1"].is_finished and not any(made.queues.values()))
     made.kill("n0.0")
     exited = made.queues["agent", "n0"].popleft()
-    made.run(lambda: made.state.closing is not None)
+    made.run(lambda: made.state.ending.closing is not None)
     made.tell(exited)
     assert made.finish().outcome == "completed"
 
@@ -245,14 +245,14 @@ def test_a_warm_process_that_was_never_needed_is_not_lost_at_the_end(cluster: "M
 def test_a_newcomer_before_whom_the_end_came_does_not_spoil_it(cluster: "MakeCluster", how: str) -> None:
     made = up(cluster, nodes=2, slots=1, warm=0, steps=1000)
     made.kill_node("n1")
-    made.run(lambda: "n1" not in made.state.nodes)
+    made.run(lambda: "n1" not in made.state.roster.nodes)
     made.join_node("n1")
     made.run(lambda: any(process.doing == "building" for process in made.processes.values()))
     (newcomer,) = (process for process in made.processes.values() if process.doing == "building")
     newcomer.builds = False
     last = made.processes["n0.0"]
     newcomer.lingers = last.lingers = True
-    made.steps = made.state.step
+    made.steps = made.state.progress.step
     made.run(lambda: bool(made.sent(Released)))
     if how == "kill":
         made.kill(newcomer.member)
@@ -266,19 +266,19 @@ def test_a_newcomer_before_whom_the_end_came_does_not_spoil_it(cluster: "MakeClu
 @pytest.mark.parametrize("warm", [0, 1])
 def test_what_was_cut_short_after_the_last_step_is_done_again(cluster: "MakeCluster", warm: int) -> None:
     made = up(cluster, slots=2, warm=warm, steps=1000)
-    made.steps = made.state.step
+    made.steps = made.state.progress.step
     made.processes["n0.0"].hangs_in = "lanes"  # it saves the weights
     made.run(lambda: made.processes["n0.1"].is_finished and not any(made.queues.values()))
     made.kill("n0.0")
     assert made.finish().outcome == "completed"
-    (again,) = set(made.sent(Generation)[-1].members) - {"n0.1"}
+    (again,) = set(made.sent(Announced)[-1].members) - {"n0.1"}
     assert again != "n0.0"
     assert again not in [event.subject for event in made.recorded(MemberLost)]
 
 
 def test_whoever_is_busy_while_the_others_are_finished_holds_up_nobody(cluster: "MakeCluster") -> None:
     made = up(cluster, slots=2, warm=0, steps=1000)
-    made.steps = made.state.step
+    made.steps = made.state.progress.step
     made.processes["n0.0"].hangs_in = "lanes"  # it evaluates what the others have finished with
     made.run(lambda: made.processes["n0.1"].is_finished and not any(made.queues.values()))
     made.wait(made.now_ns + round(0.9 * IDLE_S_MAX) * SECOND)
@@ -341,14 +341,14 @@ def test_what_rank_0_does_after_the_last_step_is_done_again_though_nobody_is_don
     made = up(cluster, slots=2, warm=warm, steps=1000)
     made.run(lambda: len({process.version for process in made.processes.values() if process.version}) == 1)
     made.deliver_all("worker")
-    made.steps = made.state.steps_total = made.state.step + left
-    made.state.members["n0.0"].reported = (1, made.steps)
+    made.steps = made.state.progress.steps_total = made.state.progress.step + left
+    made.state.roster.members["n0.0"].reported = (1, made.steps)
     made.kill("n0.0", signal=None, code=1)
     made.deliver_all("worker")
     made.deliver_all("agent")
     made.processes["n0.1"].version = made.steps  # that it has committed is under way
     leave_loop(made, "n0.1")
-    assert made.state.closing is None
+    assert made.state.ending.closing is None
     assert made.finish().outcome == "completed"
     again = "n0.2" if warm else "n0.0+1"
     assert [generation.members[0] for generation in made.generations] == ["n0.0", again]
@@ -358,7 +358,7 @@ def test_what_rank_0_does_after_the_last_step_is_done_again_though_nobody_is_don
 def test_a_loop_over_more_steps_shows_that_the_last_one_was_not(cluster: "MakeCluster", when: str) -> None:
     """Rank 0 is lost between two epochs, before another member has come to the second one, or after it."""
     made = stepping(cluster)
-    made.state.steps_total = made.state.step
+    made.state.progress.steps_total = made.state.progress.step
     planned = FromMember("n0.1", Planned(member="n0.1", steps_total=1000))
     if when == "after":
         made.tell(planned)
@@ -370,7 +370,7 @@ def test_a_loop_over_more_steps_shows_that_the_last_one_was_not(cluster: "MakeCl
         made.tell(planned)
     assert made.generations[-1].members == ("n0.1",)
     made.tell(FromMember("n0.1", Planned(member="n0.1", steps_total=3)))  # of a loop that was left
-    assert made.state.steps_total == 1000
+    assert made.state.progress.steps_total == 1000
     made.run(lambda: len(made.generations[-1].members) == 2)
     assert made.generations[-1].members[0] == "n0.1"
     assert made.finish().outcome == "completed"
@@ -380,7 +380,7 @@ def test_leaving_the_loop_alone_is_told_as_soon_as_another_one_goes_on(cluster: 
     made = stepping(cluster, 3)
     step = leave_loop(made, "n0.0", place="train.py:88")
     beat(made, "n0.2", step, "script")
-    assert made.state.closing is None
+    assert made.state.ending.closing is None
     beat(made, "n0.1", step + 1, "lanes")
     ending = made.finish()
     assert (ending.outcome, ending.code) == ("failed", 2)
@@ -417,25 +417,25 @@ def test_all_members_may_leave_the_loop_early(cluster: "MakeCluster", is_exit: b
 def test_an_exit_after_the_last_step_is_a_completion(cluster: "MakeCluster") -> None:
     made = stepping(cluster)
     for name in ("n0.0", "n0.1"):
-        leave_loop(made, name, steps_total=made.state.step, is_exit=True)
+        leave_loop(made, name, steps_total=made.state.progress.step, is_exit=True)
     assert made.finish().outcome == "completed"
 
 
 def test_all_members_may_leave_in_the_middle_of_a_step(cluster: "MakeCluster") -> None:
     made = stepping(cluster)
-    step = leave_loop(made, "n0.0", begun=made.state.step + 1, is_exit=True)
+    step = leave_loop(made, "n0.0", begun=made.state.progress.step + 1, is_exit=True)
     beat(made, "n0.1", step + 1, "reduce")
-    assert made.state.closing is None
+    assert made.state.ending.closing is None
     leave_loop(made, "n0.1", begun=step + 1, is_exit=True)
     assert made.finish().outcome == "stopped"
 
 
 def test_leaving_in_the_middle_of_a_step_alone_is_told(cluster: "MakeCluster") -> None:
     made = stepping(cluster)
-    step = leave_loop(made, "n0.0", begun=made.state.step + 1)
+    step = leave_loop(made, "n0.0", begun=made.state.progress.step + 1)
     made.now_ns += 2 * SECOND
     beat(made, "n0.1", step + 1, "lanes")  # it may take its time there, and leave as well
-    assert made.state.closing is None
+    assert made.state.ending.closing is None
     beat(made, "n0.1", step + 1, "reduce")
     assert made.finish().reason == (
         f"n0.0 left the loop over steps in the middle of step {step + 1}, but n0.1 waits for it there."
@@ -444,7 +444,7 @@ def test_leaving_in_the_middle_of_a_step_alone_is_told(cluster: "MakeCluster") -
 
 def test_a_newcomer_after_the_last_step_is_no_sign_of_a_mistake(cluster: "MakeCluster") -> None:
     made = up(cluster, slots=2, warm=1, steps=1000)
-    made.steps = made.state.step
+    made.steps = made.state.progress.step
     made.processes["n0.0"].hangs_in = "script"
     made.run(lambda: made.processes["n0.1"].is_finished and not any(made.queues.values()))
     made.kill("n0.0")
@@ -452,7 +452,7 @@ def test_a_newcomer_after_the_last_step_is_no_sign_of_a_mistake(cluster: "MakeCl
     (newcomer,) = set(made.generations[-1].members) - {"n0.1"}
     stages: tuple[Stage, ...] = ("waiting", "regroup", "state", "script")
     for stage in stages:
-        beat(made, newcomer, made.state.step + 1, stage)
+        beat(made, newcomer, made.state.progress.step + 1, stage)
     assert made.finish().outcome == "completed"
 
 
@@ -471,11 +471,11 @@ def test_going_back_to_a_checkpoint_says_what_is_lost(cluster: "MakeCluster") ->
     made = up(cluster, slots=2, warm=0, steps=1000)
     made.until_step(9)
     at_step = {event.step: event.occurred_ns for event in made.recorded(StepCommitted)}
-    step, took_s = made.state.step, (at_step[made.state.step] - at_step[4]) / 1e9
+    step, took_s = made.state.progress.step, (at_step[made.state.progress.step] - at_step[4]) / 1e9
     load_at(made, 4)
     made.kill("n0.0")
     made.kill("n0.1")
-    made.until_generation(made.state.generation + 1)
+    made.until_generation(made.state.generations.number + 1)
     (told,) = [text for text in made.said if "no member has the state" in text]
     assert told == (
         f"no member has the state: back to the checkpoint at step 4; {step - 4} steps ({took_s:.1f} s) "
@@ -486,10 +486,10 @@ def test_going_back_to_a_checkpoint_says_what_is_lost(cluster: "MakeCluster") ->
 def test_without_a_checkpoint_all_is_lost(cluster: "MakeCluster") -> None:
     made = up(cluster, slots=2, warm=0, steps=1000)
     made.kill_node("n0")
-    made.run(lambda: "n0" not in made.state.nodes)
-    step = made.state.step
+    made.run(lambda: "n0" not in made.state.roster.nodes)
+    step = made.state.progress.step
     made.join_node("n0")
-    made.until_generation(made.state.generation + 1)
+    made.until_generation(made.state.generations.number + 1)
     (told,) = [text for text in made.said if "no member has the state" in text]
     assert told.startswith(f"no member has the state: back to the start; {step} step")
 
@@ -506,7 +506,7 @@ def test_a_recovery_takes_until_all_have_committed(cluster: "MakeCluster") -> No
     made.until_generation(3)
     assert not [text for text in made.said if "after the loss" in text]
     made.stall_steps = False
-    made.until_step(made.state.step + 3)
+    made.until_step(made.state.progress.step + 3)
     (told,) = [text for text in made.said if "after the loss" in text]
     first = next(event for event in made.recorded(StepCommitted) if event.occurred_ns > lost_ns)
     took_s = (first.occurred_ns - lost_ns) / 1e9
@@ -517,10 +517,10 @@ def test_a_recovery_takes_until_all_have_committed(cluster: "MakeCluster") -> No
 def test_growing_is_no_recovery(cluster: "MakeCluster") -> None:
     made = up(cluster, nodes=2, slots=1, warm=0, steps=1000)
     made.kill_node("n1")
-    made.until_step(made.state.step + 5)
+    made.until_step(made.state.progress.step + 5)
     made.join_node("n1")
     made.until_generation(3)
-    made.until_step(made.state.step + 3)
+    made.until_step(made.state.progress.step + 3)
     (told,) = [text for text in made.said if "after the loss" in text]
     assert "committed by the only member" in told
 
@@ -554,7 +554,7 @@ def test_a_killed_member_is_replaced_by_a_warm_one_in_its_place(cluster: "MakeCl
     actions = [(event.action, event.subject) for event in made.recorded(ActionTaken)]
     assert actions == [("replace", "n0.0")]
     assert any("n0.2 takes the place of n0.0" in text for text in made.said)
-    made.run(lambda: "n0.2+1" in made.state.nodes["n0"].pool.values())  # the pool is filled again
+    made.run(lambda: "n0.2+1" in made.state.roster.nodes["n0"].pool.values())  # the pool is filled again
     assert made.finish().outcome == "completed"
 
 
@@ -563,14 +563,16 @@ def test_rank_0_is_the_oldest_member_and_stays_where_it_is(cluster: "MakeCluster
     made = up(cluster, nodes=2, slots=2, steps=1000)
     firsts = [made.generations[0].members[0]]
     for victim in ("n0.0", "n0.2", "n1.0", "n0.1", "n1.1"):
-        number = made.state.generation
+        number = made.state.generations.number
         made.kill(victim)
         made.until_generation(number + 1)
-        made.run(lambda: not made.state.short and not made.state.coming and pools_are_parked(made))
+        made.run(
+            lambda: not made.state.roster.short and not made.state.roster.coming and pools_are_parked(made)
+        )
         firsts.append(made.generations[-1].members[0])
     # The replacements of n0.0 and of n0.2, and of n1.0, came later than n0.1 and n1.1, wherever they sit.
     assert firsts == ["n0.0", "n0.1", "n0.1", "n0.1", "n1.1", firsts[-1]]
-    members = [made.state.members[name] for name in made.generations[-1].members]
+    members = [made.state.roster.members[name] for name in made.generations[-1].members]
     assert members[0].since_generation == min(member.since_generation for member in members)
     assert made.finish().outcome == "completed"
 
@@ -579,9 +581,9 @@ def test_a_generation_tells_of_those_before_it_that_never_formed(cluster: "MakeC
     """Two are lost one after the other, the second before the first one's replacement has regrouped."""
     made = up(cluster, nodes=3, slots=1, steps=50)
     made.kill("n1.0")
-    made.run(lambda: made.state.generation == 2)
-    assert made.state.round is not None
-    assert made.state.round.formed_ns is None
+    made.run(lambda: made.state.generations.number == 2)
+    assert made.state.generations.announced is not None
+    assert made.state.generations.announced.formed_ns is None
     made.kill("n0.0")
     made.until_generation(3)
     made.run(lambda: len(made.recorded(GenerationOpened)) > 1)
@@ -596,7 +598,7 @@ def test_a_generation_tells_of_those_before_it_that_never_formed(cluster: "MakeC
 def test_a_replacement_that_is_replaced_stands_for_whom_it_replaced(cluster: "MakeCluster") -> None:
     made = up(cluster, nodes=2, slots=1, warm=2, steps=50)
     made.kill("n1.0")
-    made.run(lambda: made.state.generation == 2)
+    made.run(lambda: made.state.generations.number == 2)
     made.kill("n1.1")
     made.until_generation(3)
     made.run(lambda: len(made.recorded(GenerationOpened)) > 1)
@@ -609,7 +611,7 @@ def test_a_loss_is_told_with_its_cause_though_the_run_has_shrunk_at_once(cluster
     """The connection ends before the agent says what the process died of."""
     made = up(cluster, nodes=2, slots=1, warm=0, steps=200)
     made.tell(Disconnected("worker", "n1.0"))
-    assert made.state.generation == 2
+    assert made.state.generations.number == 2
     made.kill("n1.0")
     made.run(lambda: len(made.recorded(GenerationOpened)) > 1)
     assert any("without n1.0 (SIGKILL)" in text for text in made.said), made.said
@@ -627,7 +629,7 @@ def test_the_record_has_how_long_the_slowest_took_for_each_part(cluster: "MakeCl
     made.kill("n0.0")
     made.until_generation(2)
     made.run(lambda: len(made.recorded(GenerationOpened)) > 1)
-    made.run(lambda: "n0.2+1" in made.state.members)
+    made.run(lambda: "n0.2+1" in made.state.roster.members)
     made.kill("n0.1")
     made.until_generation(3)
     for opened in made.recorded(GenerationOpened):
@@ -640,8 +642,8 @@ def test_a_newcomer_is_missing_until_it_is_in_a_generation(cluster: "MakeCluster
     made = up(cluster, slots=2, warm=0, steps=200)
     made.script = lambda process: setattr(process, "builds", False)
     made.kill("n0.0")
-    made.run(lambda: "n0.0+1" in made.processes and made.state.generation == 2)
-    made.until_step(made.state.step + 2)
+    made.run(lambda: "n0.0+1" in made.processes and made.state.generations.number == 2)
+    made.until_step(made.state.progress.step + 2)
     assert [event.subject for event in made.recorded(MemberJoined)] == ["n0.0", "n0.1"]
     made.processes["n0.0+1"].builds = True
     made.until_generation(3)
@@ -667,7 +669,7 @@ def test_a_replacement_that_takes_too_long_comes_later(cluster: "MakeCluster") -
 def test_who_came_too_late_for_one_loss_is_not_waited_for_after_another(cluster: "MakeCluster") -> None:
     made = up(cluster, nodes=2, slots=2, steps=10**6)
     made.processes["n1.2"].builds = False
-    late = made.state.members["n1.2"]
+    late = made.state.roster.members["n1.2"]
     late.reached = "started"  # it has not come to `join()` yet
     made.kill("n1.0")
     made.until_generation(2)
@@ -683,7 +685,7 @@ def test_a_replacement_that_dies_is_not_waited_for(cluster: "MakeCluster") -> No
     made = up(cluster, slots=2, steps=50)
     made.processes["n0.2"].builds = False
     made.kill("n0.0")
-    made.run(lambda: made.state.members["n0.2"].reached == "admitted")
+    made.run(lambda: made.state.roster.members["n0.2"].reached == "admitted")
     made.kill("n0.2")
     made.until_generation(2)
     assert made.generations[1].members == ("n0.1",)
@@ -720,8 +722,8 @@ def test_a_spare_node_takes_the_place_of_a_lost_one(cluster: "MakeCluster") -> N
         made.join_node(name)
     made.until_step(1)
     made.join_node("n2")
-    made.run(lambda: "n2.0" in made.processes and made.state.members["n2.0"].reached == "parked")
-    assert made.state.members["n2.0"].role == "spare"
+    made.run(lambda: "n2.0" in made.processes and made.state.roster.members["n2.0"].reached == "parked")
+    assert made.state.roster.members["n2.0"].role == "spare"
     made.kill_node("n0")
     made.until_generation(2)
     assert made.generations[1].members == ("n1.0", "n2.0")
@@ -747,7 +749,7 @@ def test_when_everybody_is_lost_the_run_goes_on_from_a_checkpoint(cluster: "Make
     made.kill("n0.0")
     made.kill("n0.1")
     load_at(made, 4)
-    made.until_generation(made.state.generation + 1)
+    made.until_generation(made.state.generations.number + 1)
     (event,) = made.recorded(CheckpointLoaded)
     assert (event.step, event.place) == (4, "p")
     assert made.recorded(GenerationOpened)[-1].step == 4
@@ -775,7 +777,7 @@ def test_a_planned_join_fault_strikes_one_newcomer_only(cluster: "MakeCluster") 
     made.until_step(3)
     made.kill("n0.0")
     made.kill("n0.1")
-    made.run(lambda: made.state.generation == 2)
+    made.run(lambda: made.state.generations.number == 2)
     handed = [message.faults for message in made.sent(Admitted) if message.faults]
     assert handed == [(fault,)]
     assert made.generations[-1].faults == ()
@@ -808,7 +810,7 @@ def test_a_fault_that_was_survived_is_not_when_a_later_loss_began(cluster: "Make
     made.wait(made.now_ns + 100 * SECOND)
     made.deliver_all("agent")
     made.deliver_all("worker")
-    heard_ns = made.state.members["n0.0"].seen_ns
+    heard_ns = made.state.roster.members["n0.0"].seen_ns
     made.kill("n0.0")
     made.until_generation(2)
     assert made.recorded(MemberLost)[0].onset_ns == heard_ns
@@ -823,7 +825,7 @@ def test_a_loss_counts_once_and_is_recorded_with_its_signal(cluster: "MakeCluste
     made.kill("n0.0")
     made.deliver_all("agent" if exit_first else "worker")
     made.until_generation(2)
-    made.until_step(made.state.step + 2)
+    made.until_step(made.state.progress.step + 2)
     (lost,) = made.recorded(MemberLost)
     (fault,) = made.recorded(FaultObserved)
     assert (lost.subject, fault.subject, fault.fault) == ("n0.0", "n0.0", "SIGKILL")
@@ -878,7 +880,7 @@ def test_a_generation_that_breaks_with_nobody_lost_is_opened_again(cluster: "Mak
 def test_a_script_that_raises_before_the_first_commit_ends_the_run(cluster: "MakeCluster") -> None:
     made = cluster(slots=2, steps=10**6)
     made.join_node("n0")
-    made.run(lambda: made.state.is_protected)
+    made.run(lambda: made.state.launch.is_protected)
     made.leave("n0.1", code=1, complaint="Traceback: boom")
     ending = made.finish()
     assert (ending.outcome, ending.code, ending.complaint) == ("failed", 1, "Traceback: boom")
@@ -888,10 +890,10 @@ def test_a_script_that_raises_later_is_replaced_but_not_twice_the_same(cluster: 
     made = up(cluster, slots=2, warm=2, steps=10**6)
     made.leave("n0.0", code=1, complaint="Traceback: boom")
     made.until_generation(2)
-    made.until_step(made.state.step + 1)
+    made.until_step(made.state.progress.step + 1)
     made.leave("n0.1", code=1, complaint="Traceback: boom")
     made.until_generation(3)
-    made.until_step(made.state.step + 1)
+    made.until_step(made.state.progress.step + 1)
     for name in made.generations[-1].members:
         made.leave(name, code=1, complaint="Traceback: boom")
     ending = made.finish()
@@ -904,7 +906,7 @@ BOOM = "Traceback (most recent call last):\n  line {line}\nValueError: boom"
 
 def fail_script(made: "Cluster", name: str, stage: Stage, line: int = 1) -> None:
     """The script raises on this member, and says where it was."""
-    beat(made, name, made.state.step, stage)
+    beat(made, name, made.state.progress.step, stage)
     made.leave(name, code=1, complaint=BOOM.format(line=line))
 
 
@@ -917,7 +919,7 @@ def test_a_failure_that_comes_again_outside_a_step_ends_the_run(cluster: "MakeCl
     made = up(cluster, slots=2, warm=2, steps=100)
     fail_script(made, "n0.0", stage)
     made.until_generation(2)
-    made.until_step(made.state.step + 5)
+    made.until_step(made.state.progress.step + 5)
     survivor = made.generations[-1].members[-1]
     fail_script(made, survivor, stage, line=2)
     ending = made.finish()
@@ -947,8 +949,8 @@ def test_a_failure_is_printed_once_the_run_has_come_further(cluster: "MakeCluste
     fail_script(made, "n0.0", "lanes")
     made.kill("n0.1")
     made.until_generation(2)
-    made.run(lambda: made.state.step == 2)
-    reached = made.state.step_max
+    made.run(lambda: made.state.progress.step == 2)
+    reached = made.state.progress.step_max
     assert not printed(made)
     made.until_step(reached + 1)
     assert printed(made) == [("n0.0", BOOM.format(line=1))]
@@ -956,7 +958,7 @@ def test_a_failure_is_printed_once_the_run_has_come_further(cluster: "MakeCluste
 
 def test_what_fails_after_the_last_step_fails_the_run_if_it_fails_again(cluster: "MakeCluster") -> None:
     made = up(cluster, slots=2, warm=1, steps=1000)
-    made.steps = made.state.step
+    made.steps = made.state.progress.step
     made.script = lambda process: setattr(process, "hangs_in", None)
     made.processes["n0.0"].hangs_in = "script"  # it saves the weights
     made.run(lambda: made.processes["n0.1"].is_finished and not any(made.queues.values()))
@@ -973,10 +975,10 @@ def test_the_traceback_of_a_failed_gpu_is_printed_once(cluster: "MakeCluster") -
     made = up(cluster, slots=2, warm=2, steps=1000)
     for name in ("n0.0", "n0.1"):
         made.fail_device(name, complaint="Traceback: CUDA error")
-        made.until_generation(made.state.generation + 1)
-        made.until_step(made.state.step + 2)
+        made.until_generation(made.state.generations.number + 1)
+        made.until_step(made.state.progress.step + 2)
     assert printed(made) == [("n0.0", "Traceback: CUDA error")]
-    made.steps = made.state.step + 1
+    made.steps = made.state.progress.step + 1
     made.finish()
     assert made.recorded(RunEnded)[0].survived_errors == 0  # of the script
 
@@ -988,8 +990,8 @@ def test_a_script_that_takes_long_to_end_is_still_explained(cluster: "MakeCluste
     exited = made.queues["agent", "n0"].popleft()
     made.until_generation(2)
     if is_over:
-        made.steps = made.state.step
-        made.run(lambda: made.state.closing is not None)
+        made.steps = made.state.progress.step
+        made.run(lambda: made.state.ending.closing is not None)
     else:
         made.wait(made.now_ns + 5 * SECOND)
     made.tell(exited)
@@ -1022,9 +1024,9 @@ def test_a_warm_process_that_fails_costs_the_run_nothing(cluster: "MakeCluster",
     made.join_node("n0")
     made.run(lambda: "n0.2" in made.processes and not made.queues["agent", "n0"])
     for _ in range(3):
-        name = made.state.nodes["n0"].pool[2]
+        name = made.state.roster.nodes["n0"].pool[2]
         made.leave(name, code=code, complaint="Traceback: no such device")
-        made.run(lambda name=name: made.state.nodes["n0"].pool.get(2, name) != name)  # type: ignore[misc]
+        made.run(lambda name=name: made.state.roster.nodes["n0"].pool.get(2, name) != name)  # type: ignore[misc]
     made.stall_steps = False
     assert made.finish().outcome == "completed"
     assert len(made.generations) == 1
@@ -1043,12 +1045,12 @@ def test_a_sentence_ends_the_run_though_the_others_have_gone_on_already(cluster:
     made = up(cluster, slots=2, warm=0, steps=10**6)
     made.leave("n0.1", code=2, complaint="holdfast: It is wrong.")
     made.deliver_all("worker")
-    assert made.state.round is not None
-    assert made.state.round.members == ("n0.0",)
+    assert made.state.generations.announced is not None
+    assert made.state.generations.announced.members == ("n0.0",)
     made.deliver_all("worker")
     made.deliver_all("agent")
-    assert made.state.closing is not None, made.said
-    end = made.state.closing.end
+    assert made.state.ending.closing is not None, made.said
+    end = made.state.ending.closing.end
     assert (end.outcome, end.code, end.reason) == ("failed", 2, "It is wrong.")
 
 
@@ -1068,13 +1070,13 @@ def test_a_sentence_that_is_not_the_runs_ends_only_its_member(
     if sentence != COORDINATOR_GONE:
         made.script = lambda process: setattr(process, "builds", False)
         made.kill(victim)
-        made.run(lambda: "n0.0+1" in made.state.members)
+        made.run(lambda: "n0.0+1" in made.state.roster.members)
         victim = "n0.0+1"
         made.script = lambda process: None
     made.leave(victim, code=2, complaint=f"holdfast: {sentence}\n  hint: None.")
     made.until_generation(3)
     assert why in made.said
-    assert made.state.closing is None
+    assert made.state.ending.closing is None
 
 
 def test_losses_without_a_commit_are_bounded(cluster: "MakeCluster") -> None:
@@ -1166,7 +1168,7 @@ def test_a_script_that_fails_before_it_joins_may_join_after_the_restart(cluster:
     made.join_node("n0")
     made.run(lambda: len(made.processes) == 2)
     made.leave("n0.0")
-    made.run(lambda: made.state.running == 1)
+    made.run(lambda: made.state.roster.running == 1)
     made.kill("n0.1")
     made.joins = True
     assert made.finish().outcome == "completed"
@@ -1215,7 +1217,7 @@ def test_strikes_reach_whom_they_name_or_one_that_the_seed_picks(cluster: "MakeC
     made.until_generation(3)
     made.tell(StrikeRequested(Strike(fault="node", target="n1")))
     made.until_generation(4)
-    assert "n1" not in made.state.nodes
+    assert "n1" not in made.state.roster.nodes
     made.tell(StrikeRequested(Strike(fault="pause", target="n9.9")))
     assert not made.answer.ok
     assert "no member or node 'n9.9'" in made.answer.sentence
@@ -1250,14 +1252,14 @@ def test_lanes_are_those_that_were_dealt_last(cluster: "MakeCluster") -> None:
     made = up(cluster, slots=2, steps=10**6)
     for generation, lanes in ((1, (4, 5)), (0, (7,))):
         made.tell(FromMember("n0.1", Dealt(member="n0.1", generation=generation, lanes=lanes)))
-    assert made.state.members["n0.1"].lanes == (4, 5)
+    assert made.state.roster.members["n0.1"].lanes == (4, 5)
 
 
 def test_what_old_generations_say_changes_nothing(cluster: "MakeCluster") -> None:
     made = up(cluster, slots=2, steps=10**6)
     made.kill("n0.0")
     made.until_generation(2)
-    step = made.state.step
+    step = made.state.progress.step
     late: list[FromWorker] = [
         Committed(member="n0.1", generation=1, step=step + 50, loss=None),
         Regrouped(member="n0.1", generation=1, version=9, lanes=(), steps_total=9, parts_s={}),
@@ -1267,8 +1269,8 @@ def test_what_old_generations_say_changes_nothing(cluster: "MakeCluster") -> Non
         made.tell(FromMember("n0.1", message))
     made.tell(FromMember("n9.9", late[0]))
     made.tell(FromNode("n9", NodeBeat(node="n9")))
-    assert made.state.step == step
-    assert made.state.generation == 2
+    assert made.state.progress.step == step
+    assert made.state.generations.number == 2
 
 
 @settings(max_examples=60, deadline=None)
@@ -1335,11 +1337,11 @@ def harm(made: "Cluster", generator: random.Random, turn: int, away: list[str]) 
         away.append(node)
     elif kind == "pause":
         made.processes[victim].is_paused = True
-    elif kind == "raise" and made.state.has_committed and made.state.closing is None:
+    elif kind == "raise" and made.state.progress.has_committed and made.state.ending.closing is None:
         made.leave(victim, code=1, complaint=f"Traceback: {'!' * turn}")
-    elif kind in ("device", "mute") and made.state.is_protected and made.state.closing is None:
+    elif kind in ("device", "mute") and made.state.launch.is_protected and made.state.ending.closing is None:
         made.fail_device(victim, is_said=kind == "device")
-    elif kind == "stuck" and made.state.is_protected and made.processes[victim].generation is not None:
+    elif kind == "stuck" and made.state.launch.is_protected and made.processes[victim].generation is not None:
         made.say_failed(made.processes[victim], f"CUDA error: {turn}")
         made.processes[victim].is_paused = True
     else:
@@ -1371,4 +1373,4 @@ def test_only_members_that_are_through_are_released(cluster: "MakeCluster") -> N
     made.run(lambda: any(process.is_finished for process in made.processes.values()))
     made.run(lambda: bool(made.sent(Released)))
     assert all(process.is_finished for process in made.processes.values() if process.generation)
-    assert made.sent(Generation)[0].number == 1
+    assert made.sent(Announced)[0].number == 1

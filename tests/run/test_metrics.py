@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -108,6 +109,18 @@ def test_a_page_has_the_run_and_the_members_that_have_measured_something(url: st
     assert found["holdfast_member_resent_segments_total", "n0.0"] == 3.0
 
 
+@pytest.mark.parametrize(
+    ("stage", "waits", "in_step"),
+    [("lanes", 0, 1), ("reduce", 1, 1), ("commit", 0, 1), ("meeting", 1, 0), ("script", 0, 0)],
+)
+def test_a_page_tells_who_waits_for_others(stage: str, waits: int, in_step: int) -> None:
+    one = member("n0.0", stage=stage, spent=(Spent(steps=2), Spent(steps=1)))
+    with serving("127.0.0.1", 0, lambda: msgspec.structs.replace(STATUS, members=(one,))) as url:
+        found = scraped(url)
+    assert found["holdfast_member_waiting", "n0.0"] == waits
+    assert found["holdfast_member_in_step", "n0.0"] == in_step
+
+
 def test_a_page_says_whose_the_run_is(url: str) -> None:
     with urllib.request.urlopen(url, timeout=WAIT_S) as page:  # on loopback
         assert 'holdfast_run_info{run="r",team="vision",version=' in page.read().decode()
@@ -175,7 +188,7 @@ def test_heartbeats_bring_the_last_two_reports_that_differ() -> None:
     for spent in reports:
         beat = MemberBeat(member="n0.0", step=1, stage="lanes", spent=spent)
         membership.advance(state, FromMember("n0.0", beat), SECOND_NS)
-    assert state.members["n0.0"].spent == (reports[3], reports[0])
+    assert state.roster.members["n0.0"].spent == (reports[3], reports[0])
 
 
 def test_a_checkpoint_has_a_stall_and_a_time_until_it_is_durable() -> None:
@@ -186,9 +199,15 @@ def test_a_checkpoint_has_a_stall_and_a_time_until_it_is_durable() -> None:
         membership.advance(state, FromMember("n0.0", message), at_s * SECOND_NS)
 
     tell("begun", 1)
-    assert (state.checkpointing.begun_ns, state.checkpointing.write_ns) == (SECOND_NS, None)
+    assert (state.progress.checkpointing.begun_ns, state.progress.checkpointing.write_ns) == (SECOND_NS, None)
     tell("saved", 4, stall_ns=7)
-    assert (state.checkpointing.stall_ns, state.checkpointing.write_ns) == (7, 3 * SECOND_NS)
+    assert (state.progress.checkpointing.stall_ns, state.progress.checkpointing.write_ns) == (
+        7,
+        3 * SECOND_NS,
+    )
     tell("begun", 9)
     tell("failed", 10)
-    assert (state.checkpointing.begun_ns, state.checkpointing.write_ns) == (None, 3 * SECOND_NS)
+    assert (state.progress.checkpointing.begun_ns, state.progress.checkpointing.write_ns) == (
+        None,
+        3 * SECOND_NS,
+    )

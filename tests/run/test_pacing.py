@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from holdfast.record.events import MembersTimed
 from holdfast.run import pacing
 from holdfast.run.membership import initial
-from holdfast.run.state import Member, Policy, Record, Round, State
+from holdfast.run.state import Generation, Member, Policy, Record, State
 from holdfast.run.wire import Spent
 
 S = 10**9
@@ -18,20 +18,20 @@ def formed(lanes: Sequence[int]) -> State:
     state = initial(Policy(run="r"), 1000 * S)
     for slot, count in enumerate(lanes):
         name = f"n0.{slot}"
-        state.members[name] = Member(
+        state.roster.members[name] = Member(
             name=name, node="n0", slot=slot, role="active", started_ns=0, lanes=tuple(range(count))
         )
-    names = tuple(state.members)
-    state.stepping = Round(
+    names = tuple(state.roster.members)
+    state.generations.formed = Generation(
         number=1, members=names, names=frozenset(names), at_boundary=False, opened_ns=state.now_ns
     )
-    pacing.begin(state, state.stepping)
+    pacing.begin(state, state.generations.formed)
     return state
 
 
 def step(state: State, computes_s: Sequence[float], *, checkpoint_s: float = 0.0) -> None:
     """Each computes for so long a step and waits for the slowest; member 0 also copies for a checkpoint."""
-    for number, (member, compute_s) in enumerate(zip(state.members.values(), computes_s, strict=True)):
+    for number, (member, compute_s) in enumerate(zip(state.roster.members.values(), computes_s, strict=True)):
         last = member.spent[0]
         copies_s = 0.0 if number else checkpoint_s
         spent = Spent(
@@ -45,7 +45,7 @@ def step(state: State, computes_s: Sequence[float], *, checkpoint_s: float = 0.0
 
 
 def recorded(state: State) -> list[MembersTimed]:
-    out, state.out = state.out, []
+    out, state.outbox.effects = state.outbox.effects, []
     events = [effect.event for effect in out if isinstance(effect, Record)]
     return [event for event in events if isinstance(event, MembersTimed)]
 

@@ -34,7 +34,7 @@ def up(cluster: "MakeCluster", *, nodes: int = 1, **options: object) -> "Cluster
     for number in range(nodes):
         made.join_node(f"n{number}")
     made.until_step(1)
-    made.run(lambda: not made.state.short and not made.state.coming)
+    made.run(lambda: not made.state.roster.short and not made.state.roster.coming)
     made.deliver_all("worker")
     return made
 
@@ -49,12 +49,12 @@ def announced(cluster: "MakeCluster", member: str, *, nodes: int = 1) -> "Cluste
     """The generation without the member is announced, and the one before still steps."""
     made = up(cluster, nodes=nodes, slots=2, steps=10**6)
     ask(made, member)
-    made.run(lambda: made.state.generation == 2)
+    made.run(lambda: made.state.generations.number == 2)
     made.deliver_all("worker")
     made.deliver_all("agent")
-    assert made.state.round is not None
-    assert [*made.state.round.leaving] == [member]
-    assert made.state.round.formed_ns is None
+    assert made.state.generations.announced is not None
+    assert [*made.state.generations.announced.leaving] == [member]
+    assert made.state.generations.announced.formed_ns is None
     return made
 
 
@@ -79,10 +79,10 @@ def test_a_warm_process_takes_the_place_at_a_step_boundary(cluster: "MakeCluster
     assert [stop.member for stop in made.sent(StopWorker)] == ["n0.1"]
     answer = ask(made, "n0.1", asks_only=True)
     assert (answer.ok, answer.is_done, answer.sentence) == (True, True, "n0.2 has taken the place of n0.1")
-    made.run(lambda: "n0.1" not in made.state.members)
-    made.steps = made.state.step + 1
+    made.run(lambda: "n0.1" not in made.state.roster.members)
+    made.steps = made.state.progress.step + 1
     assert made.finish().outcome == "completed"
-    assert made.state.nodes["n0"].seats == ["n0.0", "n0.2"]
+    assert made.state.roster.nodes["n0"].seats == ["n0.0", "n0.2"]
 
 
 def test_the_record_has_an_action_and_neither_fault_nor_loss(cluster: "MakeCluster") -> None:
@@ -90,7 +90,7 @@ def test_the_record_has_an_action_and_neither_fault_nor_loss(cluster: "MakeClust
     before = len(made.recorded(MemberJoined))
     ask(made, "n0.0")
     made.until_generation(2)
-    made.run(lambda: made.state.step > made.state.stepping.regrouped["n0.1"] + 2)  # type: ignore[union-attr]
+    made.run(lambda: made.state.progress.step > made.state.generations.formed.regrouped["n0.1"] + 2)  # type: ignore[union-attr]
     assert not made.recorded(MemberLost)
     assert not made.recorded(FaultObserved)
     (action,) = made.recorded(ActionTaken)
@@ -105,17 +105,17 @@ def test_the_record_has_an_action_and_neither_fault_nor_loss(cluster: "MakeClust
     assert joined == [("n0.0", "spare", 0), ("n0.2", "active", 1)]
     assert made.recorded(GenerationOpened)[-1].reason == "replaced, asked for by the operator: n0.0"
     assert any("n0.2 takes the place of n0.0 (asked for by the operator)" in line for line in made.said)
-    assert (made.state.setbacks, made.state.vacant) == (0, {})
+    assert (made.state.progress.setbacks, made.state.roster.vacant) == (0, {})
 
 
 def test_several_at_once_and_one_after_the_other(cluster: "MakeCluster") -> None:
     made = up(cluster, nodes=2, slots=2, steps=10**6)
     for name in ("n0.0", "n0.1", "n1.1"):
         assert ask(made, name).ok
-    made.run(lambda: not made.state.leaving)
-    assert made.state.round is not None
-    assert made.state.round.names.isdisjoint({"n0.0", "n0.1", "n1.1"})
-    assert len(made.state.round.members) == 4
+    made.run(lambda: not made.state.replacing.leaving)
+    assert made.state.generations.announced is not None
+    assert made.state.generations.announced.names.isdisjoint({"n0.0", "n0.1", "n1.1"})
+    assert len(made.state.generations.announced.members) == 4
     assert not made.recorded(MemberLost)
 
 
@@ -123,9 +123,9 @@ def test_somebody_with_the_state_stays_where_all_are_to_go(cluster: "MakeCluster
     made = up(cluster, slots=2, warm=2, steps=10**6)
     for name in ("n0.0", "n0.1"):
         assert ask(made, name).ok
-    made.run(lambda: not made.state.leaving)
+    made.run(lambda: not made.state.replacing.leaving)
     assert [len({"n0.0", "n0.1"} & {*one.members}) for one in made.generations] == [2, 1, 0]
-    assert made.state.step_max == made.state.step
+    assert made.state.progress.step_max == made.state.progress.step
 
 
 def test_the_lanes_need_room_for_nobody_more(cluster: "MakeCluster") -> None:
@@ -164,21 +164,21 @@ def test_a_node_is_drained_and_a_spare_one_takes_part(cluster: "MakeCluster", sp
     for number in range(2 + spares):
         made.join_node(f"n{number}")
     made.until_step(1)
-    made.run(lambda: not made.state.short and not made.state.coming)
+    made.run(lambda: not made.state.roster.short and not made.state.roster.coming)
     answer = ask(made, "n0")
     assert (answer.ok, answer.is_done) == (True, False)
     made.until_generation(2)
     assert (made.generations[1].members, made.generations[1].at_boundary) == (("n1.0", "n1.1"), True)
     answer = ask(made, "n0", asks_only=True)
     assert (answer.ok, answer.is_done, answer.sentence) == (True, True, "n0 has no members any more")
-    made.until_step(made.state.step + 20)
+    made.until_step(made.state.progress.step + 20)
     assert made.generations[-1].members == (("n1.0", "n1.1"), ("n1.0", "n2.0", "n2.1", "n1.1"))[spares]
     assert not made.recorded(MemberLost)
     drain = made.recorded(ActionTaken)[0]
     assert (drain.action, drain.subject, drain.gpus) == ("drain", "n0", 2)
     assert not [one for one in made.processes.values() if one.node == "n0"]
     made.join_node("n0")  # started again, it takes part again, where there is room
-    made.run(lambda: not made.state.nodes["n0"].is_drained)
+    made.run(lambda: not made.state.roster.nodes["n0"].is_drained)
 
 
 def test_a_node_that_the_run_cannot_do_without_is_not_drained(cluster: "MakeCluster") -> None:
@@ -199,23 +199,23 @@ def test_a_run_that_is_through_replaces_nobody(cluster: "MakeCluster") -> None:
 def test_a_loss_meanwhile_costs_no_state(cluster: "MakeCluster", who: str, when: str) -> None:
     """With two members: if the other one is lost, the state is with the one that was to go."""
     made = up(cluster, slots=2, steps=10**6)
-    step = made.state.step
+    step = made.state.progress.step
     ask(made, "n0.1")
     made.run(lambda: "n0.2" in made.processes and made.processes["n0.2"].doing == "building")
     if when != "building":
-        made.run(lambda: made.state.generation == 2)
+        made.run(lambda: made.state.generations.number == 2)
     if when == "changing":
         made.run(lambda: made.processes["n0.1"].doing == "ready")
     made.kill({"another": "n0.0", "heir": "n0.2", "itself": "n0.1"}[who])
-    made.run(lambda: made.state.step > step + 5 and len(made.state.stepping.members) == 2)  # type: ignore[union-attr]
-    assert made.state.step_max == made.state.step
+    made.run(lambda: made.state.progress.step > step + 5 and len(made.state.generations.formed.members) == 2)  # type: ignore[union-attr]
+    assert made.state.progress.step_max == made.state.progress.step
     assert len(made.recorded(MemberLost)) == 1
-    assert not made.state.leaving
-    members = {name for name, member in made.state.members.items() if not member.is_lost}
-    assert {name for node in made.state.nodes.values() for name in node.seats} <= members
-    assert made.state.round is not None
-    assert made.state.round.names == set(made.state.nodes["n0"].seats) == active(made)
-    made.steps = made.state.step + 1
+    assert not made.state.replacing.leaving
+    members = {name for name, member in made.state.roster.members.items() if not member.is_lost}
+    assert {name for node in made.state.roster.nodes.values() for name in node.seats} <= members
+    assert made.state.generations.announced is not None
+    assert made.state.generations.announced.names == set(made.state.roster.nodes["n0"].seats) == active(made)
+    made.steps = made.state.progress.step + 1
     assert made.finish().outcome == "completed"
 
 
@@ -224,7 +224,7 @@ def test_a_collective_that_breaks_meanwhile_costs_the_replacement_and_nothing_el
 ) -> None:
     made = up(cluster, slots=2, steps=10**6)
     ask(made, "n0.1")
-    made.run(lambda: made.state.generation == 2)
+    made.run(lambda: made.state.generations.number == 2)
     made.break_group("n0.0")
     made.until_generation(3)
     assert made.generations[-1].members == ("n0.0", "n0.1")
@@ -233,7 +233,7 @@ def test_a_collective_that_breaks_meanwhile_costs_the_replacement_and_nothing_el
     assert ask(made, "n0.1", asks_only=True).sentence == sentence
     assert sentence in made.said
     assert ask(made, "n0.1").ok  # once more
-    made.run(lambda: not made.state.leaving)
+    made.run(lambda: not made.state.replacing.leaving)
     assert "n0.1" not in made.generations[-1].members
 
 
@@ -241,7 +241,7 @@ def test_a_member_that_is_lost_first_is_replaced_as_after_any_loss(cluster: "Mak
     """Its heir was announced in its place already; the loss is recorded and told all the same."""
     made = announced(cluster, "n0.1")
     made.kill("n0.1")
-    made.until_step(made.state.step + 5)
+    made.until_step(made.state.progress.step + 5)
     assert active(made) == {"n0.0", "n0.2"}
     (action,) = made.recorded(ActionTaken)
     assert (action.action, action.subject, action.causes) == ("replace", "n0.1", ("lost n0.1",))
@@ -262,11 +262,11 @@ def test_a_member_that_is_lost_after_the_last_step_has_its_part_done_by_its_heir
     process = made.processes[other]
     process.doing, process.is_finished = "finished", True
     made.tell(FromMember(other, Finished(member=other, step=process.version, digest="d")))
-    assert made.state.closing is None
+    assert made.state.ending.closing is None
     made.processes.pop(member)
     made.tell(FromNode("n0", WorkerExited(member=member, signal=9, port=1)))  # the agent's word comes first
     assert made.generations[-1].members == (("n0.2", "n0.1") if member == "n0.0" else ("n0.0", "n0.2"))
-    assert not made.state.is_cut_short
+    assert not made.state.ending.is_cut_short
     made.steps = process.version
     assert made.finish().outcome == "completed"
 
@@ -291,17 +291,17 @@ def test_asking_how_it_stands_begins_nothing_and_finds_no_mistake(cluster: "Make
     assert (answer.ok, answer.is_done, answer.is_mistake) == (False, True, False)
     assert f"{name} was lost" in answer.sentence
     assert not ask(made, "n0.0", asks_only=True).ok
-    assert not made.state.leaving
+    assert not made.state.replacing.leaving
 
 
 def test_a_drained_node_whose_members_are_lost_has_none_any_more(cluster: "MakeCluster") -> None:
     made = up(cluster, nodes=2, steps=10**6)
     assert ask(made, "n1").ok
     made.kill("n1.0")
-    made.until_step(made.state.step + 5)
+    made.until_step(made.state.progress.step + 5)
     answer = ask(made, "n1", asks_only=True)
     assert (answer.is_done, answer.sentence) == (True, "n1 has no members any more")
-    assert (made.state.nodes_active, active(made)) == (1, {"n0.0"})
+    assert (made.state.roster.nodes_active, active(made)) == (1, {"n0.0"})
 
 
 def test_an_heir_on_a_node_that_is_drained_meanwhile_inherits_nothing(cluster: "MakeCluster") -> None:
@@ -309,8 +309,8 @@ def test_an_heir_on_a_node_that_is_drained_meanwhile_inherits_nothing(cluster: "
     assert ask(made, "n1").ok
     made.kill("n1.1")
     made.deliver_all("worker")
-    made.run(lambda: not made.state.leaving)
-    made.until_step(made.state.step + 5)
+    made.run(lambda: not made.state.replacing.leaving)
+    made.until_step(made.state.progress.step + 5)
     assert {name for one in made.generations[2:] for name in one.members} == {"n0.0", "n0.1", "n1.0"}
     assert ask(made, "n1", asks_only=True).sentence == "n1 has no members any more"
     assert active(made) == {"n0.0", "n0.1"}
@@ -319,13 +319,13 @@ def test_an_heir_on_a_node_that_is_drained_meanwhile_inherits_nothing(cluster: "
 def test_a_node_that_is_not_drained_after_all_keeps_its_warm_processes(cluster: "MakeCluster") -> None:
     made = up(cluster, nodes=2, slots=2, steps=10**6)
     ask(made, "n1")
-    made.run(lambda: made.state.generation == 2)
+    made.run(lambda: made.state.generations.number == 2)
     made.kill("n0.0")
     made.until_generation(3)
     answer = ask(made, "n1", asks_only=True)
     assert (answer.ok, answer.sentence) == (False, "n1 keeps its members: n0.0 was lost meanwhile")
     made.kill("n1.2")
-    made.run(lambda: bool(made.state.nodes["n1"].pool) and not made.state.short)
+    made.run(lambda: bool(made.state.roster.nodes["n1"].pool) and not made.state.roster.short)
 
 
 def hold_up(made: "Cluster", process: "Process", *, declared: bool) -> None:
@@ -372,8 +372,8 @@ def test_whatever_fails_while_members_are_replaced_the_run_ends(
         if todo and turn > 100 and dice.random() < 0.1:
             what = todo.pop()
             if what == "ask":
-                round_ = made.state.round
-                names = [*(round_.members if round_ else ()), *made.agents, "?"]
+                generation = made.state.generations.announced
+                names = [*(generation.members if generation else ()), *made.agents, "?"]
                 made.tell(ReplaceRequested(Replace(member=dice.choice(names))))
             elif what == "node" and made.agents:
                 node = dice.choice(sorted(made.agents))
@@ -381,7 +381,9 @@ def test_whatever_fails_while_members_are_replaced_the_run_ends(
                 made.join_node(node)
             elif what in ("hang", "work"):
                 stepping = [one for one in made.processes.values() if one.doing == "stepping"]
-                formed = made.state.stepping  # until its first commit a generation may take half an hour
+                formed = (
+                    made.state.generations.formed
+                )  # until its first commit a generation may take half an hour
                 is_warm = formed is not None and not formed.is_fresh
                 if is_warm and len(stepping) > 1 and not any(one.hangs_in for one in stepping):
                     hold_up(made, dice.choice(stepping), declared=what == "work")
@@ -400,6 +402,6 @@ def test_whatever_fails_while_members_are_replaced_the_run_ends(
     ending = made.finish()
     assert ending.outcome == "completed" or any(reason in ending.reason for reason in EXCUSES)
     assert made.replay() == made.effects
-    if ending.outcome == "completed" and (round_ := made.state.round) is not None:
-        heirs = {*round_.leaving.values()} if round_.formed_ns is None else set()
-        assert active(made) == {*round_.present} - heirs - {*round_.lost}
+    if ending.outcome == "completed" and (generation := made.state.generations.announced) is not None:
+        heirs = {*generation.leaving.values()} if generation.formed_ns is None else set()
+        assert active(made) == {*generation.present} - heirs - {*generation.lost}

@@ -49,7 +49,9 @@ def leftovers() -> list[str]:
     """What has a testbed's name."""
     places = ["/run/netns/hf-*", "/sys/class/net/hf-*", "/sys/fs/cgroup/hf-*", "/sys/fs/cgroup/*/hf-*"]
     found = [path for place in places for path in Path("/").glob(place.removeprefix("/"))]
-    return [str(path) for path in (*found, *Path("/dev/shm").glob("hf-testbed-*"))]
+    found += Path("/dev/shm").glob("hf-testbed-*")
+    loops = subprocess.run(["losetup", "--all"], capture_output=True, text=True, check=True).stdout
+    return [*map(str, found), *(loop for loop in loops.splitlines() if "hf-testbed-" in loop)]
 
 
 def test_a_slow_link_is_found_behind_the_node_that_has_it(live: list[str]) -> None:
@@ -64,7 +66,21 @@ def test_a_slow_link_is_found_behind_the_node_that_has_it(live: list[str]) -> No
     (verdict,) = json.loads(done.stdout)
     assert verdict["is_right"]
     assert verdict["slowdown"] > 2
-    assert leftovers() == []
+    until(lambda: not leftovers(), leftovers)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "fault", ["cooling", "storage", "loader", "gc", "loss", "disk", "memory", "rollout", "hang"]
+)
+def test_every_other_fault_is_found_too(live: list[str], fault: str) -> None:
+    done = subprocess.run(
+        [*live, "--fault", fault, "--json"], capture_output=True, text=True, timeout=PLAY_WAIT_S, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (verdict,) = json.loads(done.stdout)
+    assert (verdict["fault"], verdict["is_right"]) == (fault, True)
+    until(lambda: not leftovers(), leftovers)
 
 
 def test_a_testbed_that_is_stopped_removes_everything(live: list[str]) -> None:

@@ -83,8 +83,8 @@ def control(coordinator: Coordinator) -> Iterator[Coordinated]:
     control.close()
 
 
-def generation(number: int, *members: str, at_boundary: bool = False) -> wire.Generation:
-    return wire.Generation(number=number, members=members, at_boundary=at_boundary)
+def generation(number: int, *members: str, at_boundary: bool = False) -> wire.Announced:
+    return wire.Announced(number=number, members=members, at_boundary=at_boundary)
 
 
 def outcome(wait: Callable[[], object], ended_by: Callable[[], None]) -> object:

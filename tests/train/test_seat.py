@@ -27,12 +27,12 @@ class Board:
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self.published: dict[tuple[int, str], bytes] = {}
-        self.generations: list[wire.Generation] = []
+        self.generations: list[wire.Announced] = []
 
     def open(self, *members: str) -> None:
         with self.changed:
             number = len(self.generations) + 1
-            self.generations.append(wire.Generation(number=number, members=members, at_boundary=number > 1))
+            self.generations.append(wire.Announced(number=number, members=members, at_boundary=number > 1))
             self.changed.notify_all()
 
 
@@ -49,7 +49,7 @@ class ScriptedControl:
         with self._board.changed:
             assert self._board.changed.wait_for(until, WAIT_S_MAX), "nothing came"
 
-    def _newer(self, number: int) -> wire.Generation | None:
+    def _newer(self, number: int) -> wire.Announced | None:
         found = [one for one in self._board.generations if one.number > number and self.member in one.members]
         return found[-1] if found else None
 
@@ -59,7 +59,7 @@ class ScriptedControl:
     def ready(self, setup: wire.Setup) -> None:
         pass
 
-    def newest(self, after: int) -> wire.Generation | None:
+    def newest(self, after: int) -> wire.Announced | None:
         self._wait(lambda: self._newer(after) is not None)
         return self._newer(after)
 
@@ -104,7 +104,7 @@ class ScriptedControl:
     def strike(self, step: int, moment: wire.Moment, rank: int, size: int) -> None:
         pass
 
-    def finished(self, message: wire.Finished, present: int) -> wire.Generation | None:
+    def finished(self, message: wire.Finished, present: int) -> wire.Announced | None:
         """The first to be through is joined by another; then both are done."""
         self.finishes += 1
         if self.member == "a" and self.finishes == 1:
@@ -173,7 +173,7 @@ def test_a_member_knows_how_many_nodes_there_are_and_how_often_the_run_has_faile
 
     def open_next(*members: str, at_boundary: bool) -> None:
         number = len(board.generations) + 1
-        board.generations.append(wire.Generation(number=number, members=members, at_boundary=at_boundary))
+        board.generations.append(wire.Announced(number=number, members=members, at_boundary=at_boundary))
 
     open_next("n0.0", "n1.0+1", at_boundary=False)  # the first is nobody's loss
 

@@ -5,7 +5,7 @@ that the run had before (evaluations, saves) are usual. Where the GPUs are seen,
 they work from a hang in which they wait.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,8 @@ WORKING_SHARE = 0.6
 """Of what is usual: tensor cores of a hung run stand still, and its power is less than half."""
 ACTIVITY = ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "DCGM_FI_DEV_POWER_USAGE")
 MEMBER_STEPS, MEMBER_COMPUTE = "holdfast_member_steps_total", "holdfast_member_compute_seconds"
+MEMBER_WAITING, MEMBER_IN_STEP = "holdfast_member_waiting", "holdfast_member_in_step"
+HOLDS_UP = "the others wait, and it does not"
 FIRST_SHARE_MAX = 0.5
 CONFIRMED, LIKELY = 0.97, 0.6
 
@@ -52,12 +54,13 @@ def _hung(look: Look) -> Iterator[Finding]:
     held_s, elapsed_s = (pace.read_ns - last_ns) / 1e9, (now_ns - last_ns) / 1e9
     if held_s <= 0 or pace.is_gone(now_ns):
         return
-    is_broken = _is_broken(look, scene.run, last_ns)
+    is_broken = _is_broken(look, scene.run, last_ns) or _stands_in_step(look, scene.run)
     working = 0.0 if is_broken else _working_share(look, scene.run)
     least_s = _patience_s(pace, scene, working, look.panels.window_ns)
     is_usual = held_s <= USUAL_TIMES * _longest_pause_s(pace) or _is_repeated(held_s, pace)
     if elapsed_s < least_s or is_usual:
         return
+    noticed_ns = min(now_ns - 1, last_ns + round(least_s * 1e9))
     yield Finding(
         sign="no-step",
         subject=scene.run,
@@ -65,7 +68,7 @@ def _hung(look: Look) -> Iterator[Finding]:
         method="past",
         since_ns=last_ns,
         until_ns=None,
-        noticed_ns=min(now_ns - 1, last_ns + round(least_s * 1e9)),
+        noticed_ns=noticed_ns,
         confidence=CONFIRMED if working is not None else LIKELY,
         value=elapsed_s,
         usual=pace.step_s,
@@ -74,7 +77,7 @@ def _hung(look: Look) -> Iterator[Finding]:
         note=SIGNS["no-step"],
         grave=working is not None,
     )
-    yield from _stopped_first(look, scene.run, last_ns)
+    yield from _stopped_first(look, scene.run, last_ns, noticed_ns)
 
 
 def _patience_s(pace: Pace, scene: Scene, working: float | None, window_ns: tuple[int, int]) -> float:
@@ -115,6 +118,15 @@ def _is_broken(look: Look, run: str, since_ns: int) -> bool:
     )
 
 
+def _stands_in_step(look: Look, run: str) -> bool:
+    """Whether members wait for one that is in the middle of a step. Between steps it might evaluate."""
+    waiting, in_step = (look.panels.of_run(metric, run) for metric in (MEMBER_WAITING, MEMBER_IN_STEP))
+    if waiting is None or in_step is None or waiting.subjects != in_step.subjects:
+        return False
+    waits, steps = _last_known(waiting.values) > 0, _last_known(in_step.values) > 0
+    return bool((waits & steps).any() and (~waits & steps).any())
+
+
 def _working_share(look: Look, run: str) -> float | None:
     """How much of their usual work the run's GPUs do at the last readings; None where nobody knows."""
     for metric in ACTIVITY:
@@ -136,15 +148,16 @@ def _last_known(values: NDArray[np.floating]) -> NDArray[np.floating]:
     return np.where(known.any(axis=0), values[last, np.arange(values.shape[1])], np.nan)
 
 
-def _stopped_first(look: Look, run: str, since_ns: int) -> Iterator[Finding]:
-    """Members that made fewer steps than the others, or showed their last one earlier."""
-    panel = look.panels.of_run(MEMBER_STEPS, run)
-    made = None if panel is None else _last_known(panel.values)
-    if made is None or np.fmin.reduce(made) == np.fmax.reduce(made):
-        panel = look.panels.of_run(MEMBER_COMPUTE, run)
-        made = None if panel is None else _last_changed_ns(panel).astype(np.float64)
-    if panel is None or made is None:
+def _stopped_first(look: Look, run: str, since_ns: int, noticed_ns: int) -> Iterator[Finding]:
+    """Members that others wait for; else those that made fewer steps, or showed their last one earlier."""
+    for metric, figure in _PROGRESS:
+        panel = look.panels.of_run(metric, run)
+        made = None if panel is None else figure(panel)
+        if made is not None and np.fmin.reduce(made) < np.fmax.reduce(made):
+            break
+    else:
         return
+    assert panel is not None
     most = float(np.fmax.reduce(made))
     with np.errstate(invalid="ignore"):
         first = np.flatnonzero(made < most)
@@ -158,25 +171,38 @@ def _stopped_first(look: Look, run: str, since_ns: int) -> Iterator[Finding]:
             method="peers",
             since_ns=since_ns,
             until_ns=None,
-            noticed_ns=since_ns,
+            noticed_ns=noticed_ns,
             confidence=CONFIRMED * float(panel.trust[column]),
             value=float(made[column]),
             usual=most,
             unit="",
-            note=SIGNS["stopped-first"],
+            note=HOLDS_UP if metric == MEMBER_WAITING else SIGNS["stopped-first"],
         )
 
 
-def _last_changed_ns(panel: Panel) -> NDArray[np.int64]:
+def _last_shown(panel: Panel) -> NDArray[np.floating]:
+    return _last_known(panel.values)
+
+
+def _last_changed_ns(panel: Panel) -> NDArray[np.floating]:
     changed = np.diff(panel.values, axis=0, prepend=np.nan)
     moved = np.isfinite(changed) & (changed != 0)
     last = len(moved) - 1 - np.argmax(moved[::-1], axis=0)
-    return np.asarray(np.where(moved.any(axis=0), panel.times_ns[last], panel.times_ns[0]), np.int64)
+    return np.asarray(np.where(moved.any(axis=0), panel.times_ns[last], panel.times_ns[0]), np.float64)
 
+
+_PROGRESS: tuple[tuple[str, Callable[[Panel], NDArray[np.floating]]], ...] = (
+    (MEMBER_WAITING, _last_shown),
+    (MEMBER_STEPS, _last_shown),
+    (MEMBER_COMPUTE, _last_changed_ns),
+)
+"""What tells how far each member got: the less, the earlier it stopped."""
 
 HANGS = FunctionDetector(
     (
         Sense("no-step", (STEP,)),
+        Sense("no-step", (STEP, MEMBER_WAITING, MEMBER_IN_STEP)),
+        Sense("stopped-first", (MEMBER_WAITING,)),
         Sense("stopped-first", (MEMBER_STEPS,)),
         Sense("stopped-first", (MEMBER_COMPUTE,)),
     ),

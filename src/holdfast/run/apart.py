@@ -13,25 +13,30 @@ def look(state: State) -> bool:
     """After a heartbeat from a meeting, now and then. Whether the generation is to be opened again: nobody
     has moved since the last look.
     """
-    if state.now_ns < state.apart_due_ns:
+    if state.now_ns < state.hangs.apart_due_ns:
         return False
-    state.apart_due_ns = state.now_ns + ns(APART_S)
-    before, state.apart = state.apart, _waiting_apart(state)
-    round_ = state.round
-    if round_ is None or not state.apart or state.apart != before:
+    state.hangs.apart_due_ns = state.now_ns + ns(APART_S)
+    before, state.hangs.apart = state.hangs.apart, _waiting_apart(state)
+    generation = state.generations.announced
+    if generation is None or not state.hangs.apart or state.hangs.apart != before:
         return False
-    name, step, _ = state.apart[0]
-    round_.broken_ns = state.now_ns - state.observed.broken_ns
-    round_.trouble = Trouble(member=name, words=f"waits after step {step} for members that have gone on")
+    name, step, _ = state.hangs.apart[0]
+    generation.broken_ns = state.now_ns - state.observed.broken_ns
+    generation.trouble = Trouble(member=name, words=f"waits after step {step} for members that have gone on")
     return True
 
 
 def _waiting_apart(state: State) -> tuple[tuple[str, int, int], ...]:
     """Who waits in a meeting that nobody will come to: name, step, and how much it has told the others."""
-    round_ = state.round
-    if round_ is None or round_.formed_ns is None or round_.lost or round_.broken_ns is not None:
+    generation = state.generations.announced
+    if (
+        generation is None
+        or generation.formed_ns is None
+        or generation.lost
+        or generation.broken_ns is not None
+    ):
         return ()
-    members = [state.members[name] for name in round_.members]
+    members = [state.roster.members[name] for name in generation.members]
     meeting = [member for member in members if member.stage == "meeting" and not member.is_done]
     if not meeting or len(meeting) == len(members):
         return ()

@@ -217,24 +217,26 @@ class Coordinator:
                 alive=not member.is_lost,
                 spent=member.spent,
             )
-            for member in list(state.members.values())
+            for member in list(state.roster.members.values())
         )
-        closing, losses = state.closing, tuple(state.losses)
+        closing, losses = state.ending.closing, tuple(state.progress.loss_values)
         return Status(
             run=state.policy.run,
             team=state.policy.team,
             started_ns=state.started_ns,
-            generation=0 if state.stepping is None else state.stepping.number,
-            step=state.step,
-            steps_total=state.steps_total,
+            generation=0 if state.generations.formed is None else state.generations.formed.number,
+            step=state.progress.step,
+            steps_total=state.progress.steps_total,
             loss=losses[-1][1] if losses else None,
             losses=losses,
             rate=self._rate(),
             step_s=self._step_s(),
-            stall_s=None if (stall_ns := state.checkpointing.stall_ns) is None else stall_ns / 1e9,
+            stall_s=None if (stall_ns := state.progress.checkpointing.stall_ns) is None else stall_ns / 1e9,
             write_s=self._write_s(),
             members=members,
-            nodes=tuple(NodeStatus(name=name, alive=name in state.nodes) for name in list(self._nodes)),
+            nodes=tuple(
+                NodeStatus(name=name, alive=name in state.roster.nodes) for name in list(self._nodes)
+            ),
             happened=tuple(self._happened),
             outcome=None if closing is None else closing.end.outcome,
         )
@@ -267,7 +269,7 @@ class Coordinator:
                 sentence=f"The {proof.role} {proof.name!r} is connected already.",
                 hint="Give every node a name of its own.",
             )
-        if proof.role == "worker" and self._state.living(proof.name) is None:
+        if proof.role == "worker" and self._state.roster.living(proof.name) is None:
             return Refused(sentence=f"The run has no member {proof.name!r}, or has given it up.")
         return None
 
@@ -390,9 +392,11 @@ class Coordinator:
         publishes a key of it does so after everybody has been sent the announcement, and in that order both
         arrive.
         """
-        generation = self._state.round
+        generation = self._state.generations.announced
         if generation is not None and generation.at_boundary and generation.formed_ns is None:
-            stepping = self._state.stepping  # until the boundary comes, its members still talk to each other
+            stepping = (
+                self._state.generations.formed
+            )  # until the boundary comes, its members still talk to each other
             if stepping is not None and message.generation == stepping.number:
                 generation = stepping
         if generation is None or message.generation != generation.number or sender not in generation.names:
@@ -447,7 +451,7 @@ class Coordinator:
         return (last_ns - first_ns) / 1e9 / max(1, last - first)
 
     def _write_s(self) -> float | None:
-        times = self._state.checkpointing
+        times = self._state.progress.checkpointing
         begun_ns, write_ns = times.begun_ns, times.write_ns
         under_way_ns = 0 if begun_ns is None else self._clock.now_ns() - begun_ns
         return None if write_ns is None and begun_ns is None else max(write_ns or 0, under_way_ns) / 1e9

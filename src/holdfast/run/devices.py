@@ -6,7 +6,7 @@ judged. It is the script's mistake where the work carries the failure from one G
 """
 
 from holdfast.run import ending, losses, processes
-from holdfast.run.state import Ailing, DeviceFailure, Failing, Member, Round, State
+from holdfast.run.state import Ailing, DeviceFailure, Failing, Generation, Member, State
 from holdfast.run.waits import BACKOFF_S_MAX, DEVICE_EXIT_S, EXPLAIN_S, backoff_ns, ns
 from holdfast.run.wire import CODE_DEVICE_FAILED, DeviceFailed, WorkerExited
 
@@ -25,30 +25,36 @@ the same next proves nothing."""
 
 def said(state: State, name: str, message: DeviceFailed) -> None:
     """A member's last words."""
-    failing = state.failing.get(name)
-    if failing is None and state.closing is None and (member := state.living(name)) is not None:
+    failing = state.devices.failing.get(name)
+    if failing is None and state.ending.closing is None and (member := state.roster.living(name)) is not None:
         failing = _lose(state, member, message.failure[:FAILURE_CHARS_MAX])
     if failing is not None and failing.said is None:
         failing.said = message
-        rounds = [round_ for round_ in (state.round, state.stepping) if round_ is not None]
-        cohorts = [round_.names for round_ in rounds if round_.number == message.generation]
+        rounds = [
+            generation
+            for generation in (state.generations.announced, state.generations.formed)
+            if generation is not None
+        ]
+        cohorts = [generation.names for generation in rounds if generation.number == message.generation]
         failing.cohort = cohorts[0] if cohorts else frozenset()
         _look(state, failing)
 
 
 def exited(state: State, member: Member, message: WorkerExited) -> bool:
     """An agent saw a process go. False: not because of its GPU."""
-    failing = state.failing.get(member.name)
-    has_hung_up = failing is None and member.name in state.unexplained  # without a word: none will come
+    failing = state.devices.failing.get(member.name)
+    has_hung_up = (
+        failing is None and member.name in state.generations.unexplained
+    )  # without a word: none will come
     if failing is None and message.code == CODE_DEVICE_FAILED and member.role == "active":
         if has_hung_up:
             failing = _failing(state, member)
-        elif not (member.is_lost or member.is_stopped or state.closing) and state.is_protected:
+        elif not (member.is_lost or member.is_stopped or state.ending.closing) and state.launch.is_protected:
             failing = _lose(state, member, losses.DEVICE_FAILED)
     if failing is None:
         return False
     failing.exited = message
-    if (known := state.ailing.get(failing.seat)) is not None and state.now_ns < failing.due_ns:
+    if (known := state.devices.ailing.get(failing.seat)) is not None and state.now_ns < failing.due_ns:
         _set_ailing(state, failing.seat, known.failures, state.now_ns + backoff_ns(known.failures))
     if has_hung_up:
         _conclude(state, failing)
@@ -59,24 +65,24 @@ def exited(state: State, member: Member, message: WorkerExited) -> bool:
 
 def disconnected(state: State, name: str) -> None:
     """What a member said before came before."""
-    failing = state.failing.get(name)
+    failing = state.devices.failing.get(name)
     if failing is not None and failing.exited is not None:
         _conclude(state, failing)
 
 
 def give_up(state: State, *, at_once: bool = False) -> None:
     """End those that do not go, and write down what is known of those that nobody says more about."""
-    for failing in list(state.failing.values()):
-        known = state.unexplained.get(failing.member)
+    for failing in list(state.devices.failing.values()):
+        known = state.generations.unexplained.get(failing.member)
         due_ns = (known.lost_ns if known else failing.due_ns) + ns(EXPLAIN_S)
         if at_once or state.now_ns >= due_ns:
             _conclude(state, failing)
             continue
         if failing.exited is None and state.now_ns < failing.due_ns:
             due_ns = min(due_ns, failing.due_ns)
-        elif failing.exited is None and not (member := state.members[failing.member]).is_stopped:
+        elif failing.exited is None and not (member := state.roster.members[failing.member]).is_stopped:
             processes.stop(state, member, 0)
-        state.wake(due_ns)
+        state.outbox.wake(due_ns)
 
 
 # ---- who gets the seat -----------------------------------------------------------------------------------
@@ -84,26 +90,26 @@ def give_up(state: State, *, at_once: bool = False) -> None:
 
 def free_ns(state: State, seat: tuple[str, int]) -> int:
     """When another member may have the seat."""
-    known = state.ailing.get(seat)
+    known = state.devices.ailing.get(seat)
     return 0 if known is None else known.start_ns
 
 
-def awaits_exit(state: State, round_: Round) -> bool:
+def awaits_exit(state: State, generation: Generation) -> bool:
     """Whether a warm process is to take a failed one's place as soon as that one has given up its memory.
 
     Where the seat failed before, nobody waits: others compute its lanes, and show whose fault it is.
     """
     dues_ns = [
         failing.due_ns
-        for failing in state.failing.values()
-        if failing.member in round_.lost
+        for failing in state.devices.failing.values()
+        if failing.member in generation.lost
         and failing.exited is None
         and state.now_ns < failing.due_ns
-        and state.ailing[failing.seat].failures == 1
-        and state.has_parked(state.nodes[failing.seat[0]])
+        and state.devices.ailing[failing.seat].failures == 1
+        and state.roster.has_parked(state.roster.nodes[failing.seat[0]])
     ]
     for due_ns in dues_ns:
-        state.wake(due_ns)
+        state.outbox.wake(due_ns)
     return bool(dues_ns)
 
 
@@ -116,20 +122,22 @@ def _lose(state: State, member: Member, why: str) -> Failing:
 def _failing(state: State, member: Member) -> Failing:
     """The seat is kept until the process is gone. It counts anew for a GPU that has held for long."""
     seat = (member.node, member.slot)
-    known = state.ailing.get(seat)
+    known = state.devices.ailing.get(seat)
     held_ns = state.now_ns - member.ready_ns if member.reached == "ready" else 0
-    is_first = known is None or (state.step_max > known.step_max and held_ns > ns(BACKOFF_S_MAX))
+    is_first = known is None or (state.progress.step_max > known.step_max and held_ns > ns(BACKOFF_S_MAX))
     failures = 1 if known is None or is_first else known.failures + 1
     due_ns = state.now_ns + ns(DEVICE_EXIT_S)
     _set_ailing(state, seat, failures, max(due_ns, state.now_ns + backoff_ns(failures)))
-    formed = 0 if state.stepping is None else state.stepping.number
+    formed = 0 if state.generations.formed is None else state.generations.formed.number
     failing = Failing(member=member.name, seat=seat, formed=formed, due_ns=due_ns)
-    state.failing[member.name] = failing
+    state.devices.failing[member.name] = failing
     return failing
 
 
 def _set_ailing(state: State, seat: tuple[str, int], failures: int, start_ns: int) -> None:
-    state.ailing[seat] = Ailing(failures=failures, step_max=state.step_max, start_ns=start_ns)
+    state.devices.ailing[seat] = Ailing(
+        failures=failures, step_max=state.progress.step_max, start_ns=start_ns
+    )
 
 
 # ---- what it means ---------------------------------------------------------------------------------------
@@ -142,7 +150,7 @@ def _look(state: State, failing: Failing) -> None:
 
 def _conclude(state: State, failing: Failing) -> None:
     """Write the failure down, and judge it."""
-    del state.failing[failing.member]
+    del state.devices.failing[failing.member]
     told = failing.said or DeviceFailed(member="", generation=0, step=0, failure=_words(failing.exited))
     exit_ = failing.exited or WorkerExited(member=failing.member)
     failure = DeviceFailure(
@@ -160,15 +168,15 @@ def _conclude(state: State, failing: Failing) -> None:
     )
     losses.account(state, failing.member, account)
     # A newcomer's failure, before it was in a generation, is nobody else's.
-    if state.closing is None and (failure.generation or not state.generation):
+    if state.ending.closing is None and (failure.generation or not state.generations.number):
         alike = _alike(state, failure)
         reason = _mistake(state, failing, failure, alike)
         if reason:
-            state.survived.forget({other.member for other in alike})  # the run ends with the same
+            state.progress.survived.forget({other.member for other in alike})  # the run ends with the same
             ending.fail(state, reason, complaint=exit_.complaint)
             return
-        if not failure.step or failure.step > state.step_max:
-            state.device_failures += (failure,)
+        if not failure.step or failure.step > state.progress.step_max:
+            state.devices.failures += (failure,)
     losses.survive(state, failing.member, exit_.complaint)
 
 
@@ -185,7 +193,7 @@ def _alike(state: State, failure: DeviceFailure) -> list[DeviceFailure]:
     """Those before it, at the same step, that failed with the same error."""
     return [
         other
-        for other in state.device_failures
+        for other in state.devices.failures
         if (other.step, other.failure) == (failure.step, failure.failure)
     ]
 
@@ -225,7 +233,7 @@ def _cohort(state: State, failing: Failing, alike: list[DeviceFailure]) -> tuple
     generation = alike[-1].generation
     together = [failure for failure in alike if failure.generation == generation]
     if not generation:
-        seats = {(node.name, slot) for node in state.active_nodes() for slot in range(node.slots)}
+        seats = {(node.name, slot) for node in state.roster.active_nodes() for slot in range(node.slots)}
         return len(seats), seats <= {failure.seat for failure in together}
     is_whole = bool(failing.cohort) and failing.cohort <= {failure.member for failure in together}
     return len(failing.cohort), is_whole

@@ -18,10 +18,10 @@ def complete(state: State, outcome: Outcome = "completed", reason: str = "") -> 
     Warm processes that were never needed have nothing to finish.
     """
     state.print_held()
-    state.closing = Closing(
+    state.ending.closing = Closing(
         end=Ending(outcome, 0, reason), due_ns=state.now_ns + ns(IDLE_S_MAX), patience="leave"
     )
-    state.out.append(ToMembers(_present(state), Released(outcome=outcome)))
+    state.outbox.effects.append(ToMembers(_present(state), Released(outcome=outcome)))
     for member in _running(state):
         if member.reached in ("started", "parked"):
             processes.stop(state, member, state.policy.grace_s)
@@ -29,7 +29,7 @@ def complete(state: State, outcome: Outcome = "completed", reason: str = "") -> 
 
 def fail(state: State, reason: str, *, code: int = CODE_FAILED, complaint: str = "") -> None:
     """Something the run cannot go on from."""
-    state.say(f"the run fails: {reason}", "failure")
+    state.outbox.say(f"the run fails: {reason}", "failure")
     _stop_all(state, Ending("failed", code, reason, complaint))
 
 
@@ -43,23 +43,23 @@ def blame(state: State, sentence: str, told: str) -> None:
 
 def refuse(state: State, sentence: str, hint: str) -> None:
     """The user's mistake: the members cannot take part, and `holdfast run` says why."""
-    state.out.append(ToMembers(_present(state), Dismissed(sentence=sentence, hint=hint)))
+    state.outbox.effects.append(ToMembers(_present(state), Dismissed(sentence=sentence, hint=hint)))
     blame(state, sentence, complaint(sentence, hint))
 
 
 def stop(state: State, reason: str, code: int) -> None:
     """The operator's wish; the second time, without grace."""
-    if state.closing is not None and not state.closing.is_released:
-        state.closing.patience, state.closing.due_ns = "term", state.now_ns
+    if state.ending.closing is not None and not state.ending.closing.is_released:
+        state.ending.closing.patience, state.ending.closing.due_ns = "term", state.now_ns
         return
-    state.say(f"stopping: {reason}")
-    state.record(ActionTaken(id="", occurred_ns=state.now_ns, action="stop", reason=reason))
+    state.outbox.say(f"stopping: {reason}")
+    state.outbox.record(ActionTaken(id="", occurred_ns=state.now_ns, action="stop", reason=reason))
     _stop_all(state, Ending("stopped", code, reason))
 
 
 def settle(state: State) -> None:
     """End harder whoever had time enough, and the run once nobody is left or nothing more can be done."""
-    ending = state.closing
+    ending = state.ending.closing
     assert ending is not None
     if is_due(state):
         _finish(state, ending.end)
@@ -72,27 +72,29 @@ def settle(state: State) -> None:
         ending.patience, ending.due_ns = "kill", state.now_ns + ns(EXIT_MARGIN_S)
         for member in _running(state):
             processes.stop(state, member, 0)
-    assert state.closing is not None
-    state.wake(state.closing.due_ns)
+    assert state.ending.closing is not None
+    state.outbox.wake(state.ending.closing.due_ns)
 
 
 def is_due(state: State) -> bool:
     """Whether the run that is ending is over: nobody is left, or nothing more can be done about them."""
-    assert state.closing is not None
-    is_late = state.now_ns >= state.closing.due_ns
-    return not state.running or (is_late and state.closing.patience == "kill")
+    assert state.ending.closing is not None
+    is_late = state.now_ns >= state.ending.closing.due_ns
+    return not state.roster.running or (is_late and state.ending.closing.patience == "kill")
 
 
 def _stop_all(state: State, end: Ending) -> None:
     grace_s = state.policy.grace_s
-    state.closing = Closing(end=end, due_ns=state.now_ns + ns(grace_s + EXIT_MARGIN_S), patience="term")
+    state.ending.closing = Closing(
+        end=end, due_ns=state.now_ns + ns(grace_s + EXIT_MARGIN_S), patience="term"
+    )
     state.print_held()
     for member in _running(state):
         processes.stop(state, member, grace_s)
 
 
 def _running(state: State) -> list[Member]:
-    return [member for member in state.members.values() if not member.is_gone]
+    return [member for member in state.roster.members.values() if not member.is_gone]
 
 
 def _present(state: State) -> tuple[str, ...]:
@@ -102,26 +104,26 @@ def _present(state: State) -> tuple[str, ...]:
 
 def _say_unsaved(state: State) -> None:
     """That the newest checkpoint is not of the end, if none could be written there."""
-    saved = state.checkpointing
-    if saved.failure and saved.saved_step < state.step:
+    saved = state.progress.checkpointing
+    if saved.failure and saved.saved_step < state.progress.step:
         newest = (
             f"the newest checkpoint is of step {saved.saved_step}" if saved.saved_step else "none was saved"
         )
-        state.say(f"the last checkpoint failed, and {newest}: {saved.failure}", "trouble")
+        state.outbox.say(f"the last checkpoint failed, and {newest}: {saved.failure}", "trouble")
 
 
 def _finish(state: State, end: Ending) -> None:
-    state.is_over = True
+    state.ending.is_over = True
     _say_unsaved(state)
-    state.record(
+    state.outbox.record(
         RunEnded(
             id="",
             occurred_ns=state.now_ns,
             outcome=end.outcome,
             reason=end.reason,
-            survived_errors=state.survived.errors,
+            survived_errors=state.progress.survived.errors,
         )
     )
     last_word = EndNode(outcome=end.outcome, code=end.code, reason=end.reason)
-    state.out.extend(ToNode(node, last_word) for node in state.nodes)
-    state.out.append(end)
+    state.outbox.effects.extend(ToNode(node, last_word) for node in state.roster.nodes)
+    state.outbox.effects.append(end)

@@ -10,8 +10,8 @@ from itertools import groupby
 from holdfast.record.events import ActionTaken, CheckpointLoaded, GenerationOpened, StepCommitted
 from holdfast.run import pacing, processes, replacing
 from holdfast.run.history import gist
-from holdfast.run.state import Round, State, ToMembers, Trouble
-from holdfast.run.wire import Generation
+from holdfast.run.state import Generation, State, ToMembers, Trouble
+from holdfast.run.wire import Announced
 
 FATE_CHARS_MAX = 60
 """Of what a lost member died of, in the line of the generation: it was said in full a moment before."""
@@ -25,20 +25,20 @@ def announce(
     """The next generation: the survivors, and those who are ready, as far as the lanes allow."""
     leaving = replacing.ready(state, survivors) if at_boundary else {}
     heirs = [name for name in leaving.values() if name]
-    others = [name for name in state.waiting if replacing.is_newcomer(state, name)]
+    others = [name for name in state.roster.waiting if replacing.is_newcomer(state, name)]
     newcomers = others[: max(0, room(state))]
     staying = [name for name in survivors if name not in leaving]
     members = _ranked(state, staying, [*newcomers, *heirs])
-    state.is_cut_short = state.is_cut_short and not newcomers
+    state.ending.is_cut_short = state.ending.is_cut_short and not newcomers
     for name in newcomers:
-        del state.waiting[name]
-        processes.record_active(state, state.members[name])
+        del state.roster.waiting[name]
+        processes.record_active(state, state.roster.members[name])
     for name in heirs:
-        del state.waiting[name]
-    state.generation += 1
-    lost = () if state.round is None else tuple(state.round.lost)
-    round_ = Round(
-        number=state.generation,
+        del state.roster.waiting[name]
+    state.generations.number += 1
+    lost = () if state.generations.announced is None else tuple(state.generations.announced.lost)
+    generation = Generation(
+        number=state.generations.number,
         members=members,
         names=frozenset(members),
         at_boundary=at_boundary,
@@ -46,27 +46,29 @@ def announce(
         because=because,
         leaving=leaving,
     )
-    if state.round is not None:
-        _act(state, round_, lost, newcomers)
-    state.round = round_
-    state.stalled_ns = None
-    state.vacated.clear()
-    for name in state.departed:
-        del state.members[name]
-    state.departed.clear()
-    announcement = Generation(
-        number=state.generation, members=members, at_boundary=at_boundary, faults=state.faults
+    if state.generations.announced is not None:
+        _act(state, generation, lost, newcomers)
+    state.generations.announced = generation
+    state.launch.stalled_ns = None
+    state.generations.vacated.clear()
+    for name in state.roster.departed:
+        del state.roster.members[name]
+    state.roster.departed.clear()
+    announcement = Announced(
+        number=state.generations.number, members=members, at_boundary=at_boundary, faults=state.faults
     )
-    state.out.append(ToMembers(members, announcement))
+    state.outbox.effects.append(ToMembers(members, announcement))
     if leaving:  # they change over with the others, and then wait to be ended
-        state.out.append(ToMembers(tuple(leaving), announcement))
+        state.outbox.effects.append(ToMembers(tuple(leaving), announcement))
 
 
 def _ranked(state: State, survivors: Sequence[str], newcomers: Sequence[str]) -> tuple[str, ...]:
     """In rank order: by seat, but rank 0 stays one process as long as it lives."""
-    everyone = sorted((*survivors, *newcomers), key=lambda name: state.seat_of(state.members[name]))
+    everyone = sorted(
+        (*survivors, *newcomers), key=lambda name: state.roster.seat_of(state.roster.members[name])
+    )
     for name in newcomers:
-        state.members[name].since_generation = state.generation + 1
+        state.roster.members[name].since_generation = state.generations.number + 1
     main = _main(state, survivors, newcomers) or everyone[0]
     return (main, *(name for name in everyone if name != main))
 
@@ -77,36 +79,40 @@ def _main(state: State, survivors: Sequence[str], newcomers: Sequence[str]) -> s
     Of several that came together, the one with the lowest rank before is the oldest. After the last step the
     others may be done: then whoever does the lost one's part again does it as rank 0, too.
     """
-    if state.undone_main and newcomers:
-        lost, state.undone_main = state.undone_main, ""
-        return next((name for name in newcomers if state.members[name].replaces == lost), newcomers[0])
+    if state.ending.undone_main and newcomers:
+        lost, state.ending.undone_main = state.ending.undone_main, ""
+        return next((name for name in newcomers if state.roster.members[name].replaces == lost), newcomers[0])
     if not survivors:
         return ""
-    if state.main in survivors:
-        return state.main
-    return min(survivors, key=lambda name: state.members[name].since_generation)
+    if state.generations.main in survivors:
+        return state.generations.main
+    return min(survivors, key=lambda name: state.roster.members[name].since_generation)
 
 
 def room(state: State) -> int:
     """How many members more the lanes allow."""
-    if state.setup is None:
+    if state.launch.setup is None:
         return 0
-    present = 0 if state.round is None else len(state.round.members) - len(state.round.lost)
-    return state.setup[1].lanes - present
+    present = (
+        0
+        if state.generations.announced is None
+        else len(state.generations.announced.members) - len(state.generations.announced.lost)
+    )
+    return state.launch.setup[1].lanes - present
 
 
-def broke(state: State, round_: Round) -> Trouble:
+def broke(state: State, generation: Generation) -> Trouble:
     """Nobody was lost, but the generation cannot go on: what it was, said once however often it comes."""
-    trouble, before = round_.trouble, state.trouble
+    trouble, before = generation.trouble, state.progress.trouble
     if trouble is None:
         trouble = Trouble(member="a member", words="could not go on")
     if before is not None and gist(before.words) == gist(trouble.words):
         trouble.times, trouble.is_said = before.times + 1, before.is_said
-    state.trouble, state.setback = trouble, str(trouble)
-    state.failed_ns = state.failed_ns or round_.broken_ns
-    if round_.formed_ns is None and not trouble.is_said:
+    state.progress.trouble, state.progress.setback = trouble, str(trouble)
+    state.generations.failed_ns = state.generations.failed_ns or generation.broken_ns
+    if generation.formed_ns is None and not trouble.is_said:
         trouble.is_said = True
-        state.say(f"generation {round_.number} did not form, because {trouble}", "trouble")
+        state.outbox.say(f"generation {generation.number} did not form, because {trouble}", "trouble")
     return trouble
 
 
@@ -115,77 +121,84 @@ def trouble_of(member: str, operation: str, reason: str) -> Trouble:
     return Trouble(member=member, words=f"could not {operation}: {told}")
 
 
-def form(state: State, round_: Round) -> None:
+def form(state: State, generation: Generation) -> None:
     """Everybody regrouped: the generation goes on from the highest version that one of them had."""
-    version = max(round_.regrouped.values())
-    if version > state.step:
-        _keep_late(state, round_, version)
-    _record_loaded(state, round_, version)
-    if version < state.step or state.stepping is None:
+    version = max(generation.regrouped.values())
+    if version > state.progress.step:
+        _keep_late(state, generation, version)
+    _record_loaded(state, generation, version)
+    if version < state.progress.step or state.generations.formed is None:
         _go_back(state, version)
-    state.step = version
-    _record_opened(state, round_, version)
-    _say_formed(state, round_, version)
-    round_.formed_ns = state.now_ns
-    if state.stepping is not None:
+    state.progress.step = version
+    _record_opened(state, generation, version)
+    _say_formed(state, generation, version)
+    generation.formed_ns = state.now_ns
+    if state.generations.formed is not None:
         _note_hurt(state)
-    state.stepping = round_
-    pacing.begin(state, round_)
-    state.lost_ns, state.failed_ns, state.causes = None, None, ()
-    state.fates.clear()
-    state.first_ns.clear()
-    for step in sorted(round_.tally):
-        keep(state, round_, step)
+    state.generations.formed = generation
+    pacing.begin(state, generation)
+    state.generations.lost_ns, state.generations.failed_ns, state.generations.causes = None, None, ()
+    state.generations.fates.clear()
+    state.progress.first_ns.clear()
+    for step in sorted(generation.tally):
+        keep(state, generation, step)
 
 
-def keep(state: State, round_: Round, step: int) -> None:
+def keep(state: State, generation: Generation, step: int) -> None:
     """The run has the step, if all of the generation do."""
-    if round_.formed_ns is None or round_.tally.get(step, 0) < len(round_.members):
+    if generation.formed_ns is None or generation.tally.get(step, 0) < len(generation.members):
         return
-    del round_.tally[step]
-    state.first_ns.pop(step, None)
-    if step <= state.step:
+    del generation.tally[step]
+    state.progress.first_ns.pop(step, None)
+    if step <= state.progress.step:
         return
-    since_ns = max(round_.formed_ns, state.committed_ns or 0)
-    _note_time(state, round_, step, since_ns)
-    state.worked.note(step, state.now_ns - since_ns)
-    state.step, state.committed_ns = step, state.now_ns
-    if step > state.step_max:  # what is done again after a rollback is no progress
-        state.step_max, state.setbacks, state.setback, state.complaint = step, 0, "", ""
-        state.trouble, state.device_failures = None, ()
+    since_ns = max(generation.formed_ns, state.progress.committed_ns or 0)
+    _note_time(state, generation, step, since_ns)
+    state.progress.worked.note(step, state.now_ns - since_ns)
+    state.progress.step, state.progress.committed_ns = step, state.now_ns
+    if step > state.progress.step_max:  # what is done again after a rollback is no progress
+        state.progress.step_max, state.progress.setbacks, state.progress.setback, state.progress.complaint = (
+            step,
+            0,
+            "",
+            "",
+        )
+        state.progress.trouble, state.devices.failures = None, ()
         state.print_held()  # the run has survived it
-    state.record(StepCommitted(id="", occurred_ns=state.now_ns, step=step))
+    state.outbox.record(StepCommitted(id="", occurred_ns=state.now_ns, step=step))
     pacing.note(state)
-    if state.hurt is not None:
-        _say_recovered(state, round_, step)
+    if state.generations.hurt is not None:
+        _say_recovered(state, generation, step)
 
 
 def _go_back(state: State, version: int) -> None:
     """Nobody had the state: say what that costs. The very first generation only begins here."""
-    if state.stepping is not None:
-        steps = state.step - version
-        again = f"{steps} step{'s' * (steps > 1)} ({_duration(state.worked.since_ns(version))})"
+    if state.generations.formed is not None:
+        steps = state.progress.step - version
+        again = f"{steps} step{'s' * (steps > 1)} ({_duration(state.progress.worked.since_ns(version))})"
         where = f"the checkpoint at step {version}" if version else "the start"
-        state.say(
+        state.outbox.say(
             f"no member has the state: back to {where}; {again} will be computed again", severity="trouble"
         )
-    state.worked.go_back(version)
+    state.progress.worked.go_back(version)
 
 
 def _note_hurt(state: State) -> None:
     """Recovery takes until all members have committed a step; it may take more than one generation."""
-    if state.hurt is None and state.lost_ns is not None:
-        state.hurt = (state.lost_ns, "loss")
-    elif state.hurt is None and state.failed_ns is not None:
-        state.hurt = (state.failed_ns, "failure")
+    if state.generations.hurt is None and state.generations.lost_ns is not None:
+        state.generations.hurt = (state.generations.lost_ns, "loss")
+    elif state.generations.hurt is None and state.generations.failed_ns is not None:
+        state.generations.hurt = (state.generations.failed_ns, "failure")
 
 
-def _say_recovered(state: State, round_: Round, step: int) -> None:
-    assert state.hurt is not None
-    (since_ns, what), state.hurt = state.hurt, None
-    count = len(round_.members)
+def _say_recovered(state: State, generation: Generation, step: int) -> None:
+    assert state.generations.hurt is not None
+    (since_ns, what), state.generations.hurt = state.generations.hurt, None
+    count = len(generation.members)
     whose = "the only member" if count == 1 else f"all {count} members"
-    state.say(f"step {step} committed by {whose}, {(state.now_ns - since_ns) / 1e9:.2f} s after the {what}")
+    state.outbox.say(
+        f"step {step} committed by {whose}, {(state.now_ns - since_ns) / 1e9:.2f} s after the {what}"
+    )
 
 
 def _duration(took_ns: int) -> str:
@@ -197,17 +210,17 @@ def _duration(took_ns: int) -> str:
     return f"{took_s / 60:.0f} min" if took_s < 36_000 else f"{took_s / 3600:.1f} h"
 
 
-def _note_time(state: State, round_: Round, step: int, since_ns: int) -> None:
+def _note_time(state: State, generation: Generation, step: int, since_ns: int) -> None:
     """What the step took, and what the script took before it; since_ns: since the step before.
 
     Members that wait for another one have a long step, and that one a short one: the shortest counts, and the
     rest of the time is the script's. The first step of a generation may compile, and is told apart.
     """
-    shortest_ns = round_.took_ns.pop(step, None)
-    is_fresh, round_.is_fresh = round_.is_fresh, False
-    if state.working or state.resumed_ns > since_ns:
+    shortest_ns = generation.took_ns.pop(step, None)
+    is_fresh, generation.is_fresh = generation.is_fresh, False
+    if state.hangs.working or state.hangs.resumed_ns > since_ns:
         return  # with declared work, or while somebody was stopped
-    took_ns = (state.now_ns - since_ns) // (step - state.step)
+    took_ns = (state.now_ns - since_ns) // (step - state.progress.step)
     if is_fresh:
         state.observed.note_first(took_ns)
         return
@@ -216,104 +229,106 @@ def _note_time(state: State, round_: Round, step: int, since_ns: int) -> None:
     state.observed.note_pause(took_ns - step_ns)
 
 
-def _keep_late(state: State, round_: Round, version: int) -> None:
+def _keep_late(state: State, generation: Generation, version: int) -> None:
     """Record a step that only some had when others were lost, and that the new generation goes on from.
 
     It is dated back to when it was first reported, but before the loss: it was done by then. At the start it
     was not done at all, but comes from a checkpoint.
     """
-    loaded = [state.members[name].loaded for name in round_.members]
-    if state.stepping is None and any(known is not None and known[0] == version for known in loaded):
+    loaded = [state.roster.members[name].loaded for name in generation.members]
+    if state.generations.formed is None and any(
+        known is not None and known[0] == version for known in loaded
+    ):
         return
-    lost_ns = state.now_ns if state.lost_ns is None else state.lost_ns
-    first_ns = state.first_ns.get(version, lost_ns)
-    state.step_max = max(state.step_max, version)
-    state.record(StepCommitted(id="", occurred_ns=min(first_ns, lost_ns - 1), step=version))
+    lost_ns = state.now_ns if state.generations.lost_ns is None else state.generations.lost_ns
+    first_ns = state.progress.first_ns.get(version, lost_ns)
+    state.progress.step_max = max(state.progress.step_max, version)
+    state.outbox.record(StepCommitted(id="", occurred_ns=min(first_ns, lost_ns - 1), step=version))
 
 
-def _record_loaded(state: State, round_: Round, version: int) -> None:
+def _record_loaded(state: State, generation: Generation, version: int) -> None:
     """A checkpoint matters to the run only if the generation goes on from it, rather than from a peer."""
-    if state.stepping is not None and version >= state.step:
+    if state.generations.formed is not None and version >= state.progress.step:
         return
-    loaded = (state.members[name].loaded for name in round_.members)
+    loaded = (state.roster.members[name].loaded for name in generation.members)
     place = next((known[1] for known in loaded if known is not None and known[0] == version), None)
     if place is not None:
-        state.record(CheckpointLoaded(id="", occurred_ns=state.now_ns, step=version, place=place))
+        state.outbox.record(CheckpointLoaded(id="", occurred_ns=state.now_ns, step=version, place=place))
 
 
-def _record_opened(state: State, round_: Round, version: int) -> None:
-    opened_ns, began_ns = state.now_ns, round_.opened_ns
-    if round_.at_boundary:
+def _record_opened(state: State, generation: Generation, version: int) -> None:
+    opened_ns, began_ns = state.now_ns, generation.opened_ns
+    if generation.at_boundary:
         # The generation before went on until its last commit; the change began there.
-        opened_ns = began_ns = max(round_.opened_ns, state.committed_ns or 0)
-    replacing.hand_over(state, round_, opened_ns)
+        opened_ns = began_ns = max(generation.opened_ns, state.progress.committed_ns or 0)
+    replacing.hand_over(state, generation, opened_ns)
     state.observed.note_form(state.now_ns - began_ns)
-    gpus = max(state.gpus, state.seats, len(round_.members))
-    state.record(
+    gpus = max(state.launch.gpus, state.roster.seats, len(generation.members))
+    state.outbox.record(
         GenerationOpened(
             id="",
             occurred_ns=opened_ns,
-            generation=round_.number,
-            members=round_.members,
-            gpus=gpus if gpus != state.gpus else None,
+            generation=generation.number,
+            members=generation.members,
+            gpus=gpus if gpus != state.launch.gpus else None,
             step=version,
-            abort_ns=round_.parts_ns.get("abort"),
-            group_ns=round_.parts_ns.get("group"),
-            state_ns=round_.parts_ns.get("state"),
-            reason=_reason(state, round_),
-            causes=state.causes,
+            abort_ns=generation.parts_ns.get("abort"),
+            group_ns=generation.parts_ns.get("group"),
+            state_ns=generation.parts_ns.get("state"),
+            reason=_reason(state, generation),
+            causes=state.generations.causes,
         )
     )
-    state.gpus = gpus
+    state.launch.gpus = gpus
 
 
-def _act(state: State, round_: Round, lost: Sequence[str], newcomers: list[str]) -> None:
+def _act(state: State, generation: Generation, lost: Sequence[str], newcomers: list[str]) -> None:
     """Work out, and record, what is done about losses and newcomers."""
-    by = {state.members[name].replaces: name for name in newcomers}
-    round_.replaced = {old: by[old] for old in lost if old in by}
-    round_.missing = tuple(old for old in lost if old not in by)
-    round_.added = tuple(new for new in newcomers if new not in round_.replaced.values())
-    for old, new in round_.replaced.items():
+    by = {state.roster.members[name].replaces: name for name in newcomers}
+    generation.replaced = {old: by[old] for old in lost if old in by}
+    generation.missing = tuple(old for old in lost if old not in by)
+    generation.added = tuple(new for new in newcomers if new not in generation.replaced.values())
+    for old, new in generation.replaced.items():
         _record_action(state, "replace", old, f"{new} was warm")
-    for old in round_.missing:
+    for old in generation.missing:
         _record_action(state, "shrink", old, "nobody was warm and ready to take its place")
-    for new in round_.added:
+    for new in generation.added:
         _record_action(state, "grow", new, "it is ready")
-    if state.round is not None and state.round.formed_ns is None:
-        _carry_over(state.round, round_)
+    if state.generations.announced is not None and state.generations.announced.formed_ns is None:
+        _carry_over(state.generations.announced, generation)
 
 
-def _carry_over(before: Round, round_: Round) -> None:
+def _carry_over(before: Generation, generation: Generation) -> None:
     """The generation before never formed, so nobody was told how it differs from the one before it."""
     replaced, missing = dict(before.replaced), list(before.missing)
-    added = [new for new in before.added if new not in round_.missing]
+    added = [new for new in before.added if new not in generation.missing]
     whose = {new: old for old, new in before.replaced.items()}
-    for old, new in round_.replaced.items():
+    for old, new in generation.replaced.items():
         if old in added:
             added[added.index(old)] = new
         else:
             replaced[whose.get(old, old)] = new
-    for old in round_.missing:
+    for old in generation.missing:
         replaced.pop(whose.get(old, old), None)
         if old not in before.added:
             missing.append(whose.get(old, old))
-    round_.replaced, round_.missing = replaced, tuple(missing)
-    round_.added = (*added, *round_.added)
+    generation.replaced, generation.missing = replaced, tuple(missing)
+    generation.added = (*added, *generation.added)
 
 
-def _changes(state: State, round_: Round) -> str:
+def _changes(state: State, generation: Generation) -> str:
     """How it differs from the generation before, and why it had to."""
-    parts = [f"{new} takes the place of {_fated(state, [old])}" for old, new in round_.replaced.items()]
+    parts = [f"{new} takes the place of {_fated(state, [old])}" for old, new in generation.replaced.items()]
     parts += [
         f"{new} takes the place of {old} ({replacing.REASON})" if new else f"without {old} (drained)"
-        for old, new in round_.leaving.items()
+        for old, new in generation.leaving.items()
     ]
-    if round_.missing:
-        parts.append(f"without {_fated(state, round_.missing)}")
-    if round_.added:
-        parts.append(f"with {', '.join(round_.added)}")
+    if generation.missing:
+        parts.append(f"without {_fated(state, generation.missing)}")
+    if generation.added:
+        parts.append(f"with {', '.join(generation.added)}")
     changes = "; ".join(parts) or "the same members again"
-    trouble = round_.because
+    trouble = generation.because
     if trouble is None:
         return changes
     if trouble.is_said:
@@ -322,16 +337,16 @@ def _changes(state: State, round_: Round) -> str:
     return f"{changes}, because {trouble}"
 
 
-def _reason(state: State, round_: Round) -> str:
+def _reason(state: State, generation: Generation) -> str:
     """Why it was opened, for the record."""
-    lost = [*round_.replaced, *round_.missing]
-    parts = [str(round_.because)] if round_.because is not None else []
+    lost = [*generation.replaced, *generation.missing]
+    parts = [str(generation.because)] if generation.because is not None else []
     if lost:
         parts.append(f"lost: {_fated(state, lost)}")
-    if round_.leaving:
-        parts.append(f"replaced, {replacing.REASON}: {', '.join(round_.leaving)}")
-    if round_.added:
-        parts.append(f"joined: {', '.join(round_.added)}")
+    if generation.leaving:
+        parts.append(f"replaced, {replacing.REASON}: {', '.join(generation.leaving)}")
+    if generation.added:
+        parts.append(f"joined: {', '.join(generation.added)}")
     return "; ".join(parts)
 
 
@@ -339,7 +354,7 @@ def _fated(state: State, names: Iterable[str]) -> str:
     """The names, and behind them what they were lost of, where that is known by now."""
 
     def fate(name: str) -> str:
-        words = state.fates.get(name, "")
+        words = state.generations.fates.get(name, "")
         return words if len(words) <= FATE_CHARS_MAX else f"{words[: FATE_CHARS_MAX - 1]}…"
 
     grouped = [(words, ", ".join(group)) for words, group in groupby(names, fate)]
@@ -348,25 +363,27 @@ def _fated(state: State, names: Iterable[str]) -> str:
 
 def _record_action(state: State, action: str, subject: str, reason: str) -> None:
     causes = () if action == "grow" else (f"lost {subject}",)
-    state.record(
+    state.outbox.record(
         ActionTaken(
             id="", occurred_ns=state.now_ns, subject=subject, action=action, reason=reason, causes=causes
         )
     )
 
 
-def _say_formed(state: State, round_: Round, version: int) -> None:
-    count = len(round_.members)
+def _say_formed(state: State, generation: Generation, version: int) -> None:
+    count = len(generation.members)
     members = "1 member" if count == 1 else f"{count} members"
-    if state.stepping is None:
-        nodes = len({state.members[name].node for name in round_.members})
+    if state.generations.formed is None:
+        nodes = len({state.roster.members[name].node for name in generation.members})
         where = "1 node" if nodes == 1 else f"{nodes} nodes"
         then = f"step {version + 1} is next"
-        if state.is_last:
+        if state.progress.is_last:
             then = f"the checkpoint has all {version} steps"
         elif version:
             then += f", after the checkpoint of step {version}"
-        state.say(f"generation {round_.number}: {members} on {where}; {then}")
+        state.outbox.say(f"generation {generation.number}: {members} on {where}; {then}")
         return
-    what = "what follows the last step" if state.is_last else f"step {version + 1}"
-    state.say(f"generation {round_.number}: {_changes(state, round_)}; {what} goes on with {members}")
+    what = "what follows the last step" if state.progress.is_last else f"step {version + 1}"
+    state.outbox.say(
+        f"generation {generation.number}: {_changes(state, generation)}; {what} goes on with {members}"
+    )

@@ -9,7 +9,7 @@ that a script has declared (`run.alone`) is waited for, and the last copies of t
 from collections.abc import Sequence
 
 from holdfast.run import losses, replacing, seats
-from holdfast.run.state import Member, Round, Stall, State, ToNode, Trouble, Work
+from holdfast.run.state import Generation, Member, Stall, State, ToNode, Trouble, Work
 from holdfast.run.waits import IDLE_S_MAX, LOCATE_S, LOOK_S_MAX, PATIENT_S, ns
 from holdfast.run.wire import Locate, Located, Stage, Working
 
@@ -35,16 +35,16 @@ HINT = (
 
 def working(state: State, member: Member, message: Working) -> None:
     """A script has declared work, which begins or is over."""
-    work = state.working.pop(member.name, None)
+    work = state.hangs.working.pop(member.name, None)
     if work is not None:
         state.observed.note_work(state.now_ns - work.since_ns)
-        state.resumed_ns = state.now_ns
+        state.hangs.resumed_ns = state.now_ns
     if not message.is_over:
-        state.working[member.name] = Work(name=message.work, since_ns=state.now_ns)
+        state.hangs.working[member.name] = Work(name=message.work, since_ns=state.now_ns)
 
 
 def located(state: State, message: Located) -> None:
-    stall = state.stall
+    stall = state.hangs.stall
     if stall is not None and message.member in stall.awaited:
         del stall.awaited[message.member]
         stall.places[message.member] = message.place
@@ -56,97 +56,97 @@ def moved(state: State, member: Member, stage: Stage) -> None:
         _note_left(state)
 
 
-def published(state: State, member: Member, generation: int) -> None:
+def published(state: State, member: Member, number: int) -> None:
     """It told the other members of a generation something; how it stands is the first that it tells them."""
-    round_ = state.round
-    if round_ is not None and round_.number == generation and member.name not in round_.published:
-        round_.published[member.name] = None
+    generation = state.generations.announced
+    if generation is not None and generation.number == number and member.name not in generation.published:
+        generation.published[member.name] = None
         _note_left(state)
 
 
 def _note_left(state: State) -> None:
-    round_ = state.round
-    if round_ is not None and round_.formed_ns is None:
-        round_.left_ns = state.now_ns
-        state.wake(state.now_ns + state.observed.form_wait_ns // LOOKS)
+    generation = state.generations.announced
+    if generation is not None and generation.formed_ns is None:
+        generation.left_ns = state.now_ns
+        state.outbox.wake(state.now_ns + state.observed.form_wait_ns // LOOKS)
 
 
-def bound_ns(state: State, round_: Round) -> int:
+def bound_ns(state: State, generation: Generation) -> int:
     """How long a step of this generation may take before somebody is ended. Before the run's first commit
     nobody can know, so what the user has set holds from there on.
     """
     observed, set_s = state.observed, state.policy.hang_after_s
     usual_ns = observed.hung_ns if set_s is None else ns(set_s)
-    if round_.is_fresh and (set_s is None or state.committed_ns is None):
+    if generation.is_fresh and (set_s is None or state.progress.committed_ns is None):
         usual_ns = max(usual_ns, observed.hung_first_ns)
-    patience = state.patience if state.now_ns < state.patient_ns else 0
+    patience = state.hangs.endings if state.now_ns < state.hangs.endings_until_ns else 0
     return min(usual_ns << patience, max(usual_ns, ns(IDLE_S_MAX)))
 
 
 # ---- how things stand ------------------------------------------------------------------------------------
 
 
-def watch(state: State, round_: Round) -> None:
+def watch(state: State, generation: Generation) -> None:
     """See to it that the generation gets further: that it is formed, and then that steps are committed."""
-    if round_.lost or _is_excused(state, round_):
-        state.stall = None
+    if generation.lost or _is_excused(state, generation):
+        state.hangs.stall = None
         return
-    since_ns = _since_ns(state, round_)
-    stall = state.stall
+    since_ns = _since_ns(state, generation)
+    stall = state.hangs.stall
     if stall is None or stall.since_ns != since_ns:
-        stall = state.stall = Stall(since_ns=since_ns)
-    while (due_ns := _due_ns(state, round_, stall)) <= state.now_ns:
+        stall = state.hangs.stall = Stall(since_ns=since_ns)
+    while (due_ns := _due_ns(state, generation, stall)) <= state.now_ns:
         if stall.asked_ns is None:
-            _ask(state, round_, stall)
-        elif _conclude(state, round_, stall):
+            _ask(state, generation, stall)
+        elif _conclude(state, generation, stall):
             return
-    state.wake(due_ns)
+    state.outbox.wake(due_ns)
 
 
-def _is_excused(state: State, round_: Round) -> bool:
+def _is_excused(state: State, generation: Generation) -> bool:
     """Somebody is stopped, which has a lease of its own, or has declared work that may still take a while."""
-    names = round_.names.union(round_.leaving)
-    if not names.isdisjoint(state.stopped):
+    names = generation.names.union(generation.leaving)
+    if not names.isdisjoint(state.hangs.stopped):
         return True
-    begun_ns = [work.since_ns for name, work in state.working.items() if name in names]
+    begun_ns = [work.since_ns for name, work in state.hangs.working.items() if name in names]
     due_ns = max(begun_ns, default=0) + state.observed.work_wait_ns
     if not begun_ns or state.now_ns >= due_ns:
         return False
-    state.wake(due_ns)
+    state.outbox.wake(due_ns)
     return True
 
 
-def _since_ns(state: State, round_: Round) -> int:
+def _since_ns(state: State, generation: Generation) -> int:
     """When the run last got further. Until a boundary comes, the generation before goes on stepping."""
-    moments = [state.resumed_ns, round_.opened_ns, round_.left_ns]
-    if round_.formed_ns is not None:
-        moments.append(round_.formed_ns)
-    if round_.formed_ns is not None or round_.at_boundary:
-        moments.append(state.committed_ns or 0)
+    moments = [state.hangs.resumed_ns, generation.opened_ns, generation.left_ns]
+    if generation.formed_ns is not None:
+        moments.append(generation.formed_ns)
+    if generation.formed_ns is not None or generation.at_boundary:
+        moments.append(state.progress.committed_ns or 0)
     return max(moments)
 
 
-def _due_ns(state: State, round_: Round, stall: Stall) -> int:
+def _due_ns(state: State, generation: Generation, stall: Stall) -> int:
     """When to look next, or until when to wait for what agents answer."""
     if stall.asked_ns is not None:
         return stall.asked_ns + ns(LOCATE_S) if stall.awaited else state.now_ns
-    limit_ns = _limit_ns(state, round_)
+    limit_ns = _limit_ns(state, generation)
     if stall.looks < LOOKS:
         waited_ns = limit_ns * (stall.looks + 1) // LOOKS
         return stall.since_ns + (min(waited_ns, ns(LOOK_S_MAX)) if stall.looks == 0 else waited_ns)
     return stall.since_ns + min(limit_ns << (stall.looks - LOOKS + 1), _idle_ns(limit_ns))
 
 
-def _limit_ns(state: State, round_: Round) -> int:
+def _limit_ns(state: State, generation: Generation) -> int:
     """After so long somebody is ended. A generation forms once all have left what they were in: the step
     before it, or what the script does between steps.
     """
-    if round_.formed_ns is not None:
-        return bound_ns(state, round_)
+    if generation.formed_ns is not None:
+        return bound_ns(state, generation)
     limit_ns = state.observed.form_wait_ns
-    late = (member.stage for member in _late(state, round_) if member.name not in round_.published)
+    late = (member.stage for member in _late(state, generation) if member.name not in generation.published)
     if not REGROUPING.issuperset(late):
-        stepping = state.stepping if state.stepping is not None else round_
+        stepping = state.generations.formed if state.generations.formed is not None else generation
         limit_ns += bound_ns(state, stepping)
     return limit_ns
 
@@ -155,29 +155,33 @@ def _idle_ns(limit_ns: int) -> int:
     return max(limit_ns, ns(IDLE_S_MAX))
 
 
-def _late(state: State, round_: Round) -> list[Member]:
+def _late(state: State, generation: Generation) -> list[Member]:
     """Who keeps a generation from being formed: those that have not regrouped, and those that are to leave
     with its boundary. Whoever is done does not come to a boundary any more, and is not waited for there.
     """
-    names = [name for name in (*round_.members, *round_.leaving) if name not in round_.regrouped]
-    members = [state.members[name] for name in names]
-    return [member for member in members if not (round_.at_boundary and member.is_done)]
+    names = [name for name in (*generation.members, *generation.leaving) if name not in generation.regrouped]
+    members = [state.roster.members[name] for name in names]
+    return [member for member in members if not (generation.at_boundary and member.is_done)]
 
 
-def _suspects(state: State, round_: Round) -> tuple[list[str], bool]:
+def _suspects(state: State, generation: Generation) -> tuple[list[str], bool]:
     """Who may be to blame, and whether anybody waits for them.
 
     A process that cannot speak may be further than it said last: one that is in the reduction of an earlier
     step than others, or of one that it has committed, does not wait for them.
     """
-    if round_.formed_ns is None:
-        late = _late(state, round_)
-        excused = REGROUPING | HELD_UP if round_.at_boundary else REGROUPING
-        absent = [member for member in late if member.name not in round_.published]
-        suspects = _behind(absent, late, excused) or _stuck(state, round_, late)
-        is_waited_for = len(suspects) < len(late) or bool(round_.regrouped) or not round_.at_boundary
+    if generation.formed_ns is None:
+        late = _late(state, generation)
+        excused = REGROUPING | HELD_UP if generation.at_boundary else REGROUPING
+        absent = [member for member in late if member.name not in generation.published]
+        suspects = _behind(absent, late, excused) or _stuck(state, generation, late)
+        is_waited_for = len(suspects) < len(late) or bool(generation.regrouped) or not generation.at_boundary
     else:
-        late = [state.members[name] for name in round_.members if not state.members[name].is_done]
+        late = [
+            state.roster.members[name]
+            for name in generation.members
+            if not state.roster.members[name].is_done
+        ]
         suspects = _behind(late, late, HELD_UP)
         is_waited_for = len(suspects) < len(late)
     return [member.name for member in suspects], is_waited_for
@@ -189,15 +193,15 @@ def _behind(members: list[Member], others: list[Member], excused: frozenset[Stag
     return [member for member in members if member.stage not in excused or _is_through(member, step)]
 
 
-def _stuck(state: State, round_: Round, late: list[Member]) -> list[Member]:
+def _stuck(state: State, generation: Generation, late: list[Member]) -> list[Member]:
     """Who is stuck in regrouping itself, which members do together: whoever has not even told the others how
     it stands. If all have, and some are through, it is the others; of those, whoever has the state gives it
     to the rest. If nobody is through, all begin anew, and then it shows.
     """
-    regrouping = [member for member in late if member.stage in REGROUPING and member.name in round_.names]
-    if absent := [member for member in regrouping if member.name not in round_.published]:
+    regrouping = [member for member in late if member.stage in REGROUPING and member.name in generation.names]
+    if absent := [member for member in regrouping if member.name not in generation.published]:
         return absent
-    if not round_.regrouped:
+    if not generation.regrouped:
         return []
     holders = state.holders
     return [member for member in late if member.name in holders] or late
@@ -219,65 +223,67 @@ def _is_last_copy(state: State, suspects: Sequence[str]) -> bool:
 # ---- what is done about it -------------------------------------------------------------------------------
 
 
-def _ask(state: State, round_: Round, stall: Stall) -> None:
+def _ask(state: State, generation: Generation, stall: Stall) -> None:
     """Where are they? Their agents can tell even if they cannot."""
-    suspects, _ = _suspects(state, round_)
+    suspects, _ = _suspects(state, generation)
     stall.asked_ns, stall.places = state.now_ns, {}
     stall.awaited = dict.fromkeys(suspects[:NAMED_MAX])
     for name in stall.awaited:
-        state.out.append(ToNode(state.members[name].node, Locate(member=name)))
+        state.outbox.effects.append(ToNode(state.roster.members[name].node, Locate(member=name)))
 
 
-def _conclude(state: State, round_: Round, stall: Stall) -> bool:
+def _conclude(state: State, generation: Generation, stall: Stall) -> bool:
     """Say how it stands or, once the bound is reached, do something about it: whether that was done."""
     stall.asked_ns, stall.awaited = None, {}
     stall.looks += 1
-    suspects, is_waited_for = _suspects(state, round_)
+    suspects, is_waited_for = _suspects(state, generation)
     if stall.looks < LOOKS:
-        _say(state, round_, stall, suspects, is_waited_for)
+        _say(state, generation, stall, suspects, is_waited_for)
         return False
     waited_ns = state.now_ns - stall.since_ns
     is_spared = _is_last_copy(state, suspects) or not is_waited_for
-    if is_spared and waited_ns < _idle_ns(_limit_ns(state, round_)):
-        _say(state, round_, stall, suspects, is_waited_for)
+    if is_spared and waited_ns < _idle_ns(_limit_ns(state, generation)):
+        _say(state, generation, stall, suspects, is_waited_for)
         return False
-    _end(state, round_, stall, suspects)
+    _end(state, generation, stall, suspects)
     return True
 
 
-def _end(state: State, round_: Round, stall: Stall, suspects: list[str]) -> None:
+def _end(state: State, generation: Generation, stall: Stall, suspects: list[str]) -> None:
     waited_s = (state.now_ns - stall.since_ns) // ns(1)
-    fault = STEP_HANGS if round_.formed_ns is not None else FORMATION_HANGS
+    fault = STEP_HANGS if generation.formed_ns is not None else FORMATION_HANGS
     if not suspects:
-        if round_.broken_ns is None:
-            round_.broken_ns = state.now_ns - state.observed.broken_ns  # nobody to blame: all try again
+        if generation.broken_ns is None:
+            generation.broken_ns = state.now_ns - state.observed.broken_ns  # nobody to blame: all try again
             words = f"waited for another one: {fault} ({waited_s} s)"
-            round_.trouble = Trouble(member="every member", words=words)
+            generation.trouble = Trouble(member="every member", words=words)
         return
     for name in suspects:
         place = f", at {stall.places[name]}" if stall.places.get(name) else ""
         account = f"{fault} for {waited_s} s{place}" if fault == STEP_HANGS else f"{fault}{place}"
-        losses.fence(state, state.members[name], fault, onset_ns=None, account=account)
-    state.patience = state.patience + 1 if state.now_ns < state.patient_ns else 1
-    state.patient_ns = state.now_ns + ns(PATIENT_S)
-    state.stall = None
-    if not state.is_hinted:
-        state.is_hinted = True
-        state.say(HINT)
+        losses.fence(state, state.roster.members[name], fault, onset_ns=None, account=account)
+    state.hangs.endings = state.hangs.endings + 1 if state.now_ns < state.hangs.endings_until_ns else 1
+    state.hangs.endings_until_ns = state.now_ns + ns(PATIENT_S)
+    state.hangs.stall = None
+    if not state.hangs.is_hinted:
+        state.hangs.is_hinted = True
+        state.outbox.say(HINT)
     replacing.settle(state)  # an heir that is ready has the seat before anybody else
     seats.fill_seats(state)
 
 
-def _say(state: State, round_: Round, stall: Stall, suspects: list[str], is_waited_for: bool) -> None:
+def _say(
+    state: State, generation: Generation, stall: Stall, suspects: list[str], is_waited_for: bool
+) -> None:
     """One line, unless the last one has said the same."""
-    if round_.formed_ns is not None and state.is_last:
+    if generation.formed_ns is not None and state.progress.is_last:
         return  # what a script does after its last step holds nobody up
-    limit_s = _limit_ns(state, round_) / 1e9
+    limit_s = _limit_ns(state, generation) / 1e9
     is_spared = _is_last_copy(state, suspects) or not is_waited_for
     if not suspects:
         who, then = "every member waits for another one", f"they begin it anew after {limit_s:.0f} s"
     else:
-        who = _whereabouts(stall, suspects, _goal(round_))
+        who = _whereabouts(stall, suspects, _goal(generation))
         is_one, idle_s = len(suspects) == 1, _idle_ns(ns(limit_s)) / 1e9
         then = f"{'it is' if is_one else 'they are'} ended and replaced after {limit_s:.0f} s"
         if is_spared:
@@ -289,14 +295,14 @@ def _say(state: State, round_: Round, stall: Stall, suspects: list[str], is_wait
         return
     stall.said = who + then
     waited_s = (state.now_ns - stall.since_ns) // ns(1)
-    what = f"step {state.step + 1} has taken {waited_s} s"
-    if round_.formed_ns is None:
-        what = f"generation {round_.number} has not formed for {waited_s} s"
-    state.say(f"{what}; {who}; {then}", "trouble" if is_waited_for else "note")
+    what = f"step {state.progress.step + 1} has taken {waited_s} s"
+    if generation.formed_ns is None:
+        what = f"generation {generation.number} has not formed for {waited_s} s"
+    state.outbox.say(f"{what}; {who}; {then}", "trouble" if is_waited_for else "note")
 
 
-def _goal(round_: Round) -> str:
-    return "entered the reduction" if round_.formed_ns is not None else "joined it"
+def _goal(generation: Generation) -> str:
+    return "entered the reduction" if generation.formed_ns is not None else "joined it"
 
 
 def _whereabouts(stall: Stall, suspects: list[str], goal: str) -> str:

@@ -39,25 +39,25 @@ def lose(state: State, member: Member, why: str, *, onset_ns: int | None = None,
 
 def _take_out(state: State, member: Member, why: str) -> None:
     member.is_lost = True
-    state.setbacks += 1
-    state.end_excuses(member.name)
-    if state.round is not None and state.round.has(member.name):
-        state.round.lost[member.name] = state.now_ns
-        state.fates[member.name] = why
-        others_done = state.is_anybody_done and any(
-            state.members[name].is_done for name in state.round.present
+    state.progress.setbacks += 1
+    state.hangs.end_excuses(member.name)
+    if state.generations.announced is not None and state.generations.announced.has(member.name):
+        state.generations.announced.lost[member.name] = state.now_ns
+        state.generations.fates[member.name] = why
+        others_done = state.ending.is_anybody_done and any(
+            state.roster.members[name].is_done for name in state.generations.announced.present
         )
         # Rank 0 may have been past a step of which others have not told yet.
-        is_main, step = member.name == state.main, max(state.step, member.reported[1])
-        is_last = others_done or (is_main and 0 < state.steps_total <= step)
+        is_main, step = member.name == state.generations.main, max(state.progress.step, member.reported[1])
+        is_last = others_done or (is_main and 0 < state.progress.steps_total <= step)
         if is_last and not member.is_done:
-            state.is_cut_short = True
-            state.undone_main = member.name if is_main else state.undone_main
-        state.vacated[state.seat_of(member)] = member.name
-        state.lost_ns = state.lost_ns or state.now_ns
-        state.causes += (_key(member.name),)
-    elif not state.is_protected:
-        state.causes += (_key(member.name),)
+            state.ending.is_cut_short = True
+            state.ending.undone_main = member.name if is_main else state.ending.undone_main
+        state.generations.vacated[state.roster.seat_of(member)] = member.name
+        state.generations.lost_ns = state.generations.lost_ns or state.now_ns
+        state.generations.causes += (_key(member.name),)
+    elif not state.launch.is_protected:
+        state.generations.causes += (_key(member.name),)
     processes.vacate(state, member)
 
 
@@ -68,9 +68,11 @@ def lose_unexplained(state: State, member: Member, guess: str, *, is_known: bool
     """
     _take_out(state, member, guess)
     if not is_known:
-        state.fates.pop(member.name, None)
-    state.out.append(Expect(_key(member.name)))
-    state.unexplained[member.name] = Loss(lost_ns=state.now_ns, onset_ns=member.onset_ns, guess=guess)
+        state.generations.fates.pop(member.name, None)
+    state.outbox.effects.append(Expect(_key(member.name)))
+    state.generations.unexplained[member.name] = Loss(
+        lost_ns=state.now_ns, onset_ns=member.onset_ns, guess=guess
+    )
 
 
 def fence(state: State, member: Member, why: str, *, onset_ns: int | None, account: str = "") -> None:
@@ -79,7 +81,7 @@ def fence(state: State, member: Member, why: str, *, onset_ns: int | None, accou
     account: why, with what is known of this one.
     """
     processes.stop(state, member, 0)
-    state.out.append(Close("worker", member.name))
+    state.outbox.effects.append(Close("worker", member.name))
     cause = _record_fault(state, member.name, why, onset_ns=onset_ns, detail=account)
     _say_lost(state, member.name, Account(why=account or why))
     lose(state, member, account or why, onset_ns=onset_ns, cause=cause)
@@ -87,42 +89,44 @@ def fence(state: State, member: Member, why: str, *, onset_ns: int | None, accou
 
 def lose_node(state: State, node: Node, why: str, *, onset_ns: int | None) -> None:
     """The node is gone with everybody on it."""
-    members = [member for member in state.members.values() if member.node == node.name]
+    members = [member for member in state.roster.members.values() if member.node == node.name]
     living = [member for member in members if not member.is_lost]
-    state.setback = f"node {node.name} lost ({why})"
-    state.say(f"{state.setback} with {_counted(len(living), 'member')}", "trouble")
+    state.progress.setback = f"node {node.name} lost ({why})"
+    state.outbox.say(f"{state.progress.setback} with {_counted(len(living), 'member')}", "trouble")
     struck = [member.onset_ns for member in living if member.onset_ns is not None]
     onset_ns = min(struck) if struck else onset_ns
     cause = _record_fault(state, node.name, "node lost", onset_ns=onset_ns, detail=why)
-    setbacks = state.setbacks
+    setbacks = state.progress.setbacks
     for member in living:
         lose(state, member, "node lost", onset_ns=onset_ns, cause=cause)
-        state.out.append(Close("worker", member.name))
-    state.setbacks = setbacks + 1
+        state.outbox.effects.append(Close("worker", member.name))
+    state.progress.setbacks = setbacks + 1
     for member in members:
         close_account(state, member.name, "node lost")
-        state.failing.pop(member.name, None)
+        state.devices.failing.pop(member.name, None)
         processes.gone(state, member)
-    state.ailing = {seat: known for seat, known in state.ailing.items() if seat[0] != node.name}
-    del state.nodes[node.name]
-    state.nodes_active -= not node.is_spare
-    state.short.pop(node.name, None)
-    state.vacant = {seat: None for seat in state.vacant if seat[0] != node.name}
+    state.devices.ailing = {
+        seat: known for seat, known in state.devices.ailing.items() if seat[0] != node.name
+    }
+    del state.roster.nodes[node.name]
+    state.roster.nodes_active -= not node.is_spare
+    state.roster.short.pop(node.name, None)
+    state.roster.vacant = {seat: None for seat in state.roster.vacant if seat[0] != node.name}
 
 
 def leave(state: State, member: Member) -> None:
     """The script came to its end on this member, though the run had not: it counts as finished."""
-    member.has_left = state.is_anybody_done = True
-    state.end_excuses(member.name)
+    member.has_left = state.ending.is_anybody_done = True
+    state.hangs.end_excuses(member.name)
     if not member.is_lost:
         member.is_lost = True
-        state.coming.pop(member.name, None)
-        state.waiting.pop(member.name, None)
-        if state.round is not None and state.round.has(member.name):
-            state.round.lost[member.name] = state.now_ns
-        if state.is_protected:
-            state.say(f"{member.name} left: its script ended")
-    elif member.name in state.unexplained:
+        state.roster.coming.pop(member.name, None)
+        state.roster.waiting.pop(member.name, None)
+        if state.generations.announced is not None and state.generations.announced.has(member.name):
+            state.generations.announced.lost[member.name] = state.now_ns
+        if state.launch.is_protected:
+            state.outbox.say(f"{member.name} left: its script ended")
+    elif member.name in state.generations.unexplained:
         _say_lost(state, member.name, Account(why="exit 0"))
     close_account(state, member.name, "exit 0")
 
@@ -146,7 +150,7 @@ def explain(state: State, member: Member, message: WorkerExited) -> None:
     said = "" if is_cut_off(message) or is_mistake(state, member, message) else said[:SAID_CHARS_MAX]
     xid = None if message.xid is None else message.xid.code
     told = Account(why=why, said=said, detail=detail_of(message), xid=xid)
-    if member.name in state.unexplained:
+    if member.name in state.generations.unexplained:
         account(state, member.name, told)
     elif not member.is_lost:
         cause = _record_fault(state, member.name, why, onset_ns=member.onset_ns, detail=told.detail)
@@ -156,21 +160,21 @@ def explain(state: State, member: Member, message: WorkerExited) -> None:
 
 def account(state: State, name: str, told: Account) -> None:
     """Write down a loss that was noticed before, and the fault behind it, as of that moment."""
-    known = state.unexplained.pop(name, None)
+    known = state.generations.unexplained.pop(name, None)
     if known is None:
         return
     cause = _record_fault(
         state, name, told.why, onset_ns=known.onset_ns, detail=told.detail, at_ns=known.lost_ns
     )
     _record_lost(state, name, told.why, known, cause)
-    if state.round is not None and state.round.concerns(name):
-        state.fates[name] = told.why
+    if state.generations.announced is not None and state.generations.announced.concerns(name):
+        state.generations.fates[name] = told.why
     _say_lost(state, name, told)
 
 
 def close_account(state: State, name: str, why: str) -> None:
     """Write down a loss that was noticed before, and behind which there is no fault of its own."""
-    known = state.unexplained.pop(name, None)
+    known = state.generations.unexplained.pop(name, None)
     if known is not None:
         _record_lost(state, name, why, known)
 
@@ -191,12 +195,12 @@ def xid_words(xid: Xid) -> str:
 
 def give_up_explanations(state: State, *, at_once: bool = False) -> None:
     """Write down losses that nobody explained in time, with what was guessed."""
-    for name, known in list(state.unexplained.items()):
+    for name, known in list(state.generations.unexplained.items()):
         due_ns = known.lost_ns + ns(EXPLAIN_S)
         if at_once or state.now_ns >= due_ns:
             account(state, name, Account(why=known.guess))
         else:
-            state.wake(due_ns)
+            state.outbox.wake(due_ns)
 
 
 def judge_mistake(state: State, message: WorkerExited) -> None:
@@ -211,32 +215,35 @@ def judge_script(state: State, member: Member, message: WorkerExited) -> None:
     """
     complaint = message.complaint or f"{cause_of_death(message)} without a complaint"
     reason = ""
-    if not state.has_committed:
+    if not state.progress.has_committed:
         reason = f"the script failed on {member.name} before the first commit ({cause_of_death(message)})"
-    elif member.stage == "script" and state.survived.knows(complaint):
+    elif member.stage == "script" and state.progress.survived.knows(complaint):
         reason = f"the script failed again on {member.name} after step {member.step}, the same way as before"
-    elif gist(complaint) == state.complaint:
+    elif gist(complaint) == state.progress.complaint:
         reason = f"the script failed again on {member.name}, as before, and nothing was committed in between"
-    state.complaint = gist(complaint)
+    state.progress.complaint = gist(complaint)
     if reason:
         ending.fail(state, reason, complaint=message.complaint)
     else:
-        state.survived.note(complaint)
+        state.progress.survived.note(complaint)
         survive(state, member.name, message.complaint)
 
 
 def survive(state: State, name: str, complaint: str) -> None:
     """The run goes on after this, once a step is committed; if others fail the same way first, it ends."""
-    state.survived.hold(name, complaint)
-    if not state.setbacks or state.closing is not None:
+    state.progress.survived.hold(name, complaint)
+    if not state.progress.setbacks or state.ending.closing is not None:
         state.print_held()  # it has gone on already
 
 
 def judge_setbacks(state: State) -> None:
     """Losses with nothing gained in between cannot go on for ever."""
-    if state.setbacks > SETBACKS_MAX and state.setbacks > SETBACKS_PER_MEMBER * state.seats:
-        last = f"; the last: {state.setback}" if state.setback else ""
-        ending.fail(state, f"{state.setbacks} failures and not one commit in between{last}")
+    if (
+        state.progress.setbacks > SETBACKS_MAX
+        and state.progress.setbacks > SETBACKS_PER_MEMBER * state.roster.seats
+    ):
+        last = f"; the last: {state.progress.setback}" if state.progress.setback else ""
+        ending.fail(state, f"{state.progress.setbacks} failures and not one commit in between{last}")
 
 
 def is_mistake(state: State, member: Member, message: WorkerExited) -> bool:
@@ -245,7 +252,9 @@ def is_mistake(state: State, member: Member, message: WorkerExited) -> bool:
     Not so a newcomer to a run that has come some way: what it cannot do, its machine cannot.
     """
     has_taken_part = member.since_generation > 0
-    return _sentence(message) not in ("", COORDINATOR_GONE) and (has_taken_part or not state.has_committed)
+    return _sentence(message) not in ("", COORDINATOR_GONE) and (
+        has_taken_part or not state.progress.has_committed
+    )
 
 
 def is_cut_off(message: WorkerExited) -> bool:
@@ -274,12 +283,12 @@ def _sentence(message: WorkerExited) -> str:
 
 def _say_lost(state: State, name: str, told: Account) -> None:
     why = told.why if told.xid is None else f"{told.why}; XID {told.xid}"
-    state.setback = f"{name} lost ({why}): {told.said}" if told.said else f"{name} lost ({why})"
-    state.say(state.setback, "trouble")
+    state.progress.setback = f"{name} lost ({why}): {told.said}" if told.said else f"{name} lost ({why})"
+    state.outbox.say(state.progress.setback, "trouble")
 
 
 def _record_lost(state: State, name: str, why: str, loss: Loss, cause: str = "") -> None:
-    state.record(
+    state.outbox.record(
         MemberLost(
             id=_key(name),
             occurred_ns=loss.lost_ns,
@@ -303,7 +312,7 @@ def _record_fault(
     """The key of the fault. at_ns: when it was noticed, if not now."""
     at_ns = state.now_ns if at_ns is None else at_ns
     key = f"fault {subject} {at_ns}"
-    state.record(
+    state.outbox.record(
         FaultObserved(
             id=key,
             occurred_ns=at_ns,

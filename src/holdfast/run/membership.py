@@ -4,12 +4,15 @@
 has no clock, no socket and no randomness: the same events at the same times give the same effects. The state
 is changed in place, because copying thousands of members for every heartbeat would cost more than deciding.
 
-A script that joins is protected: it goes on in generations (protected.py). One that never does is restarted
+A script that joins is protected: it goes on in generations (joined.py). One that never does is restarted
 as a whole (plain.py). Which of them it is shows when the first worker joins; until then it may be either.
 """
 
+from collections.abc import Sequence
+from typing import assert_never
+
 from holdfast.record.events import PhaseEntered, RunStarted
-from holdfast.run import apart, devices, ending, hangs, losses, plain, processes, protected, replacing
+from holdfast.run import apart, devices, ending, hangs, joined, losses, plain, processes, replacing
 from holdfast.run.history import gist
 from holdfast.run.recording import checkpoint_event
 from holdfast.run.state import (
@@ -18,11 +21,14 @@ from holdfast.run.state import (
     Disconnected,
     Effect,
     FromMember,
+    FromMembers,
     FromNode,
     Happening,
+    Launch,
     Member,
     Node,
     Policy,
+    Present,
     ReplaceRequested,
     Reply,
     State,
@@ -70,27 +76,27 @@ def initial(policy: Policy, now_ns: int) -> State:
         policy=policy,
         started_ns=now_ns,
         now_ns=now_ns,
-        gpus=policy.nodes_min * policy.slots,
+        launch=Launch(gpus=policy.nodes_min * policy.slots),
         faults=policy.faults,
     )
 
 
 def deadline(state: State) -> int | None:
     """When `advance` wants a `Tick` at the latest; None: only something else that happens can matter."""
-    if state.is_over:
+    if state.ending.is_over:
         return None
-    dues_ns = [due_ns for due_ns in (state.due_ns, state.lease_due_ns) if due_ns is not None]
+    dues_ns = [due_ns for due_ns in (state.outbox.due_ns, state.outbox.lease_due_ns) if due_ns is not None]
     return min(dues_ns, default=None)
 
 
 def advance(state: State, event: Happening, now_ns: int) -> tuple[Effect, ...]:
     """Take in what happened; what is to be done about it, in this order."""
     state.now_ns = max(state.now_ns, now_ns)  # a clock that goes back must not undo a deadline
-    if state.is_over:
+    if state.ending.is_over:
         _turn_back(state, event)
     elif _take_in(state, event):
         _settle(state)
-    out, state.out = tuple(state.out), []
+    out, state.outbox.effects = tuple(state.outbox.effects), []
     return out
 
 
@@ -100,47 +106,57 @@ def _take_in(state: State, event: Happening) -> bool:
         case FromMember(name, DeviceFailed() as message):
             devices.said(state, name, message)
         case FromMember(name, message):
-            member = state.living(name)
+            member = state.roster.living(name)
             return member is not None and _heard_member(state, member, message)
+        case FromMembers(names, message):
+            return _heard_members(state, names, message)
         case FromNode(name, AgentJoined() as message):
             _node_joined(state, name, message)
         case FromNode(name, message):
-            node = state.nodes.get(name)
+            node = state.roster.nodes.get(name)
             return node is not None and _heard_node(state, node, message)
-        case Disconnected("agent", name) if name in state.nodes:
-            _lose_node(state, state.nodes[name], "connection ended")
+        case Present():
+            for name in event.nodes:
+                _note_presence(state, state.roster.nodes[name])
+            for name in event.members:
+                state.roster.members[name].seen_ns = state.now_ns
+            return False
+        case Disconnected("agent", name) if name in state.roster.nodes:
+            _lose_node(state, state.roster.nodes[name], "connection ended")
         case Disconnected("worker", name):
             _worker_disconnected(state, name)
         case StopRequested(reason, code):
             ending.stop(state, reason, code)
         case StrikeRequested(strike):
-            state.out.append(Reply(_strike(state, strike)))
+            state.outbox.effects.append(Reply(_strike(state, strike)))
         case ReplaceRequested(message):
-            state.out.append(Reply(replacing.ask(state, message)))
+            state.outbox.effects.append(Reply(replacing.ask(state, message)))
         case Begun():
             team = state.policy.team
-            state.record(RunStarted(id="", occurred_ns=state.now_ns, gpus=state.gpus, team=team))
+            state.outbox.record(
+                RunStarted(id="", occurred_ns=state.now_ns, gpus=state.launch.gpus, team=team)
+            )
         case Tick():
-            if state.due_ns is not None and state.now_ns - state.due_ns > ns(LATE_S):
-                state.resumed_ns = state.now_ns  # commits that were made meanwhile are still to be read
+            if state.outbox.due_ns is not None and state.now_ns - state.outbox.due_ns > ns(LATE_S):
+                state.hangs.resumed_ns = state.now_ns  # commits that were made meanwhile are still to be read
             _check_leases(state)
     return True
 
 
 def _settle(state: State) -> None:
     """Do whatever can be done as things stand, and work out when to look again."""
-    state.due_ns = None
+    state.outbox.due_ns = None
     devices.give_up(state)
     losses.give_up_explanations(state)
-    if state.closing is None:
-        if state.is_protected:
-            protected.settle(state)
+    if state.ending.closing is None:
+        if state.launch.is_protected:
+            joined.settle(state)
         else:
             plain.settle(state)
-    if state.closing is not None:
+    if state.ending.closing is not None:
         devices.give_up(state, at_once=ending.is_due(state))
         losses.give_up_explanations(state, at_once=ending.is_due(state))
-        state.due_ns = None
+        state.outbox.due_ns = None
         ending.settle(state)
 
 
@@ -148,21 +164,21 @@ def _turn_back(state: State, event: Happening) -> None:
     """The run is over; whoever comes now is told so."""
     match event:
         case FromNode(name, AgentJoined()):
-            end = state.closing.end if state.closing is not None else None
+            end = state.ending.closing.end if state.ending.closing is not None else None
             if end is not None:
                 message = EndNode(outcome=end.outcome, code=end.code, reason=end.reason)
-                state.out.append(ToNode(name, message))
+                state.outbox.effects.append(ToNode(name, message))
         case StrikeRequested() | ReplaceRequested():
-            state.out.append(Reply(Answer(ok=False, sentence="the run is over")))
+            state.outbox.effects.append(Reply(Answer(ok=False, sentence="the run is over")))
 
 
 # ---- nodes -----------------------------------------------------------------------------------------------
 
 
 def _node_joined(state: State, name: str, message: AgentJoined) -> None:
-    if name in state.nodes:
-        _lose_node(state, state.nodes[name], "its agent came back")
-    state.nodes[name] = Node(
+    if name in state.roster.nodes:
+        _lose_node(state, state.roster.nodes[name], "its agent came back")
+    state.roster.nodes[name] = Node(
         name=name,
         address=message.address,
         port=message.port,
@@ -170,36 +186,45 @@ def _node_joined(state: State, name: str, message: AgentJoined) -> None:
         joined_ns=state.now_ns,
         seen_ns=state.now_ns,
     )
-    state.last_joined_ns = state.now_ns
-    state.short[name] = None
+    state.launch.last_joined_ns = state.now_ns
+    state.roster.short[name] = None
     _expect(state, state.now_ns)
-    state.say(f"node {name} joined")
+    state.outbox.say(f"node {name} joined")
 
 
 def _lose_node(state: State, node: Node, why: str, onset_ns: int | None = None) -> None:
     had_work = any(
         member.node == node.name
         and not (member.is_lost or member.is_stopped or _came_too_late(state, member))
-        for member in state.members.values()
+        for member in state.roster.members.values()
     )
     losses.lose_node(state, node, why, onset_ns=onset_ns)
     reason = f"node {node.name} was lost ({why})"
-    if state.closing is not None and state.closing.is_released and had_work:
+    if state.ending.closing is not None and state.ending.closing.is_released and had_work:
         ending.fail(state, f"{reason} before its scripts had ended, after the training was complete")
-    elif state.is_launched and not state.is_protected and state.closing is None and had_work:
+    elif (
+        state.launch.is_launched
+        and not state.launch.is_protected
+        and state.ending.closing is None
+        and had_work
+    ):
         plain.fail(state, reason)
 
 
-def _heard_node(state: State, node: Node, message: FromAgent) -> bool:
+def _note_presence(state: State, node: Node) -> None:
     state.observed.note_gap(state.now_ns - node.seen_ns)
     node.seen_ns = state.now_ns
+
+
+def _heard_node(state: State, node: Node, message: FromAgent) -> bool:
+    _note_presence(state, node)
     match message:
         case NodeBeat():
             return message.stopped != node.stopped and _note_stops(state, node, message.stopped)
         case Located():
             hangs.located(state, message)
         case WorkerStarted():
-            if (member := state.living(message.member)) is not None:
+            if (member := state.roster.living(message.member)) is not None:
                 processes.record_started(state, member)
             return False
         case WorkerExited():
@@ -219,15 +244,18 @@ def _heard_member(state: State, member: Member, message: FromWorker) -> bool:
             member.step, member.stage = message.step, message.stage
             if message.spent is not None and message.spent.steps > member.spent[0].steps:
                 member.spent = (message.spent, member.spent[0])
-            return protected.stepped(state, member) or (message.stage == "meeting" and apart.look(state))
+            return joined.stepped(state, member) or (message.stage == "meeting" and apart.look(state))
         case Committed():
-            return protected.committed(state, member, message)
+            return joined.committed(state, member, message)
         case Working():
             hangs.working(state, member, message)
         case Planned():
-            return protected.planned(state, message.steps_total)
+            return joined.planned(state, message.steps_total)
         case Dealt():
-            if state.round is not None and message.generation == state.round.number:
+            if (
+                state.generations.announced is not None
+                and message.generation == state.generations.announced.number
+            ):
                 member.lanes = message.lanes
             return False
         case Published():
@@ -243,27 +271,42 @@ def _heard_member(state: State, member: Member, message: FromWorker) -> bool:
         case WorkerJoined():
             _worker_joined(state, member)
         case WorkerReady():
-            protected.ready(state, member, message)
+            joined.ready(state, member, message)
         case Regrouped():
-            return protected.regrouped(state, member, message)
+            return joined.regrouped(state, member, message)
         case Broken():
-            protected.broken(state, message)
+            joined.broken(state, message)
         case Finished():
-            protected.finished(state, member, message)
+            joined.finished(state, member, message)
     return True
 
 
+def _heard_members(state: State, names: Sequence[str], message: Committed | Regrouped) -> bool:
+    """Whether what they all said may change what is to be done. The last one decides; what the others said is
+    only entered, which is much quicker for thousands of members.
+    """
+    *others, last = map(state.roster.members.__getitem__, names)
+    for member in others:
+        member.seen_ns = state.now_ns
+    match message:
+        case Committed():
+            joined.enter_commits(state, others, message)
+        case Regrouped():
+            joined.enter_regrouped(state, others, message)
+    return _heard_member(state, last, message)
+
+
 def _worker_joined(state: State, member: Member) -> None:
-    if not state.is_protected:
-        state.is_protected = True
-        state.record(PhaseEntered(id="", occurred_ns=state.now_ns, phase="init"))
-    protected.joined(state, member)
+    if not state.launch.is_protected:
+        state.launch.is_protected = True
+        state.outbox.record(PhaseEntered(id="", occurred_ns=state.now_ns, phase="init"))
+    joined.enter(state, member)
 
 
 def _worker_disconnected(state: State, name: str) -> None:
     devices.disconnected(state, name)
-    member = state.living(name)
-    if member is None or not state.is_protected or state.closing is not None:
+    member = state.roster.living(name)
+    if member is None or not state.launch.is_protected or state.ending.closing is not None:
         return  # its agent will say that it went
     losses.lose_unexplained(state, member, "connection ended")
 
@@ -271,12 +314,12 @@ def _worker_disconnected(state: State, name: str) -> None:
 def _worker_exited(state: State, node: Node, message: WorkerExited) -> None:
     """An agent saw a process go. The loss may be known already; what it died of is not."""
     node.port = message.port or node.port
-    member = state.members.get(message.member)
+    member = state.roster.members.get(message.member)
     if member is None or member.is_gone:
         return
     if devices.exited(state, member, message):
         pass  # it is written down and judged there
-    elif state.closing is not None:
+    elif state.ending.closing is not None:
         _exited_at_the_end(state, member, message)
     elif member.is_stopped:
         pass  # we ended it, and said why
@@ -295,7 +338,7 @@ def _judge(state: State, member: Member, message: WorkerExited) -> None:
         return
     if losses.is_mistake(state, member, message):
         losses.judge_mistake(state, message)
-    elif not state.is_protected:
+    elif not state.launch.is_protected:
         reason = f"{member.name} failed ({losses.cause_of_death(message)})"
         plain.fail(state, reason, message.complaint, whose=member.name)
     elif message.code not in (None, CODE_DEVICE_FAILED) and member.role == "active":
@@ -304,20 +347,20 @@ def _judge(state: State, member: Member, message: WorkerExited) -> None:
 
 def _came_too_late(state: State, member: Member) -> bool:
     """A newcomer before whom the end came: its script has nothing to finish."""
-    is_released = state.closing is not None and state.closing.is_released
-    return is_released and state.is_protected and not member.is_done
+    is_released = state.ending.closing is not None and state.ending.closing.is_released
+    return is_released and state.launch.is_protected and not member.is_done
 
 
 def _exited_at_the_end(state: State, member: Member, message: WorkerExited) -> None:
     """After the release a script may still fail, in what it does with the result."""
-    assert state.closing is not None
+    assert state.ending.closing is not None
     if message.code == 0:
         losses.close_account(state, member.name, "exit 0")
         return
     if member.is_lost:
         losses.explain(state, member, message)  # it was lost before; the others have gone on without it
         return
-    if not state.closing.is_released or member.is_stopped:
+    if not state.ending.closing.is_released or member.is_stopped:
         return
     if _came_too_late(state, member):
         losses.explain(state, member, message)
@@ -330,21 +373,21 @@ def _checkpointed(state: State, member: Member, message: Checkpointed) -> None:
     if message.happened == "loaded":
         member.loaded = (message.step, message.place)  # recorded if the generation goes on from it
         return
-    if message.happened == "failed" and gist(message.reason) != gist(state.checkpointing.failure):
+    if message.happened == "failed" and gist(message.reason) != gist(state.progress.checkpointing.failure):
         said = message.reason
         if not said.startswith("The checkpoint"):
             said = f"checkpoint of step {message.step} failed: {said}"
-        state.say(said, "trouble")
+        state.outbox.say(said, "trouble")
     if message.happened == "saved":
-        state.checkpointing.saved_step = message.step
+        state.progress.checkpointing.saved_step = message.step
     if message.happened in ("saved", "failed"):
-        state.checkpointing.failure = message.reason
+        state.progress.checkpointing.failure = message.reason
     _time_checkpoint(state, message)
-    state.record(checkpoint_event(message, state.now_ns))
+    state.outbox.record(checkpoint_event(message, state.now_ns))
 
 
 def _time_checkpoint(state: State, message: Checkpointed) -> None:
-    times = state.checkpointing
+    times = state.progress.checkpointing
     if message.happened == "saved" and times.begun_ns is not None:
         times.stall_ns, times.write_ns = message.stall_ns, state.now_ns - times.begun_ns
     times.begun_ns = state.now_ns if message.happened == "begun" else None
@@ -358,25 +401,29 @@ def _struck(state: State, member: Member, message: Struck) -> None:
     member.struck_ns = state.now_ns
     for fault in state.policy.faults:
         if fault.id == message.fault:
-            state.say(f"planned {fault.fault} strikes {member.name} at step {fault.step} ({fault.moment})")
+            state.outbox.say(
+                f"planned {fault.fault} strikes {member.name} at step {fault.step} ({fault.moment})"
+            )
             if fault.fault == "pause":
                 pause = StrikeWorker(member=member.name, fault="pause", for_s=fault.for_s, stops_itself=True)
-                state.out.append(ToNode(member.node, pause))
+                state.outbox.effects.append(ToNode(member.node, pause))
     state.faults = tuple(fault for fault in state.faults if fault.id != message.fault)
 
 
 def _strike(state: State, strike: Strike) -> Answer:
     """Do as the operator wants, to whom they name or to one that their seed picks."""
-    if state.closing is not None:
+    if state.ending.closing is not None:
         return Answer(ok=False, sentence="the run is ending")
-    round_ = state.round
-    living = [member for member in state.members.values() if not member.is_lost]
+    generation = state.generations.announced
+    living = [member for member in state.roster.members.values() if not member.is_lost]
     if not strike.target:
-        present = [member for member in living if round_ is None or member.name in round_.names] or living
+        present = [
+            member for member in living if generation is None or member.name in generation.names
+        ] or living
         if not present:
             return Answer(ok=False, sentence="the run has no members right now")
         struck = [sorted(present, key=lambda member: member.name)[strike.seed % len(present)]]
-    elif strike.target in state.nodes:
+    elif strike.target in state.roster.nodes:
         struck = [member for member in living if member.node == strike.target]
     else:
         struck = [member for member in living if member.name == strike.target]
@@ -384,16 +431,19 @@ def _strike(state: State, strike: Strike) -> Answer:
         return Answer(ok=False, sentence=f"the run has no member or node {strike.target!r}")
     for member in struck:
         member.struck_ns = state.now_ns
-    if strike.fault == "node":
-        node = struck[0].node
-        state.out.append(ToNode(node, StrikeNode()))
-        sentence = f"node {node} is struck"
-    else:
-        for member in struck:
-            message = StrikeWorker(member=member.name, fault=strike.fault, for_s=strike.for_s)
-            state.out.append(ToNode(member.node, message))
-        sentence = f"{strike.fault} strikes {', '.join(member.name for member in struck)}"
-    state.say(f"chaos: {sentence}")
+    match strike.fault:
+        case "node":
+            node = struck[0].node
+            state.outbox.effects.append(ToNode(node, StrikeNode()))
+            sentence = f"node {node} is struck"
+        case "kill" | "pause" as fault:
+            for member in struck:
+                message = StrikeWorker(member=member.name, fault=fault, for_s=strike.for_s)
+                state.outbox.effects.append(ToNode(member.node, message))
+            sentence = f"{fault} strikes {', '.join(member.name for member in struck)}"
+        case _:
+            assert_never(strike.fault)
+    state.outbox.say(f"chaos: {sentence}")
     return Answer(ok=True, sentence=sentence)
 
 
@@ -403,60 +453,62 @@ def _strike(state: State, strike: Strike) -> Answer:
 def _expect(state: State, seen_ns: int) -> None:
     """Somebody who was seen then has a lease: look when it may end."""
     due_ns = seen_ns + state.observed.lease_ns
-    state.lease_due_ns = due_ns if state.lease_due_ns is None else min(state.lease_due_ns, due_ns)
+    state.outbox.lease_due_ns = (
+        due_ns if state.outbox.lease_due_ns is None else min(state.outbox.lease_due_ns, due_ns)
+    )
 
 
 def _note_stops(state: State, node: Node, stopped: tuple[str, ...]) -> bool:
     """The kernel shows other processes of the node as stopped than before."""
     before, node.stopped = node.stopped, stopped
     for name in before:
-        if name not in stopped and state.stopped.pop(name, None) is not None:
-            state.all_stopped_ns, state.resumed_ns = None, state.now_ns
+        if name not in stopped and state.hangs.stopped.pop(name, None) is not None:
+            state.hangs.all_stopped_ns, state.hangs.resumed_ns = None, state.now_ns
     for name in stopped:
-        if name not in before and state.living(name) is not None:
-            state.stopped[name] = state.now_ns
+        if name not in before and state.roster.living(name) is not None:
+            state.hangs.stopped[name] = state.now_ns
             _expect(state, state.now_ns)
-            if state.closing is None:
+            if state.ending.closing is None:
                 lease_s = state.observed.lease_ns / 1e9
                 then = (
                     f"; it is replaced after {lease_s:.0f} s unless it continues"
-                    if state.is_protected
+                    if state.launch.is_protected
                     else ""
                 )
-                state.say(f"{name} is stopped (SIGSTOP){then}", "trouble")
+                state.outbox.say(f"{name} is stopped (SIGSTOP){then}", "trouble")
     return True
 
 
 def _check_leases(state: State) -> None:
     """Give up nodes that were silent for too long, and members that were stopped for as long."""
-    due_ns = state.lease_due_ns
+    due_ns = state.outbox.lease_due_ns
     if due_ns is None or state.now_ns < due_ns:
         return
     late_ns = state.now_ns - due_ns
     if late_ns > ns(LATE_S):
         # A moment more than it was held up: whoever's lease ended exactly now must be heard first, too.
         _renew_leases(state, late_ns + ns(LATE_S))
-    state.lease_due_ns = None
+    state.outbox.lease_due_ns = None
     lease_ns = state.observed.lease_ns
-    for node in [node for node in state.nodes.values() if state.now_ns - node.seen_ns >= lease_ns]:
-        state.out.append(Close("agent", node.name))
+    for node in [node for node in state.roster.nodes.values() if state.now_ns - node.seen_ns >= lease_ns]:
+        state.outbox.effects.append(Close("agent", node.name))
         _lose_node(state, node, "no heartbeat", onset_ns=node.seen_ns)
-    if state.nodes:
-        _expect(state, min(node.seen_ns for node in state.nodes.values()))
-    if state.is_protected and state.closing is None:
+    if state.roster.nodes:
+        _expect(state, min(node.seen_ns for node in state.roster.nodes.values()))
+    if state.launch.is_protected and state.ending.closing is None:
         _check_stops(state, lease_ns)
 
 
 def _check_stops(state: State, lease_ns: int) -> None:
     """Whoever is stopped is replaced; but if nobody else holds the state, the run waits first."""
     holders = state.holders
-    is_last = bool(holders) and state.stopped.keys() >= set(holders)
-    state.all_stopped_ns = (state.all_stopped_ns or state.now_ns) if is_last else None
+    is_last = bool(holders) and state.hangs.stopped.keys() >= set(holders)
+    state.hangs.all_stopped_ns = (state.hangs.all_stopped_ns or state.now_ns) if is_last else None
     spared = frozenset(holders) if is_last and not _is_patience_over(state) else frozenset()
-    for name, since_ns in list(state.stopped.items()):
-        member = state.living(name)
+    for name, since_ns in list(state.hangs.stopped.items()):
+        member = state.roster.living(name)
         if member is None:
-            del state.stopped[name]
+            del state.hangs.stopped[name]
         elif name in spared:
             continue
         elif state.now_ns - since_ns >= lease_ns:
@@ -467,22 +519,24 @@ def _check_stops(state: State, lease_ns: int) -> None:
 
 def _is_patience_over(state: State) -> bool:
     """All that hold the state are stopped: whether the run has waited for them long enough."""
-    assert state.all_stopped_ns is not None
-    due_ns = state.all_stopped_ns + state.wait_ns
+    assert state.hangs.all_stopped_ns is not None
+    due_ns = state.hangs.all_stopped_ns + state.wait_ns
     if state.now_ns >= due_ns:
         return True
-    if state.all_stopped_ns == state.now_ns:
+    if state.hangs.all_stopped_ns == state.now_ns:
         count = len(state.holders)
         who = "the only member is" if count == 1 else f"all {count} members are"
         ask = "continue them (SIGCONT), or the run goes back to its checkpoint"
-        state.say(f"{who} stopped: waiting for at most {state.policy.wait_s:g} s; {ask}", "trouble")
-    state.lease_due_ns = due_ns if state.lease_due_ns is None else min(state.lease_due_ns, due_ns)
+        state.outbox.say(f"{who} stopped: waiting for at most {state.policy.wait_s:g} s; {ask}", "trouble")
+    state.outbox.lease_due_ns = (
+        due_ns if state.outbox.lease_due_ns is None else min(state.outbox.lease_due_ns, due_ns)
+    )
     return False
 
 
 def _renew_leases(state: State, more_ns: int) -> None:
     """This process was held up: what the others said meanwhile is still to be read."""
-    for node in state.nodes.values():
+    for node in state.roster.nodes.values():
         node.seen_ns = min(state.now_ns, node.seen_ns + more_ns)
-    for name, since_ns in state.stopped.items():
-        state.stopped[name] = min(state.now_ns, since_ns + more_ns)
+    for name, since_ns in state.hangs.stopped.items():
+        state.hangs.stopped[name] = min(state.now_ns, since_ns + more_ns)

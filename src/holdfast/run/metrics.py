@@ -17,8 +17,9 @@ from prometheus_client.registry import Collector
 
 from holdfast import __version__
 from holdfast.run import pages
+from holdfast.run.hangs import HELD_UP
 from holdfast.run.status import MemberStatus, Status
-from holdfast.run.wire import Spent
+from holdfast.run.wire import Spent, Stage
 
 PATH = "/metrics"
 
@@ -29,6 +30,7 @@ _PARTS = (
     ("wait", "waiting for the other members in the reduction"),
     ("checkpoint", "standing still while its state was copied for a checkpoint"),
 )
+_IN_STEP: frozenset[Stage] = frozenset({"lanes", "reduce", "commit"})
 _RUN = ("run",)
 _MEMBER = ("run", "member", "node")
 
@@ -103,10 +105,16 @@ def _of_members(run: str, members: list[MemberStatus]) -> Iterator[Metric]:
         for label, member in zip(labels, members, strict=True):
             counter.add_metric(label, read(member.spent[0]))
         yield counter
-    lanes = GaugeMetricFamily("holdfast_member_lanes", "Lanes that the member computes.", labels=_MEMBER)
-    for label, member in zip(labels, members, strict=True):
-        lanes.add_metric(label, len(member.lanes))
-    yield lanes
+    gauges: tuple[tuple[str, str, Callable[[MemberStatus], float]], ...] = (
+        ("lanes", "Lanes that the member computes.", lambda member: len(member.lanes)),
+        ("waiting", "1 while it waits for others.", lambda member: member.stage in HELD_UP),
+        ("in_step", "1 from its first lane to its commit.", lambda member: member.stage in _IN_STEP),
+    )
+    for name, meaning, show in gauges:
+        gauge = GaugeMetricFamily(f"holdfast_member_{name}", meaning, labels=_MEMBER)
+        for label, member in zip(labels, members, strict=True):
+            gauge.add_metric(label, show(member))
+        yield gauge
 
 
 def _seconds(spent: Spent, part: str) -> float:

@@ -7,7 +7,7 @@ how long each of them worked and how long it waited for the others, and tell so 
 import msgspec
 
 from holdfast.record.events import MembersTimed
-from holdfast.run.state import Member, Round, State
+from holdfast.run.state import Generation, Member, State
 from holdfast.run.waits import ns
 from holdfast.run.wire import Spent
 
@@ -39,24 +39,26 @@ class _Mean(msgspec.Struct, frozen=True, kw_only=True):
         return self.work_s * lanes / self.lanes + self.exchange_s
 
 
-def begin(state: State, round_: Round) -> None:
+def begin(state: State, generation: Generation) -> None:
     """The generation is formed: its members' times count from here."""
-    state.pace_from = {name: state.members[name].spent[0] for name in round_.members}
-    state.pace_due_ns = state.now_ns + _interval_ns(state)
+    state.progress.pace_from = {name: state.roster.members[name].spent[0] for name in generation.members}
+    state.progress.pace_due_ns = state.now_ns + _interval_ns(state)
 
 
 def note(state: State, *, is_last: bool = False) -> None:
     """Write down how fast the members were, if it is time to. is_last: the run is complete."""
-    round_ = state.stepping
-    if round_ is None or (state.now_ns < state.pace_due_ns and not is_last):
+    generation = state.generations.formed
+    if generation is None or (state.now_ns < state.progress.pace_due_ns and not is_last):
         return
-    state.pace_due_ns = state.now_ns + _interval_ns(state)
-    present = [member for name in round_.members if (member := state.members.get(name)) is not None]
-    means = [_mean(member, state.pace_from.get(member.name, Spent())) for member in present]
+    state.progress.pace_due_ns = state.now_ns + _interval_ns(state)
+    present = [
+        member for name in generation.members if (member := state.roster.members.get(name)) is not None
+    ]
+    means = [_mean(member, state.progress.pace_from.get(member.name, Spent())) for member in present]
     known = [mean for mean in means if mean is not None]
-    if len(known) < len(round_.members) or len(known) < 2:
+    if len(known) < len(generation.members) or len(known) < 2:
         return
-    state.pace_from = {member.name: member.spent[0] for member in present}
+    state.progress.pace_from = {member.name: member.spent[0] for member in present}
     _record(state, known, present)
 
 
@@ -65,7 +67,7 @@ def _record(state: State, means: list[_Mean], members: list[Member]) -> None:
     quick_s = sorted(mean.own_s_with(share) for mean in means)[(len(means) - 1) // QUICK_PART]
     slowest_s, slowest = max((mean.own_s, member.name) for mean, member in zip(means, members, strict=True))
     step_s = sum(mean.step_s for mean in means) / len(means) - max(mean.checkpoint_s for mean in means)
-    state.record(
+    state.outbox.record(
         MembersTimed(
             id="",
             occurred_ns=state.now_ns,

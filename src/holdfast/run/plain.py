@@ -15,25 +15,31 @@ def fail(state: State, reason: str, complaint: str = "", *, whose: str = "") -> 
 
     whose: the member that failed with the complaint.
     """
-    state.complaint = complaint or state.complaint
-    if state.restart_due_ns is not None:
+    state.progress.complaint = complaint or state.progress.complaint
+    if state.launch.restart_due_ns is not None:
         return  # this attempt is being ended already
     _record_generation(state)
-    if state.restarts >= state.policy.max_restarts:
-        tries = f" after {state.restarts} restarts" if state.restarts else ""
-        ending.fail(state, reason + tries, complaint=state.complaint)
+    if state.launch.restarts >= state.policy.max_restarts:
+        tries = f" after {state.launch.restarts} restarts" if state.launch.restarts else ""
+        ending.fail(state, reason + tries, complaint=state.progress.complaint)
         return
-    state.restarts += 1
-    state.survived.hold(whose, complaint)
+    state.launch.restarts += 1
+    state.progress.survived.hold(whose, complaint)
     state.print_held()
-    state.say(f"restart {state.restarts} of at most {state.policy.max_restarts}: {reason}", "trouble")
-    causes = state.causes
-    state.record(ActionTaken(id="", occurred_ns=state.now_ns, action="restart", reason=reason, causes=causes))
-    state.record(RunEnded(id="", occurred_ns=state.now_ns, outcome="failed", reason=reason, causes=causes))
-    state.causes = ()
+    state.outbox.say(
+        f"restart {state.launch.restarts} of at most {state.policy.max_restarts}: {reason}", "trouble"
+    )
+    causes = state.generations.causes
+    state.outbox.record(
+        ActionTaken(id="", occurred_ns=state.now_ns, action="restart", reason=reason, causes=causes)
+    )
+    state.outbox.record(
+        RunEnded(id="", occurred_ns=state.now_ns, outcome="failed", reason=reason, causes=causes)
+    )
+    state.generations.causes = ()
     grace_s = state.policy.grace_s
-    state.restart_due_ns = state.now_ns + ns(grace_s + EXIT_MARGIN_S)
-    for member in list(state.members.values()):
+    state.launch.restart_due_ns = state.now_ns + ns(grace_s + EXIT_MARGIN_S)
+    for member in list(state.roster.members.values()):
         if not member.is_gone:
             member.is_lost = True
             processes.stop(state, member, grace_s)
@@ -41,17 +47,17 @@ def fail(state: State, reason: str, complaint: str = "", *, whose: str = "") -> 
 
 def settle(state: State) -> None:
     """Start when there are nodes enough, end when all workers have ended well."""
-    if state.is_launched and state.restart_due_ns is None:
-        if not state.running:
+    if state.launch.is_launched and state.launch.restart_due_ns is None:
+        if not state.roster.running:
             _record_generation(state)
-            state.say("completed")
+            state.outbox.say("completed")
             ending.complete(state)
         return
-    if state.running and state.restart_due_ns is not None:
-        if state.now_ns < state.restart_due_ns:
-            state.wake(state.restart_due_ns)
+    if state.roster.running and state.launch.restart_due_ns is not None:
+        if state.now_ns < state.launch.restart_due_ns:
+            state.outbox.wake(state.launch.restart_due_ns)
             return
-        for member in list(state.members.values()):
+        for member in list(state.roster.members.values()):
             processes.gone(state, member)  # its agent kills it and says nothing: nothing more can be done
     if _may_launch(state):
         _launch(state)
@@ -59,44 +65,46 @@ def settle(state: State) -> None:
 
 def _may_launch(state: State) -> bool:
     """Enough nodes, and a moment for more of them."""
-    present, policy = len(state.nodes), state.policy
+    present, policy = len(state.roster.nodes), state.policy
     if present < policy.nodes_min:
-        if state.stalled_ns is None:
-            state.stalled_ns = state.now_ns
-        due_ns = state.stalled_ns + state.wait_ns
+        if state.launch.stalled_ns is None:
+            state.launch.stalled_ns = state.now_ns
+        due_ns = state.launch.stalled_ns + state.wait_ns
         if state.now_ns >= due_ns:
             reason = f"only {present} of at least {policy.nodes_min} nodes came within {policy.wait_s:g} s"
             ending.fail(state, reason)
         else:
-            state.wake(due_ns)
+            state.outbox.wake(due_ns)
         return False
-    state.stalled_ns = None
-    due_ns = state.last_joined_ns + ns(LAST_CALL_S)
+    state.launch.stalled_ns = None
+    due_ns = state.launch.last_joined_ns + ns(LAST_CALL_S)
     if present < policy.nodes_max and state.now_ns < due_ns:
-        state.wake(due_ns)
+        state.outbox.wake(due_ns)
         return False
     return True
 
 
 def _launch(state: State) -> None:
     """Start a worker in every slot of every node that takes part."""
-    for names in (state.members, state.departed, state.coming, state.vacant):
+    for names in (state.roster.members, state.roster.departed, state.roster.coming, state.roster.vacant):
         names.clear()
-    nodes = sorted(state.nodes.values(), key=lambda node: (node.is_spare, node.order, *_natural(node.name)))
+    nodes = sorted(
+        state.roster.nodes.values(), key=lambda node: (node.is_spare, node.order, *_natural(node.name))
+    )
     for node in nodes:
         node.is_spare = True
-    state.nodes_active = 0
+    state.roster.nodes_active = 0
     for node in nodes[: state.policy.nodes_max]:
         processes.activate(state, node)
-    if state.is_launched:
-        state.gpus = state.seats
+    if state.launch.is_launched:
+        state.launch.gpus = state.roster.seats
         team = state.policy.team
-        state.record(RunStarted(id="", occurred_ns=state.now_ns, gpus=state.gpus, team=team))
-    state.is_launched, state.restart_due_ns, state.launched_ns = True, None, state.now_ns
-    for name, slot in list(state.vacant):
-        processes.start(state, state.nodes[name], slot, "active")
-    state.attempt = tuple(state.members)
-    state.short = dict.fromkeys(state.nodes)
+        state.outbox.record(RunStarted(id="", occurred_ns=state.now_ns, gpus=state.launch.gpus, team=team))
+    state.launch.is_launched, state.launch.restart_due_ns, state.launch.launched_ns = True, None, state.now_ns
+    for name, slot in list(state.roster.vacant):
+        processes.start(state, state.roster.nodes[name], slot, "active")
+    state.launch.attempt = tuple(state.roster.members)
+    state.roster.short = dict.fromkeys(state.roster.nodes)
 
 
 def _natural(name: str) -> tuple[int, str]:
@@ -109,13 +117,13 @@ def _record_generation(state: State) -> None:
 
     Until somebody joined or all of it is over, nobody knows that the script is one that never joins.
     """
-    state.generation += 1
-    state.record(
+    state.generations.number += 1
+    state.outbox.record(
         GenerationOpened(
             id="",
-            occurred_ns=state.launched_ns,
-            generation=state.generation,
-            members=state.attempt,
-            gpus=len(state.attempt) if len(state.attempt) != state.gpus else None,
+            occurred_ns=state.launch.launched_ns,
+            generation=state.generations.number,
+            members=state.launch.attempt,
+            gpus=len(state.launch.attempt) if len(state.launch.attempt) != state.launch.gpus else None,
         )
     )

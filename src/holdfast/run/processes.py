@@ -13,8 +13,8 @@ from holdfast.run.wire import Admitted, ShowWorker, StartWorker, StopWorker
 def start(state: State, node: Node, slot: int, role: Role) -> None:
     """Have the script started. As active it has the seat from now on; otherwise it joins the node's pool."""
     place = f"{node.name}.{slot}"
-    count = state.counts.get(place, 0)
-    state.counts[place] = count + 1
+    count = state.roster.counts.get(place, 0)
+    state.roster.counts[place] = count + 1
     member = Member(
         name=f"{place}+{count}" if count else place,
         node=node.name,
@@ -23,8 +23,8 @@ def start(state: State, node: Node, slot: int, role: Role) -> None:
         started_ns=state.now_ns,
         is_muted=role == "spare",
     )
-    state.members[member.name] = member
-    state.running += 1
+    state.roster.members[member.name] = member
+    state.roster.running += 1
     if role == "active":
         _sit(state, node, member, slot)
     else:
@@ -35,7 +35,7 @@ def start(state: State, node: Node, slot: int, role: Role) -> None:
         environment=_environment(state, node, member),
         is_warm=member.is_muted,
     )
-    state.out.append(ToNode(node.name, order))
+    state.outbox.effects.append(ToNode(node.name, order))
 
 
 def seat_from_pool(state: State, node: Node, slot: int) -> bool:
@@ -43,7 +43,7 @@ def seat_from_pool(state: State, node: Node, slot: int) -> bool:
     member = from_pool(state, node, slot)
     if member is None:
         return False
-    member.replaces = state.vacated.get((node.order, slot), "")
+    member.replaces = state.generations.vacated.get((node.order, slot), "")
     _sit(state, node, member, slot)
     admit_parked(state, member)
     return True
@@ -51,7 +51,7 @@ def seat_from_pool(state: State, node: Node, slot: int) -> bool:
 
 def from_pool(state: State, node: Node, slot: int) -> Member | None:
     """Take the process that is furthest out of the pool, for this slot."""
-    pool = [state.members[name] for name in node.pool.values()]
+    pool = [state.roster.members[name] for name in node.pool.values()]
     member = min(
         pool,
         key=lambda one: (one.reached != "parked", one.slot != slot, one.started_ns, one.name),
@@ -59,7 +59,7 @@ def from_pool(state: State, node: Node, slot: int) -> Member | None:
     )
     if member is not None:
         del node.pool[member.slot]
-        state.short[node.name] = None
+        state.roster.short[node.name] = None
         member.role, member.slot = "active", slot
     return member
 
@@ -74,16 +74,20 @@ def admit_parked(state: State, member: Member) -> None:
 def show(state: State, member: Member) -> None:
     """Have what it prints from now on shown: it waits in `join()`, and prints nothing until it leaves it."""
     member.is_muted = False
-    state.out.append(ToNode(member.node, ShowWorker(member=member.name, slot=member.slot)))
+    state.outbox.effects.append(ToNode(member.node, ShowWorker(member=member.name, slot=member.slot)))
 
 
 def admit(state: State, member: Member) -> None:
     member.reached, member.admitted_ns = "admitted", state.now_ns
-    slots = state.nodes[member.node].slots
+    slots = state.roster.nodes[member.node].slots
     # A fault planned for a join strikes one newcomer only: whoever comes first once its step is reached.
-    due = [fault for fault in state.faults if fault.moment == "join" and fault.step <= state.step + 1][:1]
+    due = [
+        fault for fault in state.faults if fault.moment == "join" and fault.step <= state.progress.step + 1
+    ][:1]
     state.faults = tuple(fault for fault in state.faults if fault not in due)
-    state.out.append(ToMembers((member.name,), Admitted(slot=member.slot, slots=slots, faults=tuple(due))))
+    state.outbox.effects.append(
+        ToMembers((member.name,), Admitted(slot=member.slot, slots=slots, faults=tuple(due)))
+    )
 
 
 def record_started(state: State, member: Member) -> None:
@@ -93,8 +97,8 @@ def record_started(state: State, member: Member) -> None:
     A warm process brings no GPU: it shares those of its node until it takes somebody's place.
     """
     if member.role == "spare":
-        _record_joined(state, member, gpus=int(state.nodes[member.node].is_spare))
-    elif state.round is None:
+        _record_joined(state, member, gpus=int(state.roster.nodes[member.node].is_spare))
+    elif state.generations.announced is None:
         record_active(state, member)
 
 
@@ -106,7 +110,7 @@ def record_active(state: State, member: Member, *, at_ns: int | None = None) -> 
 
 def _record_joined(state: State, member: Member, *, gpus: int, at_ns: int | None = None) -> None:
     member.recorded_as = member.role
-    state.record(
+    state.outbox.record(
         MemberJoined(
             id="",
             occurred_ns=state.now_ns if at_ns is None else at_ns,
@@ -120,28 +124,28 @@ def _record_joined(state: State, member: Member, *, gpus: int, at_ns: int | None
 
 def activate(state: State, node: Node) -> None:
     """The node takes part from now on, at the first place that is free among the active ones."""
-    taken = {other.order for other in state.nodes.values() if not other.is_spare}
+    taken = {other.order for other in state.roster.nodes.values() if not other.is_spare}
     node.order = next(order for order in range(len(taken) + 1) if order not in taken)
     node.is_spare = False
-    state.nodes_active += 1
+    state.roster.nodes_active += 1
     node.seats = [None] * node.slots
-    state.vacant.update({(node.name, slot): None for slot in range(node.slots)})
-    state.short[node.name] = None
+    state.roster.vacant.update({(node.name, slot): None for slot in range(node.slots)})
+    state.roster.short[node.name] = None
 
 
 def vacate(state: State, member: Member) -> None:
     """Whatever place it had, in a seat or in the pool, is free."""
-    node = state.nodes.get(member.node)
-    state.coming.pop(member.name, None)
-    state.waiting.pop(member.name, None)
+    node = state.roster.nodes.get(member.node)
+    state.roster.coming.pop(member.name, None)
+    state.roster.waiting.pop(member.name, None)
     if node is None:
         return
     if node.pool.get(member.slot) == member.name:
         del node.pool[member.slot]
-        state.short[node.name] = None
+        state.roster.short[node.name] = None
     elif not node.is_spare and member.slot < node.slots and node.seats[member.slot] == member.name:
         node.seats[member.slot] = None
-        state.vacant[node.name, member.slot] = None
+        state.roster.vacant[node.name, member.slot] = None
     if member.reached != "ready":
         node.failures += 1
         node.start_ns = state.now_ns + backoff_ns(node.failures)
@@ -149,8 +153,8 @@ def vacate(state: State, member: Member) -> None:
 
 def stop(state: State, member: Member, grace_s: float) -> None:
     member.is_stopped = True
-    if member.node in state.nodes:
-        state.out.append(ToNode(member.node, StopWorker(member=member.name, grace_s=grace_s)))
+    if member.node in state.roster.nodes:
+        state.outbox.effects.append(ToNode(member.node, StopWorker(member=member.name, grace_s=grace_s)))
 
 
 def gone(state: State, member: Member) -> None:
@@ -158,18 +162,20 @@ def gone(state: State, member: Member) -> None:
     if member.is_gone:
         return
     member.is_gone = True
-    state.running -= 1
-    if member.has_left or (state.round is not None and state.round.has(member.name)):
-        state.departed.append(member.name)
+    state.roster.running -= 1
+    if member.has_left or (
+        state.generations.announced is not None and state.generations.announced.has(member.name)
+    ):
+        state.roster.departed.append(member.name)
     else:
-        del state.members[member.name]
+        del state.roster.members[member.name]
 
 
 def _sit(state: State, node: Node, member: Member, slot: int) -> None:
     node.seats[slot] = member.name
     member.seated_ns = state.now_ns
-    state.vacant.pop((node.name, slot), None)
-    state.coming[member.name] = None
+    state.roster.vacant.pop((node.name, slot), None)
+    state.roster.coming[member.name] = None
 
 
 def _environment(state: State, node: Node, member: Member) -> dict[str, str]:
@@ -178,7 +184,7 @@ def _environment(state: State, node: Node, member: Member) -> dict[str, str]:
     The agent adds what is the same for all of its workers: where the coordinator is, the token, and the
     directory for checkpoints.
     """
-    active = state.active_nodes()
+    active = state.roster.active_nodes()
     before = sum(other.slots for other in active if other.order < node.order)
     world = sum(other.slots for other in active)
     first = active[0]
@@ -197,7 +203,7 @@ def _environment(state: State, node: Node, member: Member) -> dict[str, str]:
         "MASTER_ADDR": first.address,
         "MASTER_PORT": str(first.port),
         "TORCHELASTIC_RUN_ID": state.policy.run,
-        "TORCHELASTIC_RESTART_COUNT": str(state.restarts),
+        "TORCHELASTIC_RESTART_COUNT": str(state.launch.restarts),
         "TORCHELASTIC_MAX_RESTARTS": str(state.policy.max_restarts),
         "HOLDFAST_RUN": state.policy.run,
         "HOLDFAST_MEMBER": member.name,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from holdfast.record.events import ActionTaken, MemberJoined
 from holdfast.run import processes
-from holdfast.run.state import Close, Member, Node, Round, State
+from holdfast.run.state import Close, Generation, Member, Node, State
 from holdfast.run.wire import Answer, Replace
 
 REASON = "asked for by the operator"
@@ -22,34 +22,34 @@ REASON = "asked for by the operator"
 def ask(state: State, message: Replace) -> Answer:
     """Begin to replace the member, or say how that stands."""
     name = message.member
-    if state.replaced.get(name):
-        return Answer(ok=True, sentence=f"{state.replaced[name]} has taken the place of {name}")
-    if state.closing is not None:
+    if state.replacing.replaced.get(name):
+        return Answer(ok=True, sentence=f"{state.replacing.replaced[name]} has taken the place of {name}")
+    if state.ending.closing is not None:
         return Answer(ok=False, sentence="the run is ending")
-    if name in state.leaving:
+    if name in state.replacing.leaving:
         return Answer(ok=True, sentence=f"{name} is being replaced", is_done=False)
-    if name in state.nodes and (state.nodes[name].is_drained or not message.asks_only):
-        return _drain(state, state.nodes[name])
+    if name in state.roster.nodes and (state.roster.nodes[name].is_drained or not message.asks_only):
+        return _drain(state, state.roster.nodes[name])
     if message.asks_only:
-        return Answer(ok=False, sentence=state.kept.get(name, f"{name} was lost meanwhile"))
+        return Answer(ok=False, sentence=state.replacing.kept.get(name, f"{name} was lost meanwhile"))
     return _begin(state, name)
 
 
 def _begin(state: State, name: str) -> Answer:
-    round_ = state.round
-    if round_ is None:
+    generation = state.generations.announced
+    if generation is None:
         return Answer(ok=False, sentence="the script has not joined, so its processes cannot be replaced")
-    members = round_.living
+    members = generation.living
     if name not in members:
         sentence = f"no member or node {name!r}; it has {', '.join(members)}"
         return Answer(ok=False, sentence=sentence, is_mistake=True)
     if len(members) == 1:
         return Answer(ok=False, sentence=f"{name} is the only member: nobody else has its state")
-    if any(state.members[member].is_done for member in members):
+    if any(state.roster.members[member].is_done for member in members):
         return Answer(ok=False, sentence="the training is through")
-    state.kept.pop(name, None)
-    state.leaving[name] = ""
-    state.say(f"{name} is to be replaced, {REASON}")
+    state.replacing.kept.pop(name, None)
+    state.replacing.leaving[name] = ""
+    state.outbox.say(f"{name} is to be replaced, {REASON}")
     return Answer(ok=True, sentence=f"{name} is being replaced", is_done=False)
 
 
@@ -60,37 +60,37 @@ def _drain(state: State, node: Node) -> Answer:
             f"{node.name} has no members any more" if node.is_spare else f"{node.name} is being drained"
         )
         return Answer(ok=True, sentence=sentence, is_done=node.is_spare)
-    round_ = state.round
-    members = round_.living if round_ else []
-    there = [name for name in members if state.members[name].node == node.name]
-    left = sum(not other.is_drained for other in state.nodes.values()) - 1
+    generation = state.generations.announced
+    members = generation.living if generation else []
+    there = [name for name in members if state.roster.members[name].node == node.name]
+    left = sum(not other.is_drained for other in state.roster.nodes.values()) - 1
     if not there:
         return Answer(ok=False, sentence=f"{node.name} has no members")
     if all(name in there or _is_drained(state, name) for name in members):
         return Answer(ok=False, sentence=f"without {node.name} nobody would have the state")
     if left < state.policy.nodes_min:
         return Answer(ok=False, sentence=f"the run needs at least {state.policy.nodes_min} nodes")
-    if any(state.members[name].is_done for name in members):
+    if any(state.roster.members[name].is_done for name in members):
         return Answer(ok=False, sentence="the training is through")
     node.is_drained = True
-    state.kept.pop(node.name, None)
-    state.leaving |= dict.fromkeys(there, "")
-    state.say(f"{node.name} is to be drained, {REASON}")
+    state.replacing.kept.pop(node.name, None)
+    state.replacing.leaving |= dict.fromkeys(there, "")
+    state.outbox.say(f"{node.name} is to be drained, {REASON}")
     return Answer(ok=True, sentence=f"{node.name} is being drained", is_done=False)
 
 
 def settle(state: State) -> None:
     """Find an heir for whoever has none; see to it that what was begun can go on, or is undone."""
-    round_ = state.round
-    if round_ is None or not (state.leaving or round_.leaving):
+    generation = state.generations.announced
+    if generation is None or not (state.replacing.leaving or generation.leaving):
         return
-    if _is_upset(state, round_):
-        lost = [name for name in round_.present if state.living(name) is None]
+    if _is_upset(state, generation):
+        lost = [name for name in generation.present if state.roster.living(name) is None]
         others = f" and {len(lost) - 1} more were" if len(lost) > 1 else " was"
-        revert(state, round_, f"{lost[0]}{others} lost meanwhile")
-    is_calm = round_.formed_ns is not None and not round_.lost
-    for name, heir_name in list(state.leaving.items()):
-        member, heir = state.living(name), state.living(heir_name)
+        revert(state, generation, f"{lost[0]}{others} lost meanwhile")
+    is_calm = generation.formed_ns is not None and not generation.lost
+    for name, heir_name in list(state.replacing.leaving.items()):
+        member, heir = state.roster.living(name), state.roster.living(heir_name)
         if member is None:
             _inherit(state, name, heir)
         elif heir_name and heir is None:
@@ -105,115 +105,118 @@ def ready(state: State, present: Sequence[str]) -> dict[str, str]:
     """
     going = {
         name: heir
-        for name, heir in state.leaving.items()
-        if name in present and (heir in state.waiting or (not heir and _is_drained(state, name)))
+        for name, heir in state.replacing.leaving.items()
+        if name in present and (heir in state.roster.waiting or (not heir and _is_drained(state, name)))
     }
     if len(going) < len(present) or not going:
         return going
-    last = state.members[present[-1]]
+    last = state.roster.members[present[-1]]
     kept = {last.name} if going[last.name] else {name for name in going if _is_beside(state, name, last)}
     return {name: heir for name, heir in going.items() if name not in kept}
 
 
 def is_newcomer(state: State, name: str) -> bool:
     """Whether one that is ready is to come in beside the others."""
-    return name not in state.leaving.values() and not _is_drained(state, name)
+    return name not in state.replacing.leaving.values() and not _is_drained(state, name)
 
 
 def _is_beside(state: State, name: str, other: Member) -> bool:
-    return state.members[name].node == other.node
+    return state.roster.members[name].node == other.node
 
 
 def _is_drained(state: State, name: str) -> bool:
-    return state.nodes[state.members[name].node].is_drained
+    return state.roster.nodes[state.roster.members[name].node].is_drained
 
 
-def hand_over(state: State, round_: Round, opened_ns: int) -> None:
+def hand_over(state: State, generation: Generation, opened_ns: int) -> None:
     """The generation is formed: the heirs have the seats, and those who had them are ended."""
     drained: dict[str, None] = {}
-    for name, heir_name in round_.leaving.items():
-        member = state.members[name]
+    for name, heir_name in generation.leaving.items():
+        member = state.roster.members[name]
         member.is_lost = True
-        state.end_excuses(name)
+        state.hangs.end_excuses(name)
         processes.stop(state, member, state.policy.grace_s)
         # Its GPU is the heir's from now on, or nobody's; it is there to be ended, and brings none.
         left = MemberJoined(
             id="", occurred_ns=opened_ns, subject=name, gpus=0, role="spare", node=member.node
         )
-        state.record(left)
-        state.leaving.pop(name, None)
+        state.outbox.record(left)
+        state.replacing.leaving.pop(name, None)
         if not heir_name:
             drained[member.node] = None
             continue
-        heir = state.members[heir_name]
-        state.nodes[heir.node].seats[heir.slot] = heir_name
+        heir = state.roster.members[heir_name]
+        state.roster.nodes[heir.node].seats[heir.slot] = heir_name
         processes.record_active(state, heir, at_ns=opened_ns)
         _record_action(state, "replace", name, opened_ns)
-        state.replaced[name] = heir_name
+        state.replacing.replaced[name] = heir_name
     for node_name in drained:
-        _retire(state, state.nodes[node_name], opened_ns)
+        _retire(state, state.roster.nodes[node_name], opened_ns)
 
 
 def _retire(state: State, node: Node, at_ns: int) -> None:
     """Nobody of the node takes part any more, nor is kept warm there."""
     _record_action(state, "drain", node.name, at_ns, gpus=node.slots)
-    for member in [one for one in state.members.values() if one.node == node.name and not one.is_lost]:
+    for member in [one for one in state.roster.members.values() if one.node == node.name and not one.is_lost]:
         _dismiss(state, member)
     for slot in range(node.slots):
-        state.vacant.pop((node.name, slot), None)
+        state.roster.vacant.pop((node.name, slot), None)
     node.is_spare, node.seats, node.pool = True, [], {}
-    state.nodes_active -= 1
+    state.roster.nodes_active -= 1
 
 
 def _record_action(state: State, action: str, subject: str, at_ns: int, gpus: int = 0) -> None:
-    state.record(
+    state.outbox.record(
         ActionTaken(id="", occurred_ns=at_ns, subject=subject, action=action, gpus=gpus, reason=REASON)
     )
 
 
-def revert(state: State, round_: Round, why: str) -> None:
+def revert(state: State, generation: Generation, why: str) -> None:
     """The generation that was to replace members is not formed, and will not be: they stay in it.
 
     One that was lost meanwhile is lost from it like any other, and its heir waits to take its place.
     """
-    for name, heir_name in round_.leaving.items():
-        heir, is_here = state.living(heir_name), state.living(name) is not None
-        round_.lost.pop(heir_name, None)
+    for name, heir_name in generation.leaving.items():
+        heir, is_here = state.roster.living(heir_name), state.roster.living(name) is not None
+        generation.lost.pop(heir_name, None)
         if not is_here:
-            round_.lost.setdefault(name, state.now_ns)
+            generation.lost.setdefault(name, state.now_ns)
         if heir is not None and is_here:
             _dismiss(state, heir)
         elif heir is not None:  # before other newcomers: it may have the state by now
-            state.waiting = {heir_name: None, **state.waiting}
+            state.roster.waiting = {heir_name: None, **state.roster.waiting}
         if is_here:
             _give_up(state, name, why)
-    names = {*round_.present} - {*round_.leaving.values()}
-    ranked = [] if state.stepping is None else state.stepping.members
-    round_.members = tuple(name for name in dict.fromkeys((*ranked, *round_.members)) if name in names)
-    round_.names = frozenset(names)
-    round_.leaving = {}
-    round_.is_void = True
+    names = {*generation.present} - {*generation.leaving.values()}
+    ranked = [] if state.generations.formed is None else state.generations.formed.members
+    generation.members = tuple(
+        name for name in dict.fromkeys((*ranked, *generation.members)) if name in names
+    )
+    generation.names = frozenset(names)
+    generation.leaving = {}
+    generation.is_void = True
 
 
-def _is_upset(state: State, round_: Round) -> bool:
+def _is_upset(state: State, generation: Generation) -> bool:
     """Whether the generation that is to replace members cannot come as it was announced."""
-    return round_.formed_ns is None and bool(
-        round_.leaving and (round_.lost or any(state.living(name) is None for name in round_.leaving))
+    return generation.formed_ns is None and bool(
+        generation.leaving
+        and (generation.lost or any(state.roster.living(name) is None for name in generation.leaving))
     )
 
 
 def _find_heir(state: State, member: Member) -> None:
-    node = state.nodes[member.node]
+    node = state.roster.nodes[member.node]
     heir = processes.from_pool(state, node, member.slot)
     if heir is not None:
         heir.replaces, heir.seated_ns = member.name, state.now_ns
-        state.coming[heir.name] = None
-        state.leaving[member.name] = heir.name
+        state.roster.coming[heir.name] = None
+        state.replacing.leaving[member.name] = heir.name
         processes.admit_parked(state, heir)
     elif state.policy.warm:
         return  # the pool is being filled
     elif state.now_ns < node.start_ns:
-        state.wake(node.start_ns)
+        state.outbox.wake(node.start_ns)
     else:
         processes.start(state, node, node.slots, "spare")
         _find_heir(state, member)
@@ -223,14 +226,14 @@ def _inherit(state: State, name: str, heir: Member | None) -> None:
     """The member was lost: its heir takes the seat as any replacement does, unless somebody else has it or
     nobody is to have it any more.
     """
-    del state.leaving[name]
-    is_free = heir is not None and (heir.node, heir.slot) in state.vacant
+    del state.replacing.leaving[name]
+    is_free = heir is not None and (heir.node, heir.slot) in state.roster.vacant
     if heir is not None and is_free and not _is_drained(state, heir.name):
-        state.replaced[name] = heir.name
-        state.nodes[heir.node].seats[heir.slot] = heir.name
-        del state.vacant[heir.node, heir.slot]
+        state.replacing.replaced[name] = heir.name
+        state.roster.nodes[heir.node].seats[heir.slot] = heir.name
+        del state.roster.vacant[heir.node, heir.slot]
         return
-    state.kept[name] = f"{name} was lost before it could be replaced"
+    state.replacing.kept[name] = f"{name} was lost before it could be replaced"
     if heir is not None:
         _dismiss(state, heir)
     _end_drain(state, name)
@@ -238,29 +241,29 @@ def _inherit(state: State, name: str, heir: Member | None) -> None:
 
 def _end_drain(state: State, name: str) -> None:
     """If the member was the last one that its node was to be rid of, nobody has to wait for a boundary."""
-    member = state.members.get(name)
-    node = None if member is None else state.nodes.get(member.node)
+    member = state.roster.members.get(name)
+    node = None if member is None else state.roster.nodes.get(member.node)
     if node is None or not node.is_drained or node.is_spare:
         return
-    leaving = map(state.living, state.leaving)
+    leaving = map(state.roster.living, state.replacing.leaving)
     if not any(other is not None and other.node == node.name for other in leaving):
         _retire(state, node, state.now_ns)
 
 
 def _give_up(state: State, name: str, why: str) -> None:
-    state.leaving.pop(name, None)
-    state.kept[name] = f"{name} stays: {why}"
-    node = state.nodes[state.members[name].node]
+    state.replacing.leaving.pop(name, None)
+    state.replacing.kept[name] = f"{name} stays: {why}"
+    node = state.roster.nodes[state.roster.members[name].node]
     if node.is_drained:
-        node.is_drained, state.short[node.name] = False, None
-        state.kept[node.name] = f"{node.name} keeps its members: {why}"
-    state.say(state.kept[name], "trouble")
+        node.is_drained, state.roster.short[node.name] = False, None
+        state.replacing.kept[node.name] = f"{node.name} keeps its members: {why}"
+    state.outbox.say(state.replacing.kept[name], "trouble")
 
 
 def _dismiss(state: State, heir: Member) -> None:
     """It is not needed any more. That it ends is no loss."""
     processes.stop(state, heir, 0)
-    state.out.append(Close("worker", heir.name))
+    state.outbox.effects.append(Close("worker", heir.name))
     heir.is_lost = True
-    state.coming.pop(heir.name, None)
-    state.waiting.pop(heir.name, None)
+    state.roster.coming.pop(heir.name, None)
+    state.roster.waiting.pop(heir.name, None)

@@ -12,18 +12,18 @@ def fits(state: State, member: Member, setup: Setup) -> bool:
 
     At the start nobody can tell which of two is right, so the run ends; later only the newcomer has to go.
     """
-    if state.setup is None:
-        state.setup = (member.name, setup)
+    if state.launch.setup is None:
+        state.launch.setup = (member.name, setup)
         return True
-    difference = _difference(state.setup, (member.name, setup))
+    difference = _difference(state.launch.setup, (member.name, setup))
     if not difference:
         return True
     hint = "Every member must build the same model, with the same versions and settings."
-    if state.round is None:
+    if state.generations.announced is None:
         ending.refuse(state, difference, hint)
         return False
-    state.say(f"{member.name} cannot take part: {difference}", "trouble")
-    state.out.append(ToMembers((member.name,), Dismissed(sentence=difference, hint=hint)))
+    state.outbox.say(f"{member.name} cannot take part: {difference}", "trouble")
+    state.outbox.effects.append(ToMembers((member.name,), Dismissed(sentence=difference, hint=hint)))
     member.is_stopped = True
     losses.lose(state, member, "built differently")
     return False
@@ -31,13 +31,13 @@ def fits(state: State, member: Member, setup: Setup) -> bool:
 
 def has_lanes(state: State) -> bool:
     """Whether nobody would be without a lane; if somebody would, the run ends here."""
-    assert state.setup is not None
-    lanes = state.setup[1].lanes
-    if state.seats <= lanes:
+    assert state.launch.setup is not None
+    lanes = state.launch.setup[1].lanes
+    if state.roster.seats <= lanes:
         return True
     ending.refuse(
         state,
-        f"{state.seats} members cannot share {lanes} lanes.",
+        f"{state.roster.seats} members cannot share {lanes} lanes.",
         "Give protect() at least as many lanes as there are members, or start fewer members.",
     )
     return False

@@ -1,7 +1,7 @@
 """What the membership of a run is made of: its policy, its state, what happens to it and what it then wants.
 
 Data only, and the few sums that keep them consistent. What follows from an event is decided in membership.py
-(nodes, losses, the end), protected.py (generations) and plain.py (restarts).
+(nodes, losses, the end), joined.py (generations) and plain.py (restarts).
 """
 
 from collections import deque
@@ -15,12 +15,14 @@ from holdfast.run.history import Survived, Worked
 from holdfast.run.waits import Observed, ns
 from holdfast.run.wire import (
     Answer,
+    Committed,
     DeviceFailed,
     Finished,
     FromAgent,
     FromWorker,
     Outcome,
     PlannedFault,
+    Regrouped,
     Replace,
     Setup,
     Spent,
@@ -31,8 +33,8 @@ from holdfast.run.wire import (
     WorkerExited,
 )
 
-LOSSES_MAX = 512
-"""How many of the last steps' losses are kept for whoever watches."""
+LOSS_VALUES_MAX = 512
+"""How many of the last steps' training losses are kept for whoever watches."""
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -83,6 +85,20 @@ class FromMember(msgspec.Struct, frozen=True):
     message: FromWorker
 
 
+class FromMembers(msgspec.Struct, frozen=True):
+    """Several living workers said the same at one moment; the message is the last one's."""
+
+    members: tuple[str, ...]
+    message: Committed | Regrouped
+
+
+class Present(msgspec.Struct, frozen=True):
+    """These nodes and living workers were heard at one moment, and do what they did."""
+
+    nodes: tuple[str, ...]
+    members: tuple[str, ...]
+
+
 class Disconnected(msgspec.Struct, frozen=True):
     """The connection of an agent or a worker ended."""
 
@@ -114,7 +130,16 @@ class ReplaceRequested(msgspec.Struct, frozen=True):
 
 
 Happening = (
-    Begun | FromNode | FromMember | Disconnected | Tick | StopRequested | StrikeRequested | ReplaceRequested
+    Begun
+    | FromNode
+    | FromMember
+    | FromMembers
+    | Present
+    | Disconnected
+    | Tick
+    | StopRequested
+    | StrikeRequested
+    | ReplaceRequested
 )
 
 # ---- what is to be done about it -------------------------------------------------------------------------
@@ -285,7 +310,7 @@ class Trouble(msgspec.Struct, kw_only=True):
         return f"{self.member} {self.words}"
 
 
-class Round(msgspec.Struct, kw_only=True):
+class Generation(msgspec.Struct, kw_only=True):
     """A generation: announced (`opened_ns`), and formed once all its members have regrouped.
 
     replaced, missing, added: how it differs from the one before: who has whose place, who is not in it any
@@ -435,143 +460,46 @@ class Closing(msgspec.Struct, kw_only=True):
         return self.patience == "leave"
 
 
-class State(msgspec.Struct, kw_only=True):
-    """Everything the coordinator knows about a run.
+class Outbox(msgspec.Struct, kw_only=True):
+    """What is to be done about the event being handled, and when to look again.
 
-    now_ns, out: the time of the event being handled, and what is to be done about it so far.
-    due_ns: when to look again at the latest; lease_due_ns: when the first lease may end.
-    nodes_active: how many nodes are no spares.
-    members: processes that are wanted or whose names are still needed; running: those not seen to go yet.
-    departed: names to forget with the next generation. counts: processes ever started under a name.
-    attempt: who was started at launch, at `launched_ns`. gpus: members the run is meant to have, as recorded.
-    stalled_ns: since when it cannot go on for want of nodes or members.
-    coming: active members that are not ready. waiting: ready ones that the generation does not have.
-    vacant: seats without anybody. short: nodes whose pool may not be full.
-    round: the last generation that was announced; stepping: the last one that was formed.
-    lost_ns, causes: since `stepping` was formed, the first loss, and the keys of all of them.
-    failed_ns: the same, the first collective that failed with nobody lost. fates: who of a generation was
-    lost, and of what; empty where nobody has said so yet. hurt: the first loss or failure since the last step
-    that all members have committed, and which of the two it was.
-    vacated: who was lost from a seat (order, slot) since `round` was announced.
-    first_ns: when a step that the run does not have yet was first reported.
-    step_max: the highest step ever committed. Since then: setbacks, losses and broken generations; setback,
-    the last of them in words; complaint, the last one of a script; trouble, what broke generations;
-    device_failures, those of GPUs. worked: how long the run has worked on which steps. survived: what scripts
-    failed with in the whole run, though it went on.
-    failing: members whose GPU failed and that are not accounted for yet. ailing: seats whose GPU has failed.
-    stopped: members whose process is stopped, and since when; all_stopped_ns: since when those are all that
-    hold the state. working: members that have declared work. resumed_ns: until then the want of a commit is
-    excused, by declared work, by a stop or because the coordinator itself was held up. stall: what takes too
-    long. patience: how often members were ended for want of progress, of late; patient_ns: until when that
-    counts. is_hinted: that work can be declared was said.
-    is_cut_short: a member was lost while others were done already, or rank 0 after the last step: what its
-    script does there is to be done again. undone_main: rank 0, if it was that, as nobody else does its part.
-    is_anybody_done: some script came to its end, at some time.
-    pace_from, pace_due_ns: where members' time had gone when their pace was last looked at, and when it is
-    next written down.
-    leaving: members that the operator wants replaced, and who takes their place, where that is known; nobody
-    does where the node is drained.
-    replaced: those who were, and by whom. kept: those who were not, members and nodes, and why.
-    apart, apart_due_ns: who waited in a meeting that nobody will come to, at the last look; when the next
-    one is due.
+    due_ns: when at the latest; lease_due_ns: when the first lease may end.
     """
 
-    policy: Policy
-    started_ns: int
-    now_ns: int
-    out: list[Effect] = []
+    effects: list[Effect] = []
     due_ns: int | None = None
     lease_due_ns: int | None = None
+
+    def say(self, text: str, severity: Severity = "note") -> None:
+        self.effects.append(Say(text, severity))
+
+    def record(self, event: KnownEvent) -> None:
+        self.effects.append(Record(event))
+
+    def wake(self, at_ns: int) -> None:
+        """Look again at this time at the latest."""
+        self.due_ns = at_ns if self.due_ns is None else min(self.due_ns, at_ns)
+
+
+class Roster(msgspec.Struct, kw_only=True):
+    """The nodes, and the processes on them.
+
+    nodes_active: how many nodes are no spares. members: processes that are wanted or whose names are still
+    needed; running: those not seen to go yet. departed: names to forget with the next generation. counts:
+    processes ever started under a name. coming: active members that are not ready. waiting: ready ones that
+    the generation does not have. vacant: seats without anybody. short: nodes whose pool may not be full.
+    """
+
     nodes: dict[str, Node] = {}
     nodes_active: int = 0
     members: dict[str, Member] = {}
     running: int = 0
     departed: list[str] = []
     counts: dict[str, int] = {}
-    observed: Observed = msgspec.field(default_factory=Observed)
-    is_launched: bool = False
-    is_protected: bool = False
-    last_joined_ns: int = 0
-    launched_ns: int = 0
-    attempt: tuple[str, ...] = ()
-    gpus: int = 0
-    restarts: int = 0
-    restart_due_ns: int | None = None
-    stalled_ns: int | None = None
     coming: dict[str, None] = {}
     waiting: dict[str, None] = {}
     vacant: dict[tuple[str, int], None] = {}
     short: dict[str, None] = {}
-    generation: int = 0
-    round: Round | None = None
-    stepping: Round | None = None
-    vacated: dict[tuple[int, int], str] = {}
-    lost_ns: int | None = None
-    causes: tuple[str, ...] = ()
-    failed_ns: int | None = None
-    fates: dict[str, str] = {}
-    hurt: tuple[int, Literal["loss", "failure"]] | None = None
-    setup: tuple[str, Setup] | None = None
-    step: int = 0
-    steps_total: int = 0
-    committed_ns: int | None = None
-    first_ns: dict[int, int] = {}
-    setbacks: int = 0
-    setback: str = ""
-    trouble: Trouble | None = None
-    device_failures: tuple[DeviceFailure, ...] = ()
-    failing: dict[str, Failing] = {}
-    ailing: dict[tuple[str, int], Ailing] = {}
-    step_max: int = 0
-    stopped: dict[str, int] = {}
-    all_stopped_ns: int | None = None
-    working: dict[str, Work] = {}
-    resumed_ns: int = 0
-    stall: Stall | None = None
-    patience: int = 0
-    patient_ns: int = 0
-    is_hinted: bool = False
-    is_cut_short: bool = False
-    undone_main: str = ""
-    is_anybody_done: bool = False
-    apart: tuple[tuple[str, int, int], ...] = ()
-    apart_due_ns: int = 0
-    complaint: str = ""
-    worked: Worked = msgspec.field(default_factory=Worked)
-    survived: Survived = msgspec.field(default_factory=Survived)
-    checkpointing: Checkpointing = msgspec.field(default_factory=Checkpointing)
-    pace_from: dict[str, Spent] = {}
-    pace_due_ns: int = 0
-    losses: deque[tuple[int, float]] = msgspec.field(default_factory=lambda: deque(maxlen=LOSSES_MAX))
-    faults: tuple[PlannedFault, ...] = ()
-    unexplained: dict[str, Loss] = {}
-    leaving: dict[str, str] = {}
-    replaced: dict[str, str] = {}
-    kept: dict[str, str] = {}
-    closing: Closing | None = None
-    is_over: bool = False
-
-    def say(self, text: str, severity: Severity = "note") -> None:
-        self.out.append(Say(text, severity))
-
-    def record(self, event: KnownEvent) -> None:
-        self.out.append(Record(event))
-
-    def print_held(self) -> None:
-        """The run goes on, or ends for another reason: print what members failed with, but for that one."""
-        for member, complaint in self.survived.told(
-            "" if self.closing is None else self.closing.end.complaint
-        ):
-            self.out.append(Print(member, complaint))
-
-    def wake(self, at_ns: int) -> None:
-        """Look again at this time at the latest."""
-        self.due_ns = at_ns if self.due_ns is None else min(self.due_ns, at_ns)
-
-    def end_excuses(self, name: str) -> None:
-        """The member is gone: that it was stopped, or at declared work, does not matter any more."""
-        self.working.pop(name, None)
-        self.stopped.pop(name, None)
 
     def living(self, name: str) -> Member | None:
         """The member of this name, unless it is lost or never was."""
@@ -593,41 +521,213 @@ class State(msgspec.Struct, kw_only=True):
         return (self.nodes[member.node].order, member.slot)
 
     @property
-    def has_committed(self) -> bool:
-        return self.step_max > 0
-
-    @property
     def seats(self) -> int:
         """How many members the active nodes have room for."""
         return sum(node.slots for node in self.nodes.values() if not node.is_spare)
 
+
+class Launch(msgspec.Struct, kw_only=True):
+    """How the run was started, and what keeps it from starting.
+
+    is_protected: its script has joined. attempt: who was started at launch, at `launched_ns`. gpus: members
+    the run is meant to have, as recorded. setup: what the first member at `protect()` has built, and its
+    name. stalled_ns: since when the run cannot go on for want of nodes or members.
+    """
+
+    is_launched: bool = False
+    is_protected: bool = False
+    last_joined_ns: int = 0
+    launched_ns: int = 0
+    attempt: tuple[str, ...] = ()
+    gpus: int = 0
+    restarts: int = 0
+    restart_due_ns: int | None = None
+    stalled_ns: int | None = None
+    setup: tuple[str, Setup] | None = None
+
+
+class Generations(msgspec.Struct, kw_only=True):
+    """The generation that was announced last, the one that was formed last, and what was lost in between.
+
+    number: of the last one. vacated: who was lost from a seat (order, slot) since it was announced.
+    lost_ns, causes: since `formed` was formed, the first loss, and the keys of all of them. failed_ns: the
+    same, the first collective that failed with nobody lost. fates: who of a generation was lost, and of what;
+    empty where nobody has said so yet. unexplained: losses whose reason no agent has told yet. hurt: the
+    first loss or failure since the last step that all members have committed, and which of the two it was.
+    """
+
+    number: int = 0
+    announced: Generation | None = None
+    formed: Generation | None = None
+    vacated: dict[tuple[int, int], str] = {}
+    lost_ns: int | None = None
+    causes: tuple[str, ...] = ()
+    failed_ns: int | None = None
+    fates: dict[str, str] = {}
+    unexplained: dict[str, Loss] = {}
+    hurt: tuple[int, Literal["loss", "failure"]] | None = None
+
     @property
     def survivors(self) -> int:
-        """How many members of the generation are not lost."""
-        return 0 if self.round is None else len(self.round.members) - len(self.round.lost)
+        """How many members of the announced generation are not lost."""
+        return 0 if self.announced is None else len(self.announced.members) - len(self.announced.lost)
+
+    @property
+    def main(self) -> str:
+        """Who has rank 0. Until a boundary comes, the generation before goes on."""
+        generation = self.announced
+        if generation is not None and generation.at_boundary and generation.formed_ns is None:
+            generation = self.formed
+        return "" if generation is None else generation.members[0]
+
+
+class Progress(msgspec.Struct, kw_only=True):
+    """How far the run has come.
+
+    first_ns: when a step that the run does not have yet was first reported. step_max: the highest step ever
+    committed. Since then: setbacks, losses and broken generations; setback, the last of them in words;
+    complaint, the last one of a script; trouble, what broke generations. worked: how long the run has worked
+    on which steps. survived: what scripts failed with in the whole run, though it went on. loss_values: of
+    training, by step. pace_from, pace_due_ns: where members' time had gone when their pace was last looked
+    at, and when it is next written down.
+    """
+
+    step: int = 0
+    steps_total: int = 0
+    step_max: int = 0
+    committed_ns: int | None = None
+    first_ns: dict[int, int] = {}
+    setbacks: int = 0
+    setback: str = ""
+    trouble: Trouble | None = None
+    complaint: str = ""
+    worked: Worked = msgspec.field(default_factory=Worked)
+    survived: Survived = msgspec.field(default_factory=Survived)
+    checkpointing: Checkpointing = msgspec.field(default_factory=Checkpointing)
+    pace_from: dict[str, Spent] = {}
+    pace_due_ns: int = 0
+    loss_values: deque[tuple[int, float]] = msgspec.field(
+        default_factory=lambda: deque(maxlen=LOSS_VALUES_MAX)
+    )
+
+    @property
+    def has_committed(self) -> bool:
+        return self.step_max > 0
 
     @property
     def is_last(self) -> bool:
         """Whether the run has the last step that scripts have asked for, so far."""
         return 0 < self.steps_total <= self.step
 
-    @property
-    def main(self) -> str:
-        """Who has rank 0. Until a boundary comes, the generation before goes on."""
-        round_ = self.round
-        if round_ is not None and round_.at_boundary and round_.formed_ns is None:
-            round_ = self.stepping
-        return "" if round_ is None else round_.members[0]
+
+class Hangs(msgspec.Struct, kw_only=True):
+    """What keeps the run from its next step, and what excuses that.
+
+    stopped: members whose process is stopped, and since when; all_stopped_ns: since when those are all that
+    hold the state. working: members that have declared work. resumed_ns: until then the want of a commit is
+    excused, by declared work, by a stop or because the coordinator itself was held up. stall: what takes too
+    long. endings: how often members were ended for want of progress, of late; endings_until_ns: until when
+    that counts. is_hinted: that work can be declared was said. apart, apart_due_ns: who waited in a meeting
+    that nobody will come to, at the last look; when the next one is due.
+    """
+
+    stopped: dict[str, int] = {}
+    all_stopped_ns: int | None = None
+    working: dict[str, Work] = {}
+    resumed_ns: int = 0
+    stall: Stall | None = None
+    endings: int = 0
+    endings_until_ns: int = 0
+    is_hinted: bool = False
+    apart: tuple[tuple[str, int, int], ...] = ()
+    apart_due_ns: int = 0
+
+    def end_excuses(self, name: str) -> None:
+        """The member is gone: that it was stopped, or at declared work, does not matter any more."""
+        self.working.pop(name, None)
+        self.stopped.pop(name, None)
+
+
+class Devices(msgspec.Struct, kw_only=True):
+    """GPUs that failed. failures: since the last committed step. failing: members whose GPU failed and that
+    are not accounted for yet. ailing: seats whose GPU has failed.
+    """
+
+    failures: tuple[DeviceFailure, ...] = ()
+    failing: dict[str, Failing] = {}
+    ailing: dict[tuple[str, int], Ailing] = {}
+
+
+class Replacing(msgspec.Struct, kw_only=True):
+    """What the operator wants replaced. leaving: members, and who takes their place, where that is known;
+    nobody does where the node is drained. replaced: those who were, and by whom. kept: those who were not,
+    members and nodes, and why.
+    """
+
+    leaving: dict[str, str] = {}
+    replaced: dict[str, str] = {}
+    kept: dict[str, str] = {}
+
+
+class Ends(msgspec.Struct, kw_only=True):
+    """How the run comes to its end.
+
+    is_cut_short: a member was lost while others were done already, or rank 0 after the last step: what its
+    script does there is to be done again. undone_main: rank 0, if it was that, as nobody else does its part.
+    is_anybody_done: some script came to its end, at some time.
+    """
+
+    closing: Closing | None = None
+    is_over: bool = False
+    is_cut_short: bool = False
+    undone_main: str = ""
+    is_anybody_done: bool = False
+
+
+class State(msgspec.Struct, kw_only=True):
+    """Everything the coordinator knows about a run. now_ns: the time of the event being handled."""
+
+    policy: Policy
+    started_ns: int
+    now_ns: int
+    faults: tuple[PlannedFault, ...] = ()
+    observed: Observed = msgspec.field(default_factory=Observed)
+    outbox: Outbox = msgspec.field(default_factory=Outbox)
+    roster: Roster = msgspec.field(default_factory=Roster)
+    launch: Launch = msgspec.field(default_factory=Launch)
+    generations: Generations = msgspec.field(default_factory=Generations)
+    progress: Progress = msgspec.field(default_factory=Progress)
+    hangs: Hangs = msgspec.field(default_factory=Hangs)
+    devices: Devices = msgspec.field(default_factory=Devices)
+    replacing: Replacing = msgspec.field(default_factory=Replacing)
+    ending: Ends = msgspec.field(default_factory=Ends)
+
+    def print_held(self) -> None:
+        """The run goes on, or ends for another reason: print what members failed with, but for that one."""
+        closing = self.ending.closing
+        for member, complaint in self.progress.survived.told(
+            "" if closing is None else closing.end.complaint
+        ):
+            self.outbox.effects.append(Print(member, complaint))
 
     @property
     def holders(self) -> list[str]:
         """Living members that hold the state: of the last generation that was formed, and of the one that is
         forming those who have it already.
         """
-        names = [] if self.stepping is None else [*self.stepping.members]
-        if self.round is not None and self.round is not self.stepping and names:
-            names += [name for name in self.round.regrouped if name not in names]
-        return [name for name in names if self.living(name) is not None]
+        announced, formed = self.generations.announced, self.generations.formed
+        names = [] if formed is None else [*formed.members]
+        if announced is not None and announced is not formed and names:
+            names += [name for name in announced.regrouped if name not in names]
+        return [name for name in names if self.roster.living(name) is not None]
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every seat is taken by a member of the generation, and every loss is explained."""
+        roster = self.roster
+        return not (
+            roster.coming or roster.waiting or roster.vacant or roster.short or self.generations.unexplained
+        )
 
     @property
     def wait_ns(self) -> int:

@@ -28,6 +28,8 @@ Stage = Literal[
 """What a member is doing, as its heartbeats tell it. `script`: what stands between two steps, or after the
 last. `meeting`: it waits for others there. `waiting`: for the coordinator to say how it goes on."""
 FaultKind = Literal["kill", "node", "pause"]
+WorkerFault = Literal["kill", "pause"]
+"""Those that an agent does to one of its workers."""
 Moment = Literal["lane", "reduce", "commit", "meeting", "regroup", "state", "join"]
 """Where inside a member's step a planned fault strikes; `meeting`: in a collective of the script's, after the
 step; `join`: after admission, before it is ready."""
@@ -196,7 +198,7 @@ class StrikeWorker(Message, frozen=True, kw_only=True, tag=True):
     """
 
     member: str
-    fault: FaultKind
+    fault: WorkerFault
     for_s: float = 0.0
     stops_itself: bool = False
 
@@ -449,7 +451,7 @@ class Admitted(Message, frozen=True, kw_only=True, tag=True):
     faults: tuple[PlannedFault, ...] = ()
 
 
-class Generation(Message, frozen=True, kw_only=True, tag=True):
+class Announced(Message, frozen=True, kw_only=True, tag=True):
     """From now on these are the members, in rank order.
 
     at_boundary: the present generation still works; change over at the first step boundary at which every
@@ -530,7 +532,7 @@ FromWorker = (
     | Checkpointed
     | Struck
 )
-ToWorker = Admitted | Generation | Published | Released | Dismissed
+ToWorker = Admitted | Announced | Published | Released | Dismissed
 AnyMessage = Handshake | FromAgent | ToAgent | FromWorker | ToWorker | Strike | Replace | Answer
 
 _encoder = msgspec.msgpack.Encoder()

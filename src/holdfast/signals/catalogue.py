@@ -448,6 +448,8 @@ _MEMBER: tuple[_Row, ...] = (
     ("wait_seconds", "s", "Last step: waiting for the other members."),
     ("checkpoint_seconds", "s", "Last step: standing still for a checkpoint."),
     ("lanes", "", "Lanes that it computes."),
+    ("waiting", "", "1 while it waits for others, in the reduction or elsewhere."),
+    ("in_step", "", "1 from its first lane to its commit, 0 between steps."),
 )
 _MEMBER_COUNTS: tuple[_Row, ...] = (
     ("compute_seconds_total", "s", "Computing its lanes, in all."),

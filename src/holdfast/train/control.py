@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, assert_never
 
 from holdfast.record import events
 from holdfast.record.clock import SystemClock
@@ -47,7 +47,7 @@ class Control(Protocol):
     def ready(self, setup: wire.Setup) -> None:
         """The model is built."""
 
-    def newest(self, after: int) -> wire.Generation | None:
+    def newest(self, after: int) -> wire.Announced | None:
         """Wait for a generation of a higher number than `after` with this member. None: the run is over."""
 
     def pending(self, present: int) -> int:
@@ -85,7 +85,7 @@ class Control(Protocol):
     def strike(self, step: int, moment: wire.Moment, rank: int, size: int) -> None:
         """Here a planned fault may strike member `rank` of `size`."""
 
-    def finished(self, message: wire.Finished, present: int) -> wire.Generation | None:
+    def finished(self, message: wire.Finished, present: int) -> wire.Announced | None:
         """The script is through. Waits until the run is over (None), or goes on with other members."""
 
     def close(self, failure: str = "") -> None:
@@ -114,7 +114,7 @@ class Coordinated:
         self._admitted: wire.Admitted | None = None
         self._begun_s = time.monotonic()
         self._works = 0
-        self._newest: wire.Generation | None = None
+        self._newest: wire.Announced | None = None
         self._abandon_below = 0
         self._published: dict[tuple[int, str], bytes] = {}
         self._released: wire.Released | None = None
@@ -131,7 +131,7 @@ class Coordinated:
         with self._lock:
             if isinstance(message, wire.Admitted):
                 self._admitted = message
-            elif isinstance(message, wire.Generation):
+            elif isinstance(message, wire.Announced):
                 interrupt = self._take(message)
             elif isinstance(message, wire.Published):
                 self._published[message.generation, message.key] = message.value
@@ -151,7 +151,7 @@ class Coordinated:
         if interrupt is not None:
             interrupt()
 
-    def _take(self, generation: wire.Generation) -> Callable[[], None] | None:
+    def _take(self, generation: wire.Announced) -> Callable[[], None] | None:
         if self._newest is not None and generation.number <= self._newest.number:
             return None
         # Until the boundary comes, members still tell each other things in the generation before.
@@ -187,7 +187,7 @@ class Coordinated:
         took_s = time.monotonic() - self._begun_s
         self._link.send(wire.WorkerReady(member=self.member, setup=setup, took_s=took_s))
 
-    def newest(self, after: int) -> wire.Generation | None:
+    def newest(self, after: int) -> wire.Announced | None:
         self._wait(lambda: self._has_newer(after) or self._released is not None)
         return self._newest if self._released is None else None
 
@@ -254,15 +254,18 @@ class Coordinated:
     def _strike(self, fault: wire.PlannedFault) -> None:
         self._struck.add(fault.id)
         self._link.send_now(wire.Struck(member=self.member, fault=fault.id))
-        if fault.fault == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        elif fault.fault == "node":
-            os.kill(os.getppid(), signal.SIGKILL)  # the agent; everything on its node dies with it
-            time.sleep(fault.for_s)
-        else:
-            os.kill(os.getpid(), signal.SIGSTOP)
+        match fault.fault:
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "node":
+                os.kill(os.getppid(), signal.SIGKILL)  # the agent; everything on its node dies with it
+                time.sleep(fault.for_s)
+            case "pause":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            case _:
+                assert_never(fault.fault)
 
-    def finished(self, message: wire.Finished, present: int) -> wire.Generation | None:
+    def finished(self, message: wire.Finished, present: int) -> wire.Announced | None:
         self._link.beat(message.step, "finished")
         self._link.send(message)
         return self.newest(present)
@@ -294,8 +297,8 @@ class Alone:
         self._recorder.record(events.RunStarted, gpus=1)
         self._recorder.record(events.MemberJoined, subject=self.member)
 
-    def newest(self, after: int) -> wire.Generation | None:
-        return wire.Generation(number=1, members=(self.member,)) if after < 1 else None
+    def newest(self, after: int) -> wire.Announced | None:
+        return wire.Announced(number=1, members=(self.member,)) if after < 1 else None
 
     def pending(self, present: int) -> int:
         return 0
@@ -338,7 +341,7 @@ class Alone:
     def strike(self, step: int, moment: wire.Moment, rank: int, size: int) -> None:
         """Nobody plans faults."""
 
-    def finished(self, message: wire.Finished, present: int) -> wire.Generation | None:
+    def finished(self, message: wire.Finished, present: int) -> wire.Announced | None:
         if message.is_exit and message.is_early:
             self._recorder.record(events.RunEnded, outcome="stopped", reason=message.exit_words)
         else:

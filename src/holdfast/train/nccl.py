@@ -38,8 +38,11 @@ LOOPBACK_SETTINGS = {
     "NCCL_IB_DISABLE": "1",
     "NCCL_SOCKET_NTHREADS": "2",
     "NCCL_NSOCKS_PERTHREAD": "4",
+    "NCCL_P2P_NET_CHUNKSIZE": str(512 << 10),
 }
-"""For hosts that are all on this machine. The threads and sockets make exchanges 1.7 times as fast there."""
+"""For hosts that are all on this machine. The threads and sockets make exchanges 1.7 times as fast there.
+Chunks larger than NCCL's 128 KiB need fewer turns on a shared GPU: state arrives sooner, and kernels
+that were queued for a broken communicator end sooner."""
 M_MMAP_THRESHOLD = -3
 MMAP_THRESHOLD_BYTES = 64 << 10
 """Of mallopt(3). Larger blocks are given back when they are freed."""

@@ -187,7 +187,7 @@ class Seat:
         self._serving.clear()
         self._group = self.reduction = None
 
-    def _form(self, generation: wire.Generation) -> None:
+    def _form(self, generation: wire.Announced) -> None:
         begun = time.monotonic()
         self._control.at(self.version + 1, "regroup")
         if not generation.at_boundary:

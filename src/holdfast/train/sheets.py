@@ -18,7 +18,7 @@ import torch
 from holdfast.train import tree
 from holdfast.train.skeleton import is_dense
 
-BUCKET_BYTES = {"cpu": 16 << 20, "cuda": 25 << 20}
+BUCKET_BYTES = {"cpu": 16 << 20, "cuda": 50 << 20}
 """Small enough to overlap with backward, large enough not to pay for beginnings."""
 BUCKETS_MAX = 96
 """Larger ones rather than more: each adds a few operations to a GPU's queue, which holds about a thousand."""

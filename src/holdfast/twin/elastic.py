@@ -36,8 +36,10 @@ from holdfast.run.state import (
     Effect,
     Ending,
     FromMember,
+    FromMembers,
     FromNode,
     Happening,
+    Present,
     Record,
     Tick,
     ToMembers,
@@ -47,12 +49,14 @@ from holdfast.run.waits import HUNG_S_MIN, ns
 from holdfast.run.wire import (
     Admitted,
     AgentJoined,
+    Announced,
     Checkpointed,
+    Committed,
     FromWorker,
-    Generation,
     Locate,
     Located,
     MemberBeat,
+    Regrouped,
     Setup,
     Stage,
     StartWorker,
@@ -62,11 +66,10 @@ from holdfast.run.wire import (
     WorkerReady,
     WorkerStarted,
 )
-from holdfast.twin import crowd
 from holdfast.twin.agenda import Action, Agenda
 from holdfast.twin.failures import Failure
 from holdfast.twin.ground import SECOND_NS, Ground
-from holdfast.twin.lanes import rounds, step_rounds
+from holdfast.twin.lanes import idle_share, rounds, step_rounds
 
 PLACE = "storage"
 SILENT_PARTS = frozenset({"power", "host", "fabric"})
@@ -125,7 +128,7 @@ class ElasticRun:
         self._group: tuple[str, ...] = ()  # who steps
         self._joining: set[str] = set()  # who waits for a boundary
         self._arriving: set[str] = set()  # who forms the next group with those who lost theirs
-        self._announced: Generation | None = None
+        self._announced: Announced | None = None
         self._is_pending = False  # whether the announced generation waits for a boundary
         self._is_pause_due = False
         self._hung: dict[str, Failure] = {}  # by member
@@ -213,7 +216,7 @@ class ElasticRun:
                 return [FromNode(node, Located(member=member, place=""))]
             case ToMembers((member,), Admitted()):
                 self._agenda.plan(now_ns + self._ready_ns, partial(self._worker_is_ready, member))
-            case ToMembers(_, Generation() as generation):
+            case ToMembers(_, Announced() as generation):
                 self._announce(now_ns, generation)
             case Ending():
                 self._is_over = True
@@ -223,10 +226,8 @@ class ElasticRun:
 
     def _heed_deadline(self, now_ns: int) -> None:
         """Ask the membership again when it wants to be asked, unless that only guards against silence."""
-        state, due_ns = self.state, self.state.due_ns
-        is_quiet = self._doing == "stepping" and not (
-            state.coming or state.waiting or state.vacant or state.short or state.unexplained
-        )
+        state, due_ns = self.state, self.state.outbox.due_ns
+        is_quiet = self._doing == "stepping" and state.is_settled
         if due_ns is None or is_quiet or due_ns == self._tick_ns:
             return
         self._tick_ns = max(due_ns, now_ns)
@@ -241,7 +242,7 @@ class ElasticRun:
         """Let the membership look at its deadlines. Whoever was leapt over is heard first: its lease is over,
         and it would be given up.
         """
-        lease_due_ns = self.state.lease_due_ns
+        lease_due_ns = self.state.outbox.lease_due_ns
         if lease_due_ns is not None and lease_due_ns <= now_ns:
             self._beat(now_ns)
         self._hear(now_ns, Tick())
@@ -258,7 +259,7 @@ class ElasticRun:
         return True
 
     def _say(self, now_ns: int, member: str, message: FromWorker) -> None:
-        if self.state.living(member) is not None:
+        if self.state.roster.living(member) is not None:
             self._hear(now_ns, FromMember(member, message))
 
     # ---- processes ---------------------------------------------------------------------------------------
@@ -277,7 +278,7 @@ class ElasticRun:
 
     def _replica_comes(self, replica: str, now_ns: int) -> None:
         """All its machines are there again, and an agent on them."""
-        if replica in self.state.nodes or not self._is_whole(replica):
+        if replica in self.state.roster.nodes or not self._is_whole(replica):
             return
         if not self._told_first(now_ns, partial(self._replica_comes, replica)):
             self._hear(now_ns, self._agent_joined(replica))
@@ -291,12 +292,12 @@ class ElasticRun:
 
     def _member_of(self, replica: str) -> str | None:
         """Who has the replica's seat."""
-        node = self.state.nodes.get(replica)
+        node = self.state.roster.nodes.get(replica)
         return None if node is None or node.is_spare else node.seats[0]
 
     # ---- generations -------------------------------------------------------------------------------------
 
-    def _announce(self, now_ns: int, generation: Generation) -> None:
+    def _announce(self, now_ns: int, generation: Announced) -> None:
         self._announced, self._is_pending = generation, generation.at_boundary
         if not generation.at_boundary:
             if self._doing in ("stepping", "saving", "changing"):
@@ -320,30 +321,30 @@ class ElasticRun:
         self._doing, self._is_pending = "changing", False
         self._agenda.plan(now_ns + self._regroup_ns, partial(self._regroup, self._announced))
 
-    def _regroup(self, generation: Generation, now_ns: int) -> None:
+    def _regroup(self, generation: Announced, now_ns: int) -> None:
         """Everybody is in the new group, and has the state: from a survivor, or from a checkpoint."""
         if generation is not self._announced:
             return
         members = generation.members
         version = self.truth.step
-        if not any(member in self._group and self.state.living(member) for member in members):
+        if not any(member in self._group and self.state.roster.living(member) for member in members):
             version = self._target
             loaded = Checkpointed(member=members[0], happened="loaded", step=version, place=PLACE)
             self._say(now_ns, members[0], loaded)
         speakers = [member for member in members if self._can_speak(member)]
         if speakers:
-            effects = crowd.regroup(
-                self.state,
-                speakers,
+            message = Regrouped(
+                member=speakers[-1],
+                generation=generation.number,
                 version=version,
+                lanes=(),
                 steps_total=self.job.steps_total or 0,
-                took_s=self._regroup_ns / SECOND_NS,
-                now_ns=now_ns,
+                parts_s={"group": self._regroup_ns / SECOND_NS},
             )
-            self._follow(now_ns, effects)
+            self._hear(now_ns, FromMembers(tuple(speakers), message))
 
     def _can_speak(self, member: str) -> bool:
-        living = self.state.living(member)
+        living = self.state.roster.living(member)
         return living is not None and living.node not in self._silent and member not in self._hung
 
     def _record(self, now_ns: int, event: KnownEvent) -> None:
@@ -373,7 +374,7 @@ class ElasticRun:
         """What the time of the run is while it does no step that could be lost; None: it steps."""
         match self._doing:
             case "starting":  # until a worker joins, the record does not tell what the run does
-                return Category.STARTING if self.state.is_protected else Category.UNATTRIBUTED
+                return Category.STARTING if self.state.launch.is_protected else Category.UNATTRIBUTED
             case "fresh":
                 return self._fresh_as
             case "recovering":
@@ -471,8 +472,16 @@ class ElasticRun:
         if not self.policy.shares_lanes:
             return round(self.job.step_ns * max(slow.values(), default=1))
         members = len(self._group)
-        taken = step_rounds(self.job.lanes, members, list(slow.values())[:members], rebalances=is_known)
+        lanes = self._lanes(members, full)
+        taken = step_rounds(lanes, members, list(slow.values())[:members], rebalances=is_known)
         return ceil(self.job.step_ns * taken / full)  # work is never less than the reference by rounding
+
+    def _lanes(self, members: int, full: int) -> int:
+        """All lanes, or where those cost the others too much, as many as they have when nobody is missing."""
+        bound = self.policy.smaller_above_share
+        if bound is None or idle_share(self.job.lanes, members) <= bound:
+            return self.job.lanes
+        return min(self.job.lanes, full * members)
 
     @property
     def _steps_since_ns(self) -> int:
@@ -533,10 +542,13 @@ class ElasticRun:
         self._alarm, self._is_hurt = None, False
         took_s, self._step_ns = self._step_ns / SECOND_NS, self._step_duration_ns(now_ns)
         self._agenda.disturb()
-        self._follow(
-            now_ns,
-            crowd.commit(self.state, self._group, step=self.truth.step, took_s=took_s, now_ns=now_ns),
+        formed = self.state.generations.formed
+        assert formed is not None
+        last = self._group[-1]
+        message = Committed(
+            member=last, generation=formed.number, step=self.truth.step, loss=None, took_s=took_s
         )
+        self._hear(now_ns, FromMembers(tuple(self._group), message))
         if self.truth.step == self.job.steps_total:
             self._is_over = True
             self.ground.complete(now_ns)
@@ -627,7 +639,7 @@ class ElasticRun:
         if not failure.is_transient:
             self._retire(machines, failure.repair_ns, now_ns)
             for replica in replicas:
-                if replica in self.state.nodes:
+                if replica in self.state.roster.nodes:
                     self._hear(now_ns, Disconnected("agent", replica))
             self._bring_in(replicas, now_ns)
             return
@@ -685,18 +697,17 @@ class ElasticRun:
 
     def _beat(self, now_ns: int) -> None:
         """Whoever can speak lives."""
-        nodes = [node for node in self.state.nodes if node not in self._silent]
+        nodes = [node for node in self.state.roster.nodes if node not in self._silent]
         members = [
             member.name
-            for member in self.state.members.values()
+            for member in self.state.roster.members.values()
             if member.seen_ns is not None and not member.is_lost and member.node not in self._silent
         ]
-        if nodes:
-            self._follow(now_ns, crowd.beat(self.state, nodes, members, now_ns=now_ns))
+        self._hear(now_ns, Present(nodes=tuple(nodes), members=tuple(members)))
 
     def _plan_lease(self, failure: Failure) -> None:
-        assert self.state.lease_due_ns is not None
-        self._agenda.plan(self.state.lease_due_ns, partial(self._lease_ends, failure))
+        assert self.state.outbox.lease_due_ns is not None
+        self._agenda.plan(self.state.outbox.lease_due_ns, partial(self._lease_ends, failure))
 
     def _lease_ends(self, failure: Failure, now_ns: int) -> None:
         """The silent ones are given up; the others were heard meanwhile."""
@@ -704,7 +715,7 @@ class ElasticRun:
         replicas = self._replicas_of(machines)
         self._beat(now_ns)
         self._hear(now_ns, Tick())
-        if any(replica in self.state.nodes for replica in replicas):
+        if any(replica in self.state.roster.nodes for replica in replicas):
             self._plan_lease(failure)
             return
         self._silent.difference_update(replicas)

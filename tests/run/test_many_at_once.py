@@ -1,11 +1,11 @@
-"""What a crowd says leaves the membership as if each had spoken to it."""
+"""What many members say at one moment leaves the membership as if each had spoken to it."""
 
 import copy
 
 import pytest
 
 from holdfast.run import membership
-from holdfast.run.state import Begun, FromMember, FromNode, State
+from holdfast.run.state import Begun, FromMember, FromMembers, FromNode, Present, State
 from holdfast.run.wire import (
     AgentJoined,
     Committed,
@@ -17,7 +17,6 @@ from holdfast.run.wire import (
     WorkerReady,
     WorkerStarted,
 )
-from holdfast.twin import crowd
 
 SECOND_NS = 10**9
 SETUP = Setup(lanes=64, seed=0, threads=1, torch="", device="", deterministic=True, model="", parts={})
@@ -36,12 +35,12 @@ def ready(size: int) -> tuple[State, list[str]]:
         membership.advance(state, FromMember(name, WorkerJoined(member=name, pid=1)), 2 * SECOND_NS)
         message = WorkerReady(member=name, setup=SETUP, took_s=1.0)
         membership.advance(state, FromMember(name, message), 5 * SECOND_NS)
-    assert state.round is not None
+    assert state.generations.announced is not None
     return state, names
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 32])
-def test_a_crowd_is_what_its_members_are(size: int) -> None:
+def test_many_at_once_are_as_one_after_the_other(size: int) -> None:
     by_message, names = ready(size)
     by_crowd = copy.deepcopy(by_message)
     now_ns = 7 * SECOND_NS
@@ -59,7 +58,10 @@ def test_a_crowd_is_what_its_members_are(size: int) -> None:
             now_ns,
         )
     ]
-    told = crowd.regroup(by_crowd, names, version=0, steps_total=9, took_s=2.0, now_ns=now_ns)
+    regrouped = Regrouped(
+        member=names[-1], generation=1, version=0, lanes=(), steps_total=9, parts_s={"group": 2.0}
+    )
+    told = membership.advance(by_crowd, FromMembers(tuple(names), regrouped), now_ns)
     assert (list(told), by_message == by_crowd) == (effects, True)
     for step in (1, 2, 7):
         now_ns += step * SECOND_NS
@@ -72,15 +74,16 @@ def test_a_crowd_is_what_its_members_are(size: int) -> None:
                 now_ns,
             )
         ]
-        told = crowd.commit(by_crowd, names, step=step, took_s=0.5, now_ns=now_ns)
+        committed = Committed(member=names[-1], generation=1, step=step, loss=None, took_s=0.5)
+        told = membership.advance(by_crowd, FromMembers(tuple(names), committed), now_ns)
         assert (list(told), by_message == by_crowd) == (effects, True)
     now_ns += 3 * SECOND_NS
-    nodes = list(by_message.nodes)
+    nodes = list(by_message.roster.nodes)
     for name in names:
         membership.advance(
             by_message, FromMember(name, MemberBeat(member=name, step=0, stage="starting")), now_ns
         )
     for node in nodes:
         membership.advance(by_message, FromNode(node, NodeBeat(node=node)), now_ns)
-    crowd.beat(by_crowd, nodes, names, now_ns=now_ns)
+    membership.advance(by_crowd, Present(nodes=tuple(nodes), members=tuple(names)), now_ns)
     assert by_message == by_crowd
