@@ -221,6 +221,6 @@ def runs_in(source: "Source", window_ns: tuple[int, int]) -> frozenset[str]:
     return frozenset(
         name
         for frame in frames
-        for name, is_told in zip(frame.subjects, np.isfinite(frame.values).any(axis=0), strict=True)
-        if is_told
+        for name, is_told in zip(frame.subjects, np.isfinite(frame.values).T.tolist(), strict=True)
+        if any(is_told)
     )

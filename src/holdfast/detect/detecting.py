@@ -1,6 +1,7 @@
 """`detect`: everything that is not as it should be, in one window, at machines and in runs."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, filterfalse
 
 import msgspec
 
@@ -101,12 +102,10 @@ def detect(
     def found(detectors: Iterable[Detector], scene: Scene | None) -> tuple[Finding, ...]:
         pace = None if scene is None else paces.get(scene.run)
         look = Look(panels=panels, scene=scene, pace=pace, xids=xids, hosts=hosts)
-        return tuple(
-            _doubted(finding, suspect)
-            for one in detectors
-            for finding in one.find(look)
-            if not is_out(finding)
-        )
+        every: Iterator[Finding] = chain.from_iterable(one.find(look) for one in detectors)
+        if is_out is not None:
+            every = filterfalse(is_out, every)
+        return tuple(_doubted(finding, suspect) for finding in every) if suspect else tuple(every)
 
     machines = found(MACHINES, None)
     runs = {scene.run: found(RUNS, _believed(scene, paces.get(scene.run))) for scene in scenes}
@@ -166,8 +165,11 @@ def _doubted(finding: Finding, suspect: set[str]) -> Finding:
     return msgspec.structs.replace(finding, confidence=finding.confidence * physics.SUSPECT_TRUST)
 
 
-def _out(topology: Topology, planned: Iterable[Planned], now_ns: int) -> Callable[[Finding], bool]:
-    """Whether a finding began while its subject was out of use, and has not outlasted that."""
+def _out(topology: Topology, planned: Iterable[Planned], now_ns: int) -> Callable[[Finding], bool] | None:
+    """Whether a finding began while its subject was out of use, and has not outlasted that.
+
+    None where nothing is: there may be tens of thousands of findings to ask for.
+    """
     of: dict[str, list[Planned]] = {}
     for one in planned:
         inside = topology.blast_radius(one.subject) if one.subject in topology else ()
@@ -181,4 +183,4 @@ def _out(topology: Topology, planned: Iterable[Planned], now_ns: int) -> Callabl
             for one in of.get(finding.subject, ())
         )
 
-    return is_out
+    return is_out if of else None

@@ -57,14 +57,13 @@ BUSY_PERCENT = 50.0
 
 def _throttled(look: Look) -> Iterator[Finding]:
     clocks = look.panels.value(CLOCK)
-    low: dict[str, NDArray[np.bool_]] = {}
+    low: NDArray[np.bool_] | None = None
     if clocks is not None:
         means = averaged(_at_work(look, clocks), CLOCK_SHARE)
         clocks, usual = means.panel, _or_peers(look, means, PEERS_CLOCK_SHARE, -1)
         yield from _below("low-clock", means._replace(usual=usual), CLOCK_LEAST_MHZ, CLOCK_SHARE, "MHz")
         with np.errstate(invalid="ignore"):
-            slight = ~(clocks.values > (1 - SLIGHT_SHARE) * usual)
-        low = dict(zip(clocks.subjects, slight.T, strict=True))
+            low = ~(clocks.values > (1 - SLIGHT_SHARE) * usual)
         yield from _low_power(look, clocks, usual)
     yield from _low_limit(look)
     yield from _violations(look, clocks, low)
@@ -116,11 +115,7 @@ def _or_peers(look: Look, means: Means, apart: float, sign: int, *, is_share: bo
     apart: how far, as a share of what they show or as it is. sign: 1 where more is wrong, -1 where less is.
     """
     usual = np.array(means.usual, np.float32)
-    groups: dict[str, list[int]] = {}
-    for column, subject in enumerate(means.panel.subjects):
-        if run := look.run_of(subject):
-            groups.setdefault(run, []).append(column)
-    for columns in groups.values():
+    for columns in look.columns_by_run(means.panel.subjects):
         known = usual[columns][np.isfinite(usual[columns])]
         if len(known) < PEERS_MIN:
             continue
@@ -222,7 +217,7 @@ def _of_peers(panel: Panel) -> Panel:
     return msgspec.structs.replace(panel, values=shares(panel.values), before=before)
 
 
-def _violations(look: Look, clocks: Panel | None, low: dict[str, NDArray[np.bool_]]) -> Iterator[Finding]:
+def _violations(look: Look, clocks: Panel | None, low: NDArray[np.bool_] | None) -> Iterator[Finding]:
     for metric, sign in VIOLATIONS.items():
         panel = look.panels.rate(metric)
         if panel is not None:
@@ -234,10 +229,9 @@ def _violations(look: Look, clocks: Panel | None, low: dict[str, NDArray[np.bool
     events = look.panels.value(EVENTS)
     if events is None:
         return
+    told = np.array([EVENT_SIGNS.get(labels.get("clock_event", ""), "") for labels in events.labels])
     for sign in dict.fromkeys(EVENT_SIGNS.values()):
-        columns = np.flatnonzero(
-            [EVENT_SIGNS.get(labels.get("clock_event", "")) == sign for labels in events.labels]
-        )
+        columns = np.flatnonzero(told == sign)
         if len(columns):
             panel = events.some(columns)
             yield from _above(sign, panel, panel.usual, EVENTS_LEAST, "per scrape", clocks, low)
@@ -250,9 +244,12 @@ def _above(
     least: float,
     unit: str,
     clocks: Panel | None,
-    low: dict[str, NDArray[np.bool_]],
+    low: NDArray[np.bool_] | None,
 ) -> Iterator[Finding]:
-    """More than usual, while the clock is lower than usual, as far as that is known."""
+    """More than usual, while the clock is lower than usual, as far as that is known.
+
+    low: of the clocks, time by series.
+    """
     usual = np.where(np.isfinite(usual), usual, 0.0).astype(np.float32)
     enough = max(least, SIGMAS * panel.scatter)
     with np.errstate(invalid="ignore"):
@@ -261,11 +258,11 @@ def _above(
     if not len(columns):
         return
     part, wrong = panel.some(columns), wrong[:, columns]
-    if clocks is not None:
+    if clocks is not None and low is not None:
         rows = np.minimum(np.searchsorted(clocks.times_ns, part.times_ns), len(clocks.times_ns) - 1)
-        for place, subject in enumerate(part.subjects):
-            if subject in low:
-                wrong[:, place] &= low[subject][rows]
+        column = {subject: number for number, subject in enumerate(clocks.subjects)}
+        others = np.array([column.get(subject, -1) for subject in part.subjects])
+        wrong &= low[np.ix_(rows, others)] | (others < 0)
     rule = Rule(sign=sign, metric=panel.metric, unit=unit, note=SIGNS[sign], scrapes=2)
     yield from findings(rule, part, wrong, usual[columns], np.full(len(columns), enough, np.float32))
 

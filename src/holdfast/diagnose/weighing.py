@@ -17,7 +17,7 @@ from holdfast.detect.rules import SIGNS
 from holdfast.detect.scene import Scene
 from holdfast.diagnose.incident import Evidence
 from holdfast.diagnose.mechanisms import MECHANISMS, Mechanism
-from holdfast.topology.graph import Topology
+from holdfast.topology.graph import Kind, Topology
 
 PRIOR = -1.0
 """Of any one cause, against there being none that is known: one in ten."""
@@ -93,7 +93,7 @@ TOLD_BY = {
 """By a sign that it would give: which telemetry, and who has it."""
 
 
-class Fit(msgspec.Struct, frozen=True, kw_only=True):
+class Fit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How a sign lies around a subject: hit of the `total` that show it, of the `reached` that could."""
 
     hit: int
@@ -170,7 +170,7 @@ class Case:
         self._shown_by: dict[str, dict[str, list[str]]] = {}
         self._radius: dict[str, frozenset[str]] = {}
         self._found: dict[tuple[str, str], list[Finding]] = {}
-        self._fits = {sign: self._around(set(at)) for sign, at in self.by_sign.items()}
+        self._fits_by_kind = {sign: self._around(set(at)) for sign, at in self.by_sign.items()}
 
     @cached_property
     def members(self) -> tuple[str, ...]:
@@ -203,7 +203,8 @@ class Case:
         return sign in self.by_sign
 
     def fit(self, sign: str, subject: str) -> Fit | None:
-        return self._fits.get(sign, {}).get(subject)
+        kind = self.topology.kind(subject) if subject in self.topology else None
+        return self._fits_by_kind.get(sign, {}).get(kind, {}).get(subject)
 
     def hypotheses(self) -> Iterator[Hypothesis]:
         """Every mechanism at every subject that a sign points to."""
@@ -219,25 +220,32 @@ class Case:
 
     # -- where a sign points ---------------------------------------------------------------------------
 
-    def _around(self, subjects: set[str]) -> dict[str, Fit]:
+    def _around(self, subjects: set[str]) -> dict[Kind | None, dict[str, Fit]]:
+        """By kind, for every mechanism asks for a few kinds only; None: what the graph does not know."""
         total = len(subjects)
-        fits = {subject: Fit(hit=1, reached=1, total=total) for subject in subjects}
-        known = [subject for subject in subjects if subject in self.topology]
-        for kind in {self.topology.kind(subject) for subject in known}:
-            of_kind = [subject for subject in known if self.topology.kind(subject) == kind]
+        alone = Fit(hit=1, reached=1, total=total)
+        by_kind: dict[Kind | None, list[str]] = {}
+        for subject in subjects:
+            kind = self.topology.kind(subject) if subject in self.topology else None
+            by_kind.setdefault(kind, []).append(subject)
+        fits = {kind: dict.fromkeys(of_kind, alone) for kind, of_kind in by_kind.items()}
+        for kind, of_kind in by_kind.items():
+            if kind is None:
+                continue
             among = self.members if kind == "member" and self.members else self.topology.names(kind)
-            for shared in self.topology.common_causes(of_kind, among):
-                fits[shared.subject] = Fit(hit=shared.hit, reached=shared.reached, total=total)
+            found = self.topology.common_causes(of_kind, among)
             if kind == "node" and (on_them := self._members_on(of_kind)):
                 # A mount is its clients' members', not their nodes'.
-                for shared in self.topology.common_causes(on_them, self.members):
-                    if shared.kind == "mount":
-                        fits[shared.subject] = Fit(hit=shared.hit, reached=shared.reached, total=total)
+                over = self.topology.common_causes(on_them, self.members)
+                found = (*found, *(shared for shared in over if shared.kind == "mount"))
+            for shared in found:
+                fit = Fit(hit=shared.hit, reached=shared.reached, total=total)
+                fits.setdefault(shared.kind, {})[shared.subject] = fit
         return fits
 
     @cached_property
     def _nodes_of(self) -> dict[str, tuple[str, ...]]:
-        return {member: self.topology.causes(member, "node") for member in self.members}
+        return self.topology.causes_of_each(self.members, "node")
 
     def _members_on(self, nodes: Collection[str]) -> list[str]:
         wanted = set(nodes)
@@ -253,11 +261,11 @@ class Case:
             if any(fit is not None and fit.recall >= EVERYONE_SHARE for fit in fits):
                 found[self.scene.run] = None
         for sign in needs:
-            for subject, fit in self._fits.get(sign, {}).items():
-                is_there = subject in self.topology and self.topology.kind(subject) in mechanism.kinds
-                is_its_own = sign in mechanism.shows and self._is_own(sign, subject)
-                if is_there and (is_its_own or _share(mechanism, sign, fit) >= FITS_MIN):
-                    found[subject] = None
+            for kind in mechanism.kinds:
+                for subject, fit in self._fits_by_kind.get(sign, {}).get(kind, {}).items():
+                    is_its_own = sign in mechanism.shows and self._is_own(sign, subject)
+                    if is_its_own or _share(mechanism, sign, fit) >= FITS_MIN:
+                        found[subject] = None
         return list(found)
 
     def _is_own(self, sign: str, subject: str) -> bool:
@@ -460,9 +468,10 @@ class Case:
                 weight = ALWAYS_WEIGHT * self._best_share(mechanism, signs, subject)
                 yield Evidence(text="it has been so for as long as the run has been slower", weight=weight)
             return
-        lead_ns = min(effects) - min(causes, key=lambda at_ns: abs(at_ns - min(effects)))
+        first_ns = min(effects)
+        lead_ns = first_ns - min(causes, key=lambda at_ns: abs(at_ns - first_ns))
         # What creeps is seen by one sensor long before another.
-        loose_ns = round(CREEPING_SHARE * (self._latest_ns - min(effects))) if self.has("creeping") else 0
+        loose_ns = round(CREEPING_SHARE * (self._latest_ns - first_ns)) if self.has("creeping") else 0
         early_ns = round(mechanism.leads_s * 1e9)
         if -max(TOGETHER_NS, loose_ns) <= lead_ns <= max(TOGETHER_NS, loose_ns, early_ns):
             # One of a hundred GPUs that began together is no likelier than the others.
