@@ -260,8 +260,8 @@ def slow_steps(pace: Pace, window_ns: tuple[int, int]) -> Iterator[Finding]:
 
 
 def _since_jump(pace: Pace, finding: Finding, usual_s: float) -> Finding:
-    """From its last jump on, if it has one: what made a run far slower all at once is not what made it a little
-    slow before. What is slow again within a minute is not new, nor is what grows bit by bit.
+    """From its last jump on, if it has one: what made a run far slower all at once is not what made it slower
+    by little before. What is slow again within a minute is not new, nor is what grows bit by bit.
     """
     times_ns = pace.steps.times_ns
     excess_s = pace.plateaus[-1].step_s - usual_s if pace.plateaus else 0.0
