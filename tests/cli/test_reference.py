@@ -45,7 +45,7 @@ def test_the_nearest_row_is_first_and_has_its_source(capsys: Captured) -> None:
     first = out.splitlines()[2]
     assert first.split() == ["MPT-70B", "64.9B", "h100", "512", "bf16", "2,048", "41.2", "%", "full", "[1]"]
     assert "[1]  MosaicML LLM Foundry, MPT training benchmarks." in out
-    assert err == "holdfast: 10 of 55 rows of MFU are shown; see --limit.\n"
+    assert err == "holdfast: 10 of 72 rows of MFU are shown; see --limit.\n"
 
 
 def test_json_is_the_whole_table(capsys: Captured) -> None:

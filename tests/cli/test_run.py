@@ -263,7 +263,7 @@ def test_lanes_that_nodes_cannot_share_evenly_are_warned_of_once(
         ("lanes = 8", "", "", "does not say how the model is split over the GPUs."),
         ("lanes = 8", "lane = 8", "", "unknown field `lane`"),
         ('chip = "h100"', 'chip = "h100"\ngpus = 16', "", "is for 16 GPUs, and this run has 1."),
-        ("hidden = 256", "hidden = 65536", "", "needs 1,943.9 GiB a GPU"),
+        ("hidden = 256", "hidden = 65536", "", "needs 1,749.5 to 2,332.7 GiB a GPU"),
         ("lanes = 8", "[layout]\ntp = 2\npp = 1", "--nproc-per-node 3", "TP 2 does not tile nodes of 3 GPUs"),
     ],
 )

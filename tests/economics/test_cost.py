@@ -231,7 +231,9 @@ def incident(**changes: Any) -> IncidentReport:
     ids=["noticed to over", "over before anyone came", "just not", "over when noticed", "unseen", "not over"],
 )
 def test_labour_is_from_being_noticed_until_it_is_over(changes: dict[str, Any], person_hours: float) -> None:
-    told = msgspec.structs.replace(failed(), incidents=(incident(**changes),), last_ns=3 * HOUR)
+    told = msgspec.structs.replace(
+        failed(), incidents=(incident(**changes),), last_ns=3 * HOUR, known_ns=3 * HOUR
+    )
     assert usd(only(told).stack)["response_labour"] == pytest.approx(100 * person_hours)
 
 
@@ -362,7 +364,10 @@ def test_the_price_recorded_is_what_was_paid() -> None:
     assert told.usd_per_gpu_hour == pytest.approx(4.0)
     value, assumed, source = priced(cost := run_cost(told, PRICES))
     assert value == pytest.approx(4.0)
-    assert (assumed, source) == (False, "recorded in the run")
+    assert (assumed, source) == (
+        False,
+        "mean of 3.00 to 5.00 USD, each hour at its own; recorded in the run",
+    )
     assert any("recorded 4.00 USD" in remark and "2.00 USD" in remark for remark in cost.remarks)
     assert run_cost(told, DEFAULTS).remarks == ()
 
@@ -460,6 +465,13 @@ def test_layers_are_never_negative_and_always_add_up(
         failed(),
         partition=partition,
         paid_gpu_ns=sum(partition.values()),
+        segments=(
+            msgspec.structs.replace(
+                failed().segments[0],
+                partition=partition,
+                incidents={str(number): loss for number, loss in enumerate(losses, start=1)},
+            ),
+        ),
         incidents=tuple(
             incident(name=str(number), losses=loss, lost_gpu_ns=sum(loss.values()))
             for number, loss in enumerate(losses, start=1)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from holdfast.economics.pace import pace, setup_of
 from holdfast.economics.parallelism import Case, Cluster, Parallelism, Training
 from holdfast.ledger.flops import Chip, Shape
-from holdfast.ledger.references import published, reference_mfu
+from holdfast.ledger.references import published, published_rate
 
 
 def case_of(shape: Shape, layout: Parallelism, *, sequence: int, batch: int, chip: Chip = "h100") -> Case:
@@ -22,7 +22,7 @@ def llama(layout: Parallelism, *, sequence: int = 8192, batch: int = 2048) -> Ca
 
 
 def mfu_percent(case: Case, layout: Parallelism) -> float:
-    return pace(case, layout, reference_mfu(setup_of(case))).mfu_percent
+    return pace(case, layout, published_rate(setup_of(case)).reference).mfu_percent
 
 
 LLAMA_8K = Parallelism(tp=8, pp=16, dp=64, interleave=8, zero=2)
@@ -70,19 +70,19 @@ def test_megatrons_steps_are_met_within_a_quarter(
         tied=True,
     )
     case = case_of(shape, layout, sequence=2048, batch=batch, chip="a100")
-    found = pace(case, layout, reference_mfu(setup_of(case)))
+    found = pace(case, layout, published_rate(setup_of(case)).reference)
     assert found.step_s == pytest.approx(published_s, rel=0.25)
 
 
 def test_the_parts_make_the_step_and_none_beats_what_was_published() -> None:
     slow = msgspec.structs.replace(LLAMA_16K, interleave=1)
     case = llama(slow)
-    found = pace(case, slow, reference_mfu(setup_of(case)))
+    found = pace(case, slow, published_rate(setup_of(case)).reference)
     assert (found.step_s, found.unexplained_s) == (found.busy_s, 0)
     assert found.bubble_s == pytest.approx(15 / 16 * (found.busy_s - found.bubble_s))
     lean = Parallelism(dp=8, zero=3)
     small = case_of(published().models["llama3-8b"].shape, lean, sequence=8192, batch=512)
-    reference = reference_mfu(setup_of(small))
+    reference = published_rate(setup_of(small)).reference
     bound = pace(small, lean, reference)
     assert bound.mfu_percent == pytest.approx(reference.mfu_percent)
     assert bound.unexplained_s > 0
@@ -91,7 +91,7 @@ def test_the_parts_make_the_step_and_none_beats_what_was_published() -> None:
 
 def test_computing_layers_again_costs_a_third_of_the_flops() -> None:
     case = llama(LLAMA_16K)
-    reference = reference_mfu(setup_of(case))
+    reference = published_rate(setup_of(case)).reference
     plain, again = (
         pace(case, msgspec.structs.replace(LLAMA_16K, recompute=kind), reference)
         for kind in ("selective", "full")
@@ -104,7 +104,7 @@ def test_computing_layers_again_costs_a_third_of_the_flops() -> None:
 def test_more_micro_batches_make_a_smaller_bubble(interleave: int, pp: int, more: int) -> None:
     # 126 layers and two ends make 128 places.
     layout = Parallelism(tp=8, pp=pp, dp=8, interleave=interleave)
-    reference = reference_mfu(setup_of(llama(layout)))
+    reference = published_rate(setup_of(llama(layout))).reference
     shares = []
     for batch in (256 * more, 512 * more):
         found = pace(llama(layout, batch=batch), layout, reference)
@@ -117,5 +117,5 @@ def test_replicas_far_apart_pay_for_what_computing_does_not_hide() -> None:
     layout = Parallelism(tp=1, dp=256, zero=3)
     near = case_of(shape, layout, sequence=8192, batch=256)
     short = case_of(shape, layout, sequence=512, batch=256)
-    reference = reference_mfu(setup_of(near))
+    reference = published_rate(setup_of(near)).reference
     assert pace(near, layout, reference).data_s < pace(short, layout, reference).data_s

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from holdfast.economics.prices import DEFAULTS, PRICE_MAX, Priced, Prices, list_price, read, template
 from holdfast.record.errors import HoldfastError, InputError
 
-NUMBERS = [name for name in Prices.__struct_fields__ if name != "team_targets"]
+_FIELDS = Prices.__struct_fields__
+NUMBERS = list(_FIELDS[: _FIELDS.index("team_targets")])
 
 
 def test_an_empty_file_assumes_everything() -> None:

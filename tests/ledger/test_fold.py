@@ -155,7 +155,8 @@ def test_a_hang_while_waiting_for_data_is_not_waiting_for_data(story: Any) -> No
 
 def test_without_an_onset_a_step_cannot_have_been_worked_on_for_longer_than_a_step(story: Any) -> None:
     story.tell(RunStarted, gpus=1)
-    story.steps(1, 50, 5).wait(605).tell(RunEnded, outcome="failed", reason="watchdog")
+    story.steps(1, 50, 5).tell(StepBegun, step=51)
+    story.wait(605).tell(RunEnded, outcome="failed", reason="watchdog")
     assert story.gpu_s() == {"useful": 250, "discarded": 5, "dead_undetected": 600}
 
 
@@ -163,7 +164,8 @@ def test_without_an_onset_an_incident_begins_where_the_work_must_have_ended(stor
     story.tell(RunStarted, gpus=2)
     for name in ("a", "b"):
         story.tell(MemberJoined, subject=name)
-    story.steps(1, 50, 5).wait(605)
+    story.steps(1, 50, 5).tell(StepBegun, step=51)
+    story.wait(605)
     fault = story.tell(FaultObserved, fault="no commit for too long", subject="b")
     story.tell(MemberLost, subject="b", causes=(fault,))
     story.tell(MemberJoined, subject="c")
@@ -181,7 +183,8 @@ def test_a_generation_that_is_opened_again_with_the_same_members_broke(story: An
     for name in ("a", "b"):
         story.tell(MemberJoined, subject=name)
     story.tell(GenerationOpened, members=("a", "b"), step=0)
-    story.steps(1, 50, 5).wait(605)
+    story.steps(1, 50, 5).tell(StepBegun, step=51)
+    story.wait(605)
     story.tell(GenerationOpened, members=("a", "b"), step=50, reason="every member waited for another one")
     story.steps(51, 60, 5)
     (incident,) = story.report().incidents
@@ -203,7 +206,8 @@ def test_an_onset_that_is_told_after_the_loss_counts(story: Any) -> None:
 def test_a_process_that_dies_within_a_step_is_no_silence(story: Any) -> None:
     story.tell(RunStarted, gpus=1)
     story.tell(MemberJoined, subject="a")
-    story.steps(1, 50, 5).wait(4).tell(MemberLost, subject="a")
+    story.steps(1, 50, 5).tell(StepBegun, step=51)
+    story.wait(4).tell(MemberLost, subject="a")
     (incident,) = story.report().incidents
     assert incident.began_ns == incident.noticed_ns == 254 * S
 
@@ -367,7 +371,8 @@ def test_a_shrunk_attempt_is_missing_what_it_was_meant_to_have(story: Any) -> No
 
 def test_an_attempt_without_an_end_ends_where_the_next_begins(story: Any) -> None:
     story.tell(RunStarted, gpus=2)
-    story.steps(1, 20, 5).wait(65).tell(RunStarted, gpus=2)
+    story.steps(1, 20, 5).tell(StepBegun, step=21)
+    story.wait(65).tell(RunStarted, gpus=2)
     story.steps(21, 40, 5)
     assert story.gpu_s() == {"useful": 400, "discarded": 10, "dead_undetected": 120}
     assert story.report().incidents[0].what == "unexplained restart"

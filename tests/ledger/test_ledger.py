@@ -306,6 +306,7 @@ def test_an_effect_is_never_placed_before_its_cause() -> None:
         RunStarted(id="a-0", occurred_ns=0, gpus=1),
         StepBegun(id="a-1", occurred_ns=0, step=1),
         StepCommitted(id="a-2", occurred_ns=5 * S, step=1),
+        StepBegun(id="a-3", occurred_ns=5 * S, step=2),
     ]
     fault = FaultObserved(id="n-0", occurred_ns=10 * S, fault="xid-79", onset_ns=8 * S)
     action = ActionTaken(id="c-0", occurred_ns=7 * S, action="restart", causes=("n-0",))

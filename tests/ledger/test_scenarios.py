@@ -55,17 +55,31 @@ def test_a_rollback_past_an_earlier_restart_counts_every_step_once(story: Any) -
     assert [incident.losses["recomputed"] // 10**10 for incident in by_time] == [20, 110]
 
 
-def test_a_run_that_slows_down_is_not_fully_productive(story: Any) -> None:
-    """100 steps of 10 s, then 100 of 20 s; the reference is what the run itself did at its best."""
+def test_a_run_that_was_slow_for_a_while_is_not_fully_productive(story: Any) -> None:
+    """100 steps of 10 s, 50 of 20 s, 50 of 10 s: the run itself shows what a step takes."""
+    story.tell(RunStarted, gpus=1)
+    story.steps(1, 100, 10)
+    story.steps(101, 150, 20)
+    story.steps(151, 200, 10)
+    told = story.report()
+    assert told.goodput.total == pytest.approx(2000 / 2500)
+    assert f"{100 * told.goodput.total:.1f}" == "80.0"
+    assert told.partition["slowdown"] == 500 * 10**9
+    (slow,) = told.incidents
+    assert slow.began_ns / 1e9 == pytest.approx(1000, abs=told.course.bucket_ns / 1e9)
+
+
+def test_steps_that_are_longer_for_good_are_told_both_ways(story: Any) -> None:
+    """100 steps of 10 s, then 100 of 20 s: a larger batch, or a slowdown. Nothing declares which."""
     story.tell(RunStarted, gpus=1)
     story.steps(1, 100, 10)
     story.steps(101, 200, 20)
     told = story.report()
-    assert told.goodput.total == pytest.approx(2000 / 3000)
-    assert f"{100 * told.goodput.total:.1f}" == "66.7"
-    assert told.partition["slowdown"] == 1000 * 10**9
-    (slow,) = told.incidents
-    assert slow.began_ns / 1e9 == pytest.approx(1000, abs=told.course.bucket_ns / 1e9)
+    assert told.goodput.total == 1.0
+    assert told.goodput.total_min == pytest.approx(2000 / 3000, abs=0.001)
+    (said,) = [remark for remark in told.remarks if "for good" in remark]
+    assert "2.0 times as long" in said
+    assert "0.28 GPU-hours more are lost, and goodput 66.6 %" in said  # 1000 s, to the nearest bucket
 
 
 def test_every_failed_relaunch_is_a_restart(story: Any) -> None:

@@ -5,23 +5,28 @@ from pathlib import Path
 import click
 
 from holdfast.cli.prices import load_prices, prices_option
-from holdfast.cli.record import find_run, fold_run, json_option, open_record, store_option
+from holdfast.cli.record import find_run, json_option, open_record, store_option
+from holdfast.cli.second_opinions import consulted
 from holdfast.cli.terminal import print_json
+from holdfast.cli.windows import Look, read_run, require_time, window_options
+from holdfast.dashboard import wording
 from holdfast.economics.cost import incident_cost, run_cost
 from holdfast.economics.prices import template
-from holdfast.ledger.report import report
+from holdfast.economics.rates import edges_ns
 from holdfast.record.store import Store
 
 
 @click.command("cost")
 @click.argument("subject", required=False, metavar="[RUN|RUN/INCIDENT]")
 @click.option("--example-prices", is_flag=True, help="Print a prices file with every key, and stop.")
+@window_options
 @prices_option
 @store_option
 @json_option
 def command(
     subject: str | None,
     example_prices: bool,
+    look: Look,
     prices_path: Path | None,
     store_url: str | None,
     as_json: bool,
@@ -36,14 +41,16 @@ def command(
     prices = load_prices(prices_path)
     with open_record(store_url) as store:
         run, incident = _named(store, subject)
-        told = report(run, fold_run(store, run))
+        told = consulted(store, read_run(store, run, look, edges_ns(prices.rates)))
+    require_time(told)
     cost = run_cost(told, prices) if incident is None else incident_cost(told, incident, prices)
     if as_json:
         print_json(cost)
         return
     from holdfast.cli.cost_text import show
 
-    show(cost)
+    with wording.in_currency(prices.currency.code, prices.currency.usd_per):
+        show(cost)
 
 
 def _named(store: Store, subject: str | None) -> tuple[str, str | None]:

@@ -1,8 +1,5 @@
 """`holdfast finance`: spend, useful spend and waste of all runs, for whoever answers for the budget."""
 
-import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +7,22 @@ import click
 import msgspec
 
 from holdfast.cli.files import parsed
-from holdfast.cli.moments import moment_ns
-from holdfast.cli.pages import html_option, require_one_output, write_page
+from holdfast.cli.pages import STDOUT, html_option, require_one_output, write_page
 from holdfast.cli.prices import load_prices, prices_option
 from holdfast.cli.record import find_run, json_option, left_out, open_record, simulated_runs, store_option
 from holdfast.cli.terminal import print_json
-from holdfast.economics.finance import Books, Finance, finance
+from holdfast.cli.windows import Look, read_run, reading, window_options
+from holdfast.dashboard import wording
+from holdfast.economics.finance import Question, cuts_ns, finance
+from holdfast.economics.invoice import focus_csv
+from holdfast.economics.months import months_between
 from holdfast.economics.ownership import Terms, read, template
-from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.report import report
+from holdfast.economics.prices import Prices
+from holdfast.economics.statement import Finance
+from holdfast.ledger.report import Report
+from holdfast.ledger.window import SILENT_NS_MAX
 from holdfast.record.errors import InputError
-from holdfast.record.events import Correction
+from holdfast.record.events import ReferenceDeclared, RunStarted, RunSubmitted
 from holdfast.record.store import RunSummary, Selection, Store
 
 
@@ -29,11 +31,12 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
 
     runs: tuple[str, ...]
     teams: tuple[str, ...]
-    since_ns: int | None
-    until_ns: int | None
+    look: Look
+    own_or_rent: bool
     own_path: Path | None
     example_own: bool
     html_path: Path | None
+    csv_path: Path | None
     prices_path: Path | None
     store_url: str | None
     as_json: bool
@@ -42,48 +45,68 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
 @click.command("finance")
 @click.option("--run", "runs", multiple=True, metavar="RUN", help="Only this run; may be given again.")
 @click.option("--team", "teams", multiple=True, metavar="TEAM", help="Only this team; may be given again.")
-@click.option(
-    "--since", "since_ns", callback=moment_ns, metavar="TIME", help="Only what was spent from then on."
-)
-@click.option("--until", "until_ns", callback=moment_ns, metavar="TIME", help="As it was known at this time.")
+@window_options
+@click.option("--own-or-rent", is_flag=True, help="Compare owning GPUs with renting them, too.")
 @click.option(
     "--own",
     "own_path",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="On what terms GPUs are owned and rented, as TOML; what it does not say is assumed.",
+    help="The same, on these terms, as TOML; what it does not say is assumed.",
 )
-@click.option("--example-own", is_flag=True, help="Print such a file with every term, and stop.")
+@click.option("--example-own", is_flag=True, help="Print a file with every term of owning, and stop.")
 @html_option
+@click.option(
+    "--csv",
+    "csv_path",
+    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+    metavar="OUT",
+    help="Write the invoice's lines with the columns of FOCUS 1.2; to stdout if OUT is `-`.",
+)
 @prices_option
 @store_option
 @json_option
 def command(**flags: Any) -> None:
     """Show what all runs cost, what of that was useful, and what the rest went to.
 
-    By cause, by team against its target, over time against progress; with retries and data movement, and
-    whether to own or to rent.
+    By month, cause, team and project; against budgets and targets, with a forecast; the five costliest
+    wastes and what to do about them. `--month 2026-10` is one month of it.
     """
     given = _Flags(**flags)
     if given.example_own:
         click.echo(template(), nl=False)
         return
-    require_one_output(given.html_path, given.as_json)
-    if given.since_ns is not None and given.until_ns is not None and given.until_ns <= given.since_ns:
-        raise InputError("`--until` is not after `--since`.", hint="Swap them, or leave one out.")
-    prices, terms = load_prices(given.prices_path), _terms(given.own_path)
+    _require_outputs(given)
+    look = given.look
+    prices, terms = load_prices(given.prices_path), _terms(given)
     with open_record(given.store_url) as store:
-        summaries, simulated = _summaries(store, given)
-        books = _all_books(store, summaries, given)
-    told = finance(books, prices, terms, given.since_ns)
+        summaries, simulated = _summaries(store, given, look)
+        reports = _reports(store, summaries, look, prices)
+        known = None if given.runs or given.teams else _names(store)
+    chosen = _of_teams(reports, given.teams)
+    within = [report for report in chosen if _has_time(report, look)]
+    if not within:
+        raise _nothing(chosen)
+    told = finance(within, prices, Question(window=look.window, now_ns=look.now_ns, terms=terms, known=known))
     if simulated:
         told = msgspec.structs.replace(told, remarks=(*told.remarks, left_out(simulated)))
     _show(told, given)
 
 
-def _terms(path: Path | None) -> Terms:
+def _require_outputs(given: _Flags) -> None:
+    require_one_output(given.html_path, given.as_json)
+    on_stdout = [given.html_path == STDOUT, given.csv_path == STDOUT, given.as_json]
+    if sum(on_stdout) > 1:
+        raise InputError(
+            "Only one of `--html -`, `--csv -` and `--json` can have stdout.", hint="Name a file."
+        )
+
+
+def _terms(given: _Flags) -> Terms | None:
+    """The terms of owning; None unless owning or renting is asked for."""
+    path = given.own_path
     if path is None:
-        return Terms()
+        return Terms() if given.own_or_rent else None
     hint = "`holdfast finance --example-own > own.toml` makes a file to begin with."
     return parsed(path, read, what="terms", hint=hint)
 
@@ -91,15 +114,16 @@ def _terms(path: Path | None) -> Terms:
 # -- the books -------------------------------------------------------------------------------------------
 
 
-def _summaries(store: Store, given: _Flags) -> tuple[list[RunSummary], int]:
+def _summaries(store: Store, given: _Flags, look: Look) -> tuple[list[RunSummary], int]:
     """The runs that are wanted, at least one; and how many are left out because they were simulated."""
     wanted = {find_run(store, run) for run in given.runs}
     if not wanted:
         find_run(store, None)  # complains where there is none
+    until_ns = min(edge for edge in (look.window.to_ns, look.until_ns, 2**63) if edge is not None)
     within = [
         summary
         for summary in store.runs()
-        if (not wanted or summary.run in wanted) and _is_within(summary, given)
+        if (not wanted or summary.run in wanted) and summary.events > 0 and summary.first_ns < until_ns
     ]
     if not within:
         raise InputError(
@@ -112,59 +136,79 @@ def _summaries(store: Store, given: _Flags) -> tuple[list[RunSummary], int]:
     return real, len(within) - len(real)
 
 
-def _all_books(store: Store, summaries: list[RunSummary], given: _Flags) -> list[Books]:
-    """Those of the teams that are wanted."""
-    with _progress(summaries) as shown:
-        books = [_books(store, summary, given) for summary in shown]
-    if not given.teams:
-        return books
-    teams = {book.report.team for book in books}
-    for team in given.teams:
+def _reports(store: Store, summaries: list[RunSummary], look: Look, prices: Prices) -> list[Report]:
+    window = look.window
+    last_ns = min(max(summary.last_ns for summary in summaries), look.until_ns or 2**63)
+    if look.now_ns - last_ns <= SILENT_NS_MAX:
+        last_ns = max(last_ns, look.now_ns)  # some run may go on until then
+    first_ns, last_ns = window.clipped(min(summary.first_ns for summary in summaries), last_ns)
+    cuts = cuts_ns(first_ns, last_ns, prices)
+    with reading(summaries) as shown:
+        return [read_run(store, summary.run, look, cuts) for summary in shown]
+
+
+def _of_teams(reports: list[Report], wanted: tuple[str, ...]) -> list[Report]:
+    """The reports of these teams; of all where none is named."""
+    if not wanted:
+        return reports
+    teams = {report.team for report in reports}
+    for team in wanted:
         if team not in teams:
             known = ", ".join(sorted(repr(name) for name in teams if name)) or "none"
             raise InputError(f"No run names the team {team!r}.", hint=f"Named are: {known}.")
-    return [book for book in books if book.report.team in given.teams]
+    return [report for report in reports if report.team in wanted]
 
 
-def _is_within(summary: RunSummary, given: _Flags) -> bool:
-    begins_in_time = summary.events > 0 and (given.until_ns is None or summary.first_ns < given.until_ns)
-    return begins_in_time and (given.since_ns is None or summary.last_ns >= given.since_ns)
+def _has_time(report: Report, look: Look) -> bool:
+    """Whether a run has a part in the window, or may have: one that fell silent may go on."""
+    is_silent = report.held_gpus > 0 and report.known_ns < (look.window.to_ns or 2**63)
+    is_there = report.last_ns > report.first_ns or report.paid_gpu_ns > 0 or report.accrued is not None
+    return is_there or is_silent or not look.window.is_bounded
 
 
-def _books(store: Store, summary: RunSummary, given: _Flags) -> Books:
-    """The run up to the end of the window, and up to its beginning: what lies between is the window's."""
-    run, since_ns = summary.run, given.since_ns
-    corrections = store.select(Selection(run=run, kinds=("correction",)))
-    ledger = Ledger(event for event in corrections if isinstance(event, Correction))
-    earlier = None
-    if since_ns is not None and summary.first_ns < since_ns:
-        ledger.add(store.select(Selection(run=run, until_ns=since_ns)))
-        earlier = report(run, ledger.fold)
-    ledger.add(store.select(Selection(run=run, since_ns=since_ns, until_ns=given.until_ns)))
-    return Books(report=report(run, ledger.fold), earlier=earlier)
+def _nothing(reports: list[Report]) -> InputError:
+    latest = max((report.known_ns for report in reports), default=0)
+    return InputError(
+        "No run held GPUs in that time.",
+        hint=f"The last event is of {wording.stamp(latest)}; `holdfast runs` shows when the runs were.",
+    )
 
 
-@contextmanager
-def _progress(summaries: list[RunSummary]) -> Iterator[Iterable[RunSummary]]:
-    """The runs, with a bar on the terminal of whoever waits for them."""
-    if not sys.stderr.isatty():
-        yield summaries
-        return
-    with click.progressbar(summaries, label="Reading runs", file=sys.stderr) as bar:
-        yield bar
+def _names(store: Store) -> dict[str, list[str]]:
+    """Every name that the runs in the store go by, by kind."""
+    names: dict[str, set[str]] = {kind: set() for kind in ("run", "team", "project", "cluster", "chip")}
+    kinds = ("run.submitted", "run.started", "reference.declared")
+    for event in store.select(Selection(kinds=kinds)):
+        names["run"].add(event.run)
+        if isinstance(event, RunSubmitted | RunStarted):
+            for kind in ("team", "project", "cluster"):
+                names[kind].add(getattr(event, kind))
+        elif isinstance(event, ReferenceDeclared) and event.chip:
+            names["chip"].add(event.chip)
+    names["run"].update(summary.run for summary in store.runs())
+    return {kind: sorted(found - {""}) for kind, found in names.items()}
 
 
 # -- what is shown ---------------------------------------------------------------------------------------
 
 
 def _show(told: Finance, given: _Flags) -> None:
+    currency = told.prices.currency
+    with wording.in_currency(currency.code, currency.usd_per):
+        _shown(told, given)
+
+
+def _shown(told: Finance, given: _Flags) -> None:
     if given.html_path is not None:
         from holdfast.dashboard.finance_page import render
 
         write_page(render(told), given.html_path)
+    if given.csv_path is not None:
+        months = months_between(told.first_ns, told.last_ns)
+        write_page(focus_csv(told.invoice, months), given.csv_path, what="invoice")
     if given.as_json:
         print_json(told)
-    elif given.html_path is None:
+    elif given.html_path is None and given.csv_path is None:
         from holdfast.cli.finance_text import show
 
         show(told)

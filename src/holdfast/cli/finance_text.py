@@ -9,8 +9,9 @@ from rich.text import Text
 from holdfast.cli.terminal import printable
 from holdfast.dashboard import finance_wording as said
 from holdfast.dashboard import wording
-from holdfast.economics.finance import CauseSpend, Finance
+from holdfast.economics.ownership import OwnOrRent
 from holdfast.economics.spending import Amount
+from holdfast.economics.statement import CauseSpend, Finance
 from holdfast.economics.trend import Stretch
 
 GAP_CHARS = 2
@@ -28,21 +29,27 @@ def show(told: Finance) -> None:
     _head(console, told)
     if told.spend.gpu_ns:
         _causes(console, told)
+        _wastes(console, told)
+        _months(console, told)
+        _budgets(console, told)
+        _forecasts(console, told)
         _teams(console, told)
+        _projects(console, told)
         _runs(console, told)
         _trend(console, told)
         _retries(console, told)
     _data(console, told)
-    _own_or_rent(console, told)
+    if told.own_or_rent is not None:
+        _own_or_rent(console, told.own_or_rent)
     _assumptions(console, told)
     _bullets(console, told.remarks)
 
 
 def _head(console: Console, told: Finance) -> None:
     console.print(said.headline(told), style="bold")
-    hourly = said.hourly(told)
-    if hourly:
-        console.print(hourly)
+    for sentence in (said.hourly(told), said.worth(told), said.accrued(told)):
+        if sentence:
+            console.print(sentence)
     runs, teams = wording.many(len(told.runs), "run"), {run.team for run in told.runs if run.team}
     by = f" of {wording.many(len(teams), 'team')}" if teams else ""
     console.print(f"{runs}{by}, {wording.span(told.first_ns, told.last_ns)}", style="dim")
@@ -50,16 +57,21 @@ def _head(console: Console, told: Finance) -> None:
 
 
 def _causes(console: Console, told: Finance) -> None:
-    table = _table("where it went", "USD", "share", "GPU-h")
+    table = _table("where it went", wording.currency(), "share", "GPU-h")
     if console.width >= MEANINGS_COLUMNS_MIN:
         table.add_column("which is", style="dim")
     rows = [
-        ("Useful training", told.useful, "steps that count, at the normal rate"),
+        (wording.resting("Useful training", told.basis), told.useful, "steps that count, at the normal rate"),
         *(
-            (cause.label, Amount(gpu_ns=cause.gpu_ns, usd=cause.usd), cause.meaning)
+            (
+                wording.resting(cause.label, cause.basis),
+                Amount(gpu_ns=cause.gpu_ns, usd=cause.usd),
+                cause.meaning,
+            )
             for cause in told.causes
             if cause.gpu_ns
         ),
+        *((("Accrued", told.accrued, "still running, not known yet"),) if told.accrued.gpu_ns else ()),
         ("Sum", told.spend, "to the nanosecond"),
     ]
     for label, amount, meaning in rows:
@@ -88,17 +100,78 @@ def _behind(console: Console, causes: Sequence[CauseSpend]) -> None:
     console.print()
 
 
+def _wastes(console: Console, told: Finance) -> None:
+    if not told.wastes:
+        return
+    console.print("What to do about it", style="bold")
+    for waste in told.wastes:
+        console.print(f"• {printable(said.waste(waste))}")
+    console.print()
+
+
+def _months(console: Console, told: Finance) -> None:
+    if len(told.months) < 2 and not any(month.forecast_usd for month in told.months):
+        return
+    table = _table("month", wording.currency(), "useful", "not", "accrued", "goodput", "at its end")
+    largest = told.spend.usd
+    for month in told.months:
+        amounts = (month.spend.usd, month.useful.usd, month.waste.usd, month.accrued.usd)
+        table.add_row(
+            month.month,
+            *(wording.usd_cell(amount, largest) for amount in amounts),
+            wording.percent(month.goodput),
+            wording.usd_cell(month.forecast_usd, largest) if month.forecast_usd is not None else "",
+        )
+    console.print(table)
+    console.print()
+
+
+def _budgets(console: Console, told: Finance) -> None:
+    if not told.budgets:
+        return
+    table = _table("month", "budget of", wording.currency(), "spent", "forecast", "left", left=("budget of",))
+    largest = max(max(one.budget_usd, one.actual_usd) for one in told.budgets)
+    for one in told.budgets:
+        amounts = (one.budget_usd, one.actual_usd, one.forecast_usd, one.left_usd)
+        style = "red" if one.left_usd < 0 else ""
+        cells = [wording.usd_cell(amount, largest) for amount in amounts]
+        table.add_row(one.month, _named(said.budget_of(one)), *cells, style=style)
+    console.print(table)
+    console.print()
+
+
+def _forecasts(console: Console, told: Finance) -> None:
+    for forecast in told.forecasts:
+        console.print(printable(said.forecast(forecast)))
+    if told.forecasts:
+        console.print()
+
+
+def _projects(console: Console, told: Finance) -> None:
+    if not any(one.project for one in told.projects):
+        return
+    table = _table("project", wording.currency(), "useful", "runs")
+    for one in told.projects:
+        table.add_row(
+            _named(one.project or said.NO_PROJECT),
+            wording.usd_cell(one.spend.usd, told.spend.usd),
+            wording.percent(one.useful_share),
+            f"{one.runs:,}",
+        )
+    console.print(table)
+    console.print()
+
+
 def _teams(console: Console, told: Finance) -> None:
     if not any(team.team or team.target for team in told.teams):
         return
-    table = _table(
-        "team", "USD", "utilisation", "target", "standing", "short, USD", left=("team", "standing")
-    )
+    short, money = f"short, {wording.currency()}", wording.currency()
+    table = _table("team", money, "utilisation", "target", "standing", short, left=("team", "standing"))
     for team in told.teams:
         table.add_row(
             _named(said.team(team)),
             wording.usd_cell(team.spend.usd, told.spend.usd),
-            wording.percent(team.utilisation),
+            wording.resting(wording.percent(team.utilisation), team.basis),
             wording.percent(team.target),
             said.standing(team),
             wording.usd_cell(team.short.usd, told.spend.usd) if team.short else wording.UNKNOWN,
@@ -110,15 +183,17 @@ def _teams(console: Console, told: Finance) -> None:
 def _runs(console: Console, told: Finance) -> None:
     if len(told.runs) < 2:
         return
-    table = _table("run", "USD", "useful", "per useful h", "lost mostly to", left=("run", "lost mostly to"))
+    table = _table(
+        "run", wording.currency(), "useful", "per useful h", "lost mostly to", left=("run", "lost mostly to")
+    )
     labels = {cause.key: cause.label for cause in told.causes}
     for run in told.runs[:RUNS_SHOWN_MAX]:
         most = max(run.causes, key=lambda key: run.causes[key].gpu_ns)
         table.add_row(
             _named(run.run),
             wording.usd_cell(run.spend.usd, told.spend.usd),
-            wording.percent(run.useful_share),
-            wording.UNKNOWN if run.usd_per_useful_gpu_hour is None else f"{run.usd_per_useful_gpu_hour:,.2f}",
+            wording.resting(wording.percent(run.useful_share), run.basis),
+            wording.usd_cell(run.usd_per_useful_gpu_hour, 0.0),
             labels[most].lower() if run.causes[most].gpu_ns else wording.UNKNOWN,
         )
     console.print(table)
@@ -137,6 +212,8 @@ def _trend(console: Console, told: Finance) -> None:
         line = Text("useful share  ").append(_spark(stretches), style="green")
         console.print(line, no_wrap=True, overflow="crop")
     console.print(said.rise(told.trend.rise))
+    if target := said.goodput_target(told):
+        console.print(target)
     console.print()
 
 
@@ -187,10 +264,9 @@ def _data(console: Console, told: Finance) -> None:
     console.print()
 
 
-def _own_or_rent(console: Console, told: Finance) -> None:
-    found = told.own_or_rent
+def _own_or_rent(console: Console, found: OwnOrRent) -> None:
     console.print("Own or rent", style="bold")
-    for sentence in (said.choice(found), said.break_even(found), said.point(told)):
+    for sentence in (said.choice(found), said.break_even(found), said.point(found), said.guesses(found)):
         console.print(sentence)
     console.print()
 

@@ -114,7 +114,7 @@ def _told(pace: Pace) -> str:
     """What the report of the run says of its steps: the two are held against the same reference."""
     origin = {
         "declared": "as declared",
-        "estimated": "by the quickest quarter of its steps",
+        "estimated": "estimated from its own steps",
         "members": "by its quicker members",
     }[pace.origin]
     return (

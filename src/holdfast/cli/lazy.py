@@ -10,24 +10,35 @@ import click
 class LazyGroup(click.Group):
     """Verbs by name with their summaries; the verb `x` is `command` in the module `<package>.x`.
 
-    A verb that is a keyword of Python (`import`) lives in `x_`.
+    sections: the verbs, under the headings that help shows them by. A verb that is a keyword of Python
+    (`import`) lives in `x_`.
     """
 
-    def __init__(self, package: str, summaries: Mapping[str, str], *, name: str, help: str) -> None:  # noqa: A002
+    def __init__(
+        self,
+        package: str,
+        sections: Mapping[str, Mapping[str, str]],
+        *,
+        name: str,
+        help: str,  # noqa: A002
+    ) -> None:
         super().__init__(name, help=help, no_args_is_help=True)
         self._package = package
-        self._summaries = summaries
+        self._sections = sections
+        self._verbs = [verb for verbs in sections.values() for verb in verbs]
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self._summaries)
+        return self._verbs
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self._summaries:
+        if cmd_name not in self._verbs:
             return None
         module = cmd_name + "_" * keyword.iskeyword(cmd_name)
         command: click.Command = importlib.import_module(f"{self._package}.{module}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(self._summaries.items()))
+        width = max(map(len, self._verbs))
+        for heading, summaries in self._sections.items():
+            with formatter.section(heading):
+                formatter.write_dl([(verb.ljust(width), summary) for verb, summary in summaries.items()])

@@ -20,6 +20,8 @@ def count(text: str) -> int:
         number = math.nan
     if not 1 <= number <= COUNT_MAX:
         raise click.BadParameter(f"{text!r} is no number of things; write 512, 70e9 or 70b.")
+    if number != round(number):
+        raise click.BadParameter(f"{text!r} is not a whole number; write 12 or 13, not 12.5.")
     return round(number)
 
 

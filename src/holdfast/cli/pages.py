@@ -29,8 +29,8 @@ def require_one_output(html_path: Path | None, as_json: bool) -> None:
         raise InputError("`--html -` and `--json` would both print to stdout.", hint="Leave one of them out.")
 
 
-def write_page(page: str, path: Path) -> None:
-    """Write the page where it is wanted, and say on stderr where that is."""
+def write_page(page: str, path: Path, what: str = "page") -> None:
+    """Write the page, or what else it is, where it is wanted, and say on stderr where that is."""
     if path == STDOUT:
         click.echo(page.encode(), nl=False)
         return
@@ -38,7 +38,7 @@ def write_page(page: str, path: Path) -> None:
         path.write_text(page, encoding="utf-8")
     except OSError as error:
         raise InputError(
-            f"The page cannot be written to {path}: {error.strerror}.",
+            f"The {what} cannot be written to {path}: {error.strerror}.",
             hint="Name a file in a directory that exists and that you may write to.",
         ) from None
-    click.echo(f"The page is in {printable(str(path))}", err=True)
+    click.echo(f"The {what} is in {printable(str(path))}", err=True)

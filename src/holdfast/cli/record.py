@@ -173,9 +173,14 @@ def left_out(simulated: int) -> str:
     return f"{wording.many(simulated, 'simulated run')} {are} left out; `--run` names one to read it."
 
 
+def ledger_of(store: Store, run: str, cuts_ns: Iterable[int] = ()) -> Ledger:
+    """The ledger of a run, to add its events to; its corrections are known to it."""
+    corrections = store.select(Selection(run=run, kinds=("correction",)))
+    return Ledger((event for event in corrections if isinstance(event, Correction)), cuts_ns)
+
+
 def fold_run(store: Store, run: str) -> Fold:
     """The accounts of a run, from all of its events."""
-    corrections = store.select(Selection(run=run, kinds=("correction",)))
-    ledger = Ledger(event for event in corrections if isinstance(event, Correction))
+    ledger = ledger_of(store, run)
     ledger.add(store.select(Selection(run=run)))
     return ledger.fold

@@ -6,32 +6,45 @@ import click
 
 from holdfast.cli.pages import html_option, require_one_output, write_page
 from holdfast.cli.prices import load_prices, prices_option
-from holdfast.cli.record import find_run, fold_run, json_option, open_record, store_option
+from holdfast.cli.record import find_run, json_option, open_record, store_option
+from holdfast.cli.second_opinions import consulted
 from holdfast.cli.terminal import print_json
-from holdfast.ledger.report import report
+from holdfast.cli.windows import Look, read_run, require_time, window_options
+from holdfast.dashboard import wording
+from holdfast.economics.prices import DEFAULTS
+from holdfast.economics.rates import edges_ns
 
 
 @click.command("report")
 @click.argument("run", required=False)
+@window_options
 @html_option
 @prices_option
 @store_option
 @json_option
 def command(
-    run: str | None, html_path: Path | None, prices_path: Path | None, store_url: str | None, as_json: bool
+    run: str | None,
+    look: Look,
+    html_path: Path | None,
+    prices_path: Path | None,
+    store_url: str | None,
+    as_json: bool,
 ) -> None:
     """Show where every GPU-second of RUN went (the run with the newest event if left out).
 
     The page also says what the losses cost, at the prices of --prices.
     """
     require_one_output(html_path, as_json)
+    prices = DEFAULTS if html_path is None else load_prices(prices_path)
     with open_record(store_url) as store:
         name = find_run(store, run)
-        told = report(name, fold_run(store, name))
+        told = consulted(store, read_run(store, name, look, edges_ns(prices.rates)))
+    require_time(told)
     if html_path is not None:
         from holdfast.dashboard.page import render
 
-        write_page(render(told, load_prices(prices_path)), html_path)
+        with wording.in_currency(prices.currency.code, prices.currency.usd_per):
+            write_page(render(told, prices), html_path)
     if as_json:
         print_json(told)
     elif html_path is None:

@@ -11,23 +11,26 @@ from holdfast.economics.prices import DEFAULTS
 from holdfast.economics.rules import BALANCE_MIN, lane_balance_sentence
 from holdfast.economics.size_file import Request, read, understood
 from holdfast.economics.sizing import Sized, answer
-from holdfast.ledger.references import MfuReference
+from holdfast.ledger.references import PublishedRate
 from holdfast.record.errors import InputError
 
 
 class Printed(msgspec.Struct, frozen=True, kw_only=True):
     """What `plan size --json` prints: the layouts, best first, and what they are reckoned with.
 
-    usable_bytes  memory of a GPU after headroom
-    reference     the published run that the rate is taken from
+    memory_bytes  memory of a GPU; usable_bytes: the same after headroom
+    ranked_by     in what order the layouts are
+    rate          the published runs that the pace is taken from
     assumed       what the user did not say, in words
     """
 
     case: Case
+    memory_bytes: int
     usable_bytes: int
     usd_per_gpu_hour: float
     sized: tuple[Sized, ...]
-    reference: MfuReference
+    ranked_by: str
+    rate: PublishedRate
     assumed: tuple[str, ...]
 
 

@@ -159,6 +159,35 @@ def hourly(trend: Trend) -> Markup:
     return _with_scale(plot.scale("USD", levels), drawn)
 
 
+def goodput(trend: Trend, target: float | None) -> Markup:
+    """The useful share of the GPU-time in each stretch, with the target as a line across."""
+    stretches = trend.stretches
+    plot = Plot(height=HOURLY_HEIGHT, value_max=100.0)
+    edges = _edges(stretches)
+    shares = [100 * one.useful_gpu_ns / one.paid_gpu_ns if one.paid_gpu_ns else None for one in stretches]
+    columns = [
+        Markup('<rect class="mark {}" x="{}" y="{:.1f}" width="{}" height="{:.1f}"/>').format(
+            "c-useful" if target is None or share >= 100 * target else "c-spent",
+            _number(left),
+            plot.y(share) - TOP_ROOM,
+            _number(max(0.0, right - left - 1)),
+            TOP_ROOM + plot.height - plot.y(share),
+        )
+        for share, left, right in zip(shares, edges, edges[1:], strict=False)
+        if share is not None
+    ]
+    titles = [
+        f"{wording.span(one.from_ns, one.to_ns)}: "
+        + ("nothing paid for" if share is None else f"{share:.1f} % useful")
+        for one, share in zip(stretches, shares, strict=True)
+    ]
+    inside = _joined(columns) + _columns(plot, edges, titles)
+    levels = [0.0, 25.0, 50.0, 75.0, 100.0]
+    over = plot.grid(levels) + (Markup("") if target is None else _across(plot, 100 * target))
+    drawn = plot.drawn(inside, over, _moments(plot, stretches), "Goodput over time against its target")
+    return _with_scale(plot.scale("%", levels), drawn)
+
+
 def _hourly_usd(stretch: Stretch) -> float | None:
     return stretch.spend_usd / _useful_hours([stretch]) if stretch.useful_gpu_ns else None
 

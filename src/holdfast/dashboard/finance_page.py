@@ -1,8 +1,10 @@
 """The finance page: one HTML file that needs nothing else, for the person who answers for the budget.
 
-First the four numbers, then where the money went, who is behind target, whether spend rises faster than
-progress, and whether to own or to rent; every assumption with its source at the end. The style is that of a
-run's page. The numbers are those of `economics.finance`; nothing is computed here but places on the page.
+First the four numbers, then where the money went and what to do about it, the months against their budgets,
+who is behind target, goodput over time, whether spend rises faster than progress, and the lines to charge
+back; every assumption with its source at the end. Whether to own or to rent is there if it was asked for.
+The style is that of a run's page. The numbers are those of `economics.finance`; nothing is computed here but
+places on the page.
 """
 
 from base64 import b64encode
@@ -16,8 +18,9 @@ from markupsafe import Markup
 from holdfast import __version__
 from holdfast.dashboard import charts, finance_charts, wording
 from holdfast.dashboard import finance_wording as said
-from holdfast.economics.finance import CauseSpend, Finance
+from holdfast.economics.invoice import CENTS
 from holdfast.economics.spending import CAUSES
+from holdfast.economics.statement import CauseSpend, Finance
 from holdfast.ledger.categories import Category
 
 RUNS_SHOWN_MAX = 20
@@ -31,6 +34,7 @@ def render(told: Finance) -> str:
     """The whole page."""
     hidden = told.runs[RUNS_SHOWN_MAX:]
     causes = [cause for cause in told.causes if cause.gpu_ns]
+    owned = told.own_or_rent
     has_course = told.spend.usd > 0 and len(told.trend.stretches) > 1
     return _template().render(
         version=__version__,
@@ -48,13 +52,32 @@ def render(told: Finance) -> str:
         ),
         money=finance_charts.money(told.trend) if has_course else "",
         hourly=finance_charts.hourly(told.trend) if has_course and told.useful.gpu_ns else "",
-        choice=finance_charts.choice(told.own_or_rent),
-        yearly_max=max(part.usd for part in told.own_or_rent.yearly) or 1.0,
+        goodput=finance_charts.goodput(told.trend, _target(told))
+        if has_course and told.useful.gpu_ns
+        else "",
+        target=_target(told),
+        choice=finance_charts.choice(owned) if owned else "",
+        yearly_max=max(part.usd for part in owned.yearly) or 1.0 if owned else 1.0,
+        charged_back=_charged_back(told),
+        invoice=f"{told.invoice.cents / CENTS:,.2f} {told.invoice.currency}",
         shown=told.runs[:RUNS_SHOWN_MAX],
         hidden=hidden,
         hidden_usd=sum(run.spend.usd for run in hidden),
         assumptions=said.assumptions(told),
     )
+
+
+def _target(told: Finance) -> float | None:
+    return told.prices.goodput_target.value if told.prices.goodput_target else None
+
+
+def _charged_back(told: Finance) -> list[tuple[str, str, str, str]]:
+    """The invoice by month, team and project, in its currency and to the cent: these sum to it."""
+    cents: dict[tuple[str, str, str], int] = {}
+    for line in told.invoice.lines:
+        key = line.month, line.team or said.NO_TEAM, line.project or wording.UNKNOWN
+        cents[key] = cents.get(key, 0) + line.cents
+    return [(*key, f"{part / CENTS:,.2f}") for key, part in sorted(cents.items())]
 
 
 def _colour(cause: CauseSpend) -> str:
@@ -74,6 +97,7 @@ def _template() -> Template:
         duration=wording.duration,
         percent=wording.percent,
         short=wording.short,
+        moment=wording.moment,
         span=wording.span,
         usd=wording.usd,
     )
@@ -81,6 +105,8 @@ def _template() -> Template:
         many=wording.many,
         said=said,
         usd_cell=wording.usd_cell,
+        currency=wording.currency,
+        window=wording.window,
         style=Markup("").join(
             Markup(package.joinpath(name).read_text(encoding="utf-8")) for name in ("page.css", "finance.css")
         ),

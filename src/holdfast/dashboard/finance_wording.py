@@ -1,13 +1,16 @@
 """The sentences of the finance view, the same in the terminal and on its page."""
 
 from holdfast.dashboard import wording
-from holdfast.economics.finance import Finance, IncidentShare, TeamSpend, Transfer
-from holdfast.economics.ownership import MONTHS_PER_YEAR, OwnOrRent, Terms
+from holdfast.economics.budget import BudgetLine, RunForecast
+from holdfast.economics.ownership import GUESS, MONTHS_PER_YEAR, OwnOrRent, Terms
 from holdfast.economics.prices import Priced
+from holdfast.economics.statement import Finance, IncidentShare, TeamSpend, Transfer
 from holdfast.economics.trend import PARTS, Rise, Verdict
+from holdfast.economics.wastes import Waste
 from holdfast.ledger.fold import MovedFor
 
 NO_TEAM = "no team named"
+NO_PROJECT = "no project named"
 _PART = {4: "quarter"}[PARTS]
 
 _BYTE_UNITS = (("PB", 10**15), ("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
@@ -36,10 +39,10 @@ def size(size_bytes: int) -> str:
 def headline(told: Finance) -> str:
     """The answer, in one sentence."""
     if not told.spend.gpu_ns:
-        return "Nothing is recorded to have been paid for."
+        return "Nothing is recorded to have been paid for in this time."
     if told.useful_share is None:
         return f"{wording.usd(told.spend.usd)} spent, and nothing recorded says on what."
-    useful = f"{wording.percent(told.useful_share)} of it useful"
+    useful = wording.resting(f"{wording.percent(told.useful_share)} of it useful", told.basis)
     return f"{wording.usd(told.spend.usd)} spent, {useful}, {wording.usd(told.waste.usd)} not."
 
 
@@ -48,7 +51,61 @@ def hourly(told: Finance) -> str:
     if told.usd_per_useful_gpu_hour is None or not told.spend.gpu_ns:
         return ""
     paid = told.spend.usd / (told.spend.gpu_ns / wording.HOUR_NS)
-    return f"A useful GPU-hour cost {wording.usd(told.usd_per_useful_gpu_hour)}, at {wording.usd(paid)} paid."
+    useful = wording.usd(told.usd_per_useful_gpu_hour)
+    return f"A useful GPU-hour cost {useful}, at {wording.usd(paid)} paid."
+
+
+def worth(told: Finance) -> str:
+    """What one more point of useful share would have brought."""
+    if told.point_usd is None or not told.spend.usd:
+        return ""
+    return f"One more point of useful share would have brought {wording.usd(told.point_usd)}."
+
+
+def accrued(told: Finance) -> str:
+    """What is still running; nothing where nothing is."""
+    if not told.accrued.gpu_ns:
+        return ""
+    return (
+        f"{wording.usd(told.accrued.usd)} of it accrued since the last events of runs that go on: what that "
+        "brought is not known yet."
+    )
+
+
+def waste(found: Waste) -> str:
+    """What was lost, where, what to do, and what that would bring."""
+    bring = "" if found.bring_usd is None else f" Would bring {wording.usd(found.bring_usd)} ({found.basis})."
+    lost = f"{found.label}, {wording.usd(found.amount.usd)}, mostly in {wording.short(found.run, 60)}"
+    return f"{lost}. {found.todo}{bring}"
+
+
+def budget_of(line: BudgetLine) -> str:
+    return "all" if line.scope == "all" else f"{line.scope} {line.name}"
+
+
+def forecast(found: RunForecast) -> str:
+    """When a run will be done, and what it will cost until then."""
+    done = f"{wording.short(found.run, 60)} has {found.steps:,} of {found.planned_steps:,} planned steps"
+    if found.steps >= found.planned_steps:
+        return f"{done}: it is done."
+    if found.end_ns is None or found.to_go_usd is None:
+        return f"{done}; it is not running now, so nothing is forecast."
+    end, more = wording.moment(found.end_ns), wording.usd(found.to_go_usd)
+    return f"{done}; at its pace it is done on {end} and costs {more} more."
+
+
+def goodput_target(told: Finance) -> str:
+    """How all together stand to their target."""
+    target, paid = told.prices.goodput_target, told.spend.gpu_ns - told.accrued.gpu_ns
+    if target is None or not paid or told.useful_share is None:
+        return ""
+    goodput = told.useful.gpu_ns / paid
+    stands = f"Goodput was {wording.percent(goodput)}, the target is {wording.percent(target.value)}"
+    return (
+        f"{stands}: {100 * (target.value - goodput):.1f} points below."
+        if goodput < target.value
+        else f"{stands}."
+    )
 
 
 def incident(share: IncidentShare) -> str:
@@ -142,17 +199,23 @@ def break_even(found: OwnOrRent) -> str:
     return f"{pays}; the machines pay for themselves in {months:,.0f} months{late}."
 
 
-def point(told: Finance) -> str:
+def guesses(found: OwnOrRent) -> str:
+    """Which of the terms nobody knows."""
+    names = [key for key in Terms.__struct_fields__ if GUESS in getattr(found.terms, key).source]
+    if not names:
+        return "All of its terms were given or have a source."
+    return (
+        f"It rests on guesses: {', '.join(f'{key} = {getattr(found.terms, key).value:g}' for key in names)}."
+    )
+
+
+def point(found: OwnOrRent) -> str:
     """What reliability is worth."""
-    found = told.own_or_rent
     own, rent = (
         wording.usd(found.point_own_usd_per_gpu_year),
         wording.usd(found.point_rent_usd_per_gpu_year),
     )
-    sentence = f"One point of goodput is worth {rent} a year for a rented GPU, {own} for an owned one"
-    if told.point_usd is None:
-        return f"{sentence}."
-    return f"{sentence}; here it would have been {wording.usd(told.point_usd)}."
+    return f"One point of goodput is worth {rent} a year for a rented GPU, {own} for an owned one."
 
 
 def assumptions(told: Finance) -> list[tuple[str, Priced]]:
@@ -165,6 +228,8 @@ def assumptions(told: Finance) -> list[tuple[str, Priced]]:
     if any(moved.assumed for moved in told.data.transfers):
         egress = told.prices.egress_usd_per_gb
         found[f"egress_usd_per_gb = {egress.value:g}"] = egress
+    if told.own_or_rent is None:
+        return list(found.items())
     terms = told.own_or_rent.terms
     for key in Terms.__struct_fields__:
         term: Priced = getattr(terms, key)

@@ -4,6 +4,9 @@ What is not zero is never written as zero, and what is not all is never written 
 months are spelt here, so nothing depends on the locale of whoever makes a report.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from math import floor, log10
 
@@ -17,13 +20,6 @@ NAME_CHARS_MAX = 120
 """Names come from others and may be whole lines of a log; the record has the rest."""
 SPAN_WITH_SECONDS_NS_MAX = 600 * 10**9
 UNKNOWN = "–"
-ORIGINS = {
-    "declared": "declared",
-    "estimated": "estimated",
-    "members": "by its quicker members",
-}
-"""Where the time of a normal step comes from."""
-
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _LARGE = (("trillion", 1e12), ("billion", 1e9), ("million", 1e6))
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
@@ -44,13 +40,37 @@ class Amounts:
         return percent(gpu_ns / self.paid_gpu_ns if self.paid_gpu_ns else None)
 
 
+_CURRENCY: ContextVar[tuple[str, float]] = ContextVar("currency", default=("USD", 1.0))
+
+
+@contextmanager
+def in_currency(code: str, usd_per: float) -> Iterator[None]:
+    """Write amounts, which are in USD, in another currency, of which one is worth `usd_per`."""
+    token = _CURRENCY.set((code, usd_per))
+    try:
+        yield
+    finally:
+        _CURRENCY.reset(token)
+
+
+def currency() -> str:
+    """What amounts are written in: the heading of a column of `usd_cell`."""
+    return _CURRENCY.get()[0]
+
+
 def usd(amount: float) -> str:
-    return f"{_amount(amount, 2 if abs(amount) < USD_WITH_CENTS_MAX else 0)} USD"
+    """An amount of USD, in the currency of the report."""
+    code, usd_per = _CURRENCY.get()
+    value = amount / usd_per
+    return f"{_amount(value, 2 if abs(value) < USD_WITH_CENTS_MAX else 0)} {code}"
 
 
 def usd_cell(amount: float | None, largest: float) -> str:
     """Of a column of USD whose largest is this: all of its amounts have cents, or none has."""
-    return UNKNOWN if amount is None else _amount(amount, 2 if largest < USD_WITH_CENTS_MAX else 0)
+    if amount is None:
+        return UNKNOWN
+    usd_per = _CURRENCY.get()[1]
+    return _amount(amount / usd_per, 2 if largest / usd_per < USD_WITH_CENTS_MAX else 0)
 
 
 def rough(amount: float) -> str:
@@ -151,6 +171,13 @@ def span(from_ns: int, to_ns: int) -> str:
     return f"{day(from_ns)}, {start} to {end} UTC"
 
 
+def window(from_ns: int | None, to_ns: int | None) -> str:
+    """`from 1 Oct 2026, 00:00 UTC`, `before 1 Nov 2026, 00:00 UTC`, or both."""
+    parts = [] if from_ns is None else [f"from {moment(from_ns)}"]
+    parts += [] if to_ns is None else [f"before {moment(to_ns)}"]
+    return " and ".join(parts)
+
+
 def tick(moment_ns: int, step_ns: int) -> str:
     """A label on an axis of time whose labels are `step_ns` apart: no more than tells them apart."""
     at = _utc(moment_ns)
@@ -175,3 +202,8 @@ def _signed(value: float, magnitude: str) -> str:
 
 def _utc(moment_ns: int) -> datetime:
     return datetime.fromtimestamp(moment_ns // 10**9, UTC)
+
+
+def resting(figure: str, basis: str) -> str:
+    """A figure with what it rests on beside it, where that is an estimate."""
+    return f"{figure} ({basis})" if basis else figure

@@ -8,12 +8,14 @@ range, with what it leaves out. Everything is linear in the ledger's amounts: a 
 its incidents' and of what no incident explains.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from fractions import Fraction
 from typing import Literal
 
 import msgspec
 
 from holdfast.economics.prices import HOURS_PER_DAY, Priced, Prices
+from holdfast.economics.pricing import ACCRUED, Charge, Pricing
 from holdfast.ledger.categories import Category
 from holdfast.ledger.report import IncidentReport, Report
 from holdfast.record.errors import InputError
@@ -56,7 +58,10 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
-    """One way in which a loss costs. usd: None where it cannot be known, as without a number of GPUs."""
+    """One way in which a loss costs. usd: None where it cannot be known, as without a number of GPUs.
+
+    basis: what the GPU-hours rest on, where that is an estimate: "estimated ± 0.4 %".
+    """
 
     key: LayerKey
     title: str
@@ -64,6 +69,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     inputs: tuple[Input, ...]
     usd: float | None
     gpu_hours: float | None
+    basis: str = ""
 
 
 class Together(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +99,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     layers: tuple[Layer, ...]
     together: Together | None
     progress: Progress
+    basis: str = ""
 
 
 class IncidentCost(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,6 +126,7 @@ class IncidentLine(msgspec.Struct, frozen=True, kw_only=True):
     began_ns: int
     lost_gpu_hours: float
     usd: dict[LayerKey, float | None]
+    basis: str = ""
 
 
 class PerDay(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,6 +159,7 @@ class Checkpointing(msgspec.Struct, frozen=True, kw_only=True):
     exposure_now        what a failure at the end of the record would roll back: all since the last checkpoint
     exposure_mean       half of what lies between two checkpoints: a failure may come at any time
     exposure_worst      the most that ever lay between two, or lies there now
+    basis               what a healthy step is, where that is an estimate
     """
 
     efficiency: float | None
@@ -163,6 +172,7 @@ class Checkpointing(msgspec.Struct, frozen=True, kw_only=True):
     exposure_now: Exposure
     exposure_mean: Exposure | None
     exposure_worst: Exposure
+    basis: str = ""
 
 
 class RunCost(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,29 +192,29 @@ class RunCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Loss(msgspec.Struct, frozen=True, kw_only=True):
-    """What is priced: lost GPU-ns by category, and the work of people.
+    """What is priced: lost GPU-ns by category, what those cost at each hour's own price, and people's work.
 
     calls: incidents that somebody was called for; response_ns: how long those took together
     """
 
     gpu_ns: Mapping[str, int]
+    usd: Mapping[str, Fraction]
     calls: int = 0
     response_ns: int = 0
 
     def of(self, keys: Iterable[str]) -> int:
         return sum(self.gpu_ns.get(key, 0) for key in keys)
 
-    @property
-    def direct_gpu_ns(self) -> int:
-        return self.of(self.gpu_ns.keys() - ROLLBACK)
+    def usd_of(self, keys: Iterable[str]) -> float:
+        return float(sum((self.usd.get(key, Fraction()) for key in keys), Fraction()))
 
     @property
-    def rollback_gpu_ns(self) -> int:
-        return self.of(ROLLBACK)
+    def direct(self) -> set[str]:
+        return self.gpu_ns.keys() - ROLLBACK
 
     @property
-    def delay_gpu_ns(self) -> int:
-        return self.of(self.gpu_ns.keys() - NO_DELAY)
+    def delay(self) -> set[str]:
+        return self.gpu_ns.keys() - NO_DELAY
 
 
 def incident_cost(report: Report, name: str, prices: Prices) -> IncidentCost:
@@ -237,13 +247,7 @@ def run_cost(report: Report, prices: Prices) -> RunCost:
     pricing = _Pricing(report, prices)
     losses = [pricing.loss(incident) for incident in report.incidents]
     within = _summed(losses)
-    elsewhere = _Loss(
-        gpu_ns={
-            key: gpu_ns - within.gpu_ns.get(key, 0)
-            for key, gpu_ns in report.partition.items()
-            if key not in NO_LOSS and gpu_ns != within.gpu_ns.get(key, 0)
-        }
-    )
+    elsewhere = pricing.elsewhere(within)
     return RunCost(
         run=report.run,
         first_ns=report.first_ns,
@@ -266,18 +270,47 @@ class _Pricing:
 
     def __init__(self, report: Report, prices: Prices) -> None:
         self.report = report
-        self.prices = prices.for_run(report.usd_per_gpu_hour, report.chip)
-        self.usd_per_gpu_hour = self.prices.usd_per_gpu_hour.value
+        pricing = Pricing(report, prices)
+        self.charges = [charge for charge in pricing.charges() if ACCRUED not in charge.parts]
+        latest = self.charges[-1].price
+        self.prices = msgspec.structs.replace(prices, usd_per_gpu_hour=latest)
         self.day = self.prices.day_of_delay(report.gpus)
-        self.remarks = tuple(_remarks(report, prices))
+        self.remarks = (*_remarks(report, prices, pricing.overruled()), *_estimates(report, pricing))
 
     def loss(self, incident: IncidentReport) -> _Loss:
-        """An incident's loss. Nobody works on what nobody noticed, or on what is over before they come."""
-        response_ns = max(0, _ended_ns(incident, self.report) - incident.noticed_ns)
+        """An incident's loss. Nobody works on what nobody noticed, or on what is over before they come.
+
+        People's work counts in the window as far as it was done in it, and a call where it came.
+        """
+        report = self.report
+        over_ns = report.known_ns if incident.recovered_ns is None else incident.recovered_ns
         called = bool(incident.evidence) and (
-            response_ns >= self.prices.paged_after_minutes.value * MINUTE_NS
+            max(0, over_ns - incident.noticed_ns) >= self.prices.paged_after_minutes.value * MINUTE_NS
         )
-        return _Loss(gpu_ns=incident.losses, calls=int(called), response_ns=response_ns if called else 0)
+        from_ns, to_ns = max(incident.noticed_ns, report.first_ns), min(over_ns, report.last_ns)
+        began_here = report.first_ns <= incident.noticed_ns and (
+            incident.noticed_ns < report.last_ns or report.last_ns == report.known_ns
+        )
+        return _Loss(
+            gpu_ns=incident.losses,
+            usd=_priced_parts((charge, charge.incidents.get(incident.name, {})) for charge in self.charges),
+            calls=int(called and began_here),
+            response_ns=max(0, to_ns - from_ns) if called else 0,
+        )
+
+    def elsewhere(self, within: _Loss) -> _Loss:
+        """What was lost and no incident explains."""
+        whole = _priced_parts((charge, charge.parts) for charge in self.charges)
+        return _Loss(
+            gpu_ns={
+                key: gpu_ns - within.gpu_ns.get(key, 0)
+                for key, gpu_ns in self.report.partition.items()
+                if key not in NO_LOSS and gpu_ns != within.gpu_ns.get(key, 0)
+            },
+            usd={
+                key: usd - within.usd.get(key, Fraction()) for key, usd in whole.items() if key not in NO_LOSS
+            },
+        )
 
     def line(self, incident: IncidentReport, loss: _Loss) -> IncidentLine:
         return IncidentLine(
@@ -286,6 +319,7 @@ class _Pricing:
             subject=incident.subject,
             began_ns=incident.began_ns,
             lost_gpu_hours=incident.lost_gpu_ns / HOUR_NS,
+            basis=incident.basis,
             usd={layer.key: layer.usd for layer in self._layers(loss)},
         )
 
@@ -296,21 +330,29 @@ class _Pricing:
             layers=layers,
             together=self._together({layer.key: layer.usd for layer in layers}),
             progress=self._progress(loss),
+            basis=self._basis(loss.gpu_ns),
         )
+
+    def _basis(self, keys: Iterable[str]) -> str:
+        """What GPU-hours of these categories rest on, where that is an estimate."""
+        return self.report.basis if set(keys) & set(self.report.estimated) else ""
 
     # -- the layers ----------------------------------------------------------------------------------
 
     def _layers(self, loss: _Loss) -> tuple[Layer, ...]:
-        return (
-            self._direct_compute(loss),
-            self._reserved_capacity(loss),
-            self._rollback(loss),
-            self._response_labour(loss),
-            self._schedule_slip(loss),
+        rests_on: tuple[tuple[Iterable[str], Callable[[_Loss], Layer]], ...] = (
+            (loss.direct, self._direct_compute),
+            (loss.gpu_ns, self._reserved_capacity),
+            (loss.gpu_ns.keys() & ROLLBACK, self._rollback),
+            ((), self._response_labour),
+            (loss.delay, self._schedule_slip),
+        )
+        return tuple(
+            msgspec.structs.replace(layer(loss), basis=self._basis(keys)) for keys, layer in rests_on
         )
 
     def _direct_compute(self, loss: _Loss) -> Layer:
-        hours = loss.direct_gpu_ns / HOUR_NS
+        hours = loss.of(loss.direct) / HOUR_NS
         parts = [
             _measured(Category[key.upper()].label, gpu_ns / HOUR_NS, "GPU-h")
             for key, gpu_ns in loss.gpu_ns.items()
@@ -320,9 +362,26 @@ class _Pricing:
             key="direct_compute",
             title=LAYER_TITLES["direct_compute"],
             formula="GPU-hours lost, rollback apart × price",
-            inputs=(*parts, _priced("price", self.prices.usd_per_gpu_hour, "USD/GPU-h")),
-            usd=self._if_known(hours * self.usd_per_gpu_hour),
+            inputs=(*parts, _priced("price", self._price(loss), "USD/GPU-h")),
+            usd=self._if_known(loss.usd_of(loss.direct)),
             gpu_hours=hours,
+        )
+
+    def _price(self, loss: _Loss) -> Priced:
+        """What an hour of the loss cost: its price, or their mean where it had several."""
+        prices = {charge.usd_per_gpu_hour: charge.price for charge in self.charges if charge.gpu_ns}
+        if len(prices) < 2:
+            return next(iter(prices.values()), self.prices.usd_per_gpu_hour)
+        gpu_ns, usd = loss.of(loss.gpu_ns), loss.usd_of(loss.gpu_ns)
+        if not gpu_ns:
+            gpu_ns = sum(charge.gpu_ns for charge in self.charges)
+            usd = float(sum((charge.usd(charge.gpu_ns) for charge in self.charges), Fraction()))
+        sources = " and ".join(dict.fromkeys(price.source for price in prices.values()))
+        span = f"{float(min(prices)):,.2f} to {float(max(prices)):,.2f} USD, each hour at its own"
+        return Priced(
+            value=usd / (gpu_ns / HOUR_NS),
+            assumed=any(price.assumed for price in prices.values()),
+            source=f"mean of {span}; {sources}",
         )
 
     def _reserved_capacity(self, loss: _Loss) -> Layer:
@@ -334,15 +393,15 @@ class _Pricing:
             formula="GPU-hours lost × price × (multiplier − 1)",
             inputs=(
                 _measured("GPU-hours lost", hours, "GPU-h"),
-                _priced("price", self.prices.usd_per_gpu_hour, "USD/GPU-h"),
+                _priced("price", self._price(loss), "USD/GPU-h"),
                 _priced("multiplier", multiplier, "× the price"),
             ),
-            usd=self._if_known(hours * self.usd_per_gpu_hour * (multiplier.value - 1)),
+            usd=self._if_known(loss.usd_of(loss.gpu_ns) * (multiplier.value - 1)),
             gpu_hours=hours,
         )
 
     def _rollback(self, loss: _Loss) -> Layer:
-        hours = loss.rollback_gpu_ns / HOUR_NS
+        hours = loss.of(ROLLBACK) / HOUR_NS
         parts = [
             _measured(Category[key.upper()].label, gpu_ns / HOUR_NS, "GPU-h")
             for key, gpu_ns in loss.gpu_ns.items()
@@ -352,8 +411,8 @@ class _Pricing:
             key="rollback",
             title=LAYER_TITLES["rollback"],
             formula="GPU-hours discarded and recomputed × price",
-            inputs=(*parts, _priced("price", self.prices.usd_per_gpu_hour, "USD/GPU-h")),
-            usd=self._if_known(hours * self.usd_per_gpu_hour),
+            inputs=(*parts, _priced("price", self._price(loss), "USD/GPU-h")),
+            usd=self._if_known(loss.usd_of(ROLLBACK)),
             gpu_hours=hours,
         )
 
@@ -377,16 +436,21 @@ class _Pricing:
         )
 
     def _schedule_slip(self, loss: _Loss) -> Layer:
-        hours = self._run_hours(loss.delay_gpu_ns)
+        hours = self._run_hours(loss.of(loss.delay))
+        day, usd = self.day, None if hours is None else hours / HOURS_PER_DAY * self.day.value
+        if day.assumed and hours:
+            # A day of the run's GPUs at their price: of each hour's own, so that months sum to the whole.
+            usd = loss.usd_of(loss.delay)
+            day = Priced(value=usd / (hours / HOURS_PER_DAY), assumed=True, source=day.source)
         return Layer(
             key="schedule_slip",
             title=LAYER_TITLES["schedule_slip"],
             formula="hours of the whole run lost ÷ 24 × value of a day",
             inputs=(
                 *(() if hours is None else (_measured("hours of the run", hours, "h"),)),
-                _priced("value of a day", self.day, "USD/day"),
+                _priced("value of a day", day, "USD/day"),
             ),
-            usd=None if hours is None else hours / HOURS_PER_DAY * self.day.value,
+            usd=usd,
             gpu_hours=None,
         )
 
@@ -417,8 +481,8 @@ class _Pricing:
     # -- progress ------------------------------------------------------------------------------------
 
     def _progress(self, loss: _Loss) -> Progress:
-        hours = self._run_hours(loss.delay_gpu_ns)
-        steps = self._steps(loss.delay_gpu_ns)
+        hours = self._run_hours(loss.of(loss.delay))
+        steps = self._steps(loss.of(loss.delay))
         return Progress(
             run_hours=hours,
             steps=steps,
@@ -458,6 +522,7 @@ class _Pricing:
             exposure_now=self._exposure(saved.since_steps),
             exposure_mean=None if mean is None else self._exposure(mean / 2),
             exposure_worst=self._exposure(max(saved.since_steps, saved.between_steps_max or 0)),
+            basis=report.basis,
         )
 
     def _a_day(self, steps: float | None) -> float | None:
@@ -474,7 +539,7 @@ class _Pricing:
             steps=steps,
             tokens=self._tokens(steps),
             gpu_hours=gpu_hours,
-            usd=None if gpu_hours is None else gpu_hours * self.usd_per_gpu_hour,
+            usd=None if gpu_hours is None else gpu_hours * self.prices.usd_per_gpu_hour.value,
             day_share=None if gpu_hours is None or not gpus else gpu_hours / gpus / HOURS_PER_DAY,
         )
 
@@ -485,14 +550,26 @@ def _ended_ns(incident: IncidentReport, report: Report) -> int:
 
 def _summed(losses: Iterable[_Loss]) -> _Loss:
     gpu_ns: dict[str, int] = {}
+    usd: dict[str, Fraction] = {}
     calls = response_ns = 0
     for loss in losses:
         calls += loss.calls
         response_ns += loss.response_ns
         for key, part in loss.gpu_ns.items():
             gpu_ns[key] = gpu_ns.get(key, 0) + part
+        for key, amount in loss.usd.items():
+            usd[key] = usd.get(key, Fraction()) + amount
     in_order = {category.key: gpu_ns[category.key] for category in Category if category.key in gpu_ns}
-    return _Loss(gpu_ns=in_order, calls=calls, response_ns=response_ns)
+    return _Loss(gpu_ns=in_order, usd=usd, calls=calls, response_ns=response_ns)
+
+
+def _priced_parts(parts: Iterable[tuple[Charge, Mapping[str, int]]]) -> dict[str, Fraction]:
+    """What these parts of charges cost, by category."""
+    usd: dict[str, Fraction] = {}
+    for charge, gpu_ns in parts:
+        for key, part in gpu_ns.items():
+            usd[key] = usd.get(key, Fraction()) + charge.usd(part)
+    return usd
 
 
 def _measured(name: str, value: float, unit: str) -> Input:
@@ -503,7 +580,7 @@ def _priced(name: str, price: Priced, unit: str) -> Input:
     return Input(name=name, value=price.value, unit=unit, assumed=price.assumed, source=price.source)
 
 
-def _remarks(report: Report, prices: Prices) -> Iterable[str]:
+def _remarks(report: Report, prices: Prices, overruled: str) -> Iterable[str]:
     """What a reader of the amounts must know to read them right."""
     price = prices.usd_per_gpu_hour
     if not report.gpus:
@@ -513,10 +590,40 @@ def _remarks(report: Report, prices: Prices) -> Iterable[str]:
             f"The run recorded {report.usd_per_gpu_hour:,.2f} USD a GPU-hour, which is what was paid; the "
             f"{price.value:,.2f} USD of {price.source} are not used."
         )
+    if overruled:
+        yield overruled
+    if report.accrued is not None:
+        hours = report.accrued.gpu_ns / HOUR_NS
+        yield (
+            f"{hours:,.1f} GPU-hours since the last event are accrued and in no layer: the run goes on, and "
+            "nothing says yet what they brought."
+        )
     unattributed = report.partition.get(Category.UNATTRIBUTED.key, 0)
     if unattributed:
         share = 100 * unattributed / report.paid_gpu_ns
         yield f"{share:.1f} % of what was paid for is in no layer: nothing recorded says whether it was lost."
+
+
+def _estimates(report: Report, pricing: Pricing) -> Iterable[str]:
+    """What would cost more, or less, if what nothing recorded tells were otherwise."""
+    doubt_gpu_ns = (
+        0 if report.reference is None else sum(one.doubt_gpu_ns for one in report.reference.stretches)
+    )
+    if doubt_gpu_ns:
+        usd = float(pricing.charges()[-1].usd(doubt_gpu_ns))
+        yield (
+            f"{doubt_gpu_ns / HOUR_NS:,.2f} GPU-hours ({usd:,.2f} USD) are in no layer: steps grew longer "
+            "for good and nothing recorded says why. If that is a slowdown, they are lost."
+        )
+    yield from (opinion.sentence for opinion in report.opinions if opinion.ratio > 1)
+    gaps = [gap for gap in report.gaps if not gap.given_back]
+    if gaps:
+        usd = float(sum(pricing.held(gap.gpus, gap.from_ns, gap.to_ns) for gap in gaps))
+        yield (
+            f"{sum(gap.gpu_ns for gap in gaps) / HOUR_NS:,.2f} GPU-hours between attempts ({usd:,.2f} USD) "
+            "are in no layer: nothing says that the GPUs were held. Record a cost.rate, or import the "
+            "scheduler's accounting (sacct)."
+        )
 
 
 def _no_incident(report: Report, name: str) -> InputError:

@@ -1,31 +1,49 @@
 """Spend, useful spend and waste over all runs: by cause, by team against its target, and over time.
 
-A pure reading of runs' reports and of prices. The field names are the keys of `holdfast finance --json`;
-GPU-time is GPU-nanoseconds, times are nanoseconds, shares are between 0 and 1, and None means that nothing
-recorded tells. Whatever is divided here sums to what was spent, exactly; `spending` says how.
+A pure reading of runs' reports and of prices; `statement` says what it gives. Whatever is divided here sums
+to what was spent, exactly; `spending` says how.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
-from typing import Literal, TypedDict
+from typing import TypedDict
 
 import msgspec
 
+from holdfast.economics.budget import MonthSpend, budget_lines, run_forecasts
+from holdfast.economics.invoice import invoice
+from holdfast.economics.months import Month, month_at, months_between
 from holdfast.economics.ownership import POINT, OwnOrRent, Terms, compare
 from holdfast.economics.prices import Priced, Prices
-from holdfast.economics.spending import CAUSES, HOUR_NS, Amount, Bill, Cause, priced, usd_per_hour
-from holdfast.economics.trend import Stretch, Trend, edges_ns, trend
+from holdfast.economics.pricing import ACCRUED, Charge, Pricing
+from holdfast.economics.rates import SUBJECTS, unmatched
+from holdfast.economics.rates import edges_ns as rate_edges_ns
+from holdfast.economics.spending import CAUSES, HOUR_NS, Amount, Bill, Cause, usd_per_hour
+from holdfast.economics.statement import (
+    CauseSpend,
+    DataMovement,
+    Finance,
+    IncidentShare,
+    ProjectSpend,
+    Retries,
+    RunSpend,
+    Standing,
+    TeamSpend,
+    Transfer,
+)
+from holdfast.economics.trend import Stretch, edges_ns, trend
+from holdfast.economics.wastes import wastes
 from holdfast.ledger.categories import NOT_SCHEDULED, Category
 from holdfast.ledger.fold import MovedFor
 from holdfast.ledger.report import IncidentReport, MovedBytes, Report
+from holdfast.ledger.window import Window, fell_silent
 
 INCIDENTS_PER_CAUSE = 3
+DAY_NS = 24 * HOUR_NS
 GB_BYTES = 10**9
 """As clouds charge for it."""
-
-Standing = Literal["below", "met", "no target", "unknown"]
 
 _AGAIN = (Category.STARTING, Category.RECOVERING, Category.QUEUED)
 """What an incident costs until the run is where it was, before anything is computed again."""
@@ -33,213 +51,178 @@ _TWICE = (Category.RECOMPUTED, Category.DISCARDED)
 _NOTHING = MovedBytes(times=0, sized=0, size_bytes=0, usd=0.0, unpriced_bytes=0)
 
 
-class Books(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as it stands, and as it stood where the window begins, if it had begun by then."""
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked of the books.
 
-    report: Report
-    earlier: Report | None = None
-
-
-class IncidentShare(msgspec.Struct, frozen=True, kw_only=True):
-    """What one incident cost under one cause. name: as `holdfast cost RUN/NAME` takes it."""
-
-    run: str
-    name: str
-    what: str
-    subject: str
-    began_ns: int
-    gpu_ns: int
-    usd: float
-
-
-class CauseSpend(msgspec.Struct, frozen=True, kw_only=True):
-    """What went to one cause. incidents: the costliest; incidents_gpu_ns: what all of them explain of it."""
-
-    key: str
-    label: str
-    meaning: str
-    gpu_ns: int
-    usd: float
-    share: float | None
-    incidents: tuple[IncidentShare, ...]
-    incidents_count: int
-    incidents_gpu_ns: int
-
-
-class Balance(msgspec.Struct, frozen=True, kw_only=True):
-    """What was spent, and what came of it: useful and waste sum to spend. useful_share: of the money."""
-
-    spend: Amount
-    useful: Amount
-    waste: Amount
-    useful_share: float | None
-    usd_per_useful_gpu_hour: float | None
-
-
-class RunSpend(Balance, frozen=True, kw_only=True):
-    """One run. steps: those it has, that it was seen to do in the window."""
-
-    run: str
-    name: str
-    team: str
-    gpus: int
-    first_ns: int
-    last_ns: int
-    usd_per_gpu_hour: Priced
-    causes: dict[str, Amount]
-    steps: int
-
-
-class TeamSpend(Balance, frozen=True, kw_only=True):
-    """One team's runs against its target.
-
-    utilisation: the useful share of its GPU-time, which is what a target is about. short: what more should
-    have been useful to meet it.
+    window  the time that the reports are of
+    now_ns  when somebody looks: what is still running counts up to then, and forecasts begin
+    terms   on what terms GPUs are owned; None: whether to own or to rent is not asked
+    known   every name in the record by kind (run, team, ...), to tell which of the prices' are none of them;
+            None: that is not asked, as where only some runs are read
     """
 
-    team: str
-    runs: int
-    utilisation: float | None
-    target: float | None
-    standing: Standing
-    short: Amount | None
+    now_ns: int
+    window: Window = Window()
+    terms: Terms | None = None
+    known: Mapping[str, Sequence[str]] | None = None
 
 
-class Retries(msgspec.Struct, frozen=True, kw_only=True):
-    """What was tried again, and what that cost; part of the waste above, not on top of it.
-
-    fruitless_launches  launches that nothing was recorded of before the next one
-    starting_again      getting back to where the run was: waiting, starting, recovering after an incident
-    done_again          work that incidents lost, and its being done again
-    """
-
-    restarts: int
-    fruitless_launches: int
-    starting_again: Amount
-    done_again: Amount
-    share: float | None
+def cuts_ns(first_ns: int, last_ns: int, prices: Prices) -> set[int]:
+    """The moments at which runs' accounts must be cut for a view of this time."""
+    months = {month.from_ns for month in months_between(first_ns, last_ns)}
+    return months | set(edges_ns(first_ns, last_ns)) | rate_edges_ns(prices.rates)
 
 
-class Transfer(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes moved to one end. sized: how many of the times the size was recorded.
-
-    usd: what was charged, as recorded or by the price; None where neither is known. assumed: by a price that
-    is assumed. A charge comes on top of the spend above.
-    """
-
-    what: MovedFor
-    times: int
-    sized: int
-    size_bytes: int
-    usd: float | None
-    assumed: bool
-
-
-class DataMovement(msgspec.Struct, frozen=True, kw_only=True):
-    """What was moved. stall: GPU-time that stood still for it, which is part of the waste above."""
-
-    transfers: tuple[Transfer, ...]
-    charged_usd: float
-    stall: Amount
-
-
-class Finance(Balance, frozen=True, kw_only=True):
-    """Everything, for the person who answers for the budget.
-
-    point_usd: what one more point of useful share would have brought, at what a useful GPU-hour costs.
-    """
-
-    first_ns: int
-    last_ns: int
-    since_ns: int | None
-    point_usd: float | None
-    causes: tuple[CauseSpend, ...]
-    runs: tuple[RunSpend, ...]
-    teams: tuple[TeamSpend, ...]
-    trend: Trend
-    retries: Retries
-    data: DataMovement
-    prices: Prices
-    own_or_rent: OwnOrRent
-    remarks: tuple[str, ...]
-
-
-def finance(books: Sequence[Books], prices: Prices, terms: Terms, since_ns: int | None = None) -> Finance:
-    """Read the books of all runs, from `since_ns` on. There must be at least one."""
-    return _Reader(books, prices, since_ns).finance(terms)
+def finance(reports: Sequence[Report], prices: Prices, question: Question) -> Finance:
+    """Read the reports of all runs, cut as `cuts_ns` says. There must be at least one."""
+    return _Reader(reports, prices, question).finance()
 
 
 class _Reader:
     """Everything the parts are computed from, computed once."""
 
-    def __init__(self, books: Sequence[Books], prices: Prices, since_ns: int | None) -> None:
-        self.books = books
+    def __init__(self, reports: Sequence[Report], prices: Prices, question: Question) -> None:
+        self.reports = reports
         self.prices = prices
-        self.since_ns = since_ns
-        self.first_ns = max(min(book.report.first_ns for book in books), since_ns or 0)
-        self.last_ns = max(self.first_ns, *(book.report.last_ns for book in books))
+        self.question = question
+        self.first_ns = min(report.first_ns for report in reports)
+        self.last_ns = max(self.first_ns, *(_last_ns(report) for report in reports))
         self.edges_ns = edges_ns(self.first_ns, self.last_ns)
+        self.months = list(months_between(self.first_ns, self.last_ns))
         self.by_stretch = [Bill() for _ in pairwise(self.edges_ns)]
-        self.timed = [0] * len(self.by_stretch)
-        self.by_run: dict[str, Bill] = {}
-        self.run_prices = {
-            report.run: prices.for_run(report.usd_per_gpu_hour, report.chip).usd_per_gpu_hour
-            for report in (book.report for book in books)
-        }
-        for book in books:
-            self._charge(book.report)
+        self.by_month = {month.name: Bill() for month in self.months}
+        self.by_run = {report.run: Bill() for report in reports}
+        self.pricing = {report.run: Pricing(report, prices) for report in reports}
+        self.priced = {report.run: self.pricing[report.run].charges(self._cuts()) for report in reports}
+        self.charges = [(report, charge) for report in reports for charge in self._cut(report)]
+        for report, charge in self.charges:
+            self.by_stretch[self._stretch(charge.from_ns)].add(charge.usd_per_gpu_hour, charge.parts.items())
+            self.by_month[month_at(charge.from_ns).name].add(charge.usd_per_gpu_hour, charge.parts.items())
+            self.by_run[report.run].add(charge.usd_per_gpu_hour, charge.parts.items())
         self.bill = _together(self.by_run.values())
 
-    def _charge(self, report: Report) -> None:
-        bill = self.by_run[report.run] = Bill()
-        price = self.run_prices[report.run].value
-        for index, parts, timed in _cut(report, self.edges_ns):
-            bill.add(price, parts.items())
-            self.by_stretch[index].add(price, parts.items())
-            self.timed[index] += timed
+    def _cuts(self) -> list[int]:
+        return sorted({*self.edges_ns, *(month.from_ns for month in self.months)})
 
-    def finance(self, terms: Terms) -> Finance:
-        runs = sorted((self._run(book) for book in self.books), key=lambda run: (-run.spend.usd, run.run))
+    def _cut(self, report: Report) -> Iterator[Charge]:
+        """The charges of a run, each within one stretch and one month."""
+        edges = self._cuts()
+        for charge in self.priced[report.run]:
+            yield from _divided(charge, edges)
+
+    def _stretch(self, at_ns: int) -> int:
+        return min(max(0, bisect_right(self.edges_ns, at_ns) - 1), len(self.by_stretch) - 1)
+
+    def finance(self) -> Finance:
+        question = self.question
+        runs = sorted(
+            (self._run(report) for report in self.reports), key=lambda run: (-run.spend.usd, run.run)
+        )
+        months = {month.name: month for month in self.months}
         return Finance(
             **_balance(self.bill),
+            basis=_basis(self.reports),
             first_ns=self.first_ns,
             last_ns=self.last_ns,
-            since_ns=self.since_ns,
+            window=(question.window.from_ns, question.window.to_ns),
+            now_ns=question.now_ns,
             point_usd=self._point_usd(),
             causes=self._causes(),
+            wastes=wastes(self.bill, self.by_run),
+            months=tuple(self._month(month) for month in self.months),
+            budgets=budget_lines(
+                self.prices,
+                [(report, month_at(charge.from_ns), charge) for report, charge in self.charges],
+                {report.run: self._to_come(report) for report in self.reports},
+                self._forecast_month(),
+            ),
+            forecasts=run_forecasts(self.reports, self.prices, self.by_run, question.now_ns),
             runs=tuple(runs),
             teams=self._teams(),
+            projects=self._projects(),
             trend=trend(self._stretches()),
             retries=self._retries(),
             data=self._data(),
+            invoice=invoice(
+                ((report, months[month_at(charge.from_ns).name], charge) for report, charge in self.charges),
+                self.prices.currency,
+            ),
             prices=self.prices,
-            own_or_rent=self._own_or_rent(terms),
+            own_or_rent=None if question.terms is None else self._own_or_rent(question.terms),
             remarks=self._remarks(),
         )
 
-    def _run(self, book: Books) -> RunSpend:
-        report, bill = book.report, self.by_run[book.report.run]
+    def _run(self, report: Report) -> RunSpend:
+        bill = self.by_run[report.run]
         return RunSpend(
             **_balance(bill),
+            basis=report.basis,
             run=report.run,
             name=report.name,
             team=report.team,
+            project=report.project,
             gpus=report.gpus,
             first_ns=report.first_ns,
             last_ns=report.last_ns,
-            usd_per_gpu_hour=self.run_prices[report.run],
+            usd_per_gpu_hour=self._run_price(report),
             causes={cause.key: bill.part(*cause.categories) for cause in CAUSES},
-            steps=report.counts.steps - (book.earlier.counts.steps if book.earlier else 0),
+            steps=report.counts.steps,
+        )
+
+    def _run_price(self, report: Report) -> Priced:
+        """What its GPU-hours cost; where that changed, on average."""
+        prices = {charge.price: None for charge in self.priced[report.run] if charge.gpu_ns}
+        total = self.by_run[report.run].total()
+        if len(prices) < 2 or not total.gpu_ns:
+            return next(iter(prices), self.pricing[report.run].at(report.first_ns, None)[1])
+        return Priced(
+            value=total.usd / (total.gpu_ns / HOUR_NS),
+            assumed=any(price.assumed for price in prices),
+            source=f"mean of {len(prices)} prices, each hour at its own",
+        )
+
+    # -- months ----------------------------------------------------------------------------------------
+
+    def _forecast_month(self) -> Month | None:
+        """The month in which somebody looks, if the window reaches so far and it is not over."""
+        now_ns, to_ns = self.question.now_ns, self.question.window.to_ns
+        month = month_at(now_ns)
+        if month.name not in self.by_month or (to_ns is not None and to_ns < now_ns):
+            return None
+        return month
+
+    def _to_come(self, report: Report) -> Fraction:
+        """What a run that still holds its GPUs will cost from now until the month ends."""
+        month = self._forecast_month()
+        if report.accrued is None or month is None:
+            return Fraction()
+        return self.pricing[report.run].held(report.accrued.gpus, report.accrued.to_ns, month.to_ns)
+
+    def _month(self, month: Month) -> MonthSpend:
+        bill = self.by_month[month.name]
+        balance, forecast = _balance(bill), self._forecast_month()
+        is_open = forecast is not None and forecast.name == month.name
+        to_come = sum((self._to_come(report) for report in self.reports), Fraction())
+        spend, useful = bill.total(), bill.useful()
+        return MonthSpend(
+            month=month.name,
+            from_ns=month.from_ns,
+            to_ns=month.to_ns,
+            **balance,
+            goodput=_share(useful.gpu_ns, spend.gpu_ns - balance["accrued"].gpu_ns)
+            if _is_told(bill)
+            else None,
+            budget_usd=self.prices.budget.value if self.prices.budget else None,
+            forecast_usd=spend.usd + float(to_come) if is_open else None,
         )
 
     # -- causes ----------------------------------------------------------------------------------------
 
     def _incidents(self) -> Iterator[tuple[str, IncidentReport]]:
-        """Those that began in the window, with all that they cost, and their runs."""
-        for book in self.books:
-            for incident in book.report.incidents:
-                if incident.began_ns >= (self.since_ns or 0):
-                    yield book.report.run, incident
+        """Those of the window, with what they cost in it, and their runs."""
+        for report in self.reports:
+            for incident in report.incidents:
+                yield report.run, incident
 
     def _causes(self) -> tuple[CauseSpend, ...]:
         """The costliest first."""
@@ -249,9 +232,9 @@ class _Reader:
     def _cause(self, cause: Cause) -> CauseSpend:
         amount = self.bill.part(*cause.categories)
         shares = [
-            self._incident_share(run, incident, lost)
+            self._incident_share(run, incident, cause.categories)
             for run, incident in self._incidents()
-            if (lost := _lost(incident, cause.categories))
+            if _lost(incident, cause.categories)
         ]
         shares.sort(key=lambda share: (-share.usd, share.began_ns))
         return CauseSpend(
@@ -264,26 +247,45 @@ class _Reader:
             incidents=tuple(shares[:INCIDENTS_PER_CAUSE]),
             incidents_count=len(shares),
             incidents_gpu_ns=sum(share.gpu_ns for share in shares),
+            basis=_basis(
+                report
+                for report in self.reports
+                if {category.key for category in cause.categories} & set(report.estimated)
+            ),
         )
 
-    def _incident_share(self, run: str, incident: IncidentReport, lost_gpu_ns: int) -> IncidentShare:
+    def _incident_share(
+        self, run: str, incident: IncidentReport, categories: tuple[Category, ...]
+    ) -> IncidentShare:
+        lost = self._lost_to([(run, incident)], categories)
         return IncidentShare(
             run=run,
             name=incident.name,
             what=incident.what,
             subject=incident.subject,
             began_ns=incident.began_ns,
-            gpu_ns=lost_gpu_ns,
-            usd=priced(lost_gpu_ns, self.run_prices[run].value).usd,
+            gpu_ns=lost.gpu_ns,
+            usd=lost.usd,
         )
+
+    def _lost_to(
+        self, incidents: Iterable[tuple[str, IncidentReport]], categories: tuple[Category, ...]
+    ) -> Amount:
+        """What these incidents lost under these categories, each hour at its own price."""
+        bill, keys = Bill(), {category.key for category in categories}
+        for run, incident in incidents:
+            for charge in self.priced[run]:
+                lost = charge.incidents.get(incident.name, {})
+                bill.add(charge.usd_per_gpu_hour, [("", part) for key, part in lost.items() if key in keys])
+        return bill.total()
 
     # -- teams -----------------------------------------------------------------------------------------
 
     def _teams(self) -> tuple[TeamSpend, ...]:
         """The one that is furthest behind its target first, in USD; then by spend."""
         runs_of: dict[str, list[str]] = {}
-        for book in self.books:
-            runs_of.setdefault(book.report.team, []).append(book.report.run)
+        for report in self.reports:
+            runs_of.setdefault(report.team, []).append(report.run)
         teams = [self._team(team, runs) for team, runs in runs_of.items()]
         return tuple(
             sorted(
@@ -299,18 +301,35 @@ class _Reader:
         short: Amount | None = None
         standing: Standing = "unknown" if target else "no target"
         if target and told:
-            short_gpu_ns = max(0, int(Fraction(target.value) * spend.gpu_ns) - useful.gpu_ns)
-            short = priced(short_gpu_ns, spend.usd / (spend.gpu_ns / HOUR_NS))
+            paid_gpu_ns = spend.gpu_ns - bill.under(ACCRUED).gpu_ns
+            short_gpu_ns = max(0, int(Fraction(target.value) * paid_gpu_ns) - useful.gpu_ns)
+            short = Amount(gpu_ns=short_gpu_ns, usd=short_gpu_ns * spend.usd / spend.gpu_ns)
             standing = "below" if short_gpu_ns else "met"
         return TeamSpend(
             **_balance(bill),
+            basis=_basis(report for report in self.reports if report.run in runs),
             team=team,
             runs=len(runs),
-            utilisation=_share(useful.gpu_ns, spend.gpu_ns) if told else None,
+            utilisation=_share(useful.gpu_ns, spend.gpu_ns - bill.under(ACCRUED).gpu_ns) if told else None,
             target=target.value if target else None,
             standing=standing,
             short=short,
         )
+
+    def _projects(self) -> tuple[ProjectSpend, ...]:
+        runs_of: dict[str, list[str]] = {}
+        for report in self.reports:
+            runs_of.setdefault(report.project, []).append(report.run)
+        found = [
+            ProjectSpend(
+                **_balance(_together(self.by_run[run] for run in runs)),
+                basis=_basis(report for report in self.reports if report.run in runs),
+                project=project,
+                runs=len(runs),
+            )
+            for project, runs in runs_of.items()
+        ]
+        return tuple(sorted(found, key=lambda one: (-one.spend.usd, one.project)))
 
     # -- time, retries and data ------------------------------------------------------------------------
 
@@ -326,35 +345,36 @@ class _Reader:
                 timed=timed,
             )
             for (from_ns, to_ns), bill, timed in zip(
-                pairwise(self.edges_ns), self.by_stretch, self.timed, strict=True
+                pairwise(self.edges_ns), self.by_stretch, self._timed(), strict=True
             )
         ]
 
-    def _retries(self) -> Retries:
-        again, twice = self._lost_to_incidents(_AGAIN), self._lost_to_incidents(_TWICE)
-        counts = [(book.report.counts, book.earlier.counts if book.earlier else None) for book in self.books]
-        launches = [now.launches - (then.launches if then else 0) for now, then in counts]
-        starts = [now.starts - (then.starts if then else 0) for now, then in counts]
-        return Retries(
-            restarts=sum(now.restarts - (then.restarts if then else 0) for now, then in counts),
-            fruitless_launches=sum(launches) - sum(starts),
-            starting_again=again,
-            done_again=twice,
-            share=_share_of(self._lost_to_incidents((*_AGAIN, *_TWICE)), self.bill.total()),
-        )
+    def _timed(self) -> list[int]:
+        """How many times steps were timed in each stretch; within a bucket of a course they are spread
+        evenly.
+        """
+        timed = [0] * len(self.by_stretch)
+        for report in self.reports:
+            for index, count in _timed_in(report, self.edges_ns):
+                timed[index] += count
+        return timed
 
-    def _lost_to_incidents(self, categories: tuple[Category, ...]) -> Amount:
-        bill = Bill()
-        for run, incident in self._incidents():
-            bill.add(self.run_prices[run].value, [("", _lost(incident, categories))])
-        return bill.total()
+    def _retries(self) -> Retries:
+        counts = [report.counts for report in self.reports]
+        lost = list(self._incidents())
+        return Retries(
+            restarts=sum(one.restarts for one in counts),
+            fruitless_launches=sum(one.launches - one.starts for one in counts),
+            starting_again=self._lost_to(lost, _AGAIN),
+            done_again=self._lost_to(lost, _TWICE),
+            share=_share_of(self._lost_to(lost, (*_AGAIN, *_TWICE)), self.bill.total()),
+        )
 
     def _data(self) -> DataMovement:
         sums: dict[MovedFor, MovedBytes] = {}
-        for book in self.books:
-            for use, moved in book.report.moved.items():
-                earlier = book.earlier.moved.get(use, _NOTHING) if book.earlier else _NOTHING
-                sums[use] = _added(sums.get(use, _NOTHING), _added(moved, earlier, sign=-1))
+        for report in self.reports:
+            for use, moved in report.moved.items():
+                sums[use] = _added(sums.get(use, _NOTHING), moved)
         transfers = [self._transfer(use, moved) for use, moved in sums.items() if moved.times]
         return DataMovement(
             transfers=tuple(sorted(transfers, key=lambda transfer: -transfer.size_bytes)),
@@ -382,17 +402,16 @@ class _Reader:
         return spend.usd * POINT * spend.gpu_ns / useful.gpu_ns if useful.gpu_ns else None
 
     def _mean_price(self) -> Priced | None:
-        """What a GPU-hour costs now; where the runs' prices differ, on average. None: it costs nothing."""
-        spend, prices = self.bill.total(), set(self.run_prices.values())
-        mean = usd_per_hour(spend, spend.gpu_ns)
+        """What a GPU-hour costs now; where prices differ, on average. None: it costs nothing."""
+        spend, prices = self.bill.total(), {self._run_price(report): None for report in self.reports}
+        mean = usd_per_hour(spend.usd, spend.gpu_ns)
         if not mean:
             return None
         if len(prices) == 1:
-            return prices.pop()
-        assumed = any(price.assumed for price in prices)
-        return Priced(value=mean, assumed=assumed, source="the mean of these runs")
-
-    # -- own or rent, remarks ------------------------------------------------------------------------
+            return next(iter(prices))
+        return Priced(
+            value=mean, assumed=any(price.assumed for price in prices), source="the mean of these runs"
+        )
 
     def _own_or_rent(self, terms: Terms) -> OwnOrRent:
         """With what these runs pay for a GPU-hour, and the share of their time in a run that was useful."""
@@ -408,7 +427,7 @@ class _Reader:
 
     def _remarks(self) -> tuple[str, ...]:
         """What a reader of the numbers must know to read them right."""
-        reports = [book.report for book in self.books]
+        reports, now_ns = self.reports, self.question.now_ns
         remarks = []
         if without := sum(not report.gpus for report in reports):
             remarks.append(
@@ -418,38 +437,96 @@ class _Reader:
             remarks.append(
                 f"{_runs(silent)} reported neither steps nor checkpoints: their spend is not explained."
             )
-        teams = {report.team for report in reports}
-        if unseen := [team for team in self.prices.team_targets if team not in teams]:
-            remarks.append(f"No run here names a team with a target: {', '.join(sorted(unseen))}.")
-        if self.since_ns is not None:
-            remarks.append(
-                "Incidents count in full where they began in the window, whenever their cost arose."
-            )
+        remarks += [self._silence(report) for report in reports if fell_silent(report, now_ns)]
+        remarks += filter(None, (pricing.overruled() for pricing in self.pricing.values()))
+        remarks += self._unmatched()
+        remarks += self._unheld()
+        if self.question.window.is_bounded:
+            remarks.append("Incidents count with what they cost in this window.")
         return tuple(remarks)
 
+    def _unheld(self) -> Iterator[str]:
+        """Time between attempts in which nothing says who held the GPUs, with its price if they were."""
+        gaps = [(report.run, gap) for report in self.reports for gap in report.gaps if not gap.given_back]
+        if not gaps:
+            return
+        hours = sum(gap.gpu_ns for _, gap in gaps) / HOUR_NS
+        usd = sum(self.pricing[run].held(gap.gpus, gap.from_ns, gap.to_ns) for run, gap in gaps)
+        yield (
+            f"{_runs(len({run for run, _ in gaps}))} went down between attempts, and nothing says who "
+            f"held the GPUs: {hours:,.2f} GPU-hours are not in the spend. If they were held, "
+            f"{float(usd):,.2f} USD more were paid."
+        )
 
-def _cut(report: Report, edges: list[int]) -> Iterator[tuple[int, dict[str, int], int]]:
-    """The run's course, cut where stretches begin: the number of the stretch, GPU-ns by category in it, and
-    how many times steps were timed in it.
+    def _silence(self, report: Report) -> str:
+        """A run that nobody knows to have ended may hold its GPUs still: what that would cost is said."""
+        day_usd = float(
+            self.pricing[report.run].held(report.held_gpus, report.known_ns, report.known_ns + DAY_NS)
+        )
+        days = (self.question.now_ns - report.known_ns) / DAY_NS
+        return (
+            f"Run {report.run} has not ended and was last heard of {days:,.1f} days ago. Nothing is counted "
+            f"since; if it still holds its {report.held_gpus:,} GPUs, that costs {day_usd:,.0f} USD a day."
+        )
 
-    Within a bucket of the course, time is taken to be used evenly. What comes before the first edge is left
-    out; the rest loses nothing.
+    def _unmatched(self) -> list[str]:
+        if self.question.known is None:
+            return []
+        prices = self.prices
+        named = [
+            *(
+                (f"Rate {rate.number} of the prices", subject, getattr(rate, subject))
+                for rate in prices.rates
+                for subject in SUBJECTS
+                if getattr(rate, subject)
+            ),
+            *(("`team_targets` of the prices", "team", team) for team in prices.team_targets),
+            *(("`team_budgets` of the prices", "team", team) for team in prices.team_budgets),
+            *(("`project_budgets` of the prices", "project", one) for one in prices.project_budgets),
+            *(("`planned_steps` of the prices", "run", run) for run in prices.planned_steps),
+        ]
+        return unmatched(named, self.question.known)
+
+
+def _last_ns(report: Report) -> int:
+    return report.last_ns if report.accrued is None else report.accrued.to_ns
+
+
+def _divided(charge: Charge, edges: list[int]) -> Iterator[Charge]:
+    """The charge, cut at these moments. Accounts that were cut there have none to cut; else it is spread
+    evenly.
     """
+    inside = edges[bisect_right(edges, charge.from_ns) : bisect_left(edges, charge.to_ns)]
+    if not inside:
+        yield charge
+        return
+    whole = charge.to_ns - charge.from_ns
+    for from_ns, to_ns in pairwise([charge.from_ns, *inside, charge.to_ns]):
+        place = from_ns - charge.from_ns, to_ns - charge.from_ns, whole
+        yield msgspec.structs.replace(
+            charge,
+            from_ns=from_ns,
+            to_ns=to_ns,
+            parts={key: _between(part, *place) for key, part in charge.parts.items()},
+            incidents={},
+        )
+
+
+def _timed_in(report: Report, edges: list[int]) -> Iterator[tuple[int, int]]:
+    """How many times steps were timed, by the number of the stretch."""
     course = report.course
-    for number, (bucket, timed) in enumerate(zip(course.buckets, course.timed, strict=True)):
+    for number, timed in enumerate(course.timed):
         from_ns = course.start_ns + number * course.bucket_ns
         to_ns = max(from_ns + 1, min(from_ns + course.bucket_ns, report.last_ns))
         cuts = [from_ns, *edges[bisect_right(edges, from_ns) : bisect_left(edges, to_ns)], to_ns]
         for begin_ns, end_ns in pairwise(cuts):
             index = min(bisect_right(edges, begin_ns) - 1, len(edges) - 2)
             if index >= 0:
-                place = begin_ns - from_ns, end_ns - from_ns, to_ns - from_ns
-                parts = {key: _between(gpu_ns, *place) for key, gpu_ns in bucket.items()}
-                yield index, parts, _between(timed, *place)
+                yield index, _between(timed, begin_ns - from_ns, end_ns - from_ns, to_ns - from_ns)
 
 
 def _between(amount: int, begin: int, end: int, whole: int) -> int:
-    """What of a bucket's amount lies between two moments of it, rounded so that neighbours sum to it."""
+    """What of an amount lies between two moments of its time, rounded so that neighbours sum to it."""
     return amount * end // whole - amount * begin // whole
 
 
@@ -464,24 +541,39 @@ class _Balanced(TypedDict):
     spend: Amount
     useful: Amount
     waste: Amount
+    accrued: Amount
     useful_share: float | None
     usd_per_useful_gpu_hour: float | None
 
 
 def _balance(bill: Bill) -> _Balanced:
-    spend, useful = bill.total(), bill.useful()
+    spend, useful, accrued = bill.total(), bill.useful(), bill.under(ACCRUED)
+    told = bill.part(*Category)
     return {
         "spend": spend,
         "useful": useful,
         "waste": bill.waste(),
-        "useful_share": _share_of(useful, spend) if _is_told(bill) else None,
-        "usd_per_useful_gpu_hour": usd_per_hour(spend, useful.gpu_ns),
+        "accrued": accrued,
+        "useful_share": _share_of(useful, told) if _is_told(bill) else None,
+        "usd_per_useful_gpu_hour": usd_per_hour(told.usd, useful.gpu_ns),
     }
+
+
+def _basis(reports: Iterable[Report]) -> str:
+    """What these runs' useful time rests on, where that of some is estimated: their mean uncertainty."""
+    found = [report for report in reports if report.partition[Category.USEFUL.key]]
+    useful = sum(report.partition[Category.USEFUL.key] for report in found)
+    unsure = sum(
+        report.partition[Category.USEFUL.key] * (report.reference.uncertainty or 0.0)
+        for report in found
+        if report.reference is not None
+    )
+    return f"estimated ± {100 * unsure / useful:.1f} %" if unsure else ""
 
 
 def _is_told(bill: Bill) -> bool:
     """Whether anything recorded says what it was spent on."""
-    return bill.total().gpu_ns > bill.part(Category.UNATTRIBUTED).gpu_ns
+    return bill.part(*Category).gpu_ns > bill.part(Category.UNATTRIBUTED).gpu_ns
 
 
 def _share_of(part: Amount, whole: Amount) -> float | None:
@@ -493,9 +585,9 @@ def _lost(incident: IncidentReport, categories: tuple[Category, ...]) -> int:
     return sum(incident.losses.get(category.key, 0) for category in categories)
 
 
-def _added(one: MovedBytes, other: MovedBytes, sign: int = 1) -> MovedBytes:
+def _added(one: MovedBytes, other: MovedBytes) -> MovedBytes:
     return MovedBytes(
-        **{name: getattr(one, name) + sign * getattr(other, name) for name in MovedBytes.__struct_fields__}
+        **{name: getattr(one, name) + getattr(other, name) for name in MovedBytes.__struct_fields__}
     )
 
 

@@ -24,7 +24,7 @@ POINT = 0.01
 GIVEN = "the terms given"
 MEASURED = "measured in these runs"
 _HBD = "InfiniteHBD's trace of 400 nodes over 349 days"
-_GUESS = "a guess: no source is at hand"
+GUESS = "a guess: no source is at hand"
 
 Choice = Literal["own", "rent"]
 
@@ -59,19 +59,19 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     server_usd_per_gpu: Priced = _assumed(
         33_750, "DGX H100, about 270,000 USD (SemiAnalysis, May 2023), over 8"
     )
-    network_share: Priced = _assumed(0.24, _GUESS)
+    network_share: Priced = _assumed(0.24, GUESS)
     amortisation_years: Priced = _assumed(5, "Amazon's annual report for 2024: from six to five years")
-    capital_rate: Priced = _assumed(0.08, _GUESS)
+    capital_rate: Priced = _assumed(0.08, GUESS)
     power_kw_per_gpu: Priced = _assumed(1.275, "DGX H100, 10.2 kW at most (NVIDIA's data sheet), over 8")
     pue: Priced = _assumed(1.58, "mean of Uptime Institute's survey of 2023")
     usd_per_kwh: Priced = _assumed(0.081, "US industry, mean of 2023: 8.06 cents (EIA)")
     colocation_usd_per_kw_month: Priced = _assumed(184.06, "CBRE, North America, second half of 2024")
-    staff_per_1000_gpus: Priced = _assumed(5, _GUESS)
+    staff_per_1000_gpus: Priced = _assumed(5, GUESS)
     staff_usd_per_year: Priced = _assumed(189_280, "91 USD an hour, 2,080 hours")
     gpu_faults_per_year: Priced = _assumed(
         0.091, "Llama 3: 148 faulty GPUs and 72 of their memory, 16,384 GPUs, 54 days"
     )
-    repair_usd_per_fault: Priced = _assumed(3_375, f"a tenth of a server's price over its GPUs; {_GUESS}")
+    repair_usd_per_fault: Priced = _assumed(3_375, f"a tenth of a server's price over its GPUs; {GUESS}")
     node_faults_per_1000_days: Priced = _assumed(4.20, _HBD)
     outage_days: Priced = _assumed(5.54, f"{_HBD}, mean")
     rent_usd_per_gpu_hour: Priced = _assumed(3.99, "H100, Lambda, list price of August 2026")

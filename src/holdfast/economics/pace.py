@@ -1,10 +1,10 @@
 """How long a step takes in a layout: FLOPs at a published rate, and what the layout adds.
 
-The rate comes from the published MFU nearest to the run (`ledger.references`). That MFU already has its own
-run's bubble, communication and recomputation in it, and its layout is rarely published with it. So what Llama
-3's own layout costs by this module's arithmetic, REFERENCE_OVERHEAD, is taken for what every published run
-lost: the busy rate is the published MFU times that, and a layout is never credited with more than the
-published MFU. Between layouts the ratio counts; the level is no better than the reference.
+The rate comes from the median of the published MFU near the run (`ledger.references`). That MFU already has
+its own run's bubble, communication and recomputation in it, and its layout is rarely published with it. So
+what Llama 3's own layout costs by this module's arithmetic, REFERENCE_OVERHEAD, is taken for what every
+published run lost: the busy rate is the published MFU times that, and a layout is never credited with more
+than the published MFU. Between layouts the ratio counts; the level is no better than the reference.
 """
 
 from functools import cache
@@ -29,6 +29,8 @@ NETWORK_SHARE = 0.92
 """Of the line: the 370 GB/s of `holdfast reference --chip h100`, with eight cards of 400 Gbit/s."""
 _SAME_NVLINK: dict[Chip, Chip] = {"b300": "b200", "gb300": "gb200"}
 """Chips without a published bandwidth, and those with NVLink of the same generation."""
+_NVLINK_GB_PER_S: dict[Chip, float] = {"h800": 160}
+"""As DeepSeek measures it (README of github.com/deepseek-ai/DeepEP): an H100 with a slower NVLink."""
 
 FORWARD_SHARE = 1 / 3
 """Of a step's FLOPs: the backward pass has twice as many as the forward one."""
@@ -49,7 +51,8 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
     compute_s    the model's FLOPs at the busy rate
     recompute_s  what is computed a second time
-    tensor_s, context_s, expert_s, pipeline_s  exchanges within a replica, taken to be hidden by nothing
+    tensor_s, context_s, pipeline_s  exchanges within a replica, taken to be hidden by nothing
+    expert_s     the experts' exchange as far as computing does not hide it, as in DeepSeek-V3's pipeline
     imbalance_s  waiting for the fullest stage
     bubble_s     waiting for the pipeline to fill and to drain
     data_s       the exchange of gradients and weights between replicas, as far as computing does not hide it
@@ -143,7 +146,7 @@ def _micro_batch(case: Case, layout: Parallelism, reference: MfuReference) -> _M
         recompute_s=compute_s * FORWARD_SHARE if layout.recompute == "full" else 0.0,
         tensor_s=_tensor_s(case, layout, tokens),
         context_s=_context_s(case, layout, tokens),
-        expert_s=_expert_s(case, layout, tokens),
+        expert_s=max(0.0, _expert_s(case, layout, tokens) - compute_s),
         pipeline_s=_pipeline_s(case, layout, tokens),
     )
 
@@ -216,6 +219,8 @@ def _bytes_per_s(cluster: Cluster, reach_gpus: int) -> float:
 
 
 def _nvlink_bytes_per_s(cluster: Cluster) -> float:
+    if known := _NVLINK_GB_PER_S.get(cluster.chip):
+        return known * 1e9
     return _bus_gb_per_s(_SAME_NVLINK.get(cluster.chip, cluster.chip)) * 1e9
 
 

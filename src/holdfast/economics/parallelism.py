@@ -18,9 +18,14 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 Recompute = Literal["none", "selective", "full"]
 """What of the forward pass is computed a second time to save memory.
 
-none: nothing, so the attention matrices are kept. selective: the attention core, as Korthikanti et al. 2022
-do and every fused attention kernel does anyway. full: whole layers, of which only the input is kept.
+none: nothing, so the attention matrices are kept unless a kernel fuses them. selective: what the framework
+means by it (`Framework`). full: whole layers, of which only the input is kept.
 """
+
+Framework = Literal["megatron", "torchtitan"]
+"""Whose selective recomputation and sharding is meant. megatron: the attention core is computed again, as
+Korthikanti et al. 2022 do. torchtitan: every second matrix, too, and FSDP has no weights besides those in
+float32."""
 
 Zero = Literal[0, 1, 2, 3]
 """What the data parallel ranks share out among them (ZeRO, Rajbhandari et al. 2020): 1 the optimizer's state,
@@ -49,7 +54,12 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def usable_bytes(self) -> int:
         """Memory of one GPU, less headroom."""
-        return round(memory_bytes(self.chip) * (1 - HEADROOM_SHARE))
+        return round(self.memory_bytes * (1 - HEADROOM_SHARE))
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of one GPU."""
+        return memory_bytes(self.chip)
 
     @property
     def paid_gpus(self) -> int:
@@ -64,6 +74,7 @@ class Training(msgspec.Struct, frozen=True, kw_only=True):
     lanes           of a script that joins Holdfast; None: any other
     gradient_bytes  of one gradient: 4 where they are summed in float32, as Megatron-LM and Llama 3 do
     dropout         whether there is dropout, whose masks are kept
+    framework       whose memory is meant; None: any
     """
 
     sequence_tokens: int
@@ -72,6 +83,7 @@ class Training(msgspec.Struct, frozen=True, kw_only=True):
     lanes: int | None = None
     gradient_bytes: int = 4
     dropout: bool = False
+    framework: Framework | None = None
 
     @property
     def tokens_per_step(self) -> int:
@@ -112,6 +124,11 @@ class Parallelism(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def gpus(self) -> int:
         return self.replica_gpus * self.dp
+
+    @property
+    def expert_ways(self) -> int:
+        """Ranks that an expert layer is split over: EP and TP, or EP alone where it takes TP's ranks too."""
+        return self.ep * self.tp if self.dp * self.cp % self.ep == 0 else self.ep
 
     def __str__(self) -> str:
         split = {"TP": self.tp, "CP": self.cp, "PP": self.pp, "DP": self.dp, "EP": self.ep}

@@ -5,10 +5,14 @@ The file is TOML, its keys are the fields of `Prices`; docs/cost.md describes it
 """
 
 import tomllib
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from fractions import Fraction
+from math import prod
 
 import msgspec
 
+from holdfast.economics.rates import RATES, USD, Rate, read_rates, worth_usd
 from holdfast.ledger.flops import Chip, chip_named
 from holdfast.record.errors import InputError
 
@@ -16,6 +20,13 @@ GIVEN = "the prices file"
 RECORDED = "recorded in the run"
 HOURS_PER_DAY = 24
 TEAM_TARGETS = "team_targets"
+TEAM_BUDGETS = "team_budgets"
+PROJECT_BUDGETS = "project_budgets"
+PLANNED_STEPS = "planned_steps"
+FACTORS = "factors"
+FACTOR_MAX = 100.0
+CURRENCY = "currency"
+USD_PER = "usd_per"
 KEY_LIKENESS_MIN = 0.5
 """How alike a mistyped key and a known one are for the known one to be suggested."""
 
@@ -35,6 +46,13 @@ class Priced(msgspec.Struct, frozen=True, kw_only=True):
     source: str
 
 
+class Currency(msgspec.Struct, frozen=True, kw_only=True):
+    """What a report is in, and what one of it is worth in USD, as given."""
+
+    code: str = USD
+    usd_per: float = 1.0
+
+
 class Prices(msgspec.Struct, frozen=True, kw_only=True):
     """What things cost an organisation.
 
@@ -48,6 +66,14 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
     egress_usd_per_gb         moving a GB out of the cloud or region it is in
     storage_usd_per_gb_month  keeping a GB for a month
     team_targets              team to the share of its GPU-time that should be useful, 0 to 1
+    goodput_target            the same for all together
+    budget                    USD a month for everything
+    team_budgets              team to USD a month
+    project_budgets           project to USD a month
+    planned_steps             run to the number of steps that it is to do
+    rates                     prices of a GPU-hour over time, see `rates`
+    factors                   what every price of a GPU-hour is multiplied by: tax, overhead
+    currency                  what a report is in
     """
 
     usd_per_gpu_hour: Priced
@@ -60,6 +86,22 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
     egress_usd_per_gb: Priced
     storage_usd_per_gb_month: Priced
     team_targets: dict[str, Priced]
+    goodput_target: Priced | None = None
+    budget: Priced | None = None
+    team_budgets: dict[str, Priced] = {}
+    project_budgets: dict[str, Priced] = {}
+    planned_steps: dict[str, Priced] = {}
+    rates: tuple[Rate, ...] = ()
+    factors: dict[str, Priced] = {}
+    currency: Currency = Currency()
+
+    @property
+    def factor(self) -> Fraction:
+        return prod((Fraction(repr(factor.value)) for factor in self.factors.values()), start=Fraction(1))
+
+    @property
+    def factors_said(self) -> str:
+        return " ".join(f"× {factor.value:g} {name}" for name, factor in self.factors.items())
 
     def for_chip(self, chip: str | None) -> "Prices":
         """With the list price of this chip, unless the price of a GPU-hour is known."""
@@ -100,7 +142,7 @@ _USD_PER_GPU_HOUR: dict[Chip, Priced] = {
     "h200": _assumed(4.50, f"H200, the lowest of the {_LIST_PRICES} (4.50 to 9.31)"),
     "b200": _assumed(6.69, f"B200, the lowest of the {_LIST_PRICES} (6.69 to 19.33)"),
 }
-_LISTED_AS: dict[Chip, Chip] = {"b300": "b200", "gb200": "b200", "gb300": "b200"}
+_LISTED_AS: dict[Chip, Chip] = {"h800": "h100", "b300": "b200", "gb200": "b200", "gb300": "b200"}
 """Chips of which no list price is at hand, and the nearest of which there is one."""
 
 DEFAULTS = Prices(
@@ -132,7 +174,11 @@ _MEANINGS = {
     "egress_usd_per_gb": "USD for moving a GB out of the cloud or region it is in.",
     "storage_usd_per_gb_month": "USD for keeping a GB for a month.",
 }
-"""Every key that is a number, in the order of the template."""
+"""Every key that is a number and has a default, in the order of the template."""
+
+_WISHES = ("goodput_target", "budget")
+_TABLES = (TEAM_TARGETS, TEAM_BUDGETS, PROJECT_BUDGETS, PLANNED_STEPS, FACTORS)
+_KEYS = (*_MEANINGS, *_WISHES, *_TABLES, RATES, CURRENCY, USD_PER)
 
 _LEAST = {"opportunity_multiplier": 1.0}
 """The least a key may be, where that is not 0."""
@@ -159,15 +205,50 @@ def read(text: str) -> Prices:
         raise InputError(
             f"The prices are not TOML: {error}.", hint="`holdfast cost --example-prices` prints a template."
         ) from None
-    given: dict[str, Priced | dict[str, Priced]] = {}
-    for key, value in found.items():
-        if key == TEAM_TARGETS:
-            given[key] = _targets(value)
-        elif key in _MEANINGS:
-            given[key] = _given(key, value, least=_LEAST.get(key, 0.0), most=PRICE_MAX)
-        else:
+    for key in found:
+        if key not in _KEYS:
             raise _unknown(key)
+    usd_per = {
+        code: priced.value
+        for code, priced in _table(USD_PER, found.get(USD_PER, {}), least=0.0, most=PRICE_MAX).items()
+    }
+    currency = _currency(found.get(CURRENCY, USD), usd_per)
+    given: dict[str, object] = {CURRENCY: currency, RATES: read_rates(found.get(RATES, []), usd_per)}
+    readers: Mapping[str, Callable[[str, object], object]] = {
+        **dict.fromkeys((TEAM_BUDGETS, PROJECT_BUDGETS), lambda key, value: _budgets(key, value, currency)),
+        TEAM_TARGETS: lambda key, value: _table(key, value, least=0.0, most=1.0),
+        PLANNED_STEPS: lambda key, value: _table(key, value, least=1.0, most=PRICE_MAX),
+        FACTORS: lambda key, value: _table(key, value, least=0.0, most=FACTOR_MAX),
+        "goodput_target": lambda key, value: _given(key, value, least=0.0, most=1.0),
+        "budget": lambda key, value: _in_usd(_given(key, value, least=0.0, most=PRICE_MAX), currency),
+    }
+    for key in found.keys() - given.keys() - {USD_PER}:
+        if key in readers:
+            given[key] = readers[key](key, found[key])
+        else:
+            given[key] = _given(key, found[key], least=_LEAST.get(key, 0.0), most=PRICE_MAX)
     return msgspec.structs.replace(DEFAULTS, **given)
+
+
+def _currency(code: object, usd_per: Mapping[str, float]) -> Currency:
+    if not isinstance(code, str) or not code.strip():
+        raise InputError(f"`{CURRENCY}` in the prices must be text.", hint=f'Write `{CURRENCY} = "EUR"`.')
+    worth = worth_usd(code, usd_per, "The report")
+    if not worth:
+        raise InputError(
+            f"`{USD_PER}.{code:.20}` in the prices is 0.", hint="Write what one of it is in USD."
+        )
+    return Currency(code=code, usd_per=worth)
+
+
+def _budgets(key: str, value: object, currency: Currency) -> dict[str, Priced]:
+    found = _table(key, value, least=0.0, most=PRICE_MAX)
+    return {name: _in_usd(amount, currency) for name, amount in found.items()}
+
+
+def _in_usd(amount: Priced, currency: Currency) -> Priced:
+    """A budget is written in the currency of the report."""
+    return msgspec.structs.replace(amount, value=amount.value * currency.usd_per)
 
 
 def template() -> str:
@@ -180,25 +261,67 @@ def template() -> str:
         else:
             source, value = default.source, f"{default.value:g}"
         lines += ["", f"# {meaning}", f"# Assumed otherwise: {source}.", f"# {key} = {value}"]
-    lines += [
-        "",
-        "# The share of each team's GPU-time that should be useful, 0 to 1.",
-        f"# [{TEAM_TARGETS}]",
-        "# pretraining = 0.9",
-    ]
-    return "\n".join(lines) + "\n"
+    return "\n".join((*lines, *_TEMPLATE_TABLES)) + "\n"
 
 
-def _targets(value: object) -> dict[str, Priced]:
+_TEMPLATE_TABLES = f"""
+# The share of all GPU-time that should be useful, 0 to 1.
+# goodput_target = 0.9
+
+# What may be spent in a month, in the currency of the report.
+# budget = 2_000_000
+
+# What the report is in. [{USD_PER}] below says what one of it is worth.
+# {CURRENCY} = "EUR"
+
+# The share of each team's GPU-time that should be useful, 0 to 1.
+# [{TEAM_TARGETS}]
+# pretraining = 0.9
+
+# What a team, or a project, may spend in a month.
+# [{TEAM_BUDGETS}]
+# pretraining = 1_500_000
+# [{PROJECT_BUDGETS}]
+# assistant = 500_000
+
+# How many steps a run is to do: then what it will cost in the end is forecast.
+# [{PLANNED_STEPS}]
+# pretrain-70b = 100_000
+
+# What every price of a GPU-hour is multiplied by.
+# [{FACTORS}]
+# tax = 1.19
+# overhead = 1.05
+
+# What one of a currency is worth in USD.
+# [{USD_PER}]
+# EUR = 1.08
+
+# Prices over time, for a run, team, cluster or chip, or for all. `to` is no part of the time.
+# [[{RATES}]]
+# per_gpu_hour = 2.5
+# kind = "reserved"
+# chip = "h100"
+# from = 2026-10-01
+# to = 2026-11-01""".split("\n")
+
+_LINES = {
+    TEAM_TARGETS: "each team, as in `pretraining = 0.9`",
+    TEAM_BUDGETS: "each team, as in `pretraining = 1_500_000`",
+    PROJECT_BUDGETS: "each project, as in `assistant = 500_000`",
+    PLANNED_STEPS: "each run, as in `pretrain-70b = 100_000`",
+    FACTORS: "each factor, as in `tax = 1.19`",
+    USD_PER: "each currency, as in `EUR = 1.08`",
+}
+
+
+def _table(key: str, value: object, *, least: float, most: float) -> dict[str, Priced]:
     if not isinstance(value, dict):
         raise InputError(
-            f"`{TEAM_TARGETS}` in the prices is no table.",
-            hint=f"Write `[{TEAM_TARGETS}]`, and below it a line for each team, as in `pretraining = 0.9`.",
+            f"`{key}` in the prices is no table.",
+            hint=f"Write `[{key}]`, and below it a line for {_LINES[key]}.",
         )
-    return {
-        str(team): _given(f"{TEAM_TARGETS}.{team}", share, least=0.0, most=1.0)
-        for team, share in value.items()
-    }
+    return {str(name): _given(f"{key}.{name}", one, least=least, most=most) for name, one in value.items()}
 
 
 def _given(key: str, value: object, *, least: float, most: float) -> Priced:
@@ -218,8 +341,8 @@ def _given(key: str, value: object, *, least: float, most: float) -> Priced:
 
 def _within_hint(key: str, value: float, most: float) -> str:
     """Nobody assumes a team's target; who writes one as a percentage is told the share."""
-    if not key.startswith(TEAM_TARGETS):
-        return "Leave it out to have it assumed."
+    if not key.startswith((TEAM_TARGETS, "goodput_target")):
+        return "Leave it out to have it assumed." if key in _MEANINGS else "Write a number that is."
     share = value / 100 if most < value <= 100 else 0.9
     return f"Write the share, as in `{key.rpartition('.')[2]} = {share:g}`."
 
@@ -230,7 +353,6 @@ def _kind(value: object) -> str:
 
 
 def _unknown(key: str) -> InputError:
-    known = (*_MEANINGS, TEAM_TARGETS)
-    near = get_close_matches(key, known, n=1, cutoff=KEY_LIKENESS_MIN)
-    hint = f"Did you mean `{near[0]}`?" if near else f"Known are {', '.join(known)}."
+    near = get_close_matches(key, _KEYS, n=1, cutoff=KEY_LIKENESS_MIN)
+    hint = f"Did you mean `{near[0]}`?" if near else f"Known are {', '.join(_KEYS)}."
     return InputError(f"The prices have no key `{key}`.", hint=hint)

@@ -39,6 +39,16 @@ def warnings(case: Case, layout: Parallelism) -> Iterator[str]:
             f"{case.shape.layers} layers over PP {layout.pp} leave the fullest stage {100 * excess:.1f} % "
             "above the mean, and all others wait for it."
         )
+    stages = layout.pp * layout.interleave
+    if (
+        layout.interleave > 1
+        and case.shape.layers % stages
+        and not fills_with_ends(case.shape.layers, stages)
+    ):
+        yield (
+            f"{case.shape.layers} layers do not divide into {stages} interleaved stages (PP {layout.pp} x "
+            f"{layout.interleave}): it takes a framework that is told which stage has which layers."
+        )
     count = micro_batches(case, layout)
     bubble = bubble_share(layout, count)
     if bubble > BUBBLE_MAX:
@@ -106,11 +116,6 @@ def _pipeline(case: Case, layout: Parallelism) -> Iterator[str]:
     layers, stages = case.shape.layers, layout.pp * layout.interleave
     if stages > layers and not fills_with_ends(layers, stages):
         yield f"{stages} stages are more than the {layers} layers: each needs one at least."
-    elif layout.interleave > 1 and layers % stages and not fills_with_ends(layers, stages):
-        yield (
-            f"{layers} layers do not divide into {stages} interleaved stages (PP {layout.pp} x "
-            f"{layout.interleave}): their schedule needs equal ones."
-        )
     if layout.interleave > 1 and layout.pp == 1:
         yield "There is nothing to interleave without a pipeline: PP is 1."
 
@@ -131,10 +136,10 @@ def _experts(case: Case, layout: Parallelism) -> Iterator[str]:
         yield f"EP {ep} has nothing to divide: {case.name} is no mixture of experts."
     elif experts % ep:
         yield f"EP {ep} does not divide the {experts} experts: each GPU holds as many."
-    if layout.dp * layout.cp % ep:
+    if layout.gpus // layout.pp % ep:
         yield (
-            f"EP {ep} does not divide DP x CP = {layout.dp * layout.cp}: the ranks that share out experts "
-            "are data parallel ones."
+            f"EP {ep} does not divide DP x CP x TP = {layout.gpus // layout.pp}: the ranks that share out "
+            "experts are those of one stage."
         )
 
 

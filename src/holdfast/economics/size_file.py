@@ -11,11 +11,11 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from holdfast.economics.loader import Loader
-from holdfast.economics.parallelism import HEADROOM_SHARE, Case, Cluster, Count, Training
+from holdfast.economics.parallelism import HEADROOM_SHARE, Case, Cluster, Count, Framework, Training
 from holdfast.economics.prices import Prices
 from holdfast.economics.sizing import Question, Wanted, suitable_batch
 from holdfast.ledger.flops import Chip, Precision, Shape, chip_named
-from holdfast.ledger.references import published
+from holdfast.ledger.references import KnownModel, published
 from holdfast.record.errors import InputError
 from holdfast.record.untrusted import UNDECODABLE
 
@@ -71,6 +71,7 @@ class TrainingTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     lanes: Count | None = None
     gradient_bytes: Annotated[int, msgspec.Meta(ge=1, le=GRADIENT_BYTES_MAX)] | None = None
     dropout: bool | None = None
+    framework: Framework | None = None
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -118,19 +119,22 @@ def merged(said: Request, over: Request) -> Request:
 def understood(request: Request, prices: Prices, *, must_survive: bool = False) -> Understood:
     """The question, with what is usual in place of what was not said."""
     assumed: list[str] = []
-    name, shape = _model(request.model)
+    name, model = _model(request.model)
+    shape = model.shape
     cluster = _cluster(request.cluster, assumed)
-    training = _training(request.training, cluster, shape, assumed)
+    training = _training(request.training, cluster, model, assumed)
     price = prices.for_chip(cluster.chip).usd_per_gpu_hour
     if price.assumed:
         assumed.append(f"{price.value:g} USD a GPU-hour ({price.source})")
-    assumed.append(f"{100 * HEADROOM_SHARE:.0f} % of a GPU's memory kept free for what no formula has")
+    assumed.append(
+        f"{100 * HEADROOM_SHARE:.0f} % of a GPU's memory kept free for what no formula has, if it can be"
+    )
     question = Question(
         case=Case(name=name, shape=shape, cluster=cluster, training=training),
         usd_per_gpu_hour=price.value,
         wanted=_wanted(request.layout, training),
         loader=request.loader,
-        has_free_batch=request.training.global_batch is None,
+        has_free_batch=request.training.global_batch is None and training.global_batch != model.global_batch,
         must_survive=must_survive,
     )
     return Understood(question=question, assumed=tuple(assumed))
@@ -144,19 +148,20 @@ def _merged(said: _Said, over: _Said) -> _Said:
     return msgspec.structs.replace(said, **given)
 
 
-def _model(said: ModelTable) -> tuple[str, Shape]:
+def _model(said: ModelTable) -> tuple[str, KnownModel]:
+    """Its name, and all that is known of it; of a model by its dimensions, those."""
     if said.name is not None and said == ModelTable(name=said.name):
         known = published().models
         if said.name.lower() not in known:
             raise InputError(f"The model {said.name!r} is not known.", hint=f"Known are {', '.join(known)}.")
-        return said.name.lower(), known[said.name.lower()].shape
+        return said.name.lower(), known[said.name.lower()]
     missing = [name for name in _DIMENSIONS if getattr(said, name) is None]
     if missing:
         raise InputError(
             f"The model is not fully described: {', '.join(missing)} missing.",
             hint="Name one that `holdfast reference` lists, or give all dimensions in the table [model].",
         )
-    return said.name or "the model", _shape(said)
+    return said.name or "the model", KnownModel(shape=_shape(said), source="")
 
 
 def _shape(said: ModelTable) -> Shape:
@@ -203,19 +208,23 @@ def _cluster(said: ClusterTable, assumed: list[str]) -> Cluster:
     )
 
 
-def _training(said: TrainingTable, cluster: Cluster, shape: Shape, assumed: list[str]) -> Training:
+def _training(said: TrainingTable, cluster: Cluster, model: KnownModel, assumed: list[str]) -> Training:
     _check_lanes(said.lanes)
     sequence, batch, tokens = said.sequence_tokens, said.global_batch, said.tokens
     if sequence is None:
-        sequence = SEQUENCE_TOKENS_USUAL
-        assumed.append(f"sequences of {sequence:,} tokens, as Llama 3 was trained with")
+        sequence = model.sequence_tokens or SEQUENCE_TOKENS_USUAL
+        whose = "it" if model.sequence_tokens else "Llama 3"
+        assumed.append(f"sequences of {sequence:,} tokens, as {whose} was trained with")
+    if batch is None and said.lanes is None and model.global_batch:
+        batch = model.global_batch
+        assumed.append(f"a global batch of {batch:,} sequences, as it was trained with")
     if batch is None:
         batch = suitable_batch(said.lanes or cluster.gpus, sequence)
         assumed.append(
             f"a global batch of {batch:,} sequences: about 4 million tokens, as Llama 3 405B begins with"
         )
     if tokens is None:
-        tokens = TOKENS_PER_PARAM_USUAL * shape.transformer().active_params
+        tokens = TOKENS_PER_PARAM_USUAL * model.shape.transformer().active_params
         assumed.append(f"{tokens / 1e9:,.0f} billion tokens: 20 a parameter (Hoffmann et al. 2022)")
     return Training(
         sequence_tokens=sequence,
@@ -224,6 +233,7 @@ def _training(said: TrainingTable, cluster: Cluster, shape: Shape, assumed: list
         lanes=said.lanes,
         gradient_bytes=said.gradient_bytes or 4,
         dropout=said.dropout or False,
+        framework=said.framework,
     )
 
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.economics.loader import Loader, loader_refusals, loader_warnings
-from holdfast.economics.memory import Memory, least_state_bytes, memory
+from holdfast.economics.memory import LOW_SHARE, Memory, MemoryRange, least_state_bytes, memory, memory_range
 from holdfast.economics.pace import Pace, pace, setup_of
 from holdfast.economics.parallelism import (
     Case,
@@ -26,7 +26,7 @@ from holdfast.economics.parallelism import (
 )
 from holdfast.economics.rules import refusals, warnings
 from holdfast.economics.survival import Survival, survival
-from holdfast.ledger.references import MfuReference, reference_mfu
+from holdfast.ledger.references import MfuReference, PublishedRate, published_rate
 from holdfast.record.errors import InputError
 
 DAY_S = 86_400
@@ -37,8 +37,9 @@ CP_TOKENS_MIN = 8192
 fewer tokens than in Llama 3's longest (131,072 tokens, CP 16; Table 4)."""
 BATCH_TOKENS_USUAL = 4_000_000
 """Of a step, where nothing else is said: what Llama 3 405B begins with (section 3.4.1)."""
-TIGHT_SHARE = 0.95
-"""Of what is usable; above it a layout is called tight."""
+RANKED_BY = (
+    "time a step takes, which is also cost; of equals by whether memory may run out, then by a lost node"
+)
 NEAREST_SHOWN = 3
 TRIES_MAX = 256
 """Numbers of GPUs that are tried in each direction, for the nearest right ones."""
@@ -86,12 +87,19 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sized(msgspec.Struct, frozen=True, kw_only=True):
-    """A layout that works, what it takes and what it costs. micro_batches: one after the other in a step."""
+    """A layout that works, what it takes and what it costs.
+
+    micro_batches  one after the other in a step
+    memory_bytes   by formula; memory: its parts; memory_range: what published runs make of it
+    may_run_out    whether the range reaches beyond the GPU's memory
+    """
 
     layout: Parallelism
     micro_batches: int
     memory_bytes: int
     memory: Memory
+    memory_range: MemoryRange
+    may_run_out: bool
     pace: Pace
     days: float
     usd: float
@@ -100,18 +108,18 @@ class Sized(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The layouts that fit, best first; reference: the published run that their rate is taken from."""
+    """The layouts that fit, best first; rate: the published runs that their pace is taken from."""
 
     sized: tuple[Sized, ...]
-    reference: MfuReference
+    rate: PublishedRate
 
 
 def answer(question: Question) -> Answer:
     """The layouts that fit, the quickest first; `InputError` with the nearest right ones where none does."""
-    reference = reference_mfu(setup_of(question.case))
+    rate = published_rate(setup_of(question.case))
     best: dict[tuple[int, ...], Sized] = {}
     for layout in fitting(question):
-        sized = _sized(question, layout, reference)
+        sized = _sized(question, layout, rate.reference)
         if question.must_survive and not sized.survival.survives:
             continue
         split = (layout.tp, layout.pp, layout.cp, layout.ep)
@@ -119,18 +127,33 @@ def answer(question: Question) -> Answer:
             best[split] = sized
     if not best:
         raise _refusal(question)
-    return Answer(sized=tuple(sorted(best.values(), key=_rank)), reference=reference)
+    return Answer(sized=tuple(sorted(best.values(), key=_rank)), rate=rate)
 
 
 def fitting(question: Question) -> Iterator[Parallelism]:
-    """All layouts that break no rule and fit into memory."""
+    """The layouts that break no rule and fit into memory by formula; where none does, those that may fit.
+
+    Only what is beyond the whole range does not fit: what the formula refuses, others have run.
+    """
+    case, found = question.case, False
+    for layout in _lawful(question):
+        if memory(case, layout).total_bytes <= case.cluster.usable_bytes:
+            found = True
+            yield layout
+    if found:
+        return
+    for layout in _lawful(question):
+        if memory_range(case, layout).low_bytes <= case.cluster.memory_bytes:
+            yield layout
+
+
+def _lawful(question: Question) -> Iterator[Parallelism]:
+    """All layouts that break no rule, of parallelism or of the loader."""
     case, loader = question.case, question.loader
     for layout in _layouts(question):
         if next(refusals(case, layout), None) is not None:
             continue
-        if loader is not None and next(loader_refusals(case, layout, loader), None) is not None:
-            continue
-        if memory(case, layout).total_bytes <= case.cluster.usable_bytes:
+        if loader is None or next(loader_refusals(case, layout, loader), None) is None:
             yield layout
 
 
@@ -164,11 +187,16 @@ def memory_sentence(case: Case, layout: Parallelism) -> str:
         for name in taken.__struct_fields__
         if getattr(taken, name) >= GIB / 20
     )
-    usable = case.cluster.usable_bytes / GIB
+    span = memory_range(case, layout)
     return (
-        f"{case.name} as {layout} needs {taken.total_bytes / GIB:,.1f} GiB a GPU ({parts}), where the "
-        f"{case.cluster.chip.upper()} has {usable:,.1f} GiB after headroom."
+        f"{case.name} as {layout} needs {range_gib(span)} GiB a GPU (by formula {parts}), where the "
+        f"{case.cluster.chip.upper()} has {case.cluster.memory_bytes / GIB:,.1f} GiB."
     )
+
+
+def range_gib(span: MemoryRange) -> str:
+    """`53.6 to 90.2`."""
+    return f"{span.low_bytes / GIB:,.1f} to {span.high_bytes / GIB:,.1f}"
 
 
 def _has_layout(question: Question, gpus: int) -> bool:
@@ -179,7 +207,7 @@ def _has_layout(question: Question, gpus: int) -> bool:
         batch = suitable_batch(training.lanes or gpus, training.sequence_tokens)
         training = msgspec.structs.replace(training, global_batch=batch)
     cluster = msgspec.structs.replace(case.cluster, gpus=gpus)
-    if least_state_bytes(case.shape, training, gpus) > cluster.usable_bytes:
+    if LOW_SHARE * least_state_bytes(case.shape, training, gpus) > cluster.memory_bytes:
         return False
     other = msgspec.structs.replace(
         question,
@@ -189,16 +217,17 @@ def _has_layout(question: Question, gpus: int) -> bool:
     return next(fitting(other), None) is not None
 
 
-def _rank(sized: Sized) -> tuple[float, float, float, int]:
-    """Quickest first; of equals the one that a lost node slows least, then overhead, then memory."""
+def _rank(sized: Sized) -> tuple[float, bool, float, float, int]:
+    """As RANKED_BY says; then overhead, then memory."""
     spent, after = sized.pace, sized.survival
     slowdown = after.slowdown if after.survives and after.slowdown is not None else inf
-    return spent.step_s, round(slowdown, 2), spent.busy_s, sized.memory_bytes
+    return spent.step_s, sized.may_run_out, round(slowdown, 2), spent.busy_s, sized.memory_bytes
 
 
 def _sized(question: Question, layout: Parallelism, reference: MfuReference) -> Sized:
     case = question.case
     needed, stepping = memory(case, layout), pace(case, layout, reference)
+    span = memory_range(case, layout)
     after_loss = survival(case, layout, reference)
     days = case.training.tokens / case.training.tokens_per_step * stepping.step_s / DAY_S
     return Sized(
@@ -206,24 +235,26 @@ def _sized(question: Question, layout: Parallelism, reference: MfuReference) -> 
         micro_batches=micro_batches(case, layout),
         memory_bytes=needed.total_bytes,
         memory=needed,
+        memory_range=span,
+        may_run_out=span.high_bytes > case.cluster.memory_bytes,
         pace=stepping,
         days=days,
         usd=days * 24 * case.cluster.paid_gpus * question.usd_per_gpu_hour,
         survival=after_loss,
         warnings=(
             *warnings(case, layout),
-            *_memory_warnings(case, needed),
+            *_memory_warnings(case, span),
             *_survival_warnings(case, after_loss),
             *(loader_warnings(case, layout, question.loader, stepping.step_s) if question.loader else ()),
         ),
     )
 
 
-def _memory_warnings(case: Case, needed: Memory) -> Iterator[str]:
-    usable = case.cluster.usable_bytes
-    if needed.total_bytes > TIGHT_SHARE * usable:
+def _memory_warnings(case: Case, span: MemoryRange) -> Iterator[str]:
+    if span.high_bytes > case.cluster.memory_bytes:
         yield (
-            f"Memory is tight: {needed.total_bytes / GIB:,.1f} of {usable / GIB:,.1f} GiB by formula. "
+            f"It may run out of memory: published runs take {range_gib(span)} GiB where the formula is the "
+            f"same, and the {case.cluster.chip.upper()} has {case.cluster.memory_bytes / GIB:,.1f} GiB. "
             "Measure one step first."
         )
 
@@ -345,7 +376,7 @@ def _reason(question: Question) -> str:
         else:
             lawful.append(layout)
     if lawful:
-        return memory_sentence(case, min(lawful, key=lambda one: memory(case, one).total_bytes))
+        return memory_sentence(case, min(lawful, key=lambda one: memory_range(case, one).low_bytes))
     return min(broken, key=len)[0]
 
 

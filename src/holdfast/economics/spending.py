@@ -45,7 +45,7 @@ CAUSES = (
     Cause(
         key="repeated",
         label="Work lost or done twice",
-        meaning="rolled back to a checkpoint, and computed again",
+        meaning="cut off by a failure, rolled back, or computed again",
         categories=(Category.RECOMPUTED, Category.DISCARDED),
     ),
     Cause(
@@ -99,9 +99,9 @@ class Bill:
     """GPU-nanoseconds by price (USD per GPU-hour) and category, to be added to and summed up."""
 
     def __init__(self) -> None:
-        self._gpu_ns: Counter[tuple[float, str]] = Counter()
+        self._gpu_ns: Counter[tuple[Fraction, str]] = Counter()
 
-    def add(self, usd_per_gpu_hour: float, parts: Iterable[tuple[str, int]]) -> None:
+    def add(self, usd_per_gpu_hour: Fraction, parts: Iterable[tuple[str, int]]) -> None:
         """Put GPU-nanoseconds by the key of their category on the bill."""
         for key, gpu_ns in parts:
             self._gpu_ns[usd_per_gpu_hour, key] += gpu_ns
@@ -113,7 +113,10 @@ class Bill:
         return self._summed(self._gpu_ns)
 
     def part(self, *categories: Category) -> Amount:
-        keys = {category.key for category in categories}
+        return self.under(*(category.key for category in categories))
+
+    def under(self, *keys: str) -> Amount:
+        """What is on the bill under these keys."""
         return self._summed(entry for entry in self._gpu_ns if entry[1] in keys)
 
     def useful(self) -> Amount:
@@ -122,21 +125,14 @@ class Bill:
     def waste(self) -> Amount:
         return self.part(*(category for category in Category if category != Category.USEFUL))
 
-    def _summed(self, entries: Iterable[tuple[float, str]]) -> Amount:
-        by_price: Counter[float] = Counter()
+    def _summed(self, entries: Iterable[tuple[Fraction, str]]) -> Amount:
+        by_price: Counter[Fraction] = Counter()
         for entry in entries:
             by_price[entry[0]] += self._gpu_ns[entry]
-        usd = sum((Fraction(price) * gpu_ns for price, gpu_ns in by_price.items()), Fraction())
+        usd = sum((price * gpu_ns for price, gpu_ns in by_price.items()), Fraction())
         return Amount(gpu_ns=by_price.total(), usd=float(usd / HOUR_NS))
 
 
-def priced(gpu_ns: int, usd_per_gpu_hour: float) -> Amount:
-    """So much GPU-time at this price."""
-    bill = Bill()
-    bill.add(usd_per_gpu_hour, [("", gpu_ns)])
-    return bill.total()
-
-
-def usd_per_hour(spend: Amount, gpu_ns: int) -> float | None:
+def usd_per_hour(spend_usd: float, gpu_ns: int) -> float | None:
     """What one GPU-hour of these cost if all that was spent was spent for them."""
-    return spend.usd / (gpu_ns / HOUR_NS) if gpu_ns > 0 else None
+    return spend_usd / (gpu_ns / HOUR_NS) if gpu_ns > 0 else None

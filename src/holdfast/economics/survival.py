@@ -8,7 +8,7 @@ import math
 
 import msgspec
 
-from holdfast.economics.memory import memory
+from holdfast.economics.memory import memory_range
 from holdfast.economics.pace import pace
 from holdfast.economics.parallelism import Case, Parallelism
 from holdfast.ledger.references import MfuReference
@@ -58,10 +58,10 @@ def survival(case: Case, layout: Parallelism, reference: MfuReference) -> Surviv
             needs_saved=True,
         )
     after = msgspec.structs.replace(layout, dp=left)
-    needed = memory(case, after).total_bytes
+    needed = memory_range(case, after).low_bytes
     slowdown = pace(case, after, reference).busy_s / pace(case, layout, reference).busy_s
-    too_much = f"with {left:,} of {layout.dp:,} replicas a GPU needs {needed / 2**30:,.1f} GiB"
-    is_enough = needed <= case.cluster.usable_bytes
+    too_much = f"with {left:,} of {layout.dp:,} replicas a GPU needs {needed / 2**30:,.1f} GiB or more"
+    is_enough = needed <= case.cluster.memory_bytes
     return Survival(
         survives=is_enough,
         sentence=f"{left:,} of {layout.dp:,} replicas go on" if is_enough else too_much,

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from holdfast.ledger.categories import Category
+from holdfast.ledger.cuts import Cuts
 from holdfast.ledger.incidents import Incident
 from holdfast.ledger.membership import Shape
 from holdfast.ledger.tally import LAUNCH, Tally, measured_key, own_bin, work_bin
@@ -46,19 +47,32 @@ class Alarm(NamedTuple):
     acted_ns: int | None = None
 
 
-class Accounts:
-    """Sums up to `now_ns`, and what going on takes: the GPUs' nature and shape, held-back time, incidents."""
+class RecordedPrice(NamedTuple):
+    """A price that was recorded: GPU-ns paid for before, USD per GPU-hour since, and since when."""
 
-    def __init__(self) -> None:
+    before_gpu_ns: int
+    usd_per_gpu_hour: float
+    from_ns: int
+
+
+class Accounts:
+    """Sums up to `now_ns`, and what going on takes: the GPUs' nature and shape, held-back time, incidents.
+
+    cuts_ns: moments at which the sums are to be cut, see `cuts`.
+    """
+
+    def __init__(self, cuts_ns: Iterable[int] = ()) -> None:
         self.first_ns = 0
         self.now_ns = -1
         self.since_ns = 0  # up to where everything is charged or held back
         self.shape = Shape()
         self.gpus_max = 0  # that ever took part in an attempt
         self.paid_gpu_ns = 0
-        self.prices: list[tuple[int, float]] = []  # (GPU-ns paid for before, USD per GPU-hour since)
+        self.prices: list[RecordedPrice] = []
+        self.stage_key = 0  # what the stage of the run adds to measured keys
         self.tally = Tally()
-        self.timeline = Timeline(0)
+        cuts = Cuts(cuts_ns)
+        self.timeline = Timeline(0, cuts if cuts.edges else None)
         self.incidents: list[Incident] = []
         self.nature: int = Category.IDLE
         self.is_up = False  # an attempt is there, so its time is held back
@@ -85,7 +99,7 @@ class Accounts:
         """It is later now. The first time that is told is when the accounts begin."""
         if self.now_ns < 0:
             self.first_ns = self.since_ns = now_ns
-            self.timeline = Timeline(now_ns)
+            self.timeline = Timeline(now_ns, self.timeline.cuts)
         self.now_ns = now_ns
 
     @property
@@ -160,7 +174,8 @@ class Accounts:
     ) -> int:
         """Charge this work as that many steps, to be split by the reference later; its GPU-ns."""
         gpu_ns = _gpu_ns(pieces)
-        self._add(measured_key(normal, excess, work_bin(gpu_ns // steps)), pieces, gpu_ns, steps, incident)
+        key = self.stage_key + measured_key(normal, excess, work_bin(gpu_ns // steps))
+        self._add(key, pieces, gpu_ns, steps, incident)
         if gpu_ns:
             self.timeline.timed[-1] += 1
         return gpu_ns
@@ -172,6 +187,7 @@ class Accounts:
         for piece in pieces:
             if piece.gpus:
                 self.timeline.add(key, piece.from_ns, piece.to_ns, piece.gpus)
+                self._blame(incident, key, piece.from_ns, piece.to_ns, piece.gpus)
         if incident is not None:
             self.own(incident).tally.add(key, gpu_ns, steps)
 
@@ -181,8 +197,8 @@ class Accounts:
         pieces, self.pieces = self.pieces, []
         self._charge_as_it_was(pieces, work)
 
-    def abandon(self, *, steps: int, work: Category, beyond: Category) -> None:
-        """The attempt failed: the uncommitted work (`work`) is lost.
+    def abandon(self, *, steps: int, work: Category, beyond: Category, in_flight: bool = True) -> None:
+        """The attempt failed: the uncommitted work (`work`) is lost. in_flight: there may have been some.
 
         Where a fault sounded the alarm, the time since its onset was dead, since it was noticed localising,
         and since something was done about it recovering. Without an onset the run cannot have worked, or
@@ -205,6 +221,7 @@ class Accounts:
         if pieces and pieces[-1].nature in _WAITS and pieces[-1].nature == self.nature:  # it never ended
             pieces, waited = split_off_last(pieces)
             self._lose(waited, steps, Category(waited[0].nature), beyond)
+        steps = steps if in_flight else 0
         self._lose([piece for piece in pieces if piece.nature == STEPPING], steps, work, beyond)
         self._charge_lost([piece for piece in pieces if piece.nature != STEPPING], work)
 
@@ -216,7 +233,7 @@ class Accounts:
         for piece in pieces:
             self._charge_missing(piece)
         gpu_ns = _gpu_ns(pieces)
-        key = measured_key(work, beyond, own_bin(self._losses))
+        key = self.stage_key + measured_key(work, beyond, own_bin(self._losses))
         self._add(key, pieces, gpu_ns, steps, self.open)
         if gpu_ns and self.open is not None and beyond == Category.DEAD_UNDETECTED:
             incident = self.own(self.open)
@@ -243,6 +260,24 @@ class Accounts:
         self.timeline.add(key, from_ns, to_ns, gpus)
         if incident is not None:
             self.own(incident).tally.add(key, gpu_ns)
+            self._blame(incident, key, from_ns, to_ns, gpus)
+
+    def _blame(self, incident: int | None, key: int, from_ns: int, to_ns: int, gpus: int) -> None:
+        if incident is not None and self.timeline.cuts is not None:
+            self.timeline.cuts.blame(incident, key, from_ns, to_ns, gpus)
+
+    def charge_price(self, usd_per_gpu_hour: float) -> None:
+        """From now on a GPU-hour costs this; what was before is kept apart, to be priced apart."""
+        self.settle()
+        if self.paid_gpu_ns:
+            if self.timeline.cuts is None:
+                of = {number: incident.tally.gpu_ns for number, incident in enumerate(self.incidents)}
+                self.timeline.keep_cuts(Cuts.after(self.tally.gpu_ns, of))
+            assert self.timeline.cuts is not None
+            self.timeline.cuts.cut_at(self.now_ns)
+        # Where nothing was paid for before, there is nothing to keep apart either.
+        from_ns = self.now_ns if self.paid_gpu_ns else self.first_ns
+        self.prices.append(RecordedPrice(self.paid_gpu_ns, usd_per_gpu_hour, from_ns))
 
     def _charge_missing(self, piece: Piece) -> None:
         self._charge(Category.MISSING_MEMBERS, piece.from_ns, piece.to_ns, piece.missing, self.absence)

@@ -18,19 +18,38 @@ from holdfast.record.errors import InputError
 Attention = Literal["full", "causal"]
 """full: every token against its whole sequence (PaLM). causal: the half that the mask keeps (Megatron-LM)."""
 
-Chip = Literal["a100", "h100", "h200", "b200", "b300", "gb200", "gb300"]
+Chip = Literal["a100", "h100", "h800", "h200", "b200", "b300", "gb200", "gb300"]
 Precision = Literal["bf16", "fp8"]
 
 _PEAK_TFLOPS: dict[Precision, dict[Chip, int]] = {
-    "bf16": {"a100": 312, "h100": 989, "h200": 989, "b200": 2250, "b300": 2250, "gb200": 2450, "gb300": 2450},
-    "fp8": {"h100": 1979, "h200": 1979, "b200": 4500, "b300": 4500, "gb200": 4900, "gb300": 4900},
+    "bf16": {
+        "a100": 312,
+        "h100": 989,
+        "h800": 989,
+        "h200": 989,
+        "b200": 2250,
+        "b300": 2250,
+        "gb200": 2450,
+        "gb300": 2450,
+    },
+    "fp8": {
+        "h100": 1979,
+        "h800": 1979,
+        "h200": 1979,
+        "b200": 4500,
+        "b300": 4500,
+        "gb200": 4900,
+        "gb300": 4900,
+    },
 }
-"""Dense (not sparse) peaks of one GPU. A100 and H200: their NVIDIA data sheets, the H200 equal to the H100.
+"""Dense (not sparse) peaks of one GPU. A100 and H200: their NVIDIA data sheets, the H200 equal to the H100;
+so is the H800, an H100 with a slower NVLink.
 The rest: README of github.com/NVIDIA/dgxc-benchmarking, "Peak Theoretical Throughput"."""
 
 _MEMORY_MIB: dict[Chip, int] = {
     "a100": 81_920,
     "h100": 81_559,
+    "h800": 81_559,
     "h200": 143_771,
     "b200": 183_359,
     "b300": 275_040,
@@ -41,7 +60,7 @@ _MEMORY_MIB: dict[Chip, int] = {
 
 _CHIP = re.compile(rf"(?<![a-z0-9])({'|'.join(get_args(Chip))})(?![0-9])")
 _SLOWER_BOARD = re.compile(r"pcie|nvl(?!ink|[0-9])")
-"""H100 and H200 also come as PCIe and NVL boards with lower peaks; NVL72 names a rack and NVLink a link."""
+"""Hopper chips also come as PCIe and NVL boards with lower peaks; NVL72 names a rack and NVLink a link."""
 
 _MATRICES = {True: 3, False: 2}
 """Matrices of a feed-forward layer: a gated one (SwiGLU) has a third, hence the factor of 1.5."""
@@ -70,6 +89,8 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     gated       whether the feed-forward layer has a gate matrix (SwiGLU)
     tied        whether the input table and the output head are one matrix
     shared_ffn  inner width of what every token passes besides the chosen experts
+    dense_layers   the first so many have no experts, and a feed-forward layer as wide as all that is active
+    latent_params  of one layer's attention where they do not follow from the heads (MLA); 0: they do
     """
 
     layers: int
@@ -84,11 +105,13 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     experts: int = 1
     active_experts: int = 1
     shared_ffn: int = 0
+    dense_layers: int = 0
+    latent_params: int = 0
 
     @property
     def attention_params(self) -> int:
         """Of one layer."""
-        return 2 * self.hidden * self.head_dim * (self.heads + self.kv_heads)
+        return self.latent_params or 2 * self.hidden * self.head_dim * (self.heads + self.kv_heads)
 
     @property
     def expert_params(self) -> int:
@@ -113,8 +136,9 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     def transformer(self) -> Transformer:
         layer = self.attention_params + self.shared_params + self.experts * self.expert_params
         unused = (self.experts - self.active_experts) * self.expert_params
+        without = self.dense_layers * (unused + self.router_params)
         return Transformer(
-            params=self.layers * layer + self.table_params * (1 if self.tied else 2),
+            params=self.layers * layer - without + self.table_params * (1 if self.tied else 2),
             # Looking a token up in the input table multiplies nothing, so only the output head counts.
             active_params=self.layers * (layer - unused - self.router_params) + self.table_params,
             layers=self.layers,
@@ -200,7 +224,7 @@ def chip_named(name: str) -> Chip:
         known = ", ".join(get_args(Chip))
         raise InputError(f"The chip {name!r} is not known.", hint=f"Known are {known}.")
     chip: Chip = msgspec.convert(found[1], Chip)
-    if chip in ("h100", "h200") and _SLOWER_BOARD.search(lower):
+    if chip in ("h100", "h800", "h200") and _SLOWER_BOARD.search(lower):
         raise InputError(
             f"{name!r} is a PCIe or NVL board, whose peak is below that of the SXM module.",
             hint="Give its dense peak in TFLOP/s instead, from its data sheet.",

@@ -6,16 +6,19 @@ taken to happen now, so no stretch of time is ever negative and the sum is exact
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from holdfast.ledger.accounts import STEPPING, Accounts, Piece, cut
 from holdfast.ledger.categories import Category
+from holdfast.ledger.disorder import Disorder
+from holdfast.ledger.gaps import SCHEDULERS, Gap, Gaps
 from holdfast.ledger.membership import Membership
 from holdfast.ledger.progress import Progress
-from holdfast.ledger.tally import BIN, LAUNCH, Tally, measured_key, work_bin
+from holdfast.ledger.stages import Stages
+from holdfast.ledger.tally import BIN, LAUNCH, STAGE, Tally, measured_key, work_bin
 from holdfast.record.events import (
     ActionTaken,
     AnyEvent,
@@ -67,6 +70,7 @@ LATE_SHARE_MIN = 0.05
 """Of a step: whoever needs less than this longer than others does not make the run slow."""
 _USEFUL_STEP = measured_key(Category.USEFUL, Category.SLOWDOWN, 0)
 
+_NAMES = ("name", "team", "project", "cluster")
 _WORK_FIELDS = (
     "tokens_per_step",
     "model_flops_per_step",
@@ -86,7 +90,8 @@ class Counts(msgspec.Struct):
     """What is counted rather than timed.
 
     Launches with nothing recorded between them are one start, which is how others count; `launches` has
-    every one.
+    every one. begun_again: how often the step counter began again after the run was complete; from_scratch:
+    how often it went back to the first step without having been complete.
     """
 
     launches: int = 0
@@ -95,15 +100,17 @@ class Counts(msgspec.Struct):
     saves: int = 0
     members_lost: int = 0
     unknown_events: int = 0
+    begun_again: int = 0
+    from_scratch: int = 0
 
 
 class Declared(msgspec.Struct):
-    """What the run was said to be. The last word counts."""
+    """What the run was said to be. The last word counts; `Stages` has what was said of its steps."""
 
     name: str = ""
     team: str = ""
-    step_ns: int | None = None
-    step_gpus: int | None = None
+    project: str = ""
+    cluster: str = ""
     tokens_per_step: int | None = None
     model_flops_per_step: float | None = None
     hardware_flops_per_step: float | None = None
@@ -124,6 +131,8 @@ class Launch(msgspec.Struct):
     grouped         its generation was opened, and nobody of it was lost since
     leader          whose commits move the run on
     loaded          the step of the last load, and who told
+    is_scheduled    a scheduler recorded it, and nobody else has spoken yet
+    begun_step      the last step that was said to begin; -1 where none was
     """
 
     size_gpus: int = 0
@@ -136,6 +145,8 @@ class Launch(msgspec.Struct):
     spoke_after_end: bool = False
     leader: str | None = None
     loaded: tuple[int, str] | None = None
+    is_scheduled: bool = False
+    begun_step: int = -1
 
 
 class Saves(msgspec.Struct):
@@ -200,12 +211,15 @@ class HeldUp(NamedTuple):
 class Fold:
     """One run up to the last event. `apply` takes the next one, `settled` gives accounts to read."""
 
-    def __init__(self) -> None:
-        self.accounts = Accounts()
+    def __init__(self, cuts_ns: Iterable[int] = ()) -> None:
+        self.accounts = Accounts(cuts_ns)
         self.counts = Counts()
         self.declared = Declared()
         self.members = Membership()
         self.progress = Progress()
+        self.stages = Stages()
+        self.gaps = Gaps()
+        self.disorder = Disorder()
         self.traffic: dict[tuple[Collective, int], Traffic] = {}
         self.moved: dict[MovedFor, Moved] = {}
         self.unhindered = Tally()  # steps as they would have been, where one member held up the others
@@ -216,7 +230,10 @@ class Fold:
         self.loaded_step_min: int | None = None
         self.saves = Saves()
         self._calm = False  # see `_is_calm`
+        self._useful_step = _USEFUL_STEP  # the key of a step that is nothing but useful, less its bin
         self._launch = Launch()
+        self._is_complete = False  # an attempt was, and no step was done since
+        self._is_bare = True  # nothing but commits, starts and ends is told
         self._reports_steps = False  # so that a checkpoint says nothing new about progress
         self._stall_step = 0  # whose checkpoint training stood still for last
         self._writing = (-1, 0)  # the last checkpoint begun in the background: its step, and when
@@ -229,7 +246,9 @@ class Fold:
             self.accounts.advance(event.occurred_ns)
         if type(event) is StepCommitted:
             self._committed(event)
-        elif not (type(event) is StepBegun and self._calm and event.step == self.progress.high + 1):
+        elif type(event) is StepBegun and self._calm and event.step == self.progress.high + 1:
+            self._launch.begun_step = event.step
+        else:
             self._calm = False
             _HANDLERS[type(event)](self, event)
 
@@ -240,13 +259,16 @@ class Fold:
         accounts.dismiss(Category.UNATTRIBUTED)
         for lost in twin.progress.lost():
             bin_ = work_bin(lost.entry_gpu_ns // lost.entry_steps)
-            useful = measured_key(Category.USEFUL, lost.excess, bin_)
-            discarded = measured_key(Category.DISCARDED, lost.excess, bin_)
+            stage_key = twin.stages.number_at(lost.entry) * STAGE
+            useful = stage_key + measured_key(Category.USEFUL, lost.excess, bin_)
+            discarded = stage_key + measured_key(Category.DISCARDED, lost.excess, bin_)
             accounts.tally.move(useful, discarded, lost.gpu_ns, lost.steps)
             accounts.timeline.move_latest(useful, discarded, lost.gpu_ns)
             if lost.incident is not None:
                 accounts.own(lost.incident).tally.add(useful, -lost.gpu_ns, -lost.steps)
             owed = next((incident for upto, incident in reversed(debts) if lost.last_step <= upto), None)
+            if accounts.timeline.cuts is not None:
+                accounts.timeline.cuts.discard(useful, discarded, lost.gpu_ns, lost.incident, owed)
             if owed is not None:
                 accounts.own(owed).tally.add(discarded, lost.gpu_ns, lost.steps)
         return twin
@@ -264,6 +286,7 @@ class Fold:
         twin.traffic = {key: copy.copy(traffic) for key, traffic in self.traffic.items()}
         twin.moved = {use: copy.copy(moved) for use, moved in self.moved.items()}
         twin.unhindered, twin.held_up = self.unhindered.copy(), self.held_up.copy()
+        twin.stages, twin.gaps, twin.disorder = self.stages.copy(), self.gaps.copy(), self.disorder.copy()
         return twin
 
     def adopt(self) -> None:
@@ -280,10 +303,9 @@ class Fold:
     def _started(self, event: RunStarted) -> None:
         self._name(event)
         accounts = self.accounts
-        if accounts.is_up and self._launch.is_implied and not self._launch.stepped:
-            # Somebody spoke up a moment before the launch was recorded: it is the same launch.
-            self._launch.is_implied = False
-            self.members.size_gpus = event.gpus
+        if self._is_known_launch(event):
+            self._launch.is_implied = self._launch.is_scheduled = False
+            self.members.size_gpus = event.gpus or self.members.size_gpus
             self._reshape()
             return
         if accounts.is_up and accounts.nature == Category.PLANNED_STOP:
@@ -301,19 +323,47 @@ class Fold:
         self._begin_attempt(event.gpus)
         self.counts.starts += not self._launch.is_last
         self._launch.is_last = True
+        self._launch.is_scheduled = event.source in SCHEDULERS
+
+    def _is_known_launch(self, event: RunStarted) -> bool:
+        """Whether the attempt that is up is this one: a scheduler and the run itself both tell of it, or
+        somebody spoke up a moment before the launch was recorded.
+        """
+        launch, members = self._launch, self.members
+        by_scheduler, allocated_gpus = event.source in SCHEDULERS, members.allocated_gpus
+        if by_scheduler:
+            members.allocated_gpus = event.gpus
+        if not self.accounts.is_up:
+            return False
+        if by_scheduler and not allocated_gpus and not launch.is_scheduled and not launch.stepped:
+            return self.counts.launches == 1
+        return (launch.is_implied and not launch.stepped) or (launch.is_scheduled and not by_scheduler)
 
     def _ended(self, event: RunEnded) -> None:
         accounts = self.accounts
         self.ending = self.ending or event
+        by_scheduler = event.source in SCHEDULERS
+        if by_scheduler:
+            self.members.allocated_gpus = 0
+            self.gaps.give_back(accounts.now_ns)
         if not accounts.is_up:
+            self._reshape()
             return
+        self.gaps.down = Gap(
+            from_ns=accounts.now_ns,
+            to_ns=accounts.now_ns,
+            gpus=accounts.shape.paid,
+            outcome=event.outcome,
+            given_back=by_scheduler,
+        )
+        self._is_complete = event.outcome == "completed"
         if event.outcome == "failed":
             accounts.fail(event, event.reason or "attempt failed")
             self._abandon(Category.DEAD_UNDETECTED)
         elif event.outcome == "completed":
             # The last checkpoint is waited for; the rest is what it takes to get out of a run again.
             accounts.stall(*self._written_ns)
-            accounts.dismiss(Category.STARTING)
+            accounts.dismiss(Category.UNATTRIBUTED if self._is_bare else Category.STARTING)
             if accounts.open is not None:
                 restarted_ns = accounts.incidents[accounts.open].restarted_ns
                 open_incident = accounts.own(accounts.open)
@@ -331,11 +381,14 @@ class Fold:
         self._reshape()
 
     def _name(self, event: RunSubmitted | RunStarted) -> None:
-        self.declared.name = event.name or self.declared.name
-        self.declared.team = event.team or self.declared.team
+        for field in _NAMES:
+            setattr(self.declared, field, getattr(event, field) or getattr(self.declared, field))
 
     def _begin_attempt(self, gpus: int) -> None:
         accounts = self.accounts
+        accounts.settle()
+        self.gaps.close(accounts.now_ns, accounts.shape.paid)
+        self.disorder.forget()
         accounts.enter(LAUNCH)
         accounts.end_degradation(accounts.degraded)
         accounts.is_up = True
@@ -350,6 +403,7 @@ class Fold:
     def _hear(self) -> None:
         """The run itself told what it does."""
         self.instrumented = True
+        self._launch.is_scheduled = False
         self._be_up()
 
     def _be_up(self) -> None:
@@ -366,7 +420,15 @@ class Fold:
 
     def _abandon(self, beyond: Category) -> None:
         work = Category.STARTING if self._launch.is_warm else Category.DISCARDED
-        self.accounts.abandon(steps=self._segment_steps, work=work, beyond=beyond)
+        position, begun_step = self.progress.position, self._launch.begun_step
+        # Where the run tells when a step begins, and none had, no work was lost.
+        in_flight = position is None or not 0 <= begun_step <= position
+        self.accounts.abandon(
+            steps=self._segment_steps,
+            work=work if in_flight else beyond,
+            beyond=beyond,
+            in_flight=in_flight,
+        )
 
     def _reshape(self) -> None:
         self.accounts.reshape(self.members.shape())
@@ -375,6 +437,7 @@ class Fold:
 
     def _joined(self, event: MemberJoined) -> None:
         accounts = self.accounts
+        self._is_bare = False
         if not accounts.is_up:
             # The launch itself is recorded a moment later, by somebody else's clock.
             self._begin_attempt(0)
@@ -405,6 +468,7 @@ class Fold:
 
     def _generation(self, event: GenerationOpened) -> None:
         self._be_up()
+        self._is_bare = False
         accounts = self.accounts
         beyond = Category.UNATTRIBUTED
         if accounts.open is None and accounts.is_stepping and self.members.are(event.members):
@@ -412,8 +476,12 @@ class Fold:
             accounts.fail(event, "generation broke")
             beyond = Category.DEAD_UNDETECTED
         self._abandon(beyond)
+        self.disorder.forget()
+        self._launch.begun_step = -1
         if event.gpus is not None:
             self.members.size_gpus = event.gpus
+            if event.source in SCHEDULERS:
+                self.members.allocated_gpus = event.gpus
         self.members.open_generation(event.members)
         # A scheduler may resize a run that itself tells nothing: then it is not known to be starting. Nor is
         # one to be recovering that was launched again and will never say that it works.
@@ -434,11 +502,16 @@ class Fold:
             self.accounts.enter(STEPPING)
         launch, position = self._launch, self.progress.position
         launch.stepped = self._reports_steps = True
+        self._is_bare = False
         if position is None:
             self.progress.jump(event.step - 1)
-        elif event.step <= position and self._may_go_back(event):
-            self._resume_after(event.step - 1, event)
+        elif event.step <= position:
+            if self.disorder.is_late(event.step, position, self.accounts.now_ns):
+                return
+            if self._may_go_back(event):
+                self._resume_after(event.step - 1, event)
         launch.knows_position = True
+        launch.begun_step = event.step
 
     def _committed(self, event: StepCommitted) -> None:
         step, progress, accounts = event.step, self.progress, self.accounts
@@ -447,7 +520,7 @@ class Fold:
             # `_reach` does, without asking.
             from_ns, now_ns, gpus = accounts.since_ns, accounts.now_ns, accounts.shape.active
             work = (now_ns - from_ns) * gpus
-            key = _USEFUL_STEP + work_bin(work) * BIN
+            key = self._useful_step + work_bin(work) * BIN
             accounts.paid_gpu_ns += work
             accounts.tally.add(key, work, 1)
             accounts.timeline.add(key, from_ns, now_ns, gpus)
@@ -468,12 +541,19 @@ class Fold:
         self._reports_steps = True
         excess: Category | None = None
         if progress.position is not None and step <= progress.position:
+            if self.disorder.was_late(step) or self.disorder.is_late(
+                step, progress.position, accounts.now_ns
+            ):
+                return  # its clock was set back meanwhile: the run has gone on
             if not self._may_go_back(event):
                 return  # another member's word on a commit that is known
             if not self._launch.is_warm:
                 excess = Category.DEAD_UNDETECTED  # nobody said so, but it went away and came back
             self._resume_after(step - 1, event)
         self._launch.leader, self._launch.stepped = event.subject, True
+        position = progress.position
+        if position is not None and step - position > self._segment_steps and not self._launch.is_warm:
+            self.disorder.skip(position, step, accounts.now_ns)
         self._reach(step, excess)
         self._calm = self._is_calm()
 
@@ -520,9 +600,11 @@ class Fold:
             progress.advance(step, gpu_ns, excess, blamed)
         progress.position = step
         progress.settle()
-        if self.declared.step_ns is not None and self.declared.step_gpus is None:
-            self.declared.step_gpus = accounts.shape.active or None
+        stage = self.stages.current
+        if stage.step_ns is not None and stage.step_gpus is None:
+            stage.step_gpus = accounts.shape.active or None
         self._segment_steps = steps
+        self._is_complete = False
         launch.is_warm = False
         accounts.recover()
         if accounts.nature != STEPPING:
@@ -546,9 +628,15 @@ class Fold:
     def _resume_after(self, step: int, event: AnyEvent) -> None:
         """The run goes on from the step after this one."""
         position, accounts = self.progress.position, self.accounts
+        self._launch.begun_step = -1
         if position is None or step > position:
             self.progress.jump(step)
+        elif step < position and self._is_complete:
+            # What was complete is not done again because it was lost: this is another run of that name.
+            self.counts.begun_again += 1
+            self.progress.begin_again(step)
         elif step < position:
+            self.counts.from_scratch += step < self.progress.first_step
             if accounts.open is None:
                 accounts.settle()
                 accounts.fail(event, "rollback", accounts.pieces[0].from_ns if accounts.pieces else None)
@@ -560,6 +648,7 @@ class Fold:
 
     def _checkpoint_begun(self, event: CheckpointBegun) -> None:
         self._hear()
+        self._is_bare = False
         if event.blocking and self.accounts.is_stepping and event.step > (self.saves.last_step or -1):
             self._stall_step = event.step
             self.accounts.enter(Category.CHECKPOINT_STALL)
@@ -568,6 +657,7 @@ class Fold:
 
     def _checkpoint_saved(self, event: CheckpointSaved) -> None:
         self._hear()
+        self._is_bare = False
         self.counts.saves += 1
         self._count_bytes("checkpoints_saved", event.size_bytes)
         self.saves.add(event.step)
@@ -597,6 +687,8 @@ class Fold:
         if launch.loaded is not None and launch.loaded[0] == event.step and launch.loaded != loaded:
             return  # another member's word on the same load
         launch.loaded = loaded
+        self._is_bare = False
+        self.disorder.forget()
         self.counts.loads += 1
         self._count_bytes("checkpoints_loaded", event.size_bytes)
         known = self.loaded_step_min
@@ -610,6 +702,7 @@ class Fold:
         if event.subject not in ("", event.run):
             return  # one member's own; the run's time is the run's to tell
         self._hear()
+        self._is_bare = False
         nature = _PHASES[event.phase]
         if nature == Category.STARTING and self.accounts.is_stepping:
             self._abandon(Category.UNATTRIBUTED)
@@ -658,16 +751,16 @@ class Fold:
 
     def _cost(self, event: CostRate) -> None:
         if event.usd_per_gpu_hour is not None:
-            self.accounts.settle()
-            self.accounts.prices.append((self.accounts.paid_gpu_ns, event.usd_per_gpu_hour))
+            self.accounts.charge_price(event.usd_per_gpu_hour)
         if event.gpus is not None:
             self.members.held_gpus = event.gpus
             self._reshape()
 
     def _reference(self, event: ReferenceDeclared) -> None:
         declared = self.declared
-        if event.step_ns is not None:
-            declared.step_ns, declared.step_gpus = event.step_ns, event.gpus
+        self.stages.declare(event, self.accounts.now_ns, self.progress.entry)
+        self.accounts.stage_key = (len(self.stages) - 1) * STAGE
+        self._useful_step = _USEFUL_STEP + self.accounts.stage_key
         for name in _WORK_FIELDS:
             value = getattr(event, name)
             if value is not None:
@@ -685,7 +778,7 @@ class Fold:
         late_ns = event.slowest_ns - event.quick_ns
         if late_ns > LATE_SHARE_MIN * event.step_ns and self.accounts.is_up:
             work = max(0, event.step_ns - late_ns) * self.accounts.shape.active
-            self.unhindered.add(_USEFUL_STEP + work_bin(work) * BIN, work * event.steps, event.steps)
+            self.unhindered.add(self._useful_step + work_bin(work) * BIN, work * event.steps, event.steps)
             lasted_ns = event.steps * event.step_ns
             self.held_up.append(HeldUp(event.occurred_ns - lasted_ns, event.occurred_ns, event.subject))
 

@@ -55,9 +55,12 @@ def retracted(corrections: Iterable[Correction]) -> frozenset[str]:
 class Ledger:
     """The accounts of one run: `add` events, then read `fold`."""
 
-    def __init__(self, corrections: Iterable[Correction] = ()) -> None:
-        """corrections: those that are known beforehand. They then reach back any distance."""
-        self.fold = Fold()
+    def __init__(self, corrections: Iterable[Correction] = (), cuts_ns: Iterable[int] = ()) -> None:
+        """corrections: those that are known beforehand. They then reach back any distance.
+
+        cuts_ns: moments at which the sums are to be cut, to the nanosecond.
+        """
+        self.fold = Fold(cuts_ns)
         self._corrections = {correction.id: correction for correction in corrections}
         self._retracted = retracted(self._corrections.values())
         self._taken_back: dict[str, AnyEvent] = {}

@@ -1,8 +1,9 @@
 """How many GPUs a run pays for, and which part of them takes part in what it does.
 
-Paid for is whatever is largest of: what a `CostRate` says is held, what the attempt is meant to have (and its
-spares on top), what its members bring. Those with a member are active, joining or spare. Of the rest, those
-that were drained are drained, those the run is meant to have are missing, and the others are idle.
+Paid for is whatever is largest of: what a `CostRate` or a scheduler says is held, what the attempt is meant
+to have (and its spares on top), what its members bring. Those with a member are active, joining or spare. Of
+the rest, those that were drained are drained, those the run is meant to have are missing, and the others are
+idle.
 """
 
 from typing import NamedTuple
@@ -25,10 +26,20 @@ class Shape(NamedTuple):
 class Membership:
     """Who is in the run, by name, and the GPUs that follow from it."""
 
-    __slots__ = ("_drained", "_generation", "_gpus_by_role", "_is_told", "_members", "held_gpus", "size_gpus")
+    __slots__ = (
+        "_drained",
+        "_generation",
+        "_gpus_by_role",
+        "_is_told",
+        "_members",
+        "allocated_gpus",
+        "held_gpus",
+        "size_gpus",
+    )
 
     def __init__(self) -> None:
         self.held_gpus = 0
+        self.allocated_gpus = 0  # that a scheduler says the run has
         self._drained: dict[str, int] = {}
         self.start(0)
 
@@ -74,11 +85,12 @@ class Membership:
 
     def shape(self) -> Shape:
         active, joining, spare = self._gpus_by_role.values()
+        held_gpus = max(self.held_gpus, self.allocated_gpus)
         if not self._is_told:
             # No member that works was ever reported, so the attempt as a whole is what takes part.
-            active = self.size_gpus or max(0, self.held_gpus - spare)
+            active = self.size_gpus or max(0, held_gpus - spare)
         present = active + joining + spare
-        paid = max(self.held_gpus, self.size_gpus + spare, present)
+        paid = max(held_gpus, self.size_gpus + spare, present)
         drained = min(sum(self._drained.values()), paid - present)
         missing = min(paid - present - drained, max(0, self.size_gpus - active - joining))
         return Shape(paid, active, missing, joining, spare, drained, paid - present - drained - missing)
@@ -86,7 +98,7 @@ class Membership:
     def copy(self) -> "Membership":
         twin = Membership()
         twin.held_gpus, twin.size_gpus, twin._generation = self.held_gpus, self.size_gpus, self._generation
-        twin._is_told = self._is_told
+        twin._is_told, twin.allocated_gpus = self._is_told, self.allocated_gpus
         twin._drained = self._drained.copy()
         twin._members = self._members.copy()
         twin._gpus_by_role = self._gpus_by_role.copy()

@@ -17,6 +17,7 @@ from holdfast.ledger.categories import Category
 class Lost(NamedTuple):
     """Steps that were done and are rolled back now."""
 
+    entry: int
     last_step: int
     gpu_ns: int
     entry_gpu_ns: int  # of the entry they are part of
@@ -33,7 +34,18 @@ class Progress:
     step, so only the GPU-ns are kept for each, and where the steps jump is kept apart.
     """
 
-    __slots__ = ("_gaps", "_jumps", "_length", "_special", "debts", "entries_gpu_ns", "high", "position")
+    __slots__ = (
+        "_first_entry",
+        "_gaps",
+        "_jumps",
+        "_kept_before",
+        "_length",
+        "_special",
+        "debts",
+        "entries_gpu_ns",
+        "high",
+        "position",
+    )
 
     def __init__(self) -> None:
         self.position: int | None = None
@@ -43,6 +55,8 @@ class Progress:
         self._jumps: list[tuple[int, int]] = [(-1, -1)]  # (entry, its last step) wherever it is not the next
         self._special: dict[int, tuple[Category, int | None]] = {}  # excess and incident, where not plain
         self._gaps: list[tuple[int, int]] = []  # (after, up to) steps that nobody was seen to do
+        self._first_entry = 0  # of those since the step counter began again
+        self._kept_before = 0  # steps the run had when it did
         self._length: int | None = None  # how much of the shared list a copy sees
 
     def advance(
@@ -69,7 +83,26 @@ class Progress:
         if self.position is None:
             return 0
         skipped = sum(max(0, min(upto, self.position) - after) for after, upto in self._gaps)
-        return self.position + 1 - skipped
+        return self._kept_before + self.position + 1 - skipped
+
+    @property
+    def entry(self) -> int:
+        """The number of the next entry."""
+        return self._seen()
+
+    @property
+    def first_step(self) -> int:
+        """The first step that the run was seen to do."""
+        return self._gaps[0][1] + 1 if self._gaps and self._gaps[0][0] < 0 else 0
+
+    def begin_again(self, step: int) -> None:
+        """The run was complete, and another one with the same name goes on after `step`: all is new."""
+        self._kept_before = self.kept()
+        self._first_entry = self._seen()
+        self._jumps.append((len(self.entries_gpu_ns), step))
+        self.entries_gpu_ns.append(0)
+        self._gaps, self.debts = [(-1, step)], []
+        self.position = self.high = step
 
     def roll_back(self, step: int, incident: int) -> None:
         """What was done after `step` is gone; the incident of this number owes doing it again."""
@@ -86,12 +119,13 @@ class Progress:
         """The steps between position and high mark, latest first."""
         position = self.high if self.position is None else self.position
         entry = self._seen() - 1
-        while entry >= 0 and (last := self._last_step(entry)) > position:
+        while entry >= self._first_entry and (last := self._last_step(entry)) > position:
             steps = last - self._last_step(entry - 1)
             lost_steps = min(steps, last - position)
             gpu_ns = self.entries_gpu_ns[entry]
             if gpu_ns:
                 yield Lost(
+                    entry,
                     last,
                     gpu_ns * lost_steps // steps,
                     gpu_ns,
@@ -113,6 +147,7 @@ class Progress:
         twin = Progress()
         twin.position, twin.high, twin.debts = self.position, self.high, self.debts.copy()
         twin.entries_gpu_ns, twin._length = self.entries_gpu_ns, self._seen()
+        twin._first_entry, twin._kept_before = self._first_entry, self._kept_before
         twin._jumps, twin._special, twin._gaps = self._jumps.copy(), self._special.copy(), self._gaps.copy()
         return twin
 

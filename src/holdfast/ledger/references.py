@@ -24,6 +24,9 @@ Basis = Literal["measured", "expected", "floor"]
 FAR_RATIO = 1.5
 """A row whose model size or GPU count differs by more than this factor is called different."""
 
+NEAR_OCTAVES = 1.0
+"""Half or double the model: so far a published run counts as one of that size."""
+
 _NVLINK_DOMAIN_GPUS: dict[Chip | None, int] = {"gb200": 72, "gb300": 72}
 _NVLINK_DOMAIN_GPUS_USUAL = 8
 
@@ -41,14 +44,21 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that can be asked for by name."""
+    """A model that can be asked for by name. sequence_tokens, global_batch: as it was trained with."""
 
     shape: Shape
     source: str
+    sequence_tokens: int | None = None
+    global_batch: int | None = None
 
 
 class MfuReference(msgspec.Struct, frozen=True, kw_only=True):
-    """One published MFU. active_params: of a mixture of experts only. source: key of `Published.sources`."""
+    """One published MFU.
+
+    active_params   of a mixture of experts only
+    recomputes_all  whether the run computed every layer twice, and so lost a quarter of its time to that
+    source          key of `Published.sources`
+    """
 
     model: str
     params: int
@@ -60,6 +70,7 @@ class MfuReference(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     active_params: int | None = None
     sequence_tokens: int | None = None
+    recomputes_all: bool = False
     note: str = ""
 
     @property
@@ -114,6 +125,19 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     sequence_tokens: float | None = None
 
 
+class PublishedRate(msgspec.Struct, frozen=True, kw_only=True):
+    """What is published near a run's size, on its chip.
+
+    reference  the row with the median MFU; of an even number the lower of the two
+    runs       rows that it is the median of, from low_percent to high_percent
+    """
+
+    reference: MfuReference
+    runs: int
+    low_percent: float
+    high_percent: float
+
+
 @cache
 def published() -> Published:
     """The table, read once."""
@@ -139,6 +163,46 @@ def reference_mfu(setup: Setup) -> MfuReference:
         )
 
     return min(published().mfu, key=rank)
+
+
+def published_rate(setup: Setup) -> PublishedRate:
+    """The median of what is published for such a run, rather than the best.
+
+    Rows count that are within NEAR_OCTAVES of it, half an octave for one of GPUs or of sequence length; where
+    there are none, those about as near as the nearest. Runs that compute every layer twice count only where
+    there are no others.
+    """
+    alike = _alike(setup)
+    rows = [row for row in alike if not row.recomputes_all] or alike
+
+    def distance(row: MfuReference) -> float:
+        return hypot(
+            _octaves(setup.params, row.params),
+            _octaves(setup.gpus, row.gpus) / 2,
+            _octaves(setup.sequence_tokens, row.sequence_tokens) / 2,
+        )
+
+    nearest = min(map(distance, rows))
+    reach_octaves = max(NEAR_OCTAVES, nearest + NEAR_OCTAVES / 2)
+    near = sorted((row for row in rows if distance(row) <= reach_octaves), key=lambda row: row.mfu_percent)
+    return PublishedRate(
+        reference=near[(len(near) - 1) // 2],
+        runs=len(near),
+        low_percent=near[0].mfu_percent,
+        high_percent=near[-1].mfu_percent,
+    )
+
+
+def _alike(setup: Setup) -> list[MfuReference]:
+    """Rows of the same precision, kind of model and chip; of each the next best where there are none."""
+    peak = peak_flops_per_s(setup.chip, setup.precision)
+
+    def unlike(row: MfuReference) -> tuple[bool, bool, bool, float]:
+        chip_octaves = _octaves(peak_flops_per_s(row.chip, row.precision), peak)
+        return row.precision != setup.precision, row.moe != setup.moe, row.chip != setup.chip, chip_octaves
+
+    least = min(map(unlike, published().mfu))
+    return [row for row in published().mfu if unlike(row) == least]
 
 
 def reach(chip: Chip | None, gpus: int) -> Reach:

@@ -5,16 +5,18 @@ nanoseconds, GPU-time is GPU-nanoseconds, ratios are between 0 and 1, and None m
 tells. Rendering is for others.
 """
 
-from collections.abc import Iterable
-from fractions import Fraction
-from typing import Literal, Self
+from collections.abc import Iterable, Mapping
+from typing import Self
 
 import msgspec
 
 from holdfast.ledger.bandwidth import bus_bytes_per_s
 from holdfast.ledger.categories import NOT_SCHEDULED, Category
+from holdfast.ledger.cuts import Cuts
+from holdfast.ledger.division import Division, Origin, summed
 from holdfast.ledger.flops import Chip, chip_named, peak_flops_per_s
-from holdfast.ledger.fold import LATE_SHARE_MIN, Declared, Fold, MovedFor
+from holdfast.ledger.fold import Declared, Fold, MovedFor
+from holdfast.ledger.gaps import Gap
 from holdfast.ledger.incidents import Incident
 from holdfast.ledger.references import (
     Reach,
@@ -25,12 +27,14 @@ from holdfast.ledger.references import (
     reference_bandwidth,
     reference_mfu,
 )
-from holdfast.ledger.tally import Tally, estimate_reference, split_key
+from holdfast.ledger.remarks import remarks
+from holdfast.ledger.tally import PLAIN
 from holdfast.record.errors import InputError
 from holdfast.record.events import Outcome, RunEnded, Severity
 
 _HOUR_NS = 3_600 * 10**9
-_OUTSIDE = (Category.IDLE, Category.SPARE, Category.DRAINED)
+OUTSIDE = (Category.IDLE, Category.SPARE, Category.DRAINED)
+"""Held, and outside of the run."""
 SLIDING_WINDOW_NS = _HOUR_NS
 """ETTR over the last hour tells what the run does now; ByteRobust (SOSP 2025) uses the same window."""
 SLOW_SHARE_MIN = 0.1
@@ -39,13 +43,11 @@ SLOW_COST_MIN = 0.005
 """... if it cost at least this share of everything paid for."""
 
 
-Origin = Literal["declared", "estimated", "members"]
-"""Where a reference comes from."""
-
-
 class Goodput(msgspec.Struct, frozen=True, kw_only=True):
     """total = scheduling x runtime: useful over paid for. With program: model FLOPs over the peak paid for.
 
+    basis: what total and runtime rest on, where that is an estimate: "estimated ± 0.4 %". total_min: what
+    total would be if steps that grew longer for good, with nothing that says why, were a slowdown.
     checkpoint_span: the definition of Google's resiliency tool: (last step saved - first step loaded) x
     reference step time / elapsed time. It knows neither GPU counts nor what was lost, or where.
     """
@@ -55,6 +57,8 @@ class Goodput(msgspec.Struct, frozen=True, kw_only=True):
     runtime: float | None
     program: float | None
     checkpoint_span: float | None
+    basis: str = ""
+    total_min: float | None = None
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,17 +93,53 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
     unknown_events: int
 
 
-class StepReference(msgspec.Struct, frozen=True, kw_only=True):
-    """A normal step: its work, and its time on `gpus` GPUs.
+class Stretch(msgspec.Struct, frozen=True, kw_only=True):
+    """A stretch of the run whose steps have one reference: a declared stage, or a plateau that was found.
 
-    origin  declared, or else the quicker of two: estimated, from the fastest quarter of the run's steps; and
-            members, what its steps would have taken had the slowest member been as quick as the others
+    level_gpu_ns  what its steps took, where the reference is an estimate
+    was_gpu_ns    where they are longer than before and nothing says why: the reference before
+    doubt_gpu_ns  what of it would be slowdown then; it is counted as useful
+    mixed_share   of steps that are longer all along, and are taken for the work's own
+    """
+
+    from_ns: int
+    to_ns: int
+    step_ns: int
+    work_gpu_ns: int
+    origin: Origin
+    uncertainty: float | None
+    tokens_per_step: int | None
+    level_gpu_ns: int | None = None
+    was_gpu_ns: int | None = None
+    doubt_gpu_ns: int = 0
+    mixed_share: float = 0.0
+
+
+class StepReference(msgspec.Struct, frozen=True, kw_only=True):
+    """A normal step at the end of the record: its work, and its time on `gpus` GPUs.
+
+    origin       declared, or else the quicker of two: estimated, from the run's own steps; and members, what
+                 its steps would have taken had the slowest member been as quick as the others
+    basis        the same in words, with its uncertainty: "estimated ± 0.4 %"
+    uncertainty  as a share; None where it was declared
+    stretches    every reference that holds somewhere in the run, in the order of time
     """
 
     work_gpu_ns: int
     step_ns: int
     gpus: int
     origin: Origin
+    basis: str = ""
+    uncertainty: float | None = None
+    stretches: tuple[Stretch, ...] = ()
+
+
+class Opinion(msgspec.Struct, frozen=True, kw_only=True):
+    """What another run, or published figures, say of an estimated reference: the run's over theirs."""
+
+    source: str
+    ratio: float
+    sentence: str
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,6 +209,7 @@ class IncidentReport(msgspec.Struct, frozen=True, kw_only=True):
 
     name: what follows RUN/ where it is asked for. Incidents are numbered in the order in which they were
     noticed, which stays as the record grows; slow stretches that the ledger found (slow-1, ...) by onset.
+    basis: what its losses rest on, where that is an estimate.
     """
 
     name: str
@@ -184,6 +225,7 @@ class IncidentReport(msgspec.Struct, frozen=True, kw_only=True):
     lost_gpu_ns: int
     losses: dict[str, int]
     evidence: tuple[str, ...]
+    basis: str = ""
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,16 +253,60 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
     timed: tuple[int, ...]
 
 
+class Segment(msgspec.Struct, frozen=True, kw_only=True):
+    """The partition between two moments at which the accounts were cut, to the nanosecond.
+
+    kept_gpu_ns       of it, in steps that the run has, at whatever speed
+    incidents         what each recorded incident lost in it, by its name and category
+    usd_per_gpu_hour  the price that was recorded for it, if one was
+    """
+
+    from_ns: int
+    to_ns: int
+    partition: dict[str, int]
+    kept_gpu_ns: int
+    incidents: dict[str, dict[str, int]]
+    usd_per_gpu_hour: float | None
+
+
+class Accrued(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run that has not ended holds since its last event: nobody can say yet what it did."""
+
+    from_ns: int
+    to_ns: int
+    gpus: int
+    gpu_ns: int
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The ledger of one run. `partition` sums to `paid_gpu_ns`, to the nanosecond.
 
     usd_per_gpu_hour: the mean of the prices that were recorded, over the GPU-hours they hold for.
     ended: its last end; None where it has not ended, or went on after that.
+    basis: what those categories rest on that `estimated` names; empty where nothing is estimated.
+    opinions: what others say of an estimated reference, where they were asked.
+    gaps: between attempts, where nothing says that the GPUs were held, or a scheduler that they were not.
+    window: from when to when this report is of the run's time, where it is not of all of it.
+    known_ns: up to when the record tells of the run, whatever the window is.
+    held_gpus: how many it held at its last event, if it has not ended.
+    steps_kept: how many steps it has at its last event, whatever the window is.
+    recorded_prices: since when which USD per GPU-hour was recorded, whatever the window is.
+    accrued: what those have cost since, where somebody looked later; not in `paid_gpu_ns`.
+    segments: the partition over time, cut where prices changed and windows begin.
     """
 
     run: str
     name: str
     team: str
+    project: str
+    cluster: str
+    window: tuple[int | None, int | None]
+    known_ns: int
+    held_gpus: int
+    steps_kept: int
+    recorded_prices: tuple[tuple[int, float], ...]
+    accrued: Accrued | None
+    segments: tuple[Segment, ...]
     ended: Ended | None
     first_ns: int
     last_ns: int
@@ -245,12 +331,37 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     incidents: tuple[IncidentReport, ...]
     saved: Saved
     course: Course
+    basis: str
+    estimated: tuple[str, ...]
+    gaps: tuple[Gap, ...]
+    opinions: tuple[Opinion, ...] = ()
     remarks: tuple[str, ...]
 
 
 def report(run: str, fold: Fold) -> Report:
     """Read a fold. The fold is not changed and may go on."""
-    return _Reader(run, fold.settled()).report()
+    settled = fold.settled()
+    told = _Reader(run, settled).report()
+    return msgspec.structs.replace(told, remarks=remarks(told, settled))
+
+
+def counted(fold: Fold) -> Counted:
+    counts = fold.counts
+    return Counted(
+        starts=counts.starts,
+        launches=counts.launches,
+        restarts=max(0, counts.launches - 1),
+        loads=counts.loads,
+        saves=counts.saves,
+        steps=fold.progress.kept(),
+        members_lost=counts.members_lost,
+        incidents=len(fold.accounts.incidents),
+        unknown_events=counts.unknown_events,
+    )
+
+
+def moved_bytes(fold: Fold) -> dict[MovedFor, MovedBytes]:
+    return {use: msgspec.convert(sums, MovedBytes, from_attributes=True) for use, sums in fold.moved.items()}
 
 
 def pace_of(fold: Fold) -> Pace | None:
@@ -266,13 +377,11 @@ class _Reader:
         self.fold = fold
         self.accounts = fold.accounts
         self.elapsed_ns = max(0, fold.accounts.now_ns) - fold.accounts.first_ns
-        self.launch = Category.STARTING if fold.instrumented else Category.UNATTRIBUTED
-        self.reference, self.origin = _step_reference(fold)
-        self.splits = {
-            key: split_key(key, gpu_ns, self.accounts.tally.steps.get(key, 0), self.reference, self.launch)
-            for key, gpu_ns in self.accounts.tally.gpu_ns.items()
-        }
-        self.parts = _summed(part for split in self.splits.values() for part in split)
+        self.division = Division(fold)
+        self.parts = self.division.parts
+        self.reference = self._reference()
+        self.basis = "" if self.reference is None else _basis(self.reference)
+        self.estimated = self._estimated()
         self.timed_steps = self.accounts.tally.steps_of(Category.USEFUL)
         self.course = self._course()
 
@@ -287,6 +396,15 @@ class _Reader:
             run=self.run,
             name=fold.declared.name,
             team=fold.declared.team,
+            project=fold.declared.project,
+            cluster=fold.declared.cluster,
+            window=(None, None),
+            known_ns=max(0, self.accounts.now_ns),
+            held_gpus=self.accounts.shape.paid if self.accounts.is_up else 0,
+            steps_kept=fold.progress.kept(),
+            recorded_prices=tuple((one.from_ns, one.usd_per_gpu_hour) for one in self.accounts.prices),
+            accrued=None,
+            segments=self._segments(incidents),
             ended=None if fold.ending is None else Ended.of(fold.ending),
             first_ns=self.accounts.first_ns,
             last_ns=max(0, self.accounts.now_ns),
@@ -300,25 +418,25 @@ class _Reader:
             partition={category.key: self.part(category) for category in Category},
             goodput=self._goodput(),
             ettr=self._ettr(),
-            counts=self._counts(),
-            moved={
-                use: msgspec.convert(sums, MovedBytes, from_attributes=True)
-                for use, sums in self.fold.moved.items()
-            },
+            counts=counted(fold),
+            moved=moved_bytes(fold),
             useful_work=self._useful_work(),
             useful_parts=self._useful_parts(),
-            reference=self._reference(),
+            reference=self.reference,
             mfu=mfu,
             hfu_percent=hfu_percent,
             bandwidth=self._bandwidth(),
             incidents=incidents,
             saved=self._saved(),
             course=self.course,
-            remarks=self._remarks(),
+            basis=self.basis,
+            estimated=self.estimated,
+            gaps=tuple(fold.gaps.all),
+            remarks=(),
         )
 
     def pace(self) -> Pace | None:
-        reference = self._reference()
+        reference = self.reference
         if reference is None:
             return None
         slow = self.part(Category.SLOWDOWN)
@@ -333,29 +451,33 @@ class _Reader:
         in_run = paid - self.part(*NOT_SCHEDULED)
         parts = self._useful_parts()
         told = self.fold.instrumented
+        doubt = min(useful, sum(one.doubt_gpu_ns for one in self.division.plateaus))
         return Goodput(
             total=_ratio(useful, paid) if told else None,
             scheduling=_ratio(in_run, paid),
             runtime=_ratio(useful, in_run) if told else None,
             program=None if parts is None else _ratio(parts.model_flops_gpu_ns, useful),
             checkpoint_span=self._checkpoint_span(),
+            basis=self.basis if told else "",
+            total_min=_ratio(useful - doubt, paid) if told and doubt else None,
         )
 
     def _checkpoint_span(self) -> float | None:
         fold = self.fold
         saved_step = fold.saves.last_step
-        if fold.declared.step_ns is None or fold.loaded_step_min is None or saved_step is None:
+        step_ns = fold.stages.current.step_ns
+        if step_ns is None or fold.loaded_step_min is None or saved_step is None:
             return None
         steps = saved_step - fold.loaded_step_min
-        return _ratio(steps * fold.declared.step_ns, self.elapsed_ns) if steps > 0 else None
+        return _ratio(steps * step_ns, self.elapsed_ns) if steps > 0 else None
 
     def _ettr(self) -> Ettr:
         if not self.fold.instrumented:
             return Ettr(cumulative=None, sliding=None, sliding_min=None, sliding_window_ns=SLIDING_WINDOW_NS)
-        buckets = self.accounts.timeline.buckets
+        kept_in = self.division.kept
         kept = [
-            (self._kept(bucket), _in_run(told))
-            for bucket, told in zip(buckets, self.course.buckets, strict=True)
+            (kept_in(bucket), _in_run(told))
+            for bucket, told in zip(self.division.buckets, self.course.buckets, strict=True)
         ]
         width = max(1, min(len(kept), round(SLIDING_WINDOW_NS / self.course.bucket_ns)))
         windows = [
@@ -363,49 +485,31 @@ class _Reader:
             for end in range(width, len(kept) + 1)
         ]
         known = [window for window in windows if window is not None]
-        in_run = self.accounts.paid_gpu_ns - self.part(*_OUTSIDE)
+        in_run = self.accounts.paid_gpu_ns - self.part(*OUTSIDE)
         return Ettr(
-            cumulative=_ratio(self._kept(self.accounts.tally.gpu_ns), in_run),
+            cumulative=_ratio(kept_in(self.division.wholes.items()), in_run),
             sliding=known[-1] if known else None,
             sliding_min=min(known, default=None),
             sliding_window_ns=width * self.course.bucket_ns,
         )
-
-    def _kept(self, gpu_ns_by_key: dict[int, int]) -> int:
-        """GPU-ns in steps that the run has, at whatever speed: what they should have taken, and slowdown."""
-        kept = 0
-        for key, gpu_ns in gpu_ns_by_key.items():
-            (normal, *excess) = self._divided(key, gpu_ns)
-            if normal[0] == Category.USEFUL:
-                kept += normal[1] + sum(part for category, part in excess if category == Category.SLOWDOWN)
-        return kept
-
-    def _divided(self, key: int, gpu_ns: int, after_gpu_ns: int = 0) -> list[tuple[Category, int]]:
-        """A part of what was tallied under a key, split as the whole of it is, without loss.
-
-        after_gpu_ns: how much of it was divided before. All its parts, one after the other, sum to its split.
-        """
-        (normal, whole_normal), *excess = self.splits[key]
-        if not excess:
-            return [(normal, gpu_ns)]
-        whole = self.accounts.tally.gpu_ns[key] or 1
-        part = (after_gpu_ns + gpu_ns) * whole_normal // whole - after_gpu_ns * whole_normal // whole
-        return [(normal, part), (excess[0][0], gpu_ns - part)]
 
     def _paid_usd(self) -> float | None:
         """What was paid since a price was first known."""
         prices = self.accounts.prices
         if not prices:
             return None
-        ends = [*(before for before, _ in prices[1:]), self.accounts.paid_gpu_ns]
-        return sum((end - begin) / _HOUR_NS * usd for (begin, usd), end in zip(prices, ends, strict=True))
+        ends = [*(price.before_gpu_ns for price in prices[1:]), self.accounts.paid_gpu_ns]
+        return sum(
+            (end - price.before_gpu_ns) / _HOUR_NS * price.usd_per_gpu_hour
+            for price, end in zip(prices, ends, strict=True)
+        )
 
     def _usd_per_gpu_hour(self) -> float | None:
         paid_usd, prices = self._paid_usd(), self.accounts.prices
         if paid_usd is None:
             return None
-        priced_gpu_ns = self.accounts.paid_gpu_ns - prices[0][0]
-        return paid_usd / (priced_gpu_ns / _HOUR_NS) if priced_gpu_ns else prices[-1][1]
+        priced_gpu_ns = self.accounts.paid_gpu_ns - prices[0].before_gpu_ns
+        return paid_usd / (priced_gpu_ns / _HOUR_NS) if priced_gpu_ns else prices[-1].usd_per_gpu_hour
 
     def _saved(self) -> Saved:
         saves, progress = self.fold.saves, self.fold.progress
@@ -422,20 +526,6 @@ class _Reader:
             since_steps=max(0, (progress.position or 0) - saves.last_step),
             between_steps_mean=(saves.last_step - saves.first_step) / gaps if gaps else None,
             between_steps_max=saves.gap_steps_max if gaps else None,
-        )
-
-    def _counts(self) -> Counted:
-        counts = self.fold.counts
-        return Counted(
-            starts=counts.starts,
-            launches=counts.launches,
-            restarts=max(0, counts.launches - 1),
-            loads=counts.loads,
-            saves=counts.saves,
-            steps=self.fold.progress.kept(),
-            members_lost=counts.members_lost,
-            incidents=len(self.accounts.incidents),
-            unknown_events=counts.unknown_events,
         )
 
     def _useful_work(self) -> UsefulWork:
@@ -462,16 +552,72 @@ class _Reader:
         )
 
     def _reference(self) -> StepReference | None:
-        if self.reference is None or not self.accounts.gpus_max:
+        """The reference at the end of the record, and all of them."""
+        plateaus, gpus_max = self.division.plateaus, self.accounts.gpus_max
+        if not plateaus or not gpus_max:
             return None
-        gpus = self.fold.declared.step_gpus or self.accounts.gpus_max
-        work = int(self.reference)
-        return StepReference(work_gpu_ns=work, step_ns=work // gpus, gpus=gpus, origin=self.origin)
+        stretches = self._stretches()
+        last = stretches[-1]
+        stages = list(self.fold.stages)
+        gpus = stages[plateaus[-1].stage].step_gpus or gpus_max
+        found = StepReference(
+            work_gpu_ns=last.work_gpu_ns,
+            step_ns=last.work_gpu_ns // gpus,
+            gpus=gpus,
+            origin=last.origin,
+            uncertainty=_uncertainty(stretches),
+            stretches=stretches,
+        )
+        return msgspec.structs.replace(found, basis=_basis(found) or last.origin)
+
+    def _stretches(self) -> tuple[Stretch, ...]:
+        timeline, stages = self.accounts.timeline, list(self.fold.stages)
+        found = []
+        for one in self.division.plateaus:
+            stage, origin = stages[one.stage], self.division.origins[one.stage]
+            assert origin is not None
+            if origin == "declared":
+                later = [other.from_ns for other in stages[one.stage + 1 :]]
+                from_ns = stage.from_ns if one.stage else self.accounts.first_ns
+                to_ns = later[0] if later else self.accounts.now_ns
+            else:
+                from_ns = timeline.origin_ns + (one.first << timeline.width_log2)
+                to_ns = min(timeline.origin_ns + (one.end << timeline.width_log2), self.accounts.now_ns)
+            found.append(
+                Stretch(
+                    from_ns=from_ns,
+                    to_ns=to_ns,
+                    step_ns=int(one.reference) // (stage.step_gpus or self.accounts.gpus_max),
+                    work_gpu_ns=int(one.reference),
+                    origin=origin,
+                    uncertainty=None if origin == "declared" else one.uncertainty,
+                    tokens_per_step=stage.tokens_per_step,
+                    level_gpu_ns=None if origin == "declared" else one.level,
+                    was_gpu_ns=one.was or None,
+                    doubt_gpu_ns=one.doubt_gpu_ns,
+                    mixed_share=one.mixed,
+                )
+            )
+        return tuple(found)
+
+    def _estimated(self) -> tuple[str, ...]:
+        """The categories that would be others, had an estimated reference been."""
+        if not self.basis:
+            return ()
+        division = self.division
+        found = {
+            category
+            for (number, key), parts in division.splits.items()
+            if key >= PLAIN and number >= 0 and division.plateaus[number].uncertainty is not None
+            for category, part in parts
+            if part
+        }
+        return tuple(category.key for category in sorted(found))
 
     def _mfu(self) -> tuple[Figure | None, float | None]:
         """MFU while stepping, and HFU: the FLOPs of the kept steps over the peak of their GPU-time."""
         declared, peak = self.fold.declared, _peak_flops_per_s(self.fold.declared)
-        stepping_s = self._kept(self.accounts.tally.gpu_ns) / 1e9
+        stepping_s = self.division.kept(self.division.wholes.items()) / 1e9
         if peak is None or declared.model_flops_per_step is None or not stepping_s:
             return None, None
         per_flop = 100 * self.timed_steps / (stepping_s * peak)
@@ -518,21 +664,75 @@ class _Reader:
 
     def _course(self) -> Course:
         timeline = self.accounts.timeline
-        divided: dict[int, int] = {}
+        divided: dict[tuple[int, int], int] = {}
         buckets = []
-        for bucket in timeline.buckets:
+        for bucket in self.division.buckets:
             parts: list[tuple[Category, int]] = []
-            for key, gpu_ns in bucket.items():
-                before = divided.get(key, 0)
-                parts += self._divided(key, gpu_ns, before)
-                divided[key] = before + gpu_ns
-            buckets.append(_summed(parts))
+            for place, gpu_ns in bucket:
+                before = divided.get(place, 0)
+                parts += self.division.divided(place, gpu_ns, before)
+                divided[place] = before + gpu_ns
+            buckets.append(summed(parts))
         return Course(
             start_ns=timeline.origin_ns,
             bucket_ns=1 << timeline.width_log2,
             buckets=tuple(_keyed(bucket) for bucket in buckets),
             timed=tuple(timeline.timed),
         )
+
+    def _segments(self, found: Iterable[IncidentReport]) -> tuple[Segment, ...]:
+        """What lies between the cuts: of each key, the parts sum to its split, and so they do by incident."""
+        slow = [incident for incident in found if not incident.evidence]
+        accounts = self.accounts
+        cuts = accounts.timeline.cuts or Cuts.after(
+            accounts.tally.gpu_ns,
+            {number: incident.tally.gpu_ns for number, incident in enumerate(accounts.incidents)},
+        )
+        before: dict[int, int] = {}
+        blamed_before: dict[int, dict[int, int]] = {}
+        edges = [accounts.first_ns, *cuts.edges, max(accounts.first_ns, accounts.now_ns)]
+        segments = []
+        for index, sums in enumerate(cuts.parts):
+            partition: list[tuple[Category, int]] = []
+            kept_gpu_ns = 0
+            for key, gpu_ns in sums.items():
+                parts_of = self.division.between(key, before.get(key, 0), gpu_ns)
+                partition += parts_of
+                kept_gpu_ns += self.division.kept_of(key, parts_of)
+                before[key] = before.get(key, 0) + gpu_ns
+            incidents: dict[str, dict[str, int]] = {}
+            for number, parts in cuts.blamed.items():
+                known = blamed_before.setdefault(number, {})
+                if parts[index] and (lost := self._lost(number, parts[index], known)):
+                    incidents[str(number + 1)] = lost
+            from_ns = min(max(edges[index], edges[0]), edges[-1])
+            to_ns = min(max(edges[index + 1], edges[0]), edges[-1])
+            incidents |= {one.name: lost for one in slow if (lost := _share_of(one, from_ns, to_ns))}
+            if to_ns > from_ns or not index:
+                segments.append(
+                    Segment(
+                        from_ns=from_ns,
+                        to_ns=to_ns,
+                        partition=_keyed(summed(partition)),
+                        kept_gpu_ns=kept_gpu_ns,
+                        incidents=incidents,
+                        usd_per_gpu_hour=self._recorded_price(from_ns),
+                    )
+                )
+        return tuple(segments)
+
+    def _lost(self, number: int, sums: Mapping[int, int], before: dict[int, int]) -> dict[str, int]:
+        """What an incident lost in one segment, after what it lost `before`, which is brought up to date."""
+        incident = self.accounts.incidents[number]
+        earlier = self._losses(incident, before)
+        for key, gpu_ns in sums.items():
+            before[key] = before.get(key, 0) + gpu_ns
+        lost = {key: part - earlier.get(key, 0) for key, part in self._losses(incident, before).items()}
+        return {key: part for key, part in lost.items() if part}
+
+    def _recorded_price(self, at_ns: int) -> float | None:
+        held = [price for price in self.accounts.prices if price.from_ns <= at_ns]
+        return held[-1].usd_per_gpu_hour if held else None
 
     def _incidents(self) -> tuple[IncidentReport, ...]:
         """The costliest first: what was recorded, and stretches of slow steps that no incident explains."""
@@ -544,13 +744,13 @@ class _Reader:
         return tuple(sorted(found, key=lambda incident: (-incident.lost_gpu_ns, incident.began_ns)))
 
     def _incident(self, name: str, incident: Incident) -> IncidentReport:
-        losses = self._losses(incident.tally)
+        began_ns, losses = self._began_ns(incident), self._losses(incident, incident.tally.gpu_ns)
         return IncidentReport(
             name=name,
             what=incident.what,
             subject=incident.subject,
             severity=incident.severity,
-            began_ns=self._began_ns(incident),
+            began_ns=began_ns,
             noticed_ns=incident.noticed_ns,
             recovered_ns=incident.recovered_ns,
             restarts=incident.restarts,
@@ -559,6 +759,7 @@ class _Reader:
             lost_gpu_ns=sum(losses.values()),
             losses=losses,
             evidence=tuple(incident.evidence),
+            basis=self.basis if losses.keys() & set(self.estimated) else "",
         )
 
     def _began_ns(self, incident: Incident) -> int:
@@ -566,18 +767,14 @@ class _Reader:
         if incident.silence is None:
             return incident.began_ns
         key, from_ns, to_ns = incident.silence
-        _, (_, dead_gpu_ns) = self.splits[key]
+        dead_gpu_ns = self.division.excess_of(key)
         silent_ns = (to_ns - from_ns) * dead_gpu_ns // (self.accounts.tally.gpu_ns[key] or 1)
         return min(incident.began_ns, to_ns - silent_ns) if silent_ns else incident.began_ns
 
-    def _losses(self, tally: Tally) -> dict[str, int]:
-        """An incident's share of every category, rounded down: together they never exceed the whole."""
-        parts: list[tuple[Category, int]] = []
-        for key, gpu_ns in tally.gpu_ns.items():
-            whole = self.accounts.tally.gpu_ns[key] or 1
-            parts += [(category, gpu_ns * part // whole) for category, part in self.splits[key]]
-        lost = _summed(part for part in parts if part[0] not in (Category.USEFUL, Category.UNATTRIBUTED))
-        return _keyed(lost)
+    def _losses(self, incident: Incident, sums: Mapping[int, int]) -> dict[str, int]:
+        """What an incident lost of each category, of these sums."""
+        to_ns = incident.recovered_ns or self.accounts.now_ns
+        return _keyed(self.division.losses(sums, self._began_ns(incident), to_ns))
 
     def _slow_stretches(self, recorded: list[IncidentReport]) -> list[IncidentReport]:
         """Consecutive buckets whose steps were slow, as far as recorded incidents do not answer for it."""
@@ -601,7 +798,7 @@ class _Reader:
                 ended_ns = min(course.start_ns + end * course.bucket_ns, self.accounts.now_ns)
                 found.append((began_ns, ended_ns, charged))
         return [
-            _slow_stretch(f"slow-{number}", *one, self._slowest(*one[:2]))
+            _slow_stretch(f"slow-{number}", *one, self._slowest(*one[:2]), self.basis)
             for number, one in enumerate(sorted(found), start=1)
         ]
 
@@ -614,57 +811,39 @@ class _Reader:
         }
         return names.pop() if len(names) == 1 else ""
 
-    def _remarks(self) -> tuple[str, ...]:
-        """What a reader of the numbers must know to read them right."""
-        counts, goodput = self.fold.counts, self._goodput()
-        remarks = []
-        if not self.accounts.gpus_max:
-            remarks.append("No GPUs are recorded for this run; import it with --gpus.")
-        elif not self.accounts.paid_gpu_ns:
-            remarks.append("The record ends where the run begins, so there is nothing to account for yet.")
-        if self.accounts.is_up:
-            remarks.append("The run has not ended; it is told up to its last event.")
-        if counts.launches > counts.starts:
-            remarks.append(
-                f"{counts.starts} starts hide {counts.launches - counts.starts} more launches that came to "
-                f"nothing: the run was launched {counts.launches} times."
-            )
-        if goodput.checkpoint_span is not None and goodput.total is not None:
-            remarks.append(
-                f"Counting saved steps over elapsed time gives {100 * goodput.checkpoint_span:.2f} %. "
-                f"Counting GPUs, {100 * goodput.total:.2f} % of what was paid for was useful; "
-                "the partition says where the rest went."
-            )
-        if self.origin == "estimated" and self.reference is not None:
-            remarks.append(
-                "No reference step time was declared; the fastest quarter of the steps stands for it. "
-                "What slowed down all steps alike does not show."
-            )
-        elif self.origin == "members":
-            remarks.append(
-                "No reference step time was declared; what a step would have taken had the slowest member "
-                "been as quick as the others stands for it."
-            )
-        if (parts := self._useful_parts()) is not None and parts.rest_gpu_ns < 0:
-            remarks.append("More FLOPs are declared than the chips' peak allows; check model and chip.")
-        if counts.unknown_events:
-            remarks.append(f"{counts.unknown_events} events of kinds this version does not know.")
-        return tuple(remarks)
+
+def _uncertainty(stretches: tuple[Stretch, ...]) -> float | None:
+    """Of the levels that are references, on average over the time they hold for; None: all are declared."""
+    unsure = [(one.to_ns - one.from_ns, one.uncertainty, one) for one in stretches if one.uncertainty]
+    own = [found for found in unsure if found[2].level_gpu_ns == found[2].work_gpu_ns] or unsure
+    weight = sum(lasted_ns for lasted_ns, _, _ in own)
+    if not weight:
+        return max((uncertainty for _, uncertainty, _ in own), default=None)
+    return sum(lasted_ns * uncertainty for lasted_ns, uncertainty, _ in own) / weight
 
 
-def _step_reference(fold: Fold) -> tuple[Fraction | None, Origin]:
-    declared = fold.declared
-    if declared.step_ns:
-        gpus = declared.step_gpus or fold.accounts.gpus_max
-        return Fraction(declared.step_ns * gpus), "declared"
-    by_steps, by_members = estimate_reference(fold.accounts.tally), estimate_reference(fold.unhindered)
-    if (
-        by_steps is not None
-        and by_members is not None
-        and by_members < by_steps * (1 - Fraction(LATE_SHARE_MIN))
-    ):
-        return by_members, "members"
-    return by_steps, "estimated"
+def _basis(reference: StepReference) -> str:
+    """What figures rest on, in words; empty where nothing is estimated."""
+    if reference.uncertainty is None:
+        return ""
+    word = "estimated from members" if reference.origin == "members" else "estimated"
+    return f"{word} ± {_percent(reference.uncertainty)}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _share_of(stretch: IncidentReport, from_ns: int, to_ns: int) -> dict[str, int]:
+    """What a stretch of slow steps lost between these moments, spread evenly over its time."""
+    lasted_ns = (stretch.recovered_ns or stretch.began_ns) - stretch.began_ns
+    begin, end = (min(max(0, at_ns - stretch.began_ns), lasted_ns) for at_ns in (from_ns, to_ns))
+    lost = {
+        key: part * end // lasted_ns - part * begin // lasted_ns
+        for key, part in stretch.losses.items()
+        if lasted_ns
+    }
+    return {key: part for key, part in lost.items() if part}
 
 
 def _chip(declared: Declared) -> Chip | None:
@@ -683,14 +862,7 @@ def _peak_flops_per_s(declared: Declared) -> float | None:
 
 
 def _in_run(bucket: dict[str, int]) -> int:
-    return sum(bucket.values()) - sum(bucket.get(category.key, 0) for category in _OUTSIDE)
-
-
-def _summed(parts: Iterable[tuple[Category, int]]) -> dict[Category, int]:
-    sums: dict[Category, int] = {}
-    for category, part in parts:
-        sums[category] = sums.get(category, 0) + part
-    return sums
+    return sum(bucket.values()) - sum(bucket.get(category.key, 0) for category in OUTSIDE)
 
 
 def _keyed(parts: dict[Category, int]) -> dict[str, int]:
@@ -698,7 +870,9 @@ def _keyed(parts: dict[Category, int]) -> dict[str, int]:
     return {category.key: part for category, part in sorted(parts.items()) if part}
 
 
-def _slow_stretch(name: str, began_ns: int, ended_ns: int, lost_gpu_ns: int, slowest: str) -> IncidentReport:
+def _slow_stretch(
+    name: str, began_ns: int, ended_ns: int, lost_gpu_ns: int, slowest: str, basis: str
+) -> IncidentReport:
     return IncidentReport(
         name=name,
         what="slow steps, " + ("all waited for one member" if slowest else "nothing recorded says why"),
@@ -713,6 +887,7 @@ def _slow_stretch(name: str, began_ns: int, ended_ns: int, lost_gpu_ns: int, slo
         lost_gpu_ns=lost_gpu_ns,
         losses={Category.SLOWDOWN.key: lost_gpu_ns},
         evidence=(),
+        basis=basis,
     )
 
 

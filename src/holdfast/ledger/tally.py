@@ -2,22 +2,24 @@
 
 How much of a step was useful and how much was slowdown depends on the reference, and the reference may be
 learnt or declared after the step. So a step is tallied under a *measured* key: the category of its normal
-part, the category of what exceeds the reference, and a bin of its work (GPU-ns per step, 32 bins an
-octave). `Tally.split` settles them for a given reference. Steps of one bin differ by 3 % at most and are
-averaged, so jitter around the reference is not called a loss. Everything is integer; what goes in comes
-out to the last nanosecond.
+part, the category of what exceeds the reference, a bin of its work (GPU-ns per step, 32 bins an octave),
+and the stage of the run that it belongs to. `normal` settles them for given references. Steps of one bin
+differ by 3 % at most and are averaged. Everything is integer; what goes in comes out to the last nanosecond.
 """
 
 from fractions import Fraction
+from typing import NamedTuple
 
 from holdfast.ledger.categories import Category
 
 LAUNCH = len(Category)
-"""A key for the launch of a run that may turn out to report nothing else; `Tally.split` says what it was."""
+"""A key for the launch of a run that may turn out to report nothing else; the report says what it was."""
 
-_PLAIN = 32  # keys below are categories (or LAUNCH); keys from here on are measured
+PLAIN = 32
+"""Keys below are categories (or LAUNCH); keys from here on are measured."""
 _BIN_SHIFT = 10
 _OWN_BINS = 1 << 20
+_STAGE_SHIFT = 48
 _ESTIMATE_QUANTILE = 4  # the reference is estimated from the fastest 1/4 of the steps
 
 
@@ -38,6 +40,26 @@ def measured_key(normal: Category, excess: Category, bin_: int) -> int:
 
 BIN = 1 << _BIN_SHIFT
 """What a measured key grows by from one bin to the next."""
+STAGE = 1 << _STAGE_SHIFT
+"""What a measured key grows by from one stage to the next."""
+
+
+class Measured(NamedTuple):
+    """What a measured key says. is_own: it holds one loss, whose steps are not alike."""
+
+    stage: int
+    bin: int
+    normal: Category
+    excess: Category
+
+    @property
+    def is_own(self) -> bool:
+        return self.bin >= _OWN_BINS
+
+
+def measured(key: int) -> Measured:
+    bin_ = ((key & STAGE - 1) >> _BIN_SHIFT) - 1
+    return Measured(key >> _STAGE_SHIFT, bin_, Category(key >> 5 & 31), Category(key & 31))
 
 
 class Tally:
@@ -69,16 +91,6 @@ class Tally:
         return sum(steps for key, steps in self.steps.items() if key >> 5 & 31 == normal)
 
 
-def split_key(
-    key: int, gpu_ns: int, steps: int, reference: Fraction | None, launch: Category
-) -> tuple[tuple[Category, int], ...]:
-    """What was tallied under a key by category. Without a reference nothing exceeds it."""
-    if key < _PLAIN:
-        return ((launch if key == LAUNCH else Category(key), gpu_ns),)
-    normal = gpu_ns if reference is None else min(gpu_ns, int(steps * reference))
-    return ((Category(key >> 5 & 31), normal), (Category(key & 31), gpu_ns - normal))
-
-
 def estimate_reference(tally: Tally) -> Fraction | None:
     """GPU-ns of a normal step of this run: the mean of the bin in which the fastest quarter of its steps
     ends.
@@ -101,7 +113,7 @@ def _by_bin(tally: Tally, excess: Category) -> dict[int, tuple[int, int]]:
     bins: dict[int, tuple[int, int]] = {}
     for key, steps in tally.steps.items():
         if key & 31 == excess and key >> 5 & 31 in (Category.USEFUL, Category.RECOMPUTED) and steps > 0:
-            bin_ = key >> _BIN_SHIFT
+            bin_ = measured(key).bin
             known_steps, known_gpu_ns = bins.get(bin_, (0, 0))
             bins[bin_] = (known_steps + steps, known_gpu_ns + tally.gpu_ns[key])
     return bins

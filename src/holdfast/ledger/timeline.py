@@ -1,5 +1,7 @@
 """Tallies over time, in a bounded number of equal buckets whose width doubles as the run grows."""
 
+from holdfast.ledger.cuts import Cuts
+
 BUCKETS_MAX = 512
 WIDTH_NS_MIN_LOG2 = 30  # about a second; a shorter bucket shows nothing a person acts on
 
@@ -8,12 +10,14 @@ class Timeline:
     """GPU-ns by key (see `tally`) in buckets of 2**width_log2 ns from `origin_ns` on.
 
     timed: how many measurements of steps ended in each bucket; one measurement may be of many steps.
+    cuts: the same between given moments, where that is wanted.
     """
 
-    __slots__ = ("_from_ns", "_latest", "_until_ns", "buckets", "origin_ns", "timed", "width_log2")
+    __slots__ = ("_from_ns", "_latest", "_until_ns", "buckets", "cuts", "origin_ns", "timed", "width_log2")
 
-    def __init__(self, origin_ns: int) -> None:
+    def __init__(self, origin_ns: int, cuts: Cuts | None = None) -> None:
         self.origin_ns = origin_ns
+        self.cuts = cuts
         self.width_log2 = WIDTH_NS_MIN_LOG2
         self.buckets: list[dict[int, int]] = [{}]
         self.timed = [0]
@@ -25,6 +29,8 @@ class Timeline:
             bucket = self._latest
             bucket[key] = bucket.get(key, 0) + (to_ns - from_ns) * gpus
             return
+        if self.cuts is not None:
+            self.cuts.add(key, from_ns, to_ns, gpus)
         for index in range(*self._span(from_ns, to_ns)):
             edge_ns = min(to_ns, self.origin_ns + (index + 1 << self.width_log2))
             bucket = self.buckets[index]
@@ -42,8 +48,13 @@ class Timeline:
             if not gpu_ns:
                 return
 
+    def keep_cuts(self, cuts: Cuts) -> None:
+        """From now on add to these as well."""
+        self.cuts = cuts
+        self._mark_latest()
+
     def copy(self) -> "Timeline":
-        twin = Timeline(self.origin_ns)
+        twin = Timeline(self.origin_ns, None if self.cuts is None else self.cuts.copy())
         twin.width_log2 = self.width_log2
         twin.buckets = [bucket.copy() for bucket in self.buckets]
         twin.timed = self.timed.copy()
@@ -65,6 +76,8 @@ class Timeline:
         self._latest = self.buckets[-1]
         self._until_ns = self.origin_ns + (len(self.buckets) << self.width_log2)
         self._from_ns = self._until_ns - (1 << self.width_log2)
+        if self.cuts is not None:
+            self._until_ns = -1  # the short way of `add` knows nothing of cuts
 
     def _coarsen(self) -> None:
         self.width_log2 += 1

@@ -61,11 +61,16 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
 
 
 class RunSubmitted(Event, frozen=True, kw_only=True, tag_field="kind", tag="run.submitted"):
-    """Somebody asked for a run."""
+    """Somebody asked for a run.
+
+    team, project: whose it is and what it is for, as the budget has them. cluster: where it runs.
+    """
 
     gpus: GpuCount = 0
     name: str = ""
     team: str = ""
+    project: str = ""
+    cluster: str = ""
 
 
 class RunStarted(Event, frozen=True, kw_only=True, tag_field="kind", tag="run.started"):
@@ -77,6 +82,8 @@ class RunStarted(Event, frozen=True, kw_only=True, tag_field="kind", tag="run.st
     gpus: GpuCount = 0
     name: str = ""
     team: str = ""
+    project: str = ""
+    cluster: str = ""
 
 
 class RunEnded(Event, frozen=True, kw_only=True, tag_field="kind", tag="run.ended"):
@@ -225,13 +232,15 @@ class CostRate(Event, frozen=True, kw_only=True, tag_field="kind", tag="cost.rat
 
 
 class ReferenceDeclared(Event, frozen=True, kw_only=True, tag_field="kind", tag="reference.declared"):
-    """What a healthy step of this run is: its time on `gpus` GPUs, and the work in it. None leaves a value
-    as it is.
+    """What a healthy step of this run is from now on: its time on `gpus` GPUs, and the work in it. None
+    leaves a value as it is.
     """
 
     step_ns: Positive | None = None
     gpus: GpuCount | None = None
     tokens_per_step: Count | None = None
+    sequence_tokens: Count | None = None
+    batch_sequences: Count | None = None
     model_flops_per_step: Amount | None = None
     hardware_flops_per_step: Amount | None = None
     params: Positive | None = None

@@ -4,14 +4,15 @@
 has no clock, no socket and no randomness: the same events at the same times give the same effects. The state
 is changed in place, because copying thousands of members for every heartbeat would cost more than deciding.
 
-A script that joins is protected: it goes on in generations (protected.py). One that never does is restarted
+A script that joins is protected: it goes on in generations (joined.py). One that never does is restarted
 as a whole (plain.py). Which of them it is shows when the first worker joins; until then it may be either.
 """
 
 from collections.abc import Sequence
+from typing import assert_never
 
 from holdfast.record.events import PhaseEntered, RunStarted
-from holdfast.run import apart, devices, ending, hangs, losses, plain, processes, protected, replacing
+from holdfast.run import apart, devices, ending, hangs, joined, losses, plain, processes, replacing
 from holdfast.run.history import gist
 from holdfast.run.recording import checkpoint_event
 from holdfast.run.state import (
@@ -149,7 +150,7 @@ def _settle(state: State) -> None:
     losses.give_up_explanations(state)
     if state.ending.closing is None:
         if state.launch.is_protected:
-            protected.settle(state)
+            joined.settle(state)
         else:
             plain.settle(state)
     if state.ending.closing is not None:
@@ -243,13 +244,13 @@ def _heard_member(state: State, member: Member, message: FromWorker) -> bool:
             member.step, member.stage = message.step, message.stage
             if message.spent is not None and message.spent.steps > member.spent[0].steps:
                 member.spent = (message.spent, member.spent[0])
-            return protected.stepped(state, member) or (message.stage == "meeting" and apart.look(state))
+            return joined.stepped(state, member) or (message.stage == "meeting" and apart.look(state))
         case Committed():
-            return protected.committed(state, member, message)
+            return joined.committed(state, member, message)
         case Working():
             hangs.working(state, member, message)
         case Planned():
-            return protected.planned(state, message.steps_total)
+            return joined.planned(state, message.steps_total)
         case Dealt():
             if (
                 state.generations.announced is not None
@@ -270,13 +271,13 @@ def _heard_member(state: State, member: Member, message: FromWorker) -> bool:
         case WorkerJoined():
             _worker_joined(state, member)
         case WorkerReady():
-            protected.ready(state, member, message)
+            joined.ready(state, member, message)
         case Regrouped():
-            return protected.regrouped(state, member, message)
+            return joined.regrouped(state, member, message)
         case Broken():
-            protected.broken(state, message)
+            joined.broken(state, message)
         case Finished():
-            protected.finished(state, member, message)
+            joined.finished(state, member, message)
     return True
 
 
@@ -289,9 +290,9 @@ def _heard_members(state: State, names: Sequence[str], message: Committed | Regr
         member.seen_ns = state.now_ns
     match message:
         case Committed():
-            protected.enter_commits(state, others, message)
+            joined.enter_commits(state, others, message)
         case Regrouped():
-            protected.enter_regrouped(state, others, message)
+            joined.enter_regrouped(state, others, message)
     return _heard_member(state, last, message)
 
 
@@ -299,7 +300,7 @@ def _worker_joined(state: State, member: Member) -> None:
     if not state.launch.is_protected:
         state.launch.is_protected = True
         state.outbox.record(PhaseEntered(id="", occurred_ns=state.now_ns, phase="init"))
-    protected.joined(state, member)
+    joined.enter(state, member)
 
 
 def _worker_disconnected(state: State, name: str) -> None:
@@ -430,15 +431,18 @@ def _strike(state: State, strike: Strike) -> Answer:
         return Answer(ok=False, sentence=f"the run has no member or node {strike.target!r}")
     for member in struck:
         member.struck_ns = state.now_ns
-    if strike.fault == "node":
-        node = struck[0].node
-        state.outbox.effects.append(ToNode(node, StrikeNode()))
-        sentence = f"node {node} is struck"
-    else:
-        for member in struck:
-            message = StrikeWorker(member=member.name, fault=strike.fault, for_s=strike.for_s)
-            state.outbox.effects.append(ToNode(member.node, message))
-        sentence = f"{strike.fault} strikes {', '.join(member.name for member in struck)}"
+    match strike.fault:
+        case "node":
+            node = struck[0].node
+            state.outbox.effects.append(ToNode(node, StrikeNode()))
+            sentence = f"node {node} is struck"
+        case "kill" | "pause" as fault:
+            for member in struck:
+                message = StrikeWorker(member=member.name, fault=fault, for_s=strike.for_s)
+                state.outbox.effects.append(ToNode(member.node, message))
+            sentence = f"{fault} strikes {', '.join(member.name for member in struck)}"
+        case _:
+            assert_never(strike.fault)
     state.outbox.say(f"chaos: {sentence}")
     return Answer(ok=True, sentence=sentence)
 

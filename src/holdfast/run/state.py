@@ -1,7 +1,7 @@
 """What the membership of a run is made of: its policy, its state, what happens to it and what it then wants.
 
 Data only, and the few sums that keep them consistent. What follows from an event is decided in membership.py
-(nodes, losses, the end), protected.py (generations) and plain.py (restarts).
+(nodes, losses, the end), joined.py (generations) and plain.py (restarts).
 """
 
 from collections import deque

@@ -28,6 +28,8 @@ Stage = Literal[
 """What a member is doing, as its heartbeats tell it. `script`: what stands between two steps, or after the
 last. `meeting`: it waits for others there. `waiting`: for the coordinator to say how it goes on."""
 FaultKind = Literal["kill", "node", "pause"]
+WorkerFault = Literal["kill", "pause"]
+"""Those that an agent does to one of its workers."""
 Moment = Literal["lane", "reduce", "commit", "meeting", "regroup", "state", "join"]
 """Where inside a member's step a planned fault strikes; `meeting`: in a collective of the script's, after the
 step; `join`: after admission, before it is ready."""
@@ -196,7 +198,7 @@ class StrikeWorker(Message, frozen=True, kw_only=True, tag=True):
     """
 
     member: str
-    fault: FaultKind
+    fault: WorkerFault
     for_s: float = 0.0
     stops_itself: bool = False
 

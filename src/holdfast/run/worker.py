@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import assert_never
 
 import msgspec
 
@@ -106,12 +107,15 @@ class Worker:
 
     def strike(self, order: StrikeWorker) -> None:
         """Chaos."""
-        if order.fault != "pause":
-            self._signal(signal.SIGKILL)
-            return
-        if not order.stops_itself:
-            self._signal(signal.SIGSTOP)
-        self._later("continue", order.for_s, partial(self._signal, signal.SIGCONT))
+        match order.fault:
+            case "kill":
+                self._signal(signal.SIGKILL)
+            case "pause":
+                if not order.stops_itself:
+                    self._signal(signal.SIGSTOP)
+                self._later("continue", order.for_s, partial(self._signal, signal.SIGCONT))
+            case _:
+                assert_never(order.fault)
 
     def is_stopped(self) -> bool:
         """Whether the kernel shows the process as stopped."""

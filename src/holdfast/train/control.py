@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, assert_never
 
 from holdfast.record import events
 from holdfast.record.clock import SystemClock
@@ -254,13 +254,16 @@ class Coordinated:
     def _strike(self, fault: wire.PlannedFault) -> None:
         self._struck.add(fault.id)
         self._link.send_now(wire.Struck(member=self.member, fault=fault.id))
-        if fault.fault == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        elif fault.fault == "node":
-            os.kill(os.getppid(), signal.SIGKILL)  # the agent; everything on its node dies with it
-            time.sleep(fault.for_s)
-        else:
-            os.kill(os.getpid(), signal.SIGSTOP)
+        match fault.fault:
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "node":
+                os.kill(os.getppid(), signal.SIGKILL)  # the agent; everything on its node dies with it
+                time.sleep(fault.for_s)
+            case "pause":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            case _:
+                assert_never(fault.fault)
 
     def finished(self, message: wire.Finished, present: int) -> wire.Announced | None:
         self._link.beat(message.step, "finished")

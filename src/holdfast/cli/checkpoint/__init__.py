@@ -5,8 +5,10 @@ from holdfast.cli.lazy import LazyGroup
 command = LazyGroup(
     "holdfast.cli.checkpoint",
     {
-        "list": "The checkpoints of a run, and which are sound.",
-        "export": "A checkpoint as a safetensors file, or one that torch.load opens.",
+        "Commands": {
+            "list": "The checkpoints of a run, and which are sound.",
+            "export": "A checkpoint as a safetensors file, or one that torch.load opens.",
+        }
     },
     name="checkpoint",
     help="Look at a run's checkpoints, and export them.",

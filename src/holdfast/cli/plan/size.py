@@ -11,7 +11,7 @@ from holdfast.cli.prices import load_prices, prices_option
 from holdfast.cli.record import json_option
 from holdfast.cli.sizing import Printed, load_request
 from holdfast.cli.terminal import print_json
-from holdfast.economics.parallelism import Recompute
+from holdfast.economics.parallelism import Framework, Recompute
 from holdfast.economics.size_file import (
     SPARE_NODES_MAX,
     ClusterTable,
@@ -21,7 +21,7 @@ from holdfast.economics.size_file import (
     merged,
     understood,
 )
-from holdfast.economics.sizing import Wanted, answer
+from holdfast.economics.sizing import RANKED_BY, Wanted, answer
 from holdfast.ledger.flops import Precision
 
 ROWS_USUAL = 10
@@ -50,6 +50,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     micro_batch: int | None
     zero: str | None
     recompute: Recompute | None
+    framework: Framework | None
     survive_node_loss: bool
     limit: int
     prices_path: Path | None
@@ -79,6 +80,11 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--micro-batch", type=count, metavar="N", help="Sequences that a replica computes at a time.")
 @click.option("--zero", type=click.Choice(["0", "1", "2", "3"]), help="ZeRO stage; 3 is FSDP.")
 @click.option("--recompute", type=click.Choice(["none", "selective", "full"]), help="Of activations.")
+@click.option(
+    "--framework",
+    type=click.Choice(["megatron", "torchtitan"]),
+    help="Whose memory is meant.  [default: any]",
+)
 @click.option("--survive-node-loss", is_flag=True, help="Only layouts that go on when a node is lost.")
 @click.option(
     "--limit", type=click.IntRange(min=1), default=ROWS_USUAL, show_default=True, help="Rows shown."
@@ -86,7 +92,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
 @prices_option
 @json_option
 def command(**flags: Any) -> None:
-    """Rank the layouts that fit a model and a cluster by cost, or check the one that is given.
+    """Rank the layouts that fit a model and a cluster by the time a step takes, or check the one given.
 
     What is wrong is refused with the reason and the nearest right ones. FILE (TOML) may say the same as the
     flags, and more: a model by its dimensions, the data loader. `holdfast run --size FILE` checks it, too.
@@ -102,10 +108,12 @@ def command(**flags: Any) -> None:
             click.echo(f"holdfast: {warning}", err=True)
     printed = Printed(
         case=question.case,
+        memory_bytes=question.case.cluster.memory_bytes,
         usable_bytes=question.case.cluster.usable_bytes,
         usd_per_gpu_hour=question.usd_per_gpu_hour,
         sized=found.sized,
-        reference=found.reference,
+        ranked_by=RANKED_BY,
+        rate=found.rate,
         assumed=asked.assumed,
     )
     if given.as_json:
@@ -135,6 +143,7 @@ def _request(given: _Flags) -> Request:
             global_batch=given.global_batch,
             tokens=given.tokens,
             lanes=given.lanes,
+            framework=given.framework,
         ),
         layout=_layout(given),
     )

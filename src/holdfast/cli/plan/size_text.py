@@ -8,12 +8,12 @@ from rich.table import Table
 from holdfast.cli.sizing import Printed
 from holdfast.dashboard import wording
 from holdfast.economics.pace import setup_of
-from holdfast.economics.sizing import GIB, Sized
+from holdfast.economics.sizing import GIB, Sized, range_gib
 from holdfast.economics.survival import Survival
 from holdfast.ledger.references import differences, published
 
 GAP_CHARS = 2
-EQUALS = "Those of equal cost go at the published rate, and are in order of what a lost node costs."
+MAY_RUN_OUT = "*: may run out of memory; measure one step first."
 WIDE_COLUMNS_MIN = 100
 """On a narrower terminal the ranking leaves out what `--json` and a check of the layout say anyway."""
 _ONLY_WIDE = ("micro", "accum", "recompute", "MFU")
@@ -37,16 +37,18 @@ def show_ranked(told: Printed, rows: int) -> None:
     """The best layout in words, then the table."""
     console = Console(highlight=False, markup=False)
     best = told.sized[0]
-    which = (
-        f"is the best of {len(told.sized)} layouts that fit" if len(told.sized) > 1 else "is all that fits"
-    )
+    fit = "may fit" if best.may_run_out else "fit"
+    which = f"is the quickest of {len(told.sized)} layouts that {fit}"
+    if len(told.sized) == 1:
+        which = f"is all that {fit if best.may_run_out else 'fits'}"
     console.print(f"{_where(told)}: {best.layout} {which}.", style="bold")
     _say(console, told, best)
     _ranking(console, told.sized[:rows])
     if len(told.sized) > rows:
         console.print(f"and {len(told.sized) - rows:,} more; see --limit", style="dim")
-    if len({one.pace.step_s for one in told.sized[:rows]}) < min(rows, len(told.sized)):
-        console.print(EQUALS, style="dim")
+    console.print(f"Ranked by the {told.ranked_by}.", style="dim")
+    if any(one.may_run_out for one in told.sized[:rows]):
+        console.print(MAY_RUN_OUT, style="dim")
     console.print()
     _assumptions(console, told)
 
@@ -55,8 +57,9 @@ def show_checked(told: Printed) -> None:
     """One layout: that it fits, and what it takes of memory and time."""
     console = Console(highlight=False, markup=False)
     sized = told.sized[0]
-    room = f"{_gib(sized.memory_bytes)} of {_gib(told.usable_bytes)} GiB a GPU"
-    console.print(f"{_where(told)}: {sized.layout} fits, with {room}.", style="bold")
+    verdict = "may run out of memory" if sized.may_run_out else "fits"
+    room = f"{range_gib(sized.memory_range)} of {_gib(told.memory_bytes)} GiB a GPU"
+    console.print(f"{_where(told)}: {sized.layout} {verdict}, with {room}.", style="bold")
     _say(console, told, sized)
     _breakdown(console, sized)
     _assumptions(console, told)
@@ -117,14 +120,15 @@ def _ranking(console: Console, sized: Sequence[Sized]) -> None:
 
 def _cells(sized: Sized) -> dict[str, str]:
     """Heading to cell."""
-    layout, after = sized.layout, sized.survival
+    layout, after, span = sized.layout, sized.survival, sized.memory_range
+    star = "*" if sized.may_run_out else " "
     return {
         "layout": str(layout),
         "micro": str(layout.micro_batch),
         "accum": f"{sized.micro_batches:,}",
         "ZeRO": str(layout.zero),
         "recompute": layout.recompute,
-        "GiB": _gib(sized.memory_bytes),
+        "GiB": f"{span.low_bytes / GIB:.0f} to {span.high_bytes / GIB:.0f}{star}",
         "MFU": f"{sized.pace.mfu_percent:.1f} %",
         "s/step": f"{sized.pace.step_s:,.2f}",
         "days": f"{sized.days:,.1f}",
@@ -150,12 +154,17 @@ def _breakdown(console: Console, sized: Sized) -> None:
 
 
 def _assumptions(console: Console, told: Printed) -> None:
-    row = told.reference
+    row = told.rate.reference
     where = f"{row.model} on {row.gpus:,} {row.chip.upper()}"
     rate = f"the rate of {where}: {row.mfu_percent:.1f} % MFU ({published().sources[row.source].cite()})"
+    if told.rate.runs > 1:
+        low, high = told.rate.low_percent, told.rate.high_percent
+        rate += f", the median of {told.rate.runs} published near this size: {low:.1f} to {high:.1f} %"
     unlike = differences(setup_of(told.case), row)
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for line in (f"{rate}, which has {', '.join(unlike)}" if unlike else rate, *told.assumed):
+    rate = f"{rate}, which has {', '.join(unlike)}" if unlike else rate
+    memory = f"memory: {told.sized[0].memory_range.basis}"
+    for line in (rate, memory, *told.assumed):
         table.add_row("•", line)
     console.print("Assumed", style="bold")
     console.print(table)

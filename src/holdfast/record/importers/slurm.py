@@ -137,6 +137,7 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True):
     asked_gpus: int
     name: str
     team: str
+    cluster: str
     node: str
     resized: bool = False
 
@@ -209,7 +210,7 @@ def _rows(lines: Lines, header: _Header, options: Options) -> Iterator[_Row]:
         except ValueError as error:
             lines.skip(number, str(error))
             continue
-        if "\ufffd" in row.name + row.team + row.node:
+        if "\ufffd" in row.name + row.team + row.cluster + row.node:
             lines.replaced_count += 1
         yield row
 
@@ -319,6 +320,7 @@ def _row(header: _Header, values: list[str], options: Options) -> _Row:
         asked_gpus=min(_tres_gpus(requested), GPUS_MAX) or gpus,
         name=field("JobName"),
         team=field("Account", "User"),
+        cluster=field("Cluster"),
         node=node,
     )
 
@@ -438,6 +440,7 @@ def _submitted(run: str, row: _Row, at_ns: int) -> RunSubmitted:
         gpus=row.asked_gpus,
         name=row.name,
         team=row.team,
+        cluster=row.cluster,
     )
 
 
@@ -450,6 +453,7 @@ def _started(run: str, row: _Row, at_ns: int) -> RunStarted:
         gpus=row.gpus,
         name=row.name,
         team=row.team,
+        cluster=row.cluster,
     )
 
 

@@ -2,7 +2,7 @@
 
 `settle` looks at how things stand and does whatever brings the run nearer to full membership; it runs after
 everything that changes them, so nothing depends on the order in which messages arrive. What it cannot do yet
-it looks at again when something happens, or at `State.due_ns`.
+it looks at again when something happens, or at `Outbox.due_ns`.
 """
 
 from collections import Counter
@@ -33,7 +33,7 @@ LEFT_BEHIND_S = 1.0
 # ---- what members say ------------------------------------------------------------------------------------
 
 
-def joined(state: State, member: Member) -> None:
+def enter(state: State, member: Member) -> None:
     """It is at `join()`. An active one goes on at once, a warm one stays until it is needed."""
     if member.reached != "started":
         return

@@ -1,0 +1,222 @@
+"""A run's measured time divided into what it should have taken and what exceeds that, stage by stage.
+
+The tally says what steps took by stage and bin of work, the timeline when. Each stage has a reference:
+declared, told by members, or estimated as plateaus (`normal`). What was tallied under a key is divided
+plateau by plateau, in integers, and the parts sum to the whole.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from typing import Literal
+
+from holdfast.ledger.categories import Category
+from holdfast.ledger.fold import LATE_SHARE_MIN, Fold
+from holdfast.ledger.normal import Course, Plateau, declared_plateau, plateaus
+from holdfast.ledger.stages import Stage
+from holdfast.ledger.tally import LAUNCH, PLAIN, STAGE, Measured, Tally, estimate_reference, measured
+
+Origin = Literal["declared", "estimated", "members"]
+"""Where a reference comes from."""
+
+Parts = tuple[tuple[Category, int], ...]
+_Place = tuple[int, int]
+"""The number of a plateau, and a key."""
+
+
+class Division:
+    """The plateaus of a settled fold, and every sum of it by category."""
+
+    def __init__(self, fold: Fold) -> None:
+        self._fold = fold
+        self._accounts = fold.accounts
+        self._launch = Category.STARTING if fold.instrumented else Category.UNATTRIBUTED
+        self.plateaus: list[Plateau] = []
+        self.origins: list[Origin | None] = []
+        self._firsts: list[
+            tuple[list[int], int]
+        ] = []  # of a stage: where its plateaus begin, number of the first
+        for number, stage in enumerate(fold.stages):
+            self._add_stage(number, stage)
+        self._measured: dict[int, Measured] = {}
+        self.wholes: dict[_Place, int] = {}
+        self.splits: dict[_Place, Parts] = {}
+        self._split()
+        self.parts = summed(part for split in self.splits.values() for part in split)
+
+    # -- stages --------------------------------------------------------------------------------------
+
+    def _add_stage(self, number: int, stage: Stage) -> None:
+        if stage.step_ns:
+            reference = Fraction(stage.step_ns * (stage.step_gpus or self._accounts.gpus_max))
+            origin: Origin | None = "declared"
+            found = [declared_plateau(number, reference, len(self._accounts.timeline.buckets))]
+        else:
+            found, origin = self._estimated(number)
+        self.origins.append(origin)
+        if found or not self.plateaus:
+            self._firsts.append(([one.first for one in found], len(self.plateaus)))
+        else:
+            self._firsts.append(([0], len(self.plateaus) - 1))  # nothing but what was before
+        self.plateaus += found
+
+    def _estimated(self, number: int) -> tuple[list[Plateau], Origin | None]:
+        accounts, fold = self._accounts, self._fold
+        found = plateaus(
+            Course(
+                stage=number,
+                tally=accounts.tally,
+                timeline=accounts.timeline,
+                slow=self._known_slow(),
+                faults=self._survived_faults(),
+                entries=self._entries(number),
+            )
+        )
+        if not found:
+            return [], None
+        by_members = estimate_reference(_of_stage(fold.unhindered, number))
+        least = min(one.reference for one in found)
+        if by_members is not None and by_members < least * (1 - Fraction(LATE_SHARE_MIN)):
+            return [one._replace(reference=by_members, doubt_gpu_ns=0) for one in found], "members"
+        return found, "estimated"
+
+    def _entries(self, number: int) -> list[int]:
+        stages = list(self._fold.stages)
+        end = stages[number + 1].entry if number + 1 < len(stages) else self._fold.progress.entry
+        return self._fold.progress.entries_gpu_ns[stages[number].entry : end]
+
+    def _known_slow(self) -> list[tuple[float, float]]:
+        """Where the record says that the run was slow, in buckets: something degraded, or one held up all."""
+        now_ns = self._accounts.now_ns
+        spans = [
+            (one.began_ns, one.recovered_ns or now_ns)
+            for one in self._accounts.incidents
+            if one.severity == "degraded"
+        ]
+        spans += [(held.from_ns, held.to_ns) for held in self._fold.held_up]
+        return [(self._bucket(from_ns), self._bucket(to_ns)) for from_ns, to_ns in spans]
+
+    def _survived_faults(self) -> list[float]:
+        return [
+            self._bucket(one.began_ns)
+            for one in self._accounts.incidents
+            if one.severity == "fatal" and not one.restarts and one.recovered_ns is not None
+        ]
+
+    def _bucket(self, at_ns: int) -> float:
+        timeline = self._accounts.timeline
+        return (at_ns - timeline.origin_ns) / (1 << timeline.width_log2)
+
+    # -- splitting -----------------------------------------------------------------------------------
+
+    def place(self, key: int, bucket: int) -> _Place:
+        """Where what was tallied under a key in a bucket of the timeline belongs."""
+        if key < PLAIN:
+            return -1, key
+        firsts, first = self._firsts[key // STAGE]
+        if not firsts:
+            return -1, key
+        return first + max(0, bisect_right(firsts, bucket) - 1), key
+
+    def _split(self) -> None:
+        wholes = self.wholes
+        self.buckets: list[list[tuple[_Place, int]]] = []  # the timeline by place
+        for number, bucket in enumerate(self._accounts.timeline.buckets):
+            placed = [(self.place(key, number), gpu_ns) for key, gpu_ns in bucket.items()]
+            for place, gpu_ns in placed:
+                wholes[place] = wholes.get(place, 0) + gpu_ns
+            self.buckets.append(placed)
+        self._places: dict[int, list[int]] = {}
+        for place, gpu_ns in self.wholes.items():
+            self.splits[place] = self._parts(place, gpu_ns)
+            self._places.setdefault(place[1], []).append(place[0])
+
+    def _parts(self, place: _Place, gpu_ns: int) -> Parts:
+        number, key = place
+        if key < PLAIN:
+            return ((self._launch if key == LAUNCH else Category(key), gpu_ns),)
+        told = measured(key)
+        if number < 0:
+            return (told.normal, gpu_ns), (told.excess, 0)  # without a reference nothing exceeds it
+        tally = self._accounts.tally
+        steps = Fraction(tally.steps.get(key, 0) * gpu_ns, tally.gpu_ns.get(key, 0) or 1)
+        return self.plateaus[number].split(told, gpu_ns, steps)
+
+    def divided(self, place: _Place, gpu_ns: int, after_gpu_ns: int = 0) -> list[tuple[Category, int]]:
+        """A part of what was tallied in a place, split as the whole of it is, without loss.
+
+        after_gpu_ns: how much of it was divided before. All its parts, one after the other, sum to its split.
+        """
+        (normal, whole_normal), *excess = self.splits[place]
+        if not excess:
+            return [(normal, gpu_ns)]
+        whole = self.wholes[place] or 1
+        part = (after_gpu_ns + gpu_ns) * whole_normal // whole - after_gpu_ns * whole_normal // whole
+        return [(normal, part), (excess[0][0], gpu_ns - part)]
+
+    def kept(self, places: Iterable[tuple[_Place, int]]) -> int:
+        """GPU-ns in steps that the run has, at whatever speed: what they should have taken, and slowdown."""
+        kept = 0
+        for place, gpu_ns in places:
+            if place[1] < PLAIN:
+                kept += gpu_ns if place[1] == Category.USEFUL else 0
+                continue
+            normal, *excess = self.divided(place, gpu_ns)
+            if normal[0] == Category.USEFUL:
+                kept += normal[1] + sum(part for category, part in excess if category == Category.SLOWDOWN)
+        return kept
+
+    def between(self, key: int, before_gpu_ns: int, gpu_ns: int) -> list[tuple[Category, int]]:
+        """What was tallied under a key after so much of it, by category. Stretches in a row sum to the whole:
+        what was tallied first belongs to the first plateau.
+        """
+        parts: list[tuple[Category, int]] = []
+        for number in sorted(self._places.get(key, ())):
+            place = number, key
+            whole = self.wholes[place]
+            part = min(gpu_ns, whole - before_gpu_ns)
+            if part > 0:
+                parts += self.divided(place, part, before_gpu_ns)
+                gpu_ns -= part
+            before_gpu_ns = max(0, before_gpu_ns - whole)
+        return parts
+
+    def kept_of(self, key: int, parts: Iterable[tuple[Category, int]]) -> int:
+        """Of these parts of what was tallied under a key, those in steps that the run has."""
+        normal = Category(key) if key < LAUNCH else measured(key).normal if key >= PLAIN else None
+        if normal != Category.USEFUL:
+            return 0
+        return sum(part for category, part in parts if category in (Category.USEFUL, Category.SLOWDOWN))
+
+    def losses(self, sums: Mapping[int, int], from_ns: int, to_ns: int) -> dict[Category, int]:
+        """What an incident lost, rounded down: of each key, as it was divided while the incident lasted."""
+        timeline = self._accounts.timeline
+        parts: list[tuple[Category, int]] = []
+        for key, gpu_ns in sums.items():
+            first = self.place(key, from_ns - timeline.origin_ns >> timeline.width_log2)[0]
+            last = self.place(key, to_ns - timeline.origin_ns >> timeline.width_log2)[0]
+            numbers = self._places.get(key, [])
+            within = [number for number in numbers if first <= number <= last] or numbers
+            whole = sum(self.wholes[number, key] for number in within) or 1
+            for number in within:
+                parts += [(category, gpu_ns * part // whole) for category, part in self.splits[number, key]]
+        return summed(part for part in parts if part[0] not in (Category.USEFUL, Category.UNATTRIBUTED))
+
+    def excess_of(self, key: int) -> int:
+        """What exceeds the normal part of all that was tallied under a measured key."""
+        return sum(self.splits[number, key][1][1] for number in self._places.get(key, ()))
+
+
+def summed(parts: Iterable[tuple[Category, int]]) -> dict[Category, int]:
+    sums: dict[Category, int] = {}
+    for category, part in parts:
+        sums[category] = sums.get(category, 0) + part
+    return sums
+
+
+def _of_stage(tally: Tally, number: int) -> Tally:
+    twin = Tally()
+    for key, steps in tally.steps.items():
+        if key // STAGE == number:
+            twin.add(key, tally.gpu_ns[key], steps)
+    return twin

@@ -1,0 +1,153 @@
+"""What a reader of a report must know to read its numbers right, in sentences."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from holdfast.ledger.fold import Fold
+from holdfast.ledger.normal import MIXED_RATIO_MAX
+
+if TYPE_CHECKING:
+    from holdfast.ledger.report import Report, Stretch
+
+_HOUR_NS = 3_600 * 10**9
+SHOWN_MAX = 3
+"""So many of a kind are told one by one."""
+
+
+def remarks(told: "Report", fold: Fold) -> tuple[str, ...]:
+    return (
+        *_of_the_record(told, fold),
+        *_of_the_reference(told),
+        *_of_gaps(told),
+        *_of_clocks(fold),
+        *_of_counters(fold),
+        *_of_the_rest(told),
+    )
+
+
+def _of_the_record(told: "Report", fold: Fold) -> Iterator[str]:
+    counts, goodput = fold.counts, told.goodput
+    if not told.gpus:
+        yield "No GPUs are recorded for this run; import it with --gpus."
+    elif not told.paid_gpu_ns:
+        yield "The record ends where the run begins, so there is nothing to account for yet."
+    if fold.accounts.is_up:
+        yield "The run has not ended; it is told up to its last event."
+    if counts.launches > counts.starts:
+        yield (
+            f"{counts.starts} starts hide {counts.launches - counts.starts} more launches that came to "
+            f"nothing: the run was launched {counts.launches} times."
+        )
+    if goodput.checkpoint_span is not None and goodput.total is not None:
+        yield (
+            f"Counting saved steps over elapsed time gives {100 * goodput.checkpoint_span:.2f} %. "
+            f"Counting GPUs, {100 * goodput.total:.2f} % of what was paid for was useful; "
+            "the partition says where the rest went."
+        )
+
+
+def _of_the_reference(told: "Report") -> Iterator[str]:
+    reference = told.reference
+    if reference is None or reference.uncertainty is None:
+        return
+    if any(one.origin == "members" for one in reference.stretches):
+        yield (
+            "No reference step time was declared; what a step would have taken had the slowest member "
+            "been as quick as the others stands for it."
+        )
+    else:
+        yield (
+            "No reference step time was declared; it is estimated from the run's own steps. "
+            "What slowed down all steps alike does not show."
+        )
+    longer = [one for one in reference.stretches if one.doubt_gpu_ns]
+    if longer:
+        yield _of_longer_steps(longer, told)
+    mixed = max((one.mixed_share for one in reference.stretches), default=0.0)
+    if mixed:
+        yield (
+            f"{100 * mixed:.0f} % of the steps are longer than the others (up to {MIXED_RATIO_MAX:.0f} "
+            "times) all along. They are taken for the work's own, such as longer sequences, and count as "
+            "useful."
+        )
+
+
+def _of_longer_steps(longer: list["Stretch"], told: "Report") -> str:
+    first = longer[0]
+    ratio = max(one.work_gpu_ns / (one.was_gpu_ns or one.work_gpu_ns) for one in longer)
+    hours = sum(one.doubt_gpu_ns for one in longer) / _HOUR_NS
+    least = told.goodput.total_min
+    goodput = "" if least is None else f", and goodput {100 * least:.1f} %"
+    return (
+        f"From {_moment(first.from_ns)} on steps take up to {ratio:.1f} times as long as before, for good, "
+        "and nothing recorded says why: a larger batch or longer sequences, or a slowdown. They count as "
+        f"useful. If it is a slowdown, {hours:,.2f} GPU-hours more are lost{goodput}. "
+        "Declare the reference of each stage (reference.declared) to know."
+    )
+
+
+def _of_gaps(told: "Report") -> Iterator[str]:
+    open_gaps = [gap for gap in told.gaps if not gap.given_back]
+    for gap in sorted(open_gaps, key=lambda gap: -gap.gpu_ns)[:SHOWN_MAX]:
+        price = (
+            ""
+            if told.usd_per_gpu_hour is None
+            else f", {gap.gpu_ns / _HOUR_NS * told.usd_per_gpu_hour:,.2f} USD"
+        )
+        yield (
+            f"From {_moment(gap.from_ns)} to {_moment(gap.to_ns)} the run was down between two attempts, and "
+            f"nothing says who held its {gap.gpus:,} GPUs: that time costs nothing here. If they were held, "
+            f"it is {gap.gpu_ns / _HOUR_NS:,.2f} GPU-hours{price} more. Record a cost.rate with the GPUs "
+            "that are held, or import the scheduler's accounting (sacct) of this run."
+        )
+    if len(open_gaps) > SHOWN_MAX:
+        hours = sum(gap.gpu_ns for gap in open_gaps) / _HOUR_NS
+        yield f"There are {len(open_gaps):,} such gaps, {hours:,.2f} GPU-hours together."
+    given_back = [gap for gap in told.gaps if gap.given_back]
+    if given_back:
+        hours = sum(gap.to_ns - gap.from_ns for gap in given_back) / _HOUR_NS
+        times = "once" if len(given_back) == 1 else f"{len(given_back):,} times"
+        yield (
+            f"The run was down between two jobs {times}, {hours:,.2f} hours together. The scheduler says "
+            "that the GPUs were given back, so that time costs nothing."
+        )
+
+
+def _of_clocks(fold: Fold) -> Iterator[str]:
+    for setback in fold.disorder.setbacks[:SHOWN_MAX]:
+        yield (
+            f"A clock was set back by {setback.back_ns_min / 1e9:,.0f} s or more at "
+            f"{_moment(setback.at_ns)}: {setback.steps:,} steps have times later than steps that followed "
+            "them. Their numbers tell their order; no incident is made of it, and the time that the clock "
+            "shows twice is counted once."
+        )
+
+
+def _of_counters(fold: Fold) -> Iterator[str]:
+    counts = fold.counts
+    if counts.begun_again:
+        times = "once" if counts.begun_again == 1 else f"{counts.begun_again:,} times"
+        yield (
+            f"The step counter began again {times} after the run was complete. That is another run of the "
+            "same name, not work done again: its steps count as useful. Give each run a name of its own."
+        )
+    if counts.from_scratch:
+        times = "once" if counts.from_scratch == 1 else f"{counts.from_scratch:,} times"
+        yield (
+            f"The step counter went back to its beginning {times}, and nothing says that the run was "
+            "complete: the steps count as recomputed. If that was a new run, import it under a name of its "
+            "own (--run)."
+        )
+
+
+def _of_the_rest(told: "Report") -> Iterator[str]:
+    if told.useful_parts is not None and told.useful_parts.rest_gpu_ns < 0:
+        yield "More FLOPs are declared than the chips' peak allows; check model and chip."
+    if told.counts.unknown_events:
+        yield f"{told.counts.unknown_events} events of kinds this version does not know."
+
+
+def _moment(at_ns: int) -> str:
+    at = datetime.fromtimestamp(at_ns // 10**9, tz=UTC)
+    return f"{at.day} {at:%b, %H:%M} UTC"

@@ -1,0 +1,257 @@
+"""A window of a run's accounts, cut to the nanosecond: the same report, of a part of its time.
+
+A report has its sums in segments, which begin and end at the moments that its fold was asked to cut at.
+`within` puts the segments of a window together. What happened after the window still says what the time in
+it was: a step that was rolled back in November is no useful work of October. So windows that tile the time
+sum to the report of all of it, to the nanosecond, by category and by incident.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from holdfast.ledger.categories import NOT_SCHEDULED, Category
+from holdfast.ledger.fold import Fold, MovedFor
+from holdfast.ledger.report import (
+    OUTSIDE,
+    Accrued,
+    Course,
+    Ettr,
+    Goodput,
+    IncidentReport,
+    MovedBytes,
+    Report,
+    Segment,
+    UsefulWork,
+    counted,
+    moved_bytes,
+)
+from holdfast.ledger.report import Counted as Counts
+
+SILENT_NS_MAX = 24 * 3_600 * 10**9
+"""A run that has not ended and was heard of within a day is taken to hold its GPUs still."""
+_HOUR_NS = 3_600 * 10**9
+_NOTHING = MovedBytes(times=0, sized=0, size_bytes=0, usd=0.0, unpriced_bytes=0)
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """From one moment until just before another; None: without a bound there."""
+
+    from_ns: int | None = None
+    to_ns: int | None = None
+
+    @property
+    def is_bounded(self) -> bool:
+        return self.from_ns is not None or self.to_ns is not None
+
+    @property
+    def edges_ns(self) -> tuple[int, ...]:
+        return tuple(edge for edge in (self.from_ns, self.to_ns) if edge is not None)
+
+    def clipped(self, from_ns: int, to_ns: int) -> tuple[int, int]:
+        """What of this stretch lies in the window; it may be nothing."""
+        begin = from_ns if self.from_ns is None else max(from_ns, self.from_ns)
+        end = to_ns if self.to_ns is None else min(to_ns, self.to_ns)
+        return begin, max(begin, end)
+
+    def has(self, at_ns: int) -> bool:
+        return (self.from_ns is None or at_ns >= self.from_ns) and (self.to_ns is None or at_ns < self.to_ns)
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run had counted at some moment."""
+
+    counts: Counts
+    moved: dict[MovedFor, MovedBytes]
+
+
+def standing(fold: Fold) -> Standing:
+    return Standing(counts=counted(fold), moved=moved_bytes(fold))
+
+
+def accruing(report: Report, now_ns: int) -> Report:
+    """With what its GPUs have cost since its last event, if it still holds them.
+
+    Nothing recorded says yet what they did in that time. So it is neither useful nor lost, and no category.
+    """
+    since_ns = report.known_ns
+    if not report.held_gpus or not 0 < now_ns - since_ns <= SILENT_NS_MAX:
+        return report
+    accrued = Accrued(
+        from_ns=since_ns,
+        to_ns=now_ns,
+        gpus=report.held_gpus,
+        gpu_ns=(now_ns - since_ns) * report.held_gpus,
+    )
+    return msgspec.structs.replace(report, accrued=accrued)
+
+
+def fell_silent(report: Report, now_ns: int) -> bool:
+    """Whether it has not ended, and nobody has heard of it for too long to say that it goes on."""
+    return report.held_gpus > 0 and now_ns - report.known_ns > SILENT_NS_MAX
+
+
+def within(report: Report, window: Window, begin: Standing | None, end: Standing | None) -> Report:
+    """The report of this window, whose bounds its fold was cut at.
+
+    begin, end: what the run had counted there; None: nothing before, or all that it has.
+    """
+    if not window.is_bounded:
+        return report
+    segments = tuple(one for one in report.segments if window.has(one.from_ns))
+    partition = _partition(segments)
+    paid = sum(partition.values())
+    first_ns, last_ns = window.clipped(report.first_ns, report.last_ns)
+    counts, moved = _between(report, begin, end)
+    ended = report.ended if report.ended is not None and window.has(report.ended.ended_ns) else None
+    priced = [one for one in segments if one.usd_per_gpu_hour is not None]
+    paid_usd = sum(sum(one.partition.values()) / _HOUR_NS * (one.usd_per_gpu_hour or 0.0) for one in priced)
+    priced_gpu_ns = sum(sum(one.partition.values()) for one in priced)
+    return msgspec.structs.replace(
+        report,
+        window=(window.from_ns, window.to_ns),
+        ended=ended,
+        first_ns=first_ns,
+        last_ns=last_ns,
+        elapsed_s=(last_ns - first_ns) / 1e9,
+        paid_gpu_ns=paid,
+        paid_usd=paid_usd if priced else None,
+        usd_per_gpu_hour=paid_usd / (priced_gpu_ns / _HOUR_NS) if priced_gpu_ns else report.usd_per_gpu_hour,
+        partition=partition,
+        goodput=_goodput(report, partition),
+        ettr=_ettr(report, segments, partition),
+        counts=counts,
+        moved=moved,
+        useful_work=_useful_work(report, partition, counts.steps),
+        useful_parts=None,
+        incidents=_incidents(report, window, segments),
+        course=_course(report.course, window, last_ns),
+        segments=segments,
+        accrued=_accrued(report.accrued, window),
+        gaps=tuple(gap for gap in report.gaps if window.has(gap.from_ns)),
+        remarks=_remarks(report, window),
+    )
+
+
+def _partition(segments: Iterable[Segment]) -> dict[str, int]:
+    sums = dict.fromkeys((category.key for category in Category), 0)
+    for segment in segments:
+        for key, gpu_ns in segment.partition.items():
+            sums[key] += gpu_ns
+    return sums
+
+
+def _between(
+    report: Report, begin: Standing | None, end: Standing | None
+) -> tuple[Counts, dict[MovedFor, MovedBytes]]:
+    """What was counted from the one moment to the other."""
+    counts, moved = (report.counts, report.moved) if end is None else (end.counts, end.moved)
+    if begin is None:
+        return counts, moved
+    less = {
+        name: getattr(counts, name) - getattr(begin.counts, name) for name in type(counts).__struct_fields__
+    }
+    fields = MovedBytes.__struct_fields__
+    gone = {
+        use: MovedBytes(
+            **{name: getattr(now, name) - getattr(begin.moved.get(use, _NOTHING), name) for name in fields}
+        )
+        for use, now in moved.items()
+    }
+    return Counts(**less), {use: one for use, one in gone.items() if one.times}
+
+
+def _goodput(report: Report, partition: Mapping[str, int]) -> Goodput:
+    paid, useful = sum(partition.values()), partition[Category.USEFUL.key]
+    in_run = paid - sum(partition[category.key] for category in NOT_SCHEDULED)
+    told = report.goodput.total is not None
+    return Goodput(
+        total=useful / paid if told and paid else None,
+        scheduling=in_run / paid if paid else None,
+        runtime=useful / in_run if told and in_run else None,
+        program=report.goodput.program,
+        checkpoint_span=None,
+        basis=report.goodput.basis,
+    )
+
+
+def _ettr(report: Report, segments: Iterable[Segment], partition: Mapping[str, int]) -> Ettr:
+    in_run = sum(partition.values()) - sum(partition[category.key] for category in OUTSIDE)
+    told = report.ettr.cumulative is not None
+    return Ettr(
+        cumulative=sum(one.kept_gpu_ns for one in segments) / in_run if told and in_run else None,
+        sliding=None,
+        sliding_min=None,
+        sliding_window_ns=report.ettr.sliding_window_ns,
+    )
+
+
+def _useful_work(report: Report, partition: Mapping[str, int], steps: int) -> UsefulWork:
+    paid = sum(partition.values())
+    hours, tokens = paid / _HOUR_NS, report.tokens_per_step
+    return UsefulWork(
+        useful_gpu_hours_per_gpu_hour=_goodput(report, partition).total,
+        steps_per_gpu_hour=steps / hours if hours else None,
+        tokens_per_gpu_hour=steps * tokens / hours if hours and tokens else None,
+    )
+
+
+def _incidents(report: Report, window: Window, segments: tuple[Segment, ...]) -> tuple[IncidentReport, ...]:
+    """Those that cost something in the window, or were noticed in it, with what they cost there."""
+    found = []
+    for incident in report.incidents:
+        losses = _losses(incident, segments)
+        if losses or window.has(incident.noticed_ns):
+            lost = sum(losses.values())
+            found.append(msgspec.structs.replace(incident, losses=losses, lost_gpu_ns=lost))
+    return tuple(sorted(found, key=lambda incident: (-incident.lost_gpu_ns, incident.began_ns)))
+
+
+def _losses(incident: IncidentReport, segments: Iterable[Segment]) -> dict[str, int]:
+    sums: dict[str, int] = {}
+    for segment in segments:
+        for key, gpu_ns in segment.incidents.get(incident.name, {}).items():
+            sums[key] = sums.get(key, 0) + gpu_ns
+    return {key: sums[key] for key in incident.losses if sums.get(key)}
+
+
+def _course(course: Course, window: Window, last_ns: int) -> Course:
+    """The buckets that lie in the window; one that it cuts is divided evenly, for a picture."""
+    kept, timed, start_ns = [], [], None
+    for number, bucket in enumerate(course.buckets):
+        from_ns = course.start_ns + number * course.bucket_ns
+        to_ns = from_ns + course.bucket_ns
+        begin, end = window.clipped(from_ns, to_ns)
+        if begin >= end:
+            continue
+        start_ns = from_ns if start_ns is None else start_ns
+        whole = end - begin == course.bucket_ns
+        lasts_ns = max(1, min(to_ns, max(last_ns, end)) - from_ns)
+        kept.append(
+            bucket if whole else {key: part * (end - begin) // lasts_ns for key, part in bucket.items()}
+        )
+        timed.append(course.timed[number])
+    return Course(
+        start_ns=course.start_ns if start_ns is None else start_ns,
+        bucket_ns=course.bucket_ns,
+        buckets=tuple(kept),
+        timed=tuple(timed),
+    )
+
+
+def _accrued(accrued: Accrued | None, window: Window) -> Accrued | None:
+    if accrued is None:
+        return None
+    from_ns, to_ns = window.clipped(accrued.from_ns, accrued.to_ns)
+    if from_ns >= to_ns:
+        return None
+    return Accrued(from_ns=from_ns, to_ns=to_ns, gpus=accrued.gpus, gpu_ns=(to_ns - from_ns) * accrued.gpus)
+
+
+def _remarks(report: Report, window: Window) -> tuple[str, ...]:
+    """What the whole report says of its numbers, as far as it holds for a part, and more."""
+    own = ["The reference, MFU and bandwidth are those of the whole run."]
+    if window.to_ns is not None and report.known_ns > window.to_ns:
+        own.append("The run went on after this window.")
+    kept = [remark for remark in report.remarks if not remark.startswith("Counting saved steps")]
+    return (*own, *kept)

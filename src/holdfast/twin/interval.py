@@ -1,0 +1,24 @@
+"""How often a simulated run saves: as its policy says, as its job does, or as is best for its failures."""
+
+from math import sqrt
+
+from holdfast.twin.failures import DAY_NS
+from holdfast.twin.policies import Policy
+from holdfast.twin.study import Study
+
+
+def interval_s(study: Study, policy: Policy) -> float:
+    """Between the beginnings of two checkpoints."""
+    best_s = best_interval_s(study) if policy.finds_interval else None
+    return best_s or policy.checkpoint_s or study.job.checkpointing.interval_s
+
+
+def best_interval_s(study: Study) -> float | None:
+    """Young's, to whole seconds, and not before the last checkpoint is written; None where none stalls."""
+    checkpointing, hazards = study.job.checkpointing, study.hazards.unplanned()
+    failures = sum(hazards.expected(row, study.layout.nodes, study.duration_ns) for row in hazards.classes)
+    if not checkpointing.stall_s or not failures:
+        return None
+    mtbf_s = study.duration_ns / DAY_NS * 86_400 / failures
+    young_s = sqrt(2 * checkpointing.stall_s * mtbf_s)
+    return float(max(round(young_s), round(checkpointing.stall_s + checkpointing.write_s)))
