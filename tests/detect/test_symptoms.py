@@ -70,38 +70,6 @@ def test_a_step_is_slow_against_its_past(steps: Made, noisy: Noisy, looked: Look
     assert found.effect_s == pytest.approx(1.5, rel=0.05)
 
 
-def test_a_jump_in_what_was_a_little_slow_is_a_finding_of_its_own(
-    steps: Made, noisy: Noisy, looked: Looked
-) -> None:
-    values = noisy(STEP_S, ROWS)
-    values[90:] += 0.05 * STEP_S
-    values[150:] += 2 * STEP_S
-    frame = steps(values)
-    found = the_one(looked(frame), "slow-step")
-    assert (found.since_ns, found.noticed_ns) == (frame.times_ns[150], frame.times_ns[152])
-    assert found.effect_s == pytest.approx(2.05 * STEP_S, rel=0.03)
-
-
-@pytest.mark.parametrize("calm", [4, 0])
-def test_what_is_slow_again_within_a_minute_is_the_same_finding(
-    steps: Made, noisy: Noisy, looked: Looked, calm: int
-) -> None:
-    values = noisy(STEP_S, ROWS)
-    values[SINCE:] += 0.5 * STEP_S
-    values[150 : 150 + calm] -= 0.5 * STEP_S
-    values[160:] += 0.2 * STEP_S
-    frame = steps(values)
-    assert the_one(looked(frame), "slow-step").since_ns == frame.times_ns[SINCE]
-
-
-def test_a_ramp_has_no_jump(steps: Made, noisy: Noisy, looked: Looked) -> None:
-    values = noisy(STEP_S, ROWS)
-    values[60:, 0] += np.linspace(0, STEP_S, ROWS - 60)
-    frame = steps(values)
-    found = the_one(looked(frame), "slow-step")
-    assert found.since_ns <= frame.times_ns[70]
-
-
 def test_a_step_that_is_longer_by_less_than_anybody_minds_is_none(
     steps: Made, noisy: Noisy, looked: Looked
 ) -> None:

@@ -43,9 +43,6 @@ KEPT_STEPS_MIN, KEPT_S_MIN = 12, 300.0
 """A plateau that was kept for this long tells what is usual."""
 RECENT_S = 600.0
 """What a step takes now is the mean of so much time."""
-JUMP_TIMES, JUMP_SHARE = 3.0, 0.2
-"""Steps that become so many times as late, and later by this share of a step, jump."""
-STEPS_NOTICED = 3
 CREEPING_S_MIN, CREEPING_PLATEAUS_MIN = 900.0, 4
 GONE_SCRAPES = 3
 SEEN_S_MIN = 120.0
@@ -241,12 +238,7 @@ def slow_steps(pace: Pace, window_ns: tuple[int, int]) -> Iterator[Finding]:
     slow = _of_plateaus(pace, lambda step_s: step_s > (1 + SLOWER_SHARE) * usual_s)
     wrong |= (slow | pace.crowded) & np.isfinite(values)
     rule = Rule(
-        sign="slow-step",
-        metric=STEP,
-        unit="s",
-        note=SIGNS["slow-step"],
-        against=pace.method,
-        scrapes=STEPS_NOTICED,
+        sign="slow-step", metric=STEP, unit="s", note=SIGNS["slow-step"], against=pace.method, scrapes=3
     )
     usual = np.full(1, usual_s, np.float32)
     enough = np.full(1, SLOWER_SHARE * usual_s, np.float32)
@@ -254,38 +246,8 @@ def slow_steps(pace: Pace, window_ns: tuple[int, int]) -> Iterator[Finding]:
         until_ns = None if _is_last_known(pace, finding, window_ns[1]) else finding.until_ns
         if until_ns is not None and until_ns < window_ns[0]:
             continue
-        begun = _since_jump(pace, msgspec.structs.replace(finding, until_ns=until_ns), usual_s)
-        value = _recent(steps, begun)
-        yield msgspec.structs.replace(begun, value=value, effect_s=value - usual_s)
-
-
-def _since_jump(pace: Pace, finding: Finding, usual_s: float) -> Finding:
-    """From its last jump on, if it has one: what made a run far slower all at once is not what made it slower
-    by little before. What is slow again within a minute is not new, nor is what grows bit by bit.
-    """
-    times_ns = pace.steps.times_ns
-    excess_s = pace.plateaus[-1].step_s - usual_s if pace.plateaus else 0.0
-    if finding.until_ns is not None or excess_s < JUMP_SHARE * usual_s:
-        return finding
-    high, calm_ns, rise_s = pace.plateaus[-1], 0, 0.0
-    for plateau in reversed(pace.plateaus):
-        if JUMP_TIMES * (plateau.step_s - usual_s) > excess_s:
-            high, calm_ns = plateau, 0
-        else:
-            rise_s = rise_s if calm_ns else high.step_s - plateau.step_s
-            calm_ns += int(times_ns[plateau.end - 1] - times_ns[plateau.first])
-        if times_ns[high.first] <= finding.since_ns:
-            return finding
-        if calm_ns >= compare.BRIDGE_S * 1e9:
-            break
-    if calm_ns < compare.BRIDGE_S * 1e9 or rise_s < JUMP_SHARE * usual_s:
-        return finding
-    noticed = min(high.first + STEPS_NOTICED, len(times_ns)) - 1
-    return msgspec.structs.replace(
-        finding,
-        since_ns=int(times_ns[high.first]),
-        noticed_ns=max(finding.noticed_ns, int(times_ns[noticed])),
-    )
+        value = _recent(steps, finding)
+        yield msgspec.structs.replace(finding, value=value, effect_s=value - usual_s, until_ns=until_ns)
 
 
 def _is_last_known(pace: Pace, finding: Finding, now_ns: int) -> bool:
