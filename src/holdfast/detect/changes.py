@@ -80,13 +80,16 @@ def _relabelled(panel: Panel, label: str, look: Look, run: str) -> Iterator[Find
     known = np.isfinite(panel.values[:, mine])
     versions = np.array([panel.labels[column][label] for column in mine])
     first, last = known.argmax(axis=0), len(known) - 1 - known[::-1].argmax(axis=0)
-    came = first[(first > 0) & known.any(axis=0)]
+    begun = (
+        int(known.any(axis=1).argmax()) + 1
+    )  # scrapes are not all at once: what is there by then was before
+    came = first[(first > begun) & known.any(axis=0)]
     if not len(came):
         return
     (row, count), *_ = Counter(came.tolist()).most_common(1)
-    new = versions[(np.abs(first - row) <= 2) & (first > 0)]
+    new = versions[(np.abs(first - row) <= 2) & (first > begun)]
     old = versions[last < row + 2]
-    stays = versions[(first <= 0) & (last >= len(known) - 2)]
+    stays = versions[(first <= begun) & (last >= len(known) - 2)]
     if not len(old) or count < CHANGED_SHARE * (count + len(stays)) or set(new) <= set(old):
         return
     was, now = (Counter(some.tolist()).most_common(1)[0][0] for some in (old, new))
