@@ -46,7 +46,7 @@ HALVED = read("[[rates]]\nper_gpu_hour = 2\nto = 2026-11-01\n[[rates]]\nper_gpu_
 class Story:
     """A run told event by event."""
 
-    def __init__(self, at_ns: int = OCTOBER, run: str = "run", gpus: int = 1_000, **named: str) -> None:
+    def __init__(self, at_ns: int = OCTOBER, run: str = "run", gpus: int = 1_000, **named: Any) -> None:
         self.run, self.at_ns = run, at_ns
         self.events: list[AnyEvent] = []
         self.tell(RunStarted, gpus=gpus, **named)
@@ -75,7 +75,7 @@ def spend(prices: Prices, *reports: Report, now_ns: int = DECEMBER, window: Wind
     return finance(reports, prices, Question(now_ns=now_ns, window=window or Window()))
 
 
-def two_months(**named: str) -> Story:
+def two_months(**named: Any) -> Story:
     """1,000 GPUs through October and November."""
     return Story(**named).until(DECEMBER, RunEnded, outcome="completed")
 
