@@ -55,6 +55,7 @@ _SPREAD_OF_FEW = 0.03
 _MIDMEAN_SIGMAS = 1.2
 """The middle half's mean varies by about this many standard deviations over the root of the count."""
 _IQR_SIGMAS = 1.35
+_MAD_SIGMAS = 1.48
 _NEIGHBOURS_MIN = 8
 _MOST = 0.8
 _MOST_SIGMAS = 1.28
@@ -412,11 +413,8 @@ def _uncertainty(segment: _Segment, spread: float) -> float:
     own = max(spread, _SPREAD_OF_FEW) if segment.steps < _FEW_STEPS else spread
     by_steps = _MIDMEAN_SIGMAS * own / sqrt(max(1.0, segment.steps))
     levels = [log(max(1.0, piece.midmean())) for piece in segment.pieces]
-    mean = sum(levels) / len(levels)
-    between = 0.0
-    if len(levels) > 1:
-        variance = sum((one - mean) ** 2 for one in levels) / (len(levels) - 1)
-        between = sqrt(variance / len(levels))
+    middle = median(levels)
+    between = _MAD_SIGMAS * median(abs(one - middle) for one in levels) / sqrt(len(levels))
     return max(UNCERTAINTY_MIN, 2 * max(by_steps, between))
 
 
