@@ -18,6 +18,9 @@ BAR_CELLS_MAX = 100
 GAP_CHARS = 2
 MEANINGS_COLUMNS_MIN = 80
 """On a narrower terminal what the categories mean would be broken into several lines, and is left out."""
+BASIS_COLUMNS_MIN = 100
+"""On a narrower terminal a mark says which figures are estimated."""
+ABOUT = "~"
 WHAT_CHARS_MIN = 14
 """What happened is not squeezed by the rest of its row: where there is too little room, that gives way."""
 UNEXPLAINED_RESTART = "unexplained restart"
@@ -95,7 +98,8 @@ def _partition(console: Console, told: Report) -> None:
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
-    if told.estimated:
+    is_wide = console.width >= BASIS_COLUMNS_MIN
+    if told.estimated and is_wide:
         table.add_column(no_wrap=True)
     if console.width >= MEANINGS_COLUMNS_MIN:
         table.add_column(style="dim")
@@ -112,10 +116,13 @@ def _partition(console: Console, told: Report) -> None:
     ]
     whole = (Text(), "sum", told.paid_gpu_ns, "", "to the nanosecond")
     for mark, label, gpu_ns, basis, meaning in (*rows, whole):
-        rests = (basis,) if told.estimated else ()
-        cells = (mark, label, amounts.share(gpu_ns), amounts.hours(gpu_ns) + " GPU-h", *rests, meaning)
+        rests = (basis,) if told.estimated and is_wide else ()
+        share = amounts.share(gpu_ns) if is_wide or not basis else f"{ABOUT}{amounts.share(gpu_ns)}"
+        cells = (mark, label, share, amounts.hours(gpu_ns) + " GPU-h", *rests, meaning)
         table.add_row(*cells[: len(table.columns)])
     console.print(table)
+    if told.estimated and not is_wide:
+        console.print(f"{ABOUT} {told.basis}", style="dim")
     console.print()
 
 
@@ -129,9 +136,9 @@ def _headline(told: Report, amounts: wording.Amounts) -> str:
     least = told.goodput.total_min
     doubt = "" if least is None else f" If the longer steps are a slowdown, {wording.percent(least)} were."
     slower = [one for one in told.opinions if one.ratio >= SLOWER_RATIO_MIN and one.source != "published"]
-    other = (
-        f" But it is {slower[0].ratio:.1f} times slower than {_named(slower[0].source)}." if slower else ""
-    )
+    other = ""
+    if slower:
+        other = f" But it is {slower[0].ratio:.1f} times slower than {_named(slower[0].source)}."
     return f"{useful} of {paid} were useful.{doubt}{other}"
 
 
