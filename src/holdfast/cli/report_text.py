@@ -129,7 +129,9 @@ def _headline(told: Report, amounts: wording.Amounts) -> str:
     least = told.goodput.total_min
     doubt = "" if least is None else f" If the longer steps are a slowdown, {wording.percent(least)} were."
     slower = [one for one in told.opinions if one.ratio >= SLOWER_RATIO_MIN and one.source != "published"]
-    other = f" But it is {slower[0].ratio:.1f} times slower than {_named(slower[0].source)}." if slower else ""
+    other = (
+        f" But it is {slower[0].ratio:.1f} times slower than {_named(slower[0].source)}." if slower else ""
+    )
     return f"{useful} of {paid} were useful.{doubt}{other}"
 
 
