@@ -20,6 +20,9 @@ SHARE = 0.25
 RECENT_S = 900.0
 SPIKES_MIN, SPIKES_SHARE_MAX = 6, 0.4
 """So many times somebody was late, and nobody more often than this share of them."""
+LATELY_SHARE = 1 / 3
+MORE_SIGMAS = 3.5
+"""Of how late they are by turns, as a mean; that it is another one each time is asked for besides."""
 CHANGED_ROWS_MIN, CHANGED_T_MIN = 4, 5.0
 
 
@@ -31,14 +34,15 @@ def wandering(members: Panel, usual: Floats, least: float, run: str) -> Iterator
         return
     holds, is_late = _changing(away[rows] > least, away[rows])
     hits = np.flatnonzero(holds)
-    if not len(hits):
-        yield from _restless(members, usual, least, run)
+    is_over = not len(hits) or hits[-1] + ROWS - 1 < len(rows) - 2
+    restless = tuple(_restless(members, usual, least, run)) if is_over else ()
+    if restless or not len(hits):
+        yield from restless
         return
     first = hits[0] + np.flatnonzero(is_late[hits[0] : hits[0] + ROWS])[0]
     last = hits[-1] + ROWS - 1
     seen = slice(first, last + 1)
     value = float(np.median(away[rows][seen].max(axis=1)[is_late[seen]]))
-    is_over = last < len(rows) - 2
     yield _finding(
         run,
         value,
@@ -89,7 +93,8 @@ def _restless(members: Panel, usual: Floats, least: float, run: str) -> Iterator
     top = max(spikes.values(), default=0)
     if spikes.total() < SPIKES_MIN or top > SPIKES_SHARE_MAX * spikes.total() or len(spikes) < WHO:
         return
-    if more < max(least / 2, compare.MEAN_SIGMAS * noise):
+    lately = float(most[-max(ROWS, len(most) // 3) :].mean() - was.mean())
+    if more < max(least / 2, MORE_SIGMAS * noise) or lately < LATELY_SHARE * more:
         return
     whole = np.flatnonzero(np.isfinite(members.values).any(axis=1))
     row, score = compare.change(_apart(members.values, usual).max(axis=1), CHANGED_ROWS_MIN)

@@ -1,5 +1,6 @@
 """`assess`: from readings and the record to incidents, each with its cause, its evidence and its price."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from types import MappingProxyType
@@ -45,6 +46,8 @@ UNEXPLAINED_MIN = 1.05
 """Steps drift by some hundredths for no reason. That nothing explains it is told from here on."""
 BARE = "slow-node"
 """A member that is late for no known reason is worth a word only if the run waits for it."""
+CALIBRATION_POWER, CALIBRATION_ODDS = 1.2, 3.0
+"""From odds by evidence to how often such an answer was right, in the twin and in the field tests."""
 NOTHING_KNOWN: Mapping[str, Healthy] = MappingProxyType({})
 CLUSTER = "cluster"
 """Whose incidents those are that no run feels, since none is there."""
@@ -227,7 +230,7 @@ def _incident(
         owner=cause.owner,
         seam=mechanism.seam,
         path=_path(best.subject, one.run, desk.topology),
-        confidence=shares[0] * quality,
+        confidence=_calibrated(shares[0], best, desk.measured) * quality,
         quality=quality,
         flaws=flaws,
         began_ns=began_ns,
@@ -264,6 +267,19 @@ def _shares(ranked: Sequence[Hypothesis]) -> list[float]:
     weights = [weight if weight >= 1.0 or not place else 0.0 for place, weight in enumerate(weights)]
     total = sum(weights) + (0.0 if nameless[0] else 10.0**BANS_MIN)
     return [weight / total for weight in weights]
+
+
+def _calibrated(share: float, best: Hypothesis, measured: frozenset[str]) -> float:
+    """How often an answer with this share of the odds is right.
+
+    Evidence is weighed as if its pieces were independent and each cause as rare as any other, which makes
+    shares too small. Where a cause that would look the same is not measured, the share is all there is.
+    """
+    is_told_apart = all(sign in measured for sign in best.mechanism.rivals)
+    if best.mechanism.name == UNKNOWN.name or not 0 < share < 1 or not is_told_apart:
+        return share
+    odds = math.pow(share / (1 - share), CALIBRATION_POWER) * CALIBRATION_ODDS
+    return odds / (1 + odds)
 
 
 def _cause(hypothesis: Hypothesis, topology: Topology) -> Cause:

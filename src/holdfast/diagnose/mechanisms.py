@@ -33,6 +33,7 @@ class Mechanism(msgspec.Struct, frozen=True, kw_only=True):
     decides   the observation that would settle it
     is_owned  whether anybody can be told that it is theirs
     leads_s   it may come so long before the run is slower, as a restart may lie between
+    rivals    signs of causes that look the same otherwise: where they are not measured, it is less sure
     """
 
     name: str
@@ -55,6 +56,7 @@ class Mechanism(msgspec.Struct, frozen=True, kw_only=True):
     decisions: tuple[str, ...] = ()
     is_owned: bool = True
     leads_s: float = 0.0
+    rivals: tuple[str, ...] = ()
 
 
 MECHANISMS: tuple[Mechanism, ...] = (
@@ -334,6 +336,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
             "slow-reads": 0.7,
         },
         leads_s=900.0,
+        rivals=("low-clock", "cpu-pressure"),
         decides="The same run with what was changed back as it was: image, driver, NCCL, configuration.",
         action="Roll the change back on a few nodes, and compare their steps with the others'.",
     ),
@@ -487,6 +490,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
         shows={"wandering": 1.4},
         against={"collecting": 1.5},
         clears={"collecting": 0.5},
+        rivals=("collecting",),
         decides="Who is slow follows the data: the same lane is slow on whatever member it is computed.",
         action="Deal sequences to members by what they cost rather than by number.",
     ),
@@ -509,6 +513,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
             "slow-names": 0.8,
         },
         clears={"slow-reads": 0.5},
+        rivals=("slow-reads", "cpu-pressure"),
         needs=("late-data",),
         decides="Response times of reads are as before, CPU pressure is not, and every mount is alike.",
         action="Look at the last change of the loader; give it more workers or prefetch more.",
@@ -560,6 +565,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
         reach="beneath",
         slows=("late-compute", "late-exchange", "slow-step"),
         follows={"late-compute": 0.4, "late-exchange": 0.4},
+        rivals=("low-clock", "cpu-pressure", "memory-pressure", "narrow-bus"),
         against={"wandering": 0.7},
         needs=("late-compute", "late-exchange"),
         decides="The same lanes on another node: if they are quick there, it is the node.",

@@ -53,6 +53,7 @@ SIGNLESS = -0.7
 """Its consequences are there, but the cause itself, which is measured, is not."""
 NOTHING_SHOWS = -0.2
 """A member that is late with no sign beneath it: either sensors are missing, or it is not the machine."""
+OWN_WORK = -1.2
 ALL_SEEN, SINCE_WEIGHT = 0.2, 0.3
 MACHINE_SIGNS = frozenset({"low-clock", "cpu-pressure", "memory-pressure", "io-pressure"})
 """Where these are measured and not found, it is nothing of what usually makes one node late."""
@@ -288,6 +289,9 @@ class Case:
             yield from self._bare(subject)
         if mechanism.name == "air-cooling":
             yield from self._medium(subject)
+        if mechanism.name == "cpu-contention" and subject == self.scene.run:
+            text = "all of the run's hosts have it at once: it may be the run's own work"
+            yield Evidence(text=text, weight=OWN_WORK)
 
     def _signs(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
         for sign, weight in (*mechanism.shows.items(), *mechanism.follows.items()):
@@ -600,6 +604,9 @@ def own_signs(findings: Sequence[Finding]) -> list[Finding]:
         if len(shown) > 1 and more[0] >= DOMINATES * more[1]:
             dropped |= {(sign, metric, one.subject) for one in shown if one.value - one.usual < more[0]}
     kept = [one for one in findings if (one.sign, one.metric, one.subject) not in dropped]
+    if any(one.sign == "slow-step" and one.until_ns is None for one in kept):
+        # Who is no longer late is not why the run still is.
+        kept = [one for one in kept if one.sign not in LATE or one.until_ns is None]
     return list(own_resends(kept))
 
 
