@@ -68,7 +68,7 @@ def signals_options(verb: Verb) -> Verb:
         expose_value=False,
         callback=_keep(STEP_LOG_KEY),
         metavar="[RUN=]PATH",
-        help="A run's own log of steps, or its TensorBoard directory. May be repeated.",
+        help="A run's own log of steps, or its TensorBoard or W&B files. May be repeated.",
     )
     return server(directory(step(metric(log(verb)))))
 
