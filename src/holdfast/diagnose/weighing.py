@@ -6,6 +6,7 @@ against it: healthy members beneath it, late ones that are not, signs of somethi
 `mechanisms`; the rest is counting.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
@@ -267,7 +268,9 @@ class Case:
                     is_its_own = sign in mechanism.shows and self._is_own(sign, subject)
                     if is_its_own or _share(mechanism, sign, fit) >= FITS_MIN:
                         found[subject] = None
-        return list(found)
+        bad = {port for sign in PORT_OWN.intersection(needs) for port in self.by_sign.get(sign, ())}
+        bad_ports = Counter(port.partition("/")[0] for port in bad)
+        return [subject for subject in found if bad_ports[subject] != 1]  # of one bad port, not its host
 
     def _is_own(self, sign: str, subject: str) -> bool:
         """Whether a sign at the subject may be its own. What many show at once has a cause beneath them."""
@@ -612,9 +615,10 @@ def own_signs(findings: Sequence[Finding]) -> list[Finding]:
 
 def own_resends(findings: Sequence[Finding]) -> Iterator[Finding]:
     """What is lost on one link is sent again by all that talk over it. Of several that send again, the one
-    with errors of its own, or with by far the most, is where packets are lost; its peers answer.
+    with errors of its own, or with by far the most, is where packets are lost; its peers answer. A host sends
+    again over its bad port.
     """
-    broken = {one.subject.partition("/")[0] for one in findings if one.sign in PORT_OWN}
+    broken = {one.subject.partition("/")[0]: one.subject for one in findings if one.sign in PORT_OWN}
     by_metric: dict[str, list[Finding]] = {}
     for one in findings:
         if one.sign == RESENT:
@@ -622,13 +626,17 @@ def own_resends(findings: Sequence[Finding]) -> Iterator[Finding]:
     worst: set[tuple[str, str]] = set()
     for metric, resends in by_metric.items():
         resends.sort(key=lambda one: -one.value)
-        own = [one for one in resends if not broken.isdisjoint(one.subject.split("/"))]
+        own = [one for one in resends if not broken.keys().isdisjoint(one.subject.split("/"))]
         if not own and (len(resends) == 1 or resends[0].value < DOMINATES * resends[1].value):
             own = resends
         worst |= {(metric, one.subject) for one in own or resends[:1]}
     for one in findings:
-        is_answer = one.sign == RESENT and (one.metric, one.subject) not in worst
-        yield msgspec.structs.replace(one, sign=ANSWERED) if is_answer else one
+        if one.sign != RESENT:
+            yield one
+        elif (one.metric, one.subject) in worst:
+            yield msgspec.structs.replace(one, subject=broken.get(one.subject, one.subject))
+        else:
+            yield msgspec.structs.replace(one, sign=ANSWERED)
 
 
 def unknown(case: Case) -> Hypothesis:
