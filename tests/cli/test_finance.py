@@ -16,7 +16,7 @@ def month(holdfast: Any, data: Path, tmp_path: Path) -> Any:
     assert (done.code, done.err) == (0, "")
     (tmp_path / "prices.toml").write_text(TARGETS, encoding="utf-8")
     return lambda *arguments, **variables: holdfast(
-        "finance", "--prices", tmp_path / "prices.toml", *arguments, **variables
+        "finance", "--prices", tmp_path / "prices.toml", "--as-of", "2026-11-09", *arguments, **variables
     )
 
 
@@ -48,9 +48,11 @@ def test_warm_coolant_is_seen_in_the_price_of_progress(month: Any) -> None:
 
 def test_the_terminal_has_the_answer_first(month: Any) -> None:
     shown = month().out
-    assert shown.startswith("2,056,963 USD spent, 89.1 % of it useful (estimated ± 0.1 %), 224,924 USD not.\n")
+    assert shown.startswith(
+        "2,056,963 USD spent, 89.1 % of it useful (estimated ± 0.1 %), 224,924 USD not.\n"
+    )
     for expected in (
-        "A useful GPU-hour cost 2.91 USD, at 2.58 USD paid.",
+        "A useful GPU-hour cost 2.90 USD, at 2.58 USD paid.",
         "coolant inlet too warm, GPUs throttled (loop-3), 138,445 USD (pretrain-70b/3)",
         "2.9 points below",
         "Spend rises faster than progress\n",

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.cli import import_
 from holdfast.cli.plan.run import command
+from holdfast.record.clock import SystemClock
 from holdfast.record.errors import InputError
 from holdfast.twin.presets import preset
 
@@ -139,6 +140,18 @@ def test_rates_of_ones_own(plan: Any, tmp_path: Path) -> None:
     assert told["mtbf_h"] == pytest.approx(24 / (4.195 * 0.4), rel=0.001)
 
 
+@pytest.mark.parametrize(("mtbf", "days_most"), [("30m", 15), ("10m", 25), ("3m", 60)])
+def test_failures_may_come_as_often_as_plan_cadence_takes_them(
+    plan: Any, mtbf: str, days_most: float
+) -> None:
+    told = plan("--gpus", "16384", "--days", "10", "--mtbf", mtbf, "--runs", "0")
+    assert 10 < told["formula"]["p50_days"] < days_most
+    (saved,) = (one for one in told["assumed"] if one["what"] == "checkpoints")
+    assert saved["source"] == "Young, for such failures"
+    asked = plan("--gpus", "16384", "--days", "10", "--mtbf", mtbf, "--runs", "0", "--interval", "5m")
+    assert all(one["what"] != "checkpoints" for one in asked["assumed"])
+
+
 def test_holdfast_has_no_ettr_of_kokolis(plan: Any) -> None:
     told = plan(*OWN, "--policy", "holdfast", "--runs", "0")
     assert told["ettr"] is None
@@ -161,8 +174,10 @@ def test_a_run_in_the_record_goes_on_as_it_did(imported: Any) -> None:
     assert 0.3 < told["formula"]["goodput"] < 0.5
     assert told["twin"]["mean_days"] == pytest.approx(told["formula"]["mean_days"], rel=0.1)
     assert told["unsure"] is not None
-    # It starts where the record ends: 2 April 2025, 15:57 UTC.
-    assert told["done_ns"][0] / 1e9 > 1_743_609_000 + told["work_days"] * 86_400
+    # The record ends on 2 April 2025: what is left begins now at the earliest.
+    now_ns = SystemClock().now_ns()
+    assert all(at_ns > now_ns + told["work_days"] * 86_000e9 for at_ns in told["done_ns"])
+    assert any((one["what"], one["value"]) == ("it goes on", "now") for one in told["assumed"])
 
 
 def test_what_only_slows_a_run_is_no_recovery(

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.twin.lanes import rounds, step_rounds
+from holdfast.twin.lanes import idle_share, lanes_for, rounds, step_rounds
 
 FACTORS = st.fractions(1, 4, max_denominator=20)
 
@@ -40,3 +40,25 @@ def test_no_way_to_deal_lanes_is_quicker(members: int, data: st.DataObject) -> N
     dealt = (counts for counts in product(range(lanes + 1), repeat=members) if sum(counts) == lanes)
     best = min(max(map(Fraction.__mul__, factors, map(Fraction, counts))) for counts in dealt)
     assert step_rounds(lanes, members, slow, rebalances=True) == best
+
+
+@pytest.mark.parametrize(
+    ("sequences", "members", "lanes"),
+    [
+        (2048, 128, 2048),  # Llama 3: one sequence each, 16 a replica, and one more where one is missing
+        (16_384, 1024, 16_384),
+        (1536, 48, 512),  # divides the batch into threes
+        (100, 64, 64),  # no even division: one for each member
+        (1 << 20, 8, 1 << 16),
+    ],
+)
+def test_as_many_lanes_as_the_batch_allows(sequences: int, members: int, lanes: int) -> None:
+    assert lanes_for(sequences, members) == lanes
+
+
+@pytest.mark.parametrize(
+    ("lanes", "members", "percent"), [(1024, 128, 0.0), (1024, 127, 10.4), (2048, 127, 5.1), (2048, 64, 0.0)]
+)
+def test_what_a_batch_that_stays_costs_the_others(lanes: int, members: int, percent: float) -> None:
+    # 1,024 lanes on 127 replicas are 9 rounds of which 8.06 are full.
+    assert 100 * idle_share(lanes, members) == pytest.approx(percent, abs=0.05)

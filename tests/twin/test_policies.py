@@ -21,16 +21,18 @@ def test_a_larger_cluster_never_takes_less() -> None:
 
 def test_every_policy_says_where_its_times_come_from() -> None:
     known = policies(GPUS, 3)
-    assert len({one.name for one in known}) == len(known) == 7
+    assert len({one.name for one in known}) == len(known) == 9
     assert all(one.source and one.title for one in known)
     assert {one.name: one.spare_nodes for one in known} == {
         "restart": 3,
+        "restart-best": 3,
         "requeue": 3,
         "spares": 4,
         "snapshots": 4,
         "replicas": 3,
         "holdfast-static": 3,
         "holdfast": 3,
+        "holdfast-smaller": 3,
     }
 
 
@@ -44,7 +46,8 @@ def test_what_differs_between_the_elastic_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("restrat", "Did you mean restart?"), ("zzz", "There are restart, requeue")]
+    ("name", "hint"),
+    [("restrat", "Did you mean restart?"), ("zzz", "There are restart, restart-best, requeue")],
 )
 def test_an_unknown_policy_is_refused_with_the_nearest(name: str, hint: str) -> None:
     with pytest.raises(InputError) as refused:

@@ -33,6 +33,7 @@ from holdfast.twin.cluster import Layout
 from holdfast.twin.elastic import ElasticRun
 from holdfast.twin.failures import Failure, FailureClass, Hazards
 from holdfast.twin.ground import Ground
+from holdfast.twin.interval import best_interval_s
 from holdfast.twin.job import Checkpointing, Job
 from holdfast.twin.policies import Policy, policies, policy
 from holdfast.twin.restarting import RestartingRun
@@ -300,6 +301,45 @@ def test_shares_of_a_batch_are_never_rounded_to_less_than_all_of_it() -> None:
     broken = [failure("crash", 1_000 if node < 2 else 2_000, node=node, repair_s=9_000) for node in range(5)]
     ground = played(policy("holdfast", of.job.gpus, 0), *broken, of=of)
     assert {what for _, what in told(ground, GenerationOpened)} >= {"8 members", "6 members", "3 members"}
+
+
+def test_a_batch_shrinks_only_where_keeping_it_costs_more_than_it_may() -> None:
+    """Of 32 lanes, 4 members have 8 each. Without one of them 3 have 11 at most, where 10.67 are the mean:
+    3 % of their time is idle, which is more than a hundredth.
+    """
+    of = study(job(members=4, member_gpus=8, lanes=32, step_ns=8 * SECOND_NS))
+    broken = failure("crash", 1_000, repair_s=1e6)
+    kept, smaller = (
+        played(policy(name, of.job.gpus, 0), broken, of=of) for name in ("holdfast", "holdfast-smaller")
+    )
+    even = played(
+        msgspec.structs.replace(policy("holdfast", of.job.gpus, 0), smaller_above_share=0.04), broken, of=of
+    )
+    assert even.truth.gpu_ns == kept.truth.gpu_ns
+    # A step of 8 s takes 11 s while the batch is kept, of which 10.67 are what it should take on so few.
+    assert smaller.truth.step > kept.truth.step
+    assert smaller.truth.gpu_ns[Category.SLOWDOWN] == 0
+    late = [one for one in (kept, smaller) if one.truth.gpu_ns[Category.SLOWDOWN]]
+    assert late == [kept]
+    assert smaller.truth.gpu_ns[Category.USEFUL] > kept.truth.gpu_ns[Category.USEFUL]
+
+
+def test_a_restarting_run_takes_the_interval_that_is_best_for_its_failures() -> None:
+    of = study(job(), (failure_class("crash", rate=3_000.0),))
+    best_s = best_interval_s(of)
+    assert best_s is not None
+    saves = {
+        name: len(told(played(policy(name, of.job.gpus, 0), of=of), CheckpointBegun))
+        for name in ("restart", "restart-best")
+    }
+    usual_s = of.job.checkpointing.interval_s
+    assert saves["restart-best"] / saves["restart"] == pytest.approx(usual_s / best_s, rel=0.25)
+    # Young: the square root of twice the stall times the time between failures.
+    hazards = of.hazards.unplanned()
+    failures = sum(hazards.expected(row, of.layout.nodes, of.duration_ns) for row in hazards.classes)
+    young_s = (2 * of.job.checkpointing.stall_s * of.duration_ns / 1e9 / failures) ** 0.5
+    written_s = of.job.checkpointing.stall_s + of.job.checkpointing.write_s
+    assert best_s == max(round(young_s), round(written_s))
 
 
 def test_a_planned_stop_that_somebody_dies_in_is_still_planned() -> None:

@@ -53,8 +53,9 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     "policies",
     multiple=True,
     metavar="NAME",
-    help="What is done about a failure, repeatable: restart, requeue, spares, snapshots, replicas, "
-    "holdfast-static (no rebalancing), holdfast, published (what the cluster's owners did), or all.  "
+    help="What is done about a failure, repeatable: restart, restart-best (at its best interval), requeue, "
+    "spares, snapshots, replicas, holdfast-static (no rebalancing), holdfast, holdfast-smaller (batch may "
+    "shrink), published (what the cluster's owners did), or all.  "
     "[default: restart and holdfast]",
 )
 @click.option("--gpus", type=click.IntRange(min=1), help="The same kind of cluster with so many GPUs.")

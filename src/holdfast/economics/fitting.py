@@ -20,6 +20,8 @@ from holdfast.economics.repairs import Repairs
 from holdfast.economics.verdict import Verdict, unknown
 
 CONFIDENCE = 0.95
+BLOCK_DAYS, BLOCKS_MIN = (1, 7, 28), 5
+"""Days whose faults are counted together, and how many such blocks it takes to tell how they vary."""
 HARDWARE = "hardware"
 HOURS_PER_DAY = 24
 Interval = tuple[float, float]
@@ -51,11 +53,13 @@ class ClassRate(msgspec.Struct, frozen=True, kw_only=True):
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
     """What `holdfast plan fit --json` prints. Rates are per 1000 node-days, intervals hold 95 %.
 
-    faults_interval            exact, if faults were Poisson
-    faults_interval_clustered  the same, widened for faults that come in clusters; None where they do not
+    faults_interval            holds for faults that come in clusters, too (`clustered_interval`)
+    faults_interval_poisson    exact, if faults were Poisson; never wider
     in_service_...             over the time nodes were not away; None where outages are not known
     hardware_...               None where no fault has a level
-    lemons                     how many nodes had as many faults as make a lemon
+    lemons, lemon_nodes        nodes with as many faults as make a lemon, where the verdict is that there are
+                               lemons; else none
+    worst_nodes                the same nodes whatever the verdict
     advice                     what to do about bad nodes; empty where the verdicts do not tell
     """
 
@@ -67,7 +71,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     until_ns: int
     faults_per_1000_node_days: float
     faults_interval: Interval
-    faults_interval_clustered: Interval | None
+    faults_interval_poisson: Interval
     in_service_per_1000_node_days: float | None
     hardware_per_1000_node_days: float | None
     hardware_interval: Interval | None
@@ -77,6 +81,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     lemons: int
     lemon_p_value: float | None
     lemon_nodes: tuple[LemonNode, ...]
+    worst_nodes: tuple[LemonNode, ...]
     classes: tuple[ClassRate, ...]
     repairs: Repairs | None
     repeats: Lemons | None
@@ -98,6 +103,9 @@ def fit(seen: Observation, domains: Mapping[str, str], settings: Settings, rng: 
     hardware = [fault for fault in seen.faults if fault.level == HARDWARE]
     has_levels = any(fault.level for fault in seen.faults)
     rate = _rate(len(seen.faults), seen.node_days)
+    answers = {verdict.question: verdict.answer for verdict in verdicts}
+    worst = () if repeats is None else repeats.nodes
+    bad = worst if answers[lemons.LEMONS] == "yes" else ()
     return Fit(
         faults=len(seen.faults),
         nodes=seen.nodes,
@@ -106,48 +114,63 @@ def fit(seen: Observation, domains: Mapping[str, str], settings: Settings, rng: 
         from_ns=seen.from_ns,
         until_ns=seen.until_ns,
         faults_per_1000_node_days=rate,
-        faults_interval=interval(len(seen.faults), seen.node_days),
-        faults_interval_clustered=_clustered(seen, came),
+        faults_interval=clustered_interval(seen),
+        faults_interval_poisson=interval(len(seen.faults), seen.node_days),
         in_service_per_1000_node_days=_in_service(seen),
         hardware_per_1000_node_days=_rate(len(hardware), seen.node_days) if has_levels else None,
         hardware_interval=interval(len(hardware), seen.node_days) if has_levels else None,
         hours_between_faults=HOURS_PER_DAY * 1000 / (rate * seen.nodes) if rate else None,
         outage_mean_h=None if repaired is None else repaired.mean_h,
         outage_median_h=None if repaired is None else repaired.median_h,
-        lemons=lemons.count(seen, settings.lemon_faults),
+        lemons=len(bad),
         lemon_p_value=None if repeats is None else repeats.faults.p_value,
-        lemon_nodes=() if repeats is None else repeats.nodes,
+        lemon_nodes=bad,
+        worst_nodes=worst,
         classes=tuple(_classes(seen)),
         repairs=repaired,
         repeats=repeats,
         arrivals=came,
         coincidences=together,
         verdicts=verdicts,
-        advice=_advice({verdict.question: verdict.answer for verdict in verdicts}),
+        advice=_advice(answers),
         preset=preset(seen, repeats),
         assumptions=seen.assumptions,
     )
 
 
-def interval(count: float, node_days: float, clustering: float = 1.0) -> Interval:
-    """Of the rate per 1000 node-days: exact for Poisson counts (Garwood 1936).
+def interval(count: int, node_days: float) -> Interval:
+    """Of the rate per 1000 node-days: exact for Poisson counts (Garwood 1936)."""
+    tail = (1 - CONFIDENCE) / 2
+    low = stats.chi2.ppf(tail, 2 * count) / 2 if count else 0.0
+    high = stats.chi2.ppf(1 - tail, 2 * count + 2) / 2
+    return _rate(float(low), node_days), _rate(float(high), node_days)
 
-    clustering: variance over mean. Events that come in clusters of two are worth half as many.
+
+def clustered_interval(seen: Observation) -> Interval:
+    """Of the rate per 1000 node-days, for faults that may come in clusters.
+
+    The time is cut into blocks of a day, a week and four weeks. How much their counts vary tells the error of
+    their sum, whatever makes them vary: bursts, bad weeks, nodes that flap. The widest interval counts, and
+    never less than Poisson's. The logarithm of the rate is taken to be Student's, with a degree of freedom
+    less than there are blocks.
     """
-    worth, tail = count / clustering, (1 - CONFIDENCE) / 2
-    low = stats.chi2.ppf(tail, 2 * worth) / 2 if worth else 0.0
-    high = stats.chi2.ppf(1 - tail, 2 * worth + 2) / 2
-    return _rate(float(low) * clustering, node_days), _rate(float(high) * clustering, node_days)
+    count = len(seen.faults)
+    low, high = interval(count, seen.node_days)
+    times = np.array([fault.at_ns - seen.from_ns for fault in seen.faults], dtype=float) / DAY_NS
+    for block_days in BLOCK_DAYS:
+        blocks = int(seen.days // block_days)
+        if count < 2 or blocks < BLOCKS_MIN:
+            continue
+        counts = np.histogram(times, bins=blocks, range=(0.0, max(seen.days, float(times.max()))))[0]
+        dispersion = counts.var(ddof=1) / counts.mean()
+        width = stats.t.ppf((1 + CONFIDENCE) / 2, blocks - 1) * np.sqrt(dispersion / count)
+        rate = _rate(count, seen.node_days)
+        low, high = min(low, float(rate * np.exp(-width))), max(high, float(rate * np.exp(width)))
+    return low, high
 
 
 def _rate(count: float, node_days: float) -> float:
     return 1000 * count / node_days
-
-
-def _clustered(seen: Observation, came: Arrivals | None) -> Interval | None:
-    if came is None or came.faults.is_poisson or came.faults.dispersion <= 1:
-        return None
-    return interval(len(seen.faults), seen.node_days, came.faults.dispersion)
 
 
 def _in_service(seen: Observation) -> float | None:

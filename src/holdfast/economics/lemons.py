@@ -8,7 +8,8 @@ held against what they did in the second, since only a node that stays bad is wo
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -30,6 +31,7 @@ FALSE_SHARE_MAX = 0.05
 """Of the nodes called bad, so many may be called so by chance (Benjamini and Hochberg 1995)."""
 
 RELAPSE_DAYS = 7
+RELAPSE_DRAWS = 1_999
 PERSISTENT_RATIO_MIN = 2.0
 """Once bad nodes that fail less than twice as often as the others are not worth throwing out."""
 
@@ -143,15 +145,9 @@ def lemons(seen: Observation, threshold: int, flap_minutes: float, rng: np.rando
         verdicts=(
             _judged(faults, flaps_once, threshold),
             _persistence(placed, seen, threshold),
-            _relapses(merged, seen),
+            relapses(merged, seen, flap_minutes, rng),
         ),
     )
-
-
-def count(seen: Observation, threshold: int) -> int:
-    """How many nodes had so many faults, whether that can be tested or not."""
-    by_node = Counter(fault.node for fault in seen.faults if fault.node)
-    return sum(faults >= threshold for faults in by_node.values())
 
 
 def episodes(faults: Sequence[Fault], flap_minutes: float) -> list[Fault]:
@@ -340,25 +336,64 @@ def _ratio(share: float, theirs: int, nodes: int) -> float:
     return math.inf if share >= 1 else (share / theirs) / ((1 - share) / (nodes - theirs))
 
 
-def _relapses(merged: Sequence[Fault], seen: Observation) -> Verdict:
-    """How often a node that came back fails again within a week, flapping left out."""
-    week_ns = RELAPSE_DAYS * DAY_NS
-    starts: defaultdict[str, list[int]] = defaultdict(list)
-    for fault in merged:
-        starts[fault.node].append(fault.at_ns)
-    backs = [
-        (fault.node, _end_ns(fault))
-        for fault in merged
-        if fault.outage_ns is not None and not fault.is_open and _end_ns(fault) + week_ns <= seen.until_ns
-    ]
-    if len(backs) < FAULTS_MIN:
-        return unknown(REPAIRS_HOLD, "Too few nodes were seen for a week after they came back.")
-    again = sum(any(0 < at_ns - back_ns <= week_ns for at_ns in starts[node]) for node, back_ns in backs)
-    usual = -math.expm1(-RELAPSE_DAYS * len(seen.faults) / seen.node_days)
-    p_value = float(stats.binomtest(again, len(backs), usual, alternative="greater").pvalue)
+def relapses(
+    merged: Sequence[Fault], seen: Observation, flap_minutes: float, rng: np.random.Generator
+) -> Verdict:
+    """Whether nodes fail again within a week of coming back more often than their own rates make them.
+
+    A node's faults are held against as many that fall anywhere in its own time at work: one that is bad all
+    the time fails often after a repair, and before it as well. Flapping is left out.
+    """
+    week_days, flap_days = float(RELAPSE_DAYS), flap_minutes * MINUTE_NS / DAY_NS
+    service = [found for found in _service(merged, seen) if len(found.gaps_days)]
+    gaps = np.concatenate([found.gaps_days for found in service]) if service else np.zeros(0)
+    if gaps.size < FAULTS_MIN:
+        return unknown(REPAIRS_HOLD, "Too few nodes were seen to fail again after they came back.")
+    again = int((gaps <= week_days).sum())
+    drawn = _drawn_relapses(service, week_days, flap_days, rng)
+    p_value = float(((drawn >= again).sum() + 1) / (drawn.size + 1))
     sentence = (
-        f"{100 * again / len(backs):.0f} % of nodes failed again within {RELAPSE_DAYS} days of coming back;"
-        f" of any node {100 * usual:.1f} % do in {RELAPSE_DAYS} days ({chance(p_value)})."
+        f"{again} of {gaps.size} faults of nodes that had failed before came within {RELAPSE_DAYS} days of "
+        f"their coming back; by each node's own rate {drawn.mean():.1f} would ({chance(p_value)})."
     )
     answer: Answer = "yes" if is_chance(p_value) else "no"
     return Verdict(question=REPAIRS_HOLD, answer=answer, sentence=sentence, p_value=p_value)
+
+
+class _Service(msgspec.Struct, frozen=True, kw_only=True):
+    """A node's time at work, and how long it worked from each coming back to its next fault."""
+
+    days: float
+    gaps_days: NDArray[np.float64]
+
+
+def _service(merged: Sequence[Fault], seen: Observation) -> Iterator[_Service]:
+    """Of every node whose outages are all known; a node that is away does not fail."""
+    by_node: defaultdict[str, list[Fault]] = defaultdict(list)
+    for fault in merged:
+        by_node[fault.node].append(fault)
+    for faults in by_node.values():
+        if any(fault.outage_ns is None for fault in faults):
+            continue
+        away_ns = sum(min(_end_ns(fault), seen.until_ns) - fault.at_ns for fault in faults)
+        gaps_ns = [then.at_ns - _end_ns(first) for first, then in pairwise(faults)]
+        yield _Service(
+            days=(seen.until_ns - seen.from_ns - away_ns) / DAY_NS,
+            gaps_days=np.array(gaps_ns, dtype=float) / DAY_NS,
+        )
+
+
+def _drawn_relapses(
+    service: Sequence[_Service], week_days: float, flap_days: float, rng: np.random.Generator
+) -> Counts:
+    """How many gaps are of a week at most, where each node's faults fall anywhere in its time at work."""
+    total = sum(len(found.gaps_days) + 1 for found in service)
+    draws = max(DRAWS_MIN, min(RELAPSE_DRAWS, NUMBERS_MAX // total))
+    again = np.zeros(draws, dtype=np.int64)
+    for found in service:
+        faults = len(found.gaps_days) + 1
+        # Gaps shorter than flapping are none: what is left of the time is dealt out, and they are added.
+        room_days = max(found.days - flap_days * (faults - 1), 0.0)
+        moments = np.sort(rng.uniform(0, room_days, (draws, faults)), axis=1)
+        again += (np.diff(moments, axis=1) + flap_days <= week_days).sum(axis=1)
+    return again

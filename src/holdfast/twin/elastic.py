@@ -69,7 +69,7 @@ from holdfast.run.wire import (
 from holdfast.twin.agenda import Action, Agenda
 from holdfast.twin.failures import Failure
 from holdfast.twin.ground import SECOND_NS, Ground
-from holdfast.twin.lanes import rounds, step_rounds
+from holdfast.twin.lanes import idle_share, rounds, step_rounds
 
 PLACE = "storage"
 SILENT_PARTS = frozenset({"power", "host", "fabric"})
@@ -472,8 +472,16 @@ class ElasticRun:
         if not self.policy.shares_lanes:
             return round(self.job.step_ns * max(slow.values(), default=1))
         members = len(self._group)
-        taken = step_rounds(self.job.lanes, members, list(slow.values())[:members], rebalances=is_known)
+        lanes = self._lanes(members, full)
+        taken = step_rounds(lanes, members, list(slow.values())[:members], rebalances=is_known)
         return ceil(self.job.step_ns * taken / full)  # work is never less than the reference by rounding
+
+    def _lanes(self, members: int, full: int) -> int:
+        """All lanes, or where those cost the others too much, as many as they have when nobody is missing."""
+        bound = self.policy.smaller_above_share
+        if bound is None or idle_share(self.job.lanes, members) <= bound:
+            return self.job.lanes
+        return min(self.job.lanes, full * members)
 
     @property
     def _steps_since_ns(self) -> int:

@@ -5,16 +5,15 @@ what they ask for. Left out, and left to the simulation: a launch that fails, a 
 spare, and how repairs and restarts get in each other's way.
 """
 
-from math import sqrt
-
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from holdfast.economics.expectation import DAY_S, Interruption, Prospect, Setting, spares_for
+from holdfast.economics.expectation import Interruption, Prospect, Setting, spares_for
 from holdfast.run.waits import Observed
 from holdfast.twin.failures import DAY_NS, FailureClass, Hazards
+from holdfast.twin.interval import best_interval_s, interval_s
 from holdfast.twin.policies import Policy, hot_s, policy
 from holdfast.twin.study import Study
 
@@ -58,7 +57,7 @@ def setting(study: Study, policy: Policy) -> Setting:
         nodes=study.layout.nodes,
         failures_per_1000_node_days=failures_per_1000_node_days(study),
         restart_s=policy.detect_s + policy.locate_s + _resume_s(study, policy),
-        interval_s=_interval_s(study, policy),
+        interval_s=interval_s(study, policy),
         stall_s=study.job.checkpointing.stall_s,
     )
 
@@ -70,7 +69,7 @@ def prospect(study: Study, policy: Policy, days: float) -> Prospect:
     return Prospect(
         nodes=study.layout.nodes,
         interruptions=tuple(stands(study, policy, row, per_day) for row, per_day in rows if per_day),
-        stall_share=study.job.checkpointing.stall_s / _interval_s(study, policy),
+        stall_share=study.job.checkpointing.stall_s / interval_s(study, policy),
         nodes_out=nodes_out(study, days),
         spare_nodes=policy.spare_nodes,
         unit_nodes=0 if policy.recovery == "restart" else study.nodes_per_member,
@@ -128,7 +127,7 @@ def changes(study: Study, now: Policy) -> tuple[Change, ...]:
             ),
             under("a snapshot in memory every step", snapshot_steps=1),
         ]
-        if (best_s := _best_interval_s(study, now)) is not None:
+        if (best_s := best_interval_s(study)) is not None:
             every = f"{best_s / 60:.0f} min" if best_s >= 600 else f"{best_s:.0f} s"
             found.append(under(f"a checkpoint every {every}", checkpoint_s=best_s))
     needed = spares_needed(study)
@@ -149,20 +148,6 @@ def _with_fewer_failures(study: Study) -> Study:
 def _per_day(study: Study, row: FailureClass) -> float:
     days = study.duration_ns / DAY_NS
     return study.hazards.expected(row, study.layout.nodes, study.duration_ns) / days
-
-
-def _interval_s(study: Study, policy: Policy) -> float:
-    return policy.checkpoint_s or study.job.checkpointing.interval_s
-
-
-def _best_interval_s(study: Study, now: Policy) -> float | None:
-    """Young's, to whole seconds, and not before the last checkpoint is written; None where none stalls."""
-    checkpointing = study.job.checkpointing
-    per_day = sum(_per_day(study, row) for row in study.hazards.unplanned().classes)
-    if not checkpointing.stall_s or not per_day:
-        return None
-    young_s = sqrt(2 * checkpointing.stall_s * DAY_S / per_day)
-    return float(max(round(young_s), round(checkpointing.stall_s + checkpointing.write_s)))
 
 
 def _resume_s(study: Study, policy: Policy) -> float:
@@ -189,7 +174,7 @@ def _restarting(study: Study, policy: Policy, row: FailureClass, per_day: float)
         checkpointing = study.job.checkpointing
         # What is being written cannot be gone back to yet.
         unwritten_s = checkpointing.stall_s + checkpointing.write_s
-        undone_s = unwritten_s + _interval_s(study, policy)
+        undone_s = unwritten_s + interval_s(study, policy)
     return Interruption(
         name=row.name,
         per_day=per_day,

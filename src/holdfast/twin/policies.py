@@ -1,4 +1,4 @@
-"""What is done about a failure: seven ways to go on, each with its times and where they come from.
+"""What is done about a failure: nine ways to go on, each with its times and where they come from.
 
 A policy is data. Under `restart` everybody stops and goes back to what was saved (restarting.py); under
 `elastic` the others go on, as the production membership decides (elastic.py). Replica groups of another make
@@ -36,8 +36,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     spare_nodes     kept ready beside the job's own
     snapshot_steps  a copy of the state is kept in memory every so many steps; None: only checkpoints are kept
     checkpoint_s    between checkpoints; None: the job's own interval
+    finds_interval  the interval that is best for its failures is taken instead (interval.py)
     is_warm         a process stands ready behind each replica
     shares_lanes    the batch of who is missing is shared by the others; otherwise their steps do less
+    smaller_above_share  where sharing leaves more of the others' time idle, the batch shrinks instead by what
+                    is missing; None: it never does
     rebalances      a slow member gets fewer lanes
     """
 
@@ -58,8 +61,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     spare_nodes: int = 0
     snapshot_steps: int | None = None
     checkpoint_s: float | None = None
+    finds_interval: bool = False
     is_warm: bool = True
     shares_lanes: bool = True
+    smaller_above_share: float | None = None
     rebalances: bool = False
 
 
@@ -98,6 +103,9 @@ RESHARD_S = 0.144
 """
 STANDBY_S = 1.36
 """A replacement of a dead worker on a GPU, measured by `holdfast bench gpu` (README)."""
+SAME_BITS_SHARE = 0.01
+"""What the same bits may cost under `holdfast-smaller`: a hundredth of the GPUs' time. Beyond it the batch
+shrinks."""
 
 
 def policies(gpus: int, spare_nodes: int) -> tuple[Policy, ...]:
@@ -114,6 +122,19 @@ def policies(gpus: int, spare_nodes: int) -> tuple[Policy, ...]:
             restart_s=cold_s(gpus),
             spare_nodes=spare_nodes,
             source=f"cold start {cold_s(gpus):.0f} s: {_META}; 30 s to detect, 60 s to locate: assumed",
+        ),
+        Policy(
+            name="restart-best",
+            title="full restart from checkpoint, at the interval that is best for it",
+            recovery="restart",
+            detect_s=30,
+            hang_s=HANG_S,
+            locate_s=60,
+            restart_s=cold_s(gpus),
+            spare_nodes=spare_nodes,
+            finds_interval=True,
+            source=f"cold start {cold_s(gpus):.0f} s: {_META}; 30 s to detect, 60 s to locate: assumed; the "
+            "interval: Young, and not before the last checkpoint is written",
         ),
         Policy(
             name="requeue",
@@ -169,6 +190,7 @@ def policies(gpus: int, spare_nodes: int) -> tuple[Policy, ...]:
         ),
         _holdfast(gpus, spare_nodes, rebalances=False),
         _holdfast(gpus, spare_nodes, rebalances=True),
+        _holdfast_smaller(gpus, spare_nodes),
     )
 
 
@@ -189,6 +211,16 @@ def _holdfast(gpus: int, spare_nodes: int, *, rebalances: bool) -> Policy:
         source=f"{RESHARD_S} s and {STANDBY_S} s: holdfast bench recovery and bench gpu; NCCL initialisation "
         f"{group_s(gpus):.0f} s at this size on top: {_META}; a spare is brought in {hot_s(gpus):.0f} s: "
         f"{_BYTEROBUST}; waits: the production membership's own",
+    )
+
+
+def _holdfast_smaller(gpus: int, spare_nodes: int) -> Policy:
+    """Simulated only: `holdfast run` keeps the batch."""
+    return msgspec.structs.replace(
+        _holdfast(gpus, spare_nodes, rebalances=True),
+        name="holdfast-smaller",
+        title="Holdfast, with a batch that shrinks where keeping it costs too much",
+        smaller_above_share=SAME_BITS_SHARE,
     )
 
 

@@ -21,6 +21,7 @@ from holdfast.twin.cluster import Layout
 from holdfast.twin.counts import Count, classes
 from holdfast.twin.failures import Hazards, Lemons, Part
 from holdfast.twin.job import Checkpointing, Job
+from holdfast.twin.lanes import lanes_for
 from holdfast.twin.policies import Policy
 
 _SEQUENCE_TOKENS = 8_192
@@ -87,11 +88,12 @@ def resized(of: Preset, gpus: int) -> Preset:
             hint=f"The nearest number of GPUs is {near:,}.",
         )
     ratio = gpus / of.job.gpus
+    tokens = round(of.job.tokens_per_step * ratio)
     job = msgspec.structs.replace(
         of.job,
         gpus=gpus,
-        lanes=max(of.job.lanes, _power_of_two(gpus // of.job.member_gpus)),
-        tokens_per_step=round(of.job.tokens_per_step * ratio),
+        lanes=lanes_for(tokens // _SEQUENCE_TOKENS, gpus // of.job.member_gpus),
+        tokens_per_step=tokens,
         flops_per_step=of.job.flops_per_step * ratio,
     )
     return msgspec.structs.replace(
@@ -124,7 +126,6 @@ class _Work(msgspec.Struct, frozen=True, kw_only=True):
     sequences_per_step: int
     tflops_per_gpu: float
     checkpointing: Checkpointing
-    lanes: int = 1_024
 
 
 def _job(work: _Work) -> Job:
@@ -136,7 +137,7 @@ def _job(work: _Work) -> Job:
         chip=work.chip,
         gpus=work.gpus,
         member_gpus=work.member_gpus,
-        lanes=work.lanes,
+        lanes=lanes_for(work.sequences_per_step, work.gpus // work.member_gpus),
         step_ns=round(1e9 * flops / (work.gpus * work.tflops_per_gpu * 1e12)),
         tokens_per_step=tokens,
         flops_per_step=flops,
@@ -155,10 +156,6 @@ def _practice(*, detect_s: float, hang_s: float, restart_s: float, spare_nodes: 
         spare_nodes=spare_nodes,
         source=source,
     )
-
-
-def _power_of_two(least: int) -> int:
-    return 1 << max(0, least - 1).bit_length()
 
 
 _LLAMA3_ROWS = (
@@ -228,7 +225,7 @@ def _llama3() -> Preset:
             Figure(name="interruptions", value=466, source=f"{_LLAMA3}, section 3.3.4"),
             Figure(name="effective_time", value=0.90, bound="at least", source=f"{_LLAMA3}, section 3.3.4"),
         ),
-        source=f"{_LLAMA3}, sections 3.3.1-3.3.4, Tables 4 and 5. Lanes: assumed, two sequences each. "
+        source=f"{_LLAMA3}, sections 3.3.1-3.3.4, Tables 4 and 5. Lanes: one sequence each. "
         f"Checkpoints: every ten minutes assumed; stall, write and restore from {_BYTECHECKPOINT}.",
     )
 

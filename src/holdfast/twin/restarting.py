@@ -21,6 +21,7 @@ from holdfast.twin.agenda import Agenda
 from holdfast.twin.cluster import name
 from holdfast.twin.failures import Failure
 from holdfast.twin.ground import SECOND_NS, Ground
+from holdfast.twin.interval import interval_s
 
 PLACE = "storage"
 RETRY_NS = 600 * SECOND_NS
@@ -45,8 +46,7 @@ class RestartingRun:
         self._is_held_up = False  # a launch waits for machines
         self._target = 0  # what was saved last, and can be gone back to
         self._stall_begun_ns: int | None = None
-        interval_s = self.policy.checkpoint_s or self.job.checkpointing.interval_s
-        self._interval_ns = self._ns(interval_s)
+        self._interval_ns = self._ns(interval_s(ground.study, self.policy))
         self._next_save_ns = self._interval_ns
         self._stall_ns = self._ns(self.job.checkpointing.stall_s)
 

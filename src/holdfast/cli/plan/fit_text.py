@@ -36,8 +36,7 @@ _SOURCES: dict[Source, str] = {
 def show(told: Fit) -> None:
     """Print it to stdout, as wide as the terminal and with colours where it has them."""
     console = Console(highlight=False, markup=False)
-    rate = f"{told.faults_per_1000_node_days:.2f} faults per 1000 node-days"
-    console.print(f"{rate} ({_between(told.faults_interval)} with 95 %)", style="bold")
+    console.print(_headline(told), style="bold")
     console.print(_figures(told))
     if any(verdict.answer != "unknown" for verdict in told.verdicts):
         console.print("\nVerdicts", style="bold")
@@ -49,15 +48,24 @@ def show(told: Fit) -> None:
     if told.classes:
         console.print(f"\nClasses{_of(len(told.classes), CLASSES_SHOWN_MAX)}", style="bold")
         console.print(_classes(told))
-    if told.lemon_nodes:
-        console.print(f"\nWorst nodes{_of(len(told.lemon_nodes), NODES_SHOWN_MAX)}", style="bold")
+    if told.worst_nodes:
+        lemon = "" if told.lemon_nodes else ", which chance may have made so"
+        console.print(f"\nWorst nodes{_of(len(told.worst_nodes), NODES_SHOWN_MAX)}{lemon}", style="bold")
         console.print(_worst(told))
-    if told.repeats is not None and told.repeats.removal is not None:
+    if told.lemon_nodes and told.repeats is not None and told.repeats.removal is not None:
         console.print(_without(told, told.repeats.removal))
     if told.assumptions:
         console.print("\nAssumed", style="bold")
     for assumption in told.assumptions:
         console.print(f"• {printable(assumption)}")
+
+
+def _headline(told: Fit) -> str:
+    if told.faults:
+        rate = f"{told.faults_per_1000_node_days:.2f} faults per 1000 node-days"
+        return f"{rate} ({_between(told.faults_interval)} with 95 %)"
+    least = f"at most {told.faults_interval[1]:.2f} faults per 1000 node-days with 95 %"
+    return f"There are no faults in this record. That is no rate of zero: {least}."
 
 
 def _grid() -> Table:
@@ -79,14 +87,18 @@ def _named_figures(told: Fit) -> Iterator[tuple[str, str]]:
     yield "Faults", f"{told.faults:,} on {wording.many(told.nodes, 'node')} in {span}{every}"
     decimals = 0 if told.node_days >= NODE_DAYS_WHOLE_MIN else 2
     yield "Watched", f"{told.node_days:,.{decimals}f} node-days, {_SOURCES[told.nodes_source]}"
-    if told.faults_interval_clustered is not None:
-        safer = _between(told.faults_interval_clustered)
-        yield "Clusters", f"faults do not come singly: {safer} is safer to plan with"
+    if told.faults and _is_wider(told):
+        singly = _between(told.faults_interval_poisson)
+        yield "Clusters", f"the interval allows for faults in clusters; if they came singly, {singly}"
     if told.hardware_per_1000_node_days is not None and told.hardware_interval is not None:
         hardware = f"{told.hardware_per_1000_node_days:.2f} per 1000 node-days"
         yield "Hardware", f"{hardware} ({_between(told.hardware_interval)})"
     if told.repairs is not None:
         yield "Outages", _outages(told.repairs)
+
+
+def _is_wider(told: Fit) -> bool:
+    return _between(told.faults_interval) != _between(told.faults_interval_poisson)
 
 
 def _every(told: Fit, hours: float) -> str:
@@ -149,7 +161,7 @@ def _classes(told: Fit) -> Table:
 def _worst(told: Fit) -> Table:
     """rate: what is to be expected of the node."""
     table = _numbers("node", "faults", "flaps once", "rate", "95 %")
-    for node in told.lemon_nodes[:NODES_SHOWN_MAX]:
+    for node in told.worst_nodes[:NODES_SHOWN_MAX]:
         table.add_row(
             printable(wording.short(node.node, NAME_CHARS_MAX)),
             f"{node.faults:,}",

@@ -38,6 +38,9 @@ from holdfast.twin.sweep import Task
 TEN_PER_CENT = 0.10
 """The loss of output that one per cent of bad GPUs is said to cost."""
 QUANTILES = (0.1, 0.5, 0.9)
+SENSIBLE_TIMES = 100
+"""A run that takes so many times its work is not foreseen. Beyond the horizon of `run_case` only the formula
+answers: the twin would give up."""
 
 
 class _Flags(Asked, frozen=True, kw_only=True):
@@ -191,7 +194,8 @@ def answer(of: Case, flags: _Flags) -> Answer:
     chance = outlook.prospect(of.study, of.policy, of.work_s / DAY_S)
     by_formula = _foreseen(chance, of)
     unsure = msgspec.structs.replace(chance, rate_spread=of.rate_spread)
-    simulated = _simulated(of, range(flags.seed, flags.seed + flags.runs)) if flags.runs else []
+    is_near = by_formula.mean_s <= of.study.duration_ns / 1e9
+    simulated = _simulated(of, range(flags.seed, flags.seed + flags.runs)) if flags.runs and is_near else []
     setting = outlook.setting(of.study, of.policy)
     found = Answer(
         title=of.title,
@@ -225,7 +229,7 @@ def answer(of: Case, flags: _Flags) -> Answer:
 
 def _foreseen(prospect: Prospect, of: Case) -> Completion:
     found = completion(prospect, of.work_s)
-    if found is None or found.mean_s > of.study.duration_ns / 1e9:
+    if found is None or found.mean_s > SENSIBLE_TIMES * of.work_s:
         raise InputError(
             f"{of.title}: under this policy the run would be done in no sensible time, as only "
             f"{wording.percent(prospect.goodput)} of it would be useful.",

@@ -21,10 +21,12 @@ from holdfast.economics.cadence import (
 from holdfast.economics.prices import Priced, Prices
 from holdfast.ledger.flops import Chip, chip_named
 from holdfast.ledger.report import Report, report
+from holdfast.record.clock import SystemClock
 from holdfast.record.errors import InputError
 from holdfast.twin import outlook
 from holdfast.twin.cluster import Layout
 from holdfast.twin.failures import Hazards
+from holdfast.twin.interval import best_interval_s, mtbf_s
 from holdfast.twin.job import Checkpointing, Job
 from holdfast.twin.policies import Policy, policy
 from holdfast.twin.presets import hazards_from, preset, resized
@@ -32,6 +34,9 @@ from holdfast.twin.study import Study
 
 RATE_SPREAD = 0.45
 """How much published rates differ: 2.3, 2.34, 3.79, 4.20 and 6.50 per 1000 node-days, sd over mean."""
+
+STALE_NS = 3_600 * 10**9
+"""A run whose record ends longer ago is not known to go on."""
 
 HORIZON = 4
 """A simulated run that takes this many times its work is given up."""
@@ -275,6 +280,7 @@ def _finished(of: _Started, assumed: list[Assumed]) -> Case:
         duration_ns=ceil(HORIZON * of.work_s * 1e9),
         usd_per_gpu_hour=of.price.value,
     )
+    study = _saving_in_time(study, assumed)
     return Case(
         title=of.title,
         study=study,
@@ -284,6 +290,20 @@ def _finished(of: _Started, assumed: list[Assumed]) -> Case:
         start_ns=asked.start_ns if asked.start_ns is not None else of.start_ns,
         assumed=tuple(assumed),
     )
+
+
+def _saving_in_time(study: Study, assumed: list[Assumed]) -> Study:
+    """Nobody saves every hour what fails every half: an interval that is assumed is then the best one."""
+    best_s = best_interval_s(study)
+    checkpointing = study.job.checkpointing
+    at = next((number for number, one in enumerate(assumed) if one.what == "checkpoints"), None)
+    if best_s is None or at is None or mtbf_s(study) > checkpointing.interval_s:
+        return study
+    assumed[at] = Assumed(
+        what="checkpoints", value=f"every {best_s:.0f} s", source="Young, for such failures"
+    )
+    saving = msgspec.structs.replace(checkpointing, interval_s=best_s)
+    return msgspec.structs.replace(study, job=msgspec.structs.replace(study.job, checkpointing=saving))
 
 
 def _policy(of: _Started, study: Study, assumed: list[Assumed]) -> Policy:
@@ -334,9 +354,18 @@ def _from_record(asked: Asked, prices: Prices) -> Case:
         price=prices.for_run(told.usd_per_gpu_hour, told.chip).usd_per_gpu_hour,
         work_s=(asked.steps - position) * step_s,
         rate_spread=1 / sqrt(1 + failed.count),
-        start_ns=told.last_ns,
+        start_ns=_resumed_ns(told.last_ns, assumed),
     )
     return _finished(started, assumed)
+
+
+def _resumed_ns(last_ns: int, assumed: list[Assumed]) -> int:
+    """From when on the rest is done: a run that was last heard of long ago goes on now at the earliest."""
+    now_ns = SystemClock().now_ns()
+    if now_ns - last_ns > STALE_NS:
+        hours = (now_ns - last_ns) / 3.6e12
+        assumed.append(Assumed(what="it goes on", value="now", source=f"its record ends {hours:,.0f} h ago"))
+    return max(last_ns, now_ns)
 
 
 def _recorded_hazards(failed: RecordedFailures, layout: Layout, assumed: list[Assumed]) -> Hazards:

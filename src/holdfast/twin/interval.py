@@ -1,0 +1,28 @@
+"""How often a simulated run saves: as its policy says, as its job does, or as is best for its failures."""
+
+from math import inf, isinf, sqrt
+
+from holdfast.twin.policies import Policy
+from holdfast.twin.study import Study
+
+
+def interval_s(study: Study, policy: Policy) -> float:
+    """Between the beginnings of two checkpoints."""
+    best_s = best_interval_s(study) if policy.finds_interval else None
+    return best_s or policy.checkpoint_s or study.job.checkpointing.interval_s
+
+
+def best_interval_s(study: Study) -> float | None:
+    """Young's, to whole seconds, and not before the last checkpoint is written; None where none stalls."""
+    checkpointing = study.job.checkpointing
+    if not checkpointing.stall_s or isinf(mtbf_s(study)):
+        return None
+    young_s = sqrt(2 * checkpointing.stall_s * mtbf_s(study))
+    return float(max(round(young_s), round(checkpointing.stall_s + checkpointing.write_s)))
+
+
+def mtbf_s(study: Study) -> float:
+    """Mean time between failures that nobody plans, of all the job's nodes together."""
+    hazards = study.hazards.unplanned()
+    failures = sum(hazards.expected(row, study.layout.nodes, study.duration_ns) for row in hazards.classes)
+    return study.duration_ns / 1e9 / failures if failures else inf
