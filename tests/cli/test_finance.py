@@ -49,11 +49,11 @@ def test_warm_coolant_is_seen_in_the_price_of_progress(month: Any) -> None:
 def test_the_terminal_has_the_answer_first(month: Any) -> None:
     shown = month().out
     assert shown.startswith(
-        "2,056,963 USD spent, 89.1 % of it useful (estimated ± 0.1 %), 223,636 USD not.\n"
+        "2,056,963 USD spent, 89.1 % of it useful (estimated ± 0.1 %), 224,924 USD not.\n"
     )
     for expected in (
         "A useful GPU-hour cost 2.90 USD, at 2.58 USD paid.",
-        "coolant inlet too warm, GPUs throttled (loop-3), 137,157 USD (pretrain-70b/3)",
+        "coolant inlet too warm, GPUs throttled (loop-3), 138,445 USD (pretrain-70b/3)",
         "2.9 points below",
         "Spend rises faster than progress\n",
         "26 restarts, 17 launches came to nothing.",

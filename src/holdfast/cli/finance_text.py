@@ -19,6 +19,8 @@ RUNS_SHOWN_MAX = 8
 NAME_CHARS_MAX = 24
 MEANINGS_COLUMNS_MIN = 104
 """On a narrower terminal the meanings of causes would be broken into several lines, and are left out."""
+BASIS_CHARS = 19
+"""What the column takes that says what is estimated."""
 SPARK_CELLS_MAX = 64
 _SPARKS = " ▁▂▃▄▅▆▇█"
 
@@ -58,24 +60,22 @@ def _head(console: Console, told: Finance) -> None:
 
 def _causes(console: Console, told: Finance) -> None:
     table = _table("where it went", wording.currency(), "share", "GPU-h")
-    if console.width >= MEANINGS_COLUMNS_MIN:
+    if told.basis:
+        table.add_column("", no_wrap=True)
+    if console.width >= MEANINGS_COLUMNS_MIN + (BASIS_CHARS if told.basis else 0):
         table.add_column("which is", style="dim")
     rows = [
-        (wording.resting("Useful training", told.basis), told.useful, "steps that count, at the normal rate"),
+        ("Useful training", told.useful, told.basis, "steps that count, at the normal rate"),
         *(
-            (
-                wording.resting(cause.label, cause.basis),
-                Amount(gpu_ns=cause.gpu_ns, usd=cause.usd),
-                cause.meaning,
-            )
+            (cause.label, Amount(gpu_ns=cause.gpu_ns, usd=cause.usd), cause.basis, cause.meaning)
             for cause in told.causes
             if cause.gpu_ns
         ),
-        *((("Accrued", told.accrued, "still running, not known yet"),) if told.accrued.gpu_ns else ()),
-        ("Sum", told.spend, "to the nanosecond"),
+        *((("Accrued", told.accrued, "", "still running, not known yet"),) if told.accrued.gpu_ns else ()),
+        ("Sum", told.spend, "", "to the nanosecond"),
     ]
-    for label, amount, meaning in rows:
-        cells = (*_spent(told, label, amount), meaning)
+    for label, amount, basis, meaning in rows:
+        cells = (*_spent(told, label, amount), *((basis,) if told.basis else ()), meaning)
         table.add_row(*cells[: len(table.columns)], style="bold" if label == "Sum" else "")
     console.print(table)
     console.print()

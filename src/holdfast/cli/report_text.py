@@ -254,7 +254,7 @@ def _incident_cells(incident: IncidentReport, amounts: wording.Amounts) -> tuple
     lasted = "not over" if over_ns is None else wording.duration(over_ns - incident.began_ns)
     key, most = max(incident.losses.items(), key=lambda item: item[1], default=("", 0))
     mostly = f"{wording.percent(most / incident.lost_gpu_ns)} {key.replace('_', ' ')}" if most else "-"
-    mostly += ", estimated" if most and incident.basis else ""
+    mostly += " (est.)" if most and incident.basis else ""
     return incident.name, began, _what(incident), lasted, amounts.hours(incident.lost_gpu_ns), mostly
 
 

@@ -77,6 +77,7 @@ class Plateau(NamedTuple):
     was          the level before, where there is such a doubt
     mixed        the share of longer steps that are the work's own
     beyond_gpu_ns  what steps above the ceiling took
+    is_loud      jitter is wider than the narrowest band: steps cannot be told apart one by one
     """
 
     stage: int
@@ -94,11 +95,13 @@ class Plateau(NamedTuple):
     was: int = 0
     mixed: float = 0.0
     beyond_gpu_ns: int = 0
+    is_loud: bool = True
 
     def split(self, key: Measured, gpu_ns: int, steps: Fraction) -> tuple[tuple[Category, int], ...]:
         """What was measured in this stretch by category: its normal part, and what exceeds it."""
         normal = min(gpu_ns, round(steps * self.reference))
-        if self.ceiling and not key.is_own:
+        is_told_apart = not self.is_loud and self.reference < self.level
+        if self.ceiling and not key.is_own and not is_told_apart:
             if gpu_ns * self.ceiling < steps * self.level**2:
                 # Far below the level: healthy steps at the edge of a slow stretch.
                 if gpu_ns * self.level <= self.ceiling * steps * self.reference:
@@ -381,6 +384,7 @@ def _plateau(course: Course, segment: _Segment, reference: float, spread: float,
         ceiling=int(ceiling) + 1,
         uncertainty=_uncertainty(segment, spread),
         mixed=mixed if is_healthy else 0.0,
+        is_loud=BAND_SIGMAS * spread > BAND_MIN,
         beyond_gpu_ns=round(sum(gpu_ns for _, gpu_ns in histogram.above(ceiling).values())),
     )
 
