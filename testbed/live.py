@@ -19,7 +19,7 @@ from typing import Any
 
 from cluster import Unable, cluster
 from faults import FAULTS, Fault
-from services import RUN, Failed, Services
+from services import RUN, SCRAPE_S, Failed, Services
 
 DIAGNOSE_WAIT_S = 60.0
 EXIT_WRONG, EXIT_UNABLE = 1, 2
@@ -31,20 +31,18 @@ class Pace:
 
     healthy_s: more than a minute, as diagnosis takes slow steps that are less apart for one incident
     usual_s    how much of it is in the window of the diagnosis: more than a third, which tells what is usual
-    step_s     the time between readings
     """
 
     healthy_s: float
     usual_s: float
     fault_s: float
-    step_s: int
 
     def lasts_s(self, fault: Fault) -> float:
         return max(self.fault_s, fault.least_s)
 
 
-USUAL = Pace(healthy_s=65.0, usual_s=26.0, fault_s=20.0, step_s=2)
-BRIEF = Pace(healthy_s=16.0, usual_s=14.0, fault_s=10.0, step_s=1)
+USUAL = Pace(healthy_s=65.0, usual_s=26.0, fault_s=20.0)
+BRIEF = Pace(healthy_s=16.0, usual_s=14.0, fault_s=10.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +98,7 @@ def judge(services: Services, fault: Fault, pace: Pace) -> Verdict:
     fault.make(services)
     try:
         time.sleep(pace.lasts_s(fault))
-        incidents = diagnosed(services, round(time.time() - made_s + pace.usual_s), pace.step_s)
+        incidents = diagnosed(services, round(time.time() - made_s + pace.usual_s))
     finally:
         fault.undo(services)
     truth = f"{fault.domain}: {fault.subject} ({fault.mechanisms[0]})"
@@ -136,11 +134,11 @@ def _nothing(fault: Fault, truth: str) -> Verdict:
     )
 
 
-def diagnosed(services: Services, window_s: int, step_s: int) -> list[dict[str, Any]]:
+def diagnosed(services: Services, window_s: int) -> list[dict[str, Any]]:
     """The open incidents of `holdfast diagnose`: first the one by which the run is slowest."""
     command = [sys.executable, "-m", "holdfast", "diagnose", RUN, "--json"]
     command += ["--prometheus", services.prometheus, "--topology", str(services.topology)]
-    command += ["--window", f"{window_s}s", "--step", f"{step_s}s"]
+    command += ["--window", f"{window_s}s", "--step", f"{SCRAPE_S}s"]
     done = subprocess.run(
         command,
         env=services.environment,

@@ -16,7 +16,7 @@ def month(holdfast: Any, data: Path, tmp_path: Path) -> Any:
     assert (done.code, done.err) == (0, "")
     (tmp_path / "prices.toml").write_text(TARGETS, encoding="utf-8")
     return lambda *arguments, **variables: holdfast(
-        "finance", "--prices", tmp_path / "prices.toml", *arguments, **variables
+        "finance", "--prices", tmp_path / "prices.toml", "--as-of", "2026-11-09", *arguments, **variables
     )
 
 
@@ -42,26 +42,30 @@ def test_warm_coolant_is_seen_in_the_price_of_progress(month: Any) -> None:
     assert rise["verdict"] == "yes"
     assert rise["ratio"] == pytest.approx(1.198, abs=0.001)
     assert rise["ratio_low"] > 1
-    before = month("--json", "--until", "2026-10-17T00:00:00Z").json["trend"]["rise"]
+    before = month("--json", "--to", "2026-10-17T00:00:00Z").json["trend"]["rise"]
     assert before["verdict"] != "yes"
 
 
 def test_the_terminal_has_the_answer_first(month: Any) -> None:
     shown = month().out
-    assert shown.startswith("2,056,963 USD spent, 89.1 % of it useful, 224,924 USD not.\n")
+    assert shown.startswith(
+        "2,056,963 USD spent, 89.1 % of it useful (estimated ± 0.1 %), 223,636 USD not.\n"
+    )
     for expected in (
-        "A useful GPU-hour cost 2.91 USD, at 2.58 USD paid.",
-        "coolant inlet too warm, GPUs throttled (loop-3), 138,445 USD (pretrain-70b/3)",
+        "A useful GPU-hour cost 2.90 USD, at 2.58 USD paid.",
+        "coolant inlet too warm, GPUs throttled (loop-3), 137,157 USD (pretrain-70b/3)",
         "2.9 points below",
         "Spend rises faster than progress\n",
         "26 restarts, 17 launches came to nothing.",
         "Cold data fetched",
         "417.60 USD assumed",
-        "Owning is cheaper",
         "egress_usd_per_gb = 0.09",
-        "utilisation = 0.8",
     ):
         assert expected in shown
+    assert "Own" not in shown
+    owned = month("--own-or-rent", COLUMNS="120").out
+    for expected in ("Owning is cheaper", "utilisation = 0.8", "It rests on guesses: network_share = 0.24"):
+        assert expected in owned
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
@@ -79,7 +83,7 @@ def test_no_figure_is_cut_off_on_80_columns(month: Any) -> None:
 
 def test_a_run_that_failed_all_the_time(holdfast: Any, data: Path) -> None:
     assert holdfast("import", data / GOOGLE, "--reference-step-s", "8", "--usd-per-gpu-hour", "4").code == 0
-    told = holdfast("finance", "--json").json
+    told = holdfast("finance", "--own-or-rent", "--json").json
     assert told["useful_share"] == pytest.approx(0.4157, abs=1e-4)
     assert told["usd_per_useful_gpu_hour"] == pytest.approx(4 / told["useful_share"])
     assert (told["retries"]["restarts"], told["retries"]["fruitless_launches"]) == (67, 20)
@@ -92,9 +96,9 @@ def test_some_runs_some_teams_some_time(month: Any) -> None:
     assert [run["run"] for run in month("--run", "agents-rl", "--json").json["runs"]] == ["agents-rl"]
     assert [run["run"] for run in month("--team", "vision", "--json").json["runs"]] == ["video-ablation"]
     whole = month("--run", "pretrain-70b", "--json").json
-    late = month("--run", "pretrain-70b", "--since", "2026-10-19T00:00:00Z", "--json").json
-    assert late == month("--run", "pretrain-70b", "--since", "2026-10-19", "--json").json
-    assert late["since_ns"] == late["first_ns"] == 1_792_368_000 * 10**9
+    late = month("--run", "pretrain-70b", "--from", "2026-10-19T00:00:00Z", "--json").json
+    assert late == month("--run", "pretrain-70b", "--from", "2026-10-19", "--json").json
+    assert late["window"][0] == late["first_ns"] == 1_792_368_000 * 10**9
     assert late["spend"]["gpu_ns"] < whole["spend"]["gpu_ns"]
     assert late["useful_share"] < whole["useful_share"]
     assert late["retries"]["restarts"] == 0
@@ -108,7 +112,10 @@ def test_terms_of_owning_can_be_given(month: Any, tmp_path: Path) -> None:
     assert not found["terms"]["utilisation"]["assumed"]
     template = month("--example-own").out
     (tmp_path / "own.toml").write_text(template, encoding="utf-8")
-    assert month("--own", tmp_path / "own.toml", "--json").json == month("--json").json
+    assert (
+        month("--own", tmp_path / "own.toml", "--json").json["own_or_rent"]
+        == (month("--own-or-rent", "--json").json["own_or_rent"])
+    )
 
 
 def test_the_page_is_written_where_it_is_wanted(month: Any, tmp_path: Path) -> None:
@@ -127,9 +134,18 @@ def test_the_page_is_written_where_it_is_wanted(month: Any, tmp_path: Path) -> N
     [
         (("--run", "agents"), "There is no run 'agents' in the store.", "Did you mean 'agents-rl'?"),
         (("--team", "visions"), "No run names the team 'visions'.", "Named are: 'post-training'"),
-        (("--since", "yesterday"), "--since:", "2026-01-31T12:00:00Z"),
-        (("--until", "2020-01-01T00:00:00Z"), "No run has an event in that time.", "holdfast runs"),
-        (("--since", "1760000002", "--until", "1760000001"), "`--until` is not after", "Swap them"),
+        (("--from", "yesterday"), "--from:", "2026-01-31T12:00:00Z"),
+        (("--to", "2020-01-01T00:00:00Z"), "No run has an event in that time.", "holdfast runs"),
+        (("--from", "2026-11-02"), "No run held GPUs in that time.", "2026-10-29 01:42:00Z"),
+        (("--month", "October"), "'October' is not a month.", "--month 2026-10"),
+        (("--month", "2026-13"), "'2026-13' is not a month.", "--month 2026-10"),
+        (
+            ("--month", "2026-10", "--to", "2026-10-05"),
+            "a window of its own",
+            "Leave `--from` and `--to` out",
+        ),
+        (("--csv", "-", "--html", "-"), "can have stdout", "Name a file."),
+        (("--from", "1760000002", "--to", "1760000001"), "`--to` is not after", "Swap them"),
         (("--own", "nowhere.toml"), "The terms cannot be read from nowhere.toml", "--example-own"),
         (("--html", "-", "--json"), "would both print to stdout", "Leave one of them out."),
         (("--html", "nowhere/page.html"), "The page cannot be written", "a directory that exists"),

@@ -23,9 +23,9 @@ def test_a_long_name_does_not_push_the_rest_away(holdfast: Any, tmp_path: Path) 
     holdfast("import", "two.jsonl")
     cut = long[: RUN_CHARS_MAX - 1] + "…"
     assert holdfast("runs").out.splitlines() == [
-        f"{'run':{RUN_CHARS_MAX}}       events  last event            outcome    span",
-        f"{cut}            2  2025-04-03 07:08:24Z  unknown    1 d 1 h",
-        f"{'short':{RUN_CHARS_MAX}}            1  2025-04-02 06:08:24Z  unknown    0 s",
+        f"{'run':{RUN_CHARS_MAX}}  last event            outcome  span     GPU-hours  useful     USD",
+        f"{cut}  2025-04-03 07:08:24Z  unknown  1 d 1 h       25.0       –  ~99.75",
+        f"{'short':{RUN_CHARS_MAX}}  2025-04-02 06:08:24Z  unknown  0 s            0.0       –    0.00",
     ]
     assert [run["run"] for run in holdfast("runs", "--json").json] == [long, "short"]
 
@@ -46,7 +46,7 @@ def test_each_run_has_its_last_end(holdfast: Any, tmp_path: Path) -> None:
     (tmp_path / "runs.jsonl").write_bytes(b"".join(encode(event) + b"\n" for event in events))
     holdfast("import", "runs.jsonl")
     rows = [line.split() for line in holdfast("runs").out.splitlines()[1:]]
-    assert {row[0]: row[4] for row in rows} == {
+    assert {row[0]: row[3] for row in rows} == {
         "again": "running",
         "resumed": "completed",
         "mistaken": "unknown",

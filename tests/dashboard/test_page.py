@@ -456,7 +456,9 @@ def test_a_run_of_no_length() -> None:
 
 def test_no_incidents_and_nothing_lost() -> None:
     page = Page(render(quiet()))
-    assert "100.0 % of the GPU time paid for was useful: 2.22 of 2.22 GPU-hours." in page.text
+    assert (
+        "100.0 % of the GPU time paid for was useful: 2.22 of 2.22 GPU-hours, estimated ± 0.2 %." in page.text
+    )
     assert "Nothing was lost." in page.text
     assert "No incidents are recorded." in page.text
     assert "Nothing was lost, so there is nothing to price." in page.text

@@ -182,7 +182,13 @@ def test_faults_that_share_an_ancestor_are_one_incident() -> None:
     assert len(said("cooling-pump").incidents) == 1
 
 
-HIDDEN = (("cpu-steal", "pressure"), ("storage-stall", "mountstats"), ("pool-link", "pools"))
+HIDDEN = (("cpu-steal", "pressure"), ("pool-link", "pools"))
+
+
+def test_clients_that_wait_for_io_tell_of_a_filer_whose_mounts_nobody_measures() -> None:
+    truth = case("storage-stall").played.truth
+    (incident,) = said("storage-stall", without=("mountstats",)).incidents
+    assert (incident.cause.mechanism, incident.cause.subject) == ("storage-slow", truth.cause.subject)
 
 
 @pytest.mark.parametrize(("name", "family"), HIDDEN)

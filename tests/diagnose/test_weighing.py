@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.detect.finding import Finding, Method
 from holdfast.detect.scene import Decided, Healthy, Scene
-from holdfast.diagnose.weighing import PRIOR, Case, Hypothesis, lost_because, unknown
+from holdfast.diagnose.weighing import PRIOR, Case, Hypothesis, lost_because, own_signs, unknown
 from holdfast.topology.graph import Builder, Topology
 from holdfast.topology.names import gpu_name, member_name, port_name
 
@@ -277,3 +277,15 @@ def test_the_surer_the_telemetry_the_more_it_weighs() -> None:
     sure = [finding("failed-supply", "shelf1", confidence=0.95), *late(range(4, 8)), SLOW]
     unsure = [finding("failed-supply", "shelf1", confidence=0.3), *late(range(4, 8)), SLOW]
     assert the(sure, "power-brake", "shelf1").bans > the(unsure, "power-brake", "shelf1").bans + 1
+
+
+@pytest.mark.parametrize("sign", ["slow-link", "symbol-errors", "damaged-packets"])
+def test_a_host_that_sends_again_over_a_bad_port_is_no_cause_beside_the_port(sign: str) -> None:
+    port = port_name("n3", "mlx5_0")
+    resends = [
+        finding("resent-packets", f"n{number}", value=share) for number, share in ((3, 0.05), (4, 0.02))
+    ]
+    found = own_signs([SLOW, finding(sign, port), *resends, *late([3], "late-exchange")])
+    best, second, *_ = ranked(found)
+    assert named(best) == ("link-errors", port)
+    assert best.bans > second.bans

@@ -9,13 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.economics.finance import INCIDENTS_PER_CAUSE, Books, Finance, finance
-from holdfast.economics.ownership import Terms
+from holdfast.economics.finance import INCIDENTS_PER_CAUSE, Question, cuts_ns, finance
+from holdfast.economics.ownership import OwnOrRent, Terms
 from holdfast.economics.prices import DEFAULTS, Priced, Prices
+from holdfast.economics.pricing import exactly
 from holdfast.economics.spending import CAUSES, HOUR_NS, Amount
+from holdfast.economics.statement import Finance
 from holdfast.ledger.categories import Category
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.report import Report, report
+from holdfast.ledger.window import Window, standing, within
 from holdfast.record.events import (
     AnyEvent,
     CheckpointLoaded,
@@ -34,6 +37,7 @@ from holdfast.record.events import (
 S = 10**9
 TB = 10**12
 RUNS_MAX = 4
+EVER = Window()
 
 
 class Story:
@@ -58,25 +62,37 @@ class Story:
             self.tell(StepCommitted, step_s, step=step)
         return self
 
-    def reported(self, until_s: float | None = None) -> Report:
-        ledger = Ledger()
-        limit_ns = None if until_s is None else round(until_s * S)
-        ledger.add(event for event in self.events if limit_ns is None or event.occurred_ns < limit_ns)
-        return report(self.run, ledger.fold)
+    def reported(
+        self, window: Window = EVER, prices: Prices = DEFAULTS, span_ns: tuple[int, int] | None = None
+    ) -> Report:
+        first_ns, last_ns = window.clipped(*(span_ns or self.span_ns))
+        ledger = Ledger(cuts_ns=(*cuts_ns(first_ns, last_ns, prices), *window.edges_ns))
+        begin = None
+        if window.from_ns is not None:
+            ledger.add(event for event in self.events if event.occurred_ns < (window.from_ns or 0))
+            begin = standing(ledger.fold)
+        ledger.add(event for event in self.events if event.occurred_ns >= (window.from_ns or 0))
+        return within(report(self.run, ledger.fold), window, begin, None)
+
+    @property
+    def span_ns(self) -> tuple[int, int]:
+        return self.events[0].occurred_ns, self.events[-1].occurred_ns
 
 
 def told(*stories: Story, prices: Prices = DEFAULTS, since_s: float | None = None) -> Finance:
-    since_ns = None if since_s is None else round(since_s * S)
-    books = [
-        Books(
-            report=story.reported(),
-            earlier=story.reported(since_s)
-            if since_s and story.events[0].occurred_ns < since_s * S
-            else None,
-        )
-        for story in stories
-    ]
-    return finance(books, prices, Terms(), since_ns)
+    """As it stands long after, so that nothing is taken to go on."""
+    window = Window(from_ns=None if since_s is None else round(since_s * S))
+    spans = [story.span_ns for story in stories]
+    span_ns = min(span[0] for span in spans), max(span[1] for span in spans)
+    reports = [story.reported(window, prices, span_ns) for story in stories]
+    known = {"team": [report.team for report in reports]}
+    question = Question(now_ns=10**18, window=window, terms=Terms(), known=known)
+    return finance(reports, prices, question)
+
+
+def owned(read: Finance) -> OwnOrRent:
+    assert read.own_or_rent is not None
+    return read.own_or_rent
 
 
 def at(usd_per_gpu_hour: float, **targets: float) -> Prices:
@@ -142,7 +158,7 @@ def test_money_is_computed_once_and_sums_as_well(runs: list[Story]) -> None:
     """Each amount is the exact one, rounded to a float once."""
     read = told(*runs)
     exact = sum(
-        (Fraction(run.usd_per_gpu_hour.value) * run.spend.gpu_ns / HOUR_NS for run in read.runs), Fraction()
+        (exactly(run.usd_per_gpu_hour.value) * run.spend.gpu_ns / HOUR_NS for run in read.runs), Fraction()
     )
     assert read.spend.usd == float(exact)
     for parts in (
@@ -162,7 +178,8 @@ def test_a_window_has_what_lies_in_it(runs: list[Story], data: st.DataObject) ->
     since_ns = course.start_ns + bucket * course.bucket_ns
     if since_ns >= runs[0].reported().last_ns:
         return
-    read = finance([Books(report=runs[0].reported())], DEFAULTS, Terms(), since_ns)
+    window = Window(from_ns=since_ns)
+    read = finance([runs[0].reported(window)], DEFAULTS, Question(now_ns=10**18, window=window))
     assert read.spend.gpu_ns == sum(sum(one.values()) for one in course.buckets[bucket:])
     assert read.useful.gpu_ns == sum(one.get("useful", 0) for one in course.buckets[bucket:])
 
@@ -206,7 +223,7 @@ def test_where_prices_differ_shares_are_of_the_money() -> None:
     read = told(hundred(1.0, "dear", usd=9.0), hundred(0.0, "cheap", usd=1.0))
     assert read.useful_share == 0.9
     assert read.spend.gpu_ns == 2 * read.useful.gpu_ns
-    assert read.own_or_rent.terms.rent_usd_per_gpu_hour.value == pytest.approx(5.0)
+    assert owned(read).terms.rent_usd_per_gpu_hour.value == pytest.approx(5.0)
 
 
 def test_teams_against_their_targets() -> None:
@@ -227,7 +244,8 @@ def test_teams_against_their_targets() -> None:
     assert teams["ahead"].standing == "met"
     assert teams["ahead"].short == Amount(gpu_ns=0, usd=0.0)
     assert (teams[""].standing, teams[""].short) == ("no target", None)
-    assert "No run here names a team with a target: absent." in read.remarks
+    named = "`team_targets` of the prices names the team 'absent', which no run in the record has."
+    assert named in read.remarks
 
 
 def test_a_team_of_which_nothing_is_known_is_neither_below_nor_met() -> None:
@@ -296,7 +314,7 @@ def test_a_window_counts_what_happened_in_it() -> None:
     assert half.spend.gpu_ns == pytest.approx(whole.spend.gpu_ns / 2, rel=1e-3)
     assert half.runs[0].steps < whole.runs[0].steps
     assert len([c for c in half.causes if c.key == "repeated" and c.incidents_count == 2]) == 1
-    assert any("began in the window" in remark for remark in half.remarks)
+    assert any("cost in this window" in remark for remark in half.remarks)
 
 
 def test_data_that_moved_is_summed_and_egress_priced() -> None:
@@ -329,7 +347,7 @@ def test_data_that_moved_before_the_window_is_not_in_it() -> None:
 
 def test_goodput_and_price_of_the_record_are_in_own_or_rent() -> None:
     read = told(hundred(0.6, usd=4.0))
-    terms = read.own_or_rent.terms
+    terms = owned(read).terms
     assert terms.rent_usd_per_gpu_hour.value == 4.0
     assert not terms.rent_usd_per_gpu_hour.assumed
     assert terms.goodput.value == 1.0  # what was lost was idle, which is no matter of goodput
@@ -339,7 +357,7 @@ def test_goodput_and_price_of_the_record_are_in_own_or_rent() -> None:
 def test_gpus_that_cost_nothing_are_compared_with_what_others_pay() -> None:
     read = told(hundred(0.6), prices=at(0.0))
     assert (read.spend.usd, read.useful_share) == (0.0, 0.6)
-    assert read.own_or_rent.terms.rent_usd_per_gpu_hour.assumed
+    assert owned(read).terms.rent_usd_per_gpu_hour.assumed
     assert read.trend.rise.verdict == "unknown"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.ledger.fold import Fold
-from holdfast.ledger.report import Report, report
+from holdfast.ledger.report import Report, StepReference, report
 from holdfast.record.events import CheckpointLoaded, ReferenceDeclared, RunEnded, RunStarted, StepCommitted
 
 S = 10**9
@@ -170,13 +170,18 @@ def test_a_slowdown_that_never_ends_is_told_both_ways(share: float) -> None:
 
 
 def test_the_estimate_says_how_sure_it_is() -> None:
-    quiet = told_of(steady(random.Random(1), 0.03)).reference
-    loud = told_of(steady(random.Random(1), 0.2)).reference
-    few = told_of(steady(random.Random(1), 0.2)[:20]).reference
-    assert quiet.uncertainty < loud.uncertainty < few.uncertainty
-    assert quiet.basis == f"estimated ± {100 * quiet.uncertainty:.1f} %"
-    for found in (quiet, loud):
-        assert abs(found.step_ns / (5 * S) - 1) < 2 * found.uncertainty
+    def found(share: float, steps: int) -> tuple[float, StepReference]:
+        reference = told_of(steady(random.Random(1), share)[:steps]).reference
+        assert reference is not None
+        assert reference.uncertainty is not None
+        return reference.uncertainty, reference
+
+    quiet, few = found(0.03, 1_000), found(0.2, 20)
+    loud = found(0.2, 1_000)
+    assert quiet[0] < loud[0] < few[0]
+    assert quiet[1].basis == f"estimated ± {100 * quiet[0]:.1f} %"
+    for uncertainty, reference in (quiet, loud):
+        assert abs(reference.step_ns / (5 * S) - 1) < 2 * uncertainty
 
 
 def test_regular_pauses_are_checks() -> None:

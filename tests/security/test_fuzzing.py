@@ -32,6 +32,7 @@ from holdfast.record import events, journal, kernel
 from holdfast.record.errors import HoldfastError
 from holdfast.record.importers import Options, import_file
 from holdfast.run import chaos, wire
+from holdfast.signals import wandb_file
 from holdfast.signals.collectors import kernel_log
 from holdfast.signals.collectors import slurm as slurm_states
 from holdfast.signals.step_files import StepFiles
@@ -57,6 +58,7 @@ _decodes = re.compile(
     r"json\.decode\(|json\.Decoder\(|msgpack\.decode\(|msgpack\.Decoder\(|tomllib\.loads\(|yaml\.(?!safe_dump)"
     r"|json\.loads?\(|gzip\.|torch\.load\(|read_csv|read_parquet|text_string_to_metric"
 )
+WANDB = (Path(__file__).parents[1] / "data" / "wandb" / "run-0yuxogsm.wandb").read_bytes()[:2_000]
 
 
 class Decoder(NamedTuple):
@@ -89,9 +91,9 @@ def imported(path: Path) -> int:
 
 
 def steps_of(content: bytes) -> object:
-    """As a run's log, and as what TensorBoard is written."""
+    """As a run's log, and as what TensorBoard and Weights & Biases write."""
     with tempfile.TemporaryDirectory() as folder:
-        paths = [Path(folder) / name for name in ("log", "events.out.tfevents.1")]
+        paths = [Path(folder) / name for name in ("log", "events.out.tfevents.1", "run-1.wandb")]
         for path in paths:
             path.write_bytes(content)
         return [np.array(StepFiles(path).steps(), np.int64) for path in paths]
@@ -205,6 +207,7 @@ DECODERS: dict[str, Decoder] = {
         (),
         (EVENTS, b'{"step":1,"time":1772442000.5}\n', b"time,step\n1772442000,1\n1772442001,2\n"),
     ),
+    "signals.wandb_file": Decoder(lambda content: wandb_file.told(content, 0), (), (WANDB,)),
 }
 
 ELSEWHERE = {

@@ -88,3 +88,36 @@ def test_the_past_and_a_longer_window_are_asked_for(prometheus: str, history: tu
         small = IncrementalSource(server, kept_bytes_max=1)
         for metric in (TEMP, ENERGY, TEMP):
             assert small.frame(metric, windows[0]) is not None
+
+
+def test_what_was_before_is_fetched_once_however_often_it_is_looked_at(
+    prometheus: str, history: tuple[Reading, ...]
+) -> None:
+    begin_ns = history[0].at_ns
+    end_ns = max(reading.at_ns for reading in history)
+    onset_ns = begin_ns + 300 * S
+    with Prometheus(prometheus) as whole, Counted(prometheus) as counted:
+        counted.asked = []
+        source = IncrementalSource(counted)
+        early: list[int] = []
+        for number, now_ns in enumerate(range(onset_ns + WINDOW_NS, end_ns, EVERY_NS)):
+            assert source.frame(TEMP, (now_ns - WINDOW_NS, now_ns + 1)) is not None
+            asked = len(counted.asked)
+            # When it began wavers a little, and the rows after that grow until the window has left them.
+            since_ns = onset_ns - number % 3 * STEP_NS
+            before_ns = (since_ns - 150 * S, min(since_ns + 40 * S, now_ns - WINDOW_NS))
+            expected, found = whole.frame(TEMP, before_ns), source.frame(TEMP, before_ns)
+            assert expected is not None
+            assert found is not None
+            same(expected, found)
+            early.append(sum(counted.asked[asked:]))
+        first, *later = early
+        assert first > 0
+        # A few rows at a time, and then nothing any more.
+        assert max(later) <= first * (EVERY_NS + 4 * STEP_NS) / (150 * S)
+        assert later[-1] == 0
+        # Nor is it asked again what was not there.
+        asked = len(counted.asked)
+        for _ in range(3):
+            assert source.frame(TEMP, (begin_ns - 900 * S, begin_ns - 800 * S)) is None
+        assert len(counted.asked) == asked + 1

@@ -24,9 +24,10 @@ from holdfast.record.events import (
     Unknown,
 )
 from holdfast.record.store import Selection, Store
+from holdfast.signals.catalogue import describe
 from holdfast.signals.clocks import skewed
 from holdfast.signals.coverage import Coverage, coverage
-from holdfast.signals.named import NamedSource, Namer
+from holdfast.signals.named import HOSTED, NamedSource, Namer
 from holdfast.signals.source import Source
 from holdfast.signals.translated import TranslatedSource
 from holdfast.topology.file import Described, Maintenance
@@ -103,6 +104,11 @@ class Recalled(msgspec.Struct, frozen=True, kw_only=True):
 
     events: tuple[KnownEvent, ...]
     healthy: dict[str, Healthy]
+
+
+def sees_machines(source: Source) -> bool:
+    """Whether there is a metric of any host or device: without one, nothing beneath a run can be seen."""
+    return any(describe(name).scope in HOSTED for name in TranslatedSource(source).metrics())
 
 
 def recall(setting: Setting, runs: Sequence[str], at_ns: int) -> Recalled:

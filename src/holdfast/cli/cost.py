@@ -6,6 +6,7 @@ import click
 
 from holdfast.cli.prices import load_prices, prices_option
 from holdfast.cli.record import find_run, json_option, open_record, store_option
+from holdfast.cli.second_opinions import consulted
 from holdfast.cli.terminal import print_json
 from holdfast.cli.windows import Look, read_run, require_time, window_options
 from holdfast.dashboard import wording
@@ -40,7 +41,7 @@ def command(
     prices = load_prices(prices_path)
     with open_record(store_url) as store:
         run, incident = _named(store, subject)
-        told = read_run(store, run, look, edges_ns(prices.rates))
+        told = consulted(store, read_run(store, run, look, edges_ns(prices.rates)))
     require_time(told)
     cost = run_cost(told, prices) if incident is None else incident_cost(told, incident, prices)
     if as_json:

@@ -15,6 +15,7 @@ from holdfast.economics.cost import (
     IncidentCost,
     IncidentLine,
     Input,
+    Layer,
     LayerKey,
     PerDay,
     RunCost,
@@ -59,7 +60,8 @@ def _incident(console: Console, cost: IncidentCost) -> None:
     lasted = wording.duration(cost.ended_ns - cost.began_ns) + ("" if cost.over else " so far")
     console.print(f"{wording.span(cost.began_ns, cost.ended_ns)}, {lasted}, {wording.many(cost.gpus, 'GPU')}")
     console.print()
-    console.print(f"It lost {wording.rough(cost.stack.lost_gpu_hours)} GPU-hours{_set_back(cost.stack)}.")
+    lost = wording.resting(f"{wording.rough(cost.stack.lost_gpu_hours)} GPU-hours", cost.stack.basis)
+    console.print(f"It lost {lost}{_set_back(cost.stack)}.")
     _stack(console, cost.stack, {"GPU-h": [_hours(layer.gpu_hours) for layer in cost.stack.layers]})
     _inputs(console, cost.stack)
 
@@ -71,7 +73,8 @@ def _run(console: Console, cost: RunCost) -> None:
     console.print()
     total = cost.total
     lost, paid = wording.rough(total.lost_gpu_hours), wording.rough(cost.paid_gpu_hours)
-    console.print(f"It lost {lost} of {paid} GPU-hours{_set_back(total)}.")
+    of_paid = wording.resting(f"{lost} of {paid} GPU-hours", total.basis)
+    console.print(f"It lost {of_paid}{_set_back(total)}.")
     largest = _largest(total)
     parts = {"in incidents": cost.in_incidents, "elsewhere": cost.elsewhere}
     columns = {
@@ -97,7 +100,7 @@ def _stack(console: Console, stack: Stack, columns: dict[str, list[str]]) -> Non
     if stack.together is not None:
         least, most = wording.usd(stack.together.usd_min), wording.usd(stack.together.usd_max)
         amount = least if least == most else f"between {least} and {most}"
-        console.print(f"In money {amount}, in five layers:", style="bold")
+        console.print(f"In money {wording.resting(amount, stack.basis)}, in five layers:", style="bold")
     if bar := _bar(stack, min(console.width, BAR_CELLS_MAX)):
         console.print(bar, no_wrap=True)
     table = _layers(stack, columns, with_formulas=True)
@@ -107,7 +110,7 @@ def _stack(console: Console, stack: Stack, columns: dict[str, list[str]]) -> Non
     else:
         console.print(_layers(stack, columns, with_formulas=False))
         for layer in stack.layers:
-            console.print(f"{layer.title} = {layer.formula}", style="dim")
+            console.print(f"{layer.title} = {_formula(layer)}", style="dim")
     if stack.together is not None:
         console.print(stack.together.caveat, style="dim")
     console.print()
@@ -125,8 +128,12 @@ def _layers(stack: Stack, columns: dict[str, list[str]], *, with_formulas: bool)
     for layer, *cells in zip(stack.layers, *columns.values(), strict=True):
         colour, mark, _ = _LOOKS[layer.key]
         row = (Text(mark, style=colour), layer.title, wording.usd_cell(layer.usd, largest), *cells)
-        table.add_row(*row, *([layer.formula] if with_formulas else []))
+        table.add_row(*row, *([_formula(layer)] if with_formulas else []))
     return table
+
+
+def _formula(layer: Layer) -> str:
+    return f"{layer.formula}, {layer.basis}" if layer.basis else layer.formula
 
 
 def _largest(stack: Stack) -> float:
@@ -175,7 +182,8 @@ def _checkpointing(console: Console, told: Checkpointing) -> None:
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
     if told.actual is not None and told.healthy is not None:
-        table.add_row("Throughput", f"{_per_day(told.actual)}; with nothing lost {_per_day(told.healthy)}")
+        healthy = wording.resting(_per_day(told.healthy), told.basis)
+        table.add_row("Throughput", f"{_per_day(told.actual)}; with nothing lost {healthy}")
     if told.efficiency is not None:
         taken = "" if told.lost_to_saving is None else f", {_per_day(told.lost_to_saving)} lost to waiting"
         table.add_row("Checkpoints", f"{wording.percent(told.efficiency)} efficient{taken}")
@@ -185,7 +193,8 @@ def _checkpointing(console: Console, told: Checkpointing) -> None:
         table.add_row("Recovery", each + taken)
     mean = "" if told.exposure_mean is None else f"; on average {_exposure(told.exposure_mean)}"
     worst = f"; at worst {_exposure(told.exposure_worst)}"
-    table.add_row("Rollback risk", f"now {_exposure(told.exposure_now)}{mean}{worst}")
+    risk = f"now {_exposure(told.exposure_now)}{mean}{worst}"
+    table.add_row("Rollback risk", f"{risk}; {told.basis}" if told.basis else risk)
     console.print(table)
     console.print()
 

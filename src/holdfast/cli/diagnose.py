@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from holdfast.cli import diagnosed
-from holdfast.cli.assessing import References, Setting, ends_ns, look
+from holdfast.cli.assessing import References, Setting, ends_ns, look, sees_machines
 from holdfast.cli.durations import window_seconds
 from holdfast.cli.incident_text import Answer, known_runs, show
 from holdfast.cli.moments import past_moment_ns
@@ -134,6 +134,7 @@ def _answered(given: _Flags) -> Answer:
         assessment = look(setting, [run], at_ns)
         pace = setting.references.pace(run, at_ns)
         last_ns = None if run in seen else last_step_ns(source, run, at_ns)
+        is_seen = sees_machines(source)
         ended = ends_ns(store, [run], at_ns)
         taken = book.take(assessment.incidents, at_ns, unseen={run} - seen, ends_ns=ended)
     if given.record:
@@ -152,6 +153,7 @@ def _answered(given: _Flags) -> Answer:
         flaws=assessment.flaws,
         pace=pace,
         last_ns=last_ns,
+        sees_machines=is_seen,
     )
 
 
@@ -222,5 +224,9 @@ def _as_json(answer: Answer) -> dict[str, object]:
         "incidents": answer.incidents,
         "unshown": [incident.name for incident in answer.unshown],
         "pace": answer.pace,
-        "quality": {"sees_run": answer.sees_run, "flaws": answer.flaws},
+        "quality": {
+            "sees_run": answer.sees_run,
+            "sees_machines": answer.sees_machines,
+            "flaws": answer.flaws,
+        },
     }

@@ -1,8 +1,5 @@
 """`holdfast finance`: spend, useful spend and waste of all runs, for whoever answers for the budget."""
 
-import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +11,7 @@ from holdfast.cli.pages import STDOUT, html_option, require_one_output, write_pa
 from holdfast.cli.prices import load_prices, prices_option
 from holdfast.cli.record import find_run, json_option, left_out, open_record, simulated_runs, store_option
 from holdfast.cli.terminal import print_json
-from holdfast.cli.windows import Look, read_run, window_options
+from holdfast.cli.windows import Look, read_run, reading, window_options
 from holdfast.dashboard import wording
 from holdfast.economics.finance import Question, cuts_ns, finance
 from holdfast.economics.invoice import focus_csv
@@ -146,7 +143,7 @@ def _reports(store: Store, summaries: list[RunSummary], look: Look, prices: Pric
         last_ns = max(last_ns, look.now_ns)  # some run may go on until then
     first_ns, last_ns = window.clipped(min(summary.first_ns for summary in summaries), last_ns)
     cuts = cuts_ns(first_ns, last_ns, prices)
-    with _progress(summaries) as shown:
+    with reading(summaries) as shown:
         return [read_run(store, summary.run, look, cuts) for summary in shown]
 
 
@@ -163,8 +160,7 @@ def _of_teams(reports: list[Report], wanted: tuple[str, ...]) -> list[Report]:
 
 
 def _has_time(report: Report, look: Look) -> bool:
-    """Whether a run has a part in the window, or may have: one that fell silent is not known to have ended.
-    """
+    """Whether a run has a part in the window, or may have: one that fell silent may go on."""
     is_silent = report.held_gpus > 0 and report.known_ns < (look.window.to_ns or 2**63)
     is_there = report.last_ns > report.first_ns or report.paid_gpu_ns > 0 or report.accrued is not None
     return is_there or is_silent or not look.window.is_bounded
@@ -191,16 +187,6 @@ def _names(store: Store) -> dict[str, list[str]]:
             names["chip"].add(event.chip)
     names["run"].update(summary.run for summary in store.runs())
     return {kind: sorted(found - {""}) for kind, found in names.items()}
-
-
-@contextmanager
-def _progress(summaries: list[RunSummary]) -> Iterator[Iterable[RunSummary]]:
-    """The runs, with a bar on the terminal of whoever waits for them."""
-    if not sys.stderr.isatty():
-        yield summaries
-        return
-    with click.progressbar(summaries, label="Reading runs", file=sys.stderr) as bar:
-        yield bar
 
 
 # -- what is shown ---------------------------------------------------------------------------------------

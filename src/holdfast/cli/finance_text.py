@@ -47,7 +47,7 @@ def show(told: Finance) -> None:
 
 def _head(console: Console, told: Finance) -> None:
     console.print(said.headline(told), style="bold")
-    for sentence in (said.hourly(told), said.accrued(told)):
+    for sentence in (said.hourly(told), said.worth(told), said.accrued(told)):
         if sentence:
             console.print(sentence)
     runs, teams = wording.many(len(told.runs), "run"), {run.team for run in told.runs if run.team}
@@ -61,9 +61,13 @@ def _causes(console: Console, told: Finance) -> None:
     if console.width >= MEANINGS_COLUMNS_MIN:
         table.add_column("which is", style="dim")
     rows = [
-        ("Useful training", told.useful, "steps that count, at the normal rate"),
+        (wording.resting("Useful training", told.basis), told.useful, "steps that count, at the normal rate"),
         *(
-            (cause.label, Amount(gpu_ns=cause.gpu_ns, usd=cause.usd), cause.meaning)
+            (
+                wording.resting(cause.label, cause.basis),
+                Amount(gpu_ns=cause.gpu_ns, usd=cause.usd),
+                cause.meaning,
+            )
             for cause in told.causes
             if cause.gpu_ns
         ),
@@ -167,7 +171,7 @@ def _teams(console: Console, told: Finance) -> None:
         table.add_row(
             _named(said.team(team)),
             wording.usd_cell(team.spend.usd, told.spend.usd),
-            wording.percent(team.utilisation),
+            _share(console, team.utilisation, team.basis),
             wording.percent(team.target),
             said.standing(team),
             wording.usd_cell(team.short.usd, told.spend.usd) if team.short else wording.UNKNOWN,
@@ -188,7 +192,7 @@ def _runs(console: Console, told: Finance) -> None:
         table.add_row(
             _named(run.run),
             wording.usd_cell(run.spend.usd, told.spend.usd),
-            wording.percent(run.useful_share),
+            _share(console, run.useful_share, run.basis),
             wording.usd_cell(run.usd_per_useful_gpu_hour, 0.0),
             labels[most].lower() if run.causes[most].gpu_ns else wording.UNKNOWN,
         )
@@ -292,6 +296,12 @@ def _table(*headings: str, left: tuple[str, ...] = ()) -> Table:
         words = heading == headings[0] or heading in left
         table.add_column(heading, justify="left" if words else "right", no_wrap=not words)
     return table
+
+
+def _share(console: Console, share: float | None, basis: str) -> str:
+    """A share with what it rests on, in short where there is little room for names beside it."""
+    told = basis if console.width >= MEANINGS_COLUMNS_MIN else basis.replace("estimated", "est.")
+    return wording.resting(wording.percent(share), told)
 
 
 def _named(name: str) -> str:

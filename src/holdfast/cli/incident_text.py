@@ -22,6 +22,10 @@ from holdfast.signals.quality import Flaw
 
 FLAWS_SHOWN_MAX = 5
 RUNS_SHOWN_MAX = 5
+BLIND = (
+    "The signals have no metric of any machine, so only steps are judged. "
+    "`holdfast doctor` says what is missing and how to switch it on."
+)
 LABEL_CHARS = 11
 CONTINUED = " \\"
 """With this at its end a command goes on in the next line."""
@@ -38,6 +42,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     again     the command that finds the same and records it
     pace      how far the steps of the whole run are from a healthy one, as `report` has it
     last_ns   when its last step was made, where that was before the window
+    sees_machines  whether the signals tell anything of machines at all
     """
 
     run: str
@@ -52,6 +57,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     flaws: tuple[Flaw, ...]
     pace: Pace | None = None
     last_ns: int | None = None
+    sees_machines: bool = True
 
     @property
     def misnamed(self) -> tuple[str, ...]:
@@ -90,12 +96,16 @@ def show(answer: Answer) -> None:
         console.print("Nothing that is wrong is seen in that time.\n", style="bold green")
     elif not answer.incidents and answer.misnamed:
         console.print("Nothing wrong is seen, but not all beneath the run is.\n", style="bold yellow")
+    elif not answer.incidents and not answer.sees_machines:
+        console.print("The steps are as they should be; nothing else is seen.\n", style="bold yellow")
     elif not answer.incidents:
         console.print(
             "Nothing is wrong: the run and all beneath it are as they should be.\n", style="bold green"
         )
     if answer.pace is not None and _is_slow(answer.pace):
         console.print(_told(answer.pace), end="\n\n")
+    if not answer.sees_machines:
+        console.print(f"{BLIND}\n", style="yellow")
     for text in answer.misnamed:
         console.print(f"{printable(text)}\n", style="yellow")
     for incident in answer.unshown:
@@ -114,7 +124,7 @@ def _told(pace: Pace) -> str:
     """What the report of the run says of its steps: the two are held against the same reference."""
     origin = {
         "declared": "as declared",
-        "estimated": "by the quickest quarter of its steps",
+        "estimated": "estimated from its own steps",
         "members": "by its quicker members",
     }[pace.origin]
     return (

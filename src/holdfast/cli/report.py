@@ -7,6 +7,7 @@ import click
 from holdfast.cli.pages import html_option, require_one_output, write_page
 from holdfast.cli.prices import load_prices, prices_option
 from holdfast.cli.record import find_run, json_option, open_record, store_option
+from holdfast.cli.second_opinions import consulted
 from holdfast.cli.terminal import print_json
 from holdfast.cli.windows import Look, read_run, require_time, window_options
 from holdfast.dashboard import wording
@@ -37,7 +38,7 @@ def command(
     prices = DEFAULTS if html_path is None else load_prices(prices_path)
     with open_record(store_url) as store:
         name = find_run(store, run)
-        told = read_run(store, name, look, edges_ns(prices.rates))
+        told = consulted(store, read_run(store, name, look, edges_ns(prices.rates)))
     require_time(told)
     if html_path is not None:
         from holdfast.dashboard.page import render

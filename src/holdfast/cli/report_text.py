@@ -10,13 +10,17 @@ from rich.text import Text
 from holdfast.cli.terminal import printable
 from holdfast.dashboard import wording
 from holdfast.ledger.categories import Category
-from holdfast.ledger.report import IncidentReport, Report
+from holdfast.ledger.opinions import SLOWER_RATIO_MIN
+from holdfast.ledger.report import IncidentReport, Report, StepReference
 
 INCIDENTS_SHOWN_MAX = 8
 BAR_CELLS_MAX = 100
 GAP_CHARS = 2
 MEANINGS_COLUMNS_MIN = 80
 """On a narrower terminal what the categories mean would be broken into several lines, and is left out."""
+BASIS_COLUMNS_MIN = 100
+"""On a narrower terminal a mark says which figures are estimated."""
+ABOUT = "~"
 WHAT_CHARS_MIN = 14
 """What happened is not squeezed by the rest of its row: where there is too little room, that gives way."""
 UNEXPLAINED_RESTART = "unexplained restart"
@@ -94,17 +98,31 @@ def _partition(console: Console, told: Report) -> None:
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
+    is_wide = console.width >= BASIS_COLUMNS_MIN
+    if told.estimated and is_wide:
+        table.add_column(no_wrap=True)
     if console.width >= MEANINGS_COLUMNS_MIN:
         table.add_column(style="dim")
     rows = [
-        (Text(_LOOKS[category][1], style=_LOOKS[category][0]), category.label, gpu_ns, category.meaning)
+        (
+            Text(_LOOKS[category][1], style=_LOOKS[category][0]),
+            category.label,
+            gpu_ns,
+            told.basis if category.key in told.estimated else "",
+            category.meaning,
+        )
         for category, gpu_ns in parts
         if gpu_ns
     ]
-    for mark, label, gpu_ns, meaning in (*rows, (Text(), "sum", told.paid_gpu_ns, "to the nanosecond")):
-        cells = (mark, label, amounts.share(gpu_ns), amounts.hours(gpu_ns) + " GPU-h", meaning)
+    whole = (Text(), "sum", told.paid_gpu_ns, "", "to the nanosecond")
+    for mark, label, gpu_ns, basis, meaning in (*rows, whole):
+        rests = (basis,) if told.estimated and is_wide else ()
+        share = amounts.share(gpu_ns) if is_wide or not basis else f"{ABOUT}{amounts.share(gpu_ns)}"
+        cells = (mark, label, share, amounts.hours(gpu_ns) + " GPU-h", *rests, meaning)
         table.add_row(*cells[: len(table.columns)])
     console.print(table)
+    if told.estimated and not is_wide:
+        console.print(f"{ABOUT} {told.basis}", style="dim")
     console.print()
 
 
@@ -114,7 +132,14 @@ def _headline(told: Report, amounts: wording.Amounts) -> str:
         paid += f" ({wording.usd(told.paid_usd)})"
     if told.goodput.total is None:
         return f"Nothing recorded says how the {paid} were used."
-    return f"{wording.percent(told.goodput.total)} of {paid} were useful."
+    useful = wording.resting(wording.percent(told.goodput.total), told.goodput.basis)
+    least = told.goodput.total_min
+    doubt = "" if least is None else f" If the longer steps are a slowdown, {wording.percent(least)} were."
+    slower = [one for one in told.opinions if one.ratio >= SLOWER_RATIO_MIN and one.source != "published"]
+    other = ""
+    if slower:
+        other = f" But it is {slower[0].ratio:.1f} times slower than {_named(slower[0].source)}."
+    return f"{useful} of {paid} were useful.{doubt}{other}"
 
 
 def _bar(parts: list[tuple[Category, int]], whole: int, cells: int) -> Text:
@@ -136,8 +161,7 @@ def _ratios(console: Console, told: Report) -> None:
     table.add_row("Goodput", _goodput(told))
     table.add_row("ETTR", _ettr(told))
     if told.reference is not None:
-        step, gpus = wording.duration(told.reference.step_ns), wording.many(told.reference.gpus, "GPU")
-        table.add_row("Reference", f"{step} a step on {gpus}, {wording.ORIGINS[told.reference.origin]}")
+        table.add_row("Reference", _reference(told.reference))
     table.add_row("Counts", _counts(told))
     table.add_row("MFU", _mfu(told))
     bandwidth = told.bandwidth.sentence if told.bandwidth else "unknown; record collective.timed events"
@@ -146,10 +170,21 @@ def _ratios(console: Console, told: Report) -> None:
     console.print()
 
 
+def _reference(reference: StepReference) -> str:
+    step, gpus = wording.duration(reference.step_ns), wording.many(reference.gpus, "GPU")
+    said = f"{step} a step on {gpus}, {reference.basis}"
+    steps_ns = {one.step_ns for one in reference.stretches}
+    if len(steps_ns) < 2:
+        return said
+    least, most = wording.duration(min(steps_ns)), wording.duration(max(steps_ns))
+    return f"{said}; {len(steps_ns)} in the run, from {least} to {most}"
+
+
 def _goodput(told: Report) -> str:
     goodput = told.goodput
     product = f"scheduling {_ratio(goodput.scheduling)} × runtime {_ratio(goodput.runtime)}"
-    return f"{_ratio(goodput.total)} = {product}; program {_ratio(goodput.program)}"
+    total = wording.resting(_ratio(goodput.total), goodput.basis)
+    return f"{total} = {product}; program {_ratio(goodput.program)}"
 
 
 def _ettr(told: Report) -> str:
@@ -219,6 +254,7 @@ def _incident_cells(incident: IncidentReport, amounts: wording.Amounts) -> tuple
     lasted = "not over" if over_ns is None else wording.duration(over_ns - incident.began_ns)
     key, most = max(incident.losses.items(), key=lambda item: item[1], default=("", 0))
     mostly = f"{wording.percent(most / incident.lost_gpu_ns)} {key.replace('_', ' ')}" if most else "-"
+    mostly += ", estimated" if most and incident.basis else ""
     return incident.name, began, _what(incident), lasted, amounts.hours(incident.lost_gpu_ns), mostly
 
 

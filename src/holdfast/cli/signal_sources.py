@@ -68,7 +68,7 @@ def signals_options(verb: Verb) -> Verb:
         expose_value=False,
         callback=_keep(STEP_LOG_KEY),
         metavar="[RUN=]PATH",
-        help="A run's own log of steps, or its TensorBoard directory. May be repeated.",
+        help="A run's own log of steps, or its TensorBoard or W&B files. May be repeated.",
     )
     return server(directory(step(metric(log(verb)))))
 
@@ -221,6 +221,6 @@ def runs_in(source: "Source", window_ns: tuple[int, int]) -> frozenset[str]:
     return frozenset(
         name
         for frame in frames
-        for name, is_told in zip(frame.subjects, np.isfinite(frame.values).any(axis=0), strict=True)
-        if is_told
+        for name, is_told in zip(frame.subjects, np.isfinite(frame.values).T.tolist(), strict=True)
+        if any(is_told)
     )

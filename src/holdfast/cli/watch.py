@@ -9,11 +9,20 @@ import click
 import msgspec
 
 from holdfast.cli import diagnosed
-from holdfast.cli.assessing import Recalled, References, Setting, ends_ns, look, recall, recent_runs
+from holdfast.cli.assessing import (
+    Recalled,
+    References,
+    Setting,
+    ends_ns,
+    look,
+    recall,
+    recent_runs,
+    sees_machines,
+)
 from holdfast.cli.credentials import access, url_option
 from holdfast.cli.durations import some_seconds, window_seconds
 from holdfast.cli.ending import Ending, interrupt, on_signal
-from holdfast.cli.incident_text import change_line, known_runs
+from holdfast.cli.incident_text import BLIND, change_line, known_runs
 from holdfast.cli.metrics_page import serving_metrics
 from holdfast.cli.moments import past_moment_ns
 from holdfast.cli.prices import load_prices, prices_option
@@ -39,11 +48,8 @@ from holdfast.record.errors import HoldfastError, StoreError, complaint
 from holdfast.record.journal import JOURNAL_DIRECTORY
 from holdfast.record.recorder import Recorder
 from holdfast.record.store import Store, open_store
-from holdfast.signals.catalogue import describe
-from holdfast.signals.named import HOSTED
 from holdfast.signals.source import Source
 from holdfast.signals.stepped import last_step_ns
-from holdfast.signals.translated import TranslatedSource
 from holdfast.topology.file import Described
 
 TOPOLOGY_AGE_NS_MAX = 600 * 10**9
@@ -200,7 +206,7 @@ class _Looking:
         self._told: set[str] = set()
         self._strange: set[str] = set()
         self._last_ns: dict[str, int | None] = {}
-        self._sees_machines = False
+        self._sees_machines = self._told_machines = False
         self.seen: frozenset[str] = frozenset()
 
     def book(self, at_ns: int) -> Casebook:
@@ -256,9 +262,11 @@ class _Looking:
         Nor can machines be well that no metric tells of. Whoever nobody has written of for days is gone.
         """
         self._told |= told
-        if not self._sees_machines:
-            names = TranslatedSource(self._source).metrics()
-            self._sees_machines = any(describe(name).scope in HOSTED for name in names)
+        is_first = not self._told_machines
+        self._told_machines = True
+        self._sees_machines = self._sees_machines or sees_machines(self._source)
+        if is_first and not self._sees_machines:
+            _say(BLIND)
         if self._sees_machines:
             self._told.add(CLUSTER)
         others = self._book.runs_since(at_ns - ABANDONED_NS) - self._told - self._strange

@@ -3,7 +3,9 @@
 """
 
 import re
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, TypeVar, cast
 
@@ -18,7 +20,7 @@ from holdfast.ledger.report import Report, report
 from holdfast.ledger.window import Standing, Window, accruing, standing, within
 from holdfast.record.clock import SystemClock
 from holdfast.record.errors import InputError
-from holdfast.record.store import Selection, Store
+from holdfast.record.store import RunSummary, Selection, Store
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
@@ -27,8 +29,7 @@ YEAR_MIN, YEAR_MAX = 1970, 2200
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):
-    """Which time is looked at, and from when. until_ns: later events are not read, where that is asked for.
-    """
+    """Which time is looked at, and from when. until_ns: later events are not read, if given."""
 
     window: Window
     now_ns: int
@@ -123,3 +124,13 @@ def require_time(told: Report) -> None:
         f"Run {told.run!r} has nothing in that time.",
         hint=f"Its last event is of {wording.stamp(told.known_ns)}; `holdfast runs` shows all of them.",
     )
+
+
+@contextmanager
+def reading(summaries: list[RunSummary]) -> Iterator[Iterable[RunSummary]]:
+    """The runs, with a bar on the terminal of whoever waits for them."""
+    if not sys.stderr.isatty() or len(summaries) < 2:
+        yield summaries
+        return
+    with click.progressbar(summaries, label="Reading runs", file=sys.stderr) as bar:
+        yield bar

@@ -42,7 +42,7 @@ def headline(told: Finance) -> str:
         return "Nothing is recorded to have been paid for in this time."
     if told.useful_share is None:
         return f"{wording.usd(told.spend.usd)} spent, and nothing recorded says on what."
-    useful = f"{wording.percent(told.useful_share)} of it useful"
+    useful = wording.resting(f"{wording.percent(told.useful_share)} of it useful", told.basis)
     return f"{wording.usd(told.spend.usd)} spent, {useful}, {wording.usd(told.waste.usd)} not."
 
 
@@ -51,12 +51,15 @@ def hourly(told: Finance) -> str:
     if told.usd_per_useful_gpu_hour is None or not told.spend.gpu_ns:
         return ""
     paid = told.spend.usd / (told.spend.gpu_ns / wording.HOUR_NS)
-    if told.point_usd is not None and told.spend.usd:
-        point = f" One more point of useful share would have brought {wording.usd(told.point_usd)}."
-    else:
-        point = ""
     useful = wording.usd(told.usd_per_useful_gpu_hour)
-    return f"A useful GPU-hour cost {useful}, at {wording.usd(paid)} paid.{point}"
+    return f"A useful GPU-hour cost {useful}, at {wording.usd(paid)} paid."
+
+
+def worth(told: Finance) -> str:
+    """What one more point of useful share would have brought."""
+    if told.point_usd is None or not told.spend.usd:
+        return ""
+    return f"One more point of useful share would have brought {wording.usd(told.point_usd)}."
 
 
 def accrued(told: Finance) -> str:
@@ -83,6 +86,8 @@ def budget_of(line: BudgetLine) -> str:
 def forecast(found: RunForecast) -> str:
     """When a run will be done, and what it will cost until then."""
     done = f"{wording.short(found.run, 60)} has {found.steps:,} of {found.planned_steps:,} planned steps"
+    if found.steps >= found.planned_steps:
+        return f"{done}: it is done."
     if found.end_ns is None or found.to_go_usd is None:
         return f"{done}; it is not running now, so nothing is forecast."
     end, more = wording.moment(found.end_ns), wording.usd(found.to_go_usd)

@@ -132,10 +132,14 @@ def _headline(report: Report, amounts: wording.Amounts) -> _Headline:
             more="The run reported neither steps nor checkpoints, only that it had the GPUs.",
         )
     more = f"Nothing recorded says where another {amounts.share(unattributed)} went." if unattributed else ""
+    if report.goodput.total_min is not None:
+        least = wording.percent(report.goodput.total_min)
+        more = f"{more} If the steps that grew longer are a slowdown, {least} was useful.".strip()
+    rests = f", {report.goodput.basis}" if report.goodput.basis else ""
     return _Headline(
         number=amounts.share(useful),
         sentence="of the GPU time paid for was useful: "
-        f"{amounts.hours(useful)} of {amounts.hours(paid)} GPU-hours.",
+        f"{amounts.hours(useful)} of {amounts.hours(paid)} GPU-hours{rests}.",
         more=more,
         known=True,
     )
@@ -212,7 +216,6 @@ def _template() -> Template:
         ending=wording.ending,
         layer_amounts=_layer_amounts,
         many=wording.many,
-        origins=wording.ORIGINS,
         style=Markup(package.joinpath("page.css").read_text(encoding="utf-8")),
         script=Markup(script),
         script_hash=b64encode(sha256(script.encode()).digest()).decode(),

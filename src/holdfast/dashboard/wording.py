@@ -20,13 +20,6 @@ NAME_CHARS_MAX = 120
 """Names come from others and may be whole lines of a log; the record has the rest."""
 SPAN_WITH_SECONDS_NS_MAX = 600 * 10**9
 UNKNOWN = "–"
-ORIGINS = {
-    "declared": "declared",
-    "estimated": "estimated",
-    "members": "by its quicker members",
-}
-"""Where the time of a normal step comes from."""
-
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _LARGE = (("trillion", 1e12), ("billion", 1e9), ("million", 1e6))
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
@@ -209,3 +202,8 @@ def _signed(value: float, magnitude: str) -> str:
 
 def _utc(moment_ns: int) -> datetime:
     return datetime.fromtimestamp(moment_ns // 10**9, UTC)
+
+
+def resting(figure: str, basis: str) -> str:
+    """A figure with what it rests on beside it, where that is an estimate."""
+    return f"{figure} ({basis})" if basis else figure

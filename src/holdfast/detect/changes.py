@@ -4,49 +4,68 @@ Where everything is slower at one moment, and nothing beneath is wrong, what cha
 for first.
 """
 
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from holdfast.detect.detector import FunctionDetector, Look, Sense
 from holdfast.detect.finding import Finding
-from holdfast.detect.panel import Panel
+from holdfast.detect.panel import Panel, Panels
+from holdfast.signals.frame import Labels
 
 VERSIONS: dict[str, tuple[str, ...]] = {
-    "DCGM_FI_DEV_SM_CLOCK": ("DCGM_FI_DRIVER_VERSION",),
+    "DCGM_FI_DEV_SM_CLOCK": ("DCGM_FI_DRIVER_VERSION", "DCGM_FI_CUDA_DRIVER_VERSION"),
     "node_uname_info": ("release", "version"),
-    "holdfast_run_info": ("image", "nccl", "driver", "torch", "config", "version"),
-    "kube_pod_container_info": ("image",),
+    "node_infiniband_info": ("firmware_version",),
+    "holdfast_run_info": (),
+    "kube_pod_container_info": ("image", "image_id"),
 }
-"""Metrics whose labels say what runs, and which of their labels."""
-ROLLOUTS = frozenset(
-    {"rollout", "deploy", "upgrade", "update", "update-image", "update-driver", "set-config", "configure"}
+"""Metrics whose labels say what runs, and which of their labels; of a run's own all but its names."""
+NAMES = frozenset({"run", "member", "node", "instance", "job", "pod", "namespace", "container", "hostname"})
+"""Labels that say where something runs, and change with every restart."""
+ROLLOUT = re.compile(
+    "roll-?out|deploy|upgrade|downgrade|update|image|driver|nccl|cuda|torch|firmware|kernel|config|version"
+    "|patch|install|flag"
 )
-"""Actions in the record after which other software runs."""
+"""In the name of an action of the record: after it other software runs, or the same otherwise."""
 CHANGED_SHARE = 0.5
 """Of the series at once: one machine that was set up anew is no rollout."""
 CONFIDENCE = 0.95
 RECORD = "record"
+RECORD_NS = 6 * 3_600 * 10**9
+"""So long ago a change may lie and still explain what has been so ever since."""
 
 
 def _changed(look: Look) -> Iterator[Finding]:
     scene = look.scene
     if scene is None:
         return
-    for metric, labels in VERSIONS.items():
+    for metric, wanted in VERSIONS.items():
         panel = look.panels.value(metric)
         if panel is not None and len(panel.times_ns) > 1:
-            for label in labels:
+            for label in wanted or _own_labels(panel):
                 found = tuple(_relabelled(panel, label, look, scene.run))
                 yield from found or _replaced(panel, label, look, scene.run)
+    since_ns = min(_before(look.panels), look.panels.window_ns[1] - RECORD_NS)
     for decided in scene.decisions:
-        if (
-            decided.action in ROLLOUTS
-            and look.panels.window_ns[0] <= decided.at_ns < look.panels.window_ns[1]
-        ):
+        if since_ns <= decided.at_ns < look.panels.window_ns[1] and _is_rollout(decided.action):
             note = f"{decided.action} was done: {decided.reason or decided.subject}"
             yield _finding(scene.run, RECORD, decided.at_ns, note)
+
+
+def _is_rollout(action: str) -> bool:
+    return ROLLOUT.search(action.casefold().replace("_", "-")) is not None
+
+
+def _before(panels: Panels) -> int:
+    return panels.window_ns[0] if panels.onset_ns is None else min(panels.window_ns[0], panels.onset_ns)
+
+
+def _own_labels(panel: Panel) -> list[str]:
+    series: Iterable[Labels] = (*panel.labels, *(labels for _, labels in panel.earlier))
+    return sorted({label for labels in series for label in labels} - NAMES)
 
 
 def _relabelled(panel: Panel, label: str, look: Look, run: str) -> Iterator[Finding]:
@@ -61,13 +80,16 @@ def _relabelled(panel: Panel, label: str, look: Look, run: str) -> Iterator[Find
     known = np.isfinite(panel.values[:, mine])
     versions = np.array([panel.labels[column][label] for column in mine])
     first, last = known.argmax(axis=0), len(known) - 1 - known[::-1].argmax(axis=0)
-    came = first[(first > 0) & known.any(axis=0)]
+    begun = (
+        int(known.any(axis=1).argmax()) + 1
+    )  # scrapes are not all at once: what is there by then was before
+    came = first[(first > begun) & known.any(axis=0)]
     if not len(came):
         return
     (row, count), *_ = Counter(came.tolist()).most_common(1)
-    new = versions[(np.abs(first - row) <= 2) & (first > 0)]
+    new = versions[(np.abs(first - row) <= 2) & (first > begun)]
     old = versions[last < row + 2]
-    stays = versions[(first <= 0) & (last >= len(known) - 2)]
+    stays = versions[(first <= begun) & (last >= len(known) - 2)]
     if not len(old) or count < CHANGED_SHARE * (count + len(stays)) or set(new) <= set(old):
         return
     was, now = (Counter(some.tolist()).most_common(1)[0][0] for some in (old, new))
@@ -83,7 +105,7 @@ def _replaced(panel: Panel, label: str, look: Look, run: str) -> Iterator[Findin
             for subject, labels in series
             if label in labels and labels.get("run", run) == run and _is_of(look, subject, run)
         )
-        for series in (panel.earlier, zip(panel.subjects, panel.labels, strict=True))
+        for series in (panel.earlier, _alive(panel))
     )
     if not was or not now or look.panels.onset_ns is None:
         return
@@ -92,8 +114,14 @@ def _replaced(panel: Panel, label: str, look: Look, run: str) -> Iterator[Findin
         yield _finding(run, panel.metric, look.panels.onset_ns, f"{label} changed from {old} to {new}")
 
 
+def _alive(panel: Panel) -> Iterator[tuple[str, Labels]]:
+    """The series that are shown at the end."""
+    recent = np.isfinite(panel.values[-max(1, len(panel.values) // 4) :]).any(axis=0)
+    return ((panel.subjects[column], panel.labels[column]) for column in np.flatnonzero(recent).tolist())
+
+
 def _is_of(look: Look, subject: str, run: str) -> bool:
-    host = subject if subject in look.hosts else subject.rpartition(".")[0]
+    host = subject if subject in look.hosts else subject.rpartition("/" if "/" in subject else ".")[0]
     return subject == run or not look.hosts or look.hosts.get(host) == run
 
 

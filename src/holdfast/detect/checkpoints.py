@@ -118,13 +118,14 @@ def _is_soon(one: _Stall, gap_s: float) -> bool:
 def _stalls(scene: Scene, now_ns: int) -> list[_Stall]:
     """Of one that is not finished, what it has taken so far, once that is more than the last one took."""
     stalls: list[_Stall] = []
-    before_ns = scene.began_ns
+    # Starting up took as long as it took, and is no interval.
+    before_ns = scene.stepping_ns or scene.began_ns
     for saved in scene.checkpoints:
         last = stalls[-1] if stalls else None
         size = saved.size_bytes or (last.size_bytes if last else 1)
         stall_s = (now_ns - saved.from_ns) / 1e9 if saved.stall_s is None else saved.stall_s
         if saved.stall_s is not None or (last is not None and stall_s > last.stall_s):
-            gap_s = (saved.from_ns - before_ns) / 1e9
+            gap_s = max(0.0, (saved.from_ns - before_ns) / 1e9)
             stalls.append(_Stall(from_ns=saved.from_ns, gap_s=gap_s, stall_s=stall_s, size_bytes=size))
             before_ns = saved.from_ns
     return stalls

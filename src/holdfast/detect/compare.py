@@ -4,8 +4,7 @@ Everything is a few passes over one array of time by series, in single precision
 hour take some milliseconds. Only series in which something was found are looked at one by one.
 """
 
-from typing import NamedTuple
-
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,12 +23,15 @@ MANY = 4_096
 SAMPLE_MAX = 512
 """Of many series so many tell the spread, and what peers do."""
 MAD_TO_SIGMA = 1.4826
+MEAN_SIGMAS = 5.0
+"""Of a mean: among the 10^5 of a look hardly one is so far off by chance, and readings scatter as one."""
 BRIDGE_S = 60.0
+NEVER_NS = 2**63 - 1
 ONSET_SHARE = 0.4
 """Of the difference that matters: from there on it was on its way."""
 
 
-class Stretch(NamedTuple):
+class Stretch(msgspec.Struct, frozen=True, order=True, gc=False):
     """Rows of one series in which a finding holds. last: inclusive; noticed: the row at which it counted."""
 
     series: int
@@ -105,33 +107,37 @@ def lasting(
     if not len(columns):
         return []
     wrong, known = wrong[:, columns], known[:, columns]
-    row_of = np.zeros((4, len(columns)), np.int64)
-    count, first, noticed, last = row_of
+    right = known & ~wrong
+    count, first, noticed, last = np.zeros((4, len(columns)), np.int32)
     noticed[:] = last[:] = -1
+    # By series: until when what was last seen to be wrong may be missing, and is not over.
+    until_ns = np.full(len(columns), NEVER_NS)
     found: list[Stretch] = []
-    bridge_ns = bridge_s * 1e9
+    bridge_ns = round(bridge_s * 1e9)
 
     # Over is what has been seen to be right again for a while, however long it was not looked at.
     seen = len(times_ns) - 1 - np.argmax(known[::-1], axis=0)
 
     def close(which: NDArray[np.bool_], at_end: bool) -> None:
-        for one in np.flatnonzero(which & (noticed >= 0)).tolist():
-            series, rows_of_it = int(columns[one]), (int(first[one]), int(noticed[one]), int(last[one]))
-            is_lasting = at_end and times_ns[seen[one]] - times_ns[last[one]] <= bridge_ns
-            found.append(Stretch(series, *rows_of_it, bool(is_lasting)))
+        ended = np.flatnonzero(which & (noticed >= 0))
+        is_lasting = at_end & (times_ns[seen[ended]] - times_ns[last[ended]] <= bridge_ns)
+        cells = (columns[ended], first[ended], noticed[ended], last[ended], is_lasting)
+        found.extend(map(Stretch, *(cell.tolist() for cell in cells)))
         noticed[which] = last[which] = -1
+        until_ns[which] = NEVER_NS
         count[which] = 0
 
-    for row in range(len(times_ns)):
-        is_over = (last >= 0) & (times_ns[row] - times_ns[last] > bridge_ns)
+    for row, at_ns in enumerate(times_ns.tolist()):
+        is_over = until_ns < at_ns
         if is_over.any():
             close(is_over, False)
         now = wrong[row]
-        first[now & (last < 0)] = row
-        last[now] = row
-        count[now] += 1
-        count[known[row] & ~now] = 0
-        noticed[(noticed < 0) & (count >= rows)] = row
+        np.copyto(first, row, where=now & (last < 0))
+        np.copyto(last, row, where=now)
+        np.copyto(until_ns, at_ns + bridge_ns, where=now)
+        count += now
+        np.copyto(count, 0, where=right[row])
+        np.copyto(noticed, row, where=(noticed < 0) & (count >= rows))
     close(last >= 0, True)
     return found
 
@@ -164,3 +170,19 @@ def change(taken: NDArray[np.float64], least: int) -> tuple[int, float]:
     scores = np.abs(apart) / np.sqrt(noise * (1 / ahead + 1 / (count - ahead)))
     best = int(np.argmax(scores))
     return int(ahead[best]), float(scores[best])
+
+
+def rows_in(times_ns: NDArray[np.int64], seconds: float) -> int:
+    step_ns = float(np.median(np.diff(times_ns))) if len(times_ns) > 1 else 1e10
+    return max(1, round(seconds * 1e9 / step_ns))
+
+
+def rolling(values: Floats, rows: int) -> Floats:
+    """By row: the mean of what is known of it and those before; NaN where hardly anything is."""
+    known = np.isfinite(values)
+    total = np.cumsum(np.where(known, values, 0.0), axis=0, dtype=np.float64)
+    count = np.cumsum(known, axis=0, dtype=np.int32)
+    total[rows:] -= total[:-rows].copy()
+    count[rows:] -= count[:-rows].copy()
+    enough = count >= max(1, rows // 2)
+    return np.where(enough & known, total / np.maximum(count, 1), np.nan).astype(np.float32)

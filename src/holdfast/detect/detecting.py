@@ -1,6 +1,7 @@
 """`detect`: everything that is not as it should be, in one window, at machines and in runs."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, filterfalse
 
 import msgspec
 
@@ -20,8 +21,8 @@ from holdfast.detect import (
 from holdfast.detect.detector import Detector, Look
 from holdfast.detect.finding import Finding
 from holdfast.detect.machines import RULE_DETECTORS
-from holdfast.detect.pace import Pace, onset_of, pace_of, stands_since
-from holdfast.detect.panel import Panels
+from holdfast.detect.pace import Pace, margin_of, onset_of, pace_of, stands_since
+from holdfast.detect.panel import MARGIN_S, Panels
 from holdfast.detect.scene import Healthy, Planned, Scene
 from holdfast.detect.xids import NO_OVERRIDES, Overrides
 from holdfast.signals.quality import Flaw
@@ -40,6 +41,9 @@ MACHINES: tuple[Detector, ...] = (
     hosts.DISKS,
     hosts.EXHAUSTED,
     hosts.NAME_SERVERS,
+    hosts.LUSTRE,
+    hosts.SEGMENTS,
+    hosts.CLOCK_OFFSETS,
     throttling.NVLINK,
     devices.XID_DETECTOR,
 )
@@ -86,7 +90,9 @@ def detect(
     """
     first = Panels(source, window_ns)
     paces = {scene.run: pace for scene in scenes if (pace := pace_of(first, scene)) is not None}
-    panels = Panels(source, window_ns, _onset_ns(paces, window_ns, since_ns))
+    onset_ns = _onset_ns(paces, window_ns, since_ns)
+    margin_s = max((margin_of(pace, onset_ns) for pace in paces.values()), default=MARGIN_S)
+    panels = Panels(source, window_ns, onset_ns, margin_s)
     contradictions = tuple(physics.unbalanced(panels))
     suspect = {flaw.subject for flaw in contradictions}
     is_out = _out(topology, [one for scene in scenes for one in scene.out], window_ns[1])
@@ -96,12 +102,10 @@ def detect(
     def found(detectors: Iterable[Detector], scene: Scene | None) -> tuple[Finding, ...]:
         pace = None if scene is None else paces.get(scene.run)
         look = Look(panels=panels, scene=scene, pace=pace, xids=xids, hosts=hosts)
-        return tuple(
-            _doubted(finding, suspect)
-            for one in detectors
-            for finding in one.find(look)
-            if not is_out(finding)
-        )
+        every: Iterator[Finding] = chain.from_iterable(one.find(look) for one in detectors)
+        if is_out is not None:
+            every = filterfalse(is_out, every)
+        return tuple(_doubted(finding, suspect) for finding in every) if suspect else tuple(every)
 
     machines = found(MACHINES, None)
     runs = {scene.run: found(RUNS, _believed(scene, paces.get(scene.run))) for scene in scenes}
@@ -161,8 +165,11 @@ def _doubted(finding: Finding, suspect: set[str]) -> Finding:
     return msgspec.structs.replace(finding, confidence=finding.confidence * physics.SUSPECT_TRUST)
 
 
-def _out(topology: Topology, planned: Iterable[Planned], now_ns: int) -> Callable[[Finding], bool]:
-    """Whether a finding began while its subject was out of use, and has not outlasted that."""
+def _out(topology: Topology, planned: Iterable[Planned], now_ns: int) -> Callable[[Finding], bool] | None:
+    """Whether a finding began while its subject was out of use, and has not outlasted that.
+
+    None where nothing is: there may be tens of thousands of findings to ask for.
+    """
     of: dict[str, list[Planned]] = {}
     for one in planned:
         inside = topology.blast_radius(one.subject) if one.subject in topology else ()
@@ -176,4 +183,4 @@ def _out(topology: Topology, planned: Iterable[Planned], now_ns: int) -> Callabl
             for one in of.get(finding.subject, ())
         )
 
-    return is_out
+    return is_out if of else None

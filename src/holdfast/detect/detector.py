@@ -5,6 +5,8 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from holdfast.detect.finding import Finding
 from holdfast.detect.pace import Pace
@@ -34,9 +36,20 @@ class Look(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     pace: Pace | None = None
     xids: Overrides = NO_OVERRIDES
     hosts: Mapping[str, str] = NO_HOSTS
+    columns: dict[tuple[str, ...], tuple[NDArray[np.int64], ...]] = {}
 
     def run_of(self, gpu: str) -> str | None:
         return self.hosts.get(gpu.rpartition(".")[0])
+
+    def columns_by_run(self, gpus: tuple[str, ...]) -> tuple[NDArray[np.int64], ...]:
+        """The places of each run's GPUs among these; kept, for many metrics have the same GPUs."""
+        if gpus not in self.columns:
+            groups: dict[str, list[int]] = {}
+            for column, gpu in enumerate(gpus):
+                if run := self.run_of(gpu):
+                    groups.setdefault(run, []).append(column)
+            self.columns[gpus] = tuple(np.array(columns) for columns in groups.values())
+        return self.columns[gpus]
 
 
 class Detector(Protocol):

@@ -9,7 +9,7 @@ Method = Literal["peers", "past", "physics", "limit", "reference", "event", "tre
 for, a limit in force, the declared reference, nothing at all (it happened), or where it is going."""
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class Finding(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What was found.
 
     sign        what kind of thing is wrong; `signs` lists them

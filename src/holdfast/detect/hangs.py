@@ -7,6 +7,7 @@ they work from a hang in which they wait.
 
 from collections.abc import Callable, Iterator
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -34,6 +35,8 @@ that may take becomes less with every minute that it has not done it.
 WORKING_S = 900.0
 """GPUs that work as usual evaluate something; for longer than this nobody does."""
 SAVING_TIMES, SAVING_S = 3.0, 300.0
+PAUSES = frozenset({"launch", "init", "load", "eval", "check", "stop"})
+"""Phases, by the record, in which a run makes no steps."""
 BROKEN_S = 60.0
 WORKING_SHARE = 0.6
 """Of what is usual: tensor cores of a hung run stand still, and its power is less than half."""
@@ -54,7 +57,14 @@ def _hung(look: Look) -> Iterator[Finding]:
     held_s, elapsed_s = (pace.read_ns - last_ns) / 1e9, (now_ns - last_ns) / 1e9
     if held_s <= 0 or pace.is_gone(now_ns):
         return
-    is_broken = _is_broken(look, scene.run, last_ns) or _stands_in_step(look, scene.run)
+    first = tuple(_stopped_first(look, scene.run, last_ns))
+    # Nobody evaluates or saves while some members have yet to finish the step. That others wait shows it only
+    # inside a step: they wait for an evaluation of rank 0, too.
+    is_broken = (
+        any(one.metric != MEMBER_WAITING for one in first)
+        or _is_broken(look, scene.run, last_ns)
+        or _stands_in_step(look, scene.run)
+    )
     working = 0.0 if is_broken else _working_share(look, scene.run)
     least_s = _patience_s(pace, scene, working, look.panels.window_ns)
     is_usual = held_s <= USUAL_TIMES * _longest_pause_s(pace) or _is_repeated(held_s, pace)
@@ -77,7 +87,7 @@ def _hung(look: Look) -> Iterator[Finding]:
         note=SIGNS["no-step"],
         grave=working is not None,
     )
-    yield from _stopped_first(look, scene.run, last_ns, noticed_ns)
+    yield from (msgspec.structs.replace(one, noticed_ns=noticed_ns) for one in first)
 
 
 def _patience_s(pace: Pace, scene: Scene, working: float | None, window_ns: tuple[int, int]) -> float:
@@ -86,6 +96,8 @@ def _patience_s(pace: Pace, scene: Scene, working: float | None, window_ns: tupl
     if scene.checkpoints and scene.checkpoints[-1].stall_s is None:
         stalls = [one.stall_s for one in scene.checkpoints if one.stall_s is not None]
         return max(SAVING_S, SAVING_TIMES * max(stalls, default=0.0))
+    if scene.phase in PAUSES and working != 0.0:
+        return max(WORKING_S, least_s)
     if working is not None and working >= WORKING_SHARE:
         return max(WORKING_S, least_s)
     known_s = (int(pace.shown_ns[-1]) - int(pace.shown_ns[0])) / 1e9
@@ -148,7 +160,7 @@ def _last_known(values: NDArray[np.floating]) -> NDArray[np.floating]:
     return np.where(known.any(axis=0), values[last, np.arange(values.shape[1])], np.nan)
 
 
-def _stopped_first(look: Look, run: str, since_ns: int, noticed_ns: int) -> Iterator[Finding]:
+def _stopped_first(look: Look, run: str, since_ns: int) -> Iterator[Finding]:
     """Members that others wait for; else those that made fewer steps, or showed their last one earlier."""
     for metric, figure in _PROGRESS:
         panel = look.panels.of_run(metric, run)
@@ -171,7 +183,7 @@ def _stopped_first(look: Look, run: str, since_ns: int, noticed_ns: int) -> Iter
             method="peers",
             since_ns=since_ns,
             until_ns=None,
-            noticed_ns=noticed_ns,
+            noticed_ns=since_ns,
             confidence=CONFIRMED * float(panel.trust[column]),
             value=float(made[column]),
             usual=most,

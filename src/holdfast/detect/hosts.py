@@ -25,6 +25,13 @@ BUFFER_FREE, BUFFER_USED = "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_USED"
 NAMES = "coredns_dns_request_duration_seconds_count"
 NAMES_TIME = "coredns_dns_request_duration_seconds_sum"
 NAMES_S = 0.05
+LUSTRE_TIME, LUSTRE_COUNT = "lustre_stats_time_total", "lustre_stats_total"
+US_TO_S = 1e-6
+TCP_AGAIN, TCP_SENT = "node_netstat_Tcp_RetransSegs", "node_netstat_Tcp_OutSegs"
+SEGMENTS_PER_S_MIN, RESENT_SHARE = 200.0, 0.01
+CLOCKS = ("chrony_tracking_last_offset_seconds", "node_timex_offset_seconds")
+CLOCK_OFF_S = 0.1
+"""As for the flaw of that name: what is off by more comes out of order with others."""
 REQUESTS_PER_S_MIN = 1.0
 SLOWER_TIMES, SLOWER_S = 3.0, 0.015
 NOT_LOCAL = frozenset(
@@ -52,6 +59,72 @@ def _slow_disks(look: Look) -> Iterator[Finding]:
             wrong = each.values - usual > enough
         rule = Rule(sign="slow-disk", metric=waits, unit="s", note=SIGNS["slow-disk"])
         yield from findings(rule, each, wrong, usual, enough)
+
+
+def _slow_lustre(look: Look) -> Iterator[Finding]:
+    """How long an operation of a Lustre client takes, over all of its operations."""
+    waited, count = look.panels.rate(LUSTRE_TIME), look.panels.rate(LUSTRE_COUNT)
+    if waited is None or count is None or len(waited.times_ns) != len(count.times_ns):
+        return
+    each = _ratio(_by_host(waited), _by_host(count), least=REQUESTS_PER_S_MIN)
+    if each is None:
+        return
+    each = each.scaled(US_TO_S)
+    enough = np.maximum((SLOWER_TIMES - 1) * each.usual, max(SLOWER_S, SIGMAS * each.scatter)).astype(
+        np.float32
+    )
+    with np.errstate(invalid="ignore"):
+        wrong = each.values - each.usual > enough
+    rule = Rule(sign="slow-lustre", metric=LUSTRE_TIME, unit="s", note=SIGNS["slow-lustre"])
+    yield from findings(rule, each, wrong, each.usual, enough)
+
+
+def _resent_segments(look: Look) -> Iterator[Finding]:
+    """Hosts that send a far larger share of their TCP segments again than they did."""
+    again, sent = look.panels.rate(TCP_AGAIN), look.panels.rate(TCP_SENT)
+    share = None if again is None or sent is None else _ratio(again, sent, least=SEGMENTS_PER_S_MIN)
+    if share is None:
+        return
+    enough = np.maximum(3 * share.usual, max(RESENT_SHARE, SIGMAS * share.scatter)).astype(np.float32)
+    with np.errstate(invalid="ignore"):
+        wrong = share.values - share.usual > enough
+    note = "packets are lost and sent again"
+    rule = Rule(sign="resent-packets", metric=TCP_AGAIN, unit="of the segments", note=note)
+    yield from findings(rule, share, wrong, share.usual, enough)
+
+
+def _clocks(look: Look) -> Iterator[Finding]:
+    """Clocks that are off: what such a host shows happened at another time."""
+    for metric in CLOCKS:
+        panel = look.panels.value(metric)
+        if panel is None:
+            continue
+        off = msgspec.structs.replace(panel, values=np.abs(panel.values), before=None)
+        with np.errstate(invalid="ignore"):
+            wrong = off.values > CLOCK_OFF_S
+        rule = Rule(sign="clock-off", metric=metric, unit="s", note=SIGNS["clock-off"], against="limit")
+        limit = np.full(len(off.subjects), CLOCK_OFF_S, np.float32)
+        yield from findings(rule, off, wrong, limit, np.zeros_like(limit))
+
+
+def _by_host(panel: Panel) -> Panel:
+    """One series for each host: the sum of its own."""
+    groups: dict[str, list[int]] = {}
+    for column, subject in enumerate(panel.subjects):
+        groups.setdefault(subject, []).append(column)
+
+    def added(values: Floats) -> Floats:
+        return np.stack([np.nansum(values[:, own], axis=1) for own in groups.values()], axis=1)
+
+    return msgspec.structs.replace(
+        panel,
+        subjects=tuple(groups),
+        labels=tuple({} for _ in groups),
+        values=added(panel.values),
+        before=None if panel.before is None else added(panel.before),
+        trust=np.array([panel.trust[own].min() for own in groups.values()], np.float32),
+        words=(),
+    )
 
 
 def _slow_names(look: Look) -> Iterator[Finding]:
@@ -153,3 +226,6 @@ EXHAUSTED = FunctionDetector(
     ),
     _exhausted,
 )
+LUSTRE = FunctionDetector((Sense("slow-lustre", (LUSTRE_TIME, LUSTRE_COUNT)),), _slow_lustre)
+SEGMENTS = FunctionDetector((Sense("resent-packets", (TCP_AGAIN, TCP_SENT)),), _resent_segments)
+CLOCK_OFFSETS = FunctionDetector(tuple(Sense("clock-off", (metric,)) for metric in CLOCKS), _clocks)

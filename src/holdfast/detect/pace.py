@@ -7,7 +7,6 @@ changes.
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from holdfast.detect import compare
 from holdfast.detect.finding import Finding, Method
-from holdfast.detect.panel import Panel, Panels
+from holdfast.detect.panel import MARGIN_S, Panel, Panels
 from holdfast.detect.rules import SIGMAS, SIGNS, Rule
 from holdfast.detect.scene import Healthy, Scene
 from holdfast.detect.stretches import findings
@@ -33,8 +32,19 @@ PAUSE_TIMES = 2.0
 NEIGHBOURS = 15
 PAUSE_ROW_MAX = 2
 """So many in a row are alone; more of them are slow steps."""
-CROWD_STEPS, CROWD_PAUSES, CROWD_TIMES = 40, 4, 2.0
-"""So many long steps among so many, at least so many times as often as usual, are no pauses any more."""
+CROWD_STEPS, CROWD_PAUSES, CROWD_TIMES, CROWD_RATE = 40, 4, 2.0, 0.04
+"""So many long steps, this share of all and so many times as often as in so many steps before, are no pauses
+any more.
+"""
+CROWD_KNOWN_S, CROWD_EVEN_S = 1_800.0, 3_600.0
+EVEN_SHARE = 0.2
+MARGIN_S_MAX = 1_500.0
+WIDE_TIMES = 1.2
+"""Of how far one step in ten is from most: that is as usual as they are."""
+JUMP_FROM, JUMP_TO = 1 / 3, 0.6
+"""Of what steps are longer by now: from less than this to more than that at once is a jump."""
+STARTING_S = 300.0
+"""Steps are slow at first: caches are cold, kernels are being compiled, the data loader fills up."""
 PLATEAU_T_MIN = 6.0
 """Of a change of plateau, in standard errors: among thousands of steps none is so large by chance."""
 PLATEAU_STEPS_MIN = 3
@@ -95,8 +105,9 @@ def pace_of(panels: Panels, scene: Scene) -> Pace | None:
     plateaus = tuple(plateaus_of(steps.values[:, 0]))
     past_s = _kept(plateaus, steps.times_ns)
     if past_s is None:
-        known = float(compare.usual(steps.values)[0])
-        past_s = known if np.isfinite(known) else None
+        early = steps.values[compare.past_rows(steps.values), 0]
+        early = early[np.isfinite(early)]
+        past_s = float(early.mean()) if len(early) >= compare.PAST_KNOWN_MIN else None
     step_s, method = _usual_step(past_s, scene.healthy)
     read = history.times_ns[np.isfinite(history.values[:, 0])]
     last = np.searchsorted(read, np.append(new[1:], read[-1] + 1)) - 1 if len(new) else new
@@ -156,39 +167,52 @@ def without_pauses(steps: Panel) -> tuple[Panel, NDArray[np.bool_]]:
     ends = np.flatnonzero(long & ~np.concatenate((long[1:], [False])))
     alone = [(one, last) for one, last in zip(starts.tolist(), ends.tolist(), strict=True)]
     alone = [(one, last) for one, last in alone if last - one < PAUSE_ROW_MAX]
-    dense = _dense(np.array([one for one, _ in alone], np.int64), len(known))
-    for (first, last), is_dense in zip(alone, dense.tolist(), strict=True):
-        if not is_dense:
+    dense = _dense(np.array([one for one, _ in alone], np.int64), steps.times_ns[known])
+    for first, last in alone:
+        if not dense[first]:
             values[known[first : last + 1], 0] = np.nan
-    marked = [first for (first, _), is_dense in zip(alone, dense.tolist(), strict=True) if is_dense]
-    for one, other in pairwise(marked):
-        if other - one <= CROWD_STEPS:
-            crowded[known[one] : known[other] + 1] = True
+    crowded[known[dense]] = True
     return msgspec.structs.replace(steps, values=values), crowded
 
 
-def _dense(at: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
-    """Which pauses have several others near, where the rest of the time has few.
+def _dense(at: NDArray[np.int64], times_ns: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """By step: whether pauses come far more often there than they did for a long time before.
 
-    at: which of the steps they are, of `count`.
+    at: which of the steps are pauses. How often a young run evaluates or saves nobody knows yet, and while it
+    is not old, what comes at even intervals somebody has planned.
     """
-    ahead = np.searchsorted(at, at + CROWD_STEPS) - np.arange(len(at))
-    back = np.arange(len(at)) + 1 - np.searchsorted(at, at - CROWD_STEPS)
-    near = np.maximum(ahead, back) >= CROWD_PAUSES
-    elsewhere = max(0, count - int(near.sum()) * CROWD_STEPS // CROWD_PAUSES)
-    usual_rate = (len(at) - int(near.sum())) / max(1, elsewhere)
-    is_news = elsewhere >= CROWD_STEPS and usual_rate * CROWD_STEPS * CROWD_TIMES <= CROWD_PAUSES
-    return np.asarray(near & is_news, np.bool_)
+    is_pause = np.zeros(len(times_ns), np.float64)
+    is_pause[at] = 1.0
+    dense = np.zeros(len(times_ns), np.bool_)
+    parts = tuple(plateaus_of(is_pause, CROWD_STEPS // 2))
+    for place, part in enumerate(parts):
+        before = [one for one in parts[:place] if not dense[one.first]]
+        steps = sum(one.end - one.first for one in before)
+        lasted_s = float(times_ns[part.first] - times_ns[0]) / 1e9
+        rate = sum(one.step_s * (one.end - one.first) for one in before) / max(1, steps)
+        count = part.step_s * (part.end - part.first)
+        is_often = part.step_s >= max(CROWD_RATE, CROWD_TIMES * rate) and count >= CROWD_PAUSES
+        own = at[(at >= part.first) & (at < part.end)]
+        is_planned = lasted_s < CROWD_EVEN_S and _is_even(times_ns[own])
+        if is_often and steps >= CROWD_STEPS and lasted_s >= CROWD_KNOWN_S and not is_planned:
+            dense[part.first : part.end] = True
+    return dense
 
 
-def plateaus_of(values: Floats) -> Iterator[Plateau]:
-    """The stretches between changes of the mean, in the order of time."""
+def _is_even(times_ns: NDArray[np.int64]) -> bool:
+    """Whether these moments lie at even intervals."""
+    apart = np.diff(times_ns)
+    return len(apart) > 1 and float(apart.std()) < EVEN_SHARE * float(apart.mean())
+
+
+def plateaus_of(values: Floats, least: int = PLATEAU_STEPS_MIN) -> Iterator[Plateau]:
+    """The stretches between changes of the mean, in the order of time. least: so many steps each has."""
     known = np.flatnonzero(np.isfinite(values))
     taken = values[known].astype(np.float64)
     cuts, work = {0, len(taken)}, [(0, len(taken))]
     while work and len(cuts) < PLATEAUS_MAX:
         begin, end = work.pop()
-        if (cut := _cut(taken[begin:end])) is not None:
+        if (cut := _cut(taken[begin:end], least)) is not None:
             cuts.add(begin + cut)
             work += [(begin, begin + cut), (begin + cut, end)]
     marks = sorted(cuts)
@@ -198,9 +222,9 @@ def plateaus_of(values: Floats) -> Iterator[Plateau]:
             yield Plateau(int(known[begin]), after, float(taken[begin:end].mean()))
 
 
-def _cut(taken: NDArray[np.float64]) -> int | None:
+def _cut(taken: NDArray[np.float64], least: int) -> int | None:
     """Where the mean changes the most, if it does."""
-    row, score = compare.change(taken, PLATEAU_STEPS_MIN)
+    row, score = compare.change(taken, least)
     return row if score > PLATEAU_T_MIN else None
 
 
@@ -232,7 +256,10 @@ def slow_steps(pace: Pace, window_ns: tuple[int, int]) -> Iterator[Finding]:
     good = np.flatnonzero(_of_plateaus(pace, lambda step_s: step_s <= (1 + SLOWER_SHARE) * usual_s))
     around = float(np.nanmedian(values[good])) if np.isfinite(values[good]).any() else usual_s
     scatter_s = compare.spread(steps.values, np.full(1, around, np.float32), good)
-    least = max(SLOWER_SHARE * usual_s, SIGMAS * scatter_s)
+    # Steps of two kinds, short and long sequences, scatter by more than most of them are off.
+    known = values[good][np.isfinite(values[good])]
+    wide_s = float(np.subtract(*np.quantile(known, (0.9, 0.5)))) if len(known) else 0.0
+    least = max(SLOWER_SHARE * usual_s, SIGMAS * scatter_s, WIDE_TIMES * wide_s)
     with np.errstate(invalid="ignore"):
         wrong = values - usual_s > least
     slow = _of_plateaus(pace, lambda step_s: step_s > (1 + SLOWER_SHARE) * usual_s)
@@ -242,10 +269,15 @@ def slow_steps(pace: Pace, window_ns: tuple[int, int]) -> Iterator[Finding]:
     )
     usual = np.full(1, usual_s, np.float32)
     enough = np.full(1, SLOWER_SHARE * usual_s, np.float32)
+    first_ns = int(steps.times_ns[np.isfinite(values)][0]) if np.isfinite(values).any() else 0
     for finding in findings(rule, steps, wrong[:, None], usual, enough):
         until_ns = None if _is_last_known(pace, finding, window_ns[1]) else finding.until_ns
+        is_over = until_ns is not None
         if until_ns is not None and until_ns < window_ns[0]:
             continue
+        if is_over and pace.method == "past" and finding.since_ns - first_ns < STARTING_S * 1e9:
+            continue
+        finding = _from_jump(pace, finding, usual_s)
         value = _recent(steps, finding)
         yield msgspec.structs.replace(finding, value=value, effect_s=value - usual_s, until_ns=until_ns)
 
@@ -256,6 +288,28 @@ def _is_last_known(pace: Pace, finding: Finding, now_ns: int) -> bool:
         return False
     later = pace.steps.times_ns > finding.until_ns
     return not np.isfinite(pace.steps.values[later, 0]).any()
+
+
+def _from_jump(pace: Pace, finding: Finding, usual_s: float) -> Finding:
+    """The finding from where the steps became as long as they are: what drifts by little for hours and then
+    jumps is slow since the jump.
+    """
+    times_ns = pace.steps.times_ns
+    within = [
+        (int(times_ns[one.first]), one.step_s - usual_s)
+        for one in pace.plateaus
+        if times_ns[one.end - 1] > finding.since_ns
+        and (finding.until_ns is None or times_ns[one.first] <= finding.until_ns)
+    ]
+    if finding.until_ns is not None or len(within) < 2:
+        return finding
+    most = within[-1][1]
+    for (_, before), (at_ns, after) in reversed(tuple(itertools.pairwise(within))):
+        if before <= JUMP_FROM * most and after >= JUMP_TO * most:
+            return msgspec.structs.replace(
+                finding, since_ns=max(finding.since_ns, at_ns), noticed_ns=max(finding.noticed_ns, at_ns)
+            )
+    return finding
 
 
 def _of_plateaus(pace: Pace, holds: Callable[[float], bool]) -> NDArray[np.bool_]:
@@ -289,6 +343,16 @@ def onset_of(pace: Pace, window_ns: tuple[int, int]) -> int | None:
     lasting = [one.since_ns for one in slow_steps(pace, window_ns) if one.until_ns is None]
     first_ns = int(pace.steps.times_ns[np.isfinite(pace.steps.values[:, 0])][0]) if lasting else 0
     return next((since_ns for since_ns in lasting if since_ns - first_ns >= SEEN_S_MIN * 1e9), None)
+
+
+def margin_of(pace: Pace, onset_ns: int | None) -> float:
+    """How long before the onset it is certain that nothing was wrong yet: what comes slowly, or now and then,
+    began earlier than steps tell. At most half of the time in which they were seen to be quick.
+    """
+    seen = pace.steps.times_ns[np.isfinite(pace.steps.values[:, 0])]
+    if onset_ns is None or not len(seen):
+        return MARGIN_S
+    return min(MARGIN_S_MAX, max(MARGIN_S, (onset_ns - int(seen[0])) / 2e9))
 
 
 def stands_since(pace: Pace, window_ns: tuple[int, int]) -> int | None:

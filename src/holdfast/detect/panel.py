@@ -19,9 +19,11 @@ from holdfast.signals.source import Source
 from holdfast.topology.names import member_name
 
 PAST_S, MARGIN_S, ONSET_S = 600.0, 150.0, 300.0
-"""What was shown for so long, until so long before something went wrong, was usual; and for so long after it
-is worth knowing what came first.
+"""What was shown for so long, until at least so long before something went wrong, was usual; and for so long
+after it is worth knowing what came first.
 """
+EARLIER_SHARE = 0.2
+"""Of what is read from before the onset: the labels of that time are those that something changed from."""
 KEPT_MAX = 24
 """Panels that are kept for the next detector; some are read by several, one after the other."""
 
@@ -98,12 +100,20 @@ class Panel(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
 class Panels:
     """What one look reads. flaws: of all that was read so far.
 
-    onset_ns: since when something is wrong, where the window does not show what was before.
+    onset_ns: since when something is wrong, where the window does not show what was before. margin_s: so
+    long before that all was well for certain.
     """
 
-    def __init__(self, source: Source, window_ns: tuple[int, int], onset_ns: int | None = None) -> None:
+    def __init__(
+        self,
+        source: Source,
+        window_ns: tuple[int, int],
+        onset_ns: int | None = None,
+        margin_s: float = MARGIN_S,
+    ) -> None:
         self.window_ns = window_ns
         self.onset_ns = onset_ns
+        self._margin_ns = round(margin_s * 1e9)
         self.flaws: dict[str, tuple[Flaw, ...]] = {}
         self._source = source
         self._there = frozenset(source.metrics())
@@ -114,7 +124,7 @@ class Panels:
         """The first moment that panels show."""
         if self.onset_ns is None:
             return self.window_ns[0]
-        return min(self.window_ns[0], self.onset_ns - round(MARGIN_S * 1e9))
+        return min(self.window_ns[0], self.onset_ns - self._margin_ns)
 
     @property
     def metrics(self) -> frozenset[str]:
@@ -155,7 +165,7 @@ class Panels:
         earlier: tuple[tuple[str, Labels], ...] = ()
         if is_own and self.onset_ns is not None:
             early = self._early(metric, self.onset_ns)
-            earlier = () if early is None else tuple(zip(early.subjects, early.labels, strict=True))
+            earlier = () if early is None else _shown_at_first(early)
             past, frame, gap = self._with_onset(early, frame, self.onset_ns)
         inspected = inspect(frame, now_ns=window_ns[1])
         if is_own:
@@ -176,7 +186,7 @@ class Panels:
 
     def _early(self, metric: str, onset_ns: int) -> Frame | None:
         """What was read before the onset, and in the minutes around it."""
-        begin_ns = onset_ns - round((MARGIN_S + PAST_S) * 1e9)
+        begin_ns = onset_ns - self._margin_ns - round(PAST_S * 1e9)
         return self._source.frame(metric, (begin_ns, self._until_ns(onset_ns)))
 
     def _until_ns(self, onset_ns: int) -> int:
@@ -186,7 +196,7 @@ class Panels:
         self, early: Frame | None, frame: Frame, onset_ns: int
     ) -> tuple[Frame | None, Frame, int | None]:
         """What was before the onset; the minutes around it and the window; where time is left out."""
-        end_ns = onset_ns - round(MARGIN_S * 1e9)
+        end_ns = onset_ns - self._margin_ns
         until_ns = self._until_ns(onset_ns)
         if end_ns > self.window_ns[0]:
             # It began within the window, whose first rows belong to what was before.
@@ -202,6 +212,13 @@ class Panels:
             return past, frame, None
         is_near = until_ns >= self.window_ns[0]
         return past, _spliced(around, frame), None if is_near else len(around.times_ns)
+
+
+def _shown_at_first(early: Frame) -> tuple[tuple[str, Labels], ...]:
+    """The series that there were minutes before the onset, with their subjects: a change may come first."""
+    rows = max(1, round(EARLIER_SHARE * len(early.times_ns)))
+    alive = np.flatnonzero(np.isfinite(early.values[:rows]).any(axis=0)).tolist()
+    return tuple((early.subjects[column], early.labels[column]) for column in alive)
 
 
 def _before(past: Frame, as_rate: bool) -> Floats | None:

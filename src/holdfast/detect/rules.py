@@ -6,46 +6,10 @@ scatters; and only after `scrapes` consecutive observations. Limits come from th
 published one, and say so.
 """
 
-from typing import Literal
+from holdfast.detect.boards import BOARD_RULES
+from holdfast.detect.rule import SIGMAS, Rule
 
-import msgspec
-
-from holdfast.detect.finding import Method
-
-SIGMAS = 6.0
-"""Among a million readings of half an hour, nobody may be so far off by chance."""
-
-View = Literal["value", "rate"]
-
-
-class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing to look for.
-
-    view         the reading itself, or its growth per second
-    scale        from the metric's unit to `unit`
-    against      past: what the series itself showed before; limit: `limit`
-    falls        it is wrong when it gets less
-    only         only series with one of these values of a label
-    named        only series one of whose labels has one of these words in it
-    grave        a fault of hardware by itself, whether or not any run feels it
-    """
-
-    sign: str
-    metric: str
-    unit: str
-    note: str
-    view: View = "value"
-    scale: float = 1.0
-    against: Method = "past"
-    limit: float = 0.0
-    least: float = 0.0
-    least_share: float = 0.0
-    falls: bool = False
-    scrapes: int = 3
-    only: tuple[str, tuple[str, ...]] | None = None
-    named: tuple[str, ...] = ()
-    grave: bool = False
-
+__all__ = ["RULES", "SIGMAS", "SIGNS", "Rule"]
 
 WAIT_TICKS_LEAST = 1e6
 """A tick is some 22 ns: less than a fiftieth of the time."""
@@ -460,10 +424,13 @@ RULES: tuple[Rule, ...] = (
         least=0.05,
         least_share=0.25,
     ),
+    *BOARD_RULES,
 )
 """Against the past unless something else is said."""
 
 SIGNS: dict[str, str] = {rule.sign: rule.note for rule in RULES} | {
+    "slow-lustre": "Lustre takes long for each operation",
+    "clock-off": "the host's clock is off",
     "low-clock": "the clock is lower than usual",
     "low-power": "less power is drawn at a lower clock, and not for heat",
     "low-limit": "the power limit is lower",

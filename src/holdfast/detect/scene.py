@@ -13,14 +13,18 @@ from holdfast.record.events import (
     KnownEvent,
     MemberJoined,
     MemberLost,
+    PhaseEntered,
     ReferenceDeclared,
     RunStarted,
+    StepBegun,
+    StepCommitted,
 )
 
 SETTLE_NS = 300 * 10**9
 """For so long after planned work a machine's readings prove nothing."""
 
 NEWLY_NS = 900 * 10**9
+STEPS = (StepBegun, StepCommitted)
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,10 +71,12 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
     """One run as its record tells it, up to now.
 
     members  those that ever were in it, with their nodes; gone: when they were lost
-    began_ns when it began, or the first that is known of it
+    began_ns when it began, or the first that is known of it; stepping_ns: when it began to make steps, as far
+             as the record tells
     gpus     how many it is meant to have
     healthy  what a healthy step takes, where that is known
     out      what was taken out of use, planned or not: nothing there is news
+    phase    what it does now, where that was recorded
     """
 
     run: str
@@ -83,6 +89,8 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
     decisions: tuple[Decided, ...]
     faults: tuple[FaultObserved, ...]
     out: tuple[Planned, ...]
+    phase: str = ""
+    stepping_ns: int = 0
 
 
 def scene(
@@ -103,13 +111,15 @@ def scene(
     )
     members: dict[str, str] = {}
     gone: dict[str, int] = {}
-    gpus, declared = 0, None
+    gpus, declared, phase = 0, None, ""
     for event in known:
         match event:
             case RunStarted():
                 gpus = event.gpus or gpus
             case ReferenceDeclared() if event.step_ns is not None:
                 declared = Healthy(step_s=event.step_ns / 1e9, is_declared=True, since_ns=event.occurred_ns)
+            case PhaseEntered() if event.subject in ("", run):
+                phase = event.phase
             case MemberJoined():
                 members[event.subject] = event.node
                 gone.pop(event.subject, None)
@@ -131,7 +141,9 @@ def scene(
             for event in actions
         ),
         faults=tuple(event for event in known if isinstance(event, FaultObserved)),
-        out=(*planned, *_out(actions)),
+        out=(*planned, *_out(known)),
+        phase=phase,
+        stepping_ns=next((event.occurred_ns for event in known if isinstance(event, STEPS)), 0),
     )
 
 
@@ -168,19 +180,25 @@ def _checkpoints(events: Iterable[KnownEvent]) -> tuple[Saved, ...]:
     return tuple(found)
 
 
-def _out(actions: Iterable[ActionTaken]) -> tuple[Planned, ...]:
-    """What was drained, until it was restored."""
+def _out(events: Iterable[KnownEvent]) -> tuple[Planned, ...]:
+    """What was drained, until it was restored, or a member joined on it again."""
     found: list[Planned] = []
-    for event in actions:
-        if event.action == "drain":
-            found.append(
-                Planned(subject=event.subject, from_ns=event.occurred_ns, to_ns=None, reason=event.reason)
-            )
-        elif event.action == "restore":
-            found = [
-                msgspec.structs.replace(one, to_ns=event.occurred_ns)
-                if one.subject == event.subject and one.to_ns is None
-                else one
-                for one in found
-            ]
+    for event in events:
+        match event:
+            case ActionTaken(action="drain"):
+                found.append(
+                    Planned(subject=event.subject, from_ns=event.occurred_ns, to_ns=None, reason=event.reason)
+                )
+            case ActionTaken(action="restore"):
+                found = [_back(one, event.subject, event.occurred_ns) for one in found]
+            case MemberJoined() if event.node:
+                found = [_back(one, event.node, event.occurred_ns) for one in found]
+            case _:
+                pass
     return tuple(found)
+
+
+def _back(one: Planned, subject: str, at_ns: int) -> Planned:
+    if one.subject != subject or one.to_ns is not None:
+        return one
+    return msgspec.structs.replace(one, to_ns=at_ns)

@@ -33,17 +33,18 @@ def findings(
     columns = np.unique([stretch.series for stretch in stretches])
     counts = wrong[:, columns].sum(axis=0)
     means = np.where(wrong[:, columns], values[:, columns], 0).sum(axis=0) / counts
-    mean_of = dict(zip(columns.tolist(), zip(means.tolist(), counts.tolist(), strict=True), strict=True))
-    usuals, leasts, trusts, times = usual.tolist(), least.tolist(), panel.trust.tolist(), times_ns.tolist()
+    sure = _sure(np.abs(means - usual[columns]), least[columns], counts) * panel.trust[columns]
+    told = zip(means.tolist(), usual[columns].tolist(), sure.tolist(), strict=True)
+    told_of = dict(zip(columns.tolist(), told, strict=True))
+    leasts, times = least.tolist(), times_ns.tolist()
     for stretch in stretches:
         series, first = stretch.series, stretch.first
-        (value, observations), expected = mean_of[series], usuals[series]
+        value, expected, confidence = told_of[series]
         if panel.single is not None:
             first = _changed(panel.single[:, series], stretch)
         elif len(stretches) <= ONSETS_MAX:
             away = (values[:, series] - expected) * np.sign(value - expected)
             first = compare.onset(away, leasts[series], first)
-        sure = _sure(abs(value - expected), leasts[series], observations)
         yield Finding(
             sign=rule.sign,
             subject=panel.subjects[series],
@@ -52,7 +53,7 @@ def findings(
             since_ns=times[first],
             until_ns=None if stretch.lasting else times[stretch.last],
             noticed_ns=times[stretch.noticed],
-            confidence=sure * trusts[series],
+            confidence=confidence,
             value=value,
             usual=expected,
             unit=rule.unit,
@@ -61,11 +62,12 @@ def findings(
         )
 
 
-def _sure(difference: float, least: float, observations: int) -> float:
-    """The more often and the further beyond what matters, the surer."""
-    beyond = difference / least if least > 0 else 2.0
-    halvings = observations + max(beyond - 1.0, 0.0)
-    return CONFIDENCE_MAX * (1.0 - float(0.5**halvings))
+def _sure(differences: Floats, least: Floats, observations: NDArray[np.int64]) -> NDArray[np.float64]:
+    """By series. The more often and the further beyond what matters, the surer."""
+    bounds = least.astype(np.float64)
+    beyond = np.divide(differences, bounds, out=np.full(len(bounds), 2.0), where=bounds > 0)
+    halvings = observations + np.maximum(beyond - 1.0, 0.0)
+    return np.asarray(CONFIDENCE_MAX * (1.0 - 0.5**halvings), np.float64)
 
 
 def _changed(single: Floats, stretch: compare.Stretch) -> int:

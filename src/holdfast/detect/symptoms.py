@@ -5,7 +5,6 @@ from typing import Literal
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from holdfast.detect import compare
 from holdfast.detect.detector import FunctionDetector, Look, Sense
@@ -15,6 +14,7 @@ from holdfast.detect.panel import Panel, Panels
 from holdfast.detect.rules import SIGMAS, SIGNS, Rule
 from holdfast.detect.scene import Scene
 from holdfast.detect.stretches import findings
+from holdfast.detect.wandering import wandering
 from holdfast.signals.frame import Floats
 
 COLLECTOR = "holdfast_member_gc_seconds_total"
@@ -24,12 +24,9 @@ LATE_SHARE = 0.02
 """Of a step: who is late by less does not hold it up noticeably."""
 PEERS_SHARE = 0.05
 """Who is usually slower than the others by more was late before the looking began."""
-WANDERING_ROWS, WANDERING_LATE, WANDERING_WHO = 5, 4, 4
-"""Of so many steps in a row so many have somebody late, and so many of those are different members."""
-WANDERING_SHARE = 0.25
-"""Of the members at once; a cause beneath them would hold on to the same ones."""
 WANDERING_CHANCE = 0.01
 """That in one step any member is so late by chance."""
+COLLECTING_MEAN_S = 300.0
 COLLECTING_LEAST = 0.01
 """Of a member's time, more than usual: a tenth of a second between scrapes ten seconds apart."""
 
@@ -68,7 +65,7 @@ def _late(part: Part, members: Panel, step_s: float, run: str) -> Iterator[Findi
     if part == "compute":
         chance = float(np.sqrt(2 * np.log(len(members.subjects) / WANDERING_CHANCE)))
         enough = max(LATE_SHARE * step_s, chance * members.scatter)
-        yield from _wandering(members, usual, enough, run)
+        yield from wandering(members, usual, enough, run)
 
 
 def _found(
@@ -86,70 +83,42 @@ def _with_effect(finding: Finding) -> Finding:
     return msgspec.structs.replace(finding, effect_s=finding.value - finding.usual)
 
 
-def _wandering(members: Panel, usual: Floats, least: float, run: str) -> Iterator[Finding]:
-    """Somebody is late in nearly every step, and nearly every time somebody else."""
-    away = np.nan_to_num(members.values - usual, nan=-1.0)
-    rows = np.flatnonzero(np.isfinite(members.values).any(axis=1))
-    if len(rows) < WANDERING_ROWS:
-        return
-    late = away[rows] > least
-    holds, is_late = _changing(late, away[rows])
-    hits = np.flatnonzero(holds)
-    if not len(hits):
-        return
-    first = hits[0] + np.flatnonzero(is_late[hits[0] : hits[0] + WANDERING_ROWS])[0]
-    last = hits[-1] + WANDERING_ROWS - 1
-    seen = slice(first, last + 1)
-    value = float(np.median(away[rows][seen].max(axis=1)[is_late[seen]]))
-    yield Finding(
-        sign="wandering",
-        subject=run,
-        metric="holdfast_member_compute_seconds",
-        method="peers",
-        since_ns=int(members.times_ns[rows[first]]),
-        until_ns=None if last >= len(rows) - 2 else int(members.times_ns[rows[last]]),
-        noticed_ns=int(members.times_ns[rows[hits[0] + WANDERING_ROWS - 1]]),
-        confidence=min(0.99, float(is_late[seen].mean())),
-        value=value,
-        usual=0.0,
-        unit="s",
-        effect_s=value,
-        note=SIGNS["wandering"],
-    )
-
-
-def _changing(late: NDArray[np.bool_], away: Floats) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """For each stretch of steps whether who is late changes in it; and the steps with such a one.
-
-    Whoever is late in most steps of a stretch is late for a reason of its own, and does not count there.
-    """
-    few = max(2, round(WANDERING_SHARE * late.shape[1]))
-    stretches = len(late) - WANDERING_ROWS + 1
-    holds, is_late = np.zeros(stretches, np.bool_), np.zeros(len(late), np.bool_)
-    for start in range(stretches):
-        steps = late[start : start + WANDERING_ROWS]
-        fleeting = steps & (steps.sum(axis=0) <= WANDERING_ROWS // 2)
-        with_one = fleeting.any(axis=1) & (steps.sum(axis=1) <= few)
-        who = np.where(fleeting, away[start : start + WANDERING_ROWS], -np.inf).argmax(axis=1)[with_one]
-        if with_one.sum() >= WANDERING_LATE and len(set(who.tolist())) >= WANDERING_WHO:
-            holds[start] = True
-            is_late[start : start + WANDERING_ROWS] |= with_one
-    return holds, is_late
-
-
 def _collecting(panels: Panels, scene: Scene) -> Iterator[Finding]:
-    """Time in the garbage collector, of whoever spends the most at a time: all others wait for it."""
+    """Time in the garbage collector, of whoever spends the most at a time: all others wait for it.
+
+    As a mean over minutes: with few members nobody collects at most scrapes.
+    """
     members = panels.of_run(COLLECTOR, scene.run, as_rate=True)
     if members is None:
         return
-    more = members.values - members.usual
-    most = np.fmax.reduce(more, axis=1, keepdims=True)
     longest = msgspec.structs.replace(
-        members, subjects=(scene.run,), values=most, before=None, trust=members.trust.min(keepdims=True)
+        members,
+        subjects=(scene.run,),
+        values=_most(members.values, members.usual),
+        before=None if members.before is None else _most(members.before, members.usual),
+        trust=members.trust.min(keepdims=True),
     )
-    usual = np.zeros(1, np.float32)
-    least = max(COLLECTING_LEAST, SIGMAS * compare.spread(most, usual))
-    yield from _found("collecting", COLLECTOR, "past", longest, usual, least)
+    past = longest.values[compare.past_rows(longest.values)] if longest.before is None else longest.before
+    past = past[np.isfinite(past)]
+    if len(past) < compare.PAST_KNOWN_MIN:
+        return
+    rows = compare.rows_in(members.times_ns, COLLECTING_MEAN_S)
+    noise = float(past.std()) * float(np.sqrt(1 / rows + 1 / len(past)))
+    usual = np.full(1, max(0.0, float(past.mean())), np.float32)
+    least = max(COLLECTING_LEAST, compare.MEAN_SIGMAS * noise)
+    means = msgspec.structs.replace(
+        longest, values=compare.rolling(longest.values, rows), single=longest.values
+    )
+    for finding in _found("collecting", COLLECTOR, "past", means, usual, least):
+        rows_of_it = members.times_ns >= finding.since_ns
+        if finding.until_ns is not None:
+            rows_of_it &= members.times_ns <= finding.until_ns
+        value = float(np.nanmean(longest.values[rows_of_it]))
+        yield _with_effect(msgspec.structs.replace(finding, value=value))
+
+
+def _most(rates: Floats, usual: Floats) -> Floats:
+    return np.asarray(np.fmax.reduce(rates - usual, axis=1, keepdims=True), np.float32)
 
 
 SYMPTOMS = FunctionDetector(

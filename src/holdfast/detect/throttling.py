@@ -38,8 +38,6 @@ EVENT_SIGNS = {
 NS_TO_SHARE = 1e-9
 MEAN_S = 420.0
 """Over so much time clocks and power are averaged, where single readings scatter too much."""
-MEAN_SIGMAS = 5.0
-"""Of a mean: among the 10^5 of a look hardly one is so far off by chance, and readings scatter as one."""
 CLOCK_LEAST_MHZ, CLOCK_SHARE = 60.0, 0.04
 SLIGHT_SHARE = 0.02
 """So much lower a clock must be for a violation time to have done anything."""
@@ -59,14 +57,13 @@ BUSY_PERCENT = 50.0
 
 def _throttled(look: Look) -> Iterator[Finding]:
     clocks = look.panels.value(CLOCK)
-    low: dict[str, NDArray[np.bool_]] = {}
+    low: NDArray[np.bool_] | None = None
     if clocks is not None:
         means = averaged(_at_work(look, clocks), CLOCK_SHARE)
         clocks, usual = means.panel, _or_peers(look, means, PEERS_CLOCK_SHARE, -1)
         yield from _below("low-clock", means._replace(usual=usual), CLOCK_LEAST_MHZ, CLOCK_SHARE, "MHz")
         with np.errstate(invalid="ignore"):
-            slight = ~(clocks.values > (1 - SLIGHT_SHARE) * usual)
-        low = dict(zip(clocks.subjects, slight.T, strict=True))
+            low = ~(clocks.values > (1 - SLIGHT_SHARE) * usual)
         yield from _low_power(look, clocks, usual)
     yield from _low_limit(look)
     yield from _violations(look, clocks, low)
@@ -101,31 +98,15 @@ def averaged(panel: Panel, share: float) -> Means:
     level = np.abs(panel.usual[np.isfinite(panel.usual)])
     if not len(level) or SIGMAS * panel.scatter <= share * float(np.median(level)):
         return Means(panel, panel.usual, panel.scatter)
-    rows = _rows_in(panel.times_ns, MEAN_S)
+    rows = compare.rows_in(panel.times_ns, MEAN_S)
     past = panel.values[compare.past_rows(panel.values)] if panel.before is None else panel.before
     known = np.isfinite(past).sum(axis=0)
     usual = np.where(
         known >= compare.PAST_KNOWN_MIN, np.nansum(past, axis=0) / np.maximum(known, 1), np.nan
     ).astype(np.float32)
     noise = panel.scatter * float(np.sqrt(1 / rows + 1 / max(1, len(past))))
-    means = msgspec.structs.replace(panel, values=_rolling(panel.values, rows), single=panel.values)
+    means = msgspec.structs.replace(panel, values=compare.rolling(panel.values, rows), single=panel.values)
     return Means(means, usual, noise)
-
-
-def _rows_in(times_ns: NDArray[np.int64], seconds: float) -> int:
-    step_ns = float(np.median(np.diff(times_ns))) if len(times_ns) > 1 else 1e10
-    return max(1, round(seconds * 1e9 / step_ns))
-
-
-def _rolling(values: Floats, rows: int) -> Floats:
-    """By row: the mean of what is known of it and those before; NaN where hardly anything is."""
-    known = np.isfinite(values)
-    total = np.cumsum(np.where(known, values, 0.0), axis=0, dtype=np.float64)
-    count = np.cumsum(known, axis=0, dtype=np.int32)
-    total[rows:] -= total[:-rows].copy()
-    count[rows:] -= count[:-rows].copy()
-    enough = count >= max(1, rows // 2)
-    return np.where(enough & known, total / np.maximum(count, 1), np.nan).astype(np.float32)
 
 
 def _or_peers(look: Look, means: Means, apart: float, sign: int, *, is_share: bool = True) -> Floats:
@@ -134,11 +115,7 @@ def _or_peers(look: Look, means: Means, apart: float, sign: int, *, is_share: bo
     apart: how far, as a share of what they show or as it is. sign: 1 where more is wrong, -1 where less is.
     """
     usual = np.array(means.usual, np.float32)
-    groups: dict[str, list[int]] = {}
-    for column, subject in enumerate(means.panel.subjects):
-        if run := look.run_of(subject):
-            groups.setdefault(run, []).append(column)
-    for columns in groups.values():
+    for columns in look.columns_by_run(means.panel.subjects):
         known = usual[columns][np.isfinite(usual[columns])]
         if len(known) < PEERS_MIN:
             continue
@@ -151,7 +128,7 @@ def _or_peers(look: Look, means: Means, apart: float, sign: int, *, is_share: bo
 
 def _below(sign: str, means: Means, least: float, share: float, unit: str) -> Iterator[Finding]:
     panel, usual, noise = means
-    enough = np.maximum(max(least, MEAN_SIGMAS * noise), share * np.abs(usual)).astype(np.float32)
+    enough = np.maximum(max(least, compare.MEAN_SIGMAS * noise), share * np.abs(usual)).astype(np.float32)
     with np.errstate(invalid="ignore"):
         wrong = usual - panel.values > enough
     rule = Rule(sign=sign, metric=panel.metric, unit=unit, note=SIGNS[sign], falls=True)
@@ -164,7 +141,7 @@ def _low_power(look: Look, clocks: Panel, clocks_usual: Floats) -> Iterator[Find
     if power is None or power.subjects != clocks.subjects or len(power.times_ns) != len(clocks.times_ns):
         return
     power, usual, noise = averaged(_at_work(look, power), POWER_SHARE)
-    enough = np.maximum(MEAN_SIGMAS * noise, POWER_SHARE * np.abs(usual)).astype(np.float32)
+    enough = np.maximum(compare.MEAN_SIGMAS * noise, POWER_SHARE * np.abs(usual)).astype(np.float32)
     with np.errstate(invalid="ignore"):
         held = clocks.values < (1 - CLOCK_SHARE) * clocks_usual
         held &= ~_warmer(look, power)
@@ -240,7 +217,7 @@ def _of_peers(panel: Panel) -> Panel:
     return msgspec.structs.replace(panel, values=shares(panel.values), before=before)
 
 
-def _violations(look: Look, clocks: Panel | None, low: dict[str, NDArray[np.bool_]]) -> Iterator[Finding]:
+def _violations(look: Look, clocks: Panel | None, low: NDArray[np.bool_] | None) -> Iterator[Finding]:
     for metric, sign in VIOLATIONS.items():
         panel = look.panels.rate(metric)
         if panel is not None:
@@ -252,10 +229,9 @@ def _violations(look: Look, clocks: Panel | None, low: dict[str, NDArray[np.bool
     events = look.panels.value(EVENTS)
     if events is None:
         return
+    told = np.array([EVENT_SIGNS.get(labels.get("clock_event", ""), "") for labels in events.labels])
     for sign in dict.fromkeys(EVENT_SIGNS.values()):
-        columns = np.flatnonzero(
-            [EVENT_SIGNS.get(labels.get("clock_event", "")) == sign for labels in events.labels]
-        )
+        columns = np.flatnonzero(told == sign)
         if len(columns):
             panel = events.some(columns)
             yield from _above(sign, panel, panel.usual, EVENTS_LEAST, "per scrape", clocks, low)
@@ -268,9 +244,12 @@ def _above(
     least: float,
     unit: str,
     clocks: Panel | None,
-    low: dict[str, NDArray[np.bool_]],
+    low: NDArray[np.bool_] | None,
 ) -> Iterator[Finding]:
-    """More than usual, while the clock is lower than usual, as far as that is known."""
+    """More than usual, while the clock is lower than usual, as far as that is known.
+
+    low: of the clocks, time by series.
+    """
     usual = np.where(np.isfinite(usual), usual, 0.0).astype(np.float32)
     enough = max(least, SIGMAS * panel.scatter)
     with np.errstate(invalid="ignore"):
@@ -279,11 +258,11 @@ def _above(
     if not len(columns):
         return
     part, wrong = panel.some(columns), wrong[:, columns]
-    if clocks is not None:
+    if clocks is not None and low is not None:
         rows = np.minimum(np.searchsorted(clocks.times_ns, part.times_ns), len(clocks.times_ns) - 1)
-        for place, subject in enumerate(part.subjects):
-            if subject in low:
-                wrong[:, place] &= low[subject][rows]
+        column = {subject: number for number, subject in enumerate(clocks.subjects)}
+        others = np.array([column.get(subject, -1) for subject in part.subjects])
+        wrong &= low[np.ix_(rows, others)] | (others < 0)
     rule = Rule(sign=sign, metric=panel.metric, unit=unit, note=SIGNS[sign], scrapes=2)
     yield from findings(rule, part, wrong, usual[columns], np.full(len(columns), enough, np.float32))
 

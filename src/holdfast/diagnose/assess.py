@@ -1,5 +1,6 @@
 """`assess`: from readings and the record to incidents, each with its cause, its evidence and its price."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from types import MappingProxyType
@@ -22,6 +23,7 @@ from holdfast.diagnose.weighing import (
     Case,
     Hypothesis,
     lost_because,
+    own_signs,
     unknown,
 )
 from holdfast.economics.prices import DEFAULTS, Prices
@@ -40,6 +42,12 @@ BANS_EARLY_MIN = 1.0
 """While the run is not slower yet, ten to one: a warning must be worth it."""
 HELD_UP = frozenset({STOPPED, "slow-step", "wandering", *STALLS})
 """That the run is slower. Members that are late and hold nobody up are no incident by themselves."""
+UNEXPLAINED_MIN = 1.05
+"""Steps drift by some hundredths for no reason. That nothing explains it is told from here on."""
+BARE = "slow-node"
+"""A member that is late for no known reason is worth a word only if the run waits for it."""
+CALIBRATION_POWER, CALIBRATION_ODDS = 1.2, 3.0
+"""From odds by evidence to how often such an answer was right, in the twin and in the field tests."""
 NOTHING_KNOWN: Mapping[str, Healthy] = MappingProxyType({})
 CLUSTER = "cluster"
 """Whose incidents those are that no run feels, since none is there."""
@@ -136,16 +144,17 @@ class _Desk(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 def _incidents(findings: Iterable[Finding], desk: _Desk) -> list[Incident]:
     """The most likely cause and what it explains; then the same with what is left, until nothing is."""
-    left = _concerning(findings, desk.topology, desk.scene)
+    left = own_signs(_concerning(findings, desk.topology, desk.scene))
     incidents: list[Incident] = []
     while left and len(incidents) < INCIDENTS_MAX:
         case = Case(left, desk.topology, desk.scene, desk.measured, desk.from_ns)
         ranked = sorted(case.hypotheses(), key=_rank(desk.topology))
-        is_slow = any(finding.sign in SYMPTOMS for finding in left)
-        if not ranked or ranked[0].bans < (BANS_MIN if is_slow or ranked[0].is_grave else BANS_EARLY_MIN):
-            if not any(finding.sign in HELD_UP for finding in left):
+        if not ranked or ranked[0].bans < _least_bans(ranked[0], left):
+            if not _is_held_up(left, desk):
                 break
             ranked.insert(0, unknown(case))
+        elif ranked[0].mechanism.name == BARE and not any(finding.sign in HELD_UP for finding in left):
+            break
         explained = {(finding.sign, finding.subject) for finding in ranked[0].explains}
         mine = [finding for finding in left if (finding.sign, finding.subject) in explained]
         incidents.append(_incident(ranked, mine, case, desk))
@@ -156,6 +165,24 @@ def _incidents(findings: Iterable[Finding], desk: _Desk) -> list[Incident]:
         msgspec.structs.replace(each, name=f"{each.run}/s{number}")
         for number, each in enumerate(incidents, start=1)
     ]
+
+
+def _least_bans(best: Hypothesis, left: Sequence[Finding]) -> float:
+    """From how much evidence on a cause is named. That members are late by turns says nothing while steps
+    take as long as ever: they always were.
+    """
+    is_slow = any(finding.sign in SYMPTOMS for finding in left)
+    if best.mechanism.reach == "wandering":
+        is_slow = any(finding.sign == "slow-step" for finding in left)
+    return BANS_MIN if is_slow or best.is_grave else BANS_EARLY_MIN
+
+
+def _is_held_up(left: Sequence[Finding], desk: _Desk) -> bool:
+    """Whether the run is slower by so much that it is worth a word, though nobody knows why."""
+    held = [finding for finding in left if finding.sign in HELD_UP]
+    known_s = desk.scene.healthy.step_s if desk.scene.healthy else None
+    is_stopped = any(finding.sign == STOPPED for finding in held)
+    return is_stopped or _slowdown(held, desk.usual_s or known_s) >= UNEXPLAINED_MIN
 
 
 def _rank(topology: Topology) -> Callable[[Hypothesis], tuple[float, int, str]]:
@@ -203,7 +230,7 @@ def _incident(
         owner=cause.owner,
         seam=mechanism.seam,
         path=_path(best.subject, one.run, desk.topology),
-        confidence=shares[0] * quality,
+        confidence=_calibrated(shares[0], best, desk.measured) * quality,
         quality=quality,
         flaws=flaws,
         began_ns=began_ns,
@@ -240,6 +267,19 @@ def _shares(ranked: Sequence[Hypothesis]) -> list[float]:
     weights = [weight if weight >= 1.0 or not place else 0.0 for place, weight in enumerate(weights)]
     total = sum(weights) + (0.0 if nameless[0] else 10.0**BANS_MIN)
     return [weight / total for weight in weights]
+
+
+def _calibrated(share: float, best: Hypothesis, measured: frozenset[str]) -> float:
+    """How often an answer with this share of the odds is right.
+
+    Evidence is weighed as if its pieces were independent and each cause as rare as any other, which makes
+    shares too small. Where a cause that would look the same is not measured, the share is all there is.
+    """
+    is_told_apart = all(sign in measured for sign in best.mechanism.rivals)
+    if best.mechanism.name == UNKNOWN.name or not 0 < share < 1 or not is_told_apart:
+        return share
+    odds = math.pow(share / (1 - share), CALIBRATION_POWER) * CALIBRATION_ODDS
+    return odds / (1 + odds)
 
 
 def _cause(hypothesis: Hypothesis, topology: Topology) -> Cause:

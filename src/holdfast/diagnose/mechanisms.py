@@ -32,6 +32,8 @@ class Mechanism(msgspec.Struct, frozen=True, kw_only=True):
     decisions what somebody had decided just before
     decides   the observation that would settle it
     is_owned  whether anybody can be told that it is theirs
+    leads_s   it may come so long before the run is slower, as a restart may lie between
+    rivals    signs of causes that look the same otherwise: where they are not measured, it is less sure
     """
 
     name: str
@@ -53,6 +55,8 @@ class Mechanism(msgspec.Struct, frozen=True, kw_only=True):
     needs: tuple[str, ...] = ()
     decisions: tuple[str, ...] = ()
     is_owned: bool = True
+    leads_s: float = 0.0
+    rivals: tuple[str, ...] = ()
 
 
 MECHANISMS: tuple[Mechanism, ...] = (
@@ -134,7 +138,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
         title="a link has errors, and the run waits for what is sent again",
         domain="fabric",
         seam="gpu-fabric-pool",
-        kinds=("port", "leaf", "spine"),
+        kinds=("port", "node", "leaf", "spine"),
         owner="network",
         reach="beneath",
         slows=("late-exchange", "slow-step"),
@@ -144,6 +148,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
             "link-down": 0.8,
             "slow-link": 1.5,
             "resent-packets": 1.0,
+            "damaged-packets": 1.2,
         },
         decides="Symbol errors and link recoveries on one port, rising exactly in the slow stretches.",
         action="Clean or replace cable and module of the port; take its node out if that has to wait.",
@@ -287,8 +292,14 @@ MECHANISMS: tuple[Mechanism, ...] = (
         owner="platform",
         reach="beneath",
         slows=("late-compute", "late-data", "slow-step"),
-        shows={"memory-pressure": 1.5, "swapping": 1.5, "low-memory": 0.8},
-        needs=("memory-pressure", "swapping", "low-memory"),
+        shows={
+            "memory-pressure": 1.5,
+            "swapping": 1.5,
+            "low-memory": 0.8,
+            "thrashing": 0.6,
+            "killed": 0.8,
+        },
+        needs=("memory-pressure", "swapping", "low-memory", "killed"),
         decides="Which processes hold the memory (smem, ps), and what the kernel reclaims.",
         action="Free memory on the host: fewer loader workers, or whatever else runs there.",
     ),
@@ -313,8 +324,19 @@ MECHANISMS: tuple[Mechanism, ...] = (
         kinds=("run",),
         verdict="not-hardware",
         reach="everyone",
-        slows=("late-compute", "late-exchange", "slow-step"),
-        shows={"changed": 1.2},
+        slows=("late-compute", "late-exchange", "late-data", "slow-step"),
+        shows={"changed": 1.4},
+        against={
+            "low-limit": 1.0,
+            "thermal-throttle": 0.7,
+            "symbol-errors": 0.7,
+            "resent-packets": 0.5,
+            "swapping": 0.7,
+            "cpu-pressure": 0.4,
+            "slow-reads": 0.7,
+        },
+        leads_s=900.0,
+        rivals=("low-clock", "cpu-pressure"),
         decides="The same run with what was changed back as it was: image, driver, NCCL, configuration.",
         action="Roll the change back on a few nodes, and compare their steps with the others'.",
     ),
@@ -401,9 +423,15 @@ MECHANISMS: tuple[Mechanism, ...] = (
         reach="beneath",
         slows=("late-data", "slow-step", "slow-checkpoint"),
         shows={"slow-reads": 1.6, "resent-calls": 0.8, "slow-writes": 0.3},
-        follows={"resent-rpcs": 1.2, "io-pressure": 0.6},
-        against={"slow-transfer": 0.7, "busy-disk": 0.5, "busy-mount": 0.7},
-        needs=("slow-reads", "resent-rpcs"),
+        follows={"resent-rpcs": 1.2, "slow-lustre": 1.5, "io-pressure": 0.8},
+        against={
+            "slow-transfer": 0.7,
+            "busy-disk": 0.7,
+            "slow-disk": 0.7,
+            "busy-mount": 0.7,
+            "swapping": 1.0,
+        },
+        needs=("slow-reads", "resent-rpcs", "slow-lustre", "io-pressure"),
         decides="Retransmissions and response times on one mount: its clients, and only they, are late.",
         action="Have the storage team check the filer's controllers; read from another copy meanwhile.",
     ),
@@ -445,8 +473,8 @@ MECHANISMS: tuple[Mechanism, ...] = (
         verdict="not-hardware",
         reach="wandering",
         slows=("wandering", "slow-step"),
-        shows={"collecting": 1.5, "wandering": 0.7},
-        needs=("collecting",),
+        shows={"collecting": 1.8, "wandering": 0.7},
+        needs=("collecting", "wandering"),
         decides="Who is late changes from step to step, and collecting in step with each other ends it.",
         action="Collect at the same step everywhere (gc.disable, and gc.collect every so many steps).",
     ),
@@ -459,8 +487,10 @@ MECHANISMS: tuple[Mechanism, ...] = (
         verdict="not-hardware",
         reach="wandering",
         slows=("wandering", "slow-step"),
-        shows={"wandering": 1.5},
+        shows={"wandering": 1.4},
         against={"collecting": 1.5},
+        clears={"collecting": 0.5},
+        rivals=("collecting",),
         decides="Who is slow follows the data: the same lane is slow on whatever member it is computed.",
         action="Deal sequences to members by what they cost rather than by number.",
     ),
@@ -474,8 +504,16 @@ MECHANISMS: tuple[Mechanism, ...] = (
         reach="everyone",
         slows=("late-data", "slow-step"),
         follows={"cpu-pressure": 0.8, "late-data": 0.6},
-        against={"slow-reads": 1.5, "resent-calls": 0.8, "slow-transfer": 1.5, "full-cache": 1.5},
+        against={
+            "slow-reads": 1.5,
+            "resent-calls": 0.8,
+            "slow-transfer": 1.5,
+            "full-cache": 1.5,
+            "io-pressure": 0.8,
+            "slow-names": 0.8,
+        },
         clears={"slow-reads": 0.5},
+        rivals=("slow-reads", "cpu-pressure"),
         needs=("late-data",),
         decides="Response times of reads are as before, CPU pressure is not, and every mount is alike.",
         action="Look at the last change of the loader; give it more workers or prefetch more.",
@@ -527,6 +565,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
         reach="beneath",
         slows=("late-compute", "late-exchange", "slow-step"),
         follows={"late-compute": 0.4, "late-exchange": 0.4},
+        rivals=("low-clock", "cpu-pressure", "memory-pressure", "narrow-bus"),
         against={"wandering": 0.7},
         needs=("late-compute", "late-exchange"),
         decides="The same lanes on another node: if they are quick there, it is the node.",

@@ -6,6 +6,7 @@ against it: healthy members beneath it, late ones that are not, signs of somethi
 `mechanisms`; the rest is counting.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
@@ -17,7 +18,7 @@ from holdfast.detect.rules import SIGNS
 from holdfast.detect.scene import Scene
 from holdfast.diagnose.incident import Evidence
 from holdfast.diagnose.mechanisms import MECHANISMS, Mechanism
-from holdfast.topology.graph import Topology
+from holdfast.topology.graph import Kind, Topology
 
 PRIOR = -1.0
 """Of any one cause, against there being none that is known: one in ten."""
@@ -36,6 +37,8 @@ TOGETHER_NS = 150 * 10**9
 AFTER_NS = 180 * 10**9
 """Observations need not arrive in the order of events, and means take a while; later than this is later."""
 CHANCE_NS = 120 * 10**9
+TURNS_TIMES = 1.5
+"""Of what members are late by, by turns: one that is late by more has a reason of its own."""
 ALWAYS_WEIGHT = 0.5
 CREEPING_SHARE = 0.4
 """Of the time since steps began to creep up."""
@@ -51,6 +54,10 @@ SIGNLESS = -0.7
 """Its consequences are there, but the cause itself, which is measured, is not."""
 NOTHING_SHOWS = -0.2
 """A member that is late with no sign beneath it: either sensors are missing, or it is not the machine."""
+OWN_WORK = -1.2
+ALL_SEEN, SINCE_WEIGHT = 0.2, 0.3
+MACHINE_SIGNS = frozenset({"low-clock", "cpu-pressure", "memory-pressure", "io-pressure"})
+"""Where these are measured and not found, it is nothing of what usually makes one node late."""
 OWN_MAX = 16
 SHOWN_MAX = 4
 """Subjects that evidence names."""
@@ -59,6 +66,13 @@ CLOCK_BOUND = (0.4, 1.1)
 WATER_WEIGHT = -1.0
 AIR_WORDS = ("air", "crac", "crah", "ahu")
 """In the name of what cools: it blows."""
+RESENT, ANSWERED = "resent-packets", "answered-packets"
+PORT_OWN = frozenset({"symbol-errors", "link-recoveries", "link-down", "slow-link", "damaged-packets"})
+"""Signs that a port shows of its own link, whoever talks over it."""
+HOST_OWN = frozenset({"swapping", "memory-pressure", "thrashing", "slow-disk", "cpu-pressure", "io-pressure"})
+"""Signs of which one host may have far more than others."""
+DOMINATES = 3.0
+"""Of two rates of packets that are sent again: the link with the larger one loses them."""
 LATE = ("late-compute", "late-exchange", "late-data")
 POOL_SIGN = "slow-transfer"
 STALLS = ("slow-checkpoint", "frequent-checkpoints")
@@ -81,7 +95,7 @@ TOLD_BY = {
 """By a sign that it would give: which telemetry, and who has it."""
 
 
-class Fit(msgspec.Struct, frozen=True, kw_only=True):
+class Fit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How a sign lies around a subject: hit of the `total` that show it, of the `reached` that could."""
 
     hit: int
@@ -158,7 +172,7 @@ class Case:
         self._shown_by: dict[str, dict[str, list[str]]] = {}
         self._radius: dict[str, frozenset[str]] = {}
         self._found: dict[tuple[str, str], list[Finding]] = {}
-        self._fits = {sign: self._around(set(at)) for sign, at in self.by_sign.items()}
+        self._fits_by_kind = {sign: self._around(set(at)) for sign, at in self.by_sign.items()}
 
     @cached_property
     def members(self) -> tuple[str, ...]:
@@ -191,7 +205,8 @@ class Case:
         return sign in self.by_sign
 
     def fit(self, sign: str, subject: str) -> Fit | None:
-        return self._fits.get(sign, {}).get(subject)
+        kind = self.topology.kind(subject) if subject in self.topology else None
+        return self._fits_by_kind.get(sign, {}).get(kind, {}).get(subject)
 
     def hypotheses(self) -> Iterator[Hypothesis]:
         """Every mechanism at every subject that a sign points to."""
@@ -207,25 +222,32 @@ class Case:
 
     # -- where a sign points ---------------------------------------------------------------------------
 
-    def _around(self, subjects: set[str]) -> dict[str, Fit]:
+    def _around(self, subjects: set[str]) -> dict[Kind | None, dict[str, Fit]]:
+        """By kind, for every mechanism asks for a few kinds only; None: what the graph does not know."""
         total = len(subjects)
-        fits = {subject: Fit(hit=1, reached=1, total=total) for subject in subjects}
-        known = [subject for subject in subjects if subject in self.topology]
-        for kind in {self.topology.kind(subject) for subject in known}:
-            of_kind = [subject for subject in known if self.topology.kind(subject) == kind]
+        alone = Fit(hit=1, reached=1, total=total)
+        by_kind: dict[Kind | None, list[str]] = {}
+        for subject in subjects:
+            kind = self.topology.kind(subject) if subject in self.topology else None
+            by_kind.setdefault(kind, []).append(subject)
+        fits = {kind: dict.fromkeys(of_kind, alone) for kind, of_kind in by_kind.items()}
+        for kind, of_kind in by_kind.items():
+            if kind is None:
+                continue
             among = self.members if kind == "member" and self.members else self.topology.names(kind)
-            for shared in self.topology.common_causes(of_kind, among):
-                fits[shared.subject] = Fit(hit=shared.hit, reached=shared.reached, total=total)
+            found = self.topology.common_causes(of_kind, among)
             if kind == "node" and (on_them := self._members_on(of_kind)):
                 # A mount is its clients' members', not their nodes'.
-                for shared in self.topology.common_causes(on_them, self.members):
-                    if shared.kind == "mount":
-                        fits[shared.subject] = Fit(hit=shared.hit, reached=shared.reached, total=total)
+                over = self.topology.common_causes(on_them, self.members)
+                found = (*found, *(shared for shared in over if shared.kind == "mount"))
+            for shared in found:
+                fit = Fit(hit=shared.hit, reached=shared.reached, total=total)
+                fits.setdefault(shared.kind, {})[shared.subject] = fit
         return fits
 
     @cached_property
     def _nodes_of(self) -> dict[str, tuple[str, ...]]:
-        return {member: self.topology.causes(member, "node") for member in self.members}
+        return self.topology.causes_of_each(self.members, "node")
 
     def _members_on(self, nodes: Collection[str]) -> list[str]:
         wanted = set(nodes)
@@ -241,12 +263,14 @@ class Case:
             if any(fit is not None and fit.recall >= EVERYONE_SHARE for fit in fits):
                 found[self.scene.run] = None
         for sign in needs:
-            for subject, fit in self._fits.get(sign, {}).items():
-                is_there = subject in self.topology and self.topology.kind(subject) in mechanism.kinds
-                is_its_own = sign in mechanism.shows and self._is_own(sign, subject)
-                if is_there and (is_its_own or _share(mechanism, sign, fit) >= FITS_MIN):
-                    found[subject] = None
-        return list(found)
+            for kind in mechanism.kinds:
+                for subject, fit in self._fits_by_kind.get(sign, {}).get(kind, {}).items():
+                    is_its_own = sign in mechanism.shows and self._is_own(sign, subject)
+                    if is_its_own or _share(mechanism, sign, fit) >= FITS_MIN:
+                        found[subject] = None
+        bad = {port for sign in PORT_OWN.intersection(needs) for port in self.by_sign.get(sign, ())}
+        bad_ports = Counter(port.partition("/")[0] for port in bad)
+        return [subject for subject in found if bad_ports[subject] != 1]  # of one bad port, not its host
 
     def _is_own(self, sign: str, subject: str) -> bool:
         """Whether a sign at the subject may be its own. What many show at once has a cause beneath them."""
@@ -268,6 +292,9 @@ class Case:
             yield from self._bare(subject)
         if mechanism.name == "air-cooling":
             yield from self._medium(subject)
+        if mechanism.name == "cpu-contention" and subject == self.scene.run:
+            text = "all of the run's hosts have it at once: it may be the run's own work"
+            yield Evidence(text=text, weight=OWN_WORK)
 
     def _signs(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
         for sign, weight in (*mechanism.shows.items(), *mechanism.follows.items()):
@@ -334,14 +361,21 @@ class Case:
         return POOL_SIGN in self.measured or not any(self.topology.kind(name) == "pool" for name in needs)
 
     def _bare(self, node: str) -> Iterator[Evidence]:
-        """Whether nothing but its member's lateness is unusual about a node."""
+        """Whether nothing but its member's lateness is unusual about a node, where that would be seen."""
         near = self._near(node) - {self.scene.run}
         seen = [one for one in self.findings if one.subject in near and one.sign not in LATE]
         if seen:
             yield _seen(seen, 2 * NOTHING_SHOWS, None)
+        elif set(self.measured) >= MACHINE_SIGNS:
+            text = "no reading of the node is unusual, and its processors, memory and GPUs are measured"
+            yield Evidence(text=text, weight=ALL_SEEN)
         else:
             text = "no reading of the node, or of what it depends on, is unusual"
             yield Evidence(text=text, weight=NOTHING_SHOWS)
+        slow = [one.since_ns for one in self.by_sign.get("slow-step", {}).values()]
+        late = [one.since_ns for sign in LATE for one in self._at(sign, node)]
+        if slow and late and min(abs(one - min(slow)) for one in late) <= TOGETHER_NS:
+            yield Evidence(text="it has been late since the run became slower", weight=SINCE_WEIGHT)
 
     def _medium(self, subject: str) -> Iterator[Evidence]:
         """Whether it is cooled by water: then it is hardly the air."""
@@ -441,10 +475,12 @@ class Case:
                 weight = ALWAYS_WEIGHT * self._best_share(mechanism, signs, subject)
                 yield Evidence(text="it has been so for as long as the run has been slower", weight=weight)
             return
-        lead_ns = min(effects) - min(causes, key=lambda at_ns: abs(at_ns - min(effects)))
+        first_ns = min(effects)
+        lead_ns = first_ns - min(causes, key=lambda at_ns: abs(at_ns - first_ns))
         # What creeps is seen by one sensor long before another.
-        loose_ns = round(CREEPING_SHARE * (self._latest_ns - min(effects))) if self.has("creeping") else 0
-        if abs(lead_ns) <= max(TOGETHER_NS, loose_ns):
+        loose_ns = round(CREEPING_SHARE * (self._latest_ns - first_ns)) if self.has("creeping") else 0
+        early_ns = round(mechanism.leads_s * 1e9)
+        if -max(TOGETHER_NS, loose_ns) <= lead_ns <= max(TOGETHER_NS, loose_ns, early_ns):
             # One of a hundred GPUs that began together is no likelier than the others.
             weight = TOGETHER_WEIGHT * self._best_share(mechanism, signs, subject)
             yield Evidence(text="it began when the run became slower", weight=weight)
@@ -544,12 +580,63 @@ class Case:
             # The others wait for it in their exchange.
             yield from self.by_sign["late-exchange"].values()
         if mechanism.reach == "wandering":
-            # By chance it is the same member for a while.
-            yield from (
-                one
-                for one in self.by_sign.get("late-compute", {}).values()
-                if one.until_ns is not None or self._latest_ns - one.since_ns < CHANCE_NS
-            )
+            yield from self._by_turns()
+        if RESENT in mechanism.shows:
+            yield from self.by_sign.get(ANSWERED, {}).values()
+
+    def _by_turns(self) -> Iterator[Finding]:
+        """Members that are late while they all are by turns: by chance it is the same one for a while."""
+        most = max((one.effect_s or 0.0 for one in self.by_sign.get("wandering", {}).values()), default=0.0)
+        for one in self.by_sign.get("late-compute", {}).values():
+            is_brief = one.until_ns is not None or self._latest_ns - one.since_ns < CHANCE_NS
+            if is_brief or (one.effect_s or 0.0) <= TURNS_TIMES * most:
+                yield one
+
+
+def own_signs(findings: Sequence[Finding]) -> list[Finding]:
+    """Without the signs that others show for the sake of one: where one host has by far the most of what
+    hosts have of their own, it is that host, and the rest have what they always have or what comes of it.
+    """
+    by_metric: dict[tuple[str, str], list[Finding]] = {}
+    for one in findings:
+        if one.sign in HOST_OWN and one.until_ns is None:
+            by_metric.setdefault((one.sign, one.metric), []).append(one)
+    dropped: set[tuple[str, str, str]] = set()
+    for (sign, metric), shown in by_metric.items():
+        more = sorted((one.value - one.usual for one in shown), reverse=True)
+        if len(shown) > 1 and more[0] >= DOMINATES * more[1]:
+            dropped |= {(sign, metric, one.subject) for one in shown if one.value - one.usual < more[0]}
+    kept = [one for one in findings if (one.sign, one.metric, one.subject) not in dropped]
+    if any(one.sign == "slow-step" and one.until_ns is None for one in kept):
+        # Who is no longer late is not why the run still is.
+        kept = [one for one in kept if one.sign not in LATE or one.until_ns is None]
+    return list(own_resends(kept))
+
+
+def own_resends(findings: Sequence[Finding]) -> Iterator[Finding]:
+    """What is lost on one link is sent again by all that talk over it. Of several that send again, the one
+    with errors of its own, or with by far the most, is where packets are lost; its peers answer. A host sends
+    again over its bad port.
+    """
+    broken = {one.subject.partition("/")[0]: one.subject for one in findings if one.sign in PORT_OWN}
+    by_metric: dict[str, list[Finding]] = {}
+    for one in findings:
+        if one.sign == RESENT:
+            by_metric.setdefault(one.metric, []).append(one)
+    worst: set[tuple[str, str]] = set()
+    for metric, resends in by_metric.items():
+        resends.sort(key=lambda one: -one.value)
+        own = [one for one in resends if not broken.keys().isdisjoint(one.subject.split("/"))]
+        if not own and (len(resends) == 1 or resends[0].value < DOMINATES * resends[1].value):
+            own = resends
+        worst |= {(metric, one.subject) for one in own or resends[:1]}
+    for one in findings:
+        if one.sign != RESENT:
+            yield one
+        elif (one.metric, one.subject) in worst:
+            yield msgspec.structs.replace(one, subject=broken.get(one.subject, one.subject))
+        else:
+            yield msgspec.structs.replace(one, sign=ANSWERED)
 
 
 def unknown(case: Case) -> Hypothesis:

@@ -8,7 +8,7 @@ range, with what it leaves out. Everything is linear in the ledger's amounts: a 
 its incidents' and of what no incident explains.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from typing import Literal
 
@@ -58,7 +58,10 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
-    """One way in which a loss costs. usd: None where it cannot be known, as without a number of GPUs."""
+    """One way in which a loss costs. usd: None where it cannot be known, as without a number of GPUs.
+
+    basis: what the GPU-hours rest on, where that is an estimate: "estimated ± 0.4 %".
+    """
 
     key: LayerKey
     title: str
@@ -66,6 +69,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     inputs: tuple[Input, ...]
     usd: float | None
     gpu_hours: float | None
+    basis: str = ""
 
 
 class Together(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +99,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     layers: tuple[Layer, ...]
     together: Together | None
     progress: Progress
+    basis: str = ""
 
 
 class IncidentCost(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,6 +126,7 @@ class IncidentLine(msgspec.Struct, frozen=True, kw_only=True):
     began_ns: int
     lost_gpu_hours: float
     usd: dict[LayerKey, float | None]
+    basis: str = ""
 
 
 class PerDay(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,6 +159,7 @@ class Checkpointing(msgspec.Struct, frozen=True, kw_only=True):
     exposure_now        what a failure at the end of the record would roll back: all since the last checkpoint
     exposure_mean       half of what lies between two checkpoints: a failure may come at any time
     exposure_worst      the most that ever lay between two, or lies there now
+    basis               what a healthy step is, where that is an estimate
     """
 
     efficiency: float | None
@@ -165,6 +172,7 @@ class Checkpointing(msgspec.Struct, frozen=True, kw_only=True):
     exposure_now: Exposure
     exposure_mean: Exposure | None
     exposure_worst: Exposure
+    basis: str = ""
 
 
 class RunCost(msgspec.Struct, frozen=True, kw_only=True):
@@ -267,7 +275,7 @@ class _Pricing:
         latest = self.charges[-1].price
         self.prices = msgspec.structs.replace(prices, usd_per_gpu_hour=latest)
         self.day = self.prices.day_of_delay(report.gpus)
-        self.remarks = tuple(_remarks(report, prices, pricing.overruled()))
+        self.remarks = (*_remarks(report, prices, pricing.overruled()), *_estimates(report, pricing))
 
     def loss(self, incident: IncidentReport) -> _Loss:
         """An incident's loss. Nobody works on what nobody noticed, or on what is over before they come.
@@ -311,6 +319,7 @@ class _Pricing:
             subject=incident.subject,
             began_ns=incident.began_ns,
             lost_gpu_hours=incident.lost_gpu_ns / HOUR_NS,
+            basis=incident.basis,
             usd={layer.key: layer.usd for layer in self._layers(loss)},
         )
 
@@ -321,17 +330,25 @@ class _Pricing:
             layers=layers,
             together=self._together({layer.key: layer.usd for layer in layers}),
             progress=self._progress(loss),
+            basis=self._basis(loss.gpu_ns),
         )
+
+    def _basis(self, keys: Iterable[str]) -> str:
+        """What GPU-hours of these categories rest on, where that is an estimate."""
+        return self.report.basis if set(keys) & set(self.report.estimated) else ""
 
     # -- the layers ----------------------------------------------------------------------------------
 
     def _layers(self, loss: _Loss) -> tuple[Layer, ...]:
-        return (
-            self._direct_compute(loss),
-            self._reserved_capacity(loss),
-            self._rollback(loss),
-            self._response_labour(loss),
-            self._schedule_slip(loss),
+        rests_on: tuple[tuple[Iterable[str], Callable[[_Loss], Layer]], ...] = (
+            (loss.direct, self._direct_compute),
+            (loss.gpu_ns, self._reserved_capacity),
+            (loss.gpu_ns.keys() & ROLLBACK, self._rollback),
+            ((), self._response_labour),
+            (loss.delay, self._schedule_slip),
+        )
+        return tuple(
+            msgspec.structs.replace(layer(loss), basis=self._basis(keys)) for keys, layer in rests_on
         )
 
     def _direct_compute(self, loss: _Loss) -> Layer:
@@ -505,6 +522,7 @@ class _Pricing:
             exposure_now=self._exposure(saved.since_steps),
             exposure_mean=None if mean is None else self._exposure(mean / 2),
             exposure_worst=self._exposure(max(saved.since_steps, saved.between_steps_max or 0)),
+            basis=report.basis,
         )
 
     def _a_day(self, steps: float | None) -> float | None:
@@ -584,6 +602,28 @@ def _remarks(report: Report, prices: Prices, overruled: str) -> Iterable[str]:
     if unattributed:
         share = 100 * unattributed / report.paid_gpu_ns
         yield f"{share:.1f} % of what was paid for is in no layer: nothing recorded says whether it was lost."
+
+
+def _estimates(report: Report, pricing: Pricing) -> Iterable[str]:
+    """What would cost more, or less, if what nothing recorded tells were otherwise."""
+    doubt_gpu_ns = (
+        0 if report.reference is None else sum(one.doubt_gpu_ns for one in report.reference.stretches)
+    )
+    if doubt_gpu_ns:
+        usd = float(pricing.charges()[-1].usd(doubt_gpu_ns))
+        yield (
+            f"{doubt_gpu_ns / HOUR_NS:,.2f} GPU-hours ({usd:,.2f} USD) are in no layer: steps grew longer "
+            "for good and nothing recorded says why. If that is a slowdown, they are lost."
+        )
+    yield from (opinion.sentence for opinion in report.opinions if opinion.ratio > 1)
+    gaps = [gap for gap in report.gaps if not gap.given_back]
+    if gaps:
+        usd = float(sum(pricing.held(gap.gpus, gap.from_ns, gap.to_ns) for gap in gaps))
+        yield (
+            f"{sum(gap.gpu_ns for gap in gaps) / HOUR_NS:,.2f} GPU-hours between attempts ({usd:,.2f} USD) "
+            "are in no layer: nothing says that the GPUs were held. Record a cost.rate, or import the "
+            "scheduler's accounting (sacct)."
+        )
 
 
 def _no_incident(report: Report, name: str) -> InputError:

@@ -121,6 +121,7 @@ class _Reader:
         months = {month.name: month for month in self.months}
         return Finance(
             **_balance(self.bill),
+            basis=_basis(self.reports),
             first_ns=self.first_ns,
             last_ns=self.last_ns,
             window=(question.window.from_ns, question.window.to_ns),
@@ -155,6 +156,7 @@ class _Reader:
         bill = self.by_run[report.run]
         return RunSpend(
             **_balance(bill),
+            basis=report.basis,
             run=report.run,
             name=report.name,
             team=report.team,
@@ -245,6 +247,11 @@ class _Reader:
             incidents=tuple(shares[:INCIDENTS_PER_CAUSE]),
             incidents_count=len(shares),
             incidents_gpu_ns=sum(share.gpu_ns for share in shares),
+            basis=_basis(
+                report
+                for report in self.reports
+                if {category.key for category in cause.categories} & set(report.estimated)
+            ),
         )
 
     def _incident_share(
@@ -300,6 +307,7 @@ class _Reader:
             standing = "below" if short_gpu_ns else "met"
         return TeamSpend(
             **_balance(bill),
+            basis=_basis(report for report in self.reports if report.run in runs),
             team=team,
             runs=len(runs),
             utilisation=_share(useful.gpu_ns, spend.gpu_ns - bill.under(ACCRUED).gpu_ns) if told else None,
@@ -314,7 +322,10 @@ class _Reader:
             runs_of.setdefault(report.project, []).append(report.run)
         found = [
             ProjectSpend(
-                **_balance(_together(self.by_run[run] for run in runs)), project=project, runs=len(runs)
+                **_balance(_together(self.by_run[run] for run in runs)),
+                basis=_basis(report for report in self.reports if report.run in runs),
+                project=project,
+                runs=len(runs),
             )
             for project, runs in runs_of.items()
         ]
@@ -429,9 +440,23 @@ class _Reader:
         remarks += [self._silence(report) for report in reports if fell_silent(report, now_ns)]
         remarks += filter(None, (pricing.overruled() for pricing in self.pricing.values()))
         remarks += self._unmatched()
+        remarks += self._unheld()
         if self.question.window.is_bounded:
             remarks.append("Incidents count with what they cost in this window.")
         return tuple(remarks)
+
+    def _unheld(self) -> Iterator[str]:
+        """Time between attempts in which nothing says who held the GPUs, with its price if they were."""
+        gaps = [(report.run, gap) for report in self.reports for gap in report.gaps if not gap.given_back]
+        if not gaps:
+            return
+        hours = sum(gap.gpu_ns for _, gap in gaps) / HOUR_NS
+        usd = sum(self.pricing[run].held(gap.gpus, gap.from_ns, gap.to_ns) for run, gap in gaps)
+        yield (
+            f"{_runs(len({run for run, _ in gaps}))} went down between attempts, and nothing says who "
+            f"held the GPUs: {hours:,.2f} GPU-hours are not in the spend. If they were held, "
+            f"{float(usd):,.2f} USD more were paid."
+        )
 
     def _silence(self, report: Report) -> str:
         """A run that nobody knows to have ended may hold its GPUs still: what that would cost is said."""
@@ -532,6 +557,18 @@ def _balance(bill: Bill) -> _Balanced:
         "useful_share": _share_of(useful, told) if _is_told(bill) else None,
         "usd_per_useful_gpu_hour": usd_per_hour(told.usd, useful.gpu_ns),
     }
+
+
+def _basis(reports: Iterable[Report]) -> str:
+    """What these runs' useful time rests on, where that of some is estimated: their mean uncertainty."""
+    found = [report for report in reports if report.partition[Category.USEFUL.key]]
+    useful = sum(report.partition[Category.USEFUL.key] for report in found)
+    unsure = sum(
+        report.partition[Category.USEFUL.key] * (report.reference.uncertainty or 0.0)
+        for report in found
+        if report.reference is not None
+    )
+    return f"estimated ± {100 * unsure / useful:.1f} %" if unsure else ""
 
 
 def _is_told(bill: Bill) -> bool:

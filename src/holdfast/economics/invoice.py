@@ -40,7 +40,7 @@ _ORDER = {key: place for place, key in enumerate(LABELS)}
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run cost in one month, for one cause, at one kind of price. cents: of the invoice's currency."""
+    """What one run cost in one month, for one cause, at one kind of price. cents: of its currency."""
 
     month: str
     from_ns: int

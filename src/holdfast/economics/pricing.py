@@ -53,9 +53,7 @@ class Pricing:
         self.prices = prices
         subject = Subject(run=report.run, team=report.team, cluster=report.cluster, chip=report.chip or "")
         self.line = Line.of(prices.rates, subject)
-        self._recorded = [
-            (one.from_ns, one.usd_per_gpu_hour) for one in report.segments if one.usd_per_gpu_hour is not None
-        ]
+        self._recorded = report.recorded_prices
 
     def at(self, at_ns: int, recorded: float | None) -> tuple[Fraction, Priced, Kind | None]:
         """What a GPU-hour costs at this moment, with the factors; and what kind of price it is."""

@@ -45,7 +45,7 @@ CAUSES = (
     Cause(
         key="repeated",
         label="Work lost or done twice",
-        meaning="rolled back to a checkpoint, and computed again",
+        meaning="cut off by a failure, rolled back, or computed again",
         categories=(Category.RECOMPUTED, Category.DISCARDED),
     ),
     Cause(

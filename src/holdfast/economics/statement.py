@@ -44,13 +44,14 @@ class CauseSpend(msgspec.Struct, frozen=True, kw_only=True):
     incidents: tuple[IncidentShare, ...]
     incidents_count: int
     incidents_gpu_ns: int
+    basis: str = ""
 
 
 class Balance(msgspec.Struct, frozen=True, kw_only=True):
     """What was spent, and what came of it: useful, waste and accrued sum to spend.
 
     accrued: of runs that go on, since their last event: what came of it is not known yet. useful_share: of
-    the money that was not accrued.
+    the money that was not accrued. basis: what useful and waste rest on, where that is an estimate.
     """
 
     spend: Amount
@@ -59,6 +60,7 @@ class Balance(msgspec.Struct, frozen=True, kw_only=True):
     accrued: Amount
     useful_share: float | None
     usd_per_useful_gpu_hour: float | None
+    basis: str = ""
 
 
 class RunSpend(Balance, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ WASTES_MAX = 5
 
 
 class Remedy(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do about a cause. share: what of `categories` that would bring, by the rule that `basis` says."""
+    """What to do about a cause. share: what of `categories` that would bring; `basis` says why."""
 
     todo: str
     basis: str

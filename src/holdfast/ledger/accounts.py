@@ -275,7 +275,9 @@ class Accounts:
                 self.timeline.keep_cuts(Cuts.after(self.tally.gpu_ns, of))
             assert self.timeline.cuts is not None
             self.timeline.cuts.cut_at(self.now_ns)
-        self.prices.append(RecordedPrice(self.paid_gpu_ns, usd_per_gpu_hour, self.now_ns))
+        # Where nothing was paid for before, there is nothing to keep apart either.
+        from_ns = self.now_ns if self.paid_gpu_ns else self.first_ns
+        self.prices.append(RecordedPrice(self.paid_gpu_ns, usd_per_gpu_hour, from_ns))
 
     def _charge_missing(self, piece: Piece) -> None:
         self._charge(Category.MISSING_MEMBERS, piece.from_ns, piece.to_ns, piece.missing, self.absence)

@@ -14,7 +14,7 @@ Sums = dict[int, int]
 
 
 class Cuts:
-    """edges: the moments, in order. parts: the sums before the first, between each two, and after the last."""
+    """edges: the moments, in order. parts: the sums before the first, between two, and after the last."""
 
     __slots__ = ("blamed", "edges", "parts")
 

@@ -1,8 +1,8 @@
 """Steps that are told out of order because a clock was set back.
 
 Events are folded in the order of their times. Where a clock goes back, later steps get earlier times and lie
-between the steps before them: 48, 51, 49, 52, 50. That looks like many rollbacks. But a run that is rolled back
-does again what it has told before, and these steps were never told: they were skipped a moment ago.
+between the steps before them: 48, 51, 49, 52, 50. That looks like many rollbacks. But a run that is rolled
+back does again what it has told before, and these steps were never told: they were skipped a moment ago.
 """
 
 from typing import NamedTuple

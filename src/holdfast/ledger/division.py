@@ -1,8 +1,8 @@
 """A run's measured time divided into what it should have taken and what exceeds that, stage by stage.
 
-The tally says what steps took by stage and bin of work, the timeline when. Each stage has a reference: declared,
-told by members, or estimated as plateaus (`normal`). What was tallied under a key is divided plateau by plateau,
-in integers, and the parts sum to the whole.
+The tally says what steps took by stage and bin of work, the timeline when. Each stage has a reference:
+declared, told by members, or estimated as plateaus (`normal`). What was tallied under a key is divided
+plateau by plateau, in integers, and the parts sum to the whole.
 """
 
 from bisect import bisect_right

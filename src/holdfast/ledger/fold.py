@@ -105,7 +105,7 @@ class Counts(msgspec.Struct):
 
 
 class Declared(msgspec.Struct):
-    """What the run was said to be. The last word counts; `Stages` has what was said of its steps, and when."""
+    """What the run was said to be. The last word counts; `Stages` has what was said of its steps."""
 
     name: str = ""
     team: str = ""

@@ -1,8 +1,8 @@
 """The time between the attempts of a run in which nothing says that its GPUs were held.
 
 It is not paid for, because nobody said so. Whether that is true only a price (`cost.rate`) or a scheduler can
-tell: where a scheduler's accounting was imported, an allocation that lasts across the gap is paid for, and one
-that ended was given back.
+tell: where a scheduler's accounting was imported, an allocation that lasts across the gap is paid for, and
+one that ended was given back.
 """
 
 import msgspec

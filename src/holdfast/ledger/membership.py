@@ -1,8 +1,9 @@
 """How many GPUs a run pays for, and which part of them takes part in what it does.
 
-Paid for is whatever is largest of: what a `CostRate` or a scheduler says is held, what the attempt is meant to have (and its
-spares on top), what its members bring. Those with a member are active, joining or spare. Of the rest, those
-that were drained are drained, those the run is meant to have are missing, and the others are idle.
+Paid for is whatever is largest of: what a `CostRate` or a scheduler says is held, what the attempt is meant
+to have (and its spares on top), what its members bring. Those with a member are active, joining or spare. Of
+the rest, those that were drained are drained, those the run is meant to have are missing, and the others are
+idle.
 """
 
 from typing import NamedTuple

@@ -1,10 +1,10 @@
 """What a step of a run normally takes, where nobody declared it: found in the run's own steps.
 
-The steps of a stage are cut into plateaus: stretches in which they take about the same. The level of a plateau
-is the mean of the middle half of its steps, which neither jitter nor a few slow steps move. A plateau is healthy
-at its own level unless the run got faster later: then it was slow, and the faster level is its reference. Steps
-that grew longer for good are a stage of their own (a larger batch, longer sequences) as far as anybody can see
-from their times; what it would cost if they were a slowdown is told as a doubt.
+The steps of a stage are cut into plateaus: stretches in which they take about the same. The level of a
+plateau is the mean of the middle half of its steps, which neither jitter nor a few slow steps move. A plateau
+is healthy at its own level unless the run got faster later: then it was slow, and the faster level is its
+reference. Steps that grew longer for good are a stage of their own (a larger batch, longer sequences) as far
+as anybody can see from their times; what it would cost if they were a slowdown is told as a doubt.
 
 Around the level lies a band of jitter, as wide as the run's own steps spread: what stays within is no loss.
 """
@@ -55,6 +55,7 @@ _SPREAD_OF_FEW = 0.03
 _MIDMEAN_SIGMAS = 1.2
 """The middle half's mean varies by about this many standard deviations over the root of the count."""
 _IQR_SIGMAS = 1.35
+_MAD_SIGMAS = 1.48
 _NEIGHBOURS_MIN = 8
 _MOST = 0.8
 _MOST_SIGMAS = 1.28
@@ -74,6 +75,8 @@ class Plateau(NamedTuple):
     uncertainty  of the reference, as a share of it
     doubt_gpu_ns what would be slowdown if the steps were not meant to be longer than those before
     was          the level before, where there is such a doubt
+    mixed        the share of longer steps that are the work's own
+    beyond_gpu_ns  what steps above the ceiling took
     """
 
     stage: int
@@ -90,6 +93,7 @@ class Plateau(NamedTuple):
     doubt_gpu_ns: int = 0
     was: int = 0
     mixed: float = 0.0
+    beyond_gpu_ns: int = 0
 
     def split(self, key: Measured, gpu_ns: int, steps: Fraction) -> tuple[tuple[Category, int], ...]:
         """What was measured in this stretch by category: its normal part, and what exceeds it."""
@@ -270,9 +274,9 @@ def _by_bucket(course: Course, excess: Category) -> list[tuple[int, _Histogram]]
     means: dict[int, tuple[int, float]] = {}
     for key, steps in tally.steps.items():
         told = measured(key)
-        if told.stage == course.stage and told.excess == excess and told.normal in _WORK and steps > 0:
-            if tally.gpu_ns[key] > 0 and not told.is_own:
-                means[key] = told.bin, steps / tally.gpu_ns[key]
+        is_wanted = told.stage == course.stage and told.excess == excess and told.normal in _WORK
+        if is_wanted and not told.is_own and steps > 0 and tally.gpu_ns[key] > 0:
+            means[key] = told.bin, steps / tally.gpu_ns[key]
     found = []
     for number, bucket in enumerate(course.timeline.buckets):
         histogram = _Histogram()
@@ -377,6 +381,7 @@ def _plateau(course: Course, segment: _Segment, reference: float, spread: float,
         ceiling=int(ceiling) + 1,
         uncertainty=_uncertainty(segment, spread),
         mixed=mixed if is_healthy else 0.0,
+        beyond_gpu_ns=round(sum(gpu_ns for _, gpu_ns in histogram.above(ceiling).values())),
     )
 
 
@@ -412,11 +417,8 @@ def _uncertainty(segment: _Segment, spread: float) -> float:
     own = max(spread, _SPREAD_OF_FEW) if segment.steps < _FEW_STEPS else spread
     by_steps = _MIDMEAN_SIGMAS * own / sqrt(max(1.0, segment.steps))
     levels = [log(max(1.0, piece.midmean())) for piece in segment.pieces]
-    mean = sum(levels) / len(levels)
-    between = 0.0
-    if len(levels) > 1:
-        variance = sum((one - mean) ** 2 for one in levels) / (len(levels) - 1)
-        between = sqrt(variance / len(levels))
+    middle = median(levels)
+    between = _MAD_SIGMAS * median(abs(one - middle) for one in levels) / sqrt(len(levels))
     return max(UNCERTAINTY_MIN, 2 * max(by_steps, between))
 
 
@@ -454,7 +456,9 @@ REGULAR_SHARE_MIN = 0.7
 REGULAR_EVERY_MIN = 4
 INTERVALS_TRIED = 5
 REGULAR_TIMES = (1.3, 2.0)
-ENTRIES_MAX = 65_536
+REGULAR_COST_MIN = 0.002
+"""Of the time: what costs less beyond the band is not worth a search."""
+ENTRIES_MAX = 16_384
 """So many of the latest steps are searched for what comes at regular intervals."""
 
 
@@ -469,15 +473,17 @@ def _with_regular(found: list[Plateau], course: Course) -> list[Plateau]:
         done += one.steps
         to_entry = int(done * len(entries) / total)
         first = max(from_entry, to_entry - ENTRIES_MAX)
-        told.append(one._replace(regular=_regular(one, entries[first:to_entry])))
+        if one.beyond_gpu_ns > REGULAR_COST_MIN * one.gpu_ns:
+            one = one._replace(regular=_regular(one, entries[first:to_entry]))
+        told.append(one)
     return told
 
 
 def _regular(one: Plateau, entries: Sequence[int]) -> frozenset[int]:
     """Jitter now and then goes beyond the band as well: what comes regularly may lie above all of it."""
+    late = [at for at, work in enumerate(entries) if work > one.ceiling]
     for ceiling in (one.ceiling, *(round(one.level * times) for times in REGULAR_TIMES)):
-        late = [at for at, work in enumerate(entries) if work > ceiling]
-        if ceiling >= one.ceiling and (bins := _regular_bins(late, entries)):
+        if bins := _regular_bins([at for at in late if entries[at] > ceiling], entries):
             return bins
     return frozenset()
 

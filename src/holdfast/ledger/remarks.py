@@ -16,15 +16,13 @@ SHOWN_MAX = 3
 
 
 def remarks(told: "Report", fold: Fold) -> tuple[str, ...]:
-    return tuple(
-        (
-            *_of_the_record(told, fold),
-            *_of_the_reference(told),
-            *_of_gaps(told),
-            *_of_clocks(fold),
-            *_of_counters(fold),
-            *_of_the_rest(told),
-        )
+    return (
+        *_of_the_record(told, fold),
+        *_of_the_reference(told),
+        *_of_gaps(told),
+        *_of_clocks(fold),
+        *_of_counters(fold),
+        *_of_the_rest(told),
     )
 
 
@@ -69,8 +67,9 @@ def _of_the_reference(told: "Report") -> Iterator[str]:
     mixed = max((one.mixed_share for one in reference.stretches), default=0.0)
     if mixed:
         yield (
-            f"{100 * mixed:.0f} % of the steps are longer than the others (up to {MIXED_RATIO_MAX:.0f} times) all "
-            "along. They are taken for the work's own, such as longer sequences, and count as useful."
+            f"{100 * mixed:.0f} % of the steps are longer than the others (up to {MIXED_RATIO_MAX:.0f} "
+            "times) all along. They are taken for the work's own, such as longer sequences, and count as "
+            "useful."
         )
 
 
@@ -81,9 +80,9 @@ def _of_longer_steps(longer: list["Stretch"], told: "Report") -> str:
     least = told.goodput.total_min
     goodput = "" if least is None else f", and goodput {100 * least:.1f} %"
     return (
-        f"From {_moment(first.from_ns)} on steps take up to {ratio:.1f} times as long as before, for good, and "
-        "nothing recorded says why: a larger batch or longer sequences, or a slowdown. They count as useful. "
-        f"If it is a slowdown, {hours:,.2f} GPU-hours more are lost{goodput}. "
+        f"From {_moment(first.from_ns)} on steps take up to {ratio:.1f} times as long as before, for good, "
+        "and nothing recorded says why: a larger batch or longer sequences, or a slowdown. They count as "
+        f"useful. If it is a slowdown, {hours:,.2f} GPU-hours more are lost{goodput}. "
         "Declare the reference of each stage (reference.declared) to know."
     )
 
@@ -98,9 +97,9 @@ def _of_gaps(told: "Report") -> Iterator[str]:
         )
         yield (
             f"From {_moment(gap.from_ns)} to {_moment(gap.to_ns)} the run was down between two attempts, and "
-            f"nothing says who held its {gap.gpus:,} GPUs: that time costs nothing here. If they were held, it "
-            f"is {gap.gpu_ns / _HOUR_NS:,.2f} GPU-hours{price} more. Record a cost.rate with the GPUs that are "
-            "held, or import the scheduler's accounting (sacct) of this run."
+            f"nothing says who held its {gap.gpus:,} GPUs: that time costs nothing here. If they were held, "
+            f"it is {gap.gpu_ns / _HOUR_NS:,.2f} GPU-hours{price} more. Record a cost.rate with the GPUs "
+            "that are held, or import the scheduler's accounting (sacct) of this run."
         )
     if len(open_gaps) > SHOWN_MAX:
         hours = sum(gap.gpu_ns for gap in open_gaps) / _HOUR_NS
@@ -110,17 +109,18 @@ def _of_gaps(told: "Report") -> Iterator[str]:
         hours = sum(gap.to_ns - gap.from_ns for gap in given_back) / _HOUR_NS
         times = "once" if len(given_back) == 1 else f"{len(given_back):,} times"
         yield (
-            f"The run was down between two jobs {times}, {hours:,.2f} hours together. The scheduler says that the "
-            "GPUs were given back, so that time costs nothing."
+            f"The run was down between two jobs {times}, {hours:,.2f} hours together. The scheduler says "
+            "that the GPUs were given back, so that time costs nothing."
         )
 
 
 def _of_clocks(fold: Fold) -> Iterator[str]:
     for setback in fold.disorder.setbacks[:SHOWN_MAX]:
         yield (
-            f"A clock was set back by {setback.back_ns_min / 1e9:,.0f} s or more at {_moment(setback.at_ns)}: "
-            f"{setback.steps:,} steps have times later than steps that followed them. Their numbers tell their "
-            "order; no incident is made of it, and the time that the clock shows twice is counted once."
+            f"A clock was set back by {setback.back_ns_min / 1e9:,.0f} s or more at "
+            f"{_moment(setback.at_ns)}: {setback.steps:,} steps have times later than steps that followed "
+            "them. Their numbers tell their order; no incident is made of it, and the time that the clock "
+            "shows twice is counted once."
         )
 
 
@@ -129,14 +129,15 @@ def _of_counters(fold: Fold) -> Iterator[str]:
     if counts.begun_again:
         times = "once" if counts.begun_again == 1 else f"{counts.begun_again:,} times"
         yield (
-            f"The step counter began again {times} after the run was complete. That is another run of the same "
-            "name, not work done again: its steps count as useful. Give each run a name of its own."
+            f"The step counter began again {times} after the run was complete. That is another run of the "
+            "same name, not work done again: its steps count as useful. Give each run a name of its own."
         )
     if counts.from_scratch:
         times = "once" if counts.from_scratch == 1 else f"{counts.from_scratch:,} times"
         yield (
-            f"The step counter went back to its beginning {times}, and nothing says that the run was complete: "
-            "the steps count as recomputed. If that was a new run, import it under a name of its own (--run)."
+            f"The step counter went back to its beginning {times}, and nothing says that the run was "
+            "complete: the steps count as recomputed. If that was a new run, import it under a name of its "
+            "own (--run)."
         )
 
 

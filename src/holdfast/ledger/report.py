@@ -134,6 +134,14 @@ class StepReference(msgspec.Struct, frozen=True, kw_only=True):
     stretches: tuple[Stretch, ...] = ()
 
 
+class Opinion(msgspec.Struct, frozen=True, kw_only=True):
+    """What another run, or published figures, say of an estimated reference: the run's over theirs."""
+
+    source: str
+    ratio: float
+    sentence: str
+
+
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """How a run's steps stand to a healthy one.
 
@@ -276,11 +284,13 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     usd_per_gpu_hour: the mean of the prices that were recorded, over the GPU-hours they hold for.
     ended: its last end; None where it has not ended, or went on after that.
     basis: what those categories rest on that `estimated` names; empty where nothing is estimated.
+    opinions: what others say of an estimated reference, where they were asked.
     gaps: between attempts, where nothing says that the GPUs were held, or a scheduler that they were not.
     window: from when to when this report is of the run's time, where it is not of all of it.
     known_ns: up to when the record tells of the run, whatever the window is.
     held_gpus: how many it held at its last event, if it has not ended.
     steps_kept: how many steps it has at its last event, whatever the window is.
+    recorded_prices: since when which USD per GPU-hour was recorded, whatever the window is.
     accrued: what those have cost since, where somebody looked later; not in `paid_gpu_ns`.
     segments: the partition over time, cut where prices changed and windows begin.
     """
@@ -294,6 +304,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     known_ns: int
     held_gpus: int
     steps_kept: int
+    recorded_prices: tuple[tuple[int, float], ...]
     accrued: Accrued | None
     segments: tuple[Segment, ...]
     ended: Ended | None
@@ -323,6 +334,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     basis: str
     estimated: tuple[str, ...]
     gaps: tuple[Gap, ...]
+    opinions: tuple[Opinion, ...] = ()
     remarks: tuple[str, ...]
 
 
@@ -390,6 +402,7 @@ class _Reader:
             known_ns=max(0, self.accounts.now_ns),
             held_gpus=self.accounts.shape.paid if self.accounts.is_up else 0,
             steps_kept=fold.progress.kept(),
+            recorded_prices=tuple((one.from_ns, one.usd_per_gpu_hour) for one in self.accounts.prices),
             accrued=None,
             segments=self._segments(incidents),
             ended=None if fold.ending is None else Ended.of(fold.ending),
@@ -552,7 +565,7 @@ class _Reader:
             step_ns=last.work_gpu_ns // gpus,
             gpus=gpus,
             origin=last.origin,
-            uncertainty=max((one.uncertainty for one in stretches if one.uncertainty), default=None),
+            uncertainty=_uncertainty(stretches),
             stretches=stretches,
         )
         return msgspec.structs.replace(found, basis=_basis(found) or last.origin)
@@ -799,12 +812,21 @@ class _Reader:
         return names.pop() if len(names) == 1 else ""
 
 
+def _uncertainty(stretches: tuple[Stretch, ...]) -> float | None:
+    """Of the levels that are references, on average over the time they hold for; None: all are declared."""
+    unsure = [(one.to_ns - one.from_ns, one.uncertainty, one) for one in stretches if one.uncertainty]
+    own = [found for found in unsure if found[2].level_gpu_ns == found[2].work_gpu_ns] or unsure
+    weight = sum(lasted_ns for lasted_ns, _, _ in own)
+    if not weight:
+        return max((uncertainty for _, uncertainty, _ in own), default=None)
+    return sum(lasted_ns * uncertainty for lasted_ns, uncertainty, _ in own) / weight
+
+
 def _basis(reference: StepReference) -> str:
     """What figures rest on, in words; empty where nothing is estimated."""
     if reference.uncertainty is None:
         return ""
-    word = "estimated" if reference.origin == "declared" else reference.origin
-    word = "estimated from members" if word == "members" else word
+    word = "estimated from members" if reference.origin == "members" else "estimated"
     return f"{word} ± {_percent(reference.uncertainty)}"
 
 

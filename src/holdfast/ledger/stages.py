@@ -1,8 +1,8 @@
 """The stages of a run: from when on which reference was declared, and what was in a step.
 
-A run may change what a step is: a batch that grows, longer sequences, another mix of data. Whoever declares it
-(`reference.declared`) opens a stage, and what was declared holds from then on. The first word on a matter holds
-for the time before it as well: nothing else is known of that.
+A run may change what a step is: a batch that grows, longer sequences, another mix of data. Whoever declares
+it (`reference.declared`) opens a stage, and what was declared holds from then on. The first word on a matter
+holds for the time before it as well: nothing else is known of that.
 """
 
 from collections.abc import Iterator

@@ -249,7 +249,7 @@ def _accrued(accrued: Accrued | None, window: Window) -> Accrued | None:
 
 
 def _remarks(report: Report, window: Window) -> tuple[str, ...]:
-    """What the whole report says of its numbers, as far as it holds for a part, and what else is to be said."""
+    """What the whole report says of its numbers, as far as it holds for a part, and more."""
     own = ["The reference, MFU and bandwidth are those of the whole run."]
     if window.to_ns is not None and report.known_ns > window.to_ns:
         own.append("The run went on after this window.")

@@ -16,6 +16,8 @@ from holdfast.signals.grid import CELLS_MAX, SECOND_NS, Samples, step_of
 from holdfast.signals.prometheus import Prometheus, Raw
 
 OVERLAP_NS = 60 * SECOND_NS
+EARLY_SPARE_NS = 300 * SECOND_NS
+"""So much more than was asked for is fetched of an earlier window, before its beginning."""
 ROWS_SPARE = 64
 """Rows that are added before the old ones are moved up."""
 KEPT_BYTES_MAX = 4 << 30
@@ -29,12 +31,16 @@ UNNAMED = -1
 
 
 class IncrementalSource:
-    """The same frames as the server's own, as long as windows do not go back in time."""
+    """The same frames as the server's own. Beside the newest window of each metric it keeps an earlier one:
+    of what was before something went wrong, which every look asks for until that is over.
+    """
 
     def __init__(self, server: Prometheus, *, kept_bytes_max: int = KEPT_BYTES_MAX) -> None:
         self._server = server
         self._kept_bytes_max = kept_bytes_max
         self._kept: dict[str, _Kept] = {}
+        self._early: dict[str, _Kept] = {}
+        self._nothing: dict[str, tuple[int, int]] = {}
 
     def metrics(self) -> tuple[str, ...]:
         return self._server.metrics()
@@ -42,13 +48,33 @@ class IncrementalSource:
     def frame(self, metric: str, window_ns: tuple[int, int]) -> Frame | None:
         kept = self._kept.get(metric)
         if kept is not None and window_ns[1] < kept.end_ns:
-            return self._server.frame(metric, window_ns)
+            return kept.frame(window_ns) if kept.reaches(window_ns) else self._past(metric, window_ns)
         if kept is None or not kept.reaches(window_ns):
             kept = self._fetched(metric, window_ns)
         elif window_ns[1] > kept.end_ns:
             kept = self._grown(kept, window_ns)
         self._keep(metric, kept)
         return None if kept is None else kept.frame(window_ns)
+
+    def _past(self, metric: str, window_ns: tuple[int, int]) -> Frame | None:
+        """A window that ends before the newest: what is known of it does not change any more."""
+        begin_ns, end_ns = self._nothing.get(metric, (0, 0))
+        if begin_ns <= window_ns[0] and window_ns[1] <= end_ns:
+            return None
+        early = self._early.pop(metric, None)
+        if early is None or not early.reaches(window_ns):
+            # When it began is told a little earlier or later at every look.
+            wide_ns = (window_ns[0] - EARLY_SPARE_NS, window_ns[1])
+            early = self._fetched(metric, wide_ns)
+            if early is None:
+                self._nothing[metric] = wide_ns
+        elif window_ns[1] > early.end_ns:
+            early = self._grown(early, window_ns, overlap_ns=2 * self._server.step_ns)
+        if early is None:
+            return None
+        self._early[metric] = early
+        self._bound()
+        return early.frame(window_ns)
 
     def _fetched(self, metric: str, window_ns: tuple[int, int]) -> "_Kept | None":
         raw = self._server.raw(metric, window_ns)
@@ -58,8 +84,10 @@ class IncrementalSource:
         kept.take(raw, window_ns[1], self._labels(metric, window_ns))
         return kept
 
-    def _grown(self, kept: "_Kept", window_ns: tuple[int, int]) -> "_Kept | None":
-        since_ns = max(window_ns[0], kept.end_ns - OVERLAP_NS)
+    def _grown(
+        self, kept: "_Kept", window_ns: tuple[int, int], *, overlap_ns: int = OVERLAP_NS
+    ) -> "_Kept | None":
+        since_ns = max(window_ns[0], kept.end_ns - overlap_ns)
         raw = self._server.raw(kept.metric.name, (since_ns, window_ns[1]))
         if raw is None:
             kept.end_ns = window_ns[1]
@@ -82,10 +110,17 @@ class IncrementalSource:
         self._kept.pop(metric, None)
         if kept is not None and not kept.is_worn:
             self._kept[metric] = kept
-        while (
-            len(self._kept) > 1 and sum(one.size_bytes for one in self._kept.values()) > self._kept_bytes_max
-        ):
-            del self._kept[next(iter(self._kept))]
+        self._bound()
+
+    def _bound(self) -> None:
+        """Forget what was asked for longest ago, until the rest is small enough: earlier windows first."""
+
+        def size_bytes() -> int:
+            return sum(one.size_bytes for one in (*self._kept.values(), *self._early.values()))
+
+        while len(self._kept) + len(self._early) > 1 and size_bytes() > self._kept_bytes_max:
+            oldest = self._early or self._kept
+            del oldest[next(iter(oldest))]
 
 
 Named = Callable[[bytes], tuple[Labels, str | None]]
@@ -166,6 +201,11 @@ class _Kept:
             values = np.where(early, before[-len(values) :], values[-len(before) :])
         else:
             values = values.copy()  # what is kept will change
+        if window_ns[1] < self.end_ns:
+            # Who came later was not there then.
+            alive = np.flatnonzero(np.isfinite(values).any(axis=0))
+            if not len(alive):
+                return None
         is_whole = len(alive) == len(self._subjects)
         return Frame(
             metric=self.metric.name,

@@ -25,22 +25,22 @@ def per_second(frame: Frame) -> Frame:
 
 
 def _fill(rates: NDArray[np.float32], frame: Frame) -> None:
-    seconds = (frame.times_ns - frame.times_ns[0]) / NS_PER_S
-    before = np.array(frame.values[0], np.float64)
-    before_s = np.full(before.shape, seconds[0])
-    growth = np.empty_like(before)
-    absent = np.flatnonzero(np.isnan(before))
+    values, seconds = frame.values, (frame.times_ns - frame.times_ns[0]) / NS_PER_S
+    # What was last known, and when, of whoever was absent at the scrape before: few, as a rule.
+    last, last_s = np.full(values.shape[1], np.nan), np.zeros(values.shape[1])
+    absent = np.flatnonzero(np.isnan(values[0]))
+    growth = np.empty(values.shape[1])
     for time in range(1, len(seconds)):
-        now = frame.values[time]
-        np.subtract(now, before, out=growth)
+        now, before = values[time], values[time - 1]
+        np.subtract(now, before, out=growth, dtype=np.float64)
+        growth[absent] = now[absent] - last[absent]
         fell = growth < 0
         if fell.any():
             np.copyto(growth, now, where=fell)
         elapsed_s = seconds[time] - seconds[time - 1]
         # Whoever was absent at the last scrape has grown for longer than that.
-        growth[absent] *= elapsed_s / (seconds[time] - before_s[absent])
+        growth[absent] *= elapsed_s / (seconds[time] - last_s[absent])
         np.divide(growth, elapsed_s, out=rates[time], casting="same_kind")
         absent = np.flatnonzero(np.isnan(now))
-        kept, kept_s = before[absent], before_s[absent]
-        before[:], before_s[:] = now, seconds[time]
-        before[absent], before_s[absent] = kept, kept_s
+        gone = absent[~np.isnan(before[absent])]
+        last[gone], last_s[gone] = before[gone], seconds[time - 1]

@@ -1,4 +1,4 @@
-"""A run's steps from what it writes itself: a log with a line a step, or a TensorBoard directory.
+"""A run's steps from what it writes itself: a log with a line a step, or the files of TensorBoard or W&B.
 
 Read are the times and the numbers of steps, nothing else. The file may grow: what was read is not read again.
 TensorBoard's event files are read without TensorBoard: each record has a time and a step in front.
@@ -17,6 +17,7 @@ import numpy as np
 from holdfast.record.errors import InputError
 from holdfast.record.importers.intake import time_ns
 from holdfast.record.untrusted import UNDECODABLE
+from holdfast.signals import wandb_file
 from holdfast.signals.frame import Frame
 from holdfast.signals.grid import SECOND_NS
 from holdfast.signals.source import Source
@@ -31,7 +32,8 @@ STEPS_MAX = 1_000_000
 READ_BYTES_MAX = 64 << 20
 """At one look; the rest at the next."""
 RECORD_BYTES_MAX = 16 << 20
-EVENT_FILES = "events.out.tfevents.*"
+EVENT_FILES, WANDB_FILES = "events.out.tfevents.*", "run-*.wandb"
+WANDB_SUFFIX = ".wandb"
 AHEAD_S = 60.0
 """A step that is farther ahead of now than clocks differ: its time is not what it is taken for."""
 FORMATS = (
@@ -73,10 +75,11 @@ class StepFiles:
 
     def _files(self) -> list[Path]:
         if self._path.is_dir():
-            if found := sorted(self._path.rglob(EVENT_FILES)):
+            if found := sorted((*self._path.rglob(EVENT_FILES), *self._path.rglob(WANDB_FILES))):
                 return found
             raise InputError(
-                f"There is no TensorBoard event file in {self._path}.", hint=f"They are called {EVENT_FILES}."
+                f"There is no file of TensorBoard or of Weights & Biases in {self._path}.",
+                hint=f"They are called {EVENT_FILES} and {WANDB_FILES}.",
             )
         if not self._path.is_file():  # a pipe would be waited for
             raise InputError(f"There is no step log {self._path}.", hint="Give a file or a directory.")
@@ -91,6 +94,9 @@ class StepFiles:
             data = file.read(READ_BYTES_MAX)
         if path.match(EVENT_FILES):
             found, used = _events(data)
+        elif path.suffix == WANDB_SUFFIX:
+            told, used = wandb_file.told(data, place)
+            found = [shown for when, step in told if (shown := _shown(when, step)) is not None]
         else:
             used = data.rfind(b"\n") + 1
             found = self._lines(path, data[:used].decode("utf-8", "replace").splitlines(), is_first=not place)

@@ -1,0 +1,109 @@
+"""Second opinions on an estimated reference: earlier runs of the same model, and published figures.
+
+A run that is slow from its first step to its last has no faster step to show it. What else is known may: what
+a step took in another run of the same model, and what share of the chips' peak others reached.
+"""
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.ledger.fold import Declared
+from holdfast.ledger.report import Opinion, Report
+
+SLOWER_RATIO_MIN = 1.1
+"""Below this ratio two references agree: runs on other nodes differ as much."""
+MFU_SHARE_MIN = 0.7
+"""A run that reaches less of the nearest published MFU is called slow; published figures are good ones."""
+_COUNTER = re.compile(r"[-_.]?[0-9]+$")
+STEM_CHARS_MIN = 3
+
+
+class Kin(msgspec.Struct, frozen=True, kw_only=True):
+    """What tells whether two runs are of the same model. stem: the run's name without its number."""
+
+    name: str
+    stem: str
+    params: int | None
+    chip: str | None
+
+    @classmethod
+    def of(cls, run: str, declared: Declared) -> "Kin":
+        stem = _COUNTER.sub("", run)
+        numbered = stem != run and len(stem) >= STEM_CHARS_MIN
+        return cls(
+            name=declared.name, stem=stem if numbered else "", params=declared.params, chip=declared.chip
+        )
+
+    def is_like(self, other: "Kin") -> bool:
+        """Of the same size on the same chip where both say so; else of the same name."""
+        if self.params is not None and other.params is not None:
+            return self.params == other.params and self.chip in (None, other.chip)
+        return bool(self.name and self.name == other.name) or bool(self.stem and self.stem == other.stem)
+
+
+def opinions(told: Report, earlier: Sequence[Report]) -> tuple[Opinion, ...]:
+    """What others say of the reference. earlier: reports of runs of the same model that began before."""
+    if told.reference is None or told.reference.uncertainty is None:
+        return ()
+    found = [opinion for other in earlier if (opinion := _by_run(told, other)) is not None]
+    quickest = max(found, key=lambda opinion: opinion.ratio, default=None)
+    published = _by_publication(told)
+    return tuple(opinion for opinion in (quickest, published) if opinion is not None)
+
+
+def _by_run(told: Report, other: Report) -> Opinion | None:
+    ours, theirs = _work(told), _work(other)
+    if ours is None or theirs is None:
+        return None
+    is_by_token = told.tokens_per_step is not None and other.tokens_per_step is not None
+    if is_by_token:
+        ours, theirs = ours / (told.tokens_per_step or 1), theirs / (other.tokens_per_step or 1)
+    ratio = ours / theirs
+    per = "token" if is_by_token else "step"
+    if ratio >= SLOWER_RATIO_MIN:
+        share = 100 * (1 - 1 / ratio)
+        sentence = (
+            f"This run is {ratio:.1f} times slower than your run {other.run}, in GPU-time a {per}. If both "
+            f"do the same work, {share:.0f} % of what is called useful here is slowdown."
+        )
+    elif ratio * SLOWER_RATIO_MIN <= 1:
+        sentence = (
+            f"This run is {1 / ratio:.1f} times quicker than your run {other.run}, in GPU-time a {per}."
+        )
+    else:
+        sentence = f"Your run {other.run} took as much GPU-time a {per}, within {100 * abs(ratio - 1):.0f} %."
+    return Opinion(source=other.run, ratio=ratio, sentence=sentence)
+
+
+def _by_publication(told: Report) -> Opinion | None:
+    figure = told.mfu
+    if figure is None or not figure.reference or not figure.measured:
+        return None
+    ratio = figure.reference / figure.measured
+    if figure.measured < MFU_SHARE_MIN * figure.reference:
+        verdict = f"This run may be {ratio:.1f} times slower than it could be"
+    else:
+        verdict = "Published figures agree with the reference"
+    return Opinion(source="published", ratio=ratio, sentence=f"{verdict}: MFU is {figure.sentence}.")
+
+
+def _work(told: Report) -> float | None:
+    return None if told.reference is None else float(told.reference.work_gpu_ns)
+
+
+ALONE = (
+    "Nothing else says what a step should take: no earlier run of the same model is in the record, and no "
+    "FLOPs are declared to hold against published figures. If this run is slow from its first step on, it "
+    "does not show."
+)
+
+
+def with_opinions(told: Report, earlier: Sequence[Report]) -> Report:
+    """The report with second opinions on its reference, among its remarks as well."""
+    if told.reference is None or told.reference.uncertainty is None:
+        return told
+    found = opinions(told, earlier)
+    said = tuple(opinion.sentence for opinion in found) or (ALONE,)
+    return msgspec.structs.replace(told, opinions=found, remarks=(*told.remarks, *said))

@@ -1,0 +1,187 @@
+"""What is usual on a cluster as the field has it: shapes of healthy hours that raise nothing, and causes that
+are told by who is late, by what changed and by how much more one host has than the others.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from field_cluster import DEFAULT_ON, HOSTS, NODES, RUN, STEP_S, Field, answers, the
+
+from holdfast.record.events import ActionTaken, MemberJoined
+
+STEP = "holdfast_run_step_seconds"
+COLLECTOR = "holdfast_member_gc_seconds_total"
+LABELS = [{"run": RUN, "member": host, "node": host} for host in HOSTS]
+
+
+# -- healthy hours -------------------------------------------------------------------------------------
+
+
+def evaluations(field: Field) -> None:
+    """Every ten minutes, from the beginning on."""
+    field.values[STEP][20::40] = 45.0
+
+
+def saves_in_steps(field: Field) -> None:
+    field.values[STEP][12::16] *= 2.6
+
+
+def warm_up(field: Field) -> None:
+    field.values[STEP][:16] *= np.linspace(2.5, 1.0, 16)[:, None]
+
+
+def two_lengths(field: Field) -> None:
+    """Three steps in ten have long sequences."""
+    field.values[STEP] *= 1 + 0.4 * (field.dice.random(field.values[STEP].shape) < 0.3)
+
+
+def drift(field: Field) -> None:
+    field.values[STEP] *= 1 + 0.02 * np.sin(np.linspace(0, 9, field.rows))[:, None]
+
+
+HEALTHY = [evaluations, saves_in_steps, warm_up, two_lengths, drift]
+
+
+@pytest.mark.parametrize("shape", HEALTHY, ids=lambda shape: shape.__name__)
+def test_odd_shapes_of_healthy_hours_raise_nothing(shape: Callable[[Field], None]) -> None:
+    """Not at the first look after half an hour, nor later."""
+    field = Field(hours=2.5)
+    shape(field)
+    for at_row in (120, 240, 600):
+        assert answers(field.look([STEP], at_row=at_row)) == []
+
+
+def test_a_node_that_was_drained_and_is_used_again_is_no_longer_out_of_use() -> None:
+    field = Field()
+    field.slower(1.25, 12)
+    field.change("node_pressure_cpu_waiting_seconds_total", 12, ["gpu-010"], plus=0.45)
+    drained_ns, joined_ns = (int(field.times_ns[field.row(ago_min)]) for ago_min in (90, 80))
+    drain = ActionTaken(id="d", occurred_ns=drained_ns, run=RUN, subject="gpu-010", action="drain")
+    field.events = [drain]
+    assert the(field.look(DEFAULT_ON)).verdict == "unknown"
+    joined = MemberJoined(
+        id="j", occurred_ns=joined_ns, run=RUN, subject=f"{RUN}/gpu-010", node="gpu-010", gpus=8
+    )
+    field.events = [drain, joined]
+    assert answers(field.look(DEFAULT_ON)) == [("cpu-contention", "gpu-010")]
+
+
+# -- members that are late by turns --------------------------------------------------------------------
+
+
+def by_turns(ago_min: float, pause_s: float, *, collected: bool) -> Field:
+    """One member in thirty-two stands still in a step; where it collects garbage, it says so."""
+    field = Field()
+    compute = field.members("compute", 4.6)
+    row = field.row(ago_min)
+    paused = field.dice.random((field.rows - row, NODES)) < 1 / 32
+    field.values[compute][row:] += pause_s * paused
+    field.values[STEP][row:, 0] += pause_s * paused.any(axis=1)
+    spent = np.full((field.rows, NODES), 0.0005)
+    spent[row:] += collected * pause_s * paused / STEP_S
+    field.put(COLLECTOR, spent, list(HOSTS), LABELS)
+    return field
+
+
+@pytest.mark.parametrize("ago_min", [10, 180])
+def test_members_that_collect_garbage_by_turns_are_told_from_uneven_sequences(ago_min: float) -> None:
+    for collected, mechanism in ((True, "garbage-collection"), (False, "sequence-length")):
+        one = the(by_turns(ago_min, 2.0, collected=collected).look())
+        assert (one.cause.mechanism, one.cause.subject, one.verdict) == (mechanism, RUN, "not-hardware")
+
+
+def test_without_the_collectors_time_nobody_is_sure_that_it_is_the_sequences() -> None:
+    field = by_turns(10, 2.0, collected=True)
+    sure = the(by_turns(10, 2.0, collected=False).look()).confidence
+    assert the(field.look(without=[COLLECTOR])).confidence < 0.6 < sure
+
+
+# -- one among many ------------------------------------------------------------------------------------
+
+
+def test_of_many_hosts_that_swap_the_one_that_swaps_far_more_is_named() -> None:
+    field = Field()
+    field.slower(1.4, 12)
+    for metric, all_of_them, worst in (
+        ("node_vmstat_pswpin", 150, 4_000),
+        ("node_pressure_memory_waiting_seconds_total", 0.07, 0.4),
+    ):
+        field.change(metric, 12, ["gpu-"], plus=all_of_them)
+        field.change(metric, 12, ["gpu-013"], plus=worst)
+    assert answers(field.look()) == [("memory-pressure", "gpu-013")]
+
+
+def test_of_many_ports_that_send_again_the_one_that_loses_packets_is_named() -> None:
+    """All peers of the leaf send again what one port lost."""
+    field = Field()
+    field.slower(1.25, 12)
+    ports = field.subjects["node_infiniband_symbol_error_total"]
+    labels = field.labels["node_infiniband_symbol_error_total"]
+    metric = "node_infiniband_packet_sequence_errors_total"
+    field.put(metric, np.zeros((field.rows, len(ports))), ports, labels)
+    field.change(metric, 12, HOSTS[:8], plus=6)
+    field.change(metric, 12, ["gpu-003/mlx5_1"], plus=90)
+    assert answers(field.look()) == [("link-errors", "gpu-003/mlx5_1")]
+
+
+def test_a_node_that_is_late_for_no_measured_reason_is_named_as_that() -> None:
+    field = Field()
+    compute = field.members("compute", 4.6)
+    field.slower(1.2, 12)
+    field.change(compute, 12, ["gpu-005"], by=1.25)
+    assert answers(field.look()) == [("slow-node", "gpu-005")]
+
+
+def test_processors_that_are_short_on_all_hosts_may_be_the_runs_own_doing() -> None:
+    field = Field()
+    field.slower(1.25, 12)
+    field.change("node_pressure_cpu_waiting_seconds_total", 12, ["gpu-"], plus=0.3)
+    assert the(field.look(DEFAULT_ON)).verdict == "unknown"
+
+
+# -- what changed, and since when ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ago_min", [12, 45, 180])
+@pytest.mark.parametrize("where", ["label", "record"])
+def test_a_change_some_minutes_before_is_named_hours_later(ago_min: float, where: str) -> None:
+    field = Field()
+    field.slower(1.15, ago_min)
+    row = field.row(ago_min + 4)
+    if where == "record":
+        at_ns = int(field.times_ns[row])
+        field.events = [
+            ActionTaken(id="a", occurred_ns=at_ns, run=RUN, subject=RUN, action="upgrade-nccl", reason="2.27")
+        ]
+    else:
+        shown = np.full((field.rows, 2), np.nan)
+        shown[:row, 0] = shown[row:, 1] = 1.0
+        labels = [{"run": RUN, "nccl": version} for version in ("2.20.5", "2.27.3")]
+        field.put("holdfast_run_info", shown, [RUN, RUN], labels)
+    assert answers(field.look()) == [("rollout", RUN)]
+
+
+def test_a_fault_after_hours_of_drift_begins_when_it_did() -> None:
+    """Six per cent slower since two hours, three times as slow for twelve minutes."""
+    field = Field()
+    field.slower(1.06, 120)
+    field.slower(2.8, 12)
+    one = the(field.look([STEP]))
+    assert (field.times_ns[-1] - one.began_ns) / 60e9 == pytest.approx(12, abs=1.5)
+    assert one.slowdown == pytest.approx(1.06 * 2.8, rel=0.05)
+
+
+def test_a_slow_ramp_is_held_against_the_hours_before_it() -> None:
+    """A filter clogs over three hours: the minutes before steps were slower were warm already."""
+    field = Field(hours=6.0)
+    row = field.row(180)
+    ramp = np.linspace(0, 1, field.rows - row)[:, None]
+    hot = np.clip(ramp - 0.3, 0, 1) / 0.7
+    for metric, kelvin in (("DCGM_FI_DEV_GPU_TEMP", 22), ("DCGM_FI_DEV_MEMORY_TEMP", 22)):
+        field.values[metric][row:, field.of(metric, "gpu-009")] += kelvin * ramp
+    for metric in ("DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_POWER_USAGE"):
+        field.values[metric][row:, field.of(metric, "gpu-009")] *= 1 - 0.3 * hot
+    field.values["node_hwmon_fan_rpm"][row:, field.of("node_hwmon_fan_rpm", "gpu-009")] *= 1 - 0.5 * ramp
+    field.values[STEP][row:] *= 1 + 0.35 * hot
+    assert answers(field.look()) == [("node-cooling", "gpu-009")]
