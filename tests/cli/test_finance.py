@@ -52,7 +52,7 @@ def test_the_terminal_has_the_answer_first(month: Any) -> None:
         "2,056,963 USD spent, 89.1 % of it useful (estimated ± 0.1 %), 224,924 USD not.\n"
     )
     for expected in (
-        "A useful GPU-hour cost 2.90 USD, at 2.58 USD paid.",
+        "A useful GPU-hour cost 2.91 USD, at 2.58 USD paid.",
         "coolant inlet too warm, GPUs throttled (loop-3), 138,445 USD (pretrain-70b/3)",
         "2.9 points below",
         "Spend rises faster than progress\n",
