@@ -167,7 +167,7 @@ class _Filling:
             known = describe(metric)
             courses = 50.0 + rng.normal(0, 0.5, (KINDS, len(times_s)))
             if known.kind == "counter" or not known.unit:
-                courses = np.full((KINDS, len(times_s)), 4.0)  # a healthy cluster: nothing is counted
+                courses = np.zeros((KINDS, len(times_s)))  # a healthy cluster: no XID, and nothing is counted
             values = [json.dumps(np.round(course, 3).tolist()) for course in courses]
             lines = [
                 f'{{"metric":{json.dumps({"__name__": metric, **labels})},'
