@@ -333,3 +333,15 @@ def test_a_number_without_end_is_no_mistake(steps: Made, members: Made, noisy: N
     values[100:, 3] = np.inf
     detected = looked(steps(noisy(STEP_S, ROWS)), members("compute", values))
     assert signs(detected) <= {("late-compute", f"{RUN}/{MEMBERS[3]}")}
+
+
+def test_collecting_is_seen_in_a_window_of_less_than_a_minute(framed: Made, looked: Looked) -> None:
+    """Four members in turn, half of a second each: whoever has its turn spends half of its time on it."""
+    names = MEMBERS[:4]
+    rates = np.zeros((46, 4))
+    rates[26:, :] = 0.5 * np.eye(4)[np.arange(20) % 4]
+    labels = [{"run": RUN, "member": name, "node": name} for name in names]
+    collector = framed(COLLECTOR, np.cumsum(rates, axis=0), names, labels=labels, every_s=1.0)
+    step = framed(STEP, np.where(np.arange(46) < 26, 0.125, 0.22), [RUN], labels=[{"run": RUN}], every_s=1.0)
+    found = the_one(looked(collector, step, window_s=45.5), "collecting")
+    assert (found.since_ns, found.until_ns) == (collector.times_ns[26], None)

@@ -26,7 +26,8 @@ PEERS_SHARE = 0.05
 """Who is usually slower than the others by more was late before the looking began."""
 WANDERING_CHANCE = 0.01
 """That in one step any member is so late by chance."""
-COLLECTING_MEAN_S = 300.0
+COLLECTING_MEAN_S, COLLECTING_PARTS = 300.0, 4
+"""A mean over so long, but over no more than a quarter of a short window: it would see nothing of that."""
 COLLECTING_LEAST = 0.01
 """Of a member's time, more than usual: a tenth of a second between scrapes ten seconds apart."""
 
@@ -103,6 +104,7 @@ def _collecting(panels: Panels, scene: Scene) -> Iterator[Finding]:
     if len(past) < compare.PAST_KNOWN_MIN:
         return
     rows = compare.rows_in(members.times_ns, COLLECTING_MEAN_S)
+    rows = min(rows, max(1, len(members.times_ns) // COLLECTING_PARTS))
     noise = float(past.std()) * float(np.sqrt(1 / rows + 1 / len(past)))
     usual = np.full(1, max(0.0, float(past.mean())), np.float32)
     least = max(COLLECTING_LEAST, compare.MEAN_SIGMAS * noise)
