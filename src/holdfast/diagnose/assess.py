@@ -47,7 +47,7 @@ UNEXPLAINED_MIN = 1.05
 BARE = "slow-node"
 """A member that is late for no known reason is worth a word only if the run waits for it."""
 CALIBRATION_POWER, CALIBRATION_ODDS = 1.2, 3.0
-"""From odds by evidence to confidence: answers below 0.9 were right more often than their odds said. Set by hand."""
+"""From odds to confidence, set by hand: answers below 0.9 were right more often than their odds said."""
 NOTHING_KNOWN: Mapping[str, Healthy] = MappingProxyType({})
 CLUSTER = "cluster"
 """Whose incidents those are that no run feels, since none is there."""
