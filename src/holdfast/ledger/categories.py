@@ -29,7 +29,7 @@ class Category(IntEnum):
 
     @property
     def key(self) -> str:
-        return self.name.lower()
+        return _KEYS[self]
 
     @property
     def label(self) -> str:
@@ -39,6 +39,8 @@ class Category(IntEnum):
     def meaning(self) -> str:
         return _MEANING[self]
 
+
+_KEYS = tuple(category.name.lower() for category in Category)
 
 # Short enough for a line of a terminal; docs/ledger.md has the rules.
 _MEANING = {

@@ -14,12 +14,13 @@ from holdfast.ledger.categories import Category
 from holdfast.ledger.fold import LATE_SHARE_MIN, Fold
 from holdfast.ledger.normal import Course, Plateau, declared_plateau, plateaus
 from holdfast.ledger.stages import Stage
-from holdfast.ledger.tally import LAUNCH, PLAIN, STAGE, Measured, Tally, estimate_reference, measured
+from holdfast.ledger.tally import LAUNCH, PLAIN, STAGE, Tally, estimate_reference, measured
 
 Origin = Literal["declared", "estimated", "members"]
 """Where a reference comes from."""
 
 Parts = tuple[tuple[Category, int], ...]
+_KEPT = (Category.USEFUL, Category.SLOWDOWN)
 _Place = tuple[int, int]
 """The number of a plateau, and a key."""
 
@@ -33,12 +34,10 @@ class Division:
         self._launch = Category.STARTING if fold.instrumented else Category.UNATTRIBUTED
         self.plateaus: list[Plateau] = []
         self.origins: list[Origin | None] = []
-        self._firsts: list[
-            tuple[list[int], int]
-        ] = []  # of a stage: where its plateaus begin, number of the first
+        # Of a stage: where its plateaus begin, and the number of the first.
+        self._firsts: list[tuple[list[int], int]] = []
         for number, stage in enumerate(fold.stages):
             self._add_stage(number, stage)
-        self._measured: dict[int, Measured] = {}
         self.wholes: dict[_Place, int] = {}
         self.splits: dict[_Place, Parts] = {}
         self._split()
@@ -69,7 +68,8 @@ class Division:
                 timeline=accounts.timeline,
                 slow=self._known_slow(),
                 faults=self._survived_faults(),
-                entries=self._entries(number),
+                entries=fold.progress.entries_gpu_ns,
+                within=self._entries(number),
             )
         )
         if not found:
@@ -80,10 +80,11 @@ class Division:
             return [one._replace(reference=by_members, doubt_gpu_ns=0) for one in found], "members"
         return found, "estimated"
 
-    def _entries(self, number: int) -> list[int]:
+    def _entries(self, number: int) -> tuple[int, int]:
+        """The first executions of steps that belong to a stage: from, to."""
         stages = list(self._fold.stages)
         end = stages[number + 1].entry if number + 1 < len(stages) else self._fold.progress.entry
-        return self._fold.progress.entries_gpu_ns[stages[number].entry : end]
+        return stages[number].entry, end
 
     def _known_slow(self) -> list[tuple[float, float]]:
         """Where the record says that the run was slow, in buckets: something degraded, or one held up all."""
@@ -120,16 +121,23 @@ class Division:
 
     def _split(self) -> None:
         wholes = self.wholes
-        self.buckets: list[list[tuple[_Place, int]]] = []  # the timeline by place
+        self.buckets: list[dict[_Place, int]] = []  # the timeline by place
+        known: dict[_Place, _Place] = {}  # each place once: a long run has few, in many buckets
         for number, bucket in enumerate(self._accounts.timeline.buckets):
-            placed = [(self.place(key, number), gpu_ns) for key, gpu_ns in bucket.items()]
-            for place, gpu_ns in placed:
+            placed = {}
+            for key, gpu_ns in bucket.items():
+                place = self.place(key, number)
+                place = known.setdefault(place, place)
+                placed[place] = gpu_ns
                 wholes[place] = wholes.get(place, 0) + gpu_ns
             self.buckets.append(placed)
         self._places: dict[int, list[int]] = {}
         for place, gpu_ns in self.wholes.items():
             self.splits[place] = self._parts(place, gpu_ns)
             self._places.setdefault(place[1], []).append(place[0])
+        self._kept_keys = {
+            key for (_, key), ((normal, _), *_) in self.splits.items() if normal == Category.USEFUL
+        }
 
     def _parts(self, place: _Place, gpu_ns: int) -> Parts:
         number, key = place
@@ -154,18 +162,6 @@ class Division:
         part = (after_gpu_ns + gpu_ns) * whole_normal // whole - after_gpu_ns * whole_normal // whole
         return [(normal, part), (excess[0][0], gpu_ns - part)]
 
-    def kept(self, places: Iterable[tuple[_Place, int]]) -> int:
-        """GPU-ns in steps that the run has, at whatever speed: what they should have taken, and slowdown."""
-        kept = 0
-        for place, gpu_ns in places:
-            if place[1] < PLAIN:
-                kept += gpu_ns if place[1] == Category.USEFUL else 0
-                continue
-            normal, *excess = self.divided(place, gpu_ns)
-            if normal[0] == Category.USEFUL:
-                kept += normal[1] + sum(part for category, part in excess if category == Category.SLOWDOWN)
-        return kept
-
     def between(self, key: int, before_gpu_ns: int, gpu_ns: int) -> list[tuple[Category, int]]:
         """What was tallied under a key after so much of it, by category. Stretches in a row sum to the whole:
         what was tallied first belongs to the first plateau.
@@ -181,12 +177,13 @@ class Division:
             before_gpu_ns = max(0, before_gpu_ns - whole)
         return parts
 
-    def kept_of(self, key: int, parts: Iterable[tuple[Category, int]]) -> int:
-        """Of these parts of what was tallied under a key, those in steps that the run has."""
-        normal = Category(key) if key < LAUNCH else measured(key).normal if key >= PLAIN else None
-        if normal != Category.USEFUL:
+    def kept(self, key: int, parts: Iterable[tuple[Category, int]]) -> int:
+        """Of these parts of what was tallied under a key, those in steps that the run has, at whatever speed:
+        what they should have taken, and slowdown.
+        """
+        if key not in self._kept_keys:
             return 0
-        return sum(part for category, part in parts if category in (Category.USEFUL, Category.SLOWDOWN))
+        return sum(part for category, part in parts if category in _KEPT)
 
     def losses(self, sums: Mapping[int, int], from_ns: int, to_ns: int) -> dict[Category, int]:
         """What an incident lost, rounded down: of each key, as it was divided while the incident lasted."""

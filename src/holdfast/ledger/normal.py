@@ -10,7 +10,7 @@ Around the level lies a band of jitter, as wide as the run's own steps spread: w
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from itertools import pairwise
 from math import exp, inf, log, sqrt
@@ -125,30 +125,36 @@ def declared_plateau(stage: int, reference: Fraction, buckets: int) -> Plateau:
 class _Histogram:
     """Steps by bin of work: how many, and their GPU-ns."""
 
-    __slots__ = ("bins", "steps")
+    __slots__ = ("gpu_ns_by_bin", "steps", "steps_by_bin")
 
     def __init__(self) -> None:
-        self.bins: dict[int, tuple[float, float]] = {}
+        self.steps_by_bin: dict[int, float] = {}
+        self.gpu_ns_by_bin: dict[int, float] = {}
         self.steps = 0.0
 
     def add(self, bin_: int, steps: float, gpu_ns: float) -> None:
-        known_steps, known_gpu_ns = self.bins.get(bin_, (0.0, 0.0))
-        self.bins[bin_] = known_steps + steps, known_gpu_ns + gpu_ns
+        self.steps_by_bin[bin_] = self.steps_by_bin.get(bin_, 0.0) + steps
+        self.gpu_ns_by_bin[bin_] = self.gpu_ns_by_bin.get(bin_, 0.0) + gpu_ns
         self.steps += steps
 
     def merged(self, other: "_Histogram") -> "_Histogram":
         twin = _Histogram()
-        twin.bins, twin.steps = self.bins.copy(), self.steps
-        for bin_, (steps, gpu_ns) in other.bins.items():
-            twin.add(bin_, steps, gpu_ns)
+        twin.steps_by_bin, twin.gpu_ns_by_bin = self.steps_by_bin.copy(), self.gpu_ns_by_bin.copy()
+        twin.steps = self.steps
+        for bin_, steps in other.steps_by_bin.items():
+            twin.add(bin_, steps, other.gpu_ns_by_bin[bin_])
         return twin
+
+    def bins(self) -> Iterator[tuple[float, float]]:
+        """Steps and GPU-ns of each bin, those of the quickest steps first."""
+        for bin_ in sorted(self.steps_by_bin):
+            yield self.steps_by_bin[bin_], self.gpu_ns_by_bin[bin_]
 
     def midmean(self, first: float = 0.25, last: float = 0.75) -> float:
         """The mean of the middle half of the steps, or of another part, by how long they take."""
         low, high = first * self.steps, last * self.steps
         before = weight = total = 0.0
-        for bin_ in sorted(self.bins):
-            steps, gpu_ns = self.bins[bin_]
+        for steps, gpu_ns in self.bins():
             part = min(before + steps, high) - max(before, low)
             if part > 0:
                 weight += part
@@ -159,8 +165,7 @@ class _Histogram:
     def quantile(self, share: float) -> float:
         remaining = share * self.steps
         work = 1.0
-        for bin_ in sorted(self.bins):
-            steps, gpu_ns = self.bins[bin_]
+        for steps, gpu_ns in self.bins():
             work = gpu_ns / steps
             remaining -= steps
             if remaining <= 0:
@@ -172,10 +177,11 @@ class _Histogram:
         return log(self.quantile(0.75) / self.quantile(0.25)) / _IQR_SIGMAS
 
     def gpu_ns(self) -> float:
-        return sum(gpu_ns for _, gpu_ns in self.bins.values())
+        return sum(self.gpu_ns_by_bin.values())
 
-    def above(self, ceiling: float) -> dict[int, tuple[float, float]]:
-        return {bin_: one for bin_, one in self.bins.items() if one[1] > ceiling * one[0]}
+    def above(self, ceiling: float) -> list[tuple[float, float]]:
+        """Steps and GPU-ns of the bins above it."""
+        return [(steps, gpu_ns) for steps, gpu_ns in self.bins() if gpu_ns > ceiling * steps]
 
 
 class _Segment:
@@ -205,7 +211,8 @@ class Course(NamedTuple):
 
     slow     stretches of the timeline, as buckets, in which the run is known to be slow: from, to
     faults   where it survived a fault, as buckets: what is slow from there on is slow because of it
-    entries  the GPU-ns of its steps, one after the other, to see what comes at regular intervals
+    entries  the GPU-ns of the run's steps, one after the other, to see what comes at regular intervals
+    within   which of them are the stage's: from, to
     """
 
     stage: int
@@ -214,6 +221,7 @@ class Course(NamedTuple):
     slow: Sequence[tuple[float, float]] = ()
     faults: Sequence[float] = ()
     entries: Sequence[int] = ()
+    within: tuple[int, int] = (0, 0)
 
 
 def plateaus(course: Course) -> list[Plateau]:
@@ -251,19 +259,25 @@ def _pieces(course: Course) -> list[_Segment]:
     """The stage in pieces of about as many steps each. Only steps that follow another one count, because the
     first one after a start is always slow; where a stage has no other, they count too.
     """
-    by_bucket = _by_bucket(course, Category.SLOWDOWN) or _by_bucket(course, Category.STARTING)
-    total = sum(histogram.steps for _, histogram in by_bucket)
-    wanted = max(PIECE_STEPS_MIN, total / PIECES_MAX)
+    tally = course.tally
+    bins = _bins(course, Category.SLOWDOWN) or _bins(course, Category.STARTING)
+    rates = {key: tally.steps[key] / tally.gpu_ns[key] for key in bins}
+    wanted = max(PIECE_STEPS_MIN, sum(tally.steps[key] for key in bins) / PIECES_MAX)
     pieces: list[_Segment] = []
-    first, held = None, _Histogram()
-    for bucket, histogram in by_bucket:
-        first = bucket if first is None else first
-        held = held.merged(histogram)
+    first, end, held = None, 0, _Histogram()
+    for number, bucket in enumerate(course.timeline.buckets):
+        for key, gpu_ns in bucket.items():
+            if gpu_ns > 0 and key in bins:
+                held.add(bins[key], gpu_ns * rates[key], gpu_ns)
+                end = number + 1
+        if end <= number:
+            continue
+        first = number if first is None else first
         if held.steps >= wanted - 0.5:
-            pieces.append(_Segment(first, bucket + 1, held, [held]))
+            pieces.append(_Segment(first, end, held, [held]))
             first, held = None, _Histogram()
     if first is not None:
-        rest = _Segment(first, by_bucket[-1][0] + 1, held, [held])
+        rest = _Segment(first, end, held, [held])
         if pieces and rest.steps < wanted / 2:
             last = pieces.pop()
             both = last.histogram.merged(held)
@@ -272,24 +286,15 @@ def _pieces(course: Course) -> list[_Segment]:
     return pieces
 
 
-def _by_bucket(course: Course, excess: Category) -> list[tuple[int, _Histogram]]:
-    tally = course.tally
-    means: dict[int, tuple[int, float]] = {}
+def _bins(course: Course, excess: Category) -> dict[int, int]:
+    """The bins of the keys that steps of this stage are tallied under, of those with this excess."""
+    tally, bins = course.tally, {}
     for key, steps in tally.steps.items():
         told = measured(key)
         is_wanted = told.stage == course.stage and told.excess == excess and told.normal in _WORK
         if is_wanted and not told.is_own and steps > 0 and tally.gpu_ns[key] > 0:
-            means[key] = told.bin, steps / tally.gpu_ns[key]
-    found = []
-    for number, bucket in enumerate(course.timeline.buckets):
-        histogram = _Histogram()
-        for key, gpu_ns in bucket.items():
-            if gpu_ns > 0 and key in means:
-                bin_, steps_per_gpu_ns = means[key]
-                histogram.add(bin_, gpu_ns * steps_per_gpu_ns, gpu_ns)
-        if histogram.steps:
-            found.append((number, histogram))
-    return found
+            bins[key] = told.bin
+    return bins
 
 
 def _spread_by_neighbours(pieces: list[_Segment]) -> float:
@@ -370,7 +375,7 @@ def _plateau(course: Course, segment: _Segment, reference: float, spread: float,
     is_healthy = reference == level
     ceiling = _ceiling(segment, spread, is_healthy=is_healthy)
     if mixed and is_healthy:
-        works = [gpu_ns / steps for steps, gpu_ns in histogram.bins.values() if _near(level, gpu_ns, steps)]
+        works = [gpu_ns / steps for steps, gpu_ns in histogram.bins() if _near(level, gpu_ns, steps)]
         ceiling = max(ceiling, *works)
     level_gpu_ns = max(1, round(level))
     return Plateau(
@@ -385,7 +390,7 @@ def _plateau(course: Course, segment: _Segment, reference: float, spread: float,
         uncertainty=_uncertainty(segment, spread),
         mixed=mixed if is_healthy else 0.0,
         is_loud=BAND_SIGMAS * spread > BAND_MIN,
-        beyond_gpu_ns=round(sum(gpu_ns for _, gpu_ns in histogram.above(ceiling).values())),
+        beyond_gpu_ns=round(sum(gpu_ns for _, gpu_ns in histogram.above(ceiling))),
     )
 
 
@@ -404,7 +409,7 @@ def _near(level: float, gpu_ns: float, steps: float) -> bool:
 def _mixed(healthy: list[tuple[_Segment, float]]) -> float:
     """The share of steps above the ceiling, where they come as evenly as chance would have them; else 0."""
     counts = [
-        sum(steps for steps, gpu_ns in piece.above(ceiling).values() if _near(segment.level, gpu_ns, steps))
+        sum(steps for steps, gpu_ns in piece.above(ceiling) if _near(segment.level, gpu_ns, steps))
         for segment, ceiling in healthy
         for piece in segment.pieces
     ]
@@ -468,17 +473,18 @@ ENTRIES_MAX = 16_384
 
 def _with_regular(found: list[Plateau], course: Course) -> list[Plateau]:
     """Steps that are longer every so many steps: an evaluation, a save, a log."""
-    entries, total = course.entries, sum(one.steps for one in found)
-    if not entries or not total:
+    begin, end = course.within
+    total = sum(one.steps for one in found)
+    if begin >= end or not total:
         return found
     told, done = [], 0.0
     for one in found:
-        from_entry = int(done * len(entries) / total)
+        from_entry = begin + int(done * (end - begin) / total)
         done += one.steps
-        to_entry = int(done * len(entries) / total)
+        to_entry = begin + int(done * (end - begin) / total)
         first = max(from_entry, to_entry - ENTRIES_MAX)
         if one.beyond_gpu_ns > REGULAR_COST_MIN * one.gpu_ns:
-            one = one._replace(regular=_regular(one, entries[first:to_entry]))
+            one = one._replace(regular=_regular(one, course.entries[first:to_entry]))
         told.append(one)
     return told
 

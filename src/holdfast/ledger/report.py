@@ -6,6 +6,7 @@ tells. Rendering is for others.
 """
 
 from collections.abc import Iterable, Mapping
+from itertools import accumulate
 from typing import Self
 
 import msgspec
@@ -35,6 +36,7 @@ from holdfast.record.events import Outcome, RunEnded, Severity
 _HOUR_NS = 3_600 * 10**9
 OUTSIDE = (Category.IDLE, Category.SPARE, Category.DRAINED)
 """Held, and outside of the run."""
+_OUTSIDE_KEYS = tuple(category.key for category in OUTSIDE)
 SLIDING_WINDOW_NS = _HOUR_NS
 """ETTR over the last hour tells what the run does now; ByteRobust (SOSP 2025) uses the same window."""
 SLOW_SHARE_MIN = 0.1
@@ -383,6 +385,7 @@ class _Reader:
         self.basis = "" if self.reference is None else _basis(self.reference)
         self.estimated = self._estimated()
         self.timed_steps = self.accounts.tally.steps_of(Category.USEFUL)
+        self.kept_gpu_ns: list[int] = []  # of each bucket of the course: in steps that the run has
         self.course = self._course()
 
     def part(self, *categories: Category) -> int:
@@ -474,20 +477,18 @@ class _Reader:
     def _ettr(self) -> Ettr:
         if not self.fold.instrumented:
             return Ettr(cumulative=None, sliding=None, sliding_min=None, sliding_window_ns=SLIDING_WINDOW_NS)
-        kept_in = self.division.kept
-        kept = [
-            (kept_in(bucket), _in_run(told))
-            for bucket, told in zip(self.division.buckets, self.course.buckets, strict=True)
-        ]
-        width = max(1, min(len(kept), round(SLIDING_WINDOW_NS / self.course.bucket_ns)))
+        buckets = self.course.buckets
+        width = max(1, min(len(buckets), round(SLIDING_WINDOW_NS / self.course.bucket_ns)))
+        kept = list(accumulate(self.kept_gpu_ns, initial=0))
+        stayed = list(accumulate(map(_in_run, buckets), initial=0))
         windows = [
-            _ratio(sum(k for k, _ in kept[end - width : end]), sum(t for _, t in kept[end - width : end]))
-            for end in range(width, len(kept) + 1)
+            _ratio(kept[end] - kept[end - width], stayed[end] - stayed[end - width])
+            for end in range(width, len(buckets) + 1)
         ]
         known = [window for window in windows if window is not None]
         in_run = self.accounts.paid_gpu_ns - self.part(*OUTSIDE)
         return Ettr(
-            cumulative=_ratio(kept_in(self.division.wholes.items()), in_run),
+            cumulative=_ratio(kept[-1], in_run),
             sliding=known[-1] if known else None,
             sliding_min=min(known, default=None),
             sliding_window_ns=width * self.course.bucket_ns,
@@ -617,7 +618,7 @@ class _Reader:
     def _mfu(self) -> tuple[Figure | None, float | None]:
         """MFU while stepping, and HFU: the FLOPs of the kept steps over the peak of their GPU-time."""
         declared, peak = self.fold.declared, _peak_flops_per_s(self.fold.declared)
-        stepping_s = self.division.kept(self.division.wholes.items()) / 1e9
+        stepping_s = sum(self.kept_gpu_ns) / 1e9
         if peak is None or declared.model_flops_per_step is None or not stepping_s:
             return None, None
         per_flop = 100 * self.timed_steps / (stepping_s * peak)
@@ -668,11 +669,15 @@ class _Reader:
         buckets = []
         for bucket in self.division.buckets:
             parts: list[tuple[Category, int]] = []
-            for place, gpu_ns in bucket:
+            kept_gpu_ns = 0
+            for place, gpu_ns in bucket.items():
                 before = divided.get(place, 0)
-                parts += self.division.divided(place, gpu_ns, before)
+                split = self.division.divided(place, gpu_ns, before)
+                parts += split
+                kept_gpu_ns += self.division.kept(place[1], split)
                 divided[place] = before + gpu_ns
             buckets.append(summed(parts))
+            self.kept_gpu_ns.append(kept_gpu_ns)
         return Course(
             start_ns=timeline.origin_ns,
             bucket_ns=1 << timeline.width_log2,
@@ -698,7 +703,7 @@ class _Reader:
             for key, gpu_ns in sums.items():
                 parts_of = self.division.between(key, before.get(key, 0), gpu_ns)
                 partition += parts_of
-                kept_gpu_ns += self.division.kept_of(key, parts_of)
+                kept_gpu_ns += self.division.kept(key, parts_of)
                 before[key] = before.get(key, 0) + gpu_ns
             incidents: dict[str, dict[str, int]] = {}
             for number, parts in cuts.blamed.items():
@@ -724,7 +729,7 @@ class _Reader:
     def _lost(self, number: int, sums: Mapping[int, int], before: dict[int, int]) -> dict[str, int]:
         """What an incident lost in one segment, after what it lost `before`, which is brought up to date."""
         incident = self.accounts.incidents[number]
-        earlier = self._losses(incident, before)
+        earlier = self._losses(incident, before) if before else {}
         for key, gpu_ns in sums.items():
             before[key] = before.get(key, 0) + gpu_ns
         lost = {key: part - earlier.get(key, 0) for key, part in self._losses(incident, before).items()}
@@ -862,7 +867,7 @@ def _peak_flops_per_s(declared: Declared) -> float | None:
 
 
 def _in_run(bucket: dict[str, int]) -> int:
-    return sum(bucket.values()) - sum(bucket.get(category.key, 0) for category in OUTSIDE)
+    return sum(bucket.values()) - sum(bucket.get(key, 0) for key in _OUTSIDE_KEYS)
 
 
 def _keyed(parts: dict[Category, int]) -> dict[str, int]:
