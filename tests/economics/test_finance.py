@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.dashboard.finance_wording import forecast, headline
 from holdfast.economics.finance import INCIDENTS_PER_CAUSE, Question, cuts_ns, finance
 from holdfast.economics.ownership import OwnOrRent, Terms
 from holdfast.economics.prices import DEFAULTS, Priced, Prices
@@ -18,7 +19,7 @@ from holdfast.economics.statement import Finance
 from holdfast.ledger.categories import Category
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.report import Report, report
-from holdfast.ledger.window import Window, standing, within
+from holdfast.ledger.window import Window, accruing, standing, within
 from holdfast.record.events import (
     AnyEvent,
     CheckpointLoaded,
@@ -371,3 +372,30 @@ def test_causes_are_in_the_order_of_their_cost() -> None:
     costs = [cause.usd for cause in read.causes]
     assert costs == sorted(costs, reverse=True)
     assert {cause.key for cause in read.causes} == {cause.key for cause in CAUSES}
+
+
+def test_what_is_accrued_is_no_measure_of_what_was_useful() -> None:
+    """An hour of steps, then eleven of which nothing is known yet: those are neither good nor bad."""
+    story = Story(gpus=8).steps(1, 100, 36.0)
+    now_ns = round(12 * HOUR_NS)
+    known = accruing(story.reported(span_ns=(0, now_ns), prices=at(2.0)), now_ns)
+    read = finance([known], at(2.0), Question(now_ns=now_ns, terms=Terms()))
+    assert (read.spend.usd, read.accrued.usd, read.useful.usd) == (192.0, 176.0, 16.0)
+    assert read.point_usd == pytest.approx(0.16)  # a hundredth of the 8 GPU-hours that are accounted for
+    assert owned(read).terms.goodput.value == 1.0
+    assert sum(one.spend_usd for one in read.trend.stretches) == pytest.approx(192.0)
+    assert sum(one.told_usd for one in read.trend.stretches) == pytest.approx(16.0)
+    assert {one.useful_gpu_ns for one in read.trend.stretches if not one.paid_gpu_ns} == {0}
+    assert read.trend.rise.verdict != "yes"  # that nobody knows what it brought does not say that it is none
+    said = "192.00 USD spent. Of the 16.00 USD accounted for, 100.0 % was useful"
+    assert headline(read).startswith(said)
+
+
+def test_a_forecast_beyond_all_dates_is_said_to_be_none() -> None:
+    planned = Priced(value=1e15, assumed=False, source="a test")
+    prices = msgspec.structs.replace(at(2.0), planned_steps={"run": planned})
+    story = Story(gpus=8).steps(1, 100, 36.0)
+    now_ns = round(2 * HOUR_NS)
+    known = accruing(story.reported(span_ns=(0, now_ns), prices=prices), now_ns)
+    (found,) = finance([known], prices, Question(now_ns=now_ns)).forecasts
+    assert forecast(found).endswith("it would take centuries, so nothing is forecast.")

@@ -201,7 +201,7 @@ def _counts(told: Report) -> str:
     counts = told.counts
     return ", ".join(
         (
-            f"{wording.many(counts.steps, 'step')} kept",
+            wording.kept(counts.steps),
             wording.many(counts.restarts, "restart"),
             wording.many(counts.loads, "load"),
             wording.many(counts.saves, "save"),

@@ -149,7 +149,7 @@ def hourly(trend: Trend) -> Markup:
             TOP_ROOM + plot.height - plot.y(plot.value_max if cost is None else cost),
         )
         for one, cost, left, right in zip(stretches, costs, edges, edges[1:], strict=False)
-        if one.spend_usd > 0
+        if one.told_usd > 0
     ]
     titles = [_hourly_title(one, cost) for one, cost in zip(stretches, costs, strict=True)]
     inside = _joined(columns) + _columns(plot, edges, titles)
@@ -178,7 +178,7 @@ def goodput(trend: Trend, target: float | None) -> Markup:
     ]
     titles = [
         f"{wording.span(one.from_ns, one.to_ns)}: "
-        + ("nothing paid for" if share is None else f"{share:.1f} % useful")
+        + ("nothing accounted for" if share is None else f"{share:.1f} % useful")
         for one, share in zip(stretches, shares, strict=True)
     ]
     inside = _joined(columns) + _columns(plot, edges, titles)
@@ -189,11 +189,13 @@ def goodput(trend: Trend, target: float | None) -> Markup:
 
 
 def _hourly_usd(stretch: Stretch) -> float | None:
-    return stretch.spend_usd / _useful_hours([stretch]) if stretch.useful_gpu_ns else None
+    return stretch.told_usd / _useful_hours([stretch]) if stretch.useful_gpu_ns else None
 
 
 def _hourly_title(stretch: Stretch, cost: float | None) -> str:
     when = wording.span(stretch.from_ns, stretch.to_ns)
+    if cost is None and stretch.accrued_usd:
+        return f"{when}: {wording.usd(stretch.spend_usd)} spent, not accounted for yet"
     if cost is None:
         return f"{when}: {wording.usd(stretch.spend_usd)} spent, nothing useful"
     return f"{when}: {wording.usd(cost)} for a useful GPU-hour"

@@ -12,6 +12,8 @@ from holdfast.ledger.fold import MovedFor
 NO_TEAM = "no team named"
 NO_PROJECT = "no project named"
 _PART = {4: "quarter"}[PARTS]
+_MOMENT_NS_MAX = 2**63 - 1
+"""In the year 2262; a date after that is none that anybody plans with."""
 
 _BYTE_UNITS = (("PB", 10**15), ("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
 _TRANSFERS: dict[MovedFor, str] = {
@@ -42,8 +44,18 @@ def headline(told: Finance) -> str:
         return "Nothing is recorded to have been paid for in this time."
     if told.useful_share is None:
         return f"{wording.usd(told.spend.usd)} spent, and nothing recorded says on what."
+    spent, lost = wording.usd(told.spend.usd), wording.usd(told.waste.usd)
+    if told.accrued.gpu_ns:
+        known = wording.usd(told.spend.usd - told.accrued.usd)
+        useful = wording.resting(f"{wording.percent(told.useful_share)} was useful", told.basis)
+        return f"{spent} spent. Of the {known} accounted for, {useful}, {lost} was not."
     useful = wording.resting(f"{wording.percent(told.useful_share)} of it useful", told.basis)
-    return f"{wording.usd(told.spend.usd)} spent, {useful}, {wording.usd(told.waste.usd)} not."
+    return f"{spent} spent, {useful}, {lost} not."
+
+
+def whole(told: Finance) -> str:
+    """What shares are of."""
+    return "what is accounted for" if told.accrued.gpu_ns else "the spend"
 
 
 def hourly(told: Finance) -> str:
@@ -67,8 +79,8 @@ def accrued(told: Finance) -> str:
     if not told.accrued.gpu_ns:
         return ""
     return (
-        f"{wording.usd(told.accrued.usd)} of it accrued since the last events of runs that go on: what that "
-        "brought is not known yet."
+        f"{wording.usd(told.accrued.usd)} of the spend accrued since the last events of runs that go on: what "
+        "that brought is not known yet."
     )
 
 
@@ -90,6 +102,8 @@ def forecast(found: RunForecast) -> str:
         return f"{done}: it is done."
     if found.end_ns is None or found.to_go_usd is None:
         return f"{done}; it is not running now, so nothing is forecast."
+    if found.end_ns > _MOMENT_NS_MAX:
+        return f"{done}; at its pace it would take centuries, so nothing is forecast."
     end, more = wording.moment(found.end_ns), wording.usd(found.to_go_usd)
     return f"{done}; at its pace it is done on {end} and costs {more} more."
 

@@ -137,6 +137,11 @@ def short(name: str, chars_max: int = NAME_CHARS_MAX) -> str:
     return name if len(name) <= chars_max else name[: chars_max - 1] + "…"
 
 
+def kept(steps: int) -> str:
+    """How many steps a run has more than before; a window in which it was rolled back may have fewer."""
+    return f"{many(-steps, 'step')} fewer than before" if steps < 0 else f"{many(steps, 'step')} kept"
+
+
 def exact_seconds(nanoseconds: int) -> str:
     """All nine decimals: what an exact sum can be checked with."""
     return f"{nanoseconds // 10**9:,}.{nanoseconds % 10**9:09d}"

@@ -339,10 +339,11 @@ class _Reader:
                 from_ns=from_ns,
                 to_ns=to_ns,
                 spend_usd=bill.total().usd,
-                paid_gpu_ns=bill.total().gpu_ns,
+                paid_gpu_ns=bill.part(*Category).gpu_ns,
                 useful_gpu_ns=bill.useful().gpu_ns,
                 useful_usd=bill.useful().usd,
                 timed=timed,
+                accrued_usd=bill.under(ACCRUED).usd,
             )
             for (from_ns, to_ns), bill, timed in zip(
                 pairwise(self.edges_ns), self.by_stretch, self._timed(), strict=True
@@ -398,8 +399,8 @@ class _Reader:
         )
 
     def _point_usd(self) -> float | None:
-        spend, useful = self.bill.total(), self.bill.useful()
-        return spend.usd * POINT * spend.gpu_ns / useful.gpu_ns if useful.gpu_ns else None
+        told, useful = self.bill.part(*Category), self.bill.useful()
+        return told.usd * POINT * told.gpu_ns / useful.gpu_ns if useful.gpu_ns else None
 
     def _mean_price(self) -> Priced | None:
         """What a GPU-hour costs now; where prices differ, on average. None: it costs nothing."""
@@ -415,8 +416,8 @@ class _Reader:
 
     def _own_or_rent(self, terms: Terms) -> OwnOrRent:
         """With what these runs pay for a GPU-hour, and the share of their time in a run that was useful."""
-        spend = self.bill.total()
-        in_run_gpu_ns = spend.gpu_ns - self.bill.part(*NOT_SCHEDULED).gpu_ns
+        in_run = (category for category in Category if category not in NOT_SCHEDULED)
+        in_run_gpu_ns = self.bill.part(*in_run).gpu_ns
         return compare(
             terms.completed(
                 rent=self._mean_price(),

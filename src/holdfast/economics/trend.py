@@ -36,7 +36,10 @@ Verdict = Literal["yes", "no", "unknown"]
 
 
 class Stretch(msgspec.Struct, frozen=True, kw_only=True):
-    """What was spent from one moment to another, and what of it was useful. timed: as in `Course`."""
+    """What was spent from one moment to another, and what of it was useful. timed: as in `Course`.
+
+    accrued_usd: what of the spend nobody can say yet what it brought; no part of `paid_gpu_ns`.
+    """
 
     from_ns: int
     to_ns: int
@@ -45,10 +48,15 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
     useful_gpu_ns: int
     useful_usd: float
     timed: int
+    accrued_usd: float = 0.0
+
+    @property
+    def told_usd(self) -> float:
+        return self.spend_usd - self.accrued_usd
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """A number of stretches, taken together."""
+    """A number of stretches, taken together. spend_usd: without what is accrued."""
 
     from_ns: int
     to_ns: int
@@ -103,13 +111,13 @@ def trend(stretches: Sequence[Stretch]) -> Trend:
 
 def _cut(stretches: Sequence[Stretch]) -> list[list[Stretch]]:
     """Parts of about equal spend; stretches in which nothing was spent say nothing."""
-    spent = [stretch for stretch in stretches if stretch.spend_usd > 0]
-    whole, before = sum(stretch.spend_usd for stretch in spent), 0.0
+    spent = [stretch for stretch in stretches if stretch.told_usd > 0]
+    whole, before = sum(stretch.told_usd for stretch in spent), 0.0
     parts: list[list[Stretch]] = [[] for _ in range(PARTS)]
     for stretch in spent:
-        middle = before + stretch.spend_usd / 2
+        middle = before + stretch.told_usd / 2
         parts[min(PARTS - 1, int(PARTS * middle / whole))].append(stretch)
-        before += stretch.spend_usd
+        before += stretch.told_usd
     return parts
 
 
@@ -142,7 +150,7 @@ def _samples(part: list[Stretch]) -> int:
 
 def _usd_per_useful(part: list[Stretch]) -> float:
     useful = sum(stretch.useful_gpu_ns for stretch in part)
-    return sum(stretch.spend_usd for stretch in part) / (useful / HOUR_NS) if useful else inf
+    return sum(stretch.told_usd for stretch in part) / (useful / HOUR_NS) if useful else inf
 
 
 def _ratio(latest: list[Stretch], best: list[Stretch], *, comparisons: int) -> tuple[float, float]:
@@ -161,8 +169,8 @@ def _relative_error(part: list[Stretch]) -> float:
 
     Where there are fewer samples than stretches, some stretches repeat others, whose errors do not cancel.
     """
-    cost, spend = _usd_per_useful(part), sum(stretch.spend_usd for stretch in part)
-    off = [stretch.spend_usd - cost * stretch.useful_gpu_ns / HOUR_NS for stretch in part]
+    cost, spend = _usd_per_useful(part), sum(stretch.told_usd for stretch in part)
+    off = [stretch.told_usd - cost * stretch.useful_gpu_ns / HOUR_NS for stretch in part]
     return sqrt(len(part) / (_samples(part) - 1) * sum(one * one for one in off)) / spend
 
 
@@ -192,7 +200,7 @@ def _part(stretches: list[Stretch]) -> Part:
         from_ns=stretches[0].from_ns,
         to_ns=stretches[-1].to_ns,
         stretches=len(stretches),
-        spend_usd=sum(stretch.spend_usd for stretch in stretches),
+        spend_usd=sum(stretch.told_usd for stretch in stretches),
         useful_gpu_ns=sum(stretch.useful_gpu_ns for stretch in stretches),
         usd_per_useful_gpu_hour=None if cost == inf else cost,
     )
