@@ -147,7 +147,7 @@ def test_teams_trend_retries_data_and_owning_are_told(month: Finance) -> None:
         "Launches that came to nothing 17",
         "Egress 5 4.6 TB 417.60 USD assumed",
         "Owning is cheaper: 2.57 USD for a useful GPU-hour, rented 2.85 USD, at 80.0 % utilisation.",
-        "One point of goodput is worth 199.92 USD a year for a rented GPU",
+        "One point of goodput is worth 200.06 USD a year for a rented GPU",
         "server_usd_per_gpu = 33750 DGX H100, about 270,000 USD (SemiAnalysis, May 2023), over 8",
     ):
         assert expected in text

@@ -79,8 +79,8 @@ def accrued(told: Finance) -> str:
     if not told.accrued.gpu_ns:
         return ""
     return (
-        f"{wording.usd(told.accrued.usd)} of the spend accrued since the last events of runs that go on: what "
-        "that brought is not known yet."
+        f"{wording.usd(told.accrued.usd)} of the spend accrued since the last events of runs that go on: "
+        "what that brought is not known yet."
     )
 
 
