@@ -40,7 +40,15 @@ def drift(field: Field) -> None:
     field.values[STEP] *= 1 + 0.02 * np.sin(np.linspace(0, 9, field.rows))[:, None]
 
 
-HEALTHY = [evaluations, saves_in_steps, warm_up, two_lengths, drift]
+def counted(field: Field) -> None:
+    """Two steps between scrapes or three, as a count of steps tells it, at times two for a while."""
+    between = field.dice.choice([2, 3], size=field.rows, p=[0.6, 0.4])
+    between[100:116] = 2
+    marks = 1 + 1e-6 * (np.arange(field.rows) % 2)
+    field.values[STEP] = (15.0 / between * marks)[:, None]
+
+
+HEALTHY = [evaluations, saves_in_steps, warm_up, two_lengths, drift, counted]
 
 
 @pytest.mark.parametrize("shape", HEALTHY, ids=lambda shape: shape.__name__)
@@ -50,6 +58,22 @@ def test_odd_shapes_of_healthy_hours_raise_nothing(shape: Callable[[Field], None
     shape(field)
     for at_row in (120, 240, 600):
         assert answers(field.look([STEP], at_row=at_row)) == []
+
+
+@pytest.mark.parametrize("ago", [1, 2, 3, 4])
+@pytest.mark.parametrize("pause_s", [21.0, 90.0])
+def test_a_pause_in_the_last_readings_is_no_slowness(pause_s: float, ago: int) -> None:
+    """The third evaluation of a young run, a few readings before the look."""
+    field = Field(hours=0.5)
+    field.values[STEP][[38, 78, field.rows - ago]] += pause_s
+    assert answers(field.look([STEP])) == []
+
+
+def test_steps_that_are_slow_at_the_last_readings_are_told() -> None:
+    """Three of them are no pause."""
+    field = Field(hours=0.5)
+    field.values[STEP][-3:] *= 2.5
+    assert the(field.look([STEP])).slowdown == pytest.approx(2.5, rel=0.1)
 
 
 def test_a_node_that_was_drained_and_is_used_again_is_no_longer_out_of_use() -> None:
