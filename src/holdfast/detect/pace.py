@@ -258,8 +258,8 @@ def slow_steps(pace: Pace, window_ns: tuple[int, int]) -> Iterator[Finding]:
     good = np.flatnonzero(_of_plateaus(pace, lambda step_s: step_s <= (1 + SLOWER_SHARE) * usual_s))
     around = float(np.nanmedian(values[good])) if np.isfinite(values[good]).any() else usual_s
     scatter_s = compare.spread(steps.values, np.full(1, around, np.float32), good)
-    # Steps of two kinds, short and long sequences, scatter by more than most of them are off; so do times that
-    # were counted, two steps between scrapes or three.
+    # Steps of two kinds, short and long sequences, scatter by more than most of them are off; so do times
+    # that were counted, two steps between scrapes or three.
     known = values[good][np.isfinite(values[good])]
     wide_s = float(np.diff(np.quantile(known, (0.1, 0.5, 0.9))).max()) if len(known) else 0.0
     least = max(SLOWER_SHARE * usual_s, SIGMAS * scatter_s, WIDE_TIMES * wide_s)
