@@ -4,11 +4,14 @@ are told by who is late, by what changed and by how much more one host has than 
 
 from collections.abc import Callable
 
+import field_cluster
 import numpy as np
 import pytest
 from field_cluster import DEFAULT_ON, HOSTS, NODES, RUN, STEP_S, Field, answers, the
 
+from holdfast.detect.mounts import REQUESTS, RESPONSE, SENT
 from holdfast.record.events import ActionTaken, MemberJoined
+from holdfast.topology import file
 
 STEP = "holdfast_run_step_seconds"
 COLLECTOR = "holdfast_member_gc_seconds_total"
@@ -40,7 +43,15 @@ def drift(field: Field) -> None:
     field.values[STEP] *= 1 + 0.02 * np.sin(np.linspace(0, 9, field.rows))[:, None]
 
 
-HEALTHY = [evaluations, saves_in_steps, warm_up, two_lengths, drift]
+def counted(field: Field) -> None:
+    """Two steps between scrapes or three, as a count of steps tells it, at times two for a while."""
+    between = field.dice.choice([2, 3], size=field.rows, p=[0.6, 0.4])
+    between[100:116] = 2
+    marks = 1 + 1e-6 * (np.arange(field.rows) % 2)
+    field.values[STEP] = (15.0 / between * marks)[:, None]
+
+
+HEALTHY = [evaluations, saves_in_steps, warm_up, two_lengths, drift, counted]
 
 
 @pytest.mark.parametrize("shape", HEALTHY, ids=lambda shape: shape.__name__)
@@ -50,6 +61,22 @@ def test_odd_shapes_of_healthy_hours_raise_nothing(shape: Callable[[Field], None
     shape(field)
     for at_row in (120, 240, 600):
         assert answers(field.look([STEP], at_row=at_row)) == []
+
+
+@pytest.mark.parametrize("ago", [1, 2, 3, 4])
+@pytest.mark.parametrize("pause_s", [21.0, 90.0])
+def test_a_pause_in_the_last_readings_is_no_slowness(pause_s: float, ago: int) -> None:
+    """The third evaluation of a young run, a few readings before the look."""
+    field = Field(hours=0.5)
+    field.values[STEP][[38, 78, field.rows - ago]] += pause_s
+    assert answers(field.look([STEP])) == []
+
+
+def test_steps_that_are_slow_at_the_last_readings_are_told() -> None:
+    """Three of them are no pause."""
+    field = Field(hours=0.5)
+    field.values[STEP][-3:] *= 2.5
+    assert the(field.look([STEP])).slowdown == pytest.approx(2.5, rel=0.1)
 
 
 def test_a_node_that_was_drained_and_is_used_again_is_no_longer_out_of_use() -> None:
@@ -138,6 +165,82 @@ def test_processors_that_are_short_on_all_hosts_may_be_the_runs_own_doing() -> N
     field.slower(1.25, 12)
     field.change("node_pressure_cpu_waiting_seconds_total", 12, ["gpu-"], plus=0.3)
     assert the(field.look(DEFAULT_ON)).verdict == "unknown"
+
+
+# -- a filer by its address ----------------------------------------------------------------------------
+
+FILER, HOME = "10.9.0.5", "10.9.0.9"
+"""The topology has one mount, `filer-0`, and no address."""
+
+
+def mounted(field: Field, *addresses: str) -> None:
+    """Every host of the run and two of somebody else's read from each of these servers."""
+    clients = (*HOSTS, "cpu-000", "cpu-001")
+    places = [(client, address) for client in clients for address in addresses]
+    labels = [
+        {"instance": f"{client}:9100", "mountaddr": address, "operation": "READ"}
+        for client, address in places
+    ]
+    subjects = [client for client, _ in places]
+    asked = field.noise(40.0, len(places), 0.1)
+    field.put(REQUESTS, asked, subjects, labels)
+    field.put(RESPONSE, asked * field.noise(0.004, len(places), 0.05), subjects, labels)
+    field.put(SENT, asked.copy(), subjects, labels)
+
+
+def slow_at(field: Field, address: str) -> None:
+    columns = [n for n, labels in enumerate(field.labels[RESPONSE]) if labels["mountaddr"] == address]
+    field.values[RESPONSE][np.ix_(range(field.row(12), field.rows), columns)] *= 4
+    data = field.members("data", 0.3)
+    field.change(data, 12, HOSTS, plus=1.5)
+    field.slower(1.25, 12)
+
+
+@pytest.mark.parametrize("is_found", [False, True])
+def test_a_filer_that_clients_call_by_its_address_has_the_name_that_the_topology_gives_it(
+    is_found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the address was found by the labels, and is a mount in the topology besides."""
+    if is_found:
+        plan = field_cluster._PLAN.replace("mounts:\n", f"mounts:\n  {FILER}: gpu-[000-{NODES - 1:03}]\n")
+        page = file.read(plan)
+        monkeypatch.setattr(field_cluster, "TOPOLOGY", page.described(page.survey).topology)
+        assert field_cluster.TOPOLOGY.names("mount") == (FILER, "filer-0")
+    field = Field()
+    mounted(field, FILER)
+    slow_at(field, FILER)
+    assert answers(field.look()) == [("storage-slow", "filer-0")]
+
+
+def test_of_two_servers_nobody_knows_which_is_the_topologys() -> None:
+    field = Field()
+    mounted(field, FILER, HOME)
+    slow_at(field, HOME)
+    slow = [one.subject for one in field.look().findings if one.sign == "slow-reads"]
+    assert slow == [HOME]
+
+
+def test_a_server_that_the_export_names_is_that_mount() -> None:
+    field = Field()
+    mounted(field, FILER, HOME)
+    slow_at(field, HOME)
+    for metric in (REQUESTS, RESPONSE, SENT):
+        for labels in field.labels[metric]:
+            labels["export"] = "filer-0:/scratch" if labels["mountaddr"] == HOME else "filer-9:/home"
+    assert answers(field.look()) == [("storage-slow", "filer-0")]
+
+
+@pytest.mark.parametrize("address", [FILER, "filer-0"])
+def test_a_crowded_filer_that_slows_nobody_is_no_incident(address: str) -> None:
+    field = Field()
+    mounted(field, address)
+    for metric in (REQUESTS, RESPONSE, SENT):
+        field.change(metric, 12, ["cpu-"], by=30.0)
+    look = field.look()
+    assert [(one.sign, one.subject) for one in look.findings if one.sign == "busy-mount"] == [
+        ("busy-mount", "filer-0")
+    ]
+    assert answers(look) == []
 
 
 # -- what changed, and since when ----------------------------------------------------------------------

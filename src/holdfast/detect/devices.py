@@ -83,6 +83,13 @@ def _device(labels: Labels) -> tuple[str | None, ...]:
 
 
 def _xid_findings(look: Look) -> Iterator[Finding]:
+    """Found once for all looks at one moment: a run that stands asks for them again."""
+    if "xids" not in look.kept:
+        look.kept["xids"] = tuple(_new_codes(look))
+    return iter(look.kept["xids"])
+
+
+def _new_codes(look: Look) -> Iterator[Finding]:
     """Codes that appeared in this window. The gauge never clears, so one that was there before is no news."""
     for metric in (XIDS, XID_COUNTS):
         panel = look.panels.value(metric)
@@ -121,14 +128,18 @@ def _whose(panel: Panel, column: int) -> tuple[str, ...]:
 
 def _appeared(panel: Panel, columns: list[int]) -> Iterator[tuple[int, int]]:
     values = panel.values[:, columns]
+    known = np.flatnonzero(np.isfinite(values).any(axis=1))
+    if not len(known):
+        return
+    now = np.fmax.reduce(values[known], axis=1)
     before = _last_before(panel, columns)
-    for row in np.flatnonzero(np.isfinite(values).any(axis=1)).tolist():
-        now = float(np.nanmax(values[row]))
-        if before is None and row > 0 and now > 0 and _was_looked_at(panel, columns[0], row):
-            before = 0.0  # it has a series only since there is an error
-        if before is not None and now > 0 and now != before:
-            yield row, columns[int(np.nanargmax(values[row]))]
-        before = now
+    if before is None:
+        # It has a series only since there is an error.
+        is_new = known[0] > 0 and now[0] > 0 and _was_looked_at(panel, columns[0], int(known[0]))
+        before = 0.0 if is_new else float(now[0])
+    changed = (now > 0) & (now != np.concatenate(([before], now[:-1])))
+    for row in known[changed].tolist():
+        yield row, columns[int(np.nanargmax(values[row]))]
 
 
 def _last_before(panel: Panel, columns: list[int]) -> float | None:

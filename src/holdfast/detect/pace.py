@@ -161,7 +161,9 @@ def without_pauses(steps: Panel) -> tuple[Panel, NDArray[np.bool_]]:
     if len(known) <= NEIGHBOURS:
         return steps, crowded
     taken = values[known, 0]
-    around = np.lib.stride_tricks.sliding_window_view(np.pad(taken, NEIGHBOURS // 2, mode="edge"), NEIGHBOURS)
+    # The last one's neighbours are those before it: padded with itself, a pause would be its own neighbour.
+    padded = np.pad(taken, NEIGHBOURS // 2, mode="reflect")
+    around = np.lib.stride_tricks.sliding_window_view(padded, NEIGHBOURS)
     long = taken > PAUSE_TIMES * np.median(around, axis=1)
     starts = np.flatnonzero(long & ~np.concatenate(([False], long[:-1])))
     ends = np.flatnonzero(long & ~np.concatenate((long[1:], [False])))
@@ -256,9 +258,10 @@ def slow_steps(pace: Pace, window_ns: tuple[int, int]) -> Iterator[Finding]:
     good = np.flatnonzero(_of_plateaus(pace, lambda step_s: step_s <= (1 + SLOWER_SHARE) * usual_s))
     around = float(np.nanmedian(values[good])) if np.isfinite(values[good]).any() else usual_s
     scatter_s = compare.spread(steps.values, np.full(1, around, np.float32), good)
-    # Steps of two kinds, short and long sequences, scatter by more than most of them are off.
+    # Steps of two kinds, short and long sequences, scatter by more than most of them are off; so do times
+    # that were counted, two steps between scrapes or three.
     known = values[good][np.isfinite(values[good])]
-    wide_s = float(np.subtract(*np.quantile(known, (0.9, 0.5)))) if len(known) else 0.0
+    wide_s = float(np.diff(np.quantile(known, (0.1, 0.5, 0.9))).max()) if len(known) else 0.0
     least = max(SLOWER_SHARE * usual_s, SIGMAS * scatter_s, WIDE_TIMES * wide_s)
     with np.errstate(invalid="ignore"):
         wrong = values - usual_s > least

@@ -148,7 +148,8 @@ def _incidents(findings: Iterable[Finding], desk: _Desk) -> list[Incident]:
     incidents: list[Incident] = []
     while left and len(incidents) < INCIDENTS_MAX:
         case = Case(left, desk.topology, desk.scene, desk.measured, desk.from_ns)
-        ranked = sorted(case.hypotheses(), key=_rank(desk.topology))
+        told = (each for each in case.hypotheses() if _does_harm(each, case))
+        ranked = sorted(told, key=_rank(desk.topology))
         if not ranked or ranked[0].bans < _least_bans(ranked[0], left):
             if not _is_held_up(left, desk):
                 break
@@ -165,6 +166,11 @@ def _incidents(findings: Iterable[Finding], desk: _Desk) -> list[Incident]:
         msgspec.structs.replace(each, name=f"{each.run}/s{number}")
         for number, each in enumerate(incidents, start=1)
     ]
+
+
+def _does_harm(each: Hypothesis, case: Case) -> bool:
+    """Whether anybody waits for it, of what is only worth a word then: a mount may well be busy."""
+    return each.mechanism.reach != "stall" or any(case.has(sign) for sign in each.mechanism.slows)
 
 
 def _least_bans(best: Hypothesis, left: Sequence[Finding]) -> float:
