@@ -184,11 +184,14 @@ def _least_bans(best: Hypothesis, left: Sequence[Finding]) -> float:
 
 
 def _is_held_up(left: Sequence[Finding], desk: _Desk) -> bool:
-    """Whether the run is slower by so much that it is worth a word, though nobody knows why."""
+    """Whether the run is slower by so much that it is worth a word, though nobody knows why; or by an unknown
+    amount, because no step is known that a stall could be held against.
+    """
     held = [finding for finding in left if finding.sign in HELD_UP]
     known_s = desk.scene.healthy.step_s if desk.scene.healthy else None
     is_stopped = any(finding.sign == STOPPED for finding in held)
-    return is_stopped or _slowdown(held, desk.usual_s or known_s) >= UNEXPLAINED_MIN
+    is_unmeasured = any(finding.sign in STALLS and finding.effect_s is None for finding in held)
+    return is_stopped or is_unmeasured or _slowdown(held, desk.usual_s or known_s) >= UNEXPLAINED_MIN
 
 
 def _rank(topology: Topology) -> Callable[[Hypothesis], tuple[float, int, str]]:
