@@ -225,7 +225,7 @@ def _incident(
     known_s = one.healthy.step_s if one.healthy else None
     slowdown = _slowdown(explained, desk.usual_s or known_s)
     quality, flaws = _quality(explained, desk.flaws)
-    shares = _shares(ranked)
+    shares = _calibrated(_shares(ranked), best, desk.measured)
     # The cause may have been at work for a while before the run felt it, and then it cost nothing yet.
     felt_ns = min((finding.since_ns for finding in explained if finding.sign in SYMPTOMS), default=began_ns)
     lasted_s = ((ended_ns or desk.now_ns) - felt_ns) / 1e9
@@ -239,7 +239,7 @@ def _incident(
         owner=cause.owner,
         seam=mechanism.seam,
         path=_path(best.subject, one.run, desk.topology),
-        confidence=_calibrated(shares[0], best, desk.measured) * quality,
+        confidence=shares[0] * quality,
         quality=quality,
         flaws=flaws,
         began_ns=began_ns,
@@ -278,17 +278,20 @@ def _shares(ranked: Sequence[Hypothesis]) -> list[float]:
     return [weight / total for weight in weights]
 
 
-def _calibrated(share: float, best: Hypothesis, measured: frozenset[str]) -> float:
-    """How often an answer with this share of the odds is right.
+def _calibrated(shares: Sequence[float], best: Hypothesis, measured: frozenset[str]) -> list[float]:
+    """How often answers with these shares of the odds are right, the best one's first.
 
-    Evidence is weighed as if its pieces were independent and each cause as rare as any other, which makes
-    shares too small. Where a cause that would look the same is not measured, the share is all there is.
+    Evidence is weighed as if its pieces were independent and each cause as rare as any other, which makes the
+    best one's share too small. Where a cause that would look the same is not measured, the share is all there
+    is. The others divide what is left as before.
     """
+    share = shares[0]
     is_told_apart = all(sign in measured for sign in best.mechanism.rivals)
     if best.mechanism.name == UNKNOWN.name or not 0 < share < 1 or not is_told_apart:
-        return share
+        return list(shares)
     odds = math.pow(share / (1 - share), CALIBRATION_POWER) * CALIBRATION_ODDS
-    return odds / (1 + odds)
+    left = 1 / (1 + odds) / (1 - share)
+    return [odds / (1 + odds), *(one * left for one in shares[1:])]
 
 
 def _cause(hypothesis: Hypothesis, topology: Topology) -> Cause:
