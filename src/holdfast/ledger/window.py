@@ -199,20 +199,25 @@ def _useful_work(report: Report, partition: Mapping[str, int], steps: int) -> Us
 def _incidents(report: Report, window: Window, segments: tuple[Segment, ...]) -> tuple[IncidentReport, ...]:
     """Those that cost something in the window, or were noticed in it, with what they cost there."""
     found = []
+    by_name = _losses(segments)
     for incident in report.incidents:
-        losses = _losses(incident, segments)
+        lost_of = by_name.get(incident.name, {})
+        losses = {key: lost_of[key] for key in incident.losses if lost_of.get(key)}
         if losses or window.has(incident.noticed_ns):
             lost = sum(losses.values())
             found.append(msgspec.structs.replace(incident, losses=losses, lost_gpu_ns=lost))
     return tuple(sorted(found, key=lambda incident: (-incident.lost_gpu_ns, incident.began_ns)))
 
 
-def _losses(incident: IncidentReport, segments: Iterable[Segment]) -> dict[str, int]:
-    sums: dict[str, int] = {}
+def _losses(segments: Iterable[Segment]) -> dict[str, dict[str, int]]:
+    """What each incident lost, by its name and category."""
+    found: dict[str, dict[str, int]] = {}
     for segment in segments:
-        for key, gpu_ns in segment.incidents.get(incident.name, {}).items():
-            sums[key] = sums.get(key, 0) + gpu_ns
-    return {key: sums[key] for key in incident.losses if sums.get(key)}
+        for name, losses in segment.incidents.items():
+            sums = found.setdefault(name, {})
+            for key, gpu_ns in losses.items():
+                sums[key] = sums.get(key, 0) + gpu_ns
+    return found
 
 
 def _course(course: Course, window: Window, last_ns: int) -> Course:
