@@ -38,7 +38,7 @@ from holdfast.economics.wastes import wastes
 from holdfast.ledger.categories import NOT_SCHEDULED, Category
 from holdfast.ledger.fold import MovedFor
 from holdfast.ledger.report import IncidentReport, MovedBytes, Report
-from holdfast.ledger.window import Window, fell_silent
+from holdfast.ledger.window import Window, fell_silent, part_between
 
 INCIDENTS_PER_CAUSE = 3
 DAY_NS = 24 * HOUR_NS
@@ -513,7 +513,7 @@ def _divided(charge: Charge, edges: list[int]) -> Iterator[Charge]:
             charge,
             from_ns=from_ns,
             to_ns=to_ns,
-            parts={key: _between(part, *place) for key, part in charge.parts.items()},
+            parts={key: part_between(part, *place) for key, part in charge.parts.items()},
             incidents={},
         )
 
@@ -528,12 +528,7 @@ def _timed_in(report: Report, edges: list[int]) -> Iterator[tuple[int, int]]:
         for begin_ns, end_ns in pairwise(cuts):
             index = min(bisect_right(edges, begin_ns) - 1, len(edges) - 2)
             if index >= 0:
-                yield index, _between(timed, begin_ns - from_ns, end_ns - from_ns, to_ns - from_ns)
-
-
-def _between(amount: int, begin: int, end: int, whole: int) -> int:
-    """What of an amount lies between two moments of its time, rounded so that neighbours sum to it."""
-    return amount * end // whole - amount * begin // whole
+                yield index, part_between(timed, begin_ns - from_ns, end_ns - from_ns, to_ns - from_ns)
 
 
 def _together(bills: Iterable[Bill]) -> Bill:
