@@ -406,3 +406,17 @@ def test_moments_of_rates_are_utc_unless_they_say_otherwise() -> None:
     )
     assert edges_ns(prices.rates) == {OCTOBER, NOVEMBER}
     assert run_forecasts([], prices, {}, 0) == ()
+
+
+def test_a_gap_has_the_price_of_its_own_time() -> None:
+    """Ten hours down at 8 USD, before the price fell to 4: ten GPUs would have cost 800 USD."""
+    story = Story(gpus=10).tell(CostRate, usd_per_gpu_hour=8.0).tell(RunEnded, HOUR, outcome="failed")
+    story.tell(RunStarted, 10 * HOUR, gpus=10).tell(CostRate, HOUR, usd_per_gpu_hour=4.0)
+    story.tell(RunEnded, HOUR, outcome="completed")
+    (remark,) = (one for one in spend(read(""), story.reported(read(""))).remarks if "went down" in one)
+    assert remark.endswith("If they were held, 800.00 USD more were paid.")
+
+
+def test_a_currency_that_is_worth_nothing_is_a_mistake() -> None:
+    with pytest.raises(InputError, match=r"`usd_per\.EUR` in the prices is 0"):
+        read('[usd_per]\nEUR = 0\n[[rates]]\nper_gpu_hour = 2\ncurrency = "EUR"')

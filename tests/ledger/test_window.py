@@ -183,6 +183,14 @@ def losses(one: Report) -> Counter[tuple[str, str]]:
     return found
 
 
+def drawn(one: Report) -> Counter[str]:
+    """What the picture of a report shows, all buckets together."""
+    found = Counter(timed=sum(one.course.timed))
+    for bucket in one.course.buckets:
+        found.update(bucket)
+    return +found
+
+
 def test_windows_that_tile_the_time_sum_to_the_whole() -> None:
     """A thousand random histories, each tiled at random: by category, incident and count, and in money."""
     kinds: Counter[str] = Counter()
@@ -215,7 +223,12 @@ def test_windows_that_tile_the_time_sum_to_the_whole() -> None:
         assert sum((usd(tile, RATES) for tile in tiles), Fraction()) == usd(whole, RATES), seed
         for name in ("steps", "launches", "restarts", "saves", "loads"):
             assert sum(getattr(tile.counts, name) for tile in tiles) == getattr(whole.counts, name), seed
+        assert sum((drawn(tile) for tile in tiles), Counter()) == drawn(whole), seed
+        assert sum(gap.gpu_ns for tile in tiles for gap in tile.gaps) == sum(
+            gap.gpu_ns for gap in whole.gaps
+        ), seed
         kinds.update(key for key, part in whole.partition.items() if part)
+        kinds["gap"] += bool(whole.gaps)
         kinds["accrued"] += whole.accrued is not None
         kinds["incident"] += bool(whole.incidents)
     assert len(kinds) >= 17, kinds  # the histories have been through nearly every category
@@ -282,3 +295,36 @@ def test_a_run_that_fell_silent_is_not_taken_to_go_on(silent_ns: int, goes_on: b
     ended = told(history.tell(RunEnded, S, outcome="completed").events, now_ns=3 * S)
     assert ended.accrued is None
     assert not fell_silent(ended, 10**18)
+
+
+def test_a_gap_is_told_in_the_window_it_lies_in() -> None:
+    """Down from the first hour to the fourth: two hours of it lie before the window's end."""
+    history = History().tell(RunStarted, gpus=8).tell(RunEnded, HOUR, outcome="failed")
+    history.tell(RunStarted, 3 * HOUR, gpus=8).tell(RunEnded, HOUR, outcome="completed")
+    before, after, later = (
+        told(history.events, window)
+        for window in (
+            Window(to_ns=3 * HOUR),
+            Window(from_ns=3 * HOUR, to_ns=4 * HOUR),
+            Window(from_ns=4 * HOUR),
+        )
+    )
+    assert [gap.gpu_ns // HOUR for gap in (*before.gaps, *after.gaps, *later.gaps)] == [16, 8]
+    assert any("it is 16.00 GPU-hours" in remark for remark in before.remarks)
+    assert any("it is 8.00 GPU-hours" in remark for remark in after.remarks)
+    assert not any("down between two attempts" in remark for remark in later.remarks)
+
+
+def test_incidents_take_room_only_where_they_cost_something() -> None:
+    """A hundred incidents and a thousand cuts: each incident lies between two or three of them."""
+    history = History().tell(RunStarted, gpus=8)
+    for number in range(100):
+        history.tell(StepCommitted, 5 * HOUR, step=number + 1)
+        history.tell(FaultObserved, HOUR, fault="xid", subject="n1").tell(RunEnded, outcome="failed")
+        history.tell(RunStarted, HOUR, gpus=8)
+    ledger = Ledger(cuts_ns=range(0, history.at_ns, history.at_ns // 1_000))
+    ledger.add(history.events)
+    cuts = ledger.fold.settled().accounts.timeline.cuts
+    assert cuts is not None
+    assert len(cuts.parts) > 1_000
+    assert sum(map(len, cuts.blamed.values())) < 1_500

@@ -1,15 +1,17 @@
 """Earlier runs of the same model in the record, as second opinions on what a step should take."""
 
+from collections.abc import Iterable
+
 from holdfast.cli.record import fold_run
 from holdfast.ledger.fold import Fold
 from holdfast.ledger.opinions import Kin, with_opinions
 from holdfast.ledger.report import Report, report
-from holdfast.record.store import Selection, Store
+from holdfast.record.store import RunSummary, Selection, Store
 
 RUNS_MAX = 5
 """So many of the latest of them are read."""
 EVENTS_MAX = 500_000
-"""A run with more is passed over: to read it for a second opinion takes too long."""
+"""So many events are read for second opinions, of all of them together: more would take too long."""
 
 
 def consulted(store: Store, told: Report) -> Report:
@@ -18,17 +20,28 @@ def consulted(store: Store, told: Report) -> Report:
         return told
     kins = _kins(store)
     own = kins.get(told.run)
-    earlier = [
-        summary.run
+    alike = [
+        summary
         for summary in store.runs()
         if summary.run != told.run
         and summary.first_ns < told.first_ns
-        and 0 < summary.events <= EVENTS_MAX
+        and summary.events > 0
         and own is not None
         and summary.run in kins
         and own.is_like(kins[summary.run])
     ]
-    return with_opinions(told, [report(run, fold_run(store, run)) for run in earlier[:RUNS_MAX]])
+    return with_opinions(told, [report(run, fold_run(store, run)) for run in _affordable(alike)])
+
+
+def _affordable(summaries: Iterable[RunSummary]) -> list[str]:
+    """The first of these runs that can be read in reasonable time; one that is too long is passed over."""
+    found: list[str] = []
+    left = EVENTS_MAX
+    for summary in summaries:
+        if len(found) < RUNS_MAX and summary.events <= left:
+            left -= summary.events
+            found.append(summary.run)
+    return found
 
 
 def _kins(store: Store) -> dict[str, Kin]:

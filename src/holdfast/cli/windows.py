@@ -111,7 +111,10 @@ def read_run(store: Store, run: str, look: Look, cuts_ns: Iterable[int] = ()) ->
         since_ns = edge
     ledger.add(store.select(Selection(run=run, since_ns=since_ns, until_ns=look.until_ns)))
     told = accruing(report(run, ledger.fold), look.now_ns)
-    begin = None if window.from_ns is None else standings.get(window.from_ns)
+    begin = None
+    if window.from_ns is not None:
+        # Where it begins after the last event that is read, all was counted before.
+        begin = standings.get(window.from_ns) or standing(ledger.fold)
     end = None if window.to_ns is None else standings.get(window.to_ns)
     return within(told, window, begin, end)
 

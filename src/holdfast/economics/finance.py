@@ -38,7 +38,7 @@ from holdfast.economics.wastes import wastes
 from holdfast.ledger.categories import NOT_SCHEDULED, Category
 from holdfast.ledger.fold import MovedFor
 from holdfast.ledger.report import IncidentReport, MovedBytes, Report
-from holdfast.ledger.window import Window, fell_silent
+from holdfast.ledger.window import Window, fell_silent, part_between
 
 INCIDENTS_PER_CAUSE = 3
 DAY_NS = 24 * HOUR_NS
@@ -100,6 +100,12 @@ class _Reader:
             self.by_month[month_at(charge.from_ns).name].add(charge.usd_per_gpu_hour, charge.parts.items())
             self.by_run[report.run].add(charge.usd_per_gpu_hour, charge.parts.items())
         self.bill = _together(self.by_run.values())
+        self.losses: dict[tuple[str, str], list[tuple[Fraction, Mapping[str, int]]]] = {}
+        for run, charges in self.priced.items():
+            for charge in charges:
+                for name, lost in charge.incidents.items():
+                    self.losses.setdefault((run, name), []).append((charge.usd_per_gpu_hour, lost))
+        self.to_come = {report.run: self._to_come(report) for report in reports}
 
     def _cuts(self) -> list[int]:
         return sorted({*self.edges_ns, *(month.from_ns for month in self.months)})
@@ -133,7 +139,7 @@ class _Reader:
             budgets=budget_lines(
                 self.prices,
                 [(report, month_at(charge.from_ns), charge) for report, charge in self.charges],
-                {report.run: self._to_come(report) for report in self.reports},
+                self.to_come,
                 self._forecast_month(),
             ),
             forecasts=run_forecasts(self.reports, self.prices, self.by_run, question.now_ns),
@@ -202,7 +208,7 @@ class _Reader:
         bill = self.by_month[month.name]
         balance, forecast = _balance(bill), self._forecast_month()
         is_open = forecast is not None and forecast.name == month.name
-        to_come = sum((self._to_come(report) for report in self.reports), Fraction())
+        to_come = sum(self.to_come.values(), Fraction())
         spend, useful = bill.total(), bill.useful()
         return MonthSpend(
             month=month.name,
@@ -274,9 +280,8 @@ class _Reader:
         """What these incidents lost under these categories, each hour at its own price."""
         bill, keys = Bill(), {category.key for category in categories}
         for run, incident in incidents:
-            for charge in self.priced[run]:
-                lost = charge.incidents.get(incident.name, {})
-                bill.add(charge.usd_per_gpu_hour, [("", part) for key, part in lost.items() if key in keys])
+            for usd_per_gpu_hour, lost in self.losses.get((run, incident.name), ()):
+                bill.add(usd_per_gpu_hour, [("", part) for key, part in lost.items() if key in keys])
         return bill.total()
 
     # -- teams -----------------------------------------------------------------------------------------
@@ -508,7 +513,7 @@ def _divided(charge: Charge, edges: list[int]) -> Iterator[Charge]:
             charge,
             from_ns=from_ns,
             to_ns=to_ns,
-            parts={key: _between(part, *place) for key, part in charge.parts.items()},
+            parts={key: part_between(part, *place) for key, part in charge.parts.items()},
             incidents={},
         )
 
@@ -523,12 +528,7 @@ def _timed_in(report: Report, edges: list[int]) -> Iterator[tuple[int, int]]:
         for begin_ns, end_ns in pairwise(cuts):
             index = min(bisect_right(edges, begin_ns) - 1, len(edges) - 2)
             if index >= 0:
-                yield index, _between(timed, begin_ns - from_ns, end_ns - from_ns, to_ns - from_ns)
-
-
-def _between(amount: int, begin: int, end: int, whole: int) -> int:
-    """What of an amount lies between two moments of its time, rounded so that neighbours sum to it."""
-    return amount * end // whole - amount * begin // whole
+                yield index, part_between(timed, begin_ns - from_ns, end_ns - from_ns, to_ns - from_ns)
 
 
 def _together(bills: Iterable[Bill]) -> Bill:

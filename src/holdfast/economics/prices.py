@@ -208,10 +208,7 @@ def read(text: str) -> Prices:
     for key in found:
         if key not in _KEYS:
             raise _unknown(key)
-    usd_per = {
-        code: priced.value
-        for code, priced in _table(USD_PER, found.get(USD_PER, {}), least=0.0, most=PRICE_MAX).items()
-    }
+    usd_per = _usd_per(found.get(USD_PER, {}))
     currency = _currency(found.get(CURRENCY, USD), usd_per)
     given: dict[str, object] = {CURRENCY: currency, RATES: read_rates(found.get(RATES, []), usd_per)}
     readers: Mapping[str, Callable[[str, object], object]] = {
@@ -233,12 +230,18 @@ def read(text: str) -> Prices:
 def _currency(code: object, usd_per: Mapping[str, float]) -> Currency:
     if not isinstance(code, str) or not code.strip():
         raise InputError(f"`{CURRENCY}` in the prices must be text.", hint=f'Write `{CURRENCY} = "EUR"`.')
-    worth = worth_usd(code, usd_per, "The report")
-    if not worth:
-        raise InputError(
-            f"`{USD_PER}.{code:.20}` in the prices is 0.", hint="Write what one of it is in USD."
-        )
-    return Currency(code=code, usd_per=worth)
+    return Currency(code=code, usd_per=worth_usd(code, usd_per, "The report"))
+
+
+def _usd_per(value: object) -> dict[str, float]:
+    """What one of each currency is worth; one that is worth nothing would make its rates cost nothing."""
+    found = {code: priced.value for code, priced in _table(USD_PER, value, least=0.0, most=PRICE_MAX).items()}
+    for code, worth in found.items():
+        if not worth:
+            raise InputError(
+                f"`{USD_PER}.{code:.20}` in the prices is 0.", hint="Write what one of it is in USD."
+            )
+    return found
 
 
 def _budgets(key: str, value: object, currency: Currency) -> dict[str, Priced]:

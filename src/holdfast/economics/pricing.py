@@ -5,14 +5,16 @@ price for all, and then the list price of the chip, which is assumed. Declared f
 multiply all of them. Money is kept as exact fractions and rounded when it is shown.
 """
 
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from itertools import pairwise
+from operator import itemgetter
 
 import msgspec
 
 from holdfast.economics.prices import Priced, Prices
-from holdfast.economics.rates import Kind, Line, Subject, edges_ns
+from holdfast.economics.rates import Kind, Line, Subject
 from holdfast.economics.spending import HOUR_NS
 from holdfast.ledger.report import Report, Segment
 
@@ -82,14 +84,8 @@ class Pricing:
         accrued = self.report.accrued
         if accrued is None:
             return found
-        recorded = self._recorded[-1][1] if self._recorded else None
-        within = {
-            edge
-            for edge in (*cuts_ns, *edges_ns(self.prices.rates))
-            if accrued.from_ns < edge < accrued.to_ns
-        }
-        for from_ns, to_ns in pairwise([accrued.from_ns, *sorted(within), accrued.to_ns]):
-            exact, price, kind = self.at(from_ns, recorded)
+        for from_ns, to_ns in self._stretches(accrued.from_ns, accrued.to_ns, cuts_ns):
+            exact, price, kind = self.at(from_ns, self._recorded_at(from_ns))
             found.append(
                 Charge(
                     from_ns=from_ns,
@@ -105,12 +101,24 @@ class Pricing:
 
     def held(self, gpus: int, from_ns: int, to_ns: int) -> Fraction:
         """What so many GPUs of this run cost if they are held from one moment to the other."""
-        recorded = self._recorded[-1][1] if self._recorded else None
-        within = {edge for edge in edges_ns(self.prices.rates) if from_ns < edge < to_ns}
         usd = Fraction()
-        for begin_ns, end_ns in pairwise([from_ns, *sorted(within), to_ns]):
-            usd += self.at(begin_ns, recorded)[0] * gpus * (end_ns - begin_ns) / HOUR_NS
+        for begin_ns, end_ns in self._stretches(from_ns, to_ns):
+            price = self.at(begin_ns, self._recorded_at(begin_ns))[0]
+            usd += price * gpus * (end_ns - begin_ns) / HOUR_NS
         return usd
+
+    def _stretches(self, from_ns: int, to_ns: int, cuts_ns: Iterable[int] = ()) -> Iterator[tuple[int, int]]:
+        """This time, cut where a price may change and at these moments."""
+        edges = self.line.edges_ns
+        rates = edges[bisect_right(edges, from_ns) : bisect_left(edges, to_ns)]
+        others = (*cuts_ns, *(since_ns for since_ns, _ in self._recorded))
+        within = {*rates, *(edge for edge in others if from_ns < edge < to_ns)}
+        return pairwise([from_ns, *sorted(within), to_ns])
+
+    def _recorded_at(self, at_ns: int) -> float | None:
+        """The price that was recorded for this moment, whether or not the run was up."""
+        known = bisect_right(self._recorded, at_ns, key=itemgetter(0))
+        return self._recorded[known - 1][1] if known else None
 
     def overruled(self) -> str:
         """The sentence that says so where a recorded price stands in the way of the file's."""

@@ -5,9 +5,11 @@ one that names most counts: a run before a team, a team before a cluster, that b
 before a rate for all; of equals, the last in the file. Nothing here does I/O.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from difflib import get_close_matches
+from heapq import heappop, heappush
 from typing import Literal, get_args
 
 import msgspec
@@ -73,21 +75,44 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """The rates that concern one subject, with those that win last."""
+    """The rates that concern one subject: before the first of `edges_ns`, between two, and after the last."""
 
-    rates: tuple[Rate, ...]
+    edges_ns: tuple[int, ...]
+    rates: tuple[Rate | None, ...]
 
     @classmethod
     def of(cls, rates: Iterable[Rate], subject: Subject) -> "Line":
-        own = [rate for rate in rates if _concerns(rate, subject)]
-        return cls(rates=tuple(sorted(own, key=lambda rate: (rate.rank, rate.number))))
+        # Those that win come first: then one that begins is on top of the heap if nothing beats it.
+        own = sorted(
+            (rate for rate in rates if _concerns(rate, subject)),
+            key=lambda rate: (rate.rank, rate.number),
+            reverse=True,
+        )
+        begins: dict[int | None, list[int]] = {}
+        for place, rate in enumerate(own):
+            begins.setdefault(rate.from_ns, []).append(place)
+        edges = tuple(sorted(edges_ns(own)))
+        held = begins.get(None, [])
+        line = [_winner(own, held, None)]
+        for edge in edges:
+            for place in begins.get(edge, ()):
+                heappush(held, place)
+            line.append(_winner(own, held, edge))
+        return cls(edges_ns=edges, rates=tuple(line))
 
     def at(self, at_ns: int) -> Rate | None:
         """The one that holds at this moment."""
-        for rate in reversed(self.rates):
-            if (rate.from_ns is None or rate.from_ns <= at_ns) and (rate.to_ns is None or at_ns < rate.to_ns):
-                return rate
-        return None
+        return self.rates[bisect_right(self.edges_ns, at_ns)]
+
+
+def _winner(own: Sequence[Rate], held: list[int], at_ns: int | None) -> Rate | None:
+    """The first of those that are held, without those that are over."""
+    while held:
+        to_ns = own[held[0]].to_ns
+        if to_ns is None or at_ns is None or at_ns < to_ns:
+            return own[held[0]]
+        heappop(held)
+    return None
 
 
 def edges_ns(rates: Iterable[Rate]) -> set[int]:

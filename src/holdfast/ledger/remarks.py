@@ -19,7 +19,7 @@ def remarks(told: "Report", fold: Fold) -> tuple[str, ...]:
     return (
         *_of_the_record(told, fold),
         *_of_the_reference(told),
-        *_of_gaps(told),
+        *gap_remarks(told),
         *_of_clocks(fold),
         *_of_counters(fold),
         *_of_the_rest(told),
@@ -87,7 +87,7 @@ def _of_longer_steps(longer: list["Stretch"], told: "Report") -> str:
     )
 
 
-def _of_gaps(told: "Report") -> Iterator[str]:
+def gap_remarks(told: "Report") -> Iterator[str]:
     open_gaps = [gap for gap in told.gaps if not gap.given_back]
     for gap in sorted(open_gaps, key=lambda gap: -gap.gpu_ns)[:SHOWN_MAX]:
         price = (

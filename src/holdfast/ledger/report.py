@@ -5,8 +5,10 @@ nanoseconds, GPU-time is GPU-nanoseconds, ratios are between 0 and 1, and None m
 tells. Rendering is for others.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
+from operator import attrgetter
 from typing import Self
 
 import msgspec
@@ -695,6 +697,10 @@ class _Reader:
         )
         before: dict[int, int] = {}
         blamed_before: dict[int, dict[int, int]] = {}
+        blamed_in: dict[int, list[int]] = {}  # the incidents that lost something in a part
+        for number, parts in cuts.blamed.items():
+            for index in parts:
+                blamed_in.setdefault(index, []).append(number)
         edges = [accounts.first_ns, *cuts.edges, max(accounts.first_ns, accounts.now_ns)]
         segments = []
         for index, sums in enumerate(cuts.parts):
@@ -706,9 +712,9 @@ class _Reader:
                 kept_gpu_ns += self.division.kept(key, parts_of)
                 before[key] = before.get(key, 0) + gpu_ns
             incidents: dict[str, dict[str, int]] = {}
-            for number, parts in cuts.blamed.items():
+            for number in blamed_in.get(index, ()):
                 known = blamed_before.setdefault(number, {})
-                if parts[index] and (lost := self._lost(number, parts[index], known)):
+                if lost := self._lost(number, cuts.blamed[number][index], known):
                     incidents[str(number + 1)] = lost
             from_ns = min(max(edges[index], edges[0]), edges[-1])
             to_ns = min(max(edges[index + 1], edges[0]), edges[-1])
@@ -736,8 +742,9 @@ class _Reader:
         return {key: part for key, part in lost.items() if part}
 
     def _recorded_price(self, at_ns: int) -> float | None:
-        held = [price for price in self.accounts.prices if price.from_ns <= at_ns]
-        return held[-1].usd_per_gpu_hour if held else None
+        prices = self.accounts.prices
+        held = bisect_right(prices, at_ns, key=attrgetter("from_ns"))
+        return prices[held - 1].usd_per_gpu_hour if held else None
 
     def _incidents(self) -> tuple[IncidentReport, ...]:
         """The costliest first: what was recorded, and stretches of slow steps that no incident explains."""

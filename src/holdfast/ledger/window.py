@@ -12,6 +12,8 @@ import msgspec
 
 from holdfast.ledger.categories import NOT_SCHEDULED, Category
 from holdfast.ledger.fold import Fold, MovedFor
+from holdfast.ledger.gaps import Gap
+from holdfast.ledger.remarks import gap_remarks
 from holdfast.ledger.report import (
     OUTSIDE,
     Accrued,
@@ -107,7 +109,7 @@ def within(report: Report, window: Window, begin: Standing | None, end: Standing
     priced = [one for one in segments if one.usd_per_gpu_hour is not None]
     paid_usd = sum(sum(one.partition.values()) / _HOUR_NS * (one.usd_per_gpu_hour or 0.0) for one in priced)
     priced_gpu_ns = sum(sum(one.partition.values()) for one in priced)
-    return msgspec.structs.replace(
+    told = msgspec.structs.replace(
         report,
         window=(window.from_ns, window.to_ns),
         ended=ended,
@@ -125,12 +127,12 @@ def within(report: Report, window: Window, begin: Standing | None, end: Standing
         useful_work=_useful_work(report, partition, counts.steps),
         useful_parts=None,
         incidents=_incidents(report, window, segments),
-        course=_course(report.course, window, last_ns),
+        course=_course(report.course, window, report.last_ns),
         segments=segments,
         accrued=_accrued(report.accrued, window),
-        gaps=tuple(gap for gap in report.gaps if window.has(gap.from_ns)),
-        remarks=_remarks(report, window),
+        gaps=_gaps(report.gaps, window),
     )
+    return msgspec.structs.replace(told, remarks=_remarks(report, told))
 
 
 def _partition(segments: Iterable[Segment]) -> dict[str, int]:
@@ -199,44 +201,64 @@ def _useful_work(report: Report, partition: Mapping[str, int], steps: int) -> Us
 def _incidents(report: Report, window: Window, segments: tuple[Segment, ...]) -> tuple[IncidentReport, ...]:
     """Those that cost something in the window, or were noticed in it, with what they cost there."""
     found = []
+    by_name = _losses(segments)
     for incident in report.incidents:
-        losses = _losses(incident, segments)
+        lost_of = by_name.get(incident.name, {})
+        losses = {key: lost_of[key] for key in incident.losses if lost_of.get(key)}
         if losses or window.has(incident.noticed_ns):
             lost = sum(losses.values())
             found.append(msgspec.structs.replace(incident, losses=losses, lost_gpu_ns=lost))
     return tuple(sorted(found, key=lambda incident: (-incident.lost_gpu_ns, incident.began_ns)))
 
 
-def _losses(incident: IncidentReport, segments: Iterable[Segment]) -> dict[str, int]:
-    sums: dict[str, int] = {}
+def _losses(segments: Iterable[Segment]) -> dict[str, dict[str, int]]:
+    """What each incident lost, by its name and category."""
+    found: dict[str, dict[str, int]] = {}
     for segment in segments:
-        for key, gpu_ns in segment.incidents.get(incident.name, {}).items():
-            sums[key] = sums.get(key, 0) + gpu_ns
-    return {key: sums[key] for key in incident.losses if sums.get(key)}
+        for name, losses in segment.incidents.items():
+            sums = found.setdefault(name, {})
+            for key, gpu_ns in losses.items():
+                sums[key] = sums.get(key, 0) + gpu_ns
+    return found
 
 
 def _course(course: Course, window: Window, last_ns: int) -> Course:
-    """The buckets that lie in the window; one that it cuts is divided evenly, for a picture."""
+    """The buckets that lie in the window; one that it cuts is divided evenly, for a picture.
+
+    last_ns: up to when the last bucket has anything.
+    """
     kept, timed, start_ns = [], [], None
     for number, bucket in enumerate(course.buckets):
         from_ns = course.start_ns + number * course.bucket_ns
-        to_ns = from_ns + course.bucket_ns
+        to_ns = min(from_ns + course.bucket_ns, max(from_ns + 1, last_ns))
         begin, end = window.clipped(from_ns, to_ns)
         if begin >= end:
             continue
         start_ns = from_ns if start_ns is None else start_ns
-        whole = end - begin == course.bucket_ns
-        lasts_ns = max(1, min(to_ns, max(last_ns, end)) - from_ns)
-        kept.append(
-            bucket if whole else {key: part * (end - begin) // lasts_ns for key, part in bucket.items()}
-        )
-        timed.append(course.timed[number])
+        place = begin - from_ns, end - from_ns, to_ns - from_ns
+        kept.append({key: part_between(amount, *place) for key, amount in bucket.items()})
+        timed.append(part_between(course.timed[number], *place))
     return Course(
         start_ns=course.start_ns if start_ns is None else start_ns,
         bucket_ns=course.bucket_ns,
         buckets=tuple(kept),
         timed=tuple(timed),
     )
+
+
+def part_between(amount: int, begin: int, end: int, whole: int) -> int:
+    """What of an amount lies between two moments of its time, rounded so that neighbours sum to it."""
+    return amount * end // whole - amount * begin // whole
+
+
+def _gaps(gaps: Iterable[Gap], window: Window) -> tuple[Gap, ...]:
+    """What of the gaps lies in the window."""
+    found = []
+    for gap in gaps:
+        from_ns, to_ns = window.clipped(gap.from_ns, gap.to_ns)
+        if from_ns < to_ns:
+            found.append(msgspec.structs.replace(gap, from_ns=from_ns, to_ns=to_ns))
+    return tuple(found)
 
 
 def _accrued(accrued: Accrued | None, window: Window) -> Accrued | None:
@@ -248,10 +270,16 @@ def _accrued(accrued: Accrued | None, window: Window) -> Accrued | None:
     return Accrued(from_ns=from_ns, to_ns=to_ns, gpus=accrued.gpus, gpu_ns=(to_ns - from_ns) * accrued.gpus)
 
 
-def _remarks(report: Report, window: Window) -> tuple[str, ...]:
+def _remarks(whole: Report, part: Report) -> tuple[str, ...]:
     """What the whole report says of its numbers, as far as it holds for a part, and more."""
     own = ["The reference, MFU and bandwidth are those of the whole run."]
-    if window.to_ns is not None and report.known_ns > window.to_ns:
+    to_ns = part.window[1]
+    if to_ns is not None and part.known_ns > to_ns:
         own.append("The run went on after this window.")
-    kept = [remark for remark in report.remarks if not remark.startswith("Counting saved steps")]
-    return (*own, *kept)
+    others = set(gap_remarks(whole))
+    kept = [
+        remark
+        for remark in whole.remarks
+        if remark not in others and not remark.startswith("Counting saved steps")
+    ]
+    return (*own, *kept, *gap_remarks(part))
