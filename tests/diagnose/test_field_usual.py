@@ -118,10 +118,37 @@ def test_members_that_collect_garbage_by_turns_are_told_from_uneven_sequences(ag
         assert (one.cause.mechanism, one.cause.subject, one.verdict) == (mechanism, RUN, "not-hardware")
 
 
-def test_without_the_collectors_time_nobody_is_sure_that_it_is_the_sequences() -> None:
-    field = by_turns(10, 2.0, collected=True)
-    sure = the(by_turns(10, 2.0, collected=False).look()).confidence
-    assert the(field.look(without=[COLLECTOR])).confidence < 0.6 < sure
+@pytest.mark.parametrize("collected", [True, False])
+def test_without_the_collectors_time_nobody_knows_whether_it_is_the_sequences(collected: bool) -> None:
+    one = the(by_turns(10, 2.0, collected=collected).look(without=[COLLECTOR]))
+    assert one.verdict == "unknown"
+    assert "garbage collector" in one.decides
+
+
+def waiting_in_the_exchange(ago_min: float, share: float, *, collected: bool) -> Field:
+    """Members compute longer by turns; with NCCL all others wait for them in their exchange."""
+    field = Field()
+    compute, exchange = field.members("compute", 4.6), field.members("exchange", 1.2, 0.02)
+    row = field.row(ago_min)
+    longer = 1.6 * (field.dice.random((field.rows - row, NODES)) < share)
+    field.values[compute][row:] += longer
+    slowest = field.values[compute].max(axis=1)
+    field.values[exchange] += slowest[:, None] - field.values[compute]
+    field.values[STEP][:, 0] = slowest + 1.5
+    spent = np.full((field.rows, NODES), 0.0005)
+    spent[row:] += collected * longer / STEP_S
+    field.put(COLLECTOR, spent, list(HOSTS), LABELS)
+    return field
+
+
+@pytest.mark.parametrize("share", [0.03, 0.12, 0.3])
+@pytest.mark.parametrize("ago_min", [45, 180])
+def test_members_that_are_waited_for_in_the_exchange_are_late_by_turns(ago_min: float, share: float) -> None:
+    for collected, mechanism in ((True, "garbage-collection"), (False, "sequence-length")):
+        field = waiting_in_the_exchange(ago_min, share, collected=collected)
+        one = the(field.look([name for name in field.values if name.startswith("holdfast_")]))
+        assert (one.cause.mechanism, one.verdict) == (mechanism, "not-hardware")
+        assert one.confidence > 0.7
 
 
 # -- one among many ------------------------------------------------------------------------------------

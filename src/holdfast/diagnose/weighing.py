@@ -93,6 +93,8 @@ TOLD_BY = {
     "failed-supply": ("the power supplies", "facilities"),
 }
 """By a sign that it would give: which telemetry, and who has it."""
+COLLECTING_BY = ("the members' time in the garbage collector", "training")
+"""What tells uneven sequences from members that collect garbage, where members are late by turns."""
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -651,6 +653,8 @@ def unknown(case: Case) -> Hypothesis:
         )
         evidence.append(Evidence(text=text, weight=0.0, subjects=_some(late)))
     missing = [told for sign, told in TOLD_BY.items() if sign not in case.measured]
+    if case.has("wandering") and "collecting" not in case.measured:
+        missing.insert(0, COLLECTING_BY)
     mechanism = UNKNOWN
     if missing:
         listed = ", ".join(f"{what} ({team})" for what, team in missing)
