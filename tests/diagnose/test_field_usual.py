@@ -10,6 +10,7 @@ import pytest
 from field_cluster import DEFAULT_ON, HOSTS, NODES, RUN, STEP_S, Field, answers, the
 
 from holdfast.detect.mounts import REQUESTS, RESPONSE, SENT
+from holdfast.detect.pace import LANES
 from holdfast.record.events import ActionTaken, MemberJoined
 from holdfast.topology import file
 
@@ -315,3 +316,34 @@ def test_a_slow_ramp_is_held_against_the_hours_before_it() -> None:
     field.values["node_hwmon_fan_rpm"][row:, field.of("node_hwmon_fan_rpm", "gpu-009")] *= 1 - 0.5 * ramp
     field.values[STEP][row:] *= 1 + 0.35 * hot
     assert answers(field.look()) == [("node-cooling", "gpu-009")]
+
+
+# -- more work -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("longer", "slowdown"), [(1.25, None), (1.1, None), (1.5, 1.2)])
+def test_steps_of_a_larger_batch_are_held_against_what_it_would_take(
+    longer: float, slowdown: float | None
+) -> None:
+    """From 64 lanes to 80, a quarter more."""
+    field = Field()
+    row = field.row(12)
+    field.slower(longer, 12)
+    lanes = np.full((field.rows, 1), 64.0)
+    lanes[row:] = 80.0
+    field.put(LANES, lanes, [RUN], [{"run": RUN}])
+    looks = [field.look([STEP, LANES], at_row=at_row) for at_row in (row + 4, row + 20, field.rows)]
+    expected = [] if slowdown is None else [pytest.approx(slowdown, rel=0.03)]
+    assert [[one.slowdown for one in look.incidents] for look in looks] == [expected] * 3
+
+
+@pytest.mark.parametrize("is_throttled", [False, True])
+def test_where_all_compute_longer_and_gpus_do_as_ever_a_step_may_have_more_to_do(is_throttled: bool) -> None:
+    field = Field()
+    compute = field.members("compute", 4.6)
+    field.slower(1.25, 12)
+    field.change(compute, 12, HOSTS, by=1.3)
+    if is_throttled:
+        field.change("DCGM_FI_DEV_SM_CLOCK", 12, ["gpu-"], by=0.75)
+    one = field.look().incidents[0]
+    assert (one.verdict == "unknown" and "more to do" in one.decides) is not is_throttled
