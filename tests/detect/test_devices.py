@@ -5,8 +5,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from holdfast.detect import devices
 from holdfast.detect.detecting import Detected
 from holdfast.detect.devices import WIDTH, WIDTH_MAX, XID_COUNTS, XIDS
+from holdfast.detect.pace import STEP
 from holdfast.detect.xids import Override, policy
 from holdfast.signals.frame import Frame, Labels
 
@@ -162,3 +164,21 @@ def test_counts_have_their_code_in_a_label(label: str, framed: Made, looked: Loo
     (found,) = looked(framed(XID_COUNTS, counts, GPUS[:1], labels=[{"xid": str(FATAL)}])).machines
     assert found.value == FATAL
     assert looked(framed(XID_COUNTS, counts, GPUS[:1], labels=[{"xid": label}])).machines == ()
+
+
+def test_codes_are_read_once_at_a_look(framed: Made, looked: Looked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a run stands, and whether its hardware broke is asked for."""
+    asked: list[int] = []
+
+    def counted(code: int, **options: object) -> object:
+        asked.append(code)
+        return policy(code)
+
+    monkeypatch.setattr(devices, "policy", counted)
+    steps = np.full((ROWS, 1), 6.0) + 0.001 * np.arange(ROWS)[:, None]
+    steps[SINCE:] = 6.5
+    stood = framed(STEP, steps, ["pretrain"], labels=[{"run": "pretrain"}])
+    detected = looked(xids(framed, FATAL), stood)
+    assert "no-step" in {one.sign for one in detected.runs["pretrain"]}
+    assert [one.sign for one in detected.machines] == ["xid"]
+    assert asked == [FATAL]

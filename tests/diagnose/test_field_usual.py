@@ -10,6 +10,7 @@ import pytest
 from field_cluster import DEFAULT_ON, HOSTS, NODES, RUN, STEP_S, Field, answers, the
 
 from holdfast.detect.mounts import REQUESTS, RESPONSE, SENT
+from holdfast.detect.pace import LANES
 from holdfast.record.events import ActionTaken, MemberJoined
 from holdfast.topology import file
 
@@ -118,10 +119,37 @@ def test_members_that_collect_garbage_by_turns_are_told_from_uneven_sequences(ag
         assert (one.cause.mechanism, one.cause.subject, one.verdict) == (mechanism, RUN, "not-hardware")
 
 
-def test_without_the_collectors_time_nobody_is_sure_that_it_is_the_sequences() -> None:
-    field = by_turns(10, 2.0, collected=True)
-    sure = the(by_turns(10, 2.0, collected=False).look()).confidence
-    assert the(field.look(without=[COLLECTOR])).confidence < 0.6 < sure
+@pytest.mark.parametrize("collected", [True, False])
+def test_without_the_collectors_time_nobody_knows_whether_it_is_the_sequences(collected: bool) -> None:
+    one = the(by_turns(10, 2.0, collected=collected).look(without=[COLLECTOR]))
+    assert one.verdict == "unknown"
+    assert "garbage collector" in one.decides
+
+
+def waiting_in_the_exchange(ago_min: float, share: float, *, collected: bool) -> Field:
+    """Members compute longer by turns; with NCCL all others wait for them in their exchange."""
+    field = Field()
+    compute, exchange = field.members("compute", 4.6), field.members("exchange", 1.2, 0.02)
+    row = field.row(ago_min)
+    longer = 1.6 * (field.dice.random((field.rows - row, NODES)) < share)
+    field.values[compute][row:] += longer
+    slowest = field.values[compute].max(axis=1)
+    field.values[exchange] += slowest[:, None] - field.values[compute]
+    field.values[STEP][:, 0] = slowest + 1.5
+    spent = np.full((field.rows, NODES), 0.0005)
+    spent[row:] += collected * longer / STEP_S
+    field.put(COLLECTOR, spent, list(HOSTS), LABELS)
+    return field
+
+
+@pytest.mark.parametrize("share", [0.03, 0.12, 0.3])
+@pytest.mark.parametrize("ago_min", [45, 180])
+def test_members_that_are_waited_for_in_the_exchange_are_late_by_turns(ago_min: float, share: float) -> None:
+    for collected, mechanism in ((True, "garbage-collection"), (False, "sequence-length")):
+        field = waiting_in_the_exchange(ago_min, share, collected=collected)
+        one = the(field.look([name for name in field.values if name.startswith("holdfast_")]))
+        assert (one.cause.mechanism, one.verdict) == (mechanism, "not-hardware")
+        assert one.confidence > 0.7
 
 
 # -- one among many ------------------------------------------------------------------------------------
@@ -288,3 +316,34 @@ def test_a_slow_ramp_is_held_against_the_hours_before_it() -> None:
     field.values["node_hwmon_fan_rpm"][row:, field.of("node_hwmon_fan_rpm", "gpu-009")] *= 1 - 0.5 * ramp
     field.values[STEP][row:] *= 1 + 0.35 * hot
     assert answers(field.look()) == [("node-cooling", "gpu-009")]
+
+
+# -- more work -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("longer", "slowdown"), [(1.25, None), (1.1, None), (1.5, 1.2)])
+def test_steps_of_a_larger_batch_are_held_against_what_it_would_take(
+    longer: float, slowdown: float | None
+) -> None:
+    """From 64 lanes to 80, a quarter more."""
+    field = Field()
+    row = field.row(12)
+    field.slower(longer, 12)
+    lanes = np.full((field.rows, 1), 64.0)
+    lanes[row:] = 80.0
+    field.put(LANES, lanes, [RUN], [{"run": RUN}])
+    looks = [field.look([STEP, LANES], at_row=at_row) for at_row in (row + 4, row + 20, field.rows)]
+    expected = [] if slowdown is None else [pytest.approx(slowdown, rel=0.03)]
+    assert [[one.slowdown for one in look.incidents] for look in looks] == [expected] * 3
+
+
+@pytest.mark.parametrize("is_throttled", [False, True])
+def test_where_all_compute_longer_and_gpus_do_as_ever_a_step_may_have_more_to_do(is_throttled: bool) -> None:
+    field = Field()
+    compute = field.members("compute", 4.6)
+    field.slower(1.25, 12)
+    field.change(compute, 12, HOSTS, by=1.3)
+    if is_throttled:
+        field.change("DCGM_FI_DEV_SM_CLOCK", 12, ["gpu-"], by=0.75)
+    one = field.look().incidents[0]
+    assert (one.verdict == "unknown" and "more to do" in one.decides) is not is_throttled

@@ -21,7 +21,7 @@ from holdfast.detect.scene import Healthy, Scene
 from holdfast.detect.stretches import findings
 from holdfast.signals.frame import Floats
 
-STEP = "holdfast_run_step_seconds"
+STEP, LANES = "holdfast_run_step_seconds", "holdfast_run_lanes"
 HISTORY_S = 6 * 3_600.0
 SLOWER_SHARE = 0.03
 """A step that is longer by less is not worth anybody's time."""
@@ -101,7 +101,9 @@ def pace_of(panels: Panels, scene: Scene) -> Pace | None:
     since_ns = min(window_ns[0], window_ns[1] - round(HISTORY_S * 1e9))
     history = panels.of_run(STEP, scene.run, (since_ns, window_ns[1])) or shown
     new = new_steps(history)
-    steps, crowded = without_pauses(_since_declared(once(history, new), scene.healthy))
+    lanes = panels.of_run(LANES, scene.run, (since_ns, window_ns[1]))
+    alike = _as_large(once(history, new), lanes)
+    steps, crowded = without_pauses(_since_declared(alike, scene.healthy))
     plateaus = tuple(plateaus_of(steps.values[:, 0]))
     past_s = _kept(plateaus, steps.times_ns)
     if past_s is None:
@@ -137,6 +139,27 @@ def once(members: Panel, new_ns: NDArray[np.int64]) -> Panel:
     seen = np.searchsorted(new_ns, members.times_ns, side="right")
     again = np.concatenate(([False], np.diff(seen) == 0))
     return msgspec.structs.replace(members, values=np.where(again[:, None], np.nan, members.values))
+
+
+def _as_large(steps: Panel, lanes: Panel | None) -> Panel:
+    """The steps as if all had as many lanes as the last one: a larger batch takes longer, and is not slow.
+
+    At most by as much as it is larger. A smaller one need not be quicker.
+    """
+    known = np.empty(0, np.int64) if lanes is None else np.flatnonzero(lanes.values[:, 0] > 0)
+    if lanes is None or not len(known):
+        return steps
+    many = lanes.values[known, 0].astype(np.float64)
+    rows = np.searchsorted(lanes.times_ns[known], steps.times_ns, side="right") - 1
+    of_step, values = many[np.maximum(rows, 0)], np.array(steps.values, np.float64)
+    seen = np.isfinite(values[:, 0])
+    now = values[seen & (of_step == many[-1]), 0]
+    for fewer in np.unique(many[many < many[-1]]):
+        before = values[seen & (of_step == fewer), 0]
+        if len(before) and len(now):
+            longer = float(np.median(now)) / float(np.median(before))
+            values[of_step == fewer] *= min(max(longer, 1.0), many[-1] / fewer)
+    return msgspec.structs.replace(steps, values=values)
 
 
 def _since_declared(steps: Panel, healthy: Healthy | None) -> Panel:

@@ -9,7 +9,7 @@ import numpy as np
 from holdfast.detect import compare
 from holdfast.detect.detector import FunctionDetector, Look, Sense
 from holdfast.detect.finding import Finding, Method
-from holdfast.detect.pace import STEP, creeping, once, slow_steps
+from holdfast.detect.pace import LANES, STEP, creeping, once, slow_steps
 from holdfast.detect.panel import Panel, Panels
 from holdfast.detect.rules import SIGMAS, SIGNS, Rule
 from holdfast.detect.scene import Scene
@@ -126,6 +126,7 @@ def _most(rates: Floats, usual: Floats) -> Floats:
 SYMPTOMS = FunctionDetector(
     (
         Sense("slow-step", (STEP,)),
+        Sense("slow-step", (STEP, LANES)),
         Sense("creeping", (STEP,)),
         *(Sense(f"late-{part}", (f"holdfast_member_{part}_seconds",)) for part in PARTS),
         Sense("wandering", ("holdfast_member_compute_seconds",)),

@@ -35,8 +35,8 @@ def wandering(members: Panel, usual: Floats, least: float, run: str) -> Iterator
     holds, is_late = _changing(away[rows] > least, away[rows])
     hits = np.flatnonzero(holds)
     is_over = not len(hits) or hits[-1] + ROWS - 1 < len(rows) - 2
-    restless = tuple(_restless(members, usual, least, run)) if is_over else ()
-    if restless or not len(hits):
+    restless = tuple(_restless(members, usual, least, run))
+    if not len(hits) or (is_over and restless):
         yield from restless
         return
     first = hits[0] + np.flatnonzero(is_late[hits[0] : hits[0] + ROWS])[0]
@@ -46,7 +46,7 @@ def wandering(members: Panel, usual: Floats, least: float, run: str) -> Iterator
     yield _finding(
         run,
         value,
-        min(0.99, float(is_late[seen].mean())),
+        max(min(0.99, float(is_late[seen].mean())), *(one.confidence for one in restless), 0.0),
         since_ns=int(members.times_ns[rows[first]]),
         noticed_ns=int(members.times_ns[rows[hits[0] + ROWS - 1]]),
         until_ns=int(members.times_ns[rows[last]]) if is_over else None,

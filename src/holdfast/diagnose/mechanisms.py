@@ -487,7 +487,8 @@ MECHANISMS: tuple[Mechanism, ...] = (
         verdict="not-hardware",
         reach="wandering",
         slows=("wandering", "slow-step"),
-        shows={"wandering": 1.4},
+        # Less than it takes to be named: that nobody collects garbage has to be known besides.
+        shows={"wandering": 1.3},
         against={"collecting": 1.5},
         clears={"collecting": 0.5},
         rivals=("collecting",),

@@ -58,6 +58,9 @@ OWN_WORK = -1.2
 ALL_SEEN, SINCE_WEIGHT = 0.2, 0.3
 MACHINE_SIGNS = frozenset({"low-clock", "cpu-pressure", "memory-pressure", "io-pressure"})
 """Where these are measured and not found, it is nothing of what usually makes one node late."""
+GPU_SIGNS = frozenset({"low-clock", "low-power"})
+ALIKE_SHARE = 0.03
+GROWN = "Whether a step has more to do since then: a larger batch, or longer sequences."
 OWN_MAX = 16
 SHOWN_MAX = 4
 """Subjects that evidence names."""
@@ -93,6 +96,8 @@ TOLD_BY = {
     "failed-supply": ("the power supplies", "facilities"),
 }
 """By a sign that it would give: which telemetry, and who has it."""
+COLLECTING_BY = ("the members' time in the garbage collector", "training")
+"""What tells uneven sequences from members that collect garbage, where members are late by turns."""
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -409,6 +414,18 @@ class Case:
         """Whether nearly all members are late in one way: then who is late does not say where it is."""
         return len(self.members) > 1 and len(self.late[sign]) >= EVERYONE_SHARE * len(self.members)
 
+    @cached_property
+    def has_grown(self) -> bool:
+        """Whether all members compute longer by the same factor while their GPUs do as ever: then a step may
+        have more to do than before.
+        """
+        if not self.is_everywhere("late-compute") or not set(self.measured) >= GPU_SIGNS:
+            return False
+        if any(self.has(sign) for sign in GPU_SIGNS):
+            return False
+        times = [one.value / one.usual for one in self.by_sign["late-compute"].values() if one.usual > 0]
+        return bool(times) and max(times) - min(times) <= ALIKE_SHARE * min(times)
+
     def _beneath(
         self, subject: str, late: set[str], others: list[str], signs: Sequence[str]
     ) -> Iterator[Evidence]:
@@ -650,12 +667,19 @@ def unknown(case: Case) -> Hypothesis:
             f"{best.hit} of {len(late)} late members depend on {best.subject}, {best.reached} members in all"
         )
         evidence.append(Evidence(text=text, weight=0.0, subjects=_some(late)))
+    if case.has_grown:
+        text = "all members compute longer by the same factor, and clocks and power are as before"
+        evidence.append(Evidence(text=f"{text}: a step may have more to do", weight=0.0))
     missing = [told for sign, told in TOLD_BY.items() if sign not in case.measured]
-    mechanism = UNKNOWN
+    if case.has("wandering") and "collecting" not in case.measured:
+        missing.insert(0, COLLECTING_BY)
+    decides = [GROWN] if case.has_grown else []
     if missing:
         listed = ", ".join(f"{what} ({team})" for what, team in missing)
-        decides = f"What is not measured here and might tell: {listed}."
-        mechanism = msgspec.structs.replace(UNKNOWN, decides=decides)
+        decides.append(f"What is not measured here and might tell: {listed}.")
+    mechanism = UNKNOWN
+    if decides:
+        mechanism = msgspec.structs.replace(UNKNOWN, decides=" ".join(decides))
     return Hypothesis(
         mechanism=mechanism, subject=case.scene.run, evidence=tuple(evidence), explains=symptoms
     )
