@@ -201,3 +201,20 @@ def test_an_empty_store(holdfast: Any) -> None:
     done = holdfast("finance")
     assert done.code == 2
     assert "The store holds no runs yet." in done.err
+
+
+def test_a_window_that_is_still_to_come_has_nothing(holdfast: Any, tmp_path: Path) -> None:
+    """A run that goes on now holds nothing yet of next month, and is not said to have told nothing."""
+    log = tmp_path / "steps.csv"
+    log.write_text(
+        "time,step\n" + "".join(f"2026-10-05T{hour:02}:00:00Z,{hour + 1}\n" for hour in range(8)),
+        encoding="utf-8",
+    )
+    done = holdfast("import", str(log), "--run", "going", "--gpus", "8")
+    assert done.code == 0, done.err
+    later = holdfast("finance", "--as-of", "2026-10-05T09:00:00Z", "--month", "2026-11")
+    assert later.code == 2
+    assert "No run held GPUs in that time." in later.err
+    now = holdfast("finance", "--as-of", "2026-10-05T09:00:00Z", "--month", "2026-10")
+    assert now.code == 0, now.err
+    assert "neither steps nor checkpoints" not in now.out

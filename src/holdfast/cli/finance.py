@@ -20,7 +20,7 @@ from holdfast.economics.ownership import Terms, read, template
 from holdfast.economics.prices import Prices
 from holdfast.economics.statement import Finance
 from holdfast.ledger.report import Report
-from holdfast.ledger.window import SILENT_NS_MAX
+from holdfast.ledger.window import SILENT_NS_MAX, fell_silent
 from holdfast.record.errors import InputError
 from holdfast.record.events import ReferenceDeclared, RunStarted, RunSubmitted
 from holdfast.record.store import RunSummary, Selection, Store
@@ -160,8 +160,9 @@ def _of_teams(reports: list[Report], wanted: tuple[str, ...]) -> list[Report]:
 
 
 def _has_time(report: Report, look: Look) -> bool:
-    """Whether a run has a part in the window, or may have: one that fell silent may go on."""
-    is_silent = report.held_gpus > 0 and report.known_ns < (look.window.to_ns or 2**63)
+    """Whether a run has a part in the window, or may have: one that fell silent may go on, until now."""
+    begin_ns, end_ns = look.window.clipped(report.known_ns, look.now_ns)
+    is_silent = fell_silent(report, look.now_ns) and begin_ns < end_ns
     is_there = report.last_ns > report.first_ns or report.paid_gpu_ns > 0 or report.accrued is not None
     return is_there or is_silent or not look.window.is_bounded
 

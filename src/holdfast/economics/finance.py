@@ -439,7 +439,7 @@ class _Reader:
             remarks.append(
                 f"{_runs(without)} without recorded GPUs: nothing is known to have been paid for them."
             )
-        if silent := sum(report.gpus > 0 and report.goodput.total is None for report in reports):
+        if silent := sum(report.paid_gpu_ns > 0 and report.goodput.total is None for report in reports):
             remarks.append(
                 f"{_runs(silent)} reported neither steps nor checkpoints: their spend is not explained."
             )
