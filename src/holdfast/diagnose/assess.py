@@ -223,6 +223,9 @@ def _incident(
     slowdown = _slowdown(explained, desk.usual_s or known_s)
     quality, flaws = _quality(explained, desk.flaws)
     shares = _shares(ranked)
+    sure = _calibrated(shares[0], best, desk.measured)
+    # What the best has gained, the others have lost.
+    less = min(1.0, (1 - sure) / (1 - shares[0])) if shares[0] < 1 else 1.0
     # The cause may have been at work for a while before the run felt it, and then it cost nothing yet.
     felt_ns = min((finding.since_ns for finding in explained if finding.sign in SYMPTOMS), default=began_ns)
     lasted_s = ((ended_ns or desk.now_ns) - felt_ns) / 1e9
@@ -236,7 +239,7 @@ def _incident(
         owner=cause.owner,
         seam=mechanism.seam,
         path=_path(best.subject, one.run, desk.topology),
-        confidence=_calibrated(shares[0], best, desk.measured) * quality,
+        confidence=sure * quality,
         quality=quality,
         flaws=flaws,
         began_ns=began_ns,
@@ -246,7 +249,7 @@ def _incident(
         slowdown=slowdown,
         affected=_affected(mechanism, explained, case),
         evidence=tuple(sorted(best.evidence, key=lambda evidence: -evidence.weight)),
-        alternatives=_alternatives(ranked, shares, quality, desk.topology),
+        alternatives=_alternatives(ranked, shares, less * quality, desk.topology),
         decides=mechanism.decides,
         action=mechanism.action,
         runbook=mechanism.name,
@@ -365,16 +368,16 @@ def _members(count: int) -> str:
 
 
 def _alternatives(
-    ranked: Sequence[Hypothesis], shares: Sequence[float], quality: float, topology: Topology
+    ranked: Sequence[Hypothesis], shares: Sequence[float], trust: float, topology: Topology
 ) -> tuple[Alternative, ...]:
-    """The best of each mechanism that lost, and the most telling reason why."""
+    """The best of each mechanism that lost, and the most telling reason why. trust: in each share."""
     firsts: dict[str, tuple[Hypothesis, float]] = {}
     for each, share in zip(ranked[1:], shares[1:], strict=True):
         firsts.setdefault(each.mechanism.name, (each, share))
     return tuple(
         Alternative(
             cause=_cause(each, topology),
-            confidence=share * quality,
+            confidence=share * trust,
             lost_because=lost_because(ranked[0], each),
         )
         for each, share in islice(firsts.values(), ALTERNATIVES_MAX)
