@@ -644,14 +644,11 @@ def saved(at_s: float, stall_s: float) -> CheckpointSaved:
 @pytest.mark.parametrize("known", [EVENTS, (STARTED,)], ids=["with a reference", "without one"])
 def test_slow_checkpoints_and_nothing_else_are_an_incident(known: tuple[KnownEvent, ...]) -> None:
     usual = [saved(at_s, 5.0) for at_s in (-6_000, -4_800, -3_600, -2_400, -1_200)]
+    # 295 s more in 2100 s are a seventh; 55 s are less than steps drift by.
     (incident,) = look(steps(noisy(6.0)), events=[*known, *usual, saved(900, 300.0)]).incidents
+    assert look(steps(noisy(6.0)), events=[*known, *usual, saved(900, 60.0)]).incidents == ()
     assert incident.verdict == "unknown"
     assert 900 <= (incident.began_ns - START_NS) / S <= 1_200
-
-
-def test_a_slower_checkpoint_that_costs_under_a_twentieth_is_not_told() -> None:
-    usual = [saved(at_s, 5.0) for at_s in (-6_000, -4_800, -3_600, -2_400, -1_200)]
-    assert look(steps(noisy(6.0)), events=[*EVENTS, *usual, saved(900, 30.0)]).incidents == ()
 
 
 def test_a_clock_that_stands_still_is_no_mistake() -> None:
@@ -679,6 +676,8 @@ SUBJECTS: dict[Scope, tuple[str, ...]] = {
     "port": PORTS[:3],
     "node": NODES[:3],
     "nfs": NODES[:3],
+    "netdev": NODES[:3],
+    "lustre": NODES[:3],
     "loop": ("cdu-0000", "cdu-0001", "unheard-of"),
     "connector": ("cdu-0000", "cdu-0001", "unheard-of"),
     "supply": ("shelf-0000", "shelf-0000", "shelf-0001"),
@@ -686,8 +685,6 @@ SUBJECTS: dict[Scope, tuple[str, ...]] = {
     "disk": NODES[:3],
     "filesystem": NODES[:3],
     "fan": NODES[:3],
-    "netdev": NODES[:3],
-    "lustre": NODES[:3],
     "resolver": ("names", "names", "names"),
     "uplink": ("leaf-0000", "leaf-0000", "leaf-0001"),
     "run": (RUN, RUN, "other"),

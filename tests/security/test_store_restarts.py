@@ -148,7 +148,7 @@ def test_watch_looks_while_its_store_is_down_and_writes_what_waited(
         verb(tmp_path, "watch", "r", "--every", "200ms", "--prometheus", server, "--store", url) as process,
     ):
         told = Lines(process.stderr)
-        told.await_line("nothing can be said")  # the first look
+        told.await_line("Nothing can be said")  # the first look
         with stopped(postgres_process):
             with Recorder(tmp_path / JOURNAL_DIRECTORY) as recorder:
                 recorder.record(RunStarted, run="r", identity="while-down")
@@ -173,7 +173,7 @@ def test_watch_begins_though_its_store_is_down(
             process = stack.enter_context(verb(tmp_path, *words, "--prometheus", server))
             told = Lines(process.stderr)
             told.await_line("Looking goes on without the record; the store is tried again.")
-            told.await_line("nothing can be said")  # a look
+            told.await_line("Nothing can be said")  # a look
             with Recorder(tmp_path / JOURNAL_DIRECTORY) as recorder:
                 recorder.record(RunStarted, run="r", identity="while-down")
             for _ in range(8):

@@ -13,7 +13,7 @@ import numpy as np
 from holdfast.detect.detector import FunctionDetector, Look, Sense
 from holdfast.detect.finding import Finding
 from holdfast.detect.rules import SIGNS
-from holdfast.detect.scene import Saved, Scene
+from holdfast.detect.scene import Healthy, Saved, Scene
 
 METRIC = "holdfast_run_checkpoint_seconds"
 SIGNS_GIVEN = ("slow-checkpoint", "frequent-checkpoints")
@@ -49,6 +49,8 @@ def _checkpoint_findings(look: Look) -> Iterator[Finding]:
     window_ns, scene = look.panels.window_ns, look.scene
     if not scene.checkpoints:
         scene = msgspec.structs.replace(scene, checkpoints=_shown(look, scene.run))
+    if scene.healthy is None and look.pace is not None and look.pace.step_s is not None:
+        scene = msgspec.structs.replace(scene, healthy=Healthy(step_s=look.pace.step_s, is_declared=False))
     found = _findings(scene, window_ns[1] - 1)
     return (one for one in found if one.until_ns is None or one.until_ns >= window_ns[0])
 

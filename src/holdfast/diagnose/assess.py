@@ -184,14 +184,11 @@ def _least_bans(best: Hypothesis, left: Sequence[Finding]) -> float:
 
 
 def _is_held_up(left: Sequence[Finding], desk: _Desk) -> bool:
-    """Whether the run is slower by so much that it is worth a word, though nobody knows why; or by an unknown
-    amount, because no step is known that a stall could be held against.
-    """
+    """Whether the run is slower by so much that it is worth a word, though nobody knows why."""
     held = [finding for finding in left if finding.sign in HELD_UP]
     known_s = desk.scene.healthy.step_s if desk.scene.healthy else None
     is_stopped = any(finding.sign == STOPPED for finding in held)
-    is_unmeasured = any(finding.sign in STALLS and finding.effect_s is None for finding in held)
-    return is_stopped or is_unmeasured or _slowdown(held, desk.usual_s or known_s) >= UNEXPLAINED_MIN
+    return is_stopped or _slowdown(held, desk.usual_s or known_s) >= UNEXPLAINED_MIN
 
 
 def _rank(topology: Topology) -> Callable[[Hypothesis], tuple[float, int, str]]:
@@ -249,7 +246,7 @@ def _incident(
         slowdown=slowdown,
         affected=_affected(mechanism, explained, case),
         evidence=tuple(sorted(best.evidence, key=lambda evidence: -evidence.weight)),
-        alternatives=_alternatives(ranked, shares, quality, desk.topology),
+        alternatives=_alternatives(ranked, shares, less * quality, desk.topology),
         decides=mechanism.decides,
         action=mechanism.action,
         runbook=mechanism.name,
@@ -371,16 +368,16 @@ def _members(count: int) -> str:
 
 
 def _alternatives(
-    ranked: Sequence[Hypothesis], shares: Sequence[float], quality: float, topology: Topology
+    ranked: Sequence[Hypothesis], shares: Sequence[float], trust: float, topology: Topology
 ) -> tuple[Alternative, ...]:
-    """The best of each mechanism that lost, and the most telling reason why."""
+    """The best of each mechanism that lost, and the most telling reason why. trust: in each share."""
     firsts: dict[str, tuple[Hypothesis, float]] = {}
     for each, share in zip(ranked[1:], shares[1:], strict=True):
         firsts.setdefault(each.mechanism.name, (each, share))
     return tuple(
         Alternative(
             cause=_cause(each, topology),
-            confidence=share * quality,
+            confidence=share * trust,
             lost_because=lost_because(ranked[0], each),
         )
         for each, share in islice(firsts.values(), ALTERNATIVES_MAX)
