@@ -246,7 +246,7 @@ def _incident(
         slowdown=slowdown,
         affected=_affected(mechanism, explained, case),
         evidence=tuple(sorted(best.evidence, key=lambda evidence: -evidence.weight)),
-        alternatives=_alternatives(ranked, shares, less * quality, desk.topology),
+        alternatives=_alternatives(ranked, shares, quality, desk.topology),
         decides=mechanism.decides,
         action=mechanism.action,
         runbook=mechanism.name,
