@@ -121,3 +121,17 @@ def test_times_ahead_of_now_are_told(watch: Callable[..., Any], tmp_path: Path) 
     assert "is 2 h 1 min ahead of now." in watch(tmp_path / "llama.jsonl").err
     written(tmp_path / "llama.jsonl", (500, 2.0), ago_s=-5)
     assert "ahead of now" not in watch(tmp_path / "llama.jsonl").err
+
+
+def test_a_run_that_returned_to_a_checkpoint_and_goes_on_is_not_at_a_standstill(
+    watch: Callable[..., Any], tmp_path: Path
+) -> None:
+    now_s = time.time()
+    numbers = [*range(1_500), *range(1_000, 1_300)]
+    lines = [
+        json.dumps({"time": now_s - 3.0 * (len(numbers) - row), "step": number})
+        for row, number in enumerate(numbers)
+    ]
+    (tmp_path / "llama.jsonl").write_text("\n".join(lines) + "\n")
+    done = watch(tmp_path / "llama.jsonl", "--at", at(now_s))
+    assert (done.code, done.out) == (0, "")
