@@ -205,3 +205,15 @@ def test_a_writer_that_lags_behind_another_is_no_return(tmp_path: Path) -> None:
     assert files.steps() == expected
     second.write_bytes(b"".join(event(100.5 + 3 * n, n) for n in range(1, 20)))
     assert files.steps() == expected
+
+
+def test_a_loss_that_is_no_number_costs_no_step(tmp_path: Path) -> None:
+    losses = [2.5, float("nan"), float("inf"), float("-inf")]
+    lines = [json.dumps({"step": n, "time": 100 + n, "loss": loss}) for n, loss in enumerate(losses)]
+    broken = [
+        '{"step": 8, "time": NaN}',
+        '{"step": NaN, "time": 109}',
+        '{"step": 9, "time": 109, "loss": NaNs}',
+    ]
+    (tmp_path / "log.jsonl").write_text("\n".join([*lines, *broken]) + "\n")
+    assert StepFiles(tmp_path / "log.jsonl").steps() == [((100 + n) * S, n) for n in range(4)]

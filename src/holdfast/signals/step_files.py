@@ -16,7 +16,7 @@ import numpy as np
 
 from holdfast.record.errors import InputError
 from holdfast.record.importers.intake import time_ns
-from holdfast.record.untrusted import UNDECODABLE
+from holdfast.record.untrusted import UNDECODABLE, decoded
 from holdfast.signals import wandb_file
 from holdfast.signals.frame import Frame
 from holdfast.signals.grid import SECOND_NS
@@ -44,6 +44,7 @@ _MEGATRON = re.compile(
     r"\[(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?)\].*\biteration\s+(?P<step>\d+)/"
 )
 """A line of Megatron's: `[2026-03-02 09:00:00] iteration 10/ 500 | ...`."""
+_object = msgspec.json.Decoder(dict[str, object])
 _HEAD = struct.Struct("<QI")
 _DOUBLE = struct.Struct("<d")
 
@@ -155,7 +156,7 @@ def _line(line: str, heads: list[str] | None) -> Shown | None:
         said = dict(zip(heads, _cells(line), strict=False))
     else:
         try:
-            said = msgspec.json.decode(line, type=dict[str, object])
+            said = decoded(_object, line.encode())
         except UNDECODABLE:
             return None
     when = next((said[key] for key in TIME_KEYS if key in said), None)
