@@ -135,3 +135,22 @@ def test_a_run_that_returned_to_a_checkpoint_and_goes_on_is_not_at_a_standstill(
     (tmp_path / "llama.jsonl").write_text("\n".join(lines) + "\n")
     done = watch(tmp_path / "llama.jsonl", "--at", at(now_s))
     assert (done.code, done.out) == (0, "")
+
+
+def test_a_step_log_needs_no_signals_beside_it(holdfast: Holdfast, tmp_path: Path) -> None:
+    last_s = written(tmp_path / "llama.jsonl", (1_000, 2.0))
+    log = ("--step-log", str(tmp_path / "llama.jsonl"), "--at", at(last_s))
+    watched = holdfast("watch", "--once", *log)
+    assert (watched.code, watched.out) == (0, "")
+    assert "only steps are judged" in watched.err
+    diagnosed = holdfast("diagnose", "llama", *log)
+    assert diagnosed.code == 0
+    assert "The steps are as they should be; nothing else is seen." in diagnosed.out
+    seen = holdfast("doctor", *log)
+    assert seen.code == 0
+    assert "llama: on nodes that nothing names, known by its steps." in seen.out
+    # A directory that is named and not there is a mistake still, and so is none at all.
+    for options in (("--signals", str(tmp_path / "none"), *log), ("--at", at(last_s))):
+        refused = holdfast("watch", "--once", *options)
+        assert refused.code == 2
+        assert "There are no signals in" in refused.err
