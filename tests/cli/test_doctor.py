@@ -193,7 +193,9 @@ def test_hosts_of_the_embedded_store_are_nodes_and_its_own_interval_is_told(
     told = holdfast("doctor", "--signals", str(stored), "--json").json
     seen = {one["exporter"]: (one["hosts"], one["every_s"], one["dark"]) for one in told["seen"]}
     assert seen == {"node_exporter": (2, 7.0, []), "dcgm-exporter": (1, 7.0, ["n1"])}
-    assert told["runs"] == [{"run": "77", "nodes": 1, "source": "the embedded store", "has_steps": False}]
+    assert told["runs"] == [
+        {"run": "77", "nodes": 1, "source": "the embedded store", "has_steps": False, "last_ns": None}
+    ]
     assert "There are no nodes." not in [one["text"] for one in told["doubts"]]
 
 
@@ -215,7 +217,7 @@ def test_of_a_run_with_a_step_log_no_step_metric_is_asked_for(
     (tmp_path / "llama.jsonl").write_text("".join(lines))
     done = holdfast("doctor", "--signals", str(stored), "--step-log", str(tmp_path / "llama.jsonl"), "--json")
     runs = {one["run"]: (one["nodes"], one["source"], one["has_steps"]) for one in done.json["runs"]}
-    assert runs == {"77": (1, "the embedded store", False), "llama": (0, "its steps", True)}
+    assert runs == {"77": (1, "the embedded store", False), "llama": (0, "its step log", True)}
     (run,) = (one for one in done.json["missing"] if one["exporter"] == "holdfast run")
     assert (run["is_there"], "--step-metric" in " ".join(run["how"])) == (False, False)
     assert "unused" not in {one["kind"] for one in done.json["doubts"] if not one["subjects"]}

@@ -121,3 +121,63 @@ def test_times_ahead_of_now_are_told(watch: Callable[..., Any], tmp_path: Path) 
     assert "is 2 h 1 min ahead of now." in watch(tmp_path / "llama.jsonl").err
     written(tmp_path / "llama.jsonl", (500, 2.0), ago_s=-5)
     assert "ahead of now" not in watch(tmp_path / "llama.jsonl").err
+
+
+def test_a_run_that_returned_to_a_checkpoint_and_goes_on_is_not_at_a_standstill(
+    watch: Callable[..., Any], tmp_path: Path
+) -> None:
+    now_s = time.time()
+    numbers = [*range(1_500), *range(1_000, 1_300)]
+    lines = [
+        json.dumps({"time": now_s - 3.0 * (len(numbers) - row), "step": number})
+        for row, number in enumerate(numbers)
+    ]
+    (tmp_path / "llama.jsonl").write_text("\n".join(lines) + "\n")
+    done = watch(tmp_path / "llama.jsonl", "--at", at(now_s))
+    assert (done.code, done.out) == (0, "")
+
+
+def test_a_step_log_needs_no_signals_beside_it(holdfast: Holdfast, tmp_path: Path) -> None:
+    last_s = written(tmp_path / "llama.jsonl", (1_000, 2.0))
+    log = ("--step-log", str(tmp_path / "llama.jsonl"), "--at", at(last_s))
+    watched = holdfast("watch", "--once", *log)
+    assert (watched.code, watched.out) == (0, "")
+    assert "only steps are judged" in watched.err
+    diagnosed = holdfast("diagnose", "llama", *log)
+    assert diagnosed.code == 0
+    assert "The steps are as they should be; nothing else is seen." in diagnosed.out
+    seen = holdfast("doctor", *log)
+    assert seen.code == 0
+    assert "llama: on nodes that nothing names, known by its step log." in seen.out
+    # A directory that is named and not there is a mistake still, and so is none at all.
+    for options in (("--signals", str(tmp_path / "none"), *log), ("--at", at(last_s))):
+        refused = holdfast("watch", "--once", *options)
+        assert refused.code == 2
+        assert "There are no signals in" in refused.err
+
+
+def test_doctor_says_when_the_last_step_of_a_log_was(
+    holdfast: Holdfast, signals: Path, tmp_path: Path
+) -> None:
+    last_s = written(tmp_path / "llama.jsonl", (500, 2.0), ago_s=7_200)
+    (tmp_path / "empty.csv").write_text("time,step\n")
+    logs = [word for name in ("llama.jsonl", "empty.csv") for word in ("--step-log", str(tmp_path / name))]
+    told = " ".join(holdfast("doctor", "--signals", str(signals), *logs).out.split())
+    last = f"its last step was at {stamp(round(last_s * 1e9))}."
+    assert f"known by its step log, but no pace can be told now: {last}" in told
+    assert "empty: on nodes that nothing names, known by its step log, but it has no step so far." in told
+    assert "None is known" not in told
+
+
+def test_two_steps_are_said_to_be_too_few_and_not_to_be_none(
+    watch: Callable[..., Any], holdfast: Holdfast, signals: Path, tmp_path: Path
+) -> None:
+    last_s = written(tmp_path / "llama.jsonl", (2, 3.0))
+    said = (
+        "the signals have too few steps of it in the window: two do not tell its pace; "
+        f"its last step was at {stamp(round(last_s * 1e9))}."
+    )
+    log = ("--step-log", str(tmp_path / "llama.jsonl"), "--at", at(last_s + 2))
+    assert said in watch(tmp_path / "llama.jsonl", "--at", at(last_s + 2)).err
+    shown = holdfast("diagnose", "llama", "--signals", str(signals), *log)
+    assert said in " ".join(shown.out.split())

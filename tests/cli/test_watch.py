@@ -86,7 +86,7 @@ class Script:
             raise look
         flaw = Flaw(kind="stuck", subject="n1.0", metric="m", since_ns=None, text="m of n1.0 stands still.")
         found = Assessment(at_ns=at_ns, incidents=look, findings=(), flaws=(flaw,))
-        return Looked(runs=("pretrain",), unseen=self.unseen, ends_ns={}, assessment=found)
+        return Looked(runs=("pretrain",), unseen=self.unseen, ends_ns={}, assessment=found, since_ns=6 * S)
 
 
 def watched(script: Script, said: list[str]) -> tuple[Watch, Heard, WatchMetrics]:

@@ -158,6 +158,7 @@ DECODERS: dict[str, Decoder] = {
             sample("steps.csv"),
             journal.line_of(EVENT),
             b'{"time": 1, "kind": "step.committed", "run": "r", "step": 3}\n',
+            b'{"time": 1, "kind": "step.committed", "run": "r", "step": 3, "loss": NaN, "grad": -Infinity}\n',
         ),
     ),
     "signals.collectors.kernel_log": Decoder(
@@ -205,7 +206,7 @@ DECODERS: dict[str, Decoder] = {
     "signals.step_files": Decoder(
         steps_of,
         (),
-        (EVENTS, b'{"step":1,"time":1772442000.5}\n', b"time,step\n1772442000,1\n1772442001,2\n"),
+        (EVENTS, b'{"step":1,"time":1772442000.5,"loss":NaN}\n', b"time,step\n1772442000,1\n1772442001,2\n"),
     ),
     "signals.wandb_file": Decoder(lambda content: wandb_file.told(content, 0), (), (WANDB,)),
 }

@@ -168,3 +168,52 @@ def test_a_log_that_is_not_there_or_a_pipe_is_a_mistake(tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path, pipe):
         with pytest.raises(InputError, match="There is no"):
             StepFiles(path).steps()
+
+
+def shown_of(path: Path, *numbers: int, at_s: float = 100.0) -> list[tuple[int, int]]:
+    path.write_text(
+        "time,step\n" + "".join(f"{at_s + 3 * row},{number}\n" for row, number in enumerate(numbers))
+    )
+    return [(at_ns // S, step) for at_ns, step in StepFiles(path).steps()]
+
+
+def test_steps_that_are_made_again_after_a_return_to_a_checkpoint_are_steps(tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    assert shown_of(log, 7, 8, 9, 4, 5, 6) == [(100, 7), (103, 8), (106, 9), (109, 4), (112, 5), (115, 6)]
+    again = shown_of(log, 7, 8, 9, 4, 5, 9, 10, 2, 3)
+    assert [step for _, step in again] == [7, 8, 9, 4, 5, 9, 10, 2, 3]
+    # It goes on to be known as the log grows, and the second value of a step is no step.
+    files = StepFiles(log)
+    shown_of(log, 6, 7, 8, 9, 6)
+    assert [step for _, step in files.steps()] == [6, 7, 8, 9]  # it may be a value that came late
+    with log.open("a") as more:
+        more.write("115,7\n118,7\n121,8\n")
+    assert files.steps()[4:] == [(112 * S, 6), (115 * S, 7), (121 * S, 8)]
+
+
+def test_values_of_a_step_that_come_late_are_no_return(tmp_path: Path) -> None:
+    shown = shown_of(tmp_path / "log.csv", 7, 8, 7, 9, 8, 10, 9, 10)
+    assert shown == [(100, 7), (103, 8), (109, 9), (115, 10)]
+
+
+def test_a_writer_that_lags_behind_another_is_no_return(tmp_path: Path) -> None:
+    first, second = (tmp_path / f"events.out.tfevents.{n}" for n in (1, 2))
+    first.write_bytes(b"".join(event(100.0 + 3 * n, n) for n in range(1, 21)))
+    second.write_bytes(b"".join(event(100.5 + 3 * n, n) for n in range(1, 11)))
+    files = StepFiles(tmp_path)
+    expected = [((100 + 3 * n) * S, n) for n in range(1, 21)]
+    assert files.steps() == expected
+    second.write_bytes(b"".join(event(100.5 + 3 * n, n) for n in range(1, 20)))
+    assert files.steps() == expected
+
+
+def test_a_loss_that_is_no_number_costs_no_step(tmp_path: Path) -> None:
+    losses = [2.5, float("nan"), float("inf"), float("-inf")]
+    lines = [json.dumps({"step": n, "time": 100 + n, "loss": loss}) for n, loss in enumerate(losses)]
+    broken = [
+        '{"step": 8, "time": NaN}',
+        '{"step": NaN, "time": 109}',
+        '{"step": 9, "time": 109, "loss": NaNs}',
+    ]
+    (tmp_path / "log.jsonl").write_text("\n".join([*lines, *broken]) + "\n")
+    assert StepFiles(tmp_path / "log.jsonl").steps() == [((100 + n) * S, n) for n in range(4)]

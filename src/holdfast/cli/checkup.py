@@ -4,7 +4,7 @@ Which signs need which metrics is taken from the detectors, and which causes are
 mechanisms, so neither can be forgotten here.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -27,6 +27,7 @@ from holdfast.topology.survey import Doubt
 
 WITHIN_NS = 600 * 10**9
 """How far it looks back: longer than anybody scrapes."""
+LOGGED = "its step log"
 SAMPLED_MAX = 3
 """Metrics of an exporter that are read, to see whom it shows and how often."""
 
@@ -61,10 +62,13 @@ class Spelling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """has_steps: of late. last_ns: otherwise, when its step log has the last one, if it has any."""
+
     run: str
     nodes: int
     source: str
     has_steps: bool
+    last_ns: int | None = None
 
 
 class Checkup(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,8 +90,16 @@ def senses() -> tuple[Sense, ...]:
     return tuple(sense for one in (*MACHINES, *RUNS) for sense in one.senses if sense.metrics)
 
 
-def check_up(source: Source, cluster: Described, steps: Iterable[str], at_ns: int) -> Checkup:
-    """steps: the runs of which the signals have a step."""
+def check_up(
+    source: Source,
+    cluster: Described,
+    steps: Iterable[str],
+    at_ns: int,
+    logged: Mapping[str, int | None],
+) -> Checkup:
+    """steps: the runs of which the signals have a step of late. logged: those with a step log, and when the
+    last step in it was.
+    """
     translated = TranslatedSource(without_steps(source))
     there = frozenset(translated.metrics())
     window_ns = (at_ns - WITHIN_NS, at_ns + 1)
@@ -112,10 +124,11 @@ def check_up(source: Source, cluster: Described, steps: Iterable[str], at_ns: in
             RunSeen(
                 run=run,
                 nodes=len({*cluster.survey.members.get(run, {}).values()}),
-                source=_known_by(cluster, run, there),
+                source=_known_by(cluster, run, there, is_logged=run in logged),
                 has_steps=run in with_steps,
+                last_ns=None if run in with_steps else logged.get(run),
             )
-            for run in in_order({*cluster.survey.members, *with_steps})
+            for run in in_order({*cluster.survey.members, *with_steps, *logged})
         ),
         # That no run has machines says nothing where runs are known by their steps.
         doubts=tuple(
@@ -124,9 +137,11 @@ def check_up(source: Source, cluster: Described, steps: Iterable[str], at_ns: in
     )
 
 
-def _known_by(cluster: Described, run: str, there: frozenset[str]) -> str:
+def _known_by(cluster: Described, run: str, there: frozenset[str], *, is_logged: bool) -> str:
     if run in cluster.survey.members:
         return cluster.survey.source_of(run, "members")
+    if is_logged:
+        return LOGGED
     return "its metrics" if STEP in there else "its steps"
 
 

@@ -10,11 +10,12 @@ from holdfast.cli.checkup import check_up
 from holdfast.cli.doctor_text import show
 from holdfast.cli.moments import past_moment_ns
 from holdfast.cli.record import json_option
-from holdfast.cli.signal_sources import open_signals, runs_in, signals_options
+from holdfast.cli.signal_sources import logged_runs, open_signals, runs_in, signals_options
 from holdfast.cli.terminal import print_json
 from holdfast.cli.topology_sources import known_topology, topology_option
 from holdfast.record.clock import SystemClock
 from holdfast.record.errors import InputError
+from holdfast.signals.stepped import last_step_ns
 from holdfast.topology.draft import draft
 
 STEPS_WITHIN_NS = 1_800 * 10**9
@@ -63,7 +64,8 @@ def command(**flags: Any) -> int:
     with opened as source:
         cluster = known_topology(given.topology_path, given.prometheus_url, source, given.at_ns)
         steps = runs_in(source, (at_ns - STEPS_WITHIN_NS, at_ns + 1))
-        found = check_up(source, cluster, steps, at_ns)
+        logged = {run: last_step_ns(source, run, at_ns) for run in logged_runs()}
+        found = check_up(source, cluster, steps, at_ns, logged)
     if given.as_json:
         print_json(found)
     else:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.cli.checkup import Checkup, Missing, RunSeen, Seen, Spelling
+from holdfast.cli.checkup import LOGGED, Checkup, Missing, RunSeen, Seen, Spelling
 from holdfast.cli.terminal import printable
 from holdfast.dashboard import wording
 from holdfast.topology.hostlist import fold
@@ -89,12 +89,20 @@ def _show_runs(console: Console, runs: Iterable[RunSeen]) -> None:
             "  None is known: name the metric of its steps with --step-metric, or its log with --step-log."
         )
     for one in listed[:RUNS_MAX]:
-        steps = "" if one.has_steps else ", but no step: name its metric with --step-metric"
+        steps = "" if one.has_steps else _stepless(one)
         nodes = wording.many(one.nodes, "node") if one.nodes else "on nodes that nothing names"
         console.print(f"  {printable(one.run)}: {nodes}, known by {one.source}{steps}.")
     if len(listed) > RUNS_MAX:
         console.print(f"  ... and {len(listed) - RUNS_MAX:,} more.")
     console.print()
+
+
+def _stepless(run: RunSeen) -> str:
+    if run.last_ns is not None:
+        return f", but no pace can be told now: its last step was at {wording.stamp(run.last_ns)}"
+    if run.source == LOGGED:
+        return ", but it has no step so far"
+    return ", but no step: name its metric with --step-metric"
 
 
 def _fold(names: Iterable[str]) -> str:

@@ -26,6 +26,7 @@ BLIND = (
     "The signals have no metric of any machine, so only steps are judged. "
     "`holdfast doctor` says what is missing and how to switch it on."
 )
+_NO_STEP = "no step of it in the window"
 LABEL_CHARS = 11
 CONTINUED = " \\"
 """With this at its end a command goes on in the next line."""
@@ -41,7 +42,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     others    the other runs that the signals tell of
     again     the command that finds the same and records it
     pace      how far the steps of the whole run are from a healthy one, as `report` has it
-    last_ns   when its last step was made, where that was before the window
+    last_ns   when its last step was made, where the window does not tell its pace
     sees_machines  whether the signals tell anything of machines at all
     """
 
@@ -60,6 +61,10 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     sees_machines: bool = True
 
     @property
+    def since_ns(self) -> int:
+        return self.at_ns - round(self.window_s * 10**9)
+
+    @property
     def misnamed(self) -> tuple[str, ...]:
         """What the telemetry knows by no name that the run has."""
         return tuple(flaw.text for flaw in self.flaws if flaw.kind == "names")
@@ -67,14 +72,20 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def blindness(self) -> str:
         """That nothing can be said, for where the signals do not see the run."""
-        sentence = f"Nothing can be said of {self.run}: {stepless(self.last_ns)}"
+        sentence = f"Nothing can be said of {self.run}: {stepless(self.last_ns, self.since_ns)}"
         return f"{sentence} {known_runs(self.others)}".rstrip()
 
 
-def stepless(last_ns: int | None) -> str:
-    """Half a sentence on a run without a step in the window. last_ns: when the last one was, if known."""
-    last = "" if last_ns is None else f"; its last step was at {wording.stamp(last_ns)}"
-    return f"the signals have no step of it in the window{last}."
+def stepless(last_ns: int | None, since_ns: int) -> str:
+    """Half a sentence on a run of whose pace the window tells nothing.
+
+    last_ns: when its last step was, if known. since_ns: when the window begins.
+    """
+    if last_ns is None:
+        return f"the signals have {_NO_STEP}."
+    is_within = last_ns >= since_ns
+    lack = "too few steps of it in the window: two do not tell its pace" if is_within else _NO_STEP
+    return f"the signals have {lack}; its last step was at {wording.stamp(last_ns)}."
 
 
 def known_runs(runs: Sequence[str]) -> str:
@@ -88,8 +99,8 @@ def show(answer: Answer) -> None:
     """Print the answer to stdout, as wide as the terminal."""
     console = Console(highlight=False, markup=False)
     console.print(Text("Run ", style="bold").append(printable(answer.run)))
-    since_ns = answer.at_ns - round(answer.window_s * 10**9)
-    console.print(f"{wording.span(since_ns, answer.at_ns)}, {wording.duration(answer.at_ns - since_ns)}\n")
+    lasted = wording.duration(answer.at_ns - answer.since_ns)
+    console.print(f"{wording.span(answer.since_ns, answer.at_ns)}, {lasted}\n")
     if not answer.sees_run:
         console.print(f"{printable(answer.blindness)}\n", style="bold yellow")
     elif not answer.incidents and (answer.unshown or _is_slow(answer.pace)):

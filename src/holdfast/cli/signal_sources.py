@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -193,16 +194,27 @@ def _opened(
         with asked as server:
             yield server
         return
-    directory = home() / SIGNALS_DIRECTORY if path is None else path
-    if not is_directory(directory):
-        raise InputError(
-            f"There are no signals in {directory}.",
-            hint="Name a server with --prometheus URL, or fill a directory with `holdfast collect`.",
-        )
     from holdfast.signals.store import Store
 
-    with Store(directory, step_s=step_s) as store:
+    with _directory(path) as directory, Store(directory, step_s=step_s) as store:
         yield store
+
+
+@contextmanager
+def _directory(path: Path | None) -> Iterator[Path]:
+    """That of the signals. Where none is named and none is there, a step log is enough: then it is empty."""
+    directory = home() / SIGNALS_DIRECTORY if path is None else path
+    if is_directory(directory):
+        yield directory
+        return
+    if path is not None or not _logs():
+        raise InputError(
+            f"There are no signals in {directory}.",
+            hint="Name a server with --prometheus URL, fill a directory with `holdfast collect`, or name a "
+            "run's own log with --step-log PATH.",
+        )
+    with TemporaryDirectory(prefix="holdfast-") as empty:
+        yield Path(empty)
 
 
 def _is_named(parameter: str) -> bool:

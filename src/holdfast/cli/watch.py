@@ -246,7 +246,14 @@ class _Looking:
         if not self._is_remarked:
             remark_on_topology(self._given.topology_path)
             self._is_remarked = True
-        return Looked(runs=runs, unseen=unseen, beyond=beyond, ends_ns=known.ended_ns, assessment=found)
+        return Looked(
+            runs=runs,
+            unseen=unseen,
+            beyond=beyond,
+            ends_ns=known.ended_ns,
+            assessment=found,
+            since_ns=setting.window_ns(at_ns)[0],
+        )
 
     def _last_steps(self, runs: Sequence[str], at_ns: int) -> dict[str, int | None]:
         """When each run made its last step; asked once for as long as it makes none."""

@@ -30,6 +30,7 @@ class Looked(msgspec.Struct, frozen=True, kw_only=True):
     beyond      other runs with open incidents, which nothing here can have told of
     ends_ns     when those of the watched ended that have
     assessment  what was found
+    since_ns    when its window begins
     """
 
     runs: tuple[str, ...]
@@ -37,6 +38,7 @@ class Looked(msgspec.Struct, frozen=True, kw_only=True):
     beyond: tuple[str, ...] = ()
     ends_ns: dict[str, int]
     assessment: Assessment
+    since_ns: int
 
 
 class Outlet(Protocol):
@@ -89,7 +91,7 @@ class Watch:
         if self._problem:
             self._say("The evaluation succeeds again.")
             self._problem = ""
-        self._tell_unseen(looked.unseen)
+        self._tell_unseen(looked.unseen, looked.since_ns)
         self._tell_beyond(looked.beyond)
         self._tell_names(looked.assessment)
         taken = self._book.take(
@@ -129,10 +131,10 @@ class Watch:
             self._say(f"{problem} It is tried again.")
         self._problem = problem
 
-    def _tell_unseen(self, unseen: Mapping[str, int | None]) -> None:
+    def _tell_unseen(self, unseen: Mapping[str, int | None], since_ns: int) -> None:
         """That nothing was found in what cannot be seen must not pass for health."""
         for run in sorted({*unseen} - self._unseen):
-            self._say(f"Nothing can be said of {run}: {stepless(unseen[run])}")
+            self._say(f"Nothing can be said of {run}: {stepless(unseen[run], since_ns)}")
         self._unseen = frozenset(unseen)
 
     def _tell_beyond(self, runs: Sequence[str]) -> None:

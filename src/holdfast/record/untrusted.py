@@ -1,8 +1,10 @@
 """What every reader of foreign data shares: what decoders raise, and bounds on unpacking and showing."""
 
 import gzip
+import re
 import zlib
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -13,6 +15,11 @@ UNPACKED_RATIO_MAX = 200
 """Text of JSON shrinks by ten to fifty. What unpacks to more was made to."""
 UNPACKED_BYTES_MIN = 16 * 2**20
 """A file may unpack to this much whatever its ratio: what is small does no harm."""
+
+_STRING_OR_NO_NUMBER = re.compile(rb'"(?:[^"\\]|\\.)*"?|-?\b(?:NaN|Infinity)\b', re.DOTALL)
+"""A string without an end matches as well: so each byte is looked at once."""
+
+T = TypeVar("T")
 
 
 class TooLarge(ValueError):
@@ -30,6 +37,19 @@ def gunzipped(path: Path, bytes_max: int) -> bytes:
     if len(found) > limit:
         raise TooLarge(f"it unpacks to more than {limit:,} bytes")
     return found
+
+
+def decoded(decoder: msgspec.json.Decoder[T], line: bytes) -> T:
+    """A line of JSON, where NaN, Infinity and -Infinity, which Python writes by default, are read as null."""
+    try:
+        return decoder.decode(line)
+    except msgspec.DecodeError:
+        told = _STRING_OR_NO_NUMBER.sub(
+            lambda found: found[0] if found[0].startswith(b'"') else b"null", line
+        )
+        if told == line:
+            raise
+        return decoder.decode(told)
 
 
 def printable(text: str) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 
 from holdfast.record.errors import InputError
 from holdfast.record.importers.intake import time_ns
-from holdfast.record.untrusted import UNDECODABLE
+from holdfast.record.untrusted import UNDECODABLE, decoded
 from holdfast.signals import wandb_file
 from holdfast.signals.frame import Frame
 from holdfast.signals.grid import SECOND_NS
@@ -44,11 +44,55 @@ _MEGATRON = re.compile(
     r"\[(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?)\].*\biteration\s+(?P<step>\d+)/"
 )
 """A line of Megatron's: `[2026-03-02 09:00:00] iteration 10/ 500 | ...`."""
+_object = msgspec.json.Decoder(dict[str, object])
 _HEAD = struct.Struct("<QI")
 _DOUBLE = struct.Struct("<d")
 
 Shown = tuple[int, int]
 """When, in ns, and which step."""
+
+
+class Made:
+    """The steps that were made, and made again after a return to a checkpoint. in_order: by time.
+
+    Many values of one step have a time each: it is done when the first is written. A lower number later on
+    may be a value that came late; two that rise, both below the highest, are steps that are made again.
+    """
+
+    def __init__(self) -> None:
+        self.in_order: list[Shown] = []
+        self._before: list[Shown] = []
+        self._since_ns = 0
+        self._shown: dict[int, int] = {}
+        self._top: Shown = (-1, -1)
+        self._lower: Shown | None = None
+
+    def take(self, grown: list[Shown]) -> None:
+        for at_ns, step in grown:
+            if at_ns >= self._since_ns:
+                self._take(at_ns, step)
+        while len(self._shown) > STEPS_MAX:
+            del self._shown[next(iter(self._shown))]
+        del self._before[: max(0, len(self._before) + len(self._shown) - STEPS_MAX)]
+        self.in_order = sorted((*self._before, *((at_ns, step) for step, at_ns in self._shown.items())))
+
+    def _take(self, at_ns: int, step: int) -> None:
+        top_ns, top = self._top
+        if step > top:
+            self._top, self._lower = (at_ns, step), None
+        elif at_ns > top_ns and step < top:
+            if self._lower is not None and step > self._lower[1]:
+                self._go_back(self._lower)
+                self._top = (at_ns, step)
+            elif self._lower is None or step < self._lower[1]:
+                self._lower = (at_ns, step)
+        self._shown.setdefault(step, at_ns)
+
+    def _go_back(self, first: Shown) -> None:
+        """What was made before is kept; from here on numbers that are known count anew."""
+        self._before += ((at_ns, step) for step, at_ns in self._shown.items() if at_ns < first[0])
+        self._since_ns, self._lower = first[0], None
+        self._shown = {first[1]: first[0]}
 
 
 class StepFiles:
@@ -58,20 +102,13 @@ class StepFiles:
         self._path = path
         self._places: dict[Path, int] = {}
         self._heads: dict[Path, list[str]] = {}
-        self._shown: dict[int, int] = {}
-        self._in_order: list[Shown] = []
+        self._made = Made()
 
     def steps(self) -> list[Shown]:
         """All that is known, in the order of time."""
-        grown = [shown for path in self._files() for shown in self._grown(path)]
-        for at_ns, step in grown:
-            # Many values of one step have a time each: it is done when the first is written.
-            self._shown.setdefault(step, at_ns)
-        while len(self._shown) > STEPS_MAX:
-            del self._shown[next(iter(self._shown))]
-        if grown:
-            self._in_order = sorted((at_ns, step) for step, at_ns in self._shown.items())
-        return self._in_order
+        if grown := sorted(shown for path in self._files() for shown in self._grown(path)):
+            self._made.take(grown)
+        return self._made.in_order
 
     def _files(self) -> list[Path]:
         if self._path.is_dir():
@@ -119,7 +156,7 @@ def _line(line: str, heads: list[str] | None) -> Shown | None:
         said = dict(zip(heads, _cells(line), strict=False))
     else:
         try:
-            said = msgspec.json.decode(line, type=dict[str, object])
+            said = decoded(_object, line.encode())
         except UNDECODABLE:
             return None
     when = next((said[key] for key in TIME_KEYS if key in said), None)

@@ -138,6 +138,16 @@ def test_json_lines_say_the_same_as_csv() -> None:
     assert lines.events == table.events
 
 
+def test_values_that_are_no_numbers_are_passed_over_but_where_they_are_needed() -> None:
+    row = {"time": NOON, "kind": "step.committed", "run": "NaN, a run", "step": 3}
+    expected = the_event(jsonl_of(row))
+    assert expected.run == "NaN, a run"
+    for value in (float("nan"), float("inf"), float("-inf")):
+        event = the_event(jsonl_of({**row, "loss": value, "norms": [1.0, value]}))
+        assert msgspec.structs.replace(event, id=expected.id) == expected
+    assert jsonl_of({**row, "step": float("nan")}).events == ()
+
+
 def test_quotes_are_read_and_an_open_one_costs_its_own_line_only() -> None:
     imported = csv_of(
         "time,kind,run,outcome,reason",

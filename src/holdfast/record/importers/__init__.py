@@ -26,6 +26,7 @@ from holdfast.record.importers.intake import (
     readable,
 )
 from holdfast.record.journal import JOURNAL_SUFFIX, Damage, read
+from holdfast.record.untrusted import decoded
 
 __all__ = ["Format", "Imported", "Options", "Reading", "Skipped", "Watch", "detect", "import_file"]
 
@@ -69,9 +70,12 @@ def _detect_header(line: str) -> Format | None:
     return "csv" if table.is_header(line) else None
 
 
+_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
 def _keys(line: bytes) -> set[str] | None:
     try:
-        return set(msgspec.json.decode(line, type=dict[str, msgspec.Raw]))
+        return set(decoded(_object, line))
     except (ValueError, RecursionError):
         return None
 

@@ -34,6 +34,7 @@ from holdfast.record.importers.intake import (
     reason_of,
     time_ns,
 )
+from holdfast.record.untrusted import decoded
 
 _SOURCE = "table"
 _DELIMITERS = ",;\t"
@@ -98,7 +99,7 @@ def read_jsonl(lines: Lines, options: Options) -> Reading:
     table = _Table(options)
 
     def event_in(content: bytes) -> AnyEvent:
-        row = _json_row.decode(content)
+        row = decoded(_json_row, content)
         if _is_own(row):
             return decode(content)
         return table.event({name: value for name, value in row.items() if value is not None})
