@@ -4,7 +4,6 @@ are told by who is late, by what changed and by how much more one host has than 
 
 from collections.abc import Callable
 
-import field_cluster
 import numpy as np
 import pytest
 from field_cluster import DEFAULT_ON, HOSTS, NODES, RUN, STEP_S, Field, answers, the
@@ -12,7 +11,6 @@ from field_cluster import DEFAULT_ON, HOSTS, NODES, RUN, STEP_S, Field, answers,
 from holdfast.detect.mounts import REQUESTS, RESPONSE, SENT
 from holdfast.detect.pace import LANES
 from holdfast.record.events import ActionTaken, MemberJoined
-from holdfast.topology import file
 
 STEP = "holdfast_run_step_seconds"
 COLLECTOR = "holdfast_member_gc_seconds_total"
@@ -216,48 +214,6 @@ def mounted(field: Field, *addresses: str) -> None:
     field.put(SENT, asked.copy(), subjects, labels)
 
 
-def slow_at(field: Field, address: str) -> None:
-    columns = [n for n, labels in enumerate(field.labels[RESPONSE]) if labels["mountaddr"] == address]
-    field.values[RESPONSE][np.ix_(range(field.row(12), field.rows), columns)] *= 4
-    data = field.members("data", 0.3)
-    field.change(data, 12, HOSTS, plus=1.5)
-    field.slower(1.25, 12)
-
-
-@pytest.mark.parametrize("is_found", [False, True])
-def test_a_filer_that_clients_call_by_its_address_has_the_name_that_the_topology_gives_it(
-    is_found: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where the address was found by the labels, and is a mount in the topology besides."""
-    if is_found:
-        plan = field_cluster._PLAN.replace("mounts:\n", f"mounts:\n  {FILER}: gpu-[000-{NODES - 1:03}]\n")
-        page = file.read(plan)
-        monkeypatch.setattr(field_cluster, "TOPOLOGY", page.described(page.survey).topology)
-        assert field_cluster.TOPOLOGY.names("mount") == (FILER, "filer-0")
-    field = Field()
-    mounted(field, FILER)
-    slow_at(field, FILER)
-    assert answers(field.look()) == [("storage-slow", "filer-0")]
-
-
-def test_of_two_servers_nobody_knows_which_is_the_topologys() -> None:
-    field = Field()
-    mounted(field, FILER, HOME)
-    slow_at(field, HOME)
-    slow = [one.subject for one in field.look().findings if one.sign == "slow-reads"]
-    assert slow == [HOME]
-
-
-def test_a_server_that_the_export_names_is_that_mount() -> None:
-    field = Field()
-    mounted(field, FILER, HOME)
-    slow_at(field, HOME)
-    for metric in (REQUESTS, RESPONSE, SENT):
-        for labels in field.labels[metric]:
-            labels["export"] = "filer-0:/scratch" if labels["mountaddr"] == HOME else "filer-9:/home"
-    assert answers(field.look()) == [("storage-slow", "filer-0")]
-
-
 @pytest.mark.parametrize("address", [FILER, "filer-0"])
 def test_a_crowded_filer_that_slows_nobody_is_no_incident(address: str) -> None:
     field = Field()
@@ -266,7 +222,7 @@ def test_a_crowded_filer_that_slows_nobody_is_no_incident(address: str) -> None:
         field.change(metric, 12, ["cpu-"], by=30.0)
     look = field.look()
     assert [(one.sign, one.subject) for one in look.findings if one.sign == "busy-mount"] == [
-        ("busy-mount", "filer-0")
+        ("busy-mount", address)
     ]
     assert answers(look) == []
 

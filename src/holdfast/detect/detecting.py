@@ -97,12 +97,12 @@ def detect(
     suspect = {flaw.subject for flaw in contradictions}
     is_out = _out(topology, [one for scene in scenes for one in scene.out], window_ns[1])
 
-    hosts, mounted = _hosts(topology, scenes), _mounted(topology, scenes)
+    hosts = _hosts(topology, scenes)
     kept: dict[str, tuple[Finding, ...]] = {}
 
     def found(detectors: Iterable[Detector], scene: Scene | None) -> tuple[Finding, ...]:
         pace = None if scene is None else paces.get(scene.run)
-        look = Look(panels=panels, scene=scene, pace=pace, xids=xids, hosts=hosts, mounts=mounted, kept=kept)
+        look = Look(panels=panels, scene=scene, pace=pace, xids=xids, hosts=hosts, kept=kept)
         every: Iterator[Finding] = chain.from_iterable(one.find(look) for one in detectors)
         if is_out is not None:
             every = filterfalse(is_out, every)
@@ -147,20 +147,6 @@ def _hosts(topology: Topology, scenes: Iterable[Scene]) -> dict[str, str]:
         if scene.run in topology
         for node in topology.causes(scene.run, "node")
     }
-
-
-def _mounted(topology: Topology, scenes: Iterable[Scene]) -> dict[str, frozenset[str]]:
-    """By node of a run: what its members have mounted."""
-    found: dict[str, frozenset[str]] = {}
-    for scene in scenes:
-        if scene.run not in topology or not topology.names("mount"):
-            continue
-        members = [name for name in topology.dependencies(scene.run) if topology.kind(name) == "member"]
-        mounts, nodes = (topology.causes_of_each(members, kind) for kind in ("mount", "node"))
-        for member, on in nodes.items():
-            for node in on:
-                found[node] = found.get(node, frozenset()).union(mounts.get(member, ()))
-    return found
 
 
 def measured(metrics: frozenset[str]) -> frozenset[str]:

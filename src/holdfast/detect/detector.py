@@ -15,7 +15,6 @@ from holdfast.detect.scene import Scene
 from holdfast.detect.xids import NO_OVERRIDES, Overrides
 
 NO_HOSTS: Mapping[str, str] = MappingProxyType({})
-NO_MOUNTS: Mapping[str, frozenset[str]] = MappingProxyType({})
 
 
 class Sense(NamedTuple):
@@ -29,8 +28,8 @@ class Look(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """What detectors see of one moment. scene: the run that is looked at, and `pace` its steps as far as
     the signals tell of any; None for machines.
 
-    hosts: whose run a host is in, where that is known: GPUs of one run do the same work. mounts: what each
-    of them has mounted, by the topology. kept: findings that several looks at one moment have in common.
+    hosts: whose run a host is in, where that is known: GPUs of one run do the same work. kept:
+    findings that several looks at one moment have in common.
     """
 
     panels: Panels
@@ -38,7 +37,6 @@ class Look(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     pace: Pace | None = None
     xids: Overrides = NO_OVERRIDES
     hosts: Mapping[str, str] = NO_HOSTS
-    mounts: Mapping[str, frozenset[str]] = NO_MOUNTS
     kept: dict[str, tuple[Finding, ...]] = {}
     columns: dict[tuple[str, ...], tuple[NDArray[np.int64], ...]] = {}
 

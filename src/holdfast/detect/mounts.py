@@ -1,7 +1,6 @@
 """How long a mount takes to answer, over all of its clients: what no single client's counters tell."""
 
-from collections.abc import Iterator, Mapping
-from ipaddress import ip_address
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -57,66 +56,21 @@ def _mount_findings(look: Look) -> Iterator[Finding]:
         return
     window_ns = look.panels.window_ns
     past_ns = round(window_ns[0] + compare.PAST_SHARE * (window_ns[1] - window_ns[0]))
-    names = _names(look, requests)
-    for mount in _mounts(requests, response, sent, names):
+    for mount in _mounts(requests, response, sent):
         if len(mount.times_ns) > ROWS_MIN:
             yield from _slow(mount, max(ROWS_MIN, int(np.searchsorted(mount.times_ns, past_ns))))
             yield from _resent(mount)
-    yield from _crowded(look, requests, names)
+    yield from _crowded(look, requests)
 
 
-def _names(look: Look, asked: Panel) -> dict[str, str]:
-    """By address, what the topology calls the mount; without those of which it knows no other name.
-
-    Clients show the address of a server. It is the one mount that they have by the topology and that no
-    client shows, where none of them has another server of which that may be said.
-    """
-    clients: dict[str, set[str]] = {}
-    exports: dict[str, set[str]] = {}
-    for subject, labels in zip(asked.subjects, asked.labels, strict=True):
-        address = labels.get("mountaddr", "")
-        if subject in look.mounts:
-            clients.setdefault(address, set()).add(subject)
-        exports.setdefault(address, set()).add(labels.get("export", ""))
-    declared = frozenset().union(*look.mounts.values())
-    unseen = declared.difference(clients)
-    found: dict[str, str] = {}
-    by_client: dict[str, list[str]] = {}
-    for address, hosts in clients.items():
-        if address in declared and not _is_address(address):
-            continue
-        told = [name for export in exports[address] for name in export.split(":", 1) if name in declared]
-        others = frozenset.intersection(*(look.mounts[host] for host in hosts)) & unseen
-        if told and not _is_address(told[0]):
-            found[address] = told[0]
-        elif len(others) == 1:
-            found[address] = next(iter(others))
-            for host in hosts:
-                by_client.setdefault(host, []).append(address)
-    for several in by_client.values():
-        if len(several) > 1:
-            for address in several:
-                found.pop(address, None)
-    return found
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
-def _crowded(look: Look, asked: Panel, names: Mapping[str, str]) -> Iterator[Finding]:
+def _crowded(look: Look, asked: Panel) -> Iterator[Finding]:
     """Mounts of which others than the runs that are looked at ask for far more than before."""
     if not look.hosts:
         return
     groups: dict[str, list[int]] = {}
     for column, labels in enumerate(asked.labels):
         if asked.subjects[column] not in look.hosts:
-            address = labels.get("mountaddr", "")
-            groups.setdefault(names.get(address, address), []).append(column)
+            groups.setdefault(labels.get("mountaddr", ""), []).append(column)
     for name, columns in groups.items():
         panel = Panel(
             metric=REQUESTS,
@@ -137,10 +91,10 @@ def _crowded(look: Look, asked: Panel, names: Mapping[str, str]) -> Iterator[Fin
         yield from findings(rule, panel, wrong, panel.usual, least.astype(np.float32), BRIDGE_S)
 
 
-def _mounts(asked: Panel, response: Panel, sent: Panel | None, names: Mapping[str, str]) -> Iterator[_Mount]:
+def _mounts(asked: Panel, response: Panel, sent: Panel | None) -> Iterator[_Mount]:
     waited = _at_times_of(asked, response)
     tried = None if sent is None else _at_times_of(asked, sent)
-    for key, columns in _groups(asked, names).items():
+    for key, columns in _groups(asked).items():
         total = np.nansum(asked.values[:, columns], axis=1)
         waits = np.nansum(_same(waited, asked, columns), axis=1)
         sends = total if tried is None else np.nansum(_same(tried, asked, columns), axis=1)
@@ -180,12 +134,11 @@ def _at_times_of(other: Panel, panel: Panel) -> Panel:
     return msgspec.structs.replace(panel, times_ns=other.times_ns, values=values)
 
 
-def _groups(panel: Panel, names: Mapping[str, str]) -> dict[tuple[str, str], list[int]]:
+def _groups(panel: Panel) -> dict[tuple[str, str], list[int]]:
     groups: dict[tuple[str, str], list[int]] = {}
     for column, labels in enumerate(panel.labels):
         if labels.get("operation") in SIGN_OF:
-            address = labels.get("mountaddr", "")
-            groups.setdefault((names.get(address, address), labels["operation"]), []).append(column)
+            groups.setdefault((labels.get("mountaddr", ""), labels["operation"]), []).append(column)
     return groups
 
 
