@@ -246,7 +246,7 @@ def _sources(inputs: Iterable[Input]) -> Table:
 
 
 def _value(one: Input) -> str:
-    return f"{one.value:,.10g} {one.unit}"
+    return wording.with_unit(one.value, one.unit)
 
 
 def _hours(gpu_hours: float | None) -> str:

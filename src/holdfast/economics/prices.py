@@ -52,6 +52,9 @@ class Currency(msgspec.Struct, frozen=True, kw_only=True):
     code: str = USD
     usd_per: float = 1.0
 
+    def said(self, amount_usd: float | Fraction, decimals: int = 2) -> str:
+        return f"{float(amount_usd) / self.usd_per:,.{decimals}f} {self.code}"
+
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True):
     """What things cost an organisation.
