@@ -156,9 +156,10 @@ class Checkpointing(msgspec.Struct, frozen=True, kw_only=True):
     lost_to_recovery    what fatal incidents took from a day
     recoveries          how many there were
     recovery_gpu_hours  what each of them took, on average
-    exposure_now        what a failure at the end of the record would roll back: all since the last checkpoint
+    exposure_now        what a failure at the end of the record would roll back, since the last checkpoint;
+                        nothing of a completed run, None where no checkpoint is recorded
     exposure_mean       half of what lies between two checkpoints: a failure may come at any time
-    exposure_worst      the most that ever lay between two, or lies there now
+    exposure_worst      the most that ever lay between two, or lies there now; None where none is recorded
     basis               what a healthy step is, where that is an estimate
     """
 
@@ -169,9 +170,9 @@ class Checkpointing(msgspec.Struct, frozen=True, kw_only=True):
     lost_to_recovery: PerDay | None
     recoveries: int
     recovery_gpu_hours: float | None
-    exposure_now: Exposure
+    exposure_now: Exposure | None
     exposure_mean: Exposure | None
-    exposure_worst: Exposure
+    exposure_worst: Exposure | None
     basis: str = ""
 
 
@@ -512,6 +513,9 @@ class _Pricing:
         fatal = [incident for incident in report.incidents if incident.severity == "fatal"]
         recovery_gpu_ns = sum(incident.lost_gpu_ns for incident in fatal)
         mean = saved.between_steps_mean
+        is_over = report.ended is not None and report.ended.outcome == "completed"
+        at_risk = 0 if is_over else saved.since_steps
+        is_told = saved.last_step is not None
         has_saved = report.counts.saves > 0 or stall > 0
         return Checkpointing(
             efficiency=1 - stall / stepping if stepping and has_saved else None,
@@ -521,9 +525,9 @@ class _Pricing:
             lost_to_recovery=self._per_day(self._a_day(self._steps(recovery_gpu_ns))),
             recoveries=len(fatal),
             recovery_gpu_hours=recovery_gpu_ns / HOUR_NS / len(fatal) if fatal else None,
-            exposure_now=self._exposure(saved.since_steps),
+            exposure_now=self._exposure(at_risk) if is_told or is_over else None,
             exposure_mean=None if mean is None else self._exposure(mean / 2),
-            exposure_worst=self._exposure(max(saved.since_steps, saved.between_steps_max or 0)),
+            exposure_worst=self._exposure(max(at_risk, saved.between_steps_max or 0)) if is_told else None,
             basis=report.basis,
         )
 
