@@ -53,6 +53,30 @@ def test_aupys_and_dalys_figures_come_out(holdfast: Holdfast) -> None:
     assert daly["daly_s"] / 60 == pytest.approx(117, abs=0.5)
 
 
+def test_a_plan_is_at_the_rate_that_holds_with_factors_and_in_the_currency(
+    holdfast: Holdfast, tmp_path: Path
+) -> None:
+    """3 USD since 2020 for any run × 1.2 is 3.60 USD, 1.80 GOLD; neither the old rate nor one team's."""
+    prices = tmp_path / "prices.toml"
+    prices.write_text(
+        "currency = 'GOLD'\nusd_per_gpu_hour = 7\n"
+        "[[rates]]\nper_gpu_hour = 5\nto = 2020-01-01\n[[rates]]\nper_gpu_hour = 3\nfrom = 2020-01-01\n"
+        "[[rates]]\nper_gpu_hour = 9\nteam = 'red'\n[factors]\ntax = 1.2\n[usd_per]\nGOLD = 2\n"
+    )
+    asked = ("--prices", str(prices), "--gpus", "64")
+    answer = holdfast("plan", "cadence", *asked, "--json").json
+    assert inputs(answer)["GPU-hour"]["value"] == pytest.approx(3.6)
+    assert inputs(answer)["GPU-hour"]["source"] == "the prices file: rate (no. 2); × 1.2 tax"
+    shown = holdfast("plan", "cadence", *asked).out
+    assert "1.80 GOLD" in shown
+    assert "USD" not in shown
+    size = ("plan", "size", "--model", "llama3-8b", "--chip", "h100", *asked)
+    assert holdfast(*size, "--json").json["usd_per_gpu_hour"] == pytest.approx(3.6)
+    run = ("plan", "run", "--days", "1", "--mtbf", "20h", "--runs", "0", *asked)
+    assert holdfast(*run, "--json").json["usd_per_gpu_hour"] == pytest.approx(3.6)
+    assert "at 1.80 GOLD a GPU-hour" in holdfast(*run).out
+
+
 def test_what_the_present_interval_costs(holdfast: Holdfast) -> None:
     given = ("--gpus", "16384", "--stall", "30s", "--write", "2m", "--step", "10s", "--interval", "1h")
     outcome = holdfast("plan", "cadence", *given)

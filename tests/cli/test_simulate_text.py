@@ -1,5 +1,6 @@
 """Simulated runs at a terminal: what was expected, and a table that fits 80 columns."""
 
+import msgspec
 import pytest
 
 from holdfast.cli.simulate_text import compact, show
@@ -54,6 +55,12 @@ def compare(runs: int) -> Comparison:
         is_exact=True,
         policies=tuple(summarise(one, group, groups[0]) for one, group in zip(known, groups, strict=True)),
     )
+
+
+def test_the_header_names_the_spares_and_one_day(capsys: pytest.CaptureFixture[str]) -> None:
+    compared = msgspec.structs.replace(compare(1), days=1)
+    show(msgspec.structs.replace(compared, policies=compared.policies[:1]))
+    assert f"{GPUS:,} GPUs and {SPARE_NODES:,} spare nodes for 1 day, 1 run" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("runs", [1, 20])

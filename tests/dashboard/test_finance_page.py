@@ -199,6 +199,23 @@ def test_owning_is_told_only_where_it_was_asked_for(month: Finance) -> None:
     assert "server_usd_per_gpu" not in text
 
 
+def test_a_page_in_another_currency_has_that_one_alone(month: Finance) -> None:
+    """At 4 USD a GOLD every axis is in GOLD, with a quarter of the amounts."""
+    choice = month.own_or_rent
+    assert choice is not None
+    with wording.in_currency("GOLD", 4.0):
+        page, drawn = render(month), finance_charts.choice(choice)
+        spent = finance_charts.money(month.trend)
+    assert f"rented {choice.rent_usd_per_useful_gpu_hour / 4:,.2f}<" in drawn
+    axes = re.findall(r'y="10" text-anchor="end">([^<]*)<', page)
+    assert axes.count("GOLD") == 3
+    assert "USD" not in axes
+    assert "A useful GPU-hour, GOLD, by utilisation" in page
+    assert f">{choice.own_usd_per_gpu_year / 4:,.0f}<" in page
+    levels = finance_charts.round_levels(month.spend.usd / 4)
+    assert f">{finance_charts._level(levels[-1])}<" in spent
+
+
 @pytest.mark.parametrize("gpus", [0, 8], ids=["no GPUs", "no time"])
 def test_nothing_paid_for(gpus: int) -> None:
     text = Page(render(of(told_run([RunStarted(id="a", occurred_ns=0, gpus=gpus)])))).text

@@ -9,6 +9,7 @@ from holdfast.dashboard.wording import (
     Amounts,
     duration,
     exact_seconds,
+    in_currency,
     many,
     moment_of_year,
     percent,
@@ -20,12 +21,20 @@ from holdfast.dashboard.wording import (
     tick,
     usd,
     usd_cell,
+    with_unit,
 )
 
 SECOND_NS = 10**9
 DAY_NS = 24 * HOUR_NS
 SPRING_NS = 1_743_574_104 * SECOND_NS
 """2 April 2025, 06:08:24 UTC."""
+
+
+def test_a_price_is_in_the_currency_of_the_report_and_other_units_are_not() -> None:
+    with in_currency("EUR", 1.25):
+        assert with_unit(5.0, "USD/GPU-h") == "4 EUR/GPU-h"
+        assert with_unit(5.0, "min") == "5 min"
+    assert with_unit(1_234.5, "USD/h") == "1,234.5 USD/h"
 
 
 @pytest.mark.parametrize(

@@ -333,6 +333,20 @@ def test_slow_steps_that_nobody_reported_are_priced_without_labour() -> None:
     assert any("Nobody reported it" in remark for remark in cost.remarks)
 
 
+@pytest.mark.parametrize("cut_s", [1_500, 6_900, 7_050, 7_200])
+def test_an_incident_costs_no_more_of_a_stretch_than_was_lost_in_it(cut_s: int) -> None:
+    """100 quick steps, then 300 slow ones until 7,000 s, then quick ones: after that nothing was lost."""
+    story = started().steps(1, 100).steps(101, 400, step_s=20).steps(401, 500)
+    ledger = Ledger(cuts_ns=(cut_s * SECOND,))
+    ledger.add(story.events)
+    told = report("story", ledger.fold)
+    (slow,) = told.incidents
+    charged = [segment.incidents.get(slow.name, {}).get("slowdown", 0) for segment in told.segments]
+    assert sum(charged) == slow.lost_gpu_ns
+    booked = [segment.partition.get("slowdown", 0) for segment in told.segments]
+    assert all(part <= most for part, most in zip(charged, booked, strict=True))
+
+
 def test_what_is_unattributed_is_in_no_layer() -> None:
     told = Story().tell(RunStarted, gpus=GPUS).tell(RunEnded, 3_600, outcome="completed").report()
     cost = run_cost(told, PRICES)
@@ -402,6 +416,8 @@ def test_checkpoints_in_terms_of_throughput() -> None:
     assert told.lost_to_saving.steps == pytest.approx(15 / elapsed_days)
     assert (told.recoveries, told.recovery_gpu_hours) == (0, None)
     assert told.exposure_mean is not None
+    assert told.exposure_now is not None
+    assert told.exposure_worst is not None
     assert (told.exposure_now.steps, told.exposure_mean.steps, told.exposure_worst.steps) == (25, 10, 25)
     assert told.exposure_now.gpu_hours == pytest.approx(25 * 10 * GPUS / 3_600)
     assert told.exposure_now.usd == pytest.approx(2 * 25 * 10 * GPUS / 3_600)
@@ -415,13 +431,26 @@ def test_recovery_in_terms_of_throughput() -> None:
     assert told.recovery_gpu_hours == pytest.approx(GPUS * (1 + 400 / 3_600))
     assert told.lost_to_recovery is not None
     assert told.lost_to_recovery.steps == pytest.approx(400 * 86_400 / report_.elapsed_s)
+    assert told.exposure_now is not None
+    assert told.exposure_worst is not None
     assert (told.exposure_now.steps, told.exposure_worst.steps) == (0, 90)
 
 
-def test_without_a_checkpoint_all_is_exposed() -> None:
+def test_without_a_recorded_checkpoint_nobody_knows_what_is_exposed() -> None:
     told = run_cost(started().steps(1, 70).report(), PRICES).checkpointing
-    assert (told.exposure_now.steps, told.exposure_mean, told.exposure_worst.steps) == (70, None, 70)
+    assert (told.exposure_now, told.exposure_mean, told.exposure_worst) == (None, None, None)
     assert told.efficiency is None
+
+
+def test_a_completed_run_risks_nothing() -> None:
+    """Its last 25 steps are in no checkpoint, and nobody needs one any more; 20 lay between two before."""
+    story = started()
+    for save in range(2):
+        story.steps(20 * save + 1, 20 * save + 20).tell(CheckpointSaved, step=20 * save + 20)
+    told = run_cost(story.steps(41, 65).tell(RunEnded, outcome="completed").report(), PRICES).checkpointing
+    assert told.exposure_now is not None
+    assert told.exposure_worst is not None
+    assert (told.exposure_now.steps, told.exposure_now.usd, told.exposure_worst.steps) == (0, 0, 20)
 
 
 def test_a_run_of_no_length_has_no_throughput() -> None:

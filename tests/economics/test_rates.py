@@ -417,6 +417,18 @@ def test_a_gap_has_the_price_of_its_own_time() -> None:
     assert remark.endswith("If they were held, 800.00 USD more were paid.")
 
 
+def test_remarks_are_in_the_currency_of_the_report() -> None:
+    """The same 800 USD, at 2 USD a GOLD; and a recorded 8 USD against 6 USD of a rate."""
+    prices = read("currency = 'GOLD'\n[[rates]]\nper_gpu_hour = 6\n[usd_per]\nGOLD = 2")
+    story = Story(gpus=10).tell(CostRate, usd_per_gpu_hour=8.0).tell(RunEnded, HOUR, outcome="failed")
+    story.tell(RunStarted, 10 * HOUR, gpus=10).tell(RunEnded, HOUR, outcome="completed")
+    told = story.reported(prices)
+    remarks = [*spend(prices, told).remarks, *run_cost(told, prices).remarks]
+    assert any("If they were held, 400.00 GOLD more were paid." in one for one in remarks)
+    assert any("recorded 4.00 GOLD a GPU-hour" in one and "the 3.00 GOLD of rate 1" in one for one in remarks)
+    assert not any("USD" in one for one in remarks)
+
+
 def test_a_currency_that_is_worth_nothing_is_a_mistake() -> None:
     with pytest.raises(InputError, match=r"`usd_per\.EUR` in the prices is 0"):
         read('[usd_per]\nEUR = 0\n[[rates]]\nper_gpu_hour = 2\ncurrency = "EUR"')

@@ -223,6 +223,14 @@ def test_resized_keeps_the_step_and_grows_its_work() -> None:
     assert larger.published == ()
 
 
+def test_resized_keeps_the_share_of_spares_and_at_least_one() -> None:
+    """32 spare nodes beside 16,384 GPUs are 2 beside 1,024, and would be a quarter of one beside 128."""
+    of = preset("llama3-405b")
+    assert (of.job.gpus, of.practice.spare_nodes) == (16_384, 32)
+    assert resized(of, 1_024).practice.spare_nodes == 2
+    assert resized(of, 128).practice.spare_nodes == 1
+
+
 def test_resized_refuses_parts_of_a_replica() -> None:
     with pytest.raises(InputError, match="no multiple") as caught:
         resized(preset("llama3-405b"), 1_000)

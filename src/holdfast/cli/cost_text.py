@@ -191,12 +191,18 @@ def _checkpointing(console: Console, told: Checkpointing) -> None:
         each = f"{wording.many(told.recoveries, 'time')}, {wording.rough(told.recovery_gpu_hours)} GPU-h each"
         taken = "" if told.lost_to_recovery is None else f", {_per_day(told.lost_to_recovery)} lost"
         table.add_row("Recovery", each + taken)
-    mean = "" if told.exposure_mean is None else f"; on average {_exposure(told.exposure_mean)}"
-    worst = f"; at worst {_exposure(told.exposure_worst)}"
-    risk = f"now {_exposure(told.exposure_now)}{mean}{worst}"
-    table.add_row("Rollback risk", f"{risk}; {told.basis}" if told.basis else risk)
+    table.add_row("Rollback risk", _risk(told))
     console.print(table)
     console.print()
+
+
+def _risk(told: Checkpointing) -> str:
+    if told.exposure_now is None:
+        return "not known: no checkpoint is recorded"
+    named = (("on average", told.exposure_mean), ("at worst", told.exposure_worst))
+    parts = [f"now {_exposure(told.exposure_now)}"]
+    parts += [f"{name} {_exposure(exposure)}" for name, exposure in named if exposure is not None]
+    return "; ".join([*parts, told.basis] if told.basis and told.exposure_worst else parts)
 
 
 def _per_day(per_day: PerDay) -> str:
@@ -246,7 +252,7 @@ def _sources(inputs: Iterable[Input]) -> Table:
 
 
 def _value(one: Input) -> str:
-    return f"{one.value:,.10g} {one.unit}"
+    return wording.with_unit(one.value, one.unit)
 
 
 def _hours(gpu_hours: float | None) -> str:

@@ -1,6 +1,7 @@
 """How the verbs get their prices: from the file that was named, or the one at home, or the defaults."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -8,7 +9,9 @@ import click
 
 from holdfast.cli.files import is_there, parsed
 from holdfast.cli.record import home
+from holdfast.dashboard import wording
 from holdfast.economics.prices import DEFAULTS, Prices, read
+from holdfast.record.clock import SystemClock
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
@@ -25,6 +28,16 @@ def prices_option(verb: Verb) -> Verb:
         help="What things cost, as TOML.  [default: $HOLDFAST_PRICES, or prices.toml in $HOLDFAST_HOME if it "
         "is there; what no file says is assumed]",
     )(verb)
+
+
+def load_planning_prices(path: Path | None) -> Prices:
+    """The same for a plan: of the rates, those that hold now."""
+    return load_prices(path).holding(SystemClock().now_ns())
+
+
+def in_currency(prices: Prices) -> AbstractContextManager[None]:
+    """Amounts that are written meanwhile are in the currency of the prices file."""
+    return wording.in_currency(prices.currency.code, prices.currency.usd_per)
 
 
 def load_prices(path: Path | None) -> Prices:

@@ -10,9 +10,10 @@ import msgspec
 from holdfast.cli.files import is_directory
 from holdfast.cli.numbers import number_between
 from holdfast.cli.pages import html_option, require_one_output, write_page
-from holdfast.cli.prices import load_prices, prices_option
+from holdfast.cli.prices import load_planning_prices, prices_option
 from holdfast.cli.record import json_option
 from holdfast.cli.terminal import print_json, printable
+from holdfast.economics.rates import USD
 from holdfast.record.errors import InputError
 from holdfast.record.events import encode
 from holdfast.twin.policies import Policy, policies, policy
@@ -133,7 +134,10 @@ def _simulate(asked: Asked) -> Comparison:
     from holdfast.cli.sweeping import sweep
 
     chosen = _preset(asked)
-    price = load_prices(asked.prices_path).for_chip(chosen.job.chip).usd_per_gpu_hour
+    prices = load_planning_prices(asked.prices_path)
+    price = prices.planned(chosen.job.chip)
+    if prices.currency.code != USD:
+        click.echo(f"Simulated amounts are in USD, not in {prices.currency.code}.", err=True)
     days = chosen.duration_days if asked.days is None else asked.days
     study = _study(asked, chosen, days, price.value)
     played = _policies(asked, chosen)

@@ -20,8 +20,8 @@ def show(compared: Comparison) -> None:
     console = Console(highlight=False)
     runs = wording.many(compared.runs, "run")
     console.print(
-        f"{printable(compared.preset)}: {compared.gpus:,} GPUs for {compared.days:g} days, {runs} "
-        f"from seed {compared.seed}",
+        f"{printable(compared.preset)}: {compared.gpus:,} GPUs and {_spares(compared)} for "
+        f"{compared.days:g} {'day' if compared.days == 1 else 'days'}, {runs} from seed {compared.seed}",
         markup=False,
         soft_wrap=True,
     )
@@ -38,6 +38,13 @@ def show(compared: Comparison) -> None:
     else:
         console.print("The ledger of some runs does not agree with the simulation: please report this.")
     _show_sources(console, compared)
+
+
+def _spares(compared: Comparison) -> str:
+    """Of all policies, of which one may need more than the others."""
+    counts = sorted({one.spare_nodes for one in compared.policies})
+    most = wording.many(counts[-1], "spare node")
+    return most if len(counts) == 1 else f"{counts[0]:,} to {most}"
 
 
 def _table(compared: Comparison) -> Table:

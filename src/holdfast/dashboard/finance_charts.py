@@ -4,7 +4,7 @@ Horizontal positions are percentages and text has its own size, so a chart is as
 only areas and lines are stretched. Every word goes through `Markup.format`, which escapes it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from math import ceil, floor, log10
 
@@ -60,13 +60,13 @@ class Plot(msgspec.Struct, frozen=True, kw_only=True):
             labels=_joined(labels),
         )
 
-    def scale(self, unit: str, levels: Sequence[float]) -> Markup:
-        """The vertical axis, in a column of its own."""
+    def scale(self, unit: str, levels: Mapping[float, float]) -> Markup:
+        """The vertical axis, in a column of its own. levels: where they are, and what is written there."""
         texts = _joined(
             Markup('<text x="100%" dx="-8" y="{:.1f}" dy="4" text-anchor="end">{}</text>').format(
-                self.y(level), _level(level)
+                self.y(level), _level(shown)
             )
-            for level in levels
+            for level, shown in levels.items()
         )
         return Markup(
             '<svg class="y-axis" height="{}" aria-hidden="true">{}'
@@ -115,7 +115,7 @@ def money(trend: Trend) -> Markup:
     stretches = trend.stretches
     spent = list(accumulate((one.spend_usd for one in stretches), initial=0.0))
     useful = list(accumulate((one.useful_usd for one in stretches), initial=0.0))
-    levels = round_levels(spent[-1])
+    levels = _money_levels(spent[-1])
     plot = Plot(height=MONEY_HEIGHT, value_max=max(levels[-1], spent[-1]))
     edges = _edges(stretches)
     areas = Markup('<path class="mark c-spent" d="{}"/><path class="mark c-useful" d="{}"/>').format(
@@ -128,7 +128,7 @@ def money(trend: Trend) -> Markup:
     inside = areas + _columns(plot, edges, titles)
     label = "Spend and useful spend up to each moment"
     drawn = plot.drawn(inside, plot.grid(levels), _moments(plot, stretches), label)
-    return _with_scale(plot.scale("USD", levels), drawn)
+    return _with_scale(_money_scale(plot, levels), drawn)
 
 
 def hourly(trend: Trend) -> Markup:
@@ -137,7 +137,7 @@ def hourly(trend: Trend) -> Markup:
     costs = [_hourly_usd(one) for one in stretches]
     known = [cost for cost in costs if cost is not None]
     top = COSTLY_MAX * sum(one.spend_usd for one in stretches) / _useful_hours(stretches)
-    levels = round_levels(min(top, max(known, default=top)))
+    levels = _money_levels(min(top, max(known, default=top)))
     plot = Plot(height=HOURLY_HEIGHT, value_max=levels[-1])
     edges = _edges(stretches)
     columns = [
@@ -156,7 +156,7 @@ def hourly(trend: Trend) -> Markup:
     best = trend.rise.best.usd_per_useful_gpu_hour if trend.rise.best else None
     over = plot.grid(levels) + (_across(plot, best) if best else Markup(""))
     drawn = plot.drawn(inside, over, _moments(plot, stretches), "What a useful GPU-hour cost over time")
-    return _with_scale(plot.scale("USD", levels), drawn)
+    return _with_scale(_money_scale(plot, levels), drawn)
 
 
 def goodput(trend: Trend, target: float | None) -> Markup:
@@ -185,7 +185,7 @@ def goodput(trend: Trend, target: float | None) -> Markup:
     levels = [0.0, 25.0, 50.0, 75.0, 100.0]
     over = plot.grid(levels) + (Markup("") if target is None else _across(plot, 100 * target))
     drawn = plot.drawn(inside, over, _moments(plot, stretches), "Goodput over time against its target")
-    return _with_scale(plot.scale("%", levels), drawn)
+    return _with_scale(plot.scale("%", {level: level for level in levels}), drawn)
 
 
 def _hourly_usd(stretch: Stretch) -> float | None:
@@ -257,9 +257,9 @@ def _across(plot: Plot, value: float) -> Markup:
 
 
 def _at_end(plot: Plot, value: float, text: str, *, below: bool) -> Markup:
-    """A name over, or under, the right end of a line that ends at this value."""
+    """A name over, or under, the right end of a line that ends at this amount of USD."""
     return Markup('<text class="named" x="100%" y="{:.1f}" text-anchor="end">{} {:,.2f}</text>').format(
-        plot.y(value) + (16 if below else -6), text, value
+        plot.y(value) + (16 if below else -6), text, wording.converted(value)
     )
 
 
@@ -270,7 +270,7 @@ def choice(found: OwnOrRent) -> Markup:
     """What a useful GPU-hour costs by utilisation, owned and rented, and where the two meet."""
     rent = found.rent_usd_per_useful_gpu_hour
     lowest = min(cost for _, cost in found.curve)
-    levels = round_levels(CHOICE_ROOM * max(rent, lowest))
+    levels = _money_levels(CHOICE_ROOM * max(rent, lowest))
     plot = Plot(height=CHOICE_HEIGHT, value_max=levels[-1])
     visible = [(share, cost) for share, cost in found.curve if cost <= plot.value_max]
     points = "L".join(
@@ -282,7 +282,7 @@ def choice(found: OwnOrRent) -> Markup:
     over += _at_end(plot, lowest, "owned", below=lowest <= rent)
     labels = [_below(plot, percent, f"{percent} %") for percent in range(0, 101, 20)]
     label = "What a useful GPU-hour costs by utilisation, owned and rented"
-    return _with_scale(plot.scale("USD", levels), plot.drawn(inside, over, labels, label))
+    return _with_scale(_money_scale(plot, levels), plot.drawn(inside, over, labels, label))
 
 
 def _utilisation(plot: Plot, found: OwnOrRent) -> Markup:
@@ -316,6 +316,16 @@ def round_levels(value_max: float) -> list[float]:
     magnitude = 10.0 ** floor(log10(rough))
     step = next(size for size in ROUND_STEPS if size * magnitude >= rough * (1 - 1e-9)) * magnitude
     return [step * number for number in range(ceil(value_max / step - 1e-9) + 1)]
+
+
+def _money_levels(usd_max: float) -> list[float]:
+    """The same for USD, round in the currency of the report."""
+    return [wording.from_report(level) for level in round_levels(wording.converted(usd_max))]
+
+
+def _money_scale(plot: Plot, levels: Sequence[float]) -> Markup:
+    shown = {level: round(wording.converted(level), ndigits=9) for level in levels}
+    return plot.scale(wording.currency(), shown)
 
 
 def _level(value: float) -> str:

@@ -106,6 +106,7 @@ def _template() -> Template:
         said=said,
         usd_cell=wording.usd_cell,
         currency=wording.currency,
+        converted=wording.converted,
         window=wording.window,
         style=Markup("").join(
             Markup(package.joinpath(name).read_text(encoding="utf-8")) for name in ("page.css", "finance.css")

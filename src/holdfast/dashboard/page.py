@@ -211,8 +211,10 @@ def _template() -> Template:
         strip=charts.strip,
         usd=wording.usd,
         usd_cell=wording.usd_cell,
+        with_unit=wording.with_unit,
     )
     environment.globals.update(
+        currency=wording.currency,
         ending=wording.ending,
         layer_amounts=_layer_amounts,
         many=wording.many,

@@ -58,6 +58,23 @@ def currency() -> str:
     return _CURRENCY.get()[0]
 
 
+def converted(amount: float) -> float:
+    """An amount of USD, as a number of the currency of the report."""
+    return amount / _CURRENCY.get()[1]
+
+
+def from_report(amount: float) -> float:
+    """The USD that an amount in the currency of the report is."""
+    return amount * _CURRENCY.get()[1]
+
+
+def with_unit(value: float, unit: str) -> str:
+    """A number and its unit; `USD` and what is per something else, `USD/h`, in the currency of the report."""
+    if unit.partition("/")[0] == "USD":
+        value, unit = round(converted(value), 4), unit.replace("USD", currency(), 1)
+    return f"{value:,.10g} {unit}"
+
+
 def usd(amount: float) -> str:
     """An amount of USD, in the currency of the report."""
     code, usd_per = _CURRENCY.get()

@@ -156,9 +156,10 @@ class Checkpointing(msgspec.Struct, frozen=True, kw_only=True):
     lost_to_recovery    what fatal incidents took from a day
     recoveries          how many there were
     recovery_gpu_hours  what each of them took, on average
-    exposure_now        what a failure at the end of the record would roll back: all since the last checkpoint
+    exposure_now        what a failure at the end of the record would roll back, since the last checkpoint;
+                        nothing of a completed run, None where no checkpoint is recorded
     exposure_mean       half of what lies between two checkpoints: a failure may come at any time
-    exposure_worst      the most that ever lay between two, or lies there now
+    exposure_worst      the most that ever lay between two, or lies there now; None where none is recorded
     basis               what a healthy step is, where that is an estimate
     """
 
@@ -169,9 +170,9 @@ class Checkpointing(msgspec.Struct, frozen=True, kw_only=True):
     lost_to_recovery: PerDay | None
     recoveries: int
     recovery_gpu_hours: float | None
-    exposure_now: Exposure
+    exposure_now: Exposure | None
     exposure_mean: Exposure | None
-    exposure_worst: Exposure
+    exposure_worst: Exposure | None
     basis: str = ""
 
 
@@ -377,7 +378,9 @@ class _Pricing:
             gpu_ns = sum(charge.gpu_ns for charge in self.charges)
             usd = float(sum((charge.usd(charge.gpu_ns) for charge in self.charges), Fraction()))
         sources = " and ".join(dict.fromkeys(price.source for price in prices.values()))
-        span = f"{float(min(prices)):,.2f} to {float(max(prices)):,.2f} USD, each hour at its own"
+        currency = self.prices.currency
+        least = f"{float(min(prices)) / currency.usd_per:,.2f}"
+        span = f"{least} to {currency.said(max(prices))}, each hour at its own"
         return Priced(
             value=usd / (gpu_ns / HOUR_NS),
             assumed=any(price.assumed for price in prices.values()),
@@ -510,6 +513,9 @@ class _Pricing:
         fatal = [incident for incident in report.incidents if incident.severity == "fatal"]
         recovery_gpu_ns = sum(incident.lost_gpu_ns for incident in fatal)
         mean = saved.between_steps_mean
+        is_over = report.ended is not None and report.ended.outcome == "completed"
+        at_risk = 0 if is_over else saved.since_steps
+        is_told = saved.last_step is not None
         has_saved = report.counts.saves > 0 or stall > 0
         return Checkpointing(
             efficiency=1 - stall / stepping if stepping and has_saved else None,
@@ -519,9 +525,9 @@ class _Pricing:
             lost_to_recovery=self._per_day(self._a_day(self._steps(recovery_gpu_ns))),
             recoveries=len(fatal),
             recovery_gpu_hours=recovery_gpu_ns / HOUR_NS / len(fatal) if fatal else None,
-            exposure_now=self._exposure(saved.since_steps),
+            exposure_now=self._exposure(at_risk) if is_told or is_over else None,
             exposure_mean=None if mean is None else self._exposure(mean / 2),
-            exposure_worst=self._exposure(max(saved.since_steps, saved.between_steps_max or 0)),
+            exposure_worst=self._exposure(max(at_risk, saved.between_steps_max or 0)) if is_told else None,
             basis=report.basis,
         )
 
@@ -582,13 +588,13 @@ def _priced(name: str, price: Priced, unit: str) -> Input:
 
 def _remarks(report: Report, prices: Prices, overruled: str) -> Iterable[str]:
     """What a reader of the amounts must know to read them right."""
-    price = prices.usd_per_gpu_hour
+    price, said = prices.usd_per_gpu_hour, prices.currency.said
     if not report.gpus:
         yield "No GPUs are recorded for this run, so only labour can be priced; import it with --gpus."
     if report.usd_per_gpu_hour is not None and not price.assumed and price.value != report.usd_per_gpu_hour:
         yield (
-            f"The run recorded {report.usd_per_gpu_hour:,.2f} USD a GPU-hour, which is what was paid; the "
-            f"{price.value:,.2f} USD of {price.source} are not used."
+            f"The run recorded {said(report.usd_per_gpu_hour)} a GPU-hour, which is what was paid; the "
+            f"{said(price.value)} of {price.source} are not used."
         )
     if overruled:
         yield overruled
@@ -606,21 +612,22 @@ def _remarks(report: Report, prices: Prices, overruled: str) -> Iterable[str]:
 
 def _estimates(report: Report, pricing: Pricing) -> Iterable[str]:
     """What would cost more, or less, if what nothing recorded tells were otherwise."""
+    said = pricing.prices.currency.said
     doubt_gpu_ns = (
         0 if report.reference is None else sum(one.doubt_gpu_ns for one in report.reference.stretches)
     )
     if doubt_gpu_ns:
-        usd = float(pricing.charges()[-1].usd(doubt_gpu_ns))
+        money = said(pricing.charges()[-1].usd(doubt_gpu_ns))
         yield (
-            f"{doubt_gpu_ns / HOUR_NS:,.2f} GPU-hours ({usd:,.2f} USD) are in no layer: steps grew longer "
+            f"{doubt_gpu_ns / HOUR_NS:,.2f} GPU-hours ({money}) are in no layer: steps grew longer "
             "for good and nothing recorded says why. If that is a slowdown, they are lost."
         )
     yield from (opinion.sentence for opinion in report.opinions if opinion.ratio > 1)
     gaps = [gap for gap in report.gaps if not gap.given_back]
     if gaps:
-        usd = float(sum(pricing.held(gap.gpus, gap.from_ns, gap.to_ns) for gap in gaps))
+        money = said(sum((pricing.held(gap.gpus, gap.from_ns, gap.to_ns) for gap in gaps), Fraction()))
         yield (
-            f"{sum(gap.gpu_ns for gap in gaps) / HOUR_NS:,.2f} GPU-hours between attempts ({usd:,.2f} USD) "
+            f"{sum(gap.gpu_ns for gap in gaps) / HOUR_NS:,.2f} GPU-hours between attempts ({money}) "
             "are in no layer: nothing says that the GPUs were held. Record a cost.rate, or import the "
             "scheduler's accounting (sacct)."
         )

@@ -461,18 +461,17 @@ class _Reader:
         yield (
             f"{_runs(len({run for run, _ in gaps}))} went down between attempts, and nothing says who "
             f"held the GPUs: {hours:,.2f} GPU-hours are not in the spend. If they were held, "
-            f"{float(usd):,.2f} USD more were paid."
+            f"{self.prices.currency.said(usd)} more were paid."
         )
 
     def _silence(self, report: Report) -> str:
         """A run that nobody knows to have ended may hold its GPUs still: what that would cost is said."""
-        day_usd = float(
-            self.pricing[report.run].held(report.held_gpus, report.known_ns, report.known_ns + DAY_NS)
-        )
+        usd = self.pricing[report.run].held(report.held_gpus, report.known_ns, report.known_ns + DAY_NS)
+        cost = self.prices.currency.said(usd, decimals=0)
         days = (self.question.now_ns - report.known_ns) / DAY_NS
         return (
             f"Run {report.run} has not ended and was last heard of {days:,.1f} days ago. Nothing is counted "
-            f"since; if it still holds its {report.held_gpus:,} GPUs, that costs {day_usd:,.0f} USD a day."
+            f"since; if it still holds its {report.held_gpus:,} GPUs, that costs {cost} a day."
         )
 
     def _unmatched(self) -> list[str]:

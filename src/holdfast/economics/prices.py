@@ -12,7 +12,7 @@ from math import prod
 
 import msgspec
 
-from holdfast.economics.rates import RATES, USD, Rate, read_rates, worth_usd
+from holdfast.economics.rates import RATES, USD, Line, Rate, Subject, read_rates, worth_usd
 from holdfast.ledger.flops import Chip, chip_named
 from holdfast.record.errors import InputError
 
@@ -51,6 +51,9 @@ class Currency(msgspec.Struct, frozen=True, kw_only=True):
 
     code: str = USD
     usd_per: float = 1.0
+
+    def said(self, amount_usd: float | Fraction, decimals: int = 2) -> str:
+        return f"{float(amount_usd) / self.usd_per:,.{decimals}f} {self.code}"
 
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,6 +120,33 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
     def for_run(self, usd_per_gpu_hour: float | None, chip: str | None) -> "Prices":
         """With what a GPU-hour of a run costs: as recorded, else as given, else its chip's list price."""
         return self.for_chip(chip) if usd_per_gpu_hour is None else self.at(usd_per_gpu_hour)
+
+    def holding(self, at_ns: int) -> "Prices":
+        """With those of the rates alone that hold at this moment, for good: what a plan reckons with."""
+        rates = tuple(
+            msgspec.structs.replace(rate, from_ns=None, to_ns=None)
+            for rate in self.rates
+            if (rate.from_ns is None or rate.from_ns <= at_ns) and (rate.to_ns is None or at_ns < rate.to_ns)
+        )
+        return msgspec.structs.replace(self, rates=rates)
+
+    def planned(self, chip: str | None, recorded: float | None = None) -> Priced:
+        """A GPU-hour of a run to come, with the factors, of prices that are `holding`.
+
+        As recorded, else by a rate for any run or this chip, else the one price of the file or the chip's.
+        """
+        rate = Line.of(self.rates, Subject(chip=chip or "")).rates[0]
+        if recorded is not None or rate is None:
+            price = self.for_run(recorded, chip).usd_per_gpu_hour
+        else:
+            price = Priced(value=rate.usd_per_gpu_hour, assumed=False, source=rate.source)
+        if not self.factors:
+            return price
+        return Priced(
+            value=float(Fraction(repr(price.value)) * self.factor),
+            assumed=price.assumed,
+            source=f"{price.source}; {self.factors_said}",
+        )
 
     def day_of_delay(self, gpus: float) -> Priced:
         """A day later, in USD. If not given: a day of these GPUs, held that much longer; the least it can be.

@@ -126,8 +126,9 @@ class Pricing:
             rate = self.line.at(segment.from_ns)
             recorded = segment.usd_per_gpu_hour
             if recorded is not None and rate is not None and rate.usd_per_gpu_hour != recorded:
-                paid = f"{recorded:,.2f} USD a GPU-hour (cost.rate), which is what was paid"
-                given = f"the {rate.usd_per_gpu_hour:,.2f} USD of rate {rate.number} in the prices"
+                said = self.prices.currency.said
+                paid = f"{said(recorded)} a GPU-hour (cost.rate), which is what was paid"
+                given = f"the {said(rate.usd_per_gpu_hour)} of rate {rate.number} in the prices"
                 return f"Run {self.report.run} recorded {paid}; {given} are not used."
         return ""
 

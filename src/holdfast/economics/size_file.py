@@ -123,9 +123,9 @@ def understood(request: Request, prices: Prices, *, must_survive: bool = False) 
     shape = model.shape
     cluster = _cluster(request.cluster, assumed)
     training = _training(request.training, cluster, model, assumed)
-    price = prices.for_chip(cluster.chip).usd_per_gpu_hour
+    price = prices.planned(cluster.chip)
     if price.assumed:
-        assumed.append(f"{price.value:g} USD a GPU-hour ({price.source})")
+        assumed.append(f"{prices.currency.said(price.value)} a GPU-hour ({price.source})")
     assumed.append(
         f"{100 * HEADROOM_SHARE:.0f} % of a GPU's memory kept free for what no formula has, if it can be"
     )

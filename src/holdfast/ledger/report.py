@@ -718,7 +718,6 @@ class _Reader:
                     incidents[str(number + 1)] = lost
             from_ns = min(max(edges[index], edges[0]), edges[-1])
             to_ns = min(max(edges[index + 1], edges[0]), edges[-1])
-            incidents |= {one.name: lost for one in slow if (lost := _share_of(one, from_ns, to_ns))}
             if to_ns > from_ns or not index:
                 segments.append(
                     Segment(
@@ -730,7 +729,7 @@ class _Reader:
                         usd_per_gpu_hour=self._recorded_price(from_ns),
                     )
                 )
-        return tuple(segments)
+        return _with_slow_stretches(segments, slow)
 
     def _lost(self, number: int, sums: Mapping[int, int], before: dict[int, int]) -> dict[str, int]:
         """What an incident lost in one segment, after what it lost `before`, which is brought up to date."""
@@ -844,6 +843,36 @@ def _basis(reference: StepReference) -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
+
+
+def _with_slow_stretches(segments: list[Segment], slow: list[IncidentReport]) -> tuple[Segment, ...]:
+    """With what stretches of slow steps lost in each.
+
+    It is spread evenly over their time, but no segment has more of it than it booked as slowdown: what is
+    beyond that goes to the others that the stretch touches, and then to any.
+    """
+    key = Category.SLOWDOWN.key
+    room = [
+        max(0, one.partition.get(key, 0) - sum(lost.get(key, 0) for lost in one.incidents.values()))
+        for one in segments
+    ]
+    charged: list[dict[str, dict[str, int]]] = [{} for _ in segments]
+    for stretch in slow:
+        even = [_share_of(stretch, one.from_ns, one.to_ns).get(key, 0) for one in segments]
+        parts = [min(share, left) for share, left in zip(even, room, strict=True)]
+        beyond = sum(even) - sum(parts)
+        for index in sorted(range(len(segments)), key=lambda index: not even[index]) if beyond else ():
+            more = min(beyond, room[index] - parts[index])
+            parts[index] += more
+            beyond -= more
+        for index, part in enumerate(parts):
+            room[index] -= part
+            if part:
+                charged[index][stretch.name] = {key: part}
+    return tuple(
+        msgspec.structs.replace(one, incidents=one.incidents | more) if more else one
+        for one, more in zip(segments, charged, strict=True)
+    )
 
 
 def _share_of(stretch: IncidentReport, from_ns: int, to_ns: int) -> dict[str, int]:

@@ -80,7 +80,7 @@ def preset(name: str) -> Preset:
 
 
 def resized(of: Preset, gpus: int) -> Preset:
-    """The same kind of cluster and job on another number of GPUs: the work of a step grows with them."""
+    """The same kind of cluster and job on other GPUs: the work of a step and the spares grow with them."""
     if gpus < of.job.member_gpus or gpus % of.job.member_gpus:
         near = max(1, round(gpus / of.job.member_gpus)) * of.job.member_gpus
         raise InputError(
@@ -96,8 +96,13 @@ def resized(of: Preset, gpus: int) -> Preset:
         tokens_per_step=tokens,
         flops_per_step=of.job.flops_per_step * ratio,
     )
+    spares = max(1, round(of.practice.spare_nodes * ratio))
     return msgspec.structs.replace(
-        of, job=job, layout=msgspec.structs.replace(of.layout, gpus=gpus), published=()
+        of,
+        job=job,
+        layout=msgspec.structs.replace(of.layout, gpus=gpus),
+        practice=msgspec.structs.replace(of.practice, spare_nodes=spares),
+        published=(),
     )
 
 

@@ -134,7 +134,7 @@ def task(policy_name: str, days: int, *, failures_times: float = 1, gpus: int | 
         duration_ns=days * DAY_NS,
         usd_per_gpu_hour=0.0,
     )
-    spares = round(chosen.practice.spare_nodes * failures_times * chosen.job.gpus / preset(PRESET).job.gpus)
+    spares = round(chosen.practice.spare_nodes * failures_times)
     return Task(study=study, policy=policy(policy_name, chosen.job.gpus, spares), seed=1)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from holdfast.cli.durations import seconds, seconds_with_unit, some_seconds
 from holdfast.cli.numbers import number_between
 from holdfast.cli.plan.cadence_inputs import GIVEN, Given, Recorded, read_run, settle
-from holdfast.cli.prices import load_prices, prices_option
+from holdfast.cli.prices import in_currency, load_planning_prices, prices_option
 from holdfast.cli.record import find_run, json_option, open_record, store_option
 from holdfast.cli.terminal import print_json
 from holdfast.economics import renewal
@@ -123,14 +123,16 @@ def command(**flags: Any) -> None:
     if asked.run is not None:
         with open_record(asked.store_url) as store:
             recorded = read_run(store, find_run(store, asked.run))
-    case, inputs = settle(_given(asked, gaps), recorded, load_prices(asked.prices_path))
+    prices = load_planning_prices(asked.prices_path)
+    case, inputs = settle(_given(asked, gaps), recorded, prices)
     advice = advise(case, inputs, _simulated(asked, gaps, case.mtbf_s))
     if asked.as_json:
         print_json(advice)
         return
     from holdfast.cli.plan.cadence_text import show
 
-    show(advice)
+    with in_currency(prices):
+        show(advice)
 
 
 def _given(asked: _Flags, gaps: renewal.RecordedGaps | None) -> Given:

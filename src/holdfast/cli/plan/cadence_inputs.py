@@ -173,7 +173,7 @@ def _costs(given: Given, recorded: Recorded, book: _Book) -> Costs:
 
 
 def _usd_per_gpu_hour(recorded: Recorded, prices: Prices, book: _Book) -> float:
-    price = prices.for_run(recorded.usd_per_gpu_hour, recorded.chip).usd_per_gpu_hour
+    price = prices.planned(recorded.chip, recorded.usd_per_gpu_hour)
     return book.note("GPU-hour", price.value, "USD", price.source, assumed=price.assumed)
 
 

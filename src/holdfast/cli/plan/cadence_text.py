@@ -59,7 +59,13 @@ def _rules(advice: Advice, choices: dict[Rule, Choice]) -> Table:
     with_steps = advice.optimum_steps is not None
     table = Table(box=None, pad_edge=False, padding=(0, GAP_CHARS, 0, 0), header_style="bold")
     table.add_column("rule", no_wrap=True)
-    headings = ("every", *(("steps",) if with_steps else ()), "kept", "GPU-h lost a day", "USD a day")
+    headings = (
+        "every",
+        *(("steps",) if with_steps else ()),
+        "kept",
+        "GPU-h lost a day",
+        f"{wording.currency()} a day",
+    )
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     largest = max(choice.lost_usd_per_day for choice in advice.choices)
@@ -116,6 +122,8 @@ def _inputs(console: Console, inputs: tuple[Input, ...]) -> None:
 def _amount(one: Input) -> str:
     if one.unit == "s":
         return _duration(one.value)
+    if one.unit == "USD":
+        return wording.usd(one.value)
     return f"{one.value:,.4g} {one.unit}".rstrip() if one.unit else f"{one.value:,.0f}"
 
 

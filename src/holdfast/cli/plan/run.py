@@ -12,7 +12,7 @@ from holdfast.cli.durations import seconds, seconds_with_unit, some_seconds
 from holdfast.cli.moments import moment_ns
 from holdfast.cli.numbers import count, number_between
 from holdfast.cli.plan.run_case import Asked, Assumed, Case, case
-from holdfast.cli.prices import load_prices, prices_option
+from holdfast.cli.prices import in_currency, load_planning_prices, prices_option
 from holdfast.cli.record import json_option, store_option
 from holdfast.cli.sweeping import sweep
 from holdfast.cli.terminal import print_json
@@ -180,13 +180,15 @@ def command(**flags: Any) -> None:
     Example: holdfast plan run --gpus 1024 --days 10 --mtbf 20h --start 2026-09-01
     """
     given = msgspec.convert(flags, _Flags)
-    found = answer(case(given, load_prices(given.prices_path)), given)
+    prices = load_planning_prices(given.prices_path)
+    found = answer(case(given, prices), given)
     if given.as_json:
         print_json(found)
         return
     from holdfast.cli.plan.run_text import show
 
-    show(found)
+    with in_currency(prices):
+        show(found)
 
 
 def answer(of: Case, flags: _Flags) -> Answer:

@@ -133,7 +133,7 @@ def _from_preset(asked: Asked, prices: Prices) -> Case:
         layout=of.layout,
         hazards=hazards,
         practice=practice,
-        price=prices.for_chip(of.job.chip).usd_per_gpu_hour,
+        price=prices.planned(of.job.chip),
         work_s=days * DAY_S,
         rate_spread=spread,
     )
@@ -163,7 +163,7 @@ def _own(asked: Asked, prices: Prices) -> Case:
         layout=layout,
         hazards=hazards,
         practice=None,
-        price=prices.for_chip(chip).usd_per_gpu_hour,
+        price=prices.planned(chip),
         work_s=asked.days * DAY_S,
         rate_spread=spread,
     )
@@ -351,7 +351,7 @@ def _from_record(asked: Asked, prices: Prices) -> Case:
         layout=layout,
         hazards=_recorded_hazards(failed, layout, assumed),
         practice=_recorded_practice(told, failed, assumed),
-        price=prices.for_run(told.usd_per_gpu_hour, told.chip).usd_per_gpu_hour,
+        price=prices.planned(told.chip, told.usd_per_gpu_hour),
         work_s=(asked.steps - position) * step_s,
         rate_spread=1 / sqrt(1 + failed.count),
         start_ns=_resumed_ns(told.last_ns, assumed),

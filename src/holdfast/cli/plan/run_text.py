@@ -69,7 +69,7 @@ def _sides(console: Console, told: Answer) -> None:
 def _worth(console: Console, told: Answer) -> None:
     if not told.worth:
         return
-    table = _table("what would help, each alone", "goodput", "sooner", "GPU-hours", "USD")
+    table = _table("what would help, each alone", "goodput", "sooner", "GPU-hours", wording.currency())
     largest = max(abs(one.usd) for one in told.worth)
     for one in told.worth:
         table.add_row(
@@ -80,7 +80,7 @@ def _worth(console: Console, told: Answer) -> None:
             wording.usd_cell(one.usd, largest),
         )
     console.print(table)
-    console.print(f"at {told.usd_per_gpu_hour:,.2f} USD a GPU-hour", style="dim")
+    console.print(f"at {wording.usd(told.usd_per_gpu_hour)} a GPU-hour", style="dim")
     console.print()
 
 

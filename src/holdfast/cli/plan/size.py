@@ -7,7 +7,7 @@ import click
 import msgspec
 
 from holdfast.cli.numbers import count
-from holdfast.cli.prices import load_prices, prices_option
+from holdfast.cli.prices import in_currency, load_planning_prices, prices_option
 from holdfast.cli.record import json_option
 from holdfast.cli.sizing import Printed, load_request
 from holdfast.cli.terminal import print_json
@@ -101,7 +101,8 @@ def command(**flags: Any) -> None:
     """
     given = msgspec.convert(flags, _Flags)
     said = merged(load_request(given.file) if given.file else Request(), _request(given))
-    asked = understood(said, load_prices(given.prices_path), must_survive=given.survive_node_loss)
+    prices = load_planning_prices(given.prices_path)
+    asked = understood(said, prices, must_survive=given.survive_node_loss)
     question, found = asked.question, answer(asked.question)
     if question.wanted.is_layout:
         for warning in found.sized[0].warnings:
@@ -121,10 +122,11 @@ def command(**flags: Any) -> None:
         return
     from holdfast.cli.plan import size_text
 
-    if question.wanted.is_layout:
-        size_text.show_checked(printed)
-    else:
-        size_text.show_ranked(printed, given.limit)
+    with in_currency(prices):
+        if question.wanted.is_layout:
+            size_text.show_checked(printed)
+        else:
+            size_text.show_ranked(printed, given.limit)
 
 
 def _request(given: _Flags) -> Request:

@@ -132,7 +132,7 @@ def _cells(sized: Sized) -> dict[str, str]:
         "MFU": f"{sized.pace.mfu_percent:.1f} %",
         "s/step": f"{sized.pace.step_s:,.2f}",
         "days": f"{sized.days:,.1f}",
-        "USD": f"{sized.usd:,.0f}",
+        wording.currency(): f"{wording.converted(sized.usd):,.0f}",
         "node lost": f"+{_longer(after)}" if after.survives else "stops",
     }
 
