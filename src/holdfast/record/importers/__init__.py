@@ -75,9 +75,10 @@ _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 def _keys(line: bytes) -> set[str] | None:
     try:
-        return set(decoded(_object, line))
+        found = decoded(_object, line)
     except (ValueError, RecursionError):
         return None
+    return set(found)
 
 
 @contextmanager
