@@ -10,7 +10,7 @@ from holdfast.cli.files import parsed
 from holdfast.cli.pages import STDOUT, html_option, require_one_output, write_page
 from holdfast.cli.prices import load_prices, prices_option
 from holdfast.cli.record import find_run, json_option, left_out, open_record, simulated_runs, store_option
-from holdfast.cli.terminal import print_json
+from holdfast.cli.terminal import print_json, printable
 from holdfast.cli.windows import Look, read_run, reading, window_options
 from holdfast.dashboard import wording
 from holdfast.economics.finance import Question, cuts_ns, finance
@@ -24,6 +24,8 @@ from holdfast.ledger.window import SILENT_NS_MAX, fell_silent
 from holdfast.record.errors import InputError
 from holdfast.record.events import ReferenceDeclared, RunStarted, RunSubmitted
 from holdfast.record.store import RunSummary, Selection, Store
+
+SILENT_NAMED_MAX = 5
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,8 +87,8 @@ def command(**flags: Any) -> None:
         known = None if given.runs or given.teams else _names(store)
     chosen = _of_teams(reports, given.teams)
     within = [report for report in chosen if _has_time(report, look)]
-    if not within:
-        raise _nothing(chosen)
+    if look.window.is_bounded and not any(_is_there(report) for report in within):
+        raise _nothing(chosen, within)
     told = finance(within, prices, Question(window=look.window, now_ns=look.now_ns, terms=terms, known=known))
     if simulated:
         told = msgspec.structs.replace(told, remarks=(*told.remarks, left_out(simulated)))
@@ -163,15 +165,25 @@ def _has_time(report: Report, look: Look) -> bool:
     """Whether a run has a part in the window, or may have: one that fell silent may go on, until now."""
     begin_ns, end_ns = look.window.clipped(report.known_ns, look.now_ns)
     is_silent = fell_silent(report, look.now_ns) and begin_ns < end_ns
-    is_there = report.last_ns > report.first_ns or report.paid_gpu_ns > 0 or report.accrued is not None
-    return is_there or is_silent or not look.window.is_bounded
+    return _is_there(report) or is_silent or not look.window.is_bounded
 
 
-def _nothing(reports: list[Report]) -> InputError:
+def _is_there(report: Report) -> bool:
+    """Whether it has more than a moment of the window."""
+    return report.last_ns > report.first_ns or report.paid_gpu_ns > 0 or report.accrued is not None
+
+
+def _nothing(reports: list[Report], silent: list[Report]) -> InputError:
+    """silent: those that have not ended, and of which nothing was heard in that time."""
     latest = max((report.known_ns for report in reports), default=0)
+    hint = f"The last event is of {wording.stamp(latest)}; `holdfast runs` shows when the runs were."
+    if silent:
+        names = ", ".join(printable(wording.short(report.run, 60)) for report in silent[:SILENT_NAMED_MAX])
+        more = ", ..." if len(silent) > SILENT_NAMED_MAX else ""
+        hint += f" Not known to have ended, and perhaps holding GPUs still: {names}{more}."
     return InputError(
-        "No run held GPUs in that time.",
-        hint=f"The last event is of {wording.stamp(latest)}; `holdfast runs` shows when the runs were.",
+        "No run is known to have held GPUs in that time." if silent else "No run held GPUs in that time.",
+        hint=hint,
     )
 
 
