@@ -57,7 +57,7 @@ def leftovers() -> list[str]:
 
 
 def test_a_slow_link_is_found_behind_the_node_that_has_it(live: list[str]) -> None:
-    """In one of two tries: other tests may take the machine from the nodes in the ten seconds of the fault."""
+    """In one of two tries: other tests may take the machine from the nodes while the fault is there."""
     told = []
     for _ in range(TRIES):
         done = subprocess.run(
