@@ -11,11 +11,11 @@ import msgspec
 import pytest
 from waiting import answers, free_port, until
 
+from holdfast.drills import openmetrics
+from holdfast.drills.scenarios import play
+from holdfast.drills.scenarios.truth import Truth
 from holdfast.record.events import RunEnded, encode
 from holdfast.signals.frame import Frame
-from holdfast.twin import openmetrics
-from holdfast.twin.scenarios import play
-from holdfast.twin.scenarios.truth import Truth
 
 Holdfast = Callable[..., Any]
 METRICS = (

@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from holdfast.cli.scenario_text import Row, show, show_list, sparkline, tabletop, write
+from holdfast.drills.scenarios import SCENARIOS, Played, Truth, play
 from holdfast.record.errors import InputError
 from holdfast.record.importers import Options, import_file
 from holdfast.topology import file
-from holdfast.twin.scenarios import SCENARIOS, Played, Truth, play
 
 
 @pytest.fixture(scope="module")

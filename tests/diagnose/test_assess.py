@@ -17,6 +17,11 @@ from holdfast.detect.scene import Planned
 from holdfast.diagnose.assess import Assessment, assess
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.weighing import SYMPTOMS
+from holdfast.drills.exam import HIDEABLE, MECHANISM_OF
+from holdfast.drills.replay import Replay
+from holdfast.drills.scenarios import SCENARIOS, Played, play
+from holdfast.drills.wiring import topology_of
+from holdfast.drills.world import cast
 from holdfast.economics.prices import DEFAULTS
 from holdfast.record.events import (
     ActionTaken,
@@ -32,11 +37,6 @@ from holdfast.signals.source import Source
 from holdfast.topology.graph import Topology
 from holdfast.topology.names import member_name
 from holdfast.twin.cluster import Layout
-from holdfast.twin.exam import HIDEABLE, MECHANISM_OF
-from holdfast.twin.replay import Replay
-from holdfast.twin.scenarios import SCENARIOS, Played, play
-from holdfast.twin.wiring import topology_of
-from holdfast.twin.world import cast
 
 SEED = 1
 """Below 100: one of those that detectors may be made with."""

@@ -17,6 +17,12 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.dashboard import wording
+from holdfast.drills import openmetrics
+from holdfast.drills.levers import Floats
+from holdfast.drills.scenarios import SCENARIOS, Played, Truth
+from holdfast.drills.telemetry import Telemetry
+from holdfast.drills.wiring import topology_file
+from holdfast.drills.world import cast
 from holdfast.record.errors import InputError
 from holdfast.record.events import (
     ActionTaken,
@@ -30,12 +36,6 @@ from holdfast.record.events import (
 )
 from holdfast.signals.catalogue import CATALOGUE
 from holdfast.signals.frame import Frame
-from holdfast.twin import openmetrics
-from holdfast.twin.levers import Floats
-from holdfast.twin.scenarios import SCENARIOS, Played, Truth
-from holdfast.twin.telemetry import Telemetry
-from holdfast.twin.wiring import topology_file
-from holdfast.twin.world import cast
 
 SLOW_SHARE = 0.05
 SLOW_STEPS, USUAL_STEPS = 3, 10

@@ -275,7 +275,7 @@ _NOT_OF_A_SCENARIO = {
 
 def _play(name: str, asked: dict[str, Any], directory: Path | None, reveal: bool, as_json: bool) -> None:
     from holdfast.cli import scenario_text
-    from holdfast.twin.scenarios import SCENARIOS, TABLETOP, play
+    from holdfast.drills.scenarios import SCENARIOS, TABLETOP, play
 
     for key, option in _NOT_OF_A_SCENARIO.items():
         if asked[key]:
