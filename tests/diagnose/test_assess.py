@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from quantity import examples
 
 from holdfast.detect.detecting import METRICS
 from holdfast.detect.physics import BALANCE
@@ -744,7 +745,7 @@ def strange_records(draw: st.DrawFn) -> list[KnownEvent]:
 
 
 @given(data=st.data(), metrics=st.lists(st.sampled_from(READ), min_size=1, max_size=12, unique=True))
-@settings(max_examples=60, deadline=None, phases=(Phase.explicit, Phase.generate))
+@settings(max_examples=examples(60), deadline=None, phases=(Phase.explicit, Phase.generate))
 def test_no_readings_are_too_strange(data: st.DataObject, metrics: list[str]) -> None:
     frames = [data.draw(strange_frames(metric)) for metric in metrics]
     events = data.draw(strange_records())

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
+from servers import daemon
 from waiting import answers, free_port, until
 
 RETENTION = "100y"
@@ -13,24 +13,14 @@ RETENTION = "100y"
 
 
 @pytest.fixture(scope="session")
-def servers(request: pytest.FixtureRequest) -> Any:
-    """What the suite's own conftest installs and runs servers with."""
-    return request.config.pluginmanager.get_plugin(str(Path(__file__).parents[1] / "conftest.py"))
-
-
-@pytest.fixture(scope="session")
-def promtool(servers: Any) -> str:
+def promtool(need: Callable[..., None]) -> str:
     """The command `promtool`; the package that has it has Prometheus as well."""
-    try:
-        if not servers.shutil.which("promtool"):
-            servers._apt_install("prometheus")
-    except servers._Unavailable as reason:
-        pytest.skip(f"no Prometheus: {reason}")
+    need("prometheus")
     return "promtool"
 
 
 @pytest.fixture
-def prometheus(servers: Any, promtool: str) -> Callable[[Path], AbstractContextManager[str]]:
+def prometheus(promtool: str) -> Callable[[Path], AbstractContextManager[str]]:
     """Serves the blocks in a directory, at the URL that it gives."""
 
     @contextmanager
@@ -45,7 +35,7 @@ def prometheus(servers: Any, promtool: str) -> Callable[[Path], AbstractContextM
             f"--storage.tsdb.retention.time={RETENTION}",
             f"--web.listen-address=127.0.0.1:{port}",
         ]
-        with servers._daemon(command, blocks):
+        with daemon(command, blocks):
             log = blocks / "prometheus.log"
             until(
                 lambda: answers(f"http://127.0.0.1:{port}/-/ready"), lambda: log.read_text(encoding="utf-8")

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantity import examples
 
 from holdfast.economics.cost import IncidentCost, Layer, RunCost, Stack, incident_cost, run_cost
 from holdfast.economics.prices import DEFAULTS, Prices, read
@@ -471,7 +472,7 @@ LOSSES = st.dictionaries(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     losses=st.lists(LOSSES, max_size=6),
     rest=LOSSES,
