@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import msgspec
 import pytest
 
-from holdfast.detect.finding import Finding, Method
+from holdfast.detect.finding import Finding, Method, Sign
 from holdfast.detect.scene import Decided, Healthy, Scene
 from holdfast.diagnose.weighing import PRIOR, Case, Hypothesis, lost_because, own_signs, unknown
 from holdfast.topology.graph import Builder, Topology
@@ -72,7 +72,7 @@ SCENE = Scene(
 
 
 def finding(
-    sign: str,
+    sign: Sign,
     subject: str,
     *,
     since_s: float = 100.0,

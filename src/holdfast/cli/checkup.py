@@ -11,6 +11,7 @@ import numpy as np
 
 from holdfast.detect.detecting import MACHINES, METRICS, RUNS
 from holdfast.detect.detector import Sense
+from holdfast.detect.finding import Sign
 from holdfast.detect.rules import SIGNS
 from holdfast.diagnose.mechanisms import MECHANISMS
 from holdfast.signals.catalogue import describe
@@ -190,11 +191,11 @@ def _missing(there: frozenset[str], told: frozenset[str], *, has_pools: bool) ->
     """
     known = senses()
     measured = {sense.sign for sense in known if told.issuperset(sense.metrics)}
-    wanted: dict[str, tuple[str, ...]] = {}
+    wanted: dict[Sign, tuple[str, ...]] = {}
     for sense in known:
         if sense.sign not in measured:
             wanted.setdefault(sense.sign, sense.metrics)
-    by_exporter: dict[str, list[str]] = {}
+    by_exporter: dict[str, list[Sign]] = {}
     for sign, metrics in wanted.items():
         by_exporter.setdefault(_exporter(metrics[0], there).name, []).append(sign)
     found = []

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from holdfast.detect.detector import FunctionDetector, Look, Sense
-from holdfast.detect.finding import Finding
+from holdfast.detect.finding import Finding, Sign
 from holdfast.detect.rules import SIGNS
 from holdfast.detect.scene import Healthy, Saved, Scene
 
@@ -167,7 +167,7 @@ def _per_step(scene: Scene, lost_s: float, gap_s: float) -> float | None:
 
 def _finding(
     scene: Scene,
-    sign: str,
+    sign: Sign,
     *,
     since_ns: int,
     until_ns: int | None,

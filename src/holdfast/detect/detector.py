@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.detect.finding import Finding
+from holdfast.detect.finding import Finding, Sign
 from holdfast.detect.pace import Pace
 from holdfast.detect.panel import Panels
 from holdfast.detect.scene import Scene
@@ -20,7 +20,7 @@ NO_HOSTS: Mapping[str, str] = MappingProxyType({})
 class Sense(NamedTuple):
     """A sign that is found where all of these metrics are. None: it is read from the record."""
 
-    sign: str
+    sign: Sign
     metrics: tuple[str, ...] = ()
 
 

@@ -6,11 +6,11 @@ import numpy as np
 
 from holdfast.detect import compare
 from holdfast.detect.detector import FunctionDetector, Look, Sense
-from holdfast.detect.finding import Finding
+from holdfast.detect.finding import Finding, Sign
 from holdfast.detect.panel import Panel
 from holdfast.detect.rules import SIGNS, Rule
 from holdfast.detect.stretches import findings
-from holdfast.detect.xids import XidPolicy, policy
+from holdfast.detect.xids import Action, XidPolicy, policy
 from holdfast.signals.frame import Labels
 
 WIDTH, WIDTH_MAX = "node_pcidevice_current_link_width", "node_pcidevice_max_link_width"
@@ -22,12 +22,12 @@ XIDS, XID_COUNTS = "DCGM_FI_DEV_XID_ERRORS", "DCGM_EXP_XID_ERRORS_COUNT"
 IDENTITY = ("segment", "bus", "device", "function", "instance")
 XID_CONFIDENCE = 0.97
 LOOKED_ROWS_MIN = 3
-SIGN_OF_CODES = {
+SIGN_OF_CODES: dict[Sign, frozenset[int]] = {
     "memory-xid": frozenset({48, 63, 64, 92, 94, 95, 140}),
     "nvlink-xid": frozenset({74, *range(144, 151)}),
 }
 """Codes that say which part of the GPU it is."""
-HARDWARE_ACTIONS = frozenset({"reset-gpu", "reboot", "restart-vm", "drain", "mechanical"})
+HARDWARE_ACTIONS: frozenset[Action] = frozenset({"reset-gpu", "reboot", "restart-vm", "drain", "mechanical"})
 HARDWARE_CODES = frozenset({48, 74, 94})
 """These are hardware's, whatever restarting the application does for now."""
 
@@ -175,7 +175,7 @@ def _code(panel: Panel, row: int, column: int) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-def _sign(code: int) -> str:
+def _sign(code: int) -> Sign:
     return next((sign for sign, codes in SIGN_OF_CODES.items() if code in codes), "xid")
 
 

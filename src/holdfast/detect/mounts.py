@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from holdfast.detect import compare
 from holdfast.detect.detector import FunctionDetector, Look, Sense
-from holdfast.detect.finding import Finding
+from holdfast.detect.finding import Finding, Sign
 from holdfast.detect.panel import Panel
 from holdfast.detect.rules import SIGMAS, SIGNS, Rule
 from holdfast.detect.stretches import findings
@@ -20,7 +20,7 @@ REQUESTS, RESPONSE, SENT = (
     FAMILY.format(name) for name in ("requests", "response_time_seconds", "transmissions")
 )
 READ = (REQUESTS, RESPONSE, SENT)
-SIGN_OF = {"READ": "slow-reads", "WRITE": "slow-writes"}
+SIGN_OF: dict[str, Sign] = {"READ": "slow-reads", "WRITE": "slow-writes"}
 REQUESTS_PER_S_MIN = 1.0
 """Fewer requests say nothing about a mount."""
 SLOWER_SHARE, SLOWER_S = 0.5, 0.003

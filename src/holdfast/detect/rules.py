@@ -7,6 +7,7 @@ published one, and say so.
 """
 
 from holdfast.detect.boards import BOARD_RULES
+from holdfast.detect.finding import Sign
 from holdfast.detect.rule import SIGMAS, Rule
 
 __all__ = ["RULES", "SIGMAS", "SIGNS", "Rule"]
@@ -428,7 +429,7 @@ RULES: tuple[Rule, ...] = (
 )
 """Against the past unless something else is said."""
 
-SIGNS: dict[str, str] = {rule.sign: rule.note for rule in RULES} | {
+SIGNS: dict[Sign, str] = {rule.sign: rule.note for rule in RULES} | {
     "slow-lustre": "Lustre takes long for each operation",
     "clock-off": "the host's clock is off",
     "low-clock": "the clock is lower than usual",

@@ -7,7 +7,7 @@ and the ledger sees the time in between as what it was, recovery.
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from holdfast.record.events import ActionTaken, CheckpointLoaded, GenerationOpened, StepCommitted
+from holdfast.record.events import Action, ActionTaken, CheckpointLoaded, GenerationOpened, StepCommitted
 from holdfast.run import pacing, processes, replacing
 from holdfast.run.history import gist
 from holdfast.run.state import Generation, State, ToMembers, Trouble
@@ -361,7 +361,7 @@ def _fated(state: State, names: Iterable[str]) -> str:
     return ", ".join(f"{named} ({words})" if words else named for words, named in grouped)
 
 
-def _record_action(state: State, action: str, subject: str, reason: str) -> None:
+def _record_action(state: State, action: Action, subject: str, reason: str) -> None:
     causes = () if action == "grow" else (f"lost {subject}",)
     state.outbox.record(
         ActionTaken(

@@ -9,14 +9,11 @@ that a script has declared (`run.alone`) is waited for, and the last copies of t
 from collections.abc import Sequence
 
 from holdfast.run import losses, replacing, seats
+from holdfast.run.stages import HELD_UP, REGROUPING
 from holdfast.run.state import Generation, Member, Stall, State, ToNode, Trouble, Work
 from holdfast.run.waits import IDLE_S_MAX, LOCATE_S, LOOK_S_MAX, PATIENT_S, ns
 from holdfast.run.wire import Locate, Located, Stage, Working
 
-HELD_UP: frozenset[Stage] = frozenset({"reduce", "meeting", "waiting"})
-"""Stages in which a member waits for others: if a step hangs, it is not their fault."""
-REGROUPING: frozenset[Stage] = frozenset({"regroup", "state", "waiting"})
-"""Stages of a member that has left what it was in. Where it is then, shows what it has told the others."""
 STEP_HANGS = "no progress"
 FORMATION_HANGS = "did not regroup in time"
 """What a member that was ended is said to have died of."""

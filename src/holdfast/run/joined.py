@@ -21,11 +21,11 @@ from holdfast.run import (
     seats,
     setups,
 )
+from holdfast.run.stages import IN_STEP
 from holdfast.run.state import Generation, Member, State, ToMembers, Trouble
 from holdfast.run.waits import ns
-from holdfast.run.wire import Broken, Committed, Finished, Regrouped, Released, Stage, WorkerReady
+from holdfast.run.wire import Broken, Committed, Finished, Regrouped, Released, WorkerReady
 
-STEPPING: frozenset[Stage] = frozenset({"lanes", "reduce", "commit"})
 LEFT_BEHIND_S = 1.0
 """Whoever still waits for the gradients of one that left its step so long ago waits in vain."""
 
@@ -182,7 +182,7 @@ def stepped(state: State, member: Member) -> bool:
     generation = state.generations.announced
     if not state.ending.is_anybody_done or generation is None or member.name not in generation.names:
         return False
-    if member.is_lost or member.is_done or member.stage not in STEPPING or state.ending.closing is not None:
+    if member.is_lost or member.is_done or member.stage not in IN_STEP or state.ending.closing is not None:
         return False
     for name in generation.members:
         left = state.roster.members[name].finished

@@ -11,7 +11,7 @@ a spare node, where there is one, takes part in its place.
 
 from collections.abc import Sequence
 
-from holdfast.record.events import ActionTaken, MemberJoined
+from holdfast.record.events import Action, ActionTaken, MemberJoined
 from holdfast.run import processes
 from holdfast.run.state import Close, Generation, Member, Node, State
 from holdfast.run.wire import Answer, Replace
@@ -165,7 +165,7 @@ def _retire(state: State, node: Node, at_ns: int) -> None:
     state.roster.nodes_active -= 1
 
 
-def _record_action(state: State, action: str, subject: str, at_ns: int, gpus: int = 0) -> None:
+def _record_action(state: State, action: Action, subject: str, at_ns: int, gpus: int = 0) -> None:
     state.outbox.record(
         ActionTaken(id="", occurred_ns=at_ns, subject=subject, action=action, gpus=gpus, reason=REASON)
     )

@@ -5,6 +5,7 @@ truth in step with each other, so that no runner can tell one and not the others
 """
 
 from fractions import Fraction
+from typing import assert_never
 
 import msgspec
 
@@ -103,10 +104,15 @@ class Ground:
         )
 
     def count(self, failure: Failure) -> None:
-        if failure.kind == "planned":
-            self.planned += 1
-        elif failure.kind != "gray":
-            self.interruptions += 1
+        match failure.kind:
+            case "planned":
+                self.planned += 1
+            case "crash" | "hang":
+                self.interruptions += 1
+            case "gray":
+                pass  # the run goes on, slower
+            case _:
+                assert_never(failure.kind)
 
     def complete(self, now_ns: int) -> None:
         self.tape.record(RunEnded, now_ns, outcome="completed")
