@@ -18,8 +18,6 @@ from typing import Self
 
 import msgspec
 
-import holdfast
-
 NODES = 2
 UNBOUNDED_STEPS = 1_000_000
 """Peers are ended by the harness, not by their last step."""
@@ -30,7 +28,8 @@ LAST_WORDS_LINES = 20
 POLL_INTERVAL_S = 0.05
 RESTARTS_MAX = 5
 """Of torchrun's workers, in one run."""
-SCRIPTS = Path(holdfast.__file__).parent / "train" / "bench"
+SCRIPTS = Path(__file__).parent / "workers"
+"""A training script for each contestant, run as a file: what a peer restarts must not pay for Holdfast."""
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "TORCH_CPP_LOG_LEVEL": "ERROR",

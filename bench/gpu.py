@@ -19,17 +19,17 @@ from shutil import disk_usage
 import click
 import msgspec
 
-from holdfast.cli.bench.gpu_parts import PARTS, TOGETHER, Part, Result
-from holdfast.cli.bench.gpu_recovery import Recoveries, Restarts
-from holdfast.cli.bench.gpu_result import GpuBench, summary, table
-from holdfast.cli.bench.gpu_runs import (
+from bench.gpu_parts import PARTS, TOGETHER, Part, Result
+from bench.gpu_recovery import Recoveries, Restarts
+from bench.gpu_result import GpuBench, summary, table
+from bench.gpu_runs import (
     MEMBERS_MAX,
     MEMORY_BACKED,
     MEMORY_BACKED_BYTES_MIN,
     WARM_UP_STEPS,
     Plan,
 )
-from holdfast.cli.bench.kills import Failed
+from bench.kills import Failed
 from holdfast.cli.record import json_option
 from holdfast.record.errors import InputError
 

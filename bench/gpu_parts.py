@@ -5,7 +5,7 @@ from statistics import median
 
 import msgspec
 
-from holdfast.cli.bench.gpu_recovery import (
+from bench.gpu_recovery import (
     NCCL_PHASES,
     Recovered,
     Recoveries,
@@ -13,7 +13,7 @@ from holdfast.cli.bench.gpu_recovery import (
     kill_members,
     kill_ranks,
 )
-from holdfast.cli.bench.gpu_runs import (
+from bench.gpu_runs import (
     NO_CHECKPOINTS,
     Plan,
     Trained,

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.cli.bench import losses
-from holdfast.cli.bench.commits import Whole
-from holdfast.cli.bench.contestants import RESTARTS_MAX, UNBOUNDED_STEPS, Processes, Task, torchrun
-from holdfast.cli.bench.gpu_runs import Plan, Training, members
-from holdfast.cli.bench.kills import (
+from bench import losses
+from bench.commits import Whole
+from bench.contestants import RESTARTS_MAX, UNBOUNDED_STEPS, Processes, Task, torchrun
+from bench.gpu_runs import Plan, Training, members
+from bench.kills import (
     START_S_MAX,
     Failed,
     Kill,
@@ -27,6 +27,7 @@ from holdfast.cli.bench.kills import (
     settled,
     shrink_phases_s,
 )
+from holdfast.record.journal import events_of
 from holdfast.run.wire import FaultKind
 
 SETTLE_STEPS = 4
@@ -84,7 +85,7 @@ def kill_members(plan: Plan) -> Recoveries:
                 if not bout.shrunk:
                     raise
                 failure = str(failed)
-            events = losses.events_of(folder / "home")
+            events = events_of(folder / "home")
         return Recoveries(
             replaced=tuple(bout.replaced),
             shrunk=tuple(bout.shrunk),

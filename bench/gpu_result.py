@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
-from holdfast.cli.bench.gpu_parts import (
+from bench.gpu_parts import (
     Bits,
     Compiled,
     Deterministic,
@@ -17,8 +17,8 @@ from holdfast.cli.bench.gpu_parts import (
     Storm,
     phases,
 )
-from holdfast.cli.bench.gpu_recovery import Recoveries, Restarts
-from holdfast.cli.bench.kills import Recovery
+from bench.gpu_recovery import Recoveries, Restarts
+from bench.kills import Recovery
 
 T = TypeVar("T")
 

@@ -11,9 +11,10 @@ from statistics import median
 
 import msgspec
 
-from holdfast.cli.bench import losses
-from holdfast.cli.bench.contestants import OUTPUT, SCRIPTS, UNBOUNDED_STEPS, Launch, Processes
-from holdfast.cli.bench.kills import Failed, awaited
+from bench import losses
+from bench.contestants import OUTPUT, SCRIPTS, UNBOUNDED_STEPS, Launch, Processes
+from bench.kills import Failed, awaited
+from holdfast.record.journal import events_of
 
 MEMBERS_MAX = 4
 RUN_S_MAX = 150.0
@@ -147,7 +148,7 @@ def train(plan: Plan, training: Training) -> Trained:
     with plan.folder(training.name) as folder:
         output = completed(members(folder, training), folder, training.name, training.limit_s)
         seen = [msgspec.json.decode(path.read_bytes(), type=Seen) for path in folder.glob("*.json")]
-        events = losses.events_of(folder / "home")
+        events = events_of(folder / "home")
     digests = {each.digest for each in seen}
     if len(digests) != 1:
         raise Failed(f"{training.name}: ended with {len(digests)} digests")

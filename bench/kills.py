@@ -12,8 +12,8 @@ from typing import TypeVar
 
 import msgspec
 
-from holdfast.cli.bench.commits import Whole, read_commits, step_s, steps_lost, whole_steps
-from holdfast.cli.bench.contestants import (
+from bench.commits import Whole, read_commits, step_s, steps_lost, whole_steps
+from bench.contestants import (
     HOLDFAST,
     NODES,
     POLL_INTERVAL_S,
@@ -22,8 +22,8 @@ from holdfast.cli.bench.contestants import (
     Task,
     node_of,
 )
-from holdfast.cli.bench.losses import events_of
 from holdfast.record.events import GenerationOpened, MemberLost
+from holdfast.record.journal import events_of
 
 WARM_UP_STEPS = 20
 """Whole steps before a kill, of which the step time is taken."""

@@ -2,12 +2,10 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import msgspec
 
 from holdfast.record.events import AnyEvent, CheckpointLoaded, GenerationOpened, MemberLost, StepCommitted
-from holdfast.record.journal import JOURNAL_DIRECTORY, Damage, read_directory
 from holdfast.run.wire import FaultKind
 
 NODE_S = 5.0
@@ -21,14 +19,6 @@ class Strike(msgspec.Struct, frozen=True, kw_only=True):
 
     member: str
     fault: FaultKind
-
-
-def events_of(home: Path) -> list[AnyEvent]:
-    """Everything that was recorded there, in order."""
-    found = {
-        item.id: item for item in read_directory(home / JOURNAL_DIRECTORY) if not isinstance(item, Damage)
-    }
-    return sorted(found.values(), key=lambda event: event.recorded_ns)
 
 
 def planned_strikes(output: str) -> list[Strike]:

@@ -16,7 +16,7 @@ from statistics import median
 import click
 import msgspec
 
-from holdfast.cli.bench.contestants import END_GRACE_S, SCRIPTS
+from bench.contestants import END_GRACE_S, SCRIPTS
 from holdfast.cli.record import json_option
 
 MANY_LANES = 8

@@ -40,6 +40,9 @@ _SHAPES = ((SPOOL_BYTES, ROTATE_BYTES), (48 * 2**10, ROTATE_BYTES), (SPOOL_BYTES
 """Sizes of spool and file: as usual, with a ring that wraps around all the time, with files that rotate."""
 
 
+CHECKOUT = str(Path(__file__).parents[1])
+
+
 class RecordBench(msgspec.Struct, frozen=True, kw_only=True):
     """Microseconds an event, each the median of the rounds, and what the killed processes lost."""
 
@@ -158,7 +161,8 @@ def _losses(directory: Path, kills: int) -> _Losses:
 
 def _vouched_until_killed(journal: Path, spool_bytes: int, rotate_bytes: int, after_s: float) -> set[str]:
     """The ids that a recording process vouched for before it was killed, `after_s` after the first."""
-    program = f"from {__name__} import record_for_ever; record_for_ever()"
+    found = f"import sys; sys.path.append({CHECKOUT!r})"
+    program = f"{found}; from {__name__} import record_for_ever; record_for_ever()"
     arguments = [sys.executable, "-c", program, str(journal), str(spool_bytes), str(rotate_bytes)]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None

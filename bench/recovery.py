@@ -17,8 +17,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from holdfast.cli.bench.contestants import PEERS, Contestant, Task, importable, torch_version
-from holdfast.cli.bench.kills import (
+from bench.contestants import PEERS, Contestant, Task, importable, torch_version
+from bench.kills import (
     PHASES,
     Failed,
     Recovery,

@@ -18,11 +18,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 import holdfast.train as hf
 from holdfast.train import tree
-from holdfast.train.bench.model import SEED, batch, build
 from holdfast.train.group import Rendezvous
 from holdfast.train.reduction import Reduction
 from holdfast.train.sheets import Layout, Sheet
 from holdfast.train.tcp import Credentials, TcpGroup
+from model import SEED, batch, build
 
 SAMPLES = 32
 """A step's batch: steps long enough to be worth distributing."""

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 import holdfast.train as hf
-from holdfast.train.bench.gpu_model import CLIP_NORM, LANES, SEED, SIZES, build, rows, wait
-from holdfast.train.bench.progress import CommitLog, MarkLog
+from gpu_model import CLIP_NORM, LANES, SEED, SIZES, build, rows, wait
+from progress import CommitLog, MarkLog
 
 WORLD_UNTOLD = 0
 """Shares are not always equal here, so a member cannot tell from its own how many made the step."""

@@ -7,7 +7,6 @@ and they exchange through NCCL's sockets on the loopback address.
 import argparse
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 RANK = os.environ.get("RANK", "0")
 os.environ.update(NCCL_HOSTID=f"bench-{RANK}", NCCL_SOCKET_IFNAME="lo", NCCL_IB_DISABLE="1")
@@ -16,12 +15,8 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
-if TYPE_CHECKING:
-    from holdfast.train.bench.gpu_model import CLIP_NORM, LANES, SIZES, Size, build, device_here, rows, wait
-    from holdfast.train.bench.progress import CommitLog, load, save
-else:  # As a file: a restarted process has nothing of Holdfast to import.
-    from gpu_model import CLIP_NORM, LANES, SIZES, Size, build, device_here, rows, wait
-    from progress import CommitLog, load, save
+from gpu_model import CLIP_NORM, LANES, SIZES, Size, build, device_here, rows, wait  # noqa: E402
+from progress import CommitLog, load, save  # noqa: E402
 
 
 def share(size: Size, step: int, device: torch.device) -> torch.Tensor:

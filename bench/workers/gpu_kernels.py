@@ -23,8 +23,8 @@ from torch._C._autograd import DeviceType
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile
 
-from holdfast.train.bench.gpu_model import DROPOUT, LANES, SIZES, Size, device_here, wait
-from holdfast.train.bench.gpu_steps import plain_steps
+from gpu_model import DROPOUT, LANES, SIZES, Size, device_here, wait
+from gpu_steps import plain_steps
 
 WARM_UP_STEPS = 3
 PROFILED_STEPS = 2

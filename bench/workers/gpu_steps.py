@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import holdfast.train as hf
-from holdfast.train.bench.gpu_model import CLIP_NORM, LANES, SEED, SIZES, Size, build, rows, wait
+from gpu_model import CLIP_NORM, LANES, SEED, SIZES, Size, build, rows, wait
 
 BLOCK_STEPS = 2
 WARM_UP_ROUNDS = 2

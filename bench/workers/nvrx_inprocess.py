@@ -8,18 +8,14 @@ recovery; a shorter one than here interrupts the first steps after it and costs 
 import os
 from datetime import timedelta
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.nn.parallel import DistributedDataParallel
 
-if TYPE_CHECKING:
-    from holdfast.train.bench.model import batch, build
-    from holdfast.train.bench.progress import CommitLog, Task, load, save, task
-else:  # As a file, like its rivals.
-    from model import batch, build
-    from progress import CommitLog, Task, load, save, task
+from model import batch, build
+from progress import CommitLog, Task, load, save, task
 
 inprocess = import_module("nvidia_resiliency_ext.inprocess")
 import_module("torch._dynamo")  # DDP would do so in the first step; interrupted there, it stays half a module

@@ -3,9 +3,9 @@
 import os
 
 import holdfast.train as hf
-from holdfast.train.bench.model import LANES, SEED, batch, build
-from holdfast.train.bench.progress import CommitLog, MarkLog, task
 from holdfast.train.protected import digest
+from model import LANES, SEED, batch, build
+from progress import CommitLog, MarkLog, task
 
 
 def main() -> None:

@@ -9,17 +9,13 @@ go through `Manager.allreduce`, in one piece.
 import os
 from datetime import timedelta
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._C._distributed_c10d import TCPStore
 
-if TYPE_CHECKING:
-    from holdfast.train.bench.model import Gpt, batch, build
-    from holdfast.train.bench.progress import CommitLog, Task, task
-else:  # As a file: a restarted process has nothing of Holdfast to import.
-    from model import Gpt, batch, build
-    from progress import CommitLog, Task, task
+from model import Gpt, batch, build
+from progress import CommitLog, Task, task
 
 torchft = import_module("torchft")
 

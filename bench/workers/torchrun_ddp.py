@@ -1,16 +1,10 @@
 """Peer: DDP under `torchrun --max-restarts`, with a checkpoint after every step."""
 
-from typing import TYPE_CHECKING
-
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-if TYPE_CHECKING:
-    from holdfast.train.bench.model import batch, build
-    from holdfast.train.bench.progress import CommitLog, load, save, task
-else:  # As a file: a restarted process has nothing of Holdfast to import.
-    from model import batch, build
-    from progress import CommitLog, load, save, task
+from model import batch, build
+from progress import CommitLog, load, save, task
 
 
 def main() -> None:

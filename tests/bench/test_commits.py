@@ -3,7 +3,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cli.bench.commits import UNTOLD, Commit, Whole, read_commits, step_s, steps_lost, whole_steps
+from bench.commits import UNTOLD, Commit, Whole, read_commits, step_s, steps_lost, whole_steps
 
 SECOND_NS = 10**9
 

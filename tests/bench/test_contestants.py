@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from waiting import until
 
-from holdfast.cli.bench.contestants import (
+from bench.contestants import (
     PEERS,
     Contestant,
     Launch,

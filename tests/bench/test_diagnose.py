@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.cli.bench.diagnose import FIRST_SEED, TUNING_SEEDS
+from bench.diagnose import FIRST_SEED, TUNING_SEEDS
 from holdfast.twin.exam import MECHANISM_OF
 from holdfast.twin.scenarios import SCENARIOS
 

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.cli.bench.gpu import measure
-from holdfast.cli.bench.gpu_parts import (
+from bench.gpu import measure
+from bench.gpu_parts import (
     PARTS,
     STORM_STEPS_PER_PAIR,
     TOGETHER,
@@ -33,10 +33,10 @@ from holdfast.cli.bench.gpu_parts import (
     storm_faults,
     toml,
 )
-from holdfast.cli.bench.gpu_recovery import Recovered, Recoveries, Restarts
-from holdfast.cli.bench.gpu_result import GpuBench, summary, table
-from holdfast.cli.bench.gpu_runs import MEMBERS_MAX, Plan, Trained, completed, script
-from holdfast.cli.bench.kills import PHASES, Failed, Recovery
+from bench.gpu_recovery import Recovered, Recoveries, Restarts
+from bench.gpu_result import GpuBench, summary, table
+from bench.gpu_runs import MEMBERS_MAX, Plan, Trained, completed, script
+from bench.kills import PHASES, Failed, Recovery
 from holdfast.run.chaos import RECOVERY_MOMENTS, STEP_MOMENTS, random_plan, read_plan
 
 BENCH_S_MAX = 400
@@ -199,7 +199,7 @@ def test_a_part_that_fails_costs_no_other(tmp_path: Path, shared: bool) -> None:
 
 
 def test_nothing_heavy_is_imported_for_it() -> None:
-    program = "import sys, holdfast.cli.bench.gpu; print(*{name.partition('.')[0] for name in sys.modules})"
+    program = "import sys, bench.gpu; print(*{name.partition('.')[0] for name in sys.modules})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
     assert not HEAVY & set(done.stdout.split())
 

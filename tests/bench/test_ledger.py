@@ -4,7 +4,7 @@ from itertools import islice
 
 import msgspec
 
-from holdfast.cli.bench.ledger import history, measure
+from bench.ledger import history, measure
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.report import report
 

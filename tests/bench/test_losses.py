@@ -2,17 +2,16 @@
 
 from pathlib import Path
 
-from holdfast.cli.bench.losses import (
+from bench.losses import (
     NODE_S,
     Strike,
     checkpoints_loaded,
-    events_of,
     planned_strikes,
     steps_redone,
     survivors_lost,
 )
 from holdfast.record.events import AnyEvent, CheckpointLoaded, GenerationOpened, MemberLost, StepCommitted
-from holdfast.record.journal import JOURNAL_DIRECTORY
+from holdfast.record.journal import JOURNAL_DIRECTORY, events_of
 from holdfast.record.recorder import Recorder
 
 SECOND_NS = 10**9

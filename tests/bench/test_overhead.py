@@ -1,4 +1,4 @@
-from holdfast.cli.bench.overhead import OverheadBench, Turns, setting, summary, table
+from bench.overhead import OverheadBench, Turns, setting, summary, table
 
 TURNS = Turns(steps=((1.1, 1.0), (3.0, 2.0), (0.9, 1.0)), reductions=((0.2, 0.1), (0.3, 0.1), (0.1, 0.1)))
 

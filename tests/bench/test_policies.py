@@ -1,6 +1,6 @@
 """`holdfast bench policies` on a small cluster for a day: every cell, and which is best."""
 
-from holdfast.cli.bench.policies import POLICIES, measure
+from bench.policies import POLICIES, measure
 
 
 def test_every_policy_on_every_cluster() -> None:

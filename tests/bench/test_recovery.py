@@ -5,9 +5,9 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from holdfast.cli.bench.contestants import PEERS, Contestant
-from holdfast.cli.bench.kills import PHASES, Recovery, Survival, Undisturbed
-from holdfast.cli.bench.recovery import RecoveryBench, command, present, summary, table
+from bench.contestants import PEERS, Contestant
+from bench.kills import PHASES, Recovery, Survival, Undisturbed
+from bench.recovery import RecoveryBench, command, present, summary, table
 
 CALM = Undisturbed(step_s=0.03, digest="aa")
 BENCH_S_MAX = 400

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from holdfast.cli.bench.watch import SERVER, WatchBench, measure
+from bench.watch import SERVER, WatchBench, measure
 
 LOOKS = 4
 

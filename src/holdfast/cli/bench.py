@@ -1,22 +1,40 @@
-"""`holdfast bench`: every speed claim, as a ratio against a peer or a physical limit, for anyone to run."""
+"""`holdfast bench`: runs the benchmarks, which come with the source and not with the package."""
 
-from holdfast.cli.lazy import LazyGroup
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
 
-command = LazyGroup(
-    "holdfast.cli.bench",
-    {
-        "Commands": {
-            "diagnose": "Diagnose hundreds of simulated incidents: precision, recall, time, alarms, cost.",
-            "gpu": "Train a GPT on a GPU: NCCL through 50 kills, recoveries, a step against a plain loop.",
-            "ledger": "Fold a million events: events a second, memory, the cost of one more.",
-            "overhead": "Train without faults: a step against plain DDP, the reduction against all_reduce.",
-            "policies": "Simulate every way to go on after a failure, by cluster size and spares.",
-            "record": "Record events: the cost of one against a plain write, and what a SIGKILL loses.",
-            "recovery": "Kill a worker: seconds until all members commit again, beside three peers.",
-            "twin": "Simulate 54 days of 16,384 GPUs: seconds, growth with failures, seeds, memory.",
-            "watch": "Look at a cluster in a real server: the first look of a watch against each later one.",
-        }
-    },
-    name="bench",
-    help="Measure Holdfast against a peer or a physical limit.",
-)
+import click
+
+import holdfast
+from holdfast.record.errors import InputError
+
+FOLDER = "bench"
+
+
+class _Bench(click.Command):
+    """The benchmarks of a checkout in its own place, which only a call looks for."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        root = checkout(Path(holdfast.__file__), Path.cwd())
+        if str(root) not in sys.path:
+            sys.path.insert(0, str(root))
+        found: click.Command = importlib.import_module("bench").command
+        return found.make_context(info_name, args, parent, **extra)
+
+
+def checkout(package: Path, folder: Path) -> Path:
+    """The checkout whose `src` has the package, or else the one that the folder is the top of."""
+    for root in (package.parents[2], folder):
+        if (root / "src" / "holdfast").is_dir() and (root / FOLDER / "__init__.py").is_file():
+            return root
+    raise InputError(
+        "The installed package does not include the benchmarks; they come with the source.",
+        hint="Clone the repository and run this command in its top folder.",
+    )
+
+
+command = _Bench("bench", help="Measure Holdfast against a peer or a physical limit.")
