@@ -18,7 +18,7 @@ import msgspec
 from holdfast.cli.record import json_option
 from holdfast.ledger.fold import Fold
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.report import report
+from holdfast.ledger.reporting import report
 from holdfast.record.events import (
     AnyEvent,
     CheckpointBegun,

@@ -12,11 +12,11 @@ import msgspec
 from holdfast.cli.record import json_option
 from holdfast.cli.sweeping import sweep
 from holdfast.cli.terminal import print_json
-from holdfast.dashboard.wording import many
 from holdfast.twin.policies import policy
 from holdfast.twin.presets import preset, resized
 from holdfast.twin.study import Study
 from holdfast.twin.sweep import Figures, Spread, Task, spread
+from holdfast.wording import many
 
 PRESET = "llama3-405b"
 DAY_NS = 86_400 * 10**9

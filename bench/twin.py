@@ -16,11 +16,11 @@ import msgspec
 from holdfast.cli.record import json_option
 from holdfast.cli.sweeping import sweep
 from holdfast.cli.terminal import print_json
-from holdfast.dashboard.wording import many
 from holdfast.twin.policies import policy
 from holdfast.twin.presets import preset, resized
 from holdfast.twin.study import Study
 from holdfast.twin.sweep import Figures, Task, play
+from holdfast.wording import many
 
 PRESET = "llama3-405b"
 DAYS = 54

@@ -25,11 +25,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.cli.assessing import References, Setting, look
 from holdfast.cli.record import json_option
 from holdfast.cli.terminal import print_json
 from holdfast.detect.detecting import METRICS
-from holdfast.economics.prices import DEFAULTS
+from holdfast.diagnose.looking import References, Setting, look
+from holdfast.economics.pricing.prices import DEFAULTS
 from holdfast.record.errors import InputError
 from holdfast.record.sqlite import SqliteStore
 from holdfast.signals.catalogue import describe

@@ -79,6 +79,44 @@ def broken_rules(package: Path, rules: Rules) -> Iterator[str]:
                 yield f"{relative}:{line}: only {BENCH_FINDER} may import the benchmarks"
 
 
+def circles(package: Path) -> list[list[str]]:
+    """The modules that import each other, wherever in a file they do so: each circle, in order of names."""
+    modules = {_module(path, package): path for path in package.rglob("*.py")}
+    graph = {
+        name: {
+            found
+            for _, module in imported(path.read_text(encoding="utf-8"), _home(name, path))
+            if (found := module if module in modules else module.rpartition(".")[0]) in modules
+        }
+        - {name}
+        for name, path in modules.items()
+    }
+    reached = {name: _reached(graph, name) for name in graph}
+    together = {frozenset(other for other in reached[name] if name in reached[other]) for name in graph}
+    return sorted(sorted(circle) for circle in together if circle)
+
+
+def _module(path: Path, package: Path) -> str:
+    parts = path.relative_to(package.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _home(module: str, path: Path) -> str:
+    """The package that relative imports of the module start from."""
+    return module if path.name == "__init__.py" else module.rpartition(".")[0]
+
+
+def _reached(graph: dict[str, set[str]], start: str) -> set[str]:
+    """All that the module imports, directly or through others."""
+    found: set[str] = set()
+    waiting = [start]
+    while waiting:
+        news = graph[waiting.pop()] - found
+        found |= news
+        waiting.extend(news)
+    return found
+
+
 def benchmarks_with_torch(folder: Path) -> Iterator[str]:
     """One sentence for each import of torch by a benchmark that is not a training script."""
     for path in sorted(folder.rglob("*.py")):
@@ -130,6 +168,20 @@ def _complaint(module: str, room: str, allowed: frozenset[str], rules: Rules) ->
 
 def test_the_code_keeps_to_the_import_table() -> None:
     assert list(broken_rules(ROOT / "src" / "holdfast", read_table(PAGE))) == []
+
+
+def test_no_modules_import_each_other() -> None:
+    assert circles(ROOT / "src" / "holdfast") == []
+
+
+def test_a_circle_is_found_also_through_others_and_in_functions(tmp_path: Path) -> None:
+    package = tmp_path / "holdfast"
+    _write(package / "__init__.py", "")
+    _write(package / "run" / "board.py", "from holdfast.run import live")
+    _write(package / "run" / "live.py", "def f():\n    from holdfast.run.text import show")
+    _write(package / "run" / "text.py", "from .board import Board")
+    _write(package / "run" / "alone.py", "from holdfast.run.board import Board")
+    assert circles(package) == [["holdfast.run.board", "holdfast.run.live", "holdfast.run.text"]]
 
 
 def test_only_the_training_scripts_of_the_benchmarks_import_torch() -> None:

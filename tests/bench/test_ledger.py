@@ -6,7 +6,7 @@ import msgspec
 
 from bench.ledger import history, measure
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.report import report
+from holdfast.ledger.reporting import report
 
 
 def test_what_is_measured() -> None:

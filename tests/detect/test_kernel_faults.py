@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.collect_faults import FaultRecord, Names, subject
+from holdfast.detect.kernel_faults import FaultRecord, Names, subject
 from holdfast.detect.xids import CATALOGUE
 from holdfast.record.errors import StoreError
 from holdfast.record.events import FaultObserved
-from holdfast.record.store import open_store
+from holdfast.record.stores import open_store
 from holdfast.signals.collectors.kernel_log import KernelEvent, parse_line
 
 NAMES = Names(gpus={"0000:9b:00.0": {"gpu": "4"}}, ports={"0000:41:00.0": "mlx5_0"})

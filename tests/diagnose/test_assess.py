@@ -17,7 +17,7 @@ from holdfast.detect.scene import Planned
 from holdfast.diagnose.assess import Assessment, assess
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.weighing import SYMPTOMS
-from holdfast.economics.prices import DEFAULTS
+from holdfast.economics.pricing.prices import DEFAULTS
 from holdfast.record.events import (
     ActionTaken,
     CheckpointSaved,

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from holdfast.ledger import ledger as ledger_module
 from holdfast.ledger.fold import Fold
 from holdfast.ledger.ledger import SNAPSHOT_EVENTS, Ledger, TooLate
-from holdfast.ledger.report import Report, report
+from holdfast.ledger.report import Report
+from holdfast.ledger.reporting import report
 from holdfast.record.events import (
     ActionTaken,
     AnyEvent,

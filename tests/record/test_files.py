@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.files import is_directory, is_there
 from holdfast.record.errors import InputError
+from holdfast.record.files import is_directory, is_there
 
 
 def test_what_is_there_is_and_what_is_not_is_not(tmp_path: Path) -> None:

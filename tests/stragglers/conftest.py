@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from holdfast.diagnose.stragglers.trace import Trace, from_columns
+from holdfast.stragglers.trace import Trace, from_columns
 
 Row = dict[str, Any]
 Compute = tuple[str, int, int]
@@ -214,7 +214,7 @@ def trace_of(rows: list[Row]) -> Trace:
 @pytest.fixture(scope="session")
 def published() -> Path:
     """The published traces and their analysis."""
-    return Path(__file__).parents[2] / "data" / "straggler"
+    return Path(__file__).parents[1] / "data" / "straggler"
 
 
 @pytest.fixture(scope="session")

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.diagnose.stragglers.graph import Graph, build
-from holdfast.diagnose.stragglers.simulate import step_times_s
-from holdfast.diagnose.stragglers.trace import Floats, Trace
 from holdfast.record.errors import InputError
+from holdfast.stragglers.graph import Graph, build
+from holdfast.stragglers.simulate import step_times_s
+from holdfast.stragglers.trace import Floats, Trace
 
 Rows = list[dict[str, Any]]
 Traced = Callable[[Rows], Trace]

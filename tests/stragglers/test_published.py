@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.diagnose.stragglers.trace import read_table
-from holdfast.diagnose.stragglers.verdict import judge
-from holdfast.diagnose.stragglers.whatif import Analysis, analyse
+from holdfast.stragglers.trace import read_table
+from holdfast.stragglers.verdict import judge
+from holdfast.stragglers.whatif import Analysis, analyse
 
 REL = 1e-5
 """The traces have single precision."""

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.diagnose.stragglers.graph import CLOCK_ERROR_S
-from holdfast.diagnose.stragglers.meta import Meta, gaps, read_meta
-from holdfast.diagnose.stragglers.reading import read_trace
-from holdfast.diagnose.stragglers.trace import Trace
-from holdfast.diagnose.stragglers.verdict import judge
-from holdfast.diagnose.stragglers.whatif import analyse
 from holdfast.record.errors import InputError
+from holdfast.stragglers.graph import CLOCK_ERROR_S
+from holdfast.stragglers.meta import Meta, gaps, read_meta
+from holdfast.stragglers.reading import read_trace
+from holdfast.stragglers.trace import Trace
+from holdfast.stragglers.verdict import judge
+from holdfast.stragglers.whatif import analyse
 
 PROFILED_S_MAX = 100
 Rows = list[dict[str, Any]]

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.diagnose.stragglers import whatif
-from holdfast.diagnose.stragglers.trace import Trace
-from holdfast.diagnose.stragglers.verdict import Verdict, judge
-from holdfast.diagnose.stragglers.whatif import WORKERS_RANKED_MAX, Analysis, analyse
+from holdfast.stragglers import whatif
+from holdfast.stragglers.trace import Trace
+from holdfast.stragglers.verdict import Verdict, judge
+from holdfast.stragglers.whatif import WORKERS_RANKED_MAX, Analysis, analyse
 
 Rows = list[dict[str, Any]]
 Traced = Callable[[Rows], Trace]

@@ -9,7 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.report import Report, report
+from holdfast.ledger.report import Report
+from holdfast.ledger.reporting import report
 from holdfast.record.errors import InputError
 from holdfast.record.events import ActionTaken, FaultObserved, RunStarted, StepCommitted, decode, encode
 from holdfast.signals.frame import Frame

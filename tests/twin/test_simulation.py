@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.ledger.categories import Category
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.report import report
+from holdfast.ledger.reporting import report
 from holdfast.record.events import (
     ActionTaken,
     CheckpointBegun,

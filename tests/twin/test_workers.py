@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cli.workers import BATCH_MAX, BATCHES_IN_FLIGHT_MAX, BATCHES_PER_WORKER_MIN, batches, in_order
 from holdfast.twin.presets import preset
 from holdfast.twin.study import Study
 from holdfast.twin.sweep import Task
+from holdfast.twin.workers import BATCH_MAX, BATCHES_IN_FLIGHT_MAX, BATCHES_PER_WORKER_MIN, batches, in_order
 
 _JOB = preset("llama3-405b")
 ONE = Task(

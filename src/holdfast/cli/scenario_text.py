@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.dashboard import wording
+from holdfast import wording
 from holdfast.record.errors import InputError
 from holdfast.record.events import (
     ActionTaken,

@@ -8,7 +8,8 @@ import msgspec
 
 from holdfast.detect.xids import NO_OVERRIDES, Overrides, Source, Verdict, verdict
 from holdfast.record.events import NAME_CHARS_MAX, FaultObserved
-from holdfast.record.store import Store, open_store
+from holdfast.record.store import Store
+from holdfast.record.stores import open_store
 from holdfast.signals.collectors.kernel_log import KernelEvent
 from holdfast.signals.frame import Labels
 from holdfast.topology.names import gpu_name, port_name

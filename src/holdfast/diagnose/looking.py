@@ -1,18 +1,18 @@
 """One look at runs: their record and their signals put before `assess`, at a price that fits them."""
 
 import time
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 import msgspec
 
-from holdfast.cli.record import fold_run
-from holdfast.cli.xid_policy import load_xids
 from holdfast.detect.scene import Healthy, Planned
+from holdfast.detect.xids import NO_OVERRIDES, Overrides
 from holdfast.diagnose.assess import Assessment, assess
-from holdfast.economics.prices import Prices
-from holdfast.ledger.report import Pace, pace_of
+from holdfast.economics.pricing.prices import Prices
+from holdfast.ledger.report import Pace
+from holdfast.ledger.reporting import pace_of
+from holdfast.ledger.runs import fold_run
 from holdfast.record.events import (
     CostRate,
     GenerationOpened,
@@ -20,7 +20,6 @@ from holdfast.record.events import (
     MemberJoined,
     MemberLost,
     ReferenceDeclared,
-    RunEnded,
     Unknown,
 )
 from holdfast.record.store import Selection, Store
@@ -37,8 +36,6 @@ REFERENCE_AGE_NS_MAX = 300 * 10**9
 """What a healthy step takes changes little from one look to the next."""
 REFERENCE_AGE_TIMES = 50
 """For so many times as long as it took, a reading is kept: a watch must not be busy with it."""
-LIVE_NS_MAX = 86_400 * 10**9
-"""A run of which nothing was recorded for longer than this is not live, whether or not it said goodbye."""
 CONTEXT_KINDS = (
     "run.started",
     "run.ended",
@@ -94,6 +91,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     prices: Prices
     window_s: float
     references: "References"
+    xids: Overrides = NO_OVERRIDES
 
     def window_ns(self, at_ns: int) -> tuple[int, int]:
         return at_ns - round(self.window_s * 10**9), at_ns + 1
@@ -146,7 +144,7 @@ def look(
         window_s=setting.window_s,
         since_ns=since_ns,
         prices=_priced(setting.prices, said.events),
-        xids=load_xids(),
+        xids=setting.xids,
         healthy={run: said.healthy[run] for run in runs if run in said.healthy},
         elsewhere=elsewhere,
     )
@@ -213,26 +211,6 @@ def _planned(windows: Iterable[Maintenance]) -> list[Planned]:
         for one in windows
         for subject in one.subjects
     ]
-
-
-def recent_runs(store: Store, at_ns: int) -> frozenset[str]:
-    """Those of which something was recorded not long before; that somebody looked at them does not count."""
-    return frozenset(
-        summary.run
-        for summary in store.runs()
-        if summary.events and summary.first_ns <= at_ns <= summary.last_ns + LIVE_NS_MAX
-    )
-
-
-def ends_ns(store: Store, runs: Iterable[str], at_ns: int) -> dict[str, int]:
-    """When those of the runs ended that had by then, as the record says."""
-    found = {}
-    for run in runs:
-        selection = Selection(run=run, kinds=("run.started", "run.ended"), until_ns=at_ns + 1)
-        last = deque(store.select(selection), maxlen=1)
-        if last and isinstance(last[0], RunEnded):
-            found[run] = last[0].occurred_ns
-    return found
 
 
 def _context(store: Store, run: str, at_ns: int) -> Iterable[KnownEvent]:

@@ -11,11 +11,11 @@ from typing import Protocol
 
 import msgspec
 
-from holdfast.cli.incident_text import stepless
-from holdfast.cli.watch_metrics import Seen, WatchMetrics
 from holdfast.diagnose.assess import Assessment
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.lifecycle import Casebook, Change
+from holdfast.diagnose.watch_metrics import Seen, WatchMetrics
+from holdfast.diagnose.wording import stepless
 from holdfast.record.errors import HoldfastError
 
 SHORTEST_WAIT_S = 0.05

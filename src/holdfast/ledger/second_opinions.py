@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable
 
-from holdfast.cli.record import fold_run
 from holdfast.ledger.fold import Fold
 from holdfast.ledger.opinions import Kin, with_opinions
-from holdfast.ledger.report import Report, report
+from holdfast.ledger.report import Report
+from holdfast.ledger.reporting import report
+from holdfast.ledger.runs import fold_run
 from holdfast.record.store import RunSummary, Selection, Store
 
 RUNS_MAX = 5

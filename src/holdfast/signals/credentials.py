@@ -1,21 +1,16 @@
-"""Credentials for the servers that verbs ask and tell: from the environment or files, not the command line.
+"""Credentials for the servers that are asked and told: from the environment or files, not the command line.
 
 On a command line every user of the machine could read them. Which variables there are: docs/collectors.md.
 """
 
 import os
 from pathlib import Path
-from typing import TypeVar
-
-import click
 
 from holdfast.record.errors import InputError
 from holdfast.signals.http_client import Access
 
 FILE_MARK = "@"
 FILE_BYTES_MAX = 64 << 10
-
-Given = TypeVar("Given", str, tuple[str, ...], None)
 
 
 def access(server: str) -> Access:
@@ -36,16 +31,6 @@ def secret(name: str) -> str:
 def spelled_out(url: str, *, what: str) -> str:
     """The URL itself, where `@FILE` was written for one that holds a secret."""
     return _contents(url.removeprefix(FILE_MARK), what=what) if url.startswith(FILE_MARK) else url
-
-
-def url_option(context: click.Context, parameter: click.Parameter, given: Given) -> Given:
-    """The callback of an option that takes one URL or several, each of them possibly in a file."""
-    what = parameter.opts[0]
-    if isinstance(given, str):
-        return spelled_out(given, what=what)
-    if isinstance(given, tuple):
-        return tuple(spelled_out(one, what=what) for one in given)
-    return given
 
 
 def _contents(path: str, *, what: str) -> str:

@@ -13,9 +13,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.diagnose.stragglers import operations as op
-from holdfast.diagnose.stragglers.trace import Floats, Ints, Trace
 from holdfast.record.errors import InputError
+from holdfast.stragglers import operations as op
+from holdfast.stragglers.trace import Floats, Ints, Trace
 
 PLACES_MAX = 4
 """Most operations wait for no more than these; a meeting may wait for all workers."""

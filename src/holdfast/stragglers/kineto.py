@@ -17,9 +17,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.diagnose.stragglers.trace import NUMBER_MAX, Floats, Trace, from_columns
 from holdfast.record.errors import InputError
 from holdfast.record.untrusted import UNDECODABLE, gunzipped
+from holdfast.stragglers.trace import NUMBER_MAX, Floats, Trace, from_columns
 
 FILES_MAX = 100_000
 BYTES_MAX = 4 * 2**30

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.diagnose.stragglers.trace import Trace, from_columns, literal_glob, unreadable
 from holdfast.record.errors import InputError
+from holdfast.stragglers.trace import Trace, from_columns, literal_glob, unreadable
 
 PARTS = ("data", "compute", "exchange")
 _HINT = "It needs the columns member, step, compute_s, data_s and exchange_s."

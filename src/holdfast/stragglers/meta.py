@@ -4,8 +4,8 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.diagnose.stragglers.trace import Trace
 from holdfast.record.errors import InputError
+from holdfast.stragglers.trace import Trace
 
 
 class Meta(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.diagnose.stragglers import operations as op
-from holdfast.diagnose.stragglers.trace import Floats, Ints, Trace
+from holdfast.stragglers import operations as op
+from holdfast.stragglers.trace import Floats, Ints, Trace
 
 PAUSE_RATIO_MIN = 1.5
 """An operation this many times as long as is usual for its worker and type was interrupted."""

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Literal, get_args
 
-from holdfast.diagnose.stragglers.kineto import read_profiles
-from holdfast.diagnose.stragglers.members import read_members
-from holdfast.diagnose.stragglers.trace import Trace, read_table
+from holdfast.stragglers.kineto import read_profiles
+from holdfast.stragglers.members import read_members
+from holdfast.stragglers.trace import Trace, read_table
 
 Format = Literal["table", "profiler", "members"]
 FORMATS: tuple[Format, ...] = get_args(Format)

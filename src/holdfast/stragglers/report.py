@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import msgspec
 
-from holdfast.diagnose.stragglers.meta import Meta, gaps
-from holdfast.diagnose.stragglers.trace import Trace
-from holdfast.diagnose.stragglers.verdict import Verdict, judge
-from holdfast.diagnose.stragglers.whatif import Analysis, analyse
+from holdfast.stragglers.meta import Meta, gaps
+from holdfast.stragglers.trace import Trace
+from holdfast.stragglers.verdict import Verdict, judge
+from holdfast.stragglers.whatif import Analysis, analyse
 
 FIDELITY_MIN = 0.9
 FIDELITY_MAX = 1.05

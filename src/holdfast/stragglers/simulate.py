@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from holdfast.diagnose.stragglers.graph import Graph
-from holdfast.diagnose.stragglers.trace import Floats
+from holdfast.stragglers.graph import Graph
+from holdfast.stragglers.trace import Floats
 
 
 def step_times_s(graph: Graph, durations_s: Floats) -> Floats:

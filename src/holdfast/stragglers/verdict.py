@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.diagnose.stragglers.whatif import HALF, Analysis, RankedStage
+from holdfast.stragglers.whatif import HALF, Analysis, RankedStage
 
 Kind = Literal["none", "worker", "data", "pauses", "stage", "replica", "communication", "operation", "spread"]
 Judgement = Literal["cause", "not-hardware", "unknown"]

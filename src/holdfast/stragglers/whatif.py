@@ -17,11 +17,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.diagnose.stragglers import operations as op
-from holdfast.diagnose.stragglers.graph import Graph, build
-from holdfast.diagnose.stragglers.pattern import Pattern, evened_s, pattern_of, without_pauses_s
-from holdfast.diagnose.stragglers.simulate import step_times_s
-from holdfast.diagnose.stragglers.trace import Floats, Ints, Trace, Worker
+from holdfast.stragglers import operations as op
+from holdfast.stragglers.graph import Graph, build
+from holdfast.stragglers.pattern import Pattern, evened_s, pattern_of, without_pauses_s
+from holdfast.stragglers.simulate import step_times_s
+from holdfast.stragglers.trace import Floats, Ints, Trace, Worker
 
 SLOWEST_SHARE = 0.03
 """M_W is about this share of the workers, rounded up (the paper, equation 5)."""

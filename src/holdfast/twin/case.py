@@ -4,25 +4,30 @@ All three become the same thing: a study that the twin can simulate, a policy, a
 nobody said is assumed, with its source.
 """
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from math import ceil, sqrt
 from pathlib import Path
 
 import msgspec
 
-from holdfast.cli.plan.recorded import RecordedFailures, failures, stall_s
-from holdfast.cli.record import find_run, fold_run, open_record
-from holdfast.economics.cadence import (
+from holdfast.economics.cadence.cadence import (
     DAY_S,
     FAILURES_PER_1000_NODE_DAYS,
     learned_mtbf_s,
     mtbf_of_nodes_s,
     tells_rate,
 )
-from holdfast.economics.prices import Priced, Prices
+from holdfast.economics.pricing.prices import Priced, Prices
+from holdfast.ledger.failures import RecordedFailures, failures, stall_s
 from holdfast.ledger.flops import Chip, chip_named
-from holdfast.ledger.report import Report, report
+from holdfast.ledger.report import Report
+from holdfast.ledger.reporting import report
+from holdfast.ledger.runs import fold_run
 from holdfast.record.clock import SystemClock
 from holdfast.record.errors import InputError
+from holdfast.record.runs import find_run
+from holdfast.record.store import Store
 from holdfast.twin import outlook
 from holdfast.twin.cluster import Layout
 from holdfast.twin.failures import Hazards
@@ -72,7 +77,6 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     stall_s: float | None
     chip: str | None
     start_ns: int | None
-    store_url: str | None
 
 
 class Assumed(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,11 +102,12 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     assumed: tuple[Assumed, ...]
 
 
-def case(asked: Asked, prices: Prices) -> Case:
-    """The case that the flags describe."""
+def case(asked: Asked, prices: Prices, record: Callable[[], AbstractContextManager[Store]]) -> Case:
+    """The case that the flags describe. record: opens the store, where a run in it is asked about."""
     given = [flag for flag in ("preset", "run", "gpus") if getattr(asked, flag) is not None]
     if asked.run is not None and given == ["run"]:
-        return _from_record(asked, prices)
+        with record() as store:
+            return _from_record(asked, prices, store)
     if asked.preset is not None and asked.run is None:
         return _from_preset(asked, prices)
     if given == ["gpus"]:
@@ -322,13 +327,12 @@ def _policy(of: _Started, study: Study, assumed: list[Assumed]) -> Policy:
     return msgspec.structs.replace(named, spare_nodes=spares)
 
 
-def _from_record(asked: Asked, prices: Prices) -> Case:
+def _from_record(asked: Asked, prices: Prices, store: Store) -> Case:
     """A run so far: its own rate, its own times to recover, and the steps that are left."""
     _refuse(asked, "--run", "days", "gpus", "chip", "mtbf_s", "rates")
-    with open_record(asked.store_url) as store:
-        name = find_run(store, asked.run)
-        fold = fold_run(store, name)
-        told, position = report(name, fold), fold.settled().progress.position
+    name = find_run(store, asked.run)
+    fold = fold_run(store, name)
+    told, position = report(name, fold), fold.settled().progress.position
     if not told.gpus:
         raise InputError(f"No GPUs are recorded for {name}.", hint="Import it with --gpus.")
     if told.reference is None or position is None:

@@ -18,7 +18,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from holdfast import __version__
-from holdfast.cli.workers import (
+from holdfast.record.errors import HoldfastError, InputError
+from holdfast.twin.sweep import Figures, Task
+from holdfast.twin.workers import (
     LAST_WORDS_S_MAX,
     batches,
     deaf_to_interrupts,
@@ -26,8 +28,6 @@ from holdfast.cli.workers import (
     in_order,
     play_batch,
 )
-from holdfast.record.errors import HoldfastError, InputError
-from holdfast.twin.sweep import Figures, Task
 
 LISTENER_S_MAX = 5
 """Until somebody has to accept a connection."""

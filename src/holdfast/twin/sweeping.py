@@ -5,33 +5,19 @@ import os
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing
 
-from rich.console import Console
-from rich.progress import Progress
-
-from holdfast.cli.workers import batches, deaf_to_interrupts, end_with, in_order, play_batch
 from holdfast.record.errors import HoldfastError
 from holdfast.twin.sweep import Figures, Task, play
+from holdfast.twin.workers import batches, deaf_to_interrupts, end_with, in_order, play_batch
 
 
-def sweep(tasks: Sequence[Task], *, processes: int | None, ray_address: str | None) -> list[Figures]:
-    """Play all of them, in their order, with a progress bar on stderr where that is a terminal.
-
-    However it ends, the processes that it started have ended too.
-    """
-    console = Console(stderr=True)
-    bar = Progress(console=console, transient=True, disable=not console.is_terminal)
-    with closing(_played(tasks, processes, ray_address)) as played, bar:
-        return list(bar.track(played, total=len(tasks)))
-
-
-def _played(
-    tasks: Sequence[Task], processes: int | None, ray_address: str | None
+def played(
+    tasks: Sequence[Task], *, processes: int | None, ray_address: str | None
 ) -> Generator[Figures, None, None]:
+    """Play all of them, in their order. When it is closed, the processes that it started have ended."""
     workers = min(len(tasks), processes or os.cpu_count() or 1)
     if ray_address is not None:
-        from holdfast.cli.ray_cluster import played_by_ray
+        from holdfast.twin.ray_cluster import played_by_ray
 
         yield from played_by_ray(tasks, ray_address)
     elif workers <= 1:
@@ -48,8 +34,8 @@ def _by_pool(tasks: Sequence[Task], workers: int) -> Generator[Figures, None, No
         calls = (pool.submit(play_batch, batch) for batch in batches(tasks, workers))
         try:
             with deaf_to_interrupts():
-                played = in_order(calls, Future.result)
-            for figures in played:
+                batched = in_order(calls, Future.result)
+            for figures in batched:
                 yield from figures
         except BrokenProcessPool:
             raise HoldfastError(

@@ -4,13 +4,14 @@ What is not zero is never written as zero, and what is not all is never written 
 months are spelt here, so nothing depends on the locale of whoever makes a report.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from math import floor, log10
 
-HOUR_NS = 3_600 * 10**9
+from holdfast.wording.units import DAY_S, HOUR_NS, HOUR_S, MINUTE_NS, MINUTE_S, SECOND_NS
+
 SIGNIFICANT_DIGITS = 4
 """How many digits of the largest amount of a report are shown; the others have as many decimals."""
 DECIMALS_MAX = 2
@@ -18,11 +19,11 @@ DECIMALS_MAX = 2
 USD_WITH_CENTS_MAX = 1_000
 NAME_CHARS_MAX = 120
 """Names come from others and may be whole lines of a log; the record has the rest."""
-SPAN_WITH_SECONDS_NS_MAX = 600 * 10**9
+SPAN_WITH_SECONDS_NS_MAX = 10 * MINUTE_NS
 UNKNOWN = "–"
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _LARGE = (("trillion", 1e12), ("billion", 1e9), ("million", 1e6))
-_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+_UNITS = (("d", DAY_S), ("h", HOUR_S), ("min", MINUTE_S), ("s", 1))
 
 
 class Amounts:
@@ -135,13 +136,24 @@ def duration(duration_ns: int) -> str:
     if duration_ns < 10 * 10**9:
         written = f"{round(duration_ns / 1e9, 3):g} s"
         return "< 0.001 s" if duration_ns and written == "0 s" else written
+    return lasting(duration_ns / SECOND_NS)
+
+
+def lasting(seconds: float) -> str:
+    """The two largest units: `3 h 20 min`, `4 min 10 s`, `8 s`."""
+    left_s = max(0, round(seconds))
     parts: list[str] = []
-    remaining_s = round(duration_ns / 1e9)
     for unit, unit_s in _UNITS:
-        count, remaining_s = divmod(remaining_s, unit_s)
+        count, left_s = divmod(left_s, unit_s)
         if count or parts:
             parts.append(f"{count} {unit}" if count else "")
-    return " ".join(filter(None, parts[:2]))
+    return " ".join(filter(None, parts[:2])) or "0 s"
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """`n00001, n00002 and 14 more`."""
+    shown = ", ".join(names[:most])
+    return f"{shown} and {len(names) - most:,} more" if len(names) > most else shown
 
 
 def opening(text: str) -> str:

@@ -8,9 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.economics.cadence import Costs, Level, efficiency, lost_gpu_hours_per_day, mtbf_of_nodes_s
-from holdfast.economics.cadence_advice import Advice, Case, Choice, Simulated, advise
-from holdfast.economics.renewal import FamilyGaps
+from holdfast.economics.cadence.advice import Advice, Case, Choice, Simulated, advise
+from holdfast.economics.cadence.cadence import (
+    Costs,
+    Level,
+    efficiency,
+    lost_gpu_hours_per_day,
+    mtbf_of_nodes_s,
+)
+from holdfast.economics.cadence.renewal import FamilyGaps
 
 CASE = Case(
     mtbf_s=mtbf_of_nodes_s(2048),

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.economics import cadence
-from holdfast.economics.cadence import (
+from holdfast.economics.cadence import cadence
+from holdfast.economics.cadence.cadence import (
     FAILURES_PER_1000_NODE_DAYS,
     PRIOR_S_MAX,
     Costs,
@@ -29,10 +29,10 @@ from holdfast.economics.cadence import (
     whole_steps,
     young_work_s,
 )
-from holdfast.economics.renewal import FamilyGaps, optimum_s, simulate_efficiency
+from holdfast.economics.cadence.renewal import FamilyGaps, optimum_s, simulate_efficiency
 from holdfast.record.errors import InputError
 
-PAGE = Path(__file__).parents[2] / "docs" / "cadence.md"
+PAGE = Path(__file__).parents[3] / "docs" / "cadence.md"
 STDERRS_MAX = 4
 """A simulation with a fixed seed that is further off than this is wrong, not unlucky."""
 
@@ -352,7 +352,7 @@ def test_what_is_learned_lies_between_what_was_expected_and_what_was_seen(
 
 
 def test_a_worker_that_sets_its_cadence_loads_neither_numpy_nor_scipy() -> None:
-    probe = "import sys, holdfast.economics.cadence; print({'numpy', 'scipy'} & sys.modules.keys())"
+    probe = "import sys, holdfast.economics.cadence.cadence; print({'numpy', 'scipy'} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.economics.cadence import DAY_S, mtbf_of_nodes_s, young_work_s
-from holdfast.economics.expectation import (
+from holdfast.economics.cadence.cadence import DAY_S, mtbf_of_nodes_s, young_work_s
+from holdfast.economics.cadence.expectation import (
     Degraded,
     Interruption,
     Prospect,

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from holdfast.economics import renewal
-from holdfast.economics.cadence import Costs, efficiency
-from holdfast.economics.renewal import (
+from holdfast.economics.cadence import renewal
+from holdfast.economics.cadence.cadence import Costs, efficiency
+from holdfast.economics.cadence.renewal import (
     FamilyGaps,
     RecordedGaps,
     optimum_s,

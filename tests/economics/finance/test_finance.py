@@ -10,15 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.dashboard.finance_wording import forecast, headline
-from holdfast.economics.finance import INCIDENTS_PER_CAUSE, Question, cuts_ns, finance
-from holdfast.economics.ownership import OwnOrRent, Terms
-from holdfast.economics.prices import DEFAULTS, Priced, Prices
-from holdfast.economics.pricing import exactly
-from holdfast.economics.spending import CAUSES, HOUR_NS, Amount
-from holdfast.economics.statement import Finance
+from holdfast.economics.finance.finance import INCIDENTS_PER_CAUSE, Question, cuts_ns, finance
+from holdfast.economics.finance.ownership import OwnOrRent, Terms
+from holdfast.economics.finance.statement import Finance
+from holdfast.economics.pricing.prices import DEFAULTS, Priced, Prices
+from holdfast.economics.pricing.pricing import exactly
+from holdfast.economics.pricing.spending import CAUSES, HOUR_NS, Amount
 from holdfast.ledger.categories import Category
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.report import Report, report
+from holdfast.ledger.report import Report
+from holdfast.ledger.reporting import report
 from holdfast.ledger.window import Window, accruing, standing, within
 from holdfast.record.events import (
     AnyEvent,

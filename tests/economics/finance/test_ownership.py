@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from holdfast.economics.ownership import (
+from holdfast.economics.finance.ownership import (
     HOURS_PER_YEAR,
     MEASURED,
     POINT,
@@ -15,7 +15,7 @@ from holdfast.economics.ownership import (
     spare_share,
     template,
 )
-from holdfast.economics.prices import Priced
+from holdfast.economics.pricing.prices import Priced
 from holdfast.record.errors import InputError
 
 RENT = Priced(value=2.5, assumed=False, source="recorded in the run")

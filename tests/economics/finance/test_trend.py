@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.economics.trend import (
+from holdfast.economics.finance.trend import (
     CONFIDENCE,
     PARTS,
     RISE_MIN,

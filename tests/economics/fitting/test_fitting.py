@@ -11,18 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from holdfast.economics import lilliefors
-from holdfast.economics.coincidences import domains_by_name
-from holdfast.economics.fitting import Fit, Settings, clustered_interval, fit, interval
-from holdfast.economics.lemons import episodes, relapses
-from holdfast.economics.outages import DAY_NS, Fault, Given, Observation, observe
-from holdfast.economics.preset import part_of
-from holdfast.economics.repairs import Durations, fit_lognormal, fit_weibull, repairs, usual
+from holdfast.economics.fitting import lilliefors
+from holdfast.economics.fitting.coincidences import domains_by_name
+from holdfast.economics.fitting.fitting import Fit, Settings, clustered_interval, fit, interval
+from holdfast.economics.fitting.lemons import episodes, relapses
+from holdfast.economics.fitting.outages import DAY_NS, Fault, Given, Observation, observe
+from holdfast.economics.fitting.preset import part_of
+from holdfast.economics.fitting.repairs import Durations, fit_lognormal, fit_weibull, repairs, usual
 from holdfast.record.importers import Options, import_file
 from holdfast.twin.failures import Hazards
 from holdfast.twin.presets import hazards_from
 
-TRACE = Path(__file__).parents[1] / "data" / "infinitehbd-fault-trace.json"
+TRACE = Path(__file__).parents[2] / "data" / "infinitehbd-fault-trace.json"
 HOUR_NS = DAY_NS // 24
 NODES, DAYS = 200, 300
 

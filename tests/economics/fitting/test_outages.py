@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.economics.outages import DAY_NS, Given, Observation, RunPaid, declares_nodes, observe
+from holdfast.economics.fitting.outages import DAY_NS, Given, Observation, RunPaid, declares_nodes, observe
 from holdfast.record.errors import InputError
 from holdfast.record.events import (
     ActionTaken,

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.economics.cost import IncidentCost, Layer, RunCost, Stack, incident_cost, run_cost
-from holdfast.economics.prices import DEFAULTS, Prices, read
+from holdfast.economics.pricing.cost import IncidentCost, Layer, RunCost, Stack, incident_cost, run_cost
+from holdfast.economics.pricing.prices import DEFAULTS, Prices, read
 from holdfast.ledger.categories import Category
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.report import IncidentReport, Report, report
+from holdfast.ledger.report import IncidentReport, Report
+from holdfast.ledger.reporting import report
 from holdfast.record.errors import InputError
 from holdfast.record.events import (
     AnyEvent,
@@ -31,7 +32,7 @@ from holdfast.record.events import (
 )
 from holdfast.record.importers import Options, import_file
 
-PUBLISHED = Path(__file__).parents[1] / "data" / "google-70b-112-nodes-events.jsonl"
+PUBLISHED = Path(__file__).parents[2] / "data" / "google-70b-112-nodes-events.jsonl"
 SECOND = 10**9
 HOUR = 3_600 * SECOND
 GPUS = 8

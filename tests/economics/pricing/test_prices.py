@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.economics.prices import DEFAULTS, PRICE_MAX, Priced, Prices, list_price, read, template
+from holdfast.economics.pricing.prices import DEFAULTS, PRICE_MAX, Priced, Prices, list_price, read, template
 from holdfast.record.errors import HoldfastError, InputError
 
 _FIELDS = Prices.__struct_fields__

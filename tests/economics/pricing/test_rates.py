@@ -10,19 +10,20 @@ from typing import Any
 
 import pytest
 
-from holdfast.economics.budget import run_forecasts
-from holdfast.economics.cost import run_cost
-from holdfast.economics.finance import Question, cuts_ns, finance
-from holdfast.economics.invoice import COLUMNS, focus_csv, in_cents
-from holdfast.economics.months import month_at, month_of, months_between
-from holdfast.economics.prices import Prices, read
-from holdfast.economics.pricing import Pricing
-from holdfast.economics.rates import SUBJECTS, edges_ns
-from holdfast.economics.spending import CAUSES
-from holdfast.economics.statement import Finance
-from holdfast.economics.wastes import REMEDIES, WASTES_MAX
+from holdfast.economics.finance.budget import run_forecasts
+from holdfast.economics.finance.finance import Question, cuts_ns, finance
+from holdfast.economics.finance.invoice import COLUMNS, focus_csv, in_cents
+from holdfast.economics.finance.statement import Finance
+from holdfast.economics.finance.wastes import REMEDIES, WASTES_MAX
+from holdfast.economics.pricing.cost import run_cost
+from holdfast.economics.pricing.months import month_at, month_of, months_between
+from holdfast.economics.pricing.prices import Prices, read
+from holdfast.economics.pricing.pricing import Pricing
+from holdfast.economics.pricing.rates import SUBJECTS, edges_ns
+from holdfast.economics.pricing.spending import CAUSES
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.report import Report, report
+from holdfast.ledger.report import Report
+from holdfast.ledger.reporting import report
 from holdfast.ledger.window import Window, accruing, within
 from holdfast.record.errors import InputError
 from holdfast.record.events import (

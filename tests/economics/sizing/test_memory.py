@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.economics.memory import lane_sheets, layer_activation_bytes, memory
-from holdfast.economics.parallelism import (
+from holdfast.economics.sizing.memory import lane_sheets, layer_activation_bytes, memory
+from holdfast.economics.sizing.parallelism import (
     Case,
     Cluster,
     Parallelism,

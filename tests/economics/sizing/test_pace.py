@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.economics.pace import pace, setup_of
-from holdfast.economics.parallelism import Case, Cluster, Parallelism, Training
+from holdfast.economics.sizing.pace import pace, setup_of
+from holdfast.economics.sizing.parallelism import Case, Cluster, Parallelism, Training
 from holdfast.ledger.flops import Chip, Shape
 from holdfast.ledger.references import published, published_rate
 

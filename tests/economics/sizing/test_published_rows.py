@@ -14,18 +14,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.economics.memory import memory_range
-from holdfast.economics.pace import setup_of
-from holdfast.economics.parallelism import Case, Cluster, Framework, Parallelism, Training
-from holdfast.economics.rules import refusals
-from holdfast.economics.sizing import Question, Wanted, answer
+from holdfast.economics.sizing.memory import memory_range
+from holdfast.economics.sizing.pace import setup_of
+from holdfast.economics.sizing.parallelism import Case, Cluster, Framework, Parallelism, Training
+from holdfast.economics.sizing.rules import refusals
+from holdfast.economics.sizing.sizing import Question, Wanted, answer
 from holdfast.ledger.flops import Chip, Precision, Shape, chip_named
 from holdfast.ledger.references import Setup, published, published_rate
 from holdfast.record.errors import InputError
 
 GIB = 2**30
 BILLION = 10**9
-LLM_FOUNDRY = Path(__file__).parents[1] / "data" / "llm-foundry-mfu.csv"
+LLM_FOUNDRY = Path(__file__).parents[2] / "data" / "llm-foundry-mfu.csv"
 P = Parallelism
 
 

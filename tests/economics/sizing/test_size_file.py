@@ -2,8 +2,8 @@
 
 import pytest
 
-from holdfast.economics.prices import DEFAULTS
-from holdfast.economics.size_file import (
+from holdfast.economics.pricing.prices import DEFAULTS
+from holdfast.economics.sizing.size_file import (
     ClusterTable,
     ModelTable,
     Request,
@@ -12,7 +12,7 @@ from holdfast.economics.size_file import (
     read,
     understood,
 )
-from holdfast.economics.sizing import Wanted
+from holdfast.economics.sizing.sizing import Wanted
 from holdfast.record.errors import InputError
 
 FILE = """

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.economics.loader import Loader, loader_refusals, loader_warnings
-from holdfast.economics.parallelism import Case, Cluster, Parallelism, Training, balance, micro_batches
-from holdfast.economics.rules import refusals, warnings
-from holdfast.economics.sizing import (
+from holdfast.economics.sizing.loader import Loader, loader_refusals, loader_warnings
+from holdfast.economics.sizing.parallelism import Case, Cluster, Parallelism, Training, balance, micro_batches
+from holdfast.economics.sizing.rules import refusals, warnings
+from holdfast.economics.sizing.sizing import (
     Question,
     Sized,
     Wanted,

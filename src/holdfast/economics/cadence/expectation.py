@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from scipy import stats
 
-from holdfast.economics.cadence import mtbf_of_nodes_s
+from holdfast.economics.cadence.cadence import mtbf_of_nodes_s
 
 DAY_S = 86_400
 INTERRUPTIONS_FEW = 10

@@ -5,15 +5,15 @@ from collections.abc import Iterable
 
 import msgspec
 
-from holdfast.cli.plan.recorded import failures, stall_s
-from holdfast.cli.record import fold_run
-from holdfast.dashboard import wording
-from holdfast.economics import cadence
-from holdfast.economics.cadence import GPUS_PER_NODE, Costs, Level
-from holdfast.economics.cadence_advice import Case
-from holdfast.economics.cost import Input
-from holdfast.economics.prices import RECORDED, Prices
-from holdfast.ledger.report import report
+from holdfast import wording
+from holdfast.economics.cadence import cadence
+from holdfast.economics.cadence.advice import Case
+from holdfast.economics.cadence.cadence import GPUS_PER_NODE, Costs, Level
+from holdfast.economics.pricing.cost import Input
+from holdfast.economics.pricing.prices import RECORDED, Prices
+from holdfast.ledger.failures import failures, stall_s
+from holdfast.ledger.reporting import report
+from holdfast.ledger.runs import fold_run
 from holdfast.record.errors import InputError
 from holdfast.record.events import AnyEvent, CheckpointBegun, CheckpointSaved
 from holdfast.record.store import Selection, Store

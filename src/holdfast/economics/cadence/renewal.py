@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, special
 
-from holdfast.economics.cadence import Costs, daly_work_s
+from holdfast.economics.cadence.cadence import Costs, daly_work_s
 from holdfast.record.errors import InputError
 
 Kind = Literal["exponential", "weibull", "gamma", "lognormal"]

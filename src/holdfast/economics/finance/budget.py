@@ -10,10 +10,10 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.economics.months import Month
-from holdfast.economics.prices import Priced, Prices
-from holdfast.economics.pricing import ACCRUED, Charge
-from holdfast.economics.spending import Amount, Bill
+from holdfast.economics.pricing.months import Month
+from holdfast.economics.pricing.prices import Priced, Prices
+from holdfast.economics.pricing.pricing import ACCRUED, Charge
+from holdfast.economics.pricing.spending import Amount, Bill
 from holdfast.ledger.report import Report
 
 Scope = Literal["all", "team", "project"]

@@ -12,16 +12,10 @@ from typing import TypedDict
 
 import msgspec
 
-from holdfast.economics.budget import MonthSpend, budget_lines, run_forecasts
-from holdfast.economics.invoice import invoice
-from holdfast.economics.months import Month, month_at, months_between
-from holdfast.economics.ownership import POINT, OwnOrRent, Terms, compare
-from holdfast.economics.prices import Priced, Prices
-from holdfast.economics.pricing import ACCRUED, Charge, Pricing
-from holdfast.economics.rates import SUBJECTS, unmatched
-from holdfast.economics.rates import edges_ns as rate_edges_ns
-from holdfast.economics.spending import CAUSES, HOUR_NS, Amount, Bill, Cause, usd_per_hour
-from holdfast.economics.statement import (
+from holdfast.economics.finance.budget import MonthSpend, budget_lines, run_forecasts
+from holdfast.economics.finance.invoice import invoice
+from holdfast.economics.finance.ownership import POINT, OwnOrRent, Terms, compare
+from holdfast.economics.finance.statement import (
     CauseSpend,
     DataMovement,
     Finance,
@@ -33,8 +27,14 @@ from holdfast.economics.statement import (
     TeamSpend,
     Transfer,
 )
-from holdfast.economics.trend import Stretch, edges_ns, trend
-from holdfast.economics.wastes import wastes
+from holdfast.economics.finance.trend import Stretch, edges_ns, trend
+from holdfast.economics.finance.wastes import wastes
+from holdfast.economics.pricing.months import Month, month_at, months_between
+from holdfast.economics.pricing.prices import Priced, Prices
+from holdfast.economics.pricing.pricing import ACCRUED, Charge, Pricing
+from holdfast.economics.pricing.rates import SUBJECTS, unmatched
+from holdfast.economics.pricing.rates import edges_ns as rate_edges_ns
+from holdfast.economics.pricing.spending import CAUSES, HOUR_NS, Amount, Bill, Cause, usd_per_hour
 from holdfast.ledger.categories import NOT_SCHEDULED, Category
 from holdfast.ledger.fold import MovedFor
 from holdfast.ledger.report import IncidentReport, MovedBytes, Report

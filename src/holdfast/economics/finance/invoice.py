@@ -16,11 +16,11 @@ from fractions import Fraction
 
 import msgspec
 
-from holdfast.economics.months import Month
-from holdfast.economics.prices import Currency
-from holdfast.economics.pricing import ACCRUED, Charge
-from holdfast.economics.rates import Kind
-from holdfast.economics.spending import CAUSES, HOUR_NS
+from holdfast.economics.pricing.months import Month
+from holdfast.economics.pricing.prices import Currency
+from holdfast.economics.pricing.pricing import ACCRUED, Charge
+from holdfast.economics.pricing.rates import Kind
+from holdfast.economics.pricing.spending import CAUSES, HOUR_NS
 from holdfast.ledger.categories import Category
 from holdfast.ledger.report import Report
 

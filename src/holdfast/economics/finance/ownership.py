@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.economics.prices import KEY_LIKENESS_MIN, Priced
+from holdfast.economics.pricing.prices import KEY_LIKENESS_MIN, Priced
 from holdfast.record.errors import InputError
 
 HOURS_PER_YEAR = 8_766

@@ -8,13 +8,13 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.economics.budget import BudgetLine, MonthSpend, RunForecast
-from holdfast.economics.invoice import Invoice
-from holdfast.economics.ownership import OwnOrRent
-from holdfast.economics.prices import Priced, Prices
-from holdfast.economics.spending import Amount
-from holdfast.economics.trend import Trend
-from holdfast.economics.wastes import Waste
+from holdfast.economics.finance.budget import BudgetLine, MonthSpend, RunForecast
+from holdfast.economics.finance.invoice import Invoice
+from holdfast.economics.finance.ownership import OwnOrRent
+from holdfast.economics.finance.trend import Trend
+from holdfast.economics.finance.wastes import Waste
+from holdfast.economics.pricing.prices import Priced, Prices
+from holdfast.economics.pricing.spending import Amount
 from holdfast.ledger.fold import MovedFor
 
 Standing = Literal["below", "met", "no target", "unknown"]

@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 from scipy.special import stdtrit
 
-from holdfast.economics.spending import HOUR_NS
+from holdfast.economics.pricing.spending import HOUR_NS
 
 PARTS = 4
 STRETCHES_MAX = 96

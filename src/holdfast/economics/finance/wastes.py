@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from holdfast.economics.spending import CAUSES, Amount, Bill
+from holdfast.economics.pricing.spending import CAUSES, Amount, Bill
 from holdfast.ledger.categories import Category
 
 WASTES_MAX = 5

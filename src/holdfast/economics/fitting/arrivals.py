@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from holdfast.economics import lilliefors
-from holdfast.economics.outages import DAY_NS, Observation
-from holdfast.economics.repairs import Durations, fit_weibull
-from holdfast.economics.verdict import Verdict, chance, is_chance
+from holdfast.economics.fitting import lilliefors
+from holdfast.economics.fitting.outages import DAY_NS, Observation
+from holdfast.economics.fitting.repairs import Durations, fit_weibull
+from holdfast.economics.fitting.verdict import Verdict, chance, is_chance
 
 FAULTS_MIN = 20
 DAYS_MIN = 14.0

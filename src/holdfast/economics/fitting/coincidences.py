@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.economics.outages import DAY_NS, Observation
-from holdfast.economics.verdict import Verdict, chance, is_chance, unknown
+from holdfast.economics.fitting.outages import DAY_NS, Observation
+from holdfast.economics.fitting.verdict import Verdict, chance, is_chance, unknown
 
 FAULTS_MIN = 20
 DAYS_MIN = 28.0

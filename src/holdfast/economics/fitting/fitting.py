@@ -10,14 +10,14 @@ import msgspec
 import numpy as np
 from scipy import stats
 
-from holdfast.economics import arrivals, coincidences, lemons, repairs
-from holdfast.economics.arrivals import Arrivals
-from holdfast.economics.coincidences import Coincidences
-from holdfast.economics.lemons import LemonNode, Lemons
-from holdfast.economics.outages import DAY_NS, Observation, Source, by_class
-from holdfast.economics.preset import Preset, preset
-from holdfast.economics.repairs import Repairs
-from holdfast.economics.verdict import Verdict, unknown
+from holdfast.economics.fitting import arrivals, coincidences, lemons, repairs
+from holdfast.economics.fitting.arrivals import Arrivals
+from holdfast.economics.fitting.coincidences import Coincidences
+from holdfast.economics.fitting.lemons import LemonNode, Lemons
+from holdfast.economics.fitting.outages import DAY_NS, Observation, Source, by_class
+from holdfast.economics.fitting.preset import Preset, preset
+from holdfast.economics.fitting.repairs import Repairs
+from holdfast.economics.fitting.verdict import Verdict, unknown
 
 CONFIDENCE = 0.95
 BLOCK_DAYS, BLOCKS_MIN = (1, 7, 28), 5

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
-from holdfast.economics.outages import DAY_NS, Fault, Observation
-from holdfast.economics.verdict import Answer, Verdict, chance, is_chance, unknown
+from holdfast.economics.fitting.outages import DAY_NS, Fault, Observation
+from holdfast.economics.fitting.verdict import Answer, Verdict, chance, is_chance, unknown
 
 FAULTS_MIN = 10
 """With fewer nothing can be said about nodes."""

@@ -8,9 +8,9 @@ import re
 
 import msgspec
 
-from holdfast.economics import repairs
-from holdfast.economics.lemons import Lemons
-from holdfast.economics.outages import Observation, by_class
+from holdfast.economics.fitting import repairs
+from holdfast.economics.fitting.lemons import Lemons
+from holdfast.economics.fitting.outages import Observation, by_class
 
 CLASS_OUTAGES_MIN = 5
 """A class with fewer faults is given the repair times of all."""

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
-from holdfast.economics import lilliefors
-from holdfast.economics.outages import Fault
-from holdfast.economics.verdict import Verdict, chance, is_chance, unknown
+from holdfast.economics.fitting import lilliefors
+from holdfast.economics.fitting.outages import Fault
+from holdfast.economics.fitting.verdict import Verdict, chance, is_chance, unknown
 
 HOUR_NS = 3_600 * 10**9
 SHORTEST_H = 1 / 60

@@ -14,8 +14,8 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.economics.prices import HOURS_PER_DAY, Priced, Prices
-from holdfast.economics.pricing import ACCRUED, Charge, Pricing
+from holdfast.economics.pricing.prices import HOURS_PER_DAY, Priced, Prices
+from holdfast.economics.pricing.pricing import ACCRUED, Charge, Pricing
 from holdfast.ledger.categories import Category
 from holdfast.ledger.report import IncidentReport, Report
 from holdfast.record.errors import InputError

@@ -12,7 +12,7 @@ from math import prod
 
 import msgspec
 
-from holdfast.economics.rates import RATES, USD, Line, Rate, Subject, read_rates, worth_usd
+from holdfast.economics.pricing.rates import RATES, USD, Line, Rate, Subject, read_rates, worth_usd
 from holdfast.ledger.flops import Chip, chip_named
 from holdfast.record.errors import InputError
 

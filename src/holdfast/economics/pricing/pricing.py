@@ -13,9 +13,9 @@ from operator import itemgetter
 
 import msgspec
 
-from holdfast.economics.prices import Priced, Prices
-from holdfast.economics.rates import Kind, Line, Subject
-from holdfast.economics.spending import HOUR_NS
+from holdfast.economics.pricing.prices import Priced, Prices
+from holdfast.economics.pricing.rates import Kind, Line, Subject
+from holdfast.economics.pricing.spending import HOUR_NS
 from holdfast.ledger.report import Report, Segment
 
 ACCRUED = "accrued"

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-from holdfast.economics.parallelism import Case, Count, Parallelism
+from holdfast.economics.sizing.parallelism import Case, Count, Parallelism
 
 PREFETCH_USUAL = 2
 """Batches that a worker has ready: prefetch_factor of torch.utils.data.DataLoader."""

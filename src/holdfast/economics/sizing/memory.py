@@ -11,7 +11,7 @@ import math
 
 import msgspec
 
-from holdfast.economics.parallelism import (
+from holdfast.economics.sizing.parallelism import (
     Case,
     Framework,
     Parallelism,

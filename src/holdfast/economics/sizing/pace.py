@@ -11,9 +11,16 @@ from functools import cache
 
 import msgspec
 
-from holdfast.economics.memory import ELEMENT_BYTES, WEIGHT_BYTES, stage_params
-from holdfast.economics.parallelism import Case, Cluster, Parallelism, Recompute, imbalance, micro_batches
-from holdfast.economics.rules import bubble_share
+from holdfast.economics.sizing.memory import ELEMENT_BYTES, WEIGHT_BYTES, stage_params
+from holdfast.economics.sizing.parallelism import (
+    Case,
+    Cluster,
+    Parallelism,
+    Recompute,
+    imbalance,
+    micro_batches,
+)
+from holdfast.economics.sizing.rules import bubble_share
 from holdfast.ledger.flops import Chip, model_flops_per_token, peak_flops_per_s
 from holdfast.ledger.references import MfuReference, Setup, reference_bandwidth
 from holdfast.record.events import Collective

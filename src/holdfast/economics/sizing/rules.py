@@ -5,7 +5,7 @@
 
 from collections.abc import Iterator
 
-from holdfast.economics.parallelism import (
+from holdfast.economics.sizing.parallelism import (
     Case,
     Parallelism,
     balance,

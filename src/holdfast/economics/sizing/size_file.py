@@ -10,10 +10,10 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from holdfast.economics.loader import Loader
-from holdfast.economics.parallelism import HEADROOM_SHARE, Case, Cluster, Count, Framework, Training
-from holdfast.economics.prices import Prices
-from holdfast.economics.sizing import Question, Wanted, suitable_batch
+from holdfast.economics.pricing.prices import Prices
+from holdfast.economics.sizing.loader import Loader
+from holdfast.economics.sizing.parallelism import HEADROOM_SHARE, Case, Cluster, Count, Framework, Training
+from holdfast.economics.sizing.sizing import Question, Wanted, suitable_batch
 from holdfast.ledger.flops import Chip, Precision, Shape, chip_named
 from holdfast.ledger.references import KnownModel, published
 from holdfast.record.errors import InputError

@@ -12,10 +12,17 @@ from typing import TypeVar
 
 import msgspec
 
-from holdfast.economics.loader import Loader, loader_refusals, loader_warnings
-from holdfast.economics.memory import LOW_SHARE, Memory, MemoryRange, least_state_bytes, memory, memory_range
-from holdfast.economics.pace import Pace, pace, setup_of
-from holdfast.economics.parallelism import (
+from holdfast.economics.sizing.loader import Loader, loader_refusals, loader_warnings
+from holdfast.economics.sizing.memory import (
+    LOW_SHARE,
+    Memory,
+    MemoryRange,
+    least_state_bytes,
+    memory,
+    memory_range,
+)
+from holdfast.economics.sizing.pace import Pace, pace, setup_of
+from holdfast.economics.sizing.parallelism import (
     Case,
     Count,
     Parallelism,
@@ -24,8 +31,8 @@ from holdfast.economics.parallelism import (
     fills_with_ends,
     micro_batches,
 )
-from holdfast.economics.rules import refusals, warnings
-from holdfast.economics.survival import Survival, survival
+from holdfast.economics.sizing.rules import refusals, warnings
+from holdfast.economics.sizing.survival import Survival, survival
 from holdfast.ledger.references import MfuReference, PublishedRate, published_rate
 from holdfast.record.errors import InputError
 

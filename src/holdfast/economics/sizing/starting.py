@@ -5,14 +5,14 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.cli.files import parsed
-from holdfast.economics.parallelism import Case, balance
-from holdfast.economics.prices import DEFAULTS
-from holdfast.economics.rules import BALANCE_MIN, lane_balance_sentence
-from holdfast.economics.size_file import Request, read, understood
-from holdfast.economics.sizing import Sized, answer
+from holdfast.economics.pricing.prices import DEFAULTS
+from holdfast.economics.sizing.parallelism import Case, balance
+from holdfast.economics.sizing.rules import BALANCE_MIN, lane_balance_sentence
+from holdfast.economics.sizing.size_file import Request, read, understood
+from holdfast.economics.sizing.sizing import Sized, answer
 from holdfast.ledger.references import PublishedRate
 from holdfast.record.errors import InputError
+from holdfast.record.files import parsed
 
 
 class Printed(msgspec.Struct, frozen=True, kw_only=True):

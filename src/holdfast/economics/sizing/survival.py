@@ -8,9 +8,9 @@ import math
 
 import msgspec
 
-from holdfast.economics.memory import memory_range
-from holdfast.economics.pace import pace
-from holdfast.economics.parallelism import Case, Parallelism
+from holdfast.economics.sizing.memory import memory_range
+from holdfast.economics.sizing.pace import pace
+from holdfast.economics.sizing.parallelism import Case, Parallelism
 from holdfast.ledger.references import MfuReference
 
 

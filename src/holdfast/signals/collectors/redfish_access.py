@@ -1,7 +1,7 @@
 """How the verbs are told of a Redfish service: `cdu-0000=https://10.0.0.7`, or the URL alone."""
 
-from holdfast.cli.credentials import secret, spelled_out
 from holdfast.signals.collectors.redfish_service import Service
+from holdfast.signals.credentials import secret, spelled_out
 from holdfast.signals.http_client import checked
 
 

@@ -1,0 +1,18 @@
+"""Many simulated runs, with a bar on the terminal of whoever waits for them."""
+
+from collections.abc import Sequence
+from contextlib import closing
+
+from rich.console import Console
+from rich.progress import Progress
+
+from holdfast.twin.sweep import Figures, Task
+from holdfast.twin.sweeping import played
+
+
+def sweep(tasks: Sequence[Task], *, processes: int | None, ray_address: str | None) -> list[Figures]:
+    """Play all of them, in their order. However it ends, the processes that it started have ended too."""
+    console = Console(stderr=True)
+    bar = Progress(console=console, transient=True, disable=not console.is_terminal)
+    with closing(played(tasks, processes=processes, ray_address=ray_address)) as figures, bar:
+        return list(bar.track(figures, total=len(tasks)))
