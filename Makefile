@@ -150,7 +150,7 @@ constraints: ## Resolve the newest versions afresh and pin them, with their hash
 .PHONY: clean
 clean: ## Remove everything that was made here: environment, caches, build.
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests bench testbed -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(installed): pyproject.toml $(constraints)
 	@$(find_python); echo "Setting up .venv with $$("$$python" --version)"; "$$python" -m venv .venv

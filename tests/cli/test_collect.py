@@ -18,7 +18,8 @@ from waiting import until
 
 from holdfast.cli import main
 from holdfast.record.events import encode
-from holdfast.record.store import Selection, open_store
+from holdfast.record.store import Selection
+from holdfast.record.stores import open_store
 from holdfast.signals.reading import Reading
 from holdfast.signals.store import Store
 

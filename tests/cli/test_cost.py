@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from holdfast.cli.cost_text import show
-from holdfast.economics.cost import LAYER_TITLES, run_cost
-from holdfast.economics.prices import DEFAULTS, read, template
+from holdfast.economics.pricing.cost import LAYER_TITLES, run_cost
+from holdfast.economics.pricing.prices import DEFAULTS, read, template
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.report import report
+from holdfast.ledger.reporting import report
 from holdfast.record.events import ReferenceDeclared, RunStarted, StepCommitted
 
 GOOGLE = "google-70b-112-nodes-events.jsonl"

@@ -7,7 +7,8 @@ import pytest
 
 from holdfast.cli.report_text import show
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.report import Ended, Figure, IncidentReport, Report, report
+from holdfast.ledger.report import Ended, Figure, IncidentReport, Report
+from holdfast.ledger.reporting import report
 from holdfast.record.events import CheckpointLoaded, RunStarted, StepCommitted
 
 NOON_NS = 1_743_595_200 * 10**9

@@ -317,5 +317,5 @@ def test_checking_the_size_needs_no_numerical_library(
         return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if "|" in line}
 
     with_size, without = loaded("--size", size), loaded()
-    assert "holdfast.economics.sizing" in with_size - without
+    assert "holdfast.economics.sizing.sizing" in with_size - without
     assert not {"numpy", "scipy", "rich"} & with_size

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.dashboard.wording import stamp
+from holdfast.wording import stamp
 
 Holdfast = Callable[..., Any]
 

@@ -18,11 +18,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.cli.metrics_page import serving_metrics
-from holdfast.cli.watch_metrics import WatchMetrics
-from holdfast.cli.watching import Looked, Watch, go_on
 from holdfast.diagnose.assess import Assessment
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.lifecycle import Casebook, Change, diagnosis
+from holdfast.diagnose.watch_metrics import WatchMetrics
+from holdfast.diagnose.watching import Looked, Watch, go_on
 from holdfast.drills.scenarios import play
 from holdfast.record.errors import InputError
 from holdfast.record.events import IncidentDiagnosed, RunEnded, encode

@@ -12,15 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.dashboard import finance_charts, wording
+from holdfast import wording
+from holdfast.dashboard import finance_charts
 from holdfast.dashboard.finance_page import RUNS_SHOWN_MAX, render
-from holdfast.economics.finance import Question, cuts_ns, finance
-from holdfast.economics.ownership import Terms, read
-from holdfast.economics.prices import DEFAULTS, Priced
-from holdfast.economics.spending import CAUSES
-from holdfast.economics.statement import Finance
+from holdfast.economics.finance.finance import Question, cuts_ns, finance
+from holdfast.economics.finance.ownership import Terms, read
+from holdfast.economics.finance.statement import Finance
+from holdfast.economics.pricing.prices import DEFAULTS, Priced
+from holdfast.economics.pricing.spending import CAUSES
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.report import Report, report
+from holdfast.ledger.report import Report
+from holdfast.ledger.reporting import report
 from holdfast.record.events import AnyEvent, RunStarted
 from holdfast.record.importers import Options, import_file
 

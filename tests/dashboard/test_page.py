@@ -14,13 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from quantity import examples
 
-from holdfast.dashboard import wording
+from holdfast import wording
 from holdfast.dashboard.page import GROUPS, INCIDENTS_SHOWN_MAX, STACKS_SHOWN_MAX, render
-from holdfast.economics.cost import run_cost
-from holdfast.economics.prices import DEFAULTS, read
+from holdfast.economics.pricing.cost import run_cost
+from holdfast.economics.pricing.prices import DEFAULTS, read
 from holdfast.ledger.categories import Category
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.report import Course, Figure, IncidentReport, Report, report
+from holdfast.ledger.report import Course, Figure, IncidentReport, Report
+from holdfast.ledger.reporting import report
 from holdfast.ledger.timeline import BUCKETS_MAX
 from holdfast.record.events import (
     ActionTaken,

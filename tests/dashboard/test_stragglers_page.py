@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from holdfast.dashboard.stragglers_page import COLUMNS_MAX, bar, render
-from holdfast.diagnose.stragglers.meta import read_meta
-from holdfast.diagnose.stragglers.report import Report, report_on
-from holdfast.diagnose.stragglers.trace import read_table
+from holdfast.stragglers.meta import read_meta
+from holdfast.stragglers.report import Report, report_on
+from holdfast.stragglers.trace import read_table
 
 DATA = Path(__file__).parents[1] / "data" / "straggler"
 PAGE_BYTES_MAX = 100_000

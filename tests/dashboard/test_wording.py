@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.dashboard.wording import (
+from holdfast.wording import (
     HOUR_NS,
     Amounts,
     duration,

@@ -7,7 +7,8 @@ import pytest
 
 from holdfast.diagnose.alerts import SEVERITIES, alert, severity, summary
 from holdfast.diagnose.incident import Incident
-from holdfast.diagnose.wording import lasting, listed, members, moment, money, share
+from holdfast.diagnose.wording import members, moment, money, share
+from holdfast.wording import lasting, listed
 
 Make = Callable[..., Incident]
 

@@ -23,7 +23,7 @@ from holdfast.drills.replay import Replay
 from holdfast.drills.scenarios import SCENARIOS, Played, play
 from holdfast.drills.wiring import topology_of
 from holdfast.drills.world import cast
-from holdfast.economics.prices import DEFAULTS
+from holdfast.economics.pricing.prices import DEFAULTS
 from holdfast.record.events import (
     ActionTaken,
     CheckpointSaved,

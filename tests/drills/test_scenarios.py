@@ -13,7 +13,8 @@ from holdfast.drills.scenarios.truth import Trace
 from holdfast.drills.telemetry import CLEAN
 from holdfast.drills.training import CHECKPOINT_INTERVAL_S
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.report import Report, report
+from holdfast.ledger.report import Report
+from holdfast.ledger.reporting import report
 from holdfast.record.errors import InputError
 from holdfast.record.events import ActionTaken, FaultObserved, RunStarted, StepCommitted, decode, encode
 from holdfast.signals.frame import Frame

@@ -12,7 +12,8 @@ from quantity import examples
 from holdfast.ledger import ledger as ledger_module
 from holdfast.ledger.fold import Fold
 from holdfast.ledger.ledger import SNAPSHOT_EVENTS, Ledger, TooLate
-from holdfast.ledger.report import Report, report
+from holdfast.ledger.report import Report
+from holdfast.ledger.reporting import report
 from holdfast.record.events import (
     ActionTaken,
     AnyEvent,

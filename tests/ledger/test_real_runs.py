@@ -5,7 +5,8 @@ from pathlib import Path
 import msgspec
 
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.report import Report, report
+from holdfast.ledger.report import Report
+from holdfast.ledger.reporting import report
 from holdfast.record.events import AnyEvent, FaultObserved, MemberLost, StepCommitted, decode
 
 RUNS = Path(__file__).parents[1] / "data" / "runs"

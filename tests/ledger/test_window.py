@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.economics.prices import DEFAULTS, Prices, read
-from holdfast.economics.pricing import ACCRUED, Pricing
-from holdfast.economics.rates import edges_ns
+from holdfast.economics.pricing.prices import DEFAULTS, Prices, read
+from holdfast.economics.pricing.pricing import ACCRUED, Pricing
+from holdfast.economics.pricing.rates import edges_ns
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.report import Report, report
+from holdfast.ledger.report import Report
+from holdfast.ledger.reporting import report
 from holdfast.ledger.window import (
     SILENT_NS_MAX,
     Standing,

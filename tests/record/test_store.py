@@ -41,7 +41,8 @@ from holdfast.record.events import (
 from holdfast.record.postgres import PostgresStore
 from holdfast.record.sql import BATCH_EVENTS
 from holdfast.record.sqlite import SqliteStore, is_on_network
-from holdfast.record.store import Ingested, RunSummary, Selection, Store, open_store
+from holdfast.record.store import Ingested, RunSummary, Selection, Store
+from holdfast.record.stores import open_store
 
 PROCESS_WAIT_S = 60
 

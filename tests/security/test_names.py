@@ -16,7 +16,7 @@ import pytest
 
 from holdfast.dashboard.page import render
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.report import report
+from holdfast.ledger.reporting import report
 from holdfast.record.errors import InputError
 from holdfast.record.events import (
     FaultObserved,
@@ -26,7 +26,8 @@ from holdfast.record.events import (
     RunStarted,
     StepCommitted,
 )
-from holdfast.record.store import Selection, open_store
+from holdfast.record.store import Selection
+from holdfast.record.stores import open_store
 from holdfast.run.endpoint import Endpoint, find_endpoint
 from holdfast.signals.reading import Reading
 from holdfast.signals.store import Store

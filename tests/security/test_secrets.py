@@ -13,8 +13,6 @@ from typing import Any
 import hostile_servers as servers
 import pytest
 
-from holdfast.cli.collect_services import redfish_service
-from holdfast.cli.credentials import access
 from holdfast.diagnose.alertmanager import Alertmanager
 from holdfast.diagnose.alerts import Alert
 from holdfast.diagnose.sending import client, post
@@ -22,8 +20,10 @@ from holdfast.record.clock import SystemClock
 from holdfast.record.errors import InputError
 from holdfast.signals.collectors import Unavailable
 from holdfast.signals.collectors.exposition import Exposition
+from holdfast.signals.collectors.redfish_access import redfish_service
 from holdfast.signals.collectors.redfish_service import Connection, Service
 from holdfast.signals.collectors.scrape import ScrapeCollector
+from holdfast.signals.credentials import access
 from holdfast.signals.prometheus import Prometheus
 from holdfast.signals.source import SourceError
 

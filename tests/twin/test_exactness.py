@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.report import report
+from holdfast.ledger.reporting import report
 from holdfast.record.events import FaultObserved, GenerationOpened, MemberLost, decode, encode
 from holdfast.twin.cluster import Layout
 from holdfast.twin.failures import FailureClass, Hazards

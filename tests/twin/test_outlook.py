@@ -5,7 +5,7 @@ from statistics import fmean
 import msgspec
 import pytest
 
-from holdfast.economics.expectation import ettr
+from holdfast.economics.cadence.expectation import ettr
 from holdfast.twin import outlook
 from holdfast.twin.failures import DAY_NS
 from holdfast.twin.policies import Policy, policies, policy

@@ -13,7 +13,7 @@ from quantity import examples
 
 from holdfast.ledger.categories import Category
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.report import report
+from holdfast.ledger.reporting import report
 from holdfast.record.events import (
     ActionTaken,
     CheckpointBegun,

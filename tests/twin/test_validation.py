@@ -3,7 +3,7 @@
 import pytest
 from scipy import stats
 
-from holdfast.economics.expectation import Setting, ettr
+from holdfast.economics.cadence.expectation import Setting, ettr
 from holdfast.twin.policies import Policy, policy
 from holdfast.twin.presets import Preset, preset
 from holdfast.twin.study import Study

@@ -5,11 +5,11 @@ import secrets
 
 import click
 
-from holdfast.cli.operator import asked
 from holdfast.cli.record import home, json_option
 from holdfast.cli.terminal import print_json, printable
 from holdfast.record.errors import HoldfastError
 from holdfast.run.endpoint import find_endpoint
+from holdfast.run.operator import asked
 from holdfast.run.wire import FaultKind, Strike
 
 FOR_S = 3.0

@@ -11,15 +11,13 @@ from typing import Any, get_args
 import click
 import msgspec
 
-from holdfast.cli.collect_faults import FaultRecord, Names
 from holdfast.cli.collect_outlets import Collected, Outlet, printing, recording, serving, storing, tell
-from holdfast.cli.collect_services import redfish_service
-from holdfast.cli.credentials import access, url_option
 from holdfast.cli.durations import some_seconds
 from holdfast.cli.ending import Ending, interrupt, on_signal
 from holdfast.cli.record import home, json_option, store_option
-from holdfast.cli.signal_sources import SIGNALS_DIRECTORY
+from holdfast.cli.signal_sources import SIGNALS_DIRECTORY, url_option
 from holdfast.cli.xid_policy import load_xids
+from holdfast.detect.kernel_faults import FaultRecord, Names
 from holdfast.detect.xids import CATALOGUE, Source
 from holdfast.record.clock import Clock, SystemClock
 from holdfast.record.errors import InputError
@@ -29,9 +27,11 @@ from holdfast.signals.collectors.infiniband import SYSFS, InfinibandCollector, p
 from holdfast.signals.collectors.kernel_log_collector import KernelLogCollector
 from holdfast.signals.collectors.nvml import NvmlCollector
 from holdfast.signals.collectors.redfish import RedfishCollector
+from holdfast.signals.collectors.redfish_access import redfish_service
 from holdfast.signals.collectors.rounds import Outcome, Rounds
 from holdfast.signals.collectors.scrape import ScrapeCollector
 from holdfast.signals.collectors.slurm import SlurmCollector
+from holdfast.signals.credentials import access
 from holdfast.signals.frame import Labels
 
 STDIN = "-"

@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from holdfast.cli.collect_faults import PENDING_MAX, FaultRecord, Names
 from holdfast.cli.terminal import print_json, printable
+from holdfast.detect.kernel_faults import PENDING_MAX, FaultRecord, Names
 from holdfast.record.errors import HoldfastError, complaint
 from holdfast.signals.collectors.kernel_log import KernelEvent
 from holdfast.signals.collectors.redfish import CoolingLink, is_facility_water

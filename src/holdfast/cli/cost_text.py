@@ -6,9 +6,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from holdfast import wording
 from holdfast.cli.terminal import printable
-from holdfast.dashboard import wording
-from holdfast.economics.cost import (
+from holdfast.economics.pricing.cost import (
     LEDGER,
     Checkpointing,
     Exposure,

@@ -9,38 +9,35 @@ from typing import Any, NoReturn
 import click
 import msgspec
 
-from holdfast.cli import diagnosed
-from holdfast.cli.assessing import References, Setting, ends_ns, look, sees_machines
 from holdfast.cli.durations import window_seconds
-from holdfast.cli.incident_text import Answer, known_runs, show
+from holdfast.cli.incident_text import Answer, show
 from holdfast.cli.moments import past_moment_ns
 from holdfast.cli.prices import load_prices, prices_option
-from holdfast.cli.record import find_run, home, json_option, open_record, shown_store, store_option
+from holdfast.cli.record import home, json_option, open_record, shown_store, store_option
 from holdfast.cli.signal_sources import (
     STEP_KEY,
     STEP_LOG_KEY,
     STEP_METRIC_KEY,
     logged_runs,
     open_signals,
-    runs_in,
     signals_options,
 )
 from holdfast.cli.terminal import print_json
-from holdfast.cli.topology_sources import (
-    known_topology,
-    labelled_runs,
-    remark_on_topology,
-    topology_option,
-)
-from holdfast.dashboard.wording import stamp
+from holdfast.cli.topology_sources import known_topology, remark_on_topology, topology_option
+from holdfast.diagnose import recorded as diagnosed
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.lifecycle import Casebook, Change, Taken
+from holdfast.diagnose.looking import References, Setting, look, sees_machines
+from holdfast.diagnose.wording import known_runs
 from holdfast.record.clock import SystemClock
 from holdfast.record.errors import InputError
 from holdfast.record.journal import JOURNAL_DIRECTORY
 from holdfast.record.recorder import Recorder
+from holdfast.record.runs import ends_ns, find_run
 from holdfast.record.store import Store
-from holdfast.signals.stepped import last_step_ns
+from holdfast.signals.stepped import last_step_ns, runs_in
+from holdfast.topology.discovery.prometheus import labelled_runs
+from holdfast.wording import stamp
 
 FRESH_NS_MAX = 600 * 10**9
 """A run of which something was recorded within this time is looked at as it is now, else as it was last; one
@@ -124,7 +121,7 @@ def _answered(given: _Flags) -> Answer:
         )
         seen = runs_in(source, setting.window_ns(at_ns))
         recorded = {summary.run for summary in store.runs() if summary.run}
-        told = {*seen, *labelled_runs(setting.cluster), *logged_runs()}
+        told = {*seen, *labelled_runs(setting.cluster.survey), *logged_runs()}
         if run not in {*told, *recorded}:
             _refuse(run, told, recorded)
         known = diagnosed.changes_of(store, run)

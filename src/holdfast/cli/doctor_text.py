@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.cli.checkup import LOGGED, Checkup, Missing, RunSeen, Seen, Spelling
+from holdfast import wording
 from holdfast.cli.terminal import printable
-from holdfast.dashboard import wording
+from holdfast.diagnose.checkup import LOGGED, Checkup, Missing, RunSeen, Seen, Spelling
 from holdfast.topology.hostlist import fold
 
 NAMES_CHARS_MAX = 60

@@ -6,23 +6,25 @@ from typing import Any
 import click
 import msgspec
 
-from holdfast.cli.files import parsed
+from holdfast import wording
 from holdfast.cli.pages import STDOUT, html_option, require_one_output, write_page
 from holdfast.cli.prices import load_prices, prices_option
-from holdfast.cli.record import find_run, json_option, left_out, open_record, simulated_runs, store_option
+from holdfast.cli.record import json_option, left_out, open_record, store_option
 from holdfast.cli.terminal import print_json, printable
-from holdfast.cli.windows import Look, read_run, reading, window_options
-from holdfast.dashboard import wording
-from holdfast.economics.finance import Question, cuts_ns, finance
-from holdfast.economics.invoice import focus_csv
-from holdfast.economics.months import months_between
-from holdfast.economics.ownership import Terms, read, template
-from holdfast.economics.prices import Prices
-from holdfast.economics.statement import Finance
+from holdfast.cli.windows import reading, window_options
+from holdfast.economics.finance.finance import Question, cuts_ns, finance
+from holdfast.economics.finance.invoice import focus_csv
+from holdfast.economics.finance.ownership import Terms, read, template
+from holdfast.economics.finance.statement import Finance
+from holdfast.economics.pricing.months import months_between
+from holdfast.economics.pricing.prices import Prices
 from holdfast.ledger.report import Report
+from holdfast.ledger.runs import Look, read_run
 from holdfast.ledger.window import SILENT_NS_MAX, fell_silent
 from holdfast.record.errors import InputError
 from holdfast.record.events import ReferenceDeclared, RunStarted, RunSubmitted
+from holdfast.record.files import parsed
+from holdfast.record.runs import find_run, simulated_runs
 from holdfast.record.store import RunSummary, Selection, Store
 
 SILENT_NAMED_MAX = 5

@@ -6,13 +6,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from holdfast import wording
 from holdfast.cli.terminal import printable
 from holdfast.dashboard import finance_wording as said
-from holdfast.dashboard import wording
-from holdfast.economics.ownership import OwnOrRent
-from holdfast.economics.spending import Amount
-from holdfast.economics.statement import CauseSpend, Finance
-from holdfast.economics.trend import Stretch
+from holdfast.economics.finance.ownership import OwnOrRent
+from holdfast.economics.finance.statement import CauseSpend, Finance
+from holdfast.economics.finance.trend import Stretch
+from holdfast.economics.pricing.spending import Amount
 
 GAP_CHARS = 2
 RUNS_SHOWN_MAX = 8

@@ -8,10 +8,11 @@ from pathlib import Path
 import click
 import msgspec
 
-from holdfast.cli.files import is_directory
-from holdfast.cli.record import ingest_directory, json_option, open_record, store_option
+from holdfast.cli.record import json_option, open_record, store_option
 from holdfast.cli.terminal import print_json, printable
 from holdfast.record.errors import HoldfastError, InputError
+from holdfast.record.files import is_directory
+from holdfast.record.home import ingest_directory
 from holdfast.record.importers import Options, Watch, import_file
 from holdfast.record.importers.intake import SKIPPED_SHOWN_MAX
 from holdfast.record.journal import Damage, holds_journal

@@ -10,23 +10,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from holdfast import wording
 from holdfast.cli.terminal import printable
-from holdfast.dashboard import wording
 from holdfast.diagnose.alerts import cost, severity, slowness, stands, summary
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.lifecycle import Change
-from holdfast.diagnose.wording import members, share
-from holdfast.ledger.report import SLOW_SHARE_MIN, Pace
+from holdfast.diagnose.wording import BLIND, known_runs, members, share, stepless
+from holdfast.ledger.report import Pace
+from holdfast.ledger.reporting import SLOW_SHARE_MIN
 from holdfast.record.events import IncidentState
 from holdfast.signals.quality import Flaw
 
 FLAWS_SHOWN_MAX = 5
-RUNS_SHOWN_MAX = 5
-BLIND = (
-    "The signals have no metric of any machine, so only steps are judged. "
-    "`holdfast doctor` says what is missing and how to switch it on."
-)
-_NO_STEP = "no step of it in the window"
 LABEL_CHARS = 11
 CONTINUED = " \\"
 """With this at its end a command goes on in the next line."""
@@ -74,25 +69,6 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         """That nothing can be said, for where the signals do not see the run."""
         sentence = f"Nothing can be said of {self.run}: {stepless(self.last_ns, self.since_ns)}"
         return f"{sentence} {known_runs(self.others)}".rstrip()
-
-
-def stepless(last_ns: int | None, since_ns: int) -> str:
-    """Half a sentence on a run of whose pace the window tells nothing.
-
-    last_ns: when its last step was, if known. since_ns: when the window begins.
-    """
-    if last_ns is None:
-        return f"the signals have {_NO_STEP}."
-    is_within = last_ns >= since_ns
-    lack = "too few steps of it in the window: two do not tell its pace" if is_within else _NO_STEP
-    return f"the signals have {lack}; its last step was at {wording.stamp(last_ns)}."
-
-
-def known_runs(runs: Sequence[str]) -> str:
-    """A sentence for whoever asked for another run than these; none where there are none."""
-    more = len(runs) - RUNS_SHOWN_MAX
-    names = ", ".join(runs[:RUNS_SHOWN_MAX]) + (f" and {more:,} more" if more > 0 else "")
-    return f"The signals know {names}." if runs else ""
 
 
 def show(answer: Answer) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from holdfast.cli.live_text import progress, since
 from holdfast.cli.terminal import printable
-from holdfast.dashboard import wording
 from holdfast.record.clock import Clock
 from holdfast.run.nodes import Outlet
 from holdfast.run.output import STREAMS
@@ -136,27 +136,3 @@ class Teller:
         told = next((place + 1 for place in places if happened[place] == self._last), 0)
         self._last = happened[-1] if happened else self._last
         return happened[told:]
-
-
-def progress(status: Status) -> str:
-    """How far the run is, in one line."""
-    parts = [f"step {status.step:,}" + (f" of {status.steps_total:,}" if status.steps_total else "")]
-    if status.loss is not None:
-        parts.append(f"loss {status.loss:.4g}")
-    if status.rate:
-        parts.append(f"{status.rate:.3g} steps/s")
-    return ", ".join((*parts, strength(status), f"generation {status.generation}"))
-
-
-def strength(status: Status) -> str:
-    """How many take part."""
-    members = [member for member in status.members if member.alive and member.lanes]
-    nodes = {member.node for member in members}
-    return f"{wording.many(len(members), 'member')} on {wording.many(len(nodes), 'node')}"
-
-
-def since(start_ns: int, now_ns: int) -> str:
-    """A stretch of time as a stopwatch shows it."""
-    minutes, seconds = divmod(max(0, now_ns - start_ns) // 10**9, 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.live import since, strength
+from holdfast.cli.live_text import since, strength
 from holdfast.cli.terminal import printable
 from holdfast.record.clock import Clock
 from holdfast.run.status import MemberStatus, Status

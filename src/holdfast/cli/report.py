@@ -4,15 +4,17 @@ from pathlib import Path
 
 import click
 
+from holdfast import wording
 from holdfast.cli.pages import html_option, require_one_output, write_page
 from holdfast.cli.prices import load_prices, prices_option
-from holdfast.cli.record import find_run, json_option, open_record, store_option
-from holdfast.cli.second_opinions import consulted
+from holdfast.cli.record import json_option, open_record, store_option
 from holdfast.cli.terminal import print_json
-from holdfast.cli.windows import Look, read_run, require_time, window_options
-from holdfast.dashboard import wording
-from holdfast.economics.prices import DEFAULTS
-from holdfast.economics.rates import edges_ns
+from holdfast.cli.windows import require_time, window_options
+from holdfast.economics.pricing.prices import DEFAULTS
+from holdfast.economics.pricing.rates import edges_ns
+from holdfast.ledger.runs import Look, read_run
+from holdfast.ledger.second_opinions import consulted
+from holdfast.record.runs import find_run
 
 
 @click.command("report")

@@ -309,7 +309,7 @@ def _doubts(given: _Flags, policy: Policy) -> Iterator[str]:
         total = members * int(threads)
         yield f"OMP_NUM_THREADS={threads} makes {total} threads of {members} members on {cpus} CPUs."
     if given.size is not None:
-        from holdfast.cli.sizing import Dimensions, run_doubts
+        from holdfast.economics.sizing.starting import Dimensions, run_doubts
 
         planned = Dimensions(
             nodes_min=policy.nodes_min,

@@ -9,17 +9,20 @@ from pathlib import Path
 import click
 import msgspec
 
+from holdfast import wording
 from holdfast.cli.prices import load_prices, prices_option
-from holdfast.cli.record import json_option, open_record, simulated_runs, store_option
+from holdfast.cli.record import json_option, open_record, store_option
 from holdfast.cli.terminal import print_json, printable
-from holdfast.cli.windows import Look, read_run, reading
-from holdfast.dashboard import wording
-from holdfast.economics.prices import Prices
-from holdfast.economics.pricing import Pricing
-from holdfast.economics.rates import edges_ns
+from holdfast.cli.windows import reading
+from holdfast.economics.pricing.prices import Prices
+from holdfast.economics.pricing.pricing import Pricing
+from holdfast.economics.pricing.rates import edges_ns
 from holdfast.ledger.report import Ended
+from holdfast.ledger.runs import Look, read_run
 from holdfast.ledger.window import Window
+from holdfast.record.runs import simulated_runs
 from holdfast.record.store import RunSummary, Store
+from holdfast.wording.units import HOUR_NS
 
 RUN_CHARS_MAX = 40
 """A longer name is cut, so that the rest of every row still fits beside it; `--json` has the whole."""
@@ -90,7 +93,7 @@ def _listed(store: Store, summary: RunSummary, prices: Prices, now_ns: int, simu
         last_ns=summary.last_ns,
         ended=told.ended,
         gpus=told.gpus,
-        gpu_hours=gpu_ns / wording.HOUR_NS,
+        gpu_hours=gpu_ns / HOUR_NS,
         useful_share=told.goodput.total,
         cost_usd=None if simulated or not told.gpus else float(usd),
         cost_assumed=any(charge.price.assumed for charge in charges),

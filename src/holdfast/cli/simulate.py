@@ -12,7 +12,7 @@ from holdfast.cli.pages import html_option, require_one_output, write_page
 from holdfast.cli.prices import load_planning_prices, prices_option
 from holdfast.cli.record import json_option
 from holdfast.cli.terminal import print_json, printable
-from holdfast.economics.rates import USD
+from holdfast.economics.pricing.rates import USD
 from holdfast.record.errors import InputError
 from holdfast.record.events import encode
 from holdfast.twin.policies import Policy, policies, policy

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.table import Table
 
+from holdfast import wording
 from holdfast.cli.terminal import printable
-from holdfast.dashboard import wording
 from holdfast.twin.sweep import Comparison, Spread, Summary
 
 LOSSES_SHOWN_MAX = 5

@@ -9,9 +9,9 @@ import msgspec
 from holdfast.cli.pages import html_option, require_one_output, write_page
 from holdfast.cli.record import json_option
 from holdfast.cli.terminal import print_json, printable
-from holdfast.diagnose.stragglers.meta import Meta, read_meta
-from holdfast.diagnose.stragglers.reading import FORMATS, Format, read_trace
-from holdfast.diagnose.stragglers.report import Report, report_on
+from holdfast.stragglers.meta import Meta, read_meta
+from holdfast.stragglers.reading import FORMATS, Format, read_trace
+from holdfast.stragglers.report import Report, report_on
 
 
 @click.command("stragglers")

@@ -6,11 +6,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from holdfast import wording
 from holdfast.cli.terminal import printable
-from holdfast.dashboard import wording
-from holdfast.diagnose.stragglers.report import Report
-from holdfast.diagnose.stragglers.verdict import seconds
-from holdfast.diagnose.stragglers.whatif import Analysis
+from holdfast.stragglers.report import Report
+from holdfast.stragglers.verdict import seconds
+from holdfast.stragglers.whatif import Analysis
 
 WORKERS_SHOWN_MAX = 6
 OPERATIONS_SHOWN_MAX = 6

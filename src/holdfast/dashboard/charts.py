@@ -12,8 +12,8 @@ from math import ceil
 import msgspec
 from markupsafe import Markup
 
-from holdfast.dashboard import wording
-from holdfast.economics.cost import LAYER_TITLES, LayerKey
+from holdfast import wording
+from holdfast.economics.pricing.cost import LAYER_TITLES, LayerKey
 from holdfast.ledger.categories import Category
 from holdfast.ledger.report import Course, Figure, IncidentReport, Report
 

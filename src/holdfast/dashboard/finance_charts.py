@@ -11,9 +11,10 @@ from math import ceil, floor, log10
 import msgspec
 from markupsafe import Markup
 
-from holdfast.dashboard import wording
-from holdfast.economics.ownership import OwnOrRent
-from holdfast.economics.trend import Stretch, Trend
+from holdfast import wording
+from holdfast.economics.finance.ownership import OwnOrRent
+from holdfast.economics.finance.trend import Stretch, Trend
+from holdfast.wording.units import HOUR_NS
 
 PLOT_WIDTH = 1_000
 MONEY_HEIGHT = 220
@@ -202,7 +203,7 @@ def _hourly_title(stretch: Stretch, cost: float | None) -> str:
 
 
 def _useful_hours(stretches: Iterable[Stretch]) -> float:
-    return sum(one.useful_gpu_ns for one in stretches) / wording.HOUR_NS or 1.0
+    return sum(one.useful_gpu_ns for one in stretches) / HOUR_NS or 1.0
 
 
 def _edges(stretches: Sequence[Stretch]) -> list[float]:

@@ -14,10 +14,10 @@ import msgspec
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
-from holdfast import __version__
-from holdfast.dashboard import charts, wording
-from holdfast.economics.cost import LEDGER, IncidentLine, Input, Layer, LayerKey, RunCost, run_cost
-from holdfast.economics.prices import DEFAULTS, Prices
+from holdfast import __version__, wording
+from holdfast.dashboard import charts
+from holdfast.economics.pricing.cost import LEDGER, IncidentLine, Input, Layer, LayerKey, RunCost, run_cost
+from holdfast.economics.pricing.prices import DEFAULTS, Prices
 from holdfast.ledger.categories import Category
 from holdfast.ledger.report import Report
 

@@ -15,11 +15,12 @@ from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 from scipy import stats
 
-from holdfast import __version__
-from holdfast.dashboard import charts, simulation_charts, wording
-from holdfast.economics.prices import GIVEN
+from holdfast import __version__, wording
+from holdfast.dashboard import charts, simulation_charts
+from holdfast.economics.pricing.prices import GIVEN
 from holdfast.ledger.categories import Category
 from holdfast.twin.sweep import QUANTILES, Comparison, Spread, Summary
+from holdfast.wording.units import HOUR_NS
 
 DAY_HOURS = 24
 LOSSES_NAMED_MAX = 3
@@ -90,7 +91,7 @@ def render(compared: Comparison) -> str:
         alike=[one for one in compared.policies if one.policy != best.policy and _is_alike(one, best)],
         saved_gpus=best.saved_gpu_hours.p50 / (DAY_HOURS * compared.days),
         is_price_assumed=compared.price_source != GIVEN,
-        amounts=wording.Amounts(round(paid_gpu_hours * wording.HOUR_NS)),
+        amounts=wording.Amounts(round(paid_gpu_hours * HOUR_NS)),
         effective=simulation_charts.axis_of_shares([one.effective_time for one in compared.policies]),
         interrupted=simulation_charts.axis_of_counts(
             [expected, *(one.interruptions for one in compared.policies)]
@@ -147,7 +148,7 @@ def _lost_gpu_hours(policy: Summary) -> float:
 
 
 def _gpu_ns(gpu_hours: float) -> int:
-    return round(gpu_hours * wording.HOUR_NS)
+    return round(gpu_hours * HOUR_NS)
 
 
 # -- all figures -----------------------------------------------------------------------------------------

@@ -12,10 +12,9 @@ import msgspec
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
-from holdfast import __version__
-from holdfast.dashboard import wording
-from holdfast.diagnose.stragglers.report import Report
-from holdfast.diagnose.stragglers.verdict import seconds
+from holdfast import __version__, wording
+from holdfast.stragglers.report import Report
+from holdfast.stragglers.verdict import seconds
 
 COLUMNS_MAX = 128
 """More columns than these nobody can tell apart; neighbours then share one."""

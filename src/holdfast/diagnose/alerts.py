@@ -9,7 +9,8 @@ from typing import Literal
 import msgspec
 
 from holdfast.diagnose.incident import Incident, Price
-from holdfast.diagnose.wording import lasting, members, money, share
+from holdfast.diagnose.wording import members, money, share
+from holdfast.wording import lasting
 
 ALERT_NAME = "HoldfastIncident"
 Severity = Literal["critical", "warning", "info"]

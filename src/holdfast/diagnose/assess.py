@@ -26,7 +26,7 @@ from holdfast.diagnose.weighing import (
     own_signs,
     unknown,
 )
-from holdfast.economics.prices import DEFAULTS, Prices
+from holdfast.economics.pricing.prices import DEFAULTS, Prices
 from holdfast.record.events import KnownEvent
 from holdfast.signals.once import OnceSource
 from holdfast.signals.quality import Flaw

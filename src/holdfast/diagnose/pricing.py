@@ -1,7 +1,7 @@
 """What an incident costs so far, and each hour it goes on: in GPU-hours, money and progress."""
 
 from holdfast.diagnose.incident import Price
-from holdfast.economics.prices import Prices
+from holdfast.economics.pricing.prices import Prices
 
 HOUR_S = 3_600.0
 

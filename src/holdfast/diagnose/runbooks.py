@@ -15,9 +15,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from holdfast.diagnose.alerts import cost, runtime, severity, slowness
 from holdfast.diagnose.incident import Evidence, Incident
-from holdfast.diagnose.wording import listed, moment, share
+from holdfast.diagnose.wording import moment, share
 from holdfast.signals.domains import Seam
 from holdfast.topology.hostlist import fold
+from holdfast.wording import listed
 
 FOLDER = Path(__file__).parent / "runbooks"
 SEAMS: tuple[Seam, ...] = ("facilities-ml", "gpu-fabric-pool", "runtime-schedule-finance")

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from holdfast import wording
 from holdfast.drills.levers import Floats
 from holdfast.drills.scenarios import Played, Truth
 from holdfast.drills.telemetry import Telemetry
@@ -106,7 +107,9 @@ def _story(played: Played) -> Iterator[Line]:
             case CheckpointSaved(stall_ns=int(stall_ns)):
                 usual_ns = usual_ns or stall_ns
                 if stall_ns > LONG_CHECKPOINT * usual_ns:
-                    what = f"a checkpoint took {stall_ns / 1e9:.0f} s, before {usual_ns / 1e9:.0f} s"
+                    what = (
+                        f"a checkpoint took {wording.duration(stall_ns)}, before {wording.duration(usual_ns)}"
+                    )
         if what:
             yield Line(at_ns=event.occurred_ns, what=what)
 

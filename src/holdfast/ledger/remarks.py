@@ -2,20 +2,17 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from holdfast.ledger.fold import Fold
 from holdfast.ledger.normal import MIXED_RATIO_MAX
-
-if TYPE_CHECKING:
-    from holdfast.ledger.report import Report, Stretch
+from holdfast.ledger.report import Report, Stretch
 
 _HOUR_NS = 3_600 * 10**9
 SHOWN_MAX = 3
 """So many of a kind are told one by one."""
 
 
-def remarks(told: "Report", fold: Fold) -> tuple[str, ...]:
+def remarks(told: Report, fold: Fold) -> tuple[str, ...]:
     return (
         *_of_the_record(told, fold),
         *_of_the_reference(told),
@@ -26,7 +23,7 @@ def remarks(told: "Report", fold: Fold) -> tuple[str, ...]:
     )
 
 
-def _of_the_record(told: "Report", fold: Fold) -> Iterator[str]:
+def _of_the_record(told: Report, fold: Fold) -> Iterator[str]:
     counts, goodput = fold.counts, told.goodput
     if not told.gpus:
         yield "No GPUs are recorded for this run; import it with --gpus."
@@ -47,7 +44,7 @@ def _of_the_record(told: "Report", fold: Fold) -> Iterator[str]:
         )
 
 
-def _of_the_reference(told: "Report") -> Iterator[str]:
+def _of_the_reference(told: Report) -> Iterator[str]:
     reference = told.reference
     if reference is None or reference.uncertainty is None:
         return
@@ -73,7 +70,7 @@ def _of_the_reference(told: "Report") -> Iterator[str]:
         )
 
 
-def _of_longer_steps(longer: list["Stretch"], told: "Report") -> str:
+def _of_longer_steps(longer: list[Stretch], told: Report) -> str:
     first = longer[0]
     ratio = max(one.work_gpu_ns / (one.was_gpu_ns or one.work_gpu_ns) for one in longer)
     hours = sum(one.doubt_gpu_ns for one in longer) / _HOUR_NS
@@ -87,7 +84,7 @@ def _of_longer_steps(longer: list["Stretch"], told: "Report") -> str:
     )
 
 
-def gap_remarks(told: "Report") -> Iterator[str]:
+def gap_remarks(told: Report) -> Iterator[str]:
     open_gaps = [gap for gap in told.gaps if not gap.given_back]
     for gap in sorted(open_gaps, key=lambda gap: -gap.gpu_ns)[:SHOWN_MAX]:
         price = (
@@ -141,7 +138,7 @@ def _of_counters(fold: Fold) -> Iterator[str]:
         )
 
 
-def _of_the_rest(told: "Report") -> Iterator[str]:
+def _of_the_rest(told: Report) -> Iterator[str]:
     if told.useful_parts is not None and told.useful_parts.rest_gpu_ns < 0:
         yield "More FLOPs are declared than the chips' peak allows; check model and chip."
     if told.counts.unknown_events:

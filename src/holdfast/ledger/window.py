@@ -15,7 +15,6 @@ from holdfast.ledger.fold import Fold, MovedFor
 from holdfast.ledger.gaps import Gap
 from holdfast.ledger.remarks import gap_remarks
 from holdfast.ledger.report import (
-    OUTSIDE,
     Accrued,
     Course,
     Ettr,
@@ -25,10 +24,9 @@ from holdfast.ledger.report import (
     Report,
     Segment,
     UsefulWork,
-    counted,
-    moved_bytes,
 )
 from holdfast.ledger.report import Counted as Counts
+from holdfast.ledger.reporting import OUTSIDE, counted, moved_bytes
 
 SILENT_NS_MAX = 24 * 3_600 * 10**9
 """A run that has not ended and was heard of within a day is taken to hold its GPUs still."""

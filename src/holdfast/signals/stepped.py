@@ -34,6 +34,8 @@ MARK_SHARE = 1e-6
 """Two steps that took equally long are two: the last digits of every other time are marked."""
 
 Meant = Literal["count", "duration", "histogram"]
+RUN_METRICS = ("holdfast_run_step_seconds", "holdfast_run_steps_total")
+"""Of which every run that is watched has at least one."""
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
@@ -223,3 +225,14 @@ def _quotients(amounts: Floats, counts: Floats) -> Floats:
             last = (amount, count)
         values[row] = shown
     return values
+
+
+def runs_in(source: Source, window_ns: tuple[int, int]) -> frozenset[str]:
+    """The runs that have told their step time in this window."""
+    frames = [frame for metric in RUN_METRICS if (frame := source.frame(metric, window_ns)) is not None]
+    return frozenset(
+        name
+        for frame in frames
+        for name, is_told in zip(frame.subjects, np.isfinite(frame.values).T.tolist(), strict=True)
+        if any(is_told)
+    )

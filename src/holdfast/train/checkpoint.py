@@ -23,7 +23,7 @@ from typing import BinaryIO, Literal, NamedTuple, Protocol, Self, cast
 import msgspec
 import torch
 
-from holdfast.economics.cadence import daly_work_s, learned_mtbf_s, mtbf_of_nodes_s
+from holdfast.economics.cadence.cadence import daly_work_s, learned_mtbf_s, mtbf_of_nodes_s
 from holdfast.record.clock import Clock, SystemClock
 from holdfast.record.errors import InputError, StoreError
 from holdfast.train.whole_file import is_left_behind, part_of

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from holdfast.economics.expectation import Interruption, Prospect, Setting, spares_for
+from holdfast.economics.cadence.expectation import Interruption, Prospect, Setting, spares_for
 from holdfast.run.waits import Observed
 from holdfast.twin.failures import DAY_NS, FailureClass, Hazards
 from holdfast.twin.interval import best_interval_s, interval_s

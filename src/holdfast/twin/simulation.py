@@ -4,7 +4,8 @@ import msgspec
 import numpy as np
 
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.report import Report, report
+from holdfast.ledger.report import Report
+from holdfast.ledger.reporting import report
 from holdfast.record.events import KnownEvent
 from holdfast.twin.elastic import ElasticRun
 from holdfast.twin.failures import draw

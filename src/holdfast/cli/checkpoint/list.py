@@ -8,8 +8,8 @@ import msgspec
 from holdfast.cli.checkpoint.place import located
 from holdfast.cli.record import json_option
 from holdfast.cli.terminal import print_json, printable
-from holdfast.dashboard.wording import stamp
 from holdfast.record.errors import InputError
+from holdfast.wording import stamp
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):

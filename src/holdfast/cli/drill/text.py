@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.dashboard import wording
+from holdfast import wording
 from holdfast.drills.scenarios import SCENARIOS, Played, Truth
 from holdfast.drills.tabletop import Row, Tabletop, tabletop
 from holdfast.record.events import RunStarted

@@ -10,14 +10,15 @@ import numpy as np
 
 from holdfast.cli.durations import seconds, seconds_with_unit, some_seconds
 from holdfast.cli.numbers import number_between
-from holdfast.cli.plan.cadence_inputs import GIVEN, Given, Recorded, read_run, settle
 from holdfast.cli.prices import in_currency, load_planning_prices, prices_option
-from holdfast.cli.record import find_run, json_option, open_record, store_option
+from holdfast.cli.record import json_option, open_record, store_option
 from holdfast.cli.terminal import print_json
-from holdfast.economics import renewal
-from holdfast.economics.cadence import Level
-from holdfast.economics.cadence_advice import DURABLE, Simulated, advise
+from holdfast.economics.cadence import renewal
+from holdfast.economics.cadence.advice import DURABLE, Simulated, advise
+from holdfast.economics.cadence.cadence import Level
+from holdfast.economics.cadence.inputs import GIVEN, Given, Recorded, read_run, settle
 from holdfast.record.errors import InputError
+from holdfast.record.runs import find_run
 
 COUNT_MAX = 10**7
 GAPS_FILE_BYTES_MAX = 1 << 26

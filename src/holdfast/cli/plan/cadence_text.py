@@ -4,11 +4,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.plan.cadence_inputs import PRESENT_INTERVAL
+from holdfast import wording
 from holdfast.cli.terminal import printable
-from holdfast.dashboard import wording
-from holdfast.economics.cadence_advice import EXPONENTIAL, Advice, Choice, LevelAdvice, Rule
-from holdfast.economics.cost import Input
+from holdfast.economics.cadence.advice import EXPONENTIAL, Advice, Choice, LevelAdvice, Rule
+from holdfast.economics.cadence.inputs import PRESENT_INTERVAL
+from holdfast.economics.pricing.cost import Input
 
 GAP_CHARS = 2
 _LABELS: dict[Rule, str] = {

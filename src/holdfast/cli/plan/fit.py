@@ -12,25 +12,19 @@ import click
 import msgspec
 
 from holdfast.cli.numbers import number_between
-from holdfast.cli.record import (
-    find_run,
-    fold_run,
-    json_option,
-    left_out,
-    open_record,
-    simulated_runs,
-    store_option,
-)
+from holdfast.cli.record import json_option, left_out, open_record, store_option
 from holdfast.cli.terminal import print_json, printable
-from holdfast.economics.outages import KINDS, Given, Observation, RunPaid, declares_nodes, observe
+from holdfast.economics.fitting.outages import KINDS, Given, Observation, RunPaid, declares_nodes, observe
+from holdfast.ledger.runs import fold_run
 from holdfast.record.errors import InputError
 from holdfast.record.events import AnyEvent
 from holdfast.record.importers import Options, import_file
+from holdfast.record.runs import find_run, simulated_runs
 from holdfast.record.sqlite import SqliteStore
 from holdfast.record.store import RunSummary, Selection, Store
 
 if TYPE_CHECKING:
-    from holdfast.economics.fitting import Fit
+    from holdfast.economics.fitting.fitting import Fit
 
 RUNS_SHOWN_MIN = 1_000
 """Accounts of fewer runs are made before a bar could be read."""
@@ -120,8 +114,8 @@ def _fitted(seen: Observation, domains: dict[str, str] | None, flags: _Flags) ->
     # Help and mistakes need not wait for scipy, which takes longer to load than everything else together.
     import numpy as np
 
-    from holdfast.economics.coincidences import domains_by_name
-    from holdfast.economics.fitting import Settings, fit
+    from holdfast.economics.fitting.coincidences import domains_by_name
+    from holdfast.economics.fitting.fitting import Settings, fit
 
     if domains is None:
         domains = domains_by_name([fault.node for fault in seen.faults if fault.node])

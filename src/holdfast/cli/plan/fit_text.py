@@ -6,12 +6,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from holdfast import wording
 from holdfast.cli.terminal import printable
-from holdfast.dashboard import wording
-from holdfast.economics.fitting import Fit, Interval
-from holdfast.economics.lemons import JOB_NODES, Removal
-from holdfast.economics.outages import DAY_NS, Source
-from holdfast.economics.repairs import Repairs
+from holdfast.economics.fitting.fitting import Fit, Interval
+from holdfast.economics.fitting.lemons import JOB_NODES, Removal
+from holdfast.economics.fitting.outages import DAY_NS, Source
+from holdfast.economics.fitting.repairs import Repairs
 
 CLASSES_SHOWN_MAX = 10
 NODES_SHOWN_MAX = 5

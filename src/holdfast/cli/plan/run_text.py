@@ -3,10 +3,10 @@
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.cli.plan.run import Answer, BadGpus
+from holdfast import wording
 from holdfast.cli.terminal import printable
-from holdfast.dashboard import wording
-from holdfast.economics.cadence import DAY_S
+from holdfast.economics.cadence.cadence import DAY_S
+from holdfast.twin.foresight import Answer, BadGpus
 
 LABEL_CHARS = 24
 WIDE_DAYS = 1.0

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.cli.sizing import Printed
-from holdfast.dashboard import wording
-from holdfast.economics.pace import setup_of
-from holdfast.economics.sizing import GIB, Sized, range_gib
-from holdfast.economics.survival import Survival
+from holdfast import wording
+from holdfast.economics.sizing.pace import setup_of
+from holdfast.economics.sizing.sizing import GIB, Sized, range_gib
+from holdfast.economics.sizing.starting import Printed
+from holdfast.economics.sizing.survival import Survival
 from holdfast.ledger.references import differences, published
 
 GAP_CHARS = 2
