@@ -6,7 +6,8 @@ Where one is missing, its tests are skipped with the reason; with HOLDFAST_NO_SK
 skipped test makes the session fail.
 
 A test that asks for `need`, itself or through a fixture, is marked `server`. One marked `root` is skipped for
-other users. `make quick` leaves out both, and what is marked `slow`.
+other users. `make quick` leaves out both, and what is marked `slow`; a test of a command that is forked for it
+is marked so here.
 """
 
 import compileall
@@ -25,7 +26,7 @@ from urllib.parse import quote
 
 import pytest
 from hypothesis import settings
-from quantity import SOAK, examples
+from quantity import QUICK, SOAK, examples
 from servers import INSTALL, daemon, find, need
 from waiting import free_port, until
 
@@ -68,7 +69,8 @@ PartitionName=all Nodes=ALL Default=YES
 # How long an example takes says how busy the machine is, and nothing about what is tested.
 # A verdict must not depend on luck: examples are the same each time where it counts, and new elsewhere.
 settings.register_profile("unhurried", deadline=None, derandomize="HOLDFAST_NO_SKIP" in os.environ)
-settings.register_profile(SOAK, deadline=None, max_examples=examples(100, SOAK))
+for profile in (QUICK, SOAK):
+    settings.register_profile(profile, deadline=None, max_examples=examples(100, profile))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -84,8 +86,11 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if "need" in getattr(item, "fixturenames", ()):
+        fixtures = getattr(item, "fixturenames", ())
+        if "need" in fixtures:
             item.add_marker("server")
+        if "zygote" in fixtures:
+            item.add_marker("slow")
         if item.get_closest_marker("root") is not None and os.geteuid() != 0:
             item.add_marker(pytest.mark.skip(reason=FOR_ROOT))
 

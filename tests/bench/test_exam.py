@@ -15,6 +15,8 @@ from bench.exam.scrapes import Samples, Scrape
 from holdfast.signals.reading import Reading
 from holdfast.signals.store import Store
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 TINY = Spec(nodes=4, member_per="node", scrape_s=(30.0, 30.0, 15.0))
 FORBIDDEN = ("holdfast.detect", "holdfast.diagnose", "holdfast.drills", "holdfast.twin")

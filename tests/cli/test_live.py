@@ -20,6 +20,8 @@ from holdfast.cli.live_board import COLUMNS_MAX, SPARKS, SPARKS_ASCII, Board, sp
 from holdfast.record.clock import ManualClock
 from holdfast.run.status import Happened, MemberStatus, NodeStatus, Severity, Status
 
+pytestmark = pytest.mark.slow
+
 S_NS = 10**9
 WAIT_S = 60
 COLOURED = re.compile(r"\x1b\[(?:\d+;)*[34]\d")

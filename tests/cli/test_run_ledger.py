@@ -4,8 +4,12 @@ import csv
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from holdfast.signals.reading import Reading
 from holdfast.signals.store import Store
+
+pytestmark = pytest.mark.slow
 
 PLAIN = """
 import os, signal, time

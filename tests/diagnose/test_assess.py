@@ -39,6 +39,8 @@ from holdfast.topology.graph import Topology
 from holdfast.topology.names import member_name
 from holdfast.twin.cluster import Layout
 
+pytestmark = pytest.mark.slow
+
 SEED = 1
 """Below 100: one of those that detectors may be made with."""
 S = 10**9

@@ -20,6 +20,8 @@ from holdfast.record.events import ActionTaken, FaultObserved, RunStarted, StepC
 from holdfast.signals.frame import Frame
 from holdfast.twin.cluster import Layout
 
+pytestmark = pytest.mark.slow
+
 SECOND_NS = 10**9
 SEEDS = (1, 2)
 SETTLED_NS = 200 * SECOND_NS

@@ -58,6 +58,8 @@ from holdfast.run.wire import (
     frame,
 )
 
+pytestmark = pytest.mark.slow
+
 TOKEN = "a-token-for-tests"
 PATIENCE_S = 60.0
 STEPS = 3

@@ -2,6 +2,8 @@
 coordinator that was held up, a hang while a newcomer waits for its boundary.
 """
 
+import pytest
+
 from holdfast.record.events import GenerationOpened, MemberLost
 from holdfast.run import hangs, membership
 from holdfast.run.state import Begun, FromMember, FromNode, Record, State, Tick
@@ -17,6 +19,8 @@ from holdfast.run.wire import (
     WorkerReady,
     WorkerStarted,
 )
+
+pytestmark = pytest.mark.slow
 
 SETUP = Setup(lanes=64, seed=0, threads=1, torch="", device="", deterministic=True, model="", parts={})
 READY_S = 30.0

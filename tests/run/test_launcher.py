@@ -27,6 +27,8 @@ from holdfast.run.nodes import Node, Outlet
 from holdfast.run.waits import LEASE_S_MIN
 from holdfast.run.worker import GROUP_GRACE_S
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 60.0
 ATTEMPTS_MAX = 10
 STOP_S_MAX = 10.0

@@ -18,6 +18,8 @@ from holdfast.run.wire import (
     WorkerStarted,
 )
 
+pytestmark = pytest.mark.slow
+
 SECOND_NS = 10**9
 SETUP = Setup(lanes=64, seed=0, threads=1, torch="", device="", deterministic=True, model="", parts={})
 

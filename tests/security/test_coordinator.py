@@ -45,6 +45,8 @@ from holdfast.run.wire import (
     frame,
 )
 
+pytestmark = pytest.mark.slow
+
 TOKEN = "the-token-of-the-run"
 WAIT_S = 60.0
 STRANGERS = 1400

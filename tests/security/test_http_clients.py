@@ -42,6 +42,8 @@ from holdfast.signals.prometheus import Prometheus
 from holdfast.signals.reading import Reading
 from holdfast.signals.source import SourceError
 
+pytestmark = pytest.mark.slow
+
 BODY_BYTES_MAX = 1 << 20
 IMPATIENT = Limits(total_s=0.5, body_bytes_max=BODY_BYTES_MAX)
 PATIENT = Limits(total_s=30.0, body_bytes_max=BODY_BYTES_MAX)

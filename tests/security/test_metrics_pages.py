@@ -17,6 +17,8 @@ from waiting import until
 
 from holdfast.run.pages import BACKLOG, CLIENTS_MAX, CLOSE_S_MAX, REQUEST_BYTES_MAX, Page, serving
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 60.0
 IDLE_CLIENTS = 400
 BODY = b"holdfast_up 1\n"

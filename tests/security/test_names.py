@@ -32,6 +32,8 @@ from holdfast.run.endpoint import Endpoint, find_endpoint
 from holdfast.signals.reading import Reading
 from holdfast.signals.store import Store
 
+pytestmark = pytest.mark.slow
+
 BROWSER_S_MAX = 120
 S = 10**9
 

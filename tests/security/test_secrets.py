@@ -27,6 +27,8 @@ from holdfast.signals.credentials import access
 from holdfast.signals.prometheus import Prometheus
 from holdfast.signals.source import SourceError
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 120.0
 SECRET = "hunter2"
 WINDOW_NS = (0, 60 * 10**9)

@@ -14,6 +14,8 @@ from holdfast.signals.reading import Reading
 from holdfast.signals.source import Source
 from holdfast.signals.store import Store
 
+pytestmark = pytest.mark.slow
+
 METRIC = "DCGM_FI_DEV_GPU_TEMP"
 STEP_NS = 10 * 10**9
 MISSED = range(20, 26)

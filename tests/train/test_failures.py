@@ -18,6 +18,8 @@ from holdfast.record.events import FaultObserved, GenerationOpened
 from holdfast.record.journal import Damage, read_directory
 from holdfast.train.failures import DeviceFailure, Memory, device_failure, gpu_memory
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 120.0
 
 ADVICE = (

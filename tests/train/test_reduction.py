@@ -13,6 +13,8 @@ from holdfast.train import tree
 from holdfast.train.reduction import Reduction
 from holdfast.train.sheets import Fold, Layout, Sheet
 
+pytestmark = pytest.mark.slow
+
 DTYPES = (torch.float32, torch.bfloat16, torch.float64)
 SHAPES = ((7,), (3, 5), (), (0, 4), (40,), (2, 3, 4))
 Together = Callable[..., list[Any]]

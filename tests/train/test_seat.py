@@ -17,6 +17,8 @@ from holdfast.train.protected import Protected
 from holdfast.train.seat import Seat
 from holdfast.train.steps import Loop, Settings
 
+pytestmark = pytest.mark.slow
+
 WAIT_S_MAX = 60.0
 Together = Callable[..., list[Any]]
 

@@ -13,6 +13,8 @@ from holdfast.twin.presets import preset
 from holdfast.twin.simulation import simulate
 from holdfast.twin.study import Study
 
+pytestmark = pytest.mark.slow
+
 
 def study(name: str, days: float | None = None) -> Study:
     of = preset(name)
