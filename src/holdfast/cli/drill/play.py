@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from holdfast.cli.files import is_directory
 from holdfast.cli.record import json_option
 from holdfast.cli.terminal import print_json, printable
 from holdfast.record.errors import InputError
+from holdfast.record.files import is_directory
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
