@@ -10,10 +10,10 @@ from holdfast.detect.compare import lasting
 from holdfast.detect.detecting import MACHINES, METRICS, RUNS, Detected, measured
 from holdfast.detect.detector import Detector
 from holdfast.detect.devices import WIDTH, WIDTH_MAX
-from holdfast.detect.finding import Sign
 from holdfast.detect.mounts import REQUESTS, RESPONSE
 from holdfast.detect.physics import LINK_RATE
 from holdfast.detect.rules import SIGNS
+from holdfast.detect.signs import Sign
 from holdfast.signals.catalogue import CATALOGUE
 from holdfast.signals.frame import Floats, Frame
 

@@ -5,8 +5,9 @@ from collections.abc import Iterable
 import msgspec
 import pytest
 
-from holdfast.detect.finding import Finding, Method, Sign
+from holdfast.detect.finding import Finding, Method
 from holdfast.detect.scene import Decided, Healthy, Scene
+from holdfast.detect.signs import Sign
 from holdfast.diagnose.weighing import PRIOR, Case, Hypothesis, lost_because, own_signs, unknown
 from holdfast.topology.graph import Builder, Topology
 from holdfast.topology.names import gpu_name, member_name, port_name

@@ -1,4 +1,4 @@
-"""How many examples a property is tried on: a fifth in `make quick` of those in `make test`, and in `make soak`
+"""How many examples a property is tried on: a fifth of those of `make test` in `make quick`, in `make soak`
 ten times as many.
 """
 

@@ -69,10 +69,8 @@ def _moved(context: click.Context, option: click.Parameter, value: object) -> No
     "policies",
     multiple=True,
     metavar="NAME",
-    help="What is done about a failure, repeatable: restart, restart-best (at its best interval), requeue, "
-    "spares, snapshots, replicas, holdfast-static (no rebalancing), holdfast, holdfast-smaller (batch may "
-    "shrink), published (what the cluster's owners did), or all.  "
-    "[default: restart and holdfast]",
+    help=f"What is done about a failure, repeatable: {', '.join(one.name for one in policies(8, 0))}, "
+    "published (what the cluster's owners did), or all.  [default: restart and holdfast]",
 )
 @click.option("--gpus", type=click.IntRange(min=1), help="The same kind of cluster with so many GPUs.")
 @click.option("--days", type=number_between(0.001, DAYS_MAX), help="How long the run is watched.")

@@ -11,9 +11,10 @@ import msgspec
 import numpy as np
 
 from holdfast.detect.detector import FunctionDetector, Look, Sense
-from holdfast.detect.finding import Finding, Sign
+from holdfast.detect.finding import Finding
 from holdfast.detect.rules import SIGNS
 from holdfast.detect.scene import Healthy, Saved, Scene
+from holdfast.detect.signs import Sign
 
 METRIC = "holdfast_run_checkpoint_seconds"
 SIGNS_GIVEN = ("slow-checkpoint", "frequent-checkpoints")

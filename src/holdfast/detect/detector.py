@@ -8,10 +8,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.detect.finding import Finding, Sign
+from holdfast.detect.finding import Finding
 from holdfast.detect.pace import Pace
 from holdfast.detect.panel import Panels
 from holdfast.detect.scene import Scene
+from holdfast.detect.signs import Sign
 from holdfast.detect.xids import NO_OVERRIDES, Overrides
 
 NO_HOSTS: Mapping[str, str] = MappingProxyType({})

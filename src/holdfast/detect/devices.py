@@ -6,9 +6,10 @@ import numpy as np
 
 from holdfast.detect import compare
 from holdfast.detect.detector import FunctionDetector, Look, Sense
-from holdfast.detect.finding import Finding, Sign
+from holdfast.detect.finding import Finding
 from holdfast.detect.panel import Panel
 from holdfast.detect.rules import SIGNS, Rule
+from holdfast.detect.signs import Sign
 from holdfast.detect.stretches import findings
 from holdfast.detect.xids import Action, XidPolicy, policy
 from holdfast.signals.frame import Labels

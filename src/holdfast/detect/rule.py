@@ -4,7 +4,8 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.detect.finding import Method, Sign
+from holdfast.detect.finding import Method
+from holdfast.detect.signs import Sign
 
 SIGMAS = 6.0
 """Among a million readings of half an hour, nobody may be so far off by chance."""

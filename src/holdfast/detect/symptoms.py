@@ -8,11 +8,12 @@ import numpy as np
 
 from holdfast.detect import compare
 from holdfast.detect.detector import FunctionDetector, Look, Sense
-from holdfast.detect.finding import Finding, Method, Sign
+from holdfast.detect.finding import Finding, Method
 from holdfast.detect.pace import LANES, STEP, creeping, once, slow_steps
 from holdfast.detect.panel import Panel, Panels
 from holdfast.detect.rules import SIGMAS, SIGNS, Rule
 from holdfast.detect.scene import Scene
+from holdfast.detect.signs import Sign
 from holdfast.detect.stretches import findings
 from holdfast.detect.wandering import wandering
 from holdfast.signals.frame import Floats

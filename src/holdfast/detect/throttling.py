@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from holdfast.detect import compare
 from holdfast.detect.detector import FunctionDetector, Look, Sense
-from holdfast.detect.finding import Finding, Sign
+from holdfast.detect.finding import Finding
 from holdfast.detect.panel import Panel
 from holdfast.detect.rules import SIGMAS, SIGNS, Rule
+from holdfast.detect.signs import Sign
 from holdfast.detect.stretches import findings
 from holdfast.signals.frame import Floats
 

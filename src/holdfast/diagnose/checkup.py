@@ -11,8 +11,8 @@ import numpy as np
 
 from holdfast.detect.detecting import MACHINES, METRICS, RUNS
 from holdfast.detect.detector import Sense
-from holdfast.detect.finding import Sign
 from holdfast.detect.rules import SIGNS
+from holdfast.detect.signs import Sign
 from holdfast.diagnose.mechanisms import MECHANISMS
 from holdfast.signals.catalogue import describe
 from holdfast.signals.exporters import AMD, EXPORTERS, Exporter, exporter_of, switching_on

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.detect.finding import Sign
+from holdfast.detect.signs import Sign
 from holdfast.diagnose.incident import Verdict
 from holdfast.signals.domains import Domain, Seam
 from holdfast.topology.graph import Kind

@@ -56,6 +56,7 @@ def _shelf(stage: Stage) -> Plot:
 FACILITIES = (
     Scenario(
         name="cooling-pump",
+        found_as="coolant-flow",
         title="a coolant pump fails, and a loop of GPUs throttles",
         told="Training reports that steps have become slower. Every node is up and no job has failed. The"
         " network team sees no errors.",
@@ -75,6 +76,7 @@ FACILITIES = (
     ),
     Scenario(
         name="cooling-inlet",
+        found_as="coolant-supply",
         title="facility water gets warm, and half a hall throttles a little",
         told="Throughput has been sinking for some minutes. It is not one node: hundreds of GPUs are a little"
         " slower than the others.",
@@ -94,6 +96,7 @@ FACILITIES = (
     ),
     Scenario(
         name="power-cap",
+        found_as="power-brake",
         title="a power shelf loses supplies, and a rack is braked",
         told="One rack's members have been late since a moment ago. Their GPUs are cool and healthy.",
         domain="power",

@@ -71,6 +71,7 @@ def _cpu(stage: Stage) -> Plot:
 HOSTS = (
     Scenario(
         name="pcie-downgrade",
+        found_as="pcie-width",
         title="a GPU's PCIe link trains down, and its copies take longer",
         told="One member has been late in every step since a moment ago. Its GPUs' clocks, temperatures and"
         " utilisation are like everybody's.",
@@ -90,6 +91,7 @@ HOSTS = (
     ),
     Scenario(
         name="hbm-errors",
+        found_as="memory-errors",
         title="a GPU's memory degrades behind ECC, then kills a member",
         told="One member has been a little late for a while. Then it died, and a spare took its place.",
         domain="gpu",
@@ -108,6 +110,7 @@ HOSTS = (
     ),
     Scenario(
         name="cpu-steal",
+        found_as="cpu-contention",
         title="something else takes a rack's processors, and its GPUs wait for launches",
         told="A rack's members are late. It looks like last month's power incident: one rack, all at once.",
         domain="host",

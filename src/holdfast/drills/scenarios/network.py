@@ -92,6 +92,7 @@ def _slow_exchange(nodes: tuple[int, ...]) -> Trace:
 NETWORK = (
     Scenario(
         name="leaf-congestion",
+        found_as="leaf-congestion",
         title="a leaf's uplinks are crowded, and everybody's reduction waits for its nodes",
         told="Steps take longer. All members compute as fast as ever; all spend more time in the reduction.",
         domain="fabric",
@@ -110,6 +111,7 @@ NETWORK = (
     ),
     Scenario(
         name="link-flap",
+        found_as="link-errors",
         title="one cable has symbol errors, and the whole run retransmits",
         told="Steps are slow, then well, then slow again, every few minutes. Nobody has changed anything.",
         domain="fabric",
@@ -128,6 +130,7 @@ NETWORK = (
     ),
     Scenario(
         name="pool-link",
+        found_as="pool-path",
         title="a bad path between prefill and decode engines starves training of samples",
         told="The trainer waits for samples before every step. The inference pools say that they are healthy:"
         " no engine is down, no request fails.",

@@ -138,6 +138,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     loss       where the ledger has most of what it costs
     decides    the one observation that would settle it
     questions  for the table, of this scenario only
+    found_as   what a right diagnosis calls it, one of `diagnose.mechanisms`; empty where nothing is wrong
     """
 
     name: str
@@ -155,6 +156,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     draw: Callable[[Stage], Plot]
     with_pools: bool = False
     is_incident: bool = True
+    found_as: str = ""
 
 
 def members(nodes: Sequence[int]) -> tuple[str, ...]:

@@ -64,6 +64,7 @@ def _cadence(stage: Stage) -> Plot:
 STORAGES = (
     Scenario(
         name="storage-contention",
+        found_as="storage-crowded",
         title="another job writes to the same filer, and checkpoints take several times as long",
         told="Steps are as fast as ever, but fewer of them are done in an hour. Finance asks why the same"
         " money buys less.",
@@ -83,6 +84,7 @@ STORAGES = (
     ),
     Scenario(
         name="storage-stall",
+        found_as="storage-slow",
         title="a filer delivers a third of its bandwidth, and data loading stalls",
         told="Some of the members wait for data before every step. Their data loaders have not changed.",
         domain="storage",
@@ -101,6 +103,7 @@ STORAGES = (
     ),
     Scenario(
         name="checkpoint-cadence",
+        found_as="checkpoint-cadence",
         title="checkpoints were made more frequent than storage can take",
         told="Since this morning's change the run makes less progress an hour. The change was meant to make"
         " it safer, and it was approved.",
