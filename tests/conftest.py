@@ -88,7 +88,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """A module that is slow as a whole is not imported where `-m` leaves slow tests out: torch takes seconds."""
+    """A module that is slow as a whole is not imported where slow tests are left out: torch takes seconds."""
     if config.getoption("markexpr").startswith(WITHOUT_SLOW) and collection_path.suffix == ".py":
         return bool(SLOW_MODULE.search(collection_path.read_text(encoding="utf-8"))) or None
     return None
