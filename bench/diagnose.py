@@ -29,6 +29,7 @@ from holdfast.twin.replay import Replay
 from holdfast.twin.scenarios import SCENARIOS, play
 from holdfast.twin.wiring import topology_of
 from holdfast.twin.world import cast
+from holdfast.wording.units import DAY_S
 
 TUNING_SEEDS = range(1, 100)
 """Whoever changes a detector looks at these, and at no others."""
@@ -37,7 +38,6 @@ SMALL_GPUS, LARGE_GPUS = 1_024, 16_384
 LARGE_SHARE = 2
 """Of so many small plays one is repeated on the large cluster."""
 QUIET_S = 6 * 3_600.0
-DAY_S = 86_400.0
 EVALUATION_METRICS = 20
 EVALUATION_KIND, EVALUATION_SEED = "cooling-inlet", 1
 """The one with the most findings: half of the hall is hot."""

@@ -20,8 +20,8 @@ from holdfast.twin.policies import Policy, policies, policy
 from holdfast.twin.presets import Preset, hazards_from, names, preset, resized
 from holdfast.twin.study import Study
 from holdfast.twin.sweep import Comparison, Figures, Summary, Task, expected_interruptions, summarise
+from holdfast.wording.units import DAY_NS
 
-DAY_NS = 86_400 * 10**9
 RUNS_MAX = 100_000
 SPARES_MAX = 100_000
 DAYS_MAX = 10_000

@@ -20,9 +20,8 @@ from holdfast.dashboard import charts, simulation_charts
 from holdfast.economics.pricing.prices import GIVEN
 from holdfast.ledger.categories import Category
 from holdfast.twin.sweep import QUANTILES, Comparison, Spread, Summary
-from holdfast.wording.units import HOUR_NS
+from holdfast.wording.units import HOUR_NS, HOURS_PER_DAY
 
-DAY_HOURS = 24
 LOSSES_NAMED_MAX = 3
 """How many of a policy's losses stand in words under its bar."""
 LOSS_SHARE_NAMED_MIN = 0.05
@@ -89,7 +88,7 @@ def render(compared: Comparison) -> str:
         first=compared.policies[0],
         best=best,
         alike=[one for one in compared.policies if one.policy != best.policy and _is_alike(one, best)],
-        saved_gpus=best.saved_gpu_hours.p50 / (DAY_HOURS * compared.days),
+        saved_gpus=best.saved_gpu_hours.p50 / (HOURS_PER_DAY * compared.days),
         is_price_assumed=compared.price_source != GIVEN,
         amounts=wording.Amounts(round(paid_gpu_hours * HOUR_NS)),
         effective=simulation_charts.axis_of_shares([one.effective_time for one in compared.policies]),

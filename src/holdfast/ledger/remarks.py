@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from holdfast.ledger.fold import Fold
 from holdfast.ledger.normal import MIXED_RATIO_MAX
 from holdfast.ledger.report import Report, Stretch
+from holdfast.wording.units import HOUR_NS
 
-_HOUR_NS = 3_600 * 10**9
 SHOWN_MAX = 3
 """So many of a kind are told one by one."""
 
@@ -73,7 +73,7 @@ def _of_the_reference(told: Report) -> Iterator[str]:
 def _of_longer_steps(longer: list[Stretch], told: Report) -> str:
     first = longer[0]
     ratio = max(one.work_gpu_ns / (one.was_gpu_ns or one.work_gpu_ns) for one in longer)
-    hours = sum(one.doubt_gpu_ns for one in longer) / _HOUR_NS
+    hours = sum(one.doubt_gpu_ns for one in longer) / HOUR_NS
     least = told.goodput.total_min
     goodput = "" if least is None else f", and goodput {100 * least:.1f} %"
     return (
@@ -90,20 +90,20 @@ def gap_remarks(told: Report) -> Iterator[str]:
         price = (
             ""
             if told.usd_per_gpu_hour is None
-            else f", {gap.gpu_ns / _HOUR_NS * told.usd_per_gpu_hour:,.2f} USD"
+            else f", {gap.gpu_ns / HOUR_NS * told.usd_per_gpu_hour:,.2f} USD"
         )
         yield (
             f"From {_moment(gap.from_ns)} to {_moment(gap.to_ns)} the run was down between two attempts, and "
             f"nothing says who held its {gap.gpus:,} GPUs: that time costs nothing here. If they were held, "
-            f"it is {gap.gpu_ns / _HOUR_NS:,.2f} GPU-hours{price} more. Record a cost.rate with the GPUs "
+            f"it is {gap.gpu_ns / HOUR_NS:,.2f} GPU-hours{price} more. Record a cost.rate with the GPUs "
             "that are held, or import the scheduler's accounting (sacct) of this run."
         )
     if len(open_gaps) > SHOWN_MAX:
-        hours = sum(gap.gpu_ns for gap in open_gaps) / _HOUR_NS
+        hours = sum(gap.gpu_ns for gap in open_gaps) / HOUR_NS
         yield f"There are {len(open_gaps):,} such gaps, {hours:,.2f} GPU-hours together."
     given_back = [gap for gap in told.gaps if gap.given_back]
     if given_back:
-        hours = sum(gap.to_ns - gap.from_ns for gap in given_back) / _HOUR_NS
+        hours = sum(gap.to_ns - gap.from_ns for gap in given_back) / HOUR_NS
         times = "once" if len(given_back) == 1 else f"{len(given_back):,} times"
         yield (
             f"The run was down between two jobs {times}, {hours:,.2f} hours together. The scheduler says "

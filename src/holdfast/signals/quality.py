@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from holdfast.signals import units
 from holdfast.signals.catalogue import Metric, Scope, describe
 from holdfast.signals.frame import Floats, Frame
-from holdfast.signals.rates import NS_PER_S, per_second
+from holdfast.signals.rates import per_second
+from holdfast.wording.units import SECOND_NS
 
 FlawKind = Literal[
     "reset",
@@ -454,5 +455,5 @@ def _note_gaps(work: _Inspection, series: int, missing: Flags) -> None:
 
 
 def _span(duration_ns: float) -> str:
-    seconds = duration_ns / NS_PER_S
+    seconds = duration_ns / SECOND_NS
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

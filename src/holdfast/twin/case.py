@@ -12,7 +12,6 @@ from pathlib import Path
 import msgspec
 
 from holdfast.economics.cadence.cadence import (
-    DAY_S,
     FAILURES_PER_1000_NODE_DAYS,
     learned_mtbf_s,
     mtbf_of_nodes_s,
@@ -36,6 +35,7 @@ from holdfast.twin.job import Checkpointing, Job
 from holdfast.twin.policies import Policy, policy
 from holdfast.twin.presets import hazards_from, preset, resized
 from holdfast.twin.study import Study
+from holdfast.wording.units import DAY_S
 
 RATE_SPREAD = 0.45
 """How much published rates differ: 2.3, 2.34, 3.79, 4.20 and 6.50 per 1000 node-days, sd over mean."""

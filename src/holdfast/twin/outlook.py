@@ -12,10 +12,11 @@ from scipy import stats
 
 from holdfast.economics.cadence.expectation import Interruption, Prospect, Setting, spares_for
 from holdfast.run.waits import Observed
-from holdfast.twin.failures import DAY_NS, FailureClass, Hazards
+from holdfast.twin.failures import FailureClass, Hazards
 from holdfast.twin.interval import best_interval_s, interval_s
 from holdfast.twin.policies import Policy, hot_s, policy
 from holdfast.twin.study import Study
+from holdfast.wording.units import DAY_NS
 
 DETECT_S = 15.0
 LOCATE_S = 20.0

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.economics.cadence.cadence import DAY_S, mtbf_of_nodes_s, young_work_s
+from holdfast.economics.cadence.cadence import mtbf_of_nodes_s, young_work_s
 from holdfast.economics.cadence.expectation import (
     Degraded,
     Interruption,
@@ -24,6 +24,7 @@ from holdfast.economics.cadence.expectation import (
     unit_gpus_for,
     worth,
 )
+from holdfast.wording.units import DAY_S
 
 RSC_1, RSC_2 = 6.50, 2.34
 """Failures per 1000 node-days of Meta's two research clusters (arXiv:2410.21680v2)."""

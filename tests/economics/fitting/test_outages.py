@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.economics.fitting.outages import DAY_NS, Given, Observation, RunPaid, declares_nodes, observe
+from holdfast.economics.fitting.outages import Given, Observation, RunPaid, declares_nodes, observe
 from holdfast.record.errors import InputError
 from holdfast.record.events import (
     ActionTaken,
@@ -16,6 +16,7 @@ from holdfast.record.events import (
     FaultObserved,
     MemberJoined,
 )
+from holdfast.wording.units import DAY_NS
 
 HOUR_NS = DAY_NS // 24
 RUN = RunPaid(first_ns=0, last_ns=10 * DAY_NS, paid_gpu_ns=16 * 10 * DAY_NS, gpus_max=16)

@@ -17,8 +17,8 @@ import numpy as np
 from scipy import stats
 
 from holdfast.economics.cadence.cadence import mtbf_of_nodes_s
+from holdfast.wording.units import DAY_S
 
-DAY_S = 86_400
 INTERRUPTIONS_FEW = 10
 """With fewer expected, the run may well have none, and its quantiles are rougher than their digits."""
 

@@ -34,14 +34,14 @@ from holdfast.economics.pricing.prices import Priced, Prices
 from holdfast.economics.pricing.pricing import ACCRUED, Charge, Pricing
 from holdfast.economics.pricing.rates import SUBJECTS, unmatched
 from holdfast.economics.pricing.rates import edges_ns as rate_edges_ns
-from holdfast.economics.pricing.spending import CAUSES, HOUR_NS, Amount, Bill, Cause, usd_per_hour
+from holdfast.economics.pricing.spending import CAUSES, Amount, Bill, Cause, usd_per_hour
 from holdfast.ledger.categories import NOT_SCHEDULED, Category
 from holdfast.ledger.fold import MovedFor
 from holdfast.ledger.report import IncidentReport, MovedBytes, Report
 from holdfast.ledger.window import Window, fell_silent, part_between
+from holdfast.wording.units import DAY_NS, HOUR_NS
 
 INCIDENTS_PER_CAUSE = 3
-DAY_NS = 24 * HOUR_NS
 GB_BYTES = 10**9
 """As clouds charge for it."""
 

@@ -16,8 +16,8 @@ import msgspec
 from holdfast.ledger.ledger import retracted
 from holdfast.record.errors import InputError
 from holdfast.record.events import ActionTaken, AnyEvent, Correction, CostRate, FaultObserved, MemberJoined
+from holdfast.wording.units import DAY_NS
 
-DAY_NS = 86_400 * 10**9
 KINDS = ("fault.observed", "action.taken", "cost.rate", "member.joined", "correction")
 """The kinds of events that `observe` reads; the others need not be fetched."""
 

@@ -14,14 +14,13 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.economics.pricing.prices import HOURS_PER_DAY, Priced, Prices
+from holdfast.economics.pricing.prices import Priced, Prices
 from holdfast.economics.pricing.pricing import ACCRUED, Charge, Pricing
 from holdfast.ledger.categories import Category
 from holdfast.ledger.report import IncidentReport, Report
 from holdfast.record.errors import InputError
+from holdfast.wording.units import HOUR_NS, HOURS_PER_DAY, MINUTE_NS
 
-HOUR_NS = 3_600 * 10**9
-MINUTE_NS = 60 * 10**9
 DAY_NS = HOURS_PER_DAY * HOUR_NS
 LEDGER = "the ledger"
 

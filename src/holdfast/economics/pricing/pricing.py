@@ -15,8 +15,8 @@ import msgspec
 
 from holdfast.economics.pricing.prices import Priced, Prices
 from holdfast.economics.pricing.rates import Kind, Line, Subject
-from holdfast.economics.pricing.spending import HOUR_NS
 from holdfast.ledger.report import Report, Segment
+from holdfast.wording.units import HOUR_NS
 
 ACCRUED = "accrued"
 """The key of what is still running and not accounted for yet; no category of the ledger."""

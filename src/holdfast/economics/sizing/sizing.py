@@ -35,8 +35,8 @@ from holdfast.economics.sizing.rules import refusals, warnings
 from holdfast.economics.sizing.survival import Survival, survival
 from holdfast.ledger.references import MfuReference, PublishedRate, published_rate
 from holdfast.record.errors import InputError
+from holdfast.wording.units import DAY_S
 
-DAY_S = 86_400
 GIB = 2**30
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 CP_TOKENS_MIN = 8192
