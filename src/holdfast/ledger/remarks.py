@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
+from holdfast import wording
 from holdfast.ledger.fold import Fold
 from holdfast.ledger.normal import MIXED_RATIO_MAX
 from holdfast.ledger.report import Report, Stretch
@@ -104,7 +105,7 @@ def gap_remarks(told: Report) -> Iterator[str]:
     given_back = [gap for gap in told.gaps if gap.given_back]
     if given_back:
         hours = sum(gap.to_ns - gap.from_ns for gap in given_back) / HOUR_NS
-        times = "once" if len(given_back) == 1 else f"{len(given_back):,} times"
+        times = wording.times(len(given_back))
         yield (
             f"The run was down between two jobs {times}, {hours:,.2f} hours together. The scheduler says "
             "that the GPUs were given back, so that time costs nothing."
@@ -124,13 +125,13 @@ def _of_clocks(fold: Fold) -> Iterator[str]:
 def _of_counters(fold: Fold) -> Iterator[str]:
     counts = fold.counts
     if counts.begun_again:
-        times = "once" if counts.begun_again == 1 else f"{counts.begun_again:,} times"
+        times = wording.times(counts.begun_again)
         yield (
             f"The step counter began again {times} after the run was complete. That is another run of the "
             "same name, not work done again: its steps count as useful. Give each run a name of its own."
         )
     if counts.from_scratch:
-        times = "once" if counts.from_scratch == 1 else f"{counts.from_scratch:,} times"
+        times = wording.times(counts.from_scratch)
         yield (
             f"The step counter went back to its beginning {times}, and nothing says that the run was "
             "complete: the steps count as recomputed. If that was a new run, import it under a name of its "

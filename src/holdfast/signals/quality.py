@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast import wording
 from holdfast.signals import units
 from holdfast.signals.catalogue import Metric, Scope, describe
 from holdfast.signals.frame import Floats, Frame
@@ -389,7 +390,7 @@ def _note_resets(work: _Inspection) -> None:
     ):
         found.setdefault(index, []).append(time + 1)
     for index, at in found.items():
-        often = "once" if len(at) == 1 else f"{len(at)} times"
+        often = wording.times(len(at))
         work.note("reset", index, f"began again at zero {often}", since=min(at))
 
 

@@ -39,6 +39,7 @@ from holdfast.ledger.categories import NOT_SCHEDULED, Category
 from holdfast.ledger.fold import MovedFor
 from holdfast.ledger.report import IncidentReport, MovedBytes, Report
 from holdfast.ledger.window import Window, fell_silent, part_between
+from holdfast.wording import many
 from holdfast.wording.units import DAY_NS, HOUR_NS
 
 INCIDENTS_PER_CAUSE = 3
@@ -437,11 +438,11 @@ class _Reader:
         remarks = []
         if without := sum(not report.gpus for report in reports):
             remarks.append(
-                f"{_runs(without)} without recorded GPUs: nothing is known to have been paid for them."
+                f"{many(without, 'run')} without recorded GPUs: nothing is known to have been paid for them."
             )
         if silent := sum(report.paid_gpu_ns > 0 and report.goodput.total is None for report in reports):
             remarks.append(
-                f"{_runs(silent)} reported neither steps nor checkpoints: their spend is not explained."
+                f"{many(silent, 'run')} reported neither steps nor checkpoints: their spend is not explained."
             )
         remarks += [self._silence(report) for report in reports if fell_silent(report, now_ns)]
         remarks += filter(None, (pricing.overruled() for pricing in self.pricing.values()))
@@ -459,7 +460,7 @@ class _Reader:
         hours = sum(gap.gpu_ns for _, gap in gaps) / HOUR_NS
         usd = sum(self.pricing[run].held(gap.gpus, gap.from_ns, gap.to_ns) for run, gap in gaps)
         yield (
-            f"{_runs(len({run for run, _ in gaps}))} went down between attempts, and nothing says who "
+            f"{many(len({run for run, _ in gaps}), 'run')} went down between attempts, and nothing says who "
             f"held the GPUs: {hours:,.2f} GPU-hours are not in the spend. If they were held, "
             f"{self.prices.currency.said(usd)} more were paid."
         )
@@ -593,7 +594,3 @@ def _added(one: MovedBytes, other: MovedBytes) -> MovedBytes:
 
 def _share(part: int, whole: int) -> float | None:
     return part / whole if whole > 0 else None
-
-
-def _runs(count: int) -> str:
-    return f"{count} run" if count == 1 else f"{count} runs"
