@@ -22,13 +22,13 @@ from holdfast.cli.terminal import print_json
 from holdfast.detect.detecting import METRICS
 from holdfast.detect.physics import BALANCE
 from holdfast.diagnose.assess import assess
+from holdfast.drills.exam import HIDEABLE, MECHANISM_OF, Marks, Paper, examine
+from holdfast.drills.replay import Replay
+from holdfast.drills.scenarios import SCENARIOS, play
+from holdfast.drills.wiring import topology_of
+from holdfast.drills.world import cast
 from holdfast.signals.frame import Frame
 from holdfast.twin.cluster import Layout
-from holdfast.twin.exam import HIDEABLE, MECHANISM_OF, Marks, Paper, examine
-from holdfast.twin.replay import Replay
-from holdfast.twin.scenarios import SCENARIOS, play
-from holdfast.twin.wiring import topology_of
-from holdfast.twin.world import cast
 from holdfast.wording.units import DAY_S
 
 TUNING_SEEDS = range(1, 100)

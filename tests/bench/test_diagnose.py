@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from bench.diagnose import FIRST_SEED, TUNING_SEEDS
-from holdfast.twin.exam import MECHANISM_OF
-from holdfast.twin.scenarios import SCENARIOS
+from holdfast.drills.exam import MECHANISM_OF
+from holdfast.drills.scenarios import SCENARIOS
 
 WAIT_S = 600
 """Half a minute of one processor, which others may want as well."""

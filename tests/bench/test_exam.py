@@ -17,7 +17,7 @@ from holdfast.signals.store import Store
 
 ROOT = Path(__file__).parents[2]
 TINY = Spec(nodes=4, member_per="node", scrape_s=(30.0, 30.0, 15.0))
-FORBIDDEN = ("holdfast.detect", "holdfast.diagnose", "holdfast.twin")
+FORBIDDEN = ("holdfast.detect", "holdfast.diagnose", "holdfast.drills", "holdfast.twin")
 BEGIN_NS = 1_772_611_200 * 10**9
 
 

@@ -174,7 +174,7 @@ def test_simulated_runs_cost_nothing_unless_named(holdfast: Any, month: Any) -> 
     record = ("--preset", "rsc-1-1024", "--policy", "holdfast", "--days", "1", "--record", "events.jsonl")
     assert holdfast("simulate", *record).code == 0
     assert holdfast("import", "events.jsonl").code == 0
-    assert holdfast("simulate", "--scenario", "cooling-pump", "--out", "drill").code == 0
+    assert holdfast("drill", "play", "cooling-pump", "--out", "drill").code == 0
     assert holdfast("import", "drill/events.jsonl").code == 0
     told = month("--json").json
     remark = "2 simulated runs are left out; `--run` names one to read it."

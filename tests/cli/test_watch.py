@@ -23,13 +23,13 @@ from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.lifecycle import Casebook, Change, diagnosis
 from holdfast.diagnose.watch_metrics import WatchMetrics
 from holdfast.diagnose.watching import Looked, Watch, go_on
+from holdfast.drills.scenarios import play
 from holdfast.record.errors import InputError
 from holdfast.record.events import IncidentDiagnosed, RunEnded, encode
 from holdfast.signals.quality import Flaw
 from holdfast.signals.reading import Reading
 from holdfast.signals.source import SourceError
 from holdfast.signals.store import Store
-from holdfast.twin.scenarios import play
 
 Holdfast = Callable[..., Any]
 S = 10**9

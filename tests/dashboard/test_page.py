@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantity import examples
 
 from holdfast import wording
 from holdfast.dashboard.page import GROUPS, INCIDENTS_SHOWN_MAX, STACKS_SHOWN_MAX, render
@@ -532,7 +533,7 @@ def test_very_long_names_are_cut() -> None:
     assert "n" * wording.NAME_CHARS_MAX not in text
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     parts=st.dictionaries(st.sampled_from([category.key for category in Category]), st.integers(0, 2**62)),
     name=st.text(st.characters(exclude_categories=["Cs", "Cc"])),

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from quantity import examples
 
 from holdfast.detect.compare import MANY, PAST_KNOWN_MIN, Stretch, lasting, onset, spread, usual
 from holdfast.signals.frame import Floats
@@ -91,7 +92,7 @@ series_texts = st.lists(
 
 
 @given(texts=st.lists(series_texts, min_size=1, max_size=4), rows=st.integers(1, 5))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_all_series_at_once_are_as_each_alone(texts: list[str], rows: int) -> None:
     expected = [one for number, text in enumerate(texts) for one in said_slowly(text, number, rows)]
     assert stretches(*texts, rows=rows) == expected
@@ -100,7 +101,7 @@ def test_all_series_at_once_are_as_each_alone(texts: list[str], rows: int) -> No
 @given(
     text=st.text(st.sampled_from([HEALTHY, WRONG, SILENT]), min_size=1, max_size=40), rows=st.integers(1, 4)
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_stretches_are_apart_in_order_and_within_the_rows(text: str, rows: int) -> None:
     wrong, known, times_ns = flags(text)
     found = sorted(lasting(wrong, known, times_ns, rows, BRIDGE_S))
@@ -123,7 +124,7 @@ def test_stretches_are_apart_in_order_and_within_the_rows(text: str, rows: int) 
     missing=st.floats(0, 0.4),
     seed=st.integers(0, 2**16),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_usual_is_the_median_of_the_first_third_since_there_are_readings(
     rows: int, series: int, silent: int, missing: float, seed: int
 ) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from quantity import examples
 
 from holdfast.detect.detecting import METRICS
 from holdfast.detect.physics import BALANCE
@@ -17,6 +18,11 @@ from holdfast.detect.scene import Planned
 from holdfast.diagnose.assess import Assessment, assess
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.weighing import SYMPTOMS
+from holdfast.drills.exam import HIDEABLE, MECHANISM_OF
+from holdfast.drills.replay import Replay
+from holdfast.drills.scenarios import SCENARIOS, Played, play
+from holdfast.drills.wiring import topology_of
+from holdfast.drills.world import cast
 from holdfast.economics.pricing.prices import DEFAULTS
 from holdfast.record.events import (
     ActionTaken,
@@ -32,11 +38,6 @@ from holdfast.signals.source import Source
 from holdfast.topology.graph import Topology
 from holdfast.topology.names import member_name
 from holdfast.twin.cluster import Layout
-from holdfast.twin.exam import HIDEABLE, MECHANISM_OF
-from holdfast.twin.replay import Replay
-from holdfast.twin.scenarios import SCENARIOS, Played, play
-from holdfast.twin.wiring import topology_of
-from holdfast.twin.world import cast
 
 SEED = 1
 """Below 100: one of those that detectors may be made with."""
@@ -744,7 +745,7 @@ def strange_records(draw: st.DrawFn) -> list[KnownEvent]:
 
 
 @given(data=st.data(), metrics=st.lists(st.sampled_from(READ), min_size=1, max_size=12, unique=True))
-@settings(max_examples=60, deadline=None, phases=(Phase.explicit, Phase.generate))
+@settings(max_examples=examples(60), deadline=None, phases=(Phase.explicit, Phase.generate))
 def test_no_readings_are_too_strange(data: st.DataObject, metrics: list[str]) -> None:
     frames = [data.draw(strange_frames(metric)) for metric in metrics]
     events = data.draw(strange_records())

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantity import examples
 
 from holdfast.record.events import (
     ActionTaken,
@@ -525,7 +526,7 @@ def test_growing_is_no_recovery(cluster: "MakeCluster") -> None:
     assert "committed by the only member" in told
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.integers(1, 10**6), min_size=1, max_size=2000), st.floats(0, 1))
 def test_work_is_remembered_within_bounds(took_ns: list[int], share: float) -> None:
     worked = Worked()
@@ -1273,7 +1274,7 @@ def test_what_old_generations_say_changes_nothing(cluster: "MakeCluster") -> Non
     assert made.state.generations.number == 2
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     slots=st.integers(1, 3),

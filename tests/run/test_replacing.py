@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantity import examples
 
 from holdfast.record.events import (
     ActionTaken,
@@ -347,7 +348,7 @@ def let_go(made: "Cluster", process: "Process") -> None:
         made.from_worker(process, Working(member=process.member, work="evaluation", is_over=True))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     slots=st.integers(1, 3),

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from holdfast.drills.scenarios import play
+from holdfast.drills.telemetry import Telemetry
 from holdfast.signals.frame import Frame
 from holdfast.signals.prometheus import Prometheus
 from holdfast.signals.reading import Reading
 from holdfast.signals.source import Source
 from holdfast.signals.store import Store
-from holdfast.twin.scenarios import play
-from holdfast.twin.telemetry import Telemetry
 
 METRIC = "DCGM_FI_DEV_GPU_TEMP"
 STEP_NS = 10 * 10**9

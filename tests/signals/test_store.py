@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantity import examples
 
 from holdfast.record.errors import StoreError
 from holdfast.signals.frame import Word
@@ -63,7 +64,7 @@ def test_words_are_kept_in_their_place(tmp_path: Path) -> None:
 numbers = st.one_of(st.none(), st.floats(allow_nan=False, width=64))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.lists(st.dictionaries(st.sampled_from(["a", "ü '"]), numbers), min_size=1, max_size=5))
 def test_what_is_appended_is_there(
     tmp_path_factory: pytest.TempPathFactory, scrapes: list[dict[str, float | None]]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantity import examples
 
 from holdfast.record.errors import InputError
 from holdfast.stragglers.graph import Graph, build
@@ -56,7 +57,7 @@ def test_a_job_takes_as_long_as_it_did(job: Any, shape: dict[str, Any]) -> None:
     assert same(job(**shape, slow=slow, varies={(0, 0, 0): 2.5}).trace())
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(shape=st.sampled_from(SHAPES), seed=st.integers(0, 2**32 - 1))
 def test_any_durations(job: Any, shape: dict[str, Any], seed: int) -> None:
     assert same(uneven(job, shape, seed).trace())
@@ -74,7 +75,7 @@ def uneven(job: Any, shape: dict[str, Any], seed: int) -> Any:
     )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(shape=st.sampled_from(SHAPES), seed=st.integers(0, 2**32 - 1), longer=st.floats(1, 10))
 def test_a_slower_operation_never_makes_a_step_faster(
     job: Any, shape: dict[str, Any], seed: int, longer: float
@@ -87,7 +88,7 @@ def test_a_slower_operation_never_makes_a_step_faster(
     assert (step_times_s(graph, slower) >= step_times_s(graph, durations.copy()) - 1e-12).all()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(shape=st.sampled_from(SHAPES), seed=st.integers(0, 2**32 - 1))
 def test_what_ifs_side_by_side_are_those_one_by_one(job: Any, shape: dict[str, Any], seed: int) -> None:
     trace = uneven(job, shape, seed).trace()
@@ -98,7 +99,7 @@ def test_what_ifs_side_by_side_are_those_one_by_one(job: Any, shape: dict[str, A
         assert (step_times_s(graph, many[:, [column]]) == together[:, [column]]).all()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_the_order_of_rows_means_nothing(job: Any, traced: Traced, seed: int) -> None:
     rows = uneven(job, SHAPES[-1], seed).rows()
@@ -160,7 +161,7 @@ def test_an_end_after_the_last_computation_is_ignored(job: Any, traced: Traced) 
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     shape=st.sampled_from(SHAPES),
     seed=st.integers(0, 2**32 - 1),

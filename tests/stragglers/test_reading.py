@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from quantity import examples
 
 from holdfast.record.errors import InputError
 from holdfast.stragglers.graph import CLOCK_ERROR_S
@@ -301,7 +302,9 @@ EVENTS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(ranks=st.lists(EVENTS, min_size=1, max_size=3))
 def test_any_events_are_read_or_refused(tmp_path: Path, ranks: list[list[dict[str, Any]]]) -> None:
     for rank in range(3):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantity import examples
 
 from holdfast.stragglers import whatif
 from holdfast.stragglers.trace import Trace
@@ -33,7 +34,7 @@ def test_a_uniform_job_is_its_own_ideal(job: Any) -> None:
     assert "Nothing holds the step back" in verdict.sentence
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(dp=st.integers(1, 4), stage=st.integers(0, 3), factor=st.floats(1.5, 4))
 def test_a_slow_worker_is_found_wherever_it_is(job: Any, dp: int, stage: int, factor: float) -> None:
     analysis, verdict = judged(job(dp=5, pp=4, microbatches=8, slow={(dp, stage): factor}).trace())
@@ -124,7 +125,7 @@ def test_slow_communication(job: Any, traced: Traced) -> None:
     assert analysis.communication_share == pytest.approx(1.0, abs=0.01)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_shares_are_what_they_say(job: Any, seed: int) -> None:
     """Everything ideal is the ideal; of one worker or stage in a job of one, it is all of the slowdown."""

@@ -20,6 +20,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantity import examples
 from waiting import until
 
 from holdfast.record.clock import ManualClock
@@ -227,7 +228,7 @@ damages = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(damage=damages)
 def test_no_damage_is_loaded_and_the_one_before_is(
     tmp_path_factory: pytest.TempPathFactory, sound_bytes: bytes, damage: tuple[str, float, int]
@@ -560,7 +561,7 @@ def test_the_memory_of_one_copy_is_used_for_the_next(
     assert len({address for _, address in slow.kept.values()}) == 1
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     shapes=st.lists(st.lists(st.integers(0, 3), max_size=2).map(tuple), max_size=6),
     later=st.lists(st.lists(st.integers(0, 3), max_size=2).map(tuple), max_size=6),

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantity import examples
 
 from holdfast.train import tree
 from holdfast.train.reduction import Reduction
@@ -61,7 +62,7 @@ def same(left: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> bool:
 
 
 @given(st.sampled_from([1, 2, 4, 8, 16]), st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_one_member_adds_along_the_tree_in_whatever_order_lanes_come(lanes: int, data: st.DataObject) -> None:
     layout = layout_of(lanes, bucket_bytes=64)
     fold = fold_of(layout, data.draw(st.permutations(range(lanes))))
@@ -75,7 +76,7 @@ def test_members_add_along_the_tree_whoever_has_which_lanes(together: Together, 
     """Twice, with what was held left as it was: a step that breaks off is reduced again by others."""
 
     @given(st.integers(1, 4), st.sampled_from([1, 2, 8, 16]), st.sampled_from([16, 100, 1 << 20]), st.data())
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=examples(40), deadline=None)
     def check(size: int, lanes: int, bucket_bytes: int, data: st.DataObject) -> None:
         layout = layout_of(lanes, bucket_bytes)
         owners = data.draw(st.lists(st.integers(0, size - 1), min_size=lanes, max_size=lanes))

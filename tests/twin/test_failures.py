@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantity import examples
 from scipy import stats
 
 from holdfast.twin.cluster import Domain, Layout
@@ -128,7 +129,7 @@ def test_a_cluster_too_small_for_a_lemon_has_none(gpus: int) -> None:
     assert {failure.node for failure in failures} == set(range(gpus // 8))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     reach=st.sampled_from(("node", "rack", "shelf", "loop", "leaf", "pod", "mount", "cluster")),
     gpus=st.integers(8, 20_000),

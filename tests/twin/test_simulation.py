@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantity import examples
 
 from holdfast.ledger.categories import Category
 from holdfast.ledger.ledger import Ledger
@@ -138,7 +139,7 @@ studies = st.builds(
 )
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=examples(80), deadline=None, derandomize=True)
 @given(studies, st.sampled_from(POLICIES), st.integers(0, 3), st.integers(0, 1_000))
 def test_the_ledger_agrees_whatever_is_studied(
     studied: Study, name: str, spare_nodes: int, seed: int

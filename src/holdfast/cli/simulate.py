@@ -1,4 +1,4 @@
-"""`holdfast simulate`: a cluster that breaks, and a run on it, under one policy or several; or a tabletop."""
+"""`holdfast simulate`: a cluster that breaks, and a run on it, under one policy or several."""
 
 import shlex
 from pathlib import Path
@@ -15,7 +15,6 @@ from holdfast.cli.terminal import print_json, printable
 from holdfast.economics.pricing.rates import USD
 from holdfast.record.errors import InputError
 from holdfast.record.events import encode
-from holdfast.record.files import is_directory
 from holdfast.twin.policies import Policy, policies, policy
 from holdfast.twin.presets import Preset, hazards_from, names, preset, resized
 from holdfast.twin.study import Study
@@ -47,8 +46,24 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     record: Path | None
 
 
+def _moved(context: click.Context, option: click.Parameter, value: object) -> None:
+    """Earlier versions played scenarios here."""
+    if value:
+        raise InputError(
+            "Scenarios have a command of their own: `holdfast drill`.",
+            hint="`holdfast drill list` names them, `drill play NAME --out DIR` plays one, and "
+            "`drill reveal NAME` shows the truth.",
+        )
+
+
 @click.command("simulate")
-@click.option("--preset", "preset", metavar="NAME", help=f"A published cluster: {', '.join(names())}.")
+@click.option(
+    "--preset",
+    default=DEFAULT_PRESET,
+    show_default=True,
+    metavar="NAME",
+    help=f"A published cluster: {', '.join(names())}.",
+)
 @click.option(
     "--policy",
     "policies",
@@ -87,36 +102,15 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     metavar="OUT",
     help="Write the events of the first run, for `holdfast import`.",
 )
-@click.option("--scenario", metavar="NAME", help="Play a tabletop scenario instead; `list` names them.")
-@click.option(
-    "--out",
-    "directory",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Write a scenario's events, signals and truth there.",
-)
-@click.option("--reveal", is_flag=True, help="Show a scenario's cause as well.")
+@click.option("--scenario", hidden=True, expose_value=False, callback=_moved)
+@click.option("--out", hidden=True, expose_value=False, callback=_moved)
+@click.option("--reveal", hidden=True, expose_value=False, callback=_moved, is_flag=True)
 @html_option
 @prices_option
 @json_option
-def command(
-    scenario: str | None,
-    directory: Path | None,
-    reveal: bool,
-    html_path: Path | None,
-    as_json: bool,
-    **asked: Any,
-) -> None:
+def command(html_path: Path | None, as_json: bool, **asked: Any) -> None:
     """Simulate a training run on a cluster that breaks: what is interrupted, lost and saved, by policy."""
-    if scenario is not None:
-        if html_path is not None:
-            raise InputError("A scenario has no page.", hint="--out DIR writes its files, --json its data.")
-        _play(scenario, asked, directory, reveal, as_json)
-        return
-    if directory is not None or reveal:
-        raise InputError("--out and --reveal belong to a scenario.", hint="Name one: --scenario list.")
     require_one_output(html_path, as_json)
-    asked["preset"] = asked["preset"] or DEFAULT_PRESET
     compared = _simulate(Asked(**asked))
     if html_path is not None:
         from holdfast.dashboard.simulation_page import render
@@ -260,44 +254,3 @@ def _plain(summary: dict[str, Any]) -> dict[str, Any]:
         key: value["p50"] if isinstance(value, dict) and "p50" in value else value
         for key, value in summary.items()
     }
-
-
-_NOT_OF_A_SCENARIO = {
-    "preset": "--preset",
-    "policies": "--policy",
-    "rates": "--rates",
-    "record": "--record",
-    "days": "--days",
-    "spares": "--spares",
-    "crews": "--crews",
-}
-
-
-def _play(name: str, asked: dict[str, Any], directory: Path | None, reveal: bool, as_json: bool) -> None:
-    from holdfast.cli import scenario_text
-    from holdfast.twin.scenarios import SCENARIOS, TABLETOP, play
-
-    for key, option in _NOT_OF_A_SCENARIO.items():
-        if asked[key]:
-            raise InputError(
-                f"{option} does not belong to a scenario.", hint="A scenario takes --seed and --gpus."
-            )
-    if name == "list":
-        if as_json:
-            print_json({one.name: one.title for one in SCENARIOS.values()})
-        else:
-            scenario_text.show_list()
-        return
-    if directory is not None and is_directory(directory) and any(directory.iterdir()):
-        raise InputError(
-            f"{directory} is not empty, and may hold another drill.", hint="Name a directory that is new."
-        )
-    layout = TABLETOP if asked["gpus"] is None else msgspec.structs.replace(TABLETOP, gpus=asked["gpus"])
-    played = play(name, asked["seed"], layout=layout)
-    if directory is not None:
-        for path in scenario_text.write(played, directory):
-            click.echo(f"Written: {printable(str(path))}", err=True)
-    if as_json:
-        print_json(scenario_text.tabletop(played, reveal=reveal))
-    else:
-        scenario_text.show(played, reveal)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantity import examples
 
 from holdfast.economics.cadence import cadence
 from holdfast.economics.cadence.cadence import (
@@ -275,7 +276,7 @@ def some_levels(pick: st.DrawFn) -> list[Level]:
     ]
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(levels=some_levels(), mtbf_s=mtbfs_s)
 def test_another_level_never_makes_it_worse(levels: list[Level], mtbf_s: float) -> None:
     durable = Level(name="disk", stall_s=30, survives=1)

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantity import examples
 
 from holdfast.dashboard.finance_wording import forecast, headline
 from holdfast.economics.finance.finance import INCIDENTS_PER_CAUSE, Question, cuts_ns, finance
@@ -135,7 +136,7 @@ def stories(draw: st.DrawFn) -> list[Story]:
     return found
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(stories())
 def test_whatever_it_is_divided_by_it_sums_to_what_was_spent(runs: list[Story]) -> None:
     read = told(*runs)
@@ -155,7 +156,7 @@ def test_whatever_it_is_divided_by_it_sums_to_what_was_spent(runs: list[Story]) 
             assert run.causes[cause.key].gpu_ns == sum(partition[one.key] for one in cause.categories)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(stories())
 def test_money_is_computed_once_and_sums_as_well(runs: list[Story]) -> None:
     """Each amount is the exact one, rounded to a float once."""
@@ -173,7 +174,7 @@ def test_money_is_computed_once_and_sums_as_well(runs: list[Story]) -> None:
         assert sum(parts) == pytest.approx(read.spend.usd, rel=1e-9)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(stories(), st.data())
 def test_a_window_has_what_lies_in_it(runs: list[Story], data: st.DataObject) -> None:
     course = runs[0].reported().course

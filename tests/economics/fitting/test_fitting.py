@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from quantity import examples
 
 from holdfast.economics.fitting import lilliefors
 from holdfast.economics.fitting.coincidences import domains_by_name
@@ -457,7 +458,7 @@ def test_the_usual_outage_keeps_median_and_mean() -> None:
     assert none_over is None
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(shape=st.floats(0.4, 3), scale=st.floats(0.01, 1e4), seed=st.integers(0, 2**32), cut=st.floats(0.8, 9))
 def test_a_weibull_distribution_is_found_again(shape: float, scale: float, seed: int, cut: float) -> None:
     lengths = scale * np.random.default_rng(seed).weibull(shape, 1_000)
@@ -523,7 +524,7 @@ def test_a_name_tells_the_part(kind: str, part: str) -> None:
     assert part_of(kind) == part
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(
     places=st.lists(st.tuples(st.floats(0, DAYS - 1), st.integers(0, NODES - 1)), min_size=1, max_size=120),
     outage_h=st.floats(0, 100),

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantity import examples
 
 from holdfast.economics.pricing.cost import IncidentCost, Layer, RunCost, Stack, incident_cost, run_cost
 from holdfast.economics.pricing.prices import DEFAULTS, Prices, read
@@ -472,7 +473,7 @@ LOSSES = st.dictionaries(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     losses=st.lists(LOSSES, max_size=6),
     rest=LOSSES,

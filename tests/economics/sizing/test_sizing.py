@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantity import examples
 
 from holdfast.economics.sizing.loader import Loader, loader_refusals, loader_warnings
 from holdfast.economics.sizing.parallelism import Case, Cluster, Parallelism, Training, balance, micro_batches
@@ -147,7 +148,7 @@ def test_llama_3s_layouts_are_accepted(gpus: int, sequence: int, batch: int, cp:
     assert checked.memory_bytes <= case.cluster.usable_bytes
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     st.sampled_from(["llama3-8b", "llama3-70b", "mixtral-8x7b", "gpt3-175b"]),
     st.integers(1, 40),
