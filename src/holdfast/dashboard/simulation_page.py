@@ -8,15 +8,15 @@ from what was to be expected is worked out here.
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from importlib.resources import files
 
 import msgspec
-from jinja2 import Environment, StrictUndefined, Template
+from jinja2 import Template
 from markupsafe import Markup
 from scipy import stats
 
 from holdfast import __version__, wording
 from holdfast.dashboard import charts, simulation_charts
+from holdfast.dashboard.template import template
 from holdfast.economics.pricing.prices import GIVEN
 from holdfast.ledger.categories import Category
 from holdfast.twin.sweep import QUANTILES, Comparison, Spread, Summary
@@ -222,30 +222,15 @@ def _in_units(value: float, size: float) -> str:
 
 @cache
 def _template() -> Template:
-    package = files(__package__)
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    return template(
+        "simulation.html",
+        styles=("simulation.css",),
+        filters={
+            "css_class": charts.css_class,
+            "gpu_ns": _gpu_ns,
+            "reach": _reach,
+            "scale": simulation_charts.scale,
+            "whole": _whole,
+        },
+        values={"whole": _whole, "whisker": simulation_charts.whisker},
     )
-    environment.filters.update(
-        css_class=charts.css_class,
-        gpu_ns=_gpu_ns,
-        opening=wording.opening,
-        percent=wording.percent,
-        reach=_reach,
-        scale=simulation_charts.scale,
-        rough=wording.rough,
-        short=wording.short,
-        usd=wording.usd,
-        whole=_whole,
-    )
-    environment.globals.update(
-        many=wording.many,
-        percent=wording.percent,
-        whole=_whole,
-        whisker=simulation_charts.whisker,
-        style=Markup("").join(
-            Markup(package.joinpath(name).read_text(encoding="utf-8"))
-            for name in ("page.css", "simulation.css")
-        ),
-    )
-    return environment.from_string(package.joinpath("simulation.html").read_text(encoding="utf-8"))

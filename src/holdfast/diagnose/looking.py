@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.detect.scene import Healthy, Planned
 from holdfast.detect.xids import NO_OVERRIDES, Overrides
-from holdfast.diagnose.assess import Assessment, assess
+from holdfast.diagnose.assess import Assessment, Circumstances, Inquiry, assess
 from holdfast.economics.pricing.prices import Prices
 from holdfast.ledger.report import Pace
 from holdfast.ledger.reporting import pace_of
@@ -134,20 +134,17 @@ def look(
     said = recall(setting, runs, at_ns) if recalled is None else recalled
     topology = _grounded(setting.cluster, _members(said.events))
     source = NamedSource(TranslatedSource(setting.source), _namer(setting.cluster))
-    found = assess(
-        source,
-        topology,
-        now_ns=at_ns,
+    asked = Inquiry(
+        now_ns=at_ns, runs=tuple(runs), window_s=setting.window_s, since_ns=since_ns, elsewhere=elsewhere
+    )
+    known = Circumstances(
         events=said.events,
-        runs=tuple(runs),
         planned=_planned(setting.cluster.maintenance),
-        window_s=setting.window_s,
-        since_ns=since_ns,
+        healthy={run: said.healthy[run] for run in runs if run in said.healthy},
         prices=_priced(setting.prices, said.events),
         xids=setting.xids,
-        healthy={run: said.healthy[run] for run in runs if run in said.healthy},
-        elsewhere=elsewhere,
     )
+    found = assess(source, topology, asked, known)
     covered = {run: coverage(topology, run, source.hosts) for run in runs}
     found = msgspec.structs.replace(found, flaws=(*skewed(source, at_ns), *found.flaws))
     return _doubted(found, covered)
