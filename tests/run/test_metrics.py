@@ -15,8 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.record.errors import InputError
 from holdfast.run import membership
+from holdfast.run.happenings import Begun, FromMember, FromNode
 from holdfast.run.metrics import serving
-from holdfast.run.state import Begun, FromMember, FromNode, Policy
+from holdfast.run.state import Policy
 from holdfast.run.status import MemberStatus, NodeStatus, Status
 from holdfast.run.wire import AgentJoined, Checkpointed, MemberBeat, Spent
 

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from holdfast.ledger.categories import NOT_SCHEDULED, Category
-from holdfast.ledger.fold import Fold, MovedFor
+from holdfast.ledger.counts import MovedFor
+from holdfast.ledger.fold import Fold
 from holdfast.ledger.gaps import Gap
 from holdfast.ledger.remarks import gap_remarks
 from holdfast.ledger.report import (

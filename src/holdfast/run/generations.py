@@ -9,8 +9,9 @@ from itertools import groupby
 
 from holdfast.record.events import ActionTaken, CheckpointLoaded, GenerationOpened, StepCommitted
 from holdfast.run import pacing, processes, replacing
+from holdfast.run.happenings import ToMembers
 from holdfast.run.history import gist
-from holdfast.run.state import Generation, State, ToMembers, Trouble
+from holdfast.run.state import Generation, State, Trouble
 from holdfast.run.wire import Announced
 from holdfast.wording import many
 

@@ -14,8 +14,9 @@ from holdfast.record.errors import COMPLAINT_PREFIX
 from holdfast.record.events import FaultObserved, MemberLost
 from holdfast.record.kernel import Xid
 from holdfast.run import ending, processes
+from holdfast.run.happenings import Close, Expect
 from holdfast.run.history import gist
-from holdfast.run.state import Close, Expect, Loss, Member, Node, State
+from holdfast.run.state import Loss, Member, Node, State
 from holdfast.run.waits import EXPLAIN_S, ns
 from holdfast.run.wire import CODE_DEVICE_FAILED, COORDINATOR_GONE, WorkerExited
 from holdfast.wording import many

@@ -13,9 +13,7 @@ from typing import assert_never
 
 from holdfast.record.events import PhaseEntered, RunStarted
 from holdfast.run import apart, devices, ending, hangs, joined, losses, plain, processes, replacing
-from holdfast.run.history import gist
-from holdfast.run.recording import checkpoint_event
-from holdfast.run.state import (
+from holdfast.run.happenings import (
     Begun,
     Close,
     Disconnected,
@@ -24,19 +22,17 @@ from holdfast.run.state import (
     FromMembers,
     FromNode,
     Happening,
-    Launch,
-    Member,
-    Node,
-    Policy,
     Present,
     ReplaceRequested,
     Reply,
-    State,
     StopRequested,
     StrikeRequested,
     Tick,
     ToNode,
 )
+from holdfast.run.history import gist
+from holdfast.run.recording import checkpoint_event
+from holdfast.run.state import Launch, Member, Node, Policy, State
 from holdfast.run.waits import LATE_S, ns
 from holdfast.run.wire import (
     CODE_DEVICE_FAILED,

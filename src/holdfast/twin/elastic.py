@@ -30,7 +30,7 @@ from holdfast.record.events import (
     PhaseEntered,
 )
 from holdfast.run import membership
-from holdfast.run.state import (
+from holdfast.run.happenings import (
     Begun,
     Disconnected,
     Effect,

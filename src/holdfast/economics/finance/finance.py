@@ -36,7 +36,7 @@ from holdfast.economics.pricing.rates import SUBJECTS, unmatched
 from holdfast.economics.pricing.rates import edges_ns as rate_edges_ns
 from holdfast.economics.pricing.spending import CAUSES, Amount, Bill, Cause, usd_per_hour
 from holdfast.ledger.categories import NOT_SCHEDULED, Category
-from holdfast.ledger.fold import MovedFor
+from holdfast.ledger.counts import MovedFor
 from holdfast.ledger.report import IncidentReport, MovedBytes, Report
 from holdfast.ledger.window import Window, fell_silent, part_between
 from holdfast.wording import many
