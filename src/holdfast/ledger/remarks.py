@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from holdfast.ledger.fold import Fold
-from holdfast.ledger.normal import MIXED_RATIO_MAX
+from holdfast.ledger.normal import HEALTHY_STEPS_MIN, MIXED_RATIO_MAX
 
 if TYPE_CHECKING:
     from holdfast.ledger.report import Report, Stretch
@@ -60,6 +60,11 @@ def _of_the_reference(told: "Report") -> Iterator[str]:
         yield (
             "No reference step time was declared; it is estimated from the run's own steps. "
             "What slowed down all steps alike does not show."
+        )
+    if told.counts.steps <= HEALTHY_STEPS_MIN:
+        yield (
+            f"{told.counts.steps} steps are too few to tell what a step normally takes: the useful share is "
+            "hardly more than a guess."
         )
     longer = [one for one in reference.stretches if one.doubt_gpu_ns]
     if longer:
