@@ -103,6 +103,7 @@ def _template() -> Template:
     )
     environment.globals.update(
         many=wording.many,
+        resting=wording.resting,
         said=said,
         usd_cell=wording.usd_cell,
         currency=wording.currency,

@@ -216,6 +216,7 @@ def _template() -> Template:
     environment.globals.update(
         currency=wording.currency,
         ending=wording.ending,
+        kept=wording.kept,
         layer_amounts=_layer_amounts,
         many=wording.many,
         style=Markup(package.joinpath("page.css").read_text(encoding="utf-8")),
