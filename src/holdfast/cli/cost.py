@@ -4,12 +4,11 @@ from pathlib import Path
 
 import click
 
-from holdfast.cli.prices import load_prices, prices_option
+from holdfast.cli.prices import in_currency, load_prices, prices_option
 from holdfast.cli.record import find_run, json_option, open_record, store_option
 from holdfast.cli.second_opinions import consulted
 from holdfast.cli.terminal import print_json
 from holdfast.cli.windows import Look, read_run, require_time, window_options
-from holdfast.dashboard import wording
 from holdfast.economics.cost import incident_cost, run_cost
 from holdfast.economics.prices import template
 from holdfast.economics.rates import edges_ns
@@ -49,7 +48,7 @@ def command(
         return
     from holdfast.cli.cost_text import show
 
-    with wording.in_currency(prices.currency.code, prices.currency.usd_per):
+    with in_currency(prices):
         show(cost)
 
 

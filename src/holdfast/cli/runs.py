@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from holdfast.cli.prices import load_prices, prices_option
+from holdfast.cli.prices import in_currency, load_prices, prices_option
 from holdfast.cli.record import json_option, open_record, simulated_runs, store_option
 from holdfast.cli.terminal import print_json, printable
 from holdfast.cli.windows import Look, read_run, reading
@@ -73,7 +73,7 @@ def command(prices_path: Path | None, store_url: str | None, as_json: bool) -> N
     if not runs:
         click.echo("The store holds no runs yet; take something in with `holdfast import FILE`.", err=True)
         return
-    with wording.in_currency(prices.currency.code, prices.currency.usd_per):
+    with in_currency(prices):
         _show(runs, now_ns)
 
 

@@ -1,6 +1,6 @@
 """What a reader of a report must know to read its numbers right, in sentences."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -92,13 +92,18 @@ def _of_longer_steps(longer: list["Stretch"], told: "Report") -> str:
     )
 
 
-def gap_remarks(told: "Report") -> Iterator[str]:
+def _in_usd(amount_usd: float) -> str:
+    return f"{amount_usd:,.2f} USD"
+
+
+def gap_remarks(told: "Report", said: Callable[[float], str] = _in_usd) -> Iterator[str]:
+    """said: how an amount in USD is written."""
     open_gaps = [gap for gap in told.gaps if not gap.given_back]
     for gap in sorted(open_gaps, key=lambda gap: -gap.gpu_ns)[:SHOWN_MAX]:
         price = (
             ""
             if told.usd_per_gpu_hour is None
-            else f", {gap.gpu_ns / _HOUR_NS * told.usd_per_gpu_hour:,.2f} USD"
+            else f", {said(gap.gpu_ns / _HOUR_NS * told.usd_per_gpu_hour)}"
         )
         yield (
             f"From {_moment(gap.from_ns)} to {_moment(gap.to_ns)} the run was down between two attempts, and "

@@ -181,7 +181,8 @@ def command(**flags: Any) -> None:
     """
     given = msgspec.convert(flags, _Flags)
     prices = load_planning_prices(given.prices_path)
-    found = answer(case(given, prices), given)
+    with in_currency(prices):
+        found = answer(case(given, prices), given)
     if given.as_json:
         print_json(found)
         return

@@ -293,7 +293,7 @@ class _Started(msgspec.Struct, frozen=True, kw_only=True):
 def _finished(of: _Started, assumed: list[Assumed]) -> Case:
     asked = of.asked
     if of.price.assumed:
-        value = f"{of.price.value:g} USD"
+        value = wording.usd(of.price.value)
         assumed.append(Assumed(what="a GPU-hour", value=value, source=of.price.source))
     kept = {"interval_s": asked.interval_s, "stall_s": asked.stall_s}
     checkpointing = msgspec.structs.replace(
