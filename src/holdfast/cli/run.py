@@ -76,6 +76,8 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     chaos: str | None
     seed: int | None
     team: str
+    project: str
+    cluster: str
     metrics_host: str
     metrics_port: int | None
     size: Path | None
@@ -183,6 +185,8 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     "--seed", type=click.IntRange(min=0), metavar="S", help="Of the faults at random.  [default: a new one]"
 )
 @click.option("--team", default="", metavar="NAME", help="Whose the run is, in the record and its metrics.")
+@click.option("--project", default="", metavar="NAME", help="What it is for, for `holdfast finance`.")
+@click.option("--cluster", default="", metavar="NAME", help="Where it runs, for prices by cluster.")
 @click.option(
     "--metrics-port",
     type=click.IntRange(0, 65535),
@@ -341,6 +345,8 @@ def order_of(given: _Flags) -> Order:
     policy = Policy(
         run=_run_name(given),
         team=given.team,
+        project=given.project,
+        cluster=given.cluster,
         slots=slots,
         nodes_min=nodes_min,
         nodes_max=nodes_max,
