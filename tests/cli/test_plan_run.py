@@ -147,7 +147,7 @@ def test_failures_may_come_as_often_as_plan_cadence_takes_them(
     told = plan("--gpus", "16384", "--days", "10", "--mtbf", mtbf, "--runs", "0")
     assert 10 < told["formula"]["p50_days"] < days_most
     (saved,) = (one for one in told["assumed"] if one["what"] == "checkpoints")
-    assert saved["source"] == "Young, for such failures"
+    assert saved["source"] == "the best for such failures"
     asked = plan("--gpus", "16384", "--days", "10", "--mtbf", mtbf, "--runs", "0", "--interval", "5m")
     assert all(one["what"] != "checkpoints" for one in asked["assumed"])
 

@@ -126,6 +126,7 @@ def _check_days(faults: Sequence["_Open"], days: float) -> None:
     begun_ns = [fault.at_ns for fault in faults]
     span_days = (max(begun_ns) - min(begun_ns)) / DAY_NS if begun_ns else 0.0
     if span_days > days:
+        span_days = math.ceil(10 * span_days) / 10
         raise InputError(
             f"The faults lie {span_days:,.1f} days apart, and `--days` says that {days:g} were watched.",
             hint=f"Give at least {span_days:.1f}, or leave `--days` out.",

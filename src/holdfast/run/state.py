@@ -44,11 +44,12 @@ Severity = Literal["note", "trouble", "failure"]
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """What the user asked for.
 
-    team, project, cluster: whose the run is, for what and where, for its bill. slots: members a node has. nodes_min: without so many nodes the run waits; nodes
-    beyond `nodes_max` are spares. warm: processes a node keeps ready to step in. max_restarts: of a script
-    that never joins. wait_s: the longest the run waits for nodes or members that it cannot go on without.
-    hang_after_s: whoever holds the others up for so long is ended; None: by what the run has seen so far.
-    grace_s: what a worker has between SIGTERM and SIGKILL. faults: strikes that are planned.
+    team, project, cluster: whose the run is, for what and where, for its bill. slots: members a node has.
+    nodes_min: without so many nodes the run waits; nodes beyond `nodes_max` are spares. warm: processes a
+    node keeps ready to step in. max_restarts: of a script that never joins. wait_s: the longest the run waits
+    for nodes or members that it cannot go on without. hang_after_s: whoever holds the others up for so long
+    is ended; None: by what the run has seen so far. grace_s: what a worker has between SIGTERM and SIGKILL.
+    faults: strikes that are planned.
     """
 
     run: str
