@@ -171,6 +171,8 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     team: Annotated[
         str, option("Whose the run is, in the record and its metrics.", default="", metavar="NAME")
     ]
+    project: Annotated[str, option("What it is for, for `holdfast finance`.", default="", metavar="NAME")]
+    cluster: Annotated[str, option("Where it runs, for prices by cluster.", default="", metavar="NAME")]
     metrics_port: Annotated[
         int | None,
         option(
@@ -365,6 +367,8 @@ def order_of(given: _Flags) -> Order:
     policy = Policy(
         run=_run_name(given),
         team=given.team,
+        project=given.project,
+        cluster=given.cluster,
         slots=slots,
         nodes_min=nodes_min,
         nodes_max=nodes_max,

@@ -20,7 +20,17 @@ _FILTERS: dict[str, Callable[..., Any]] = {
 }
 _GLOBALS: dict[str, Callable[..., Any]] = {
     name: getattr(wording, name)
-    for name in ("converted", "currency", "ending", "many", "percent", "usd_cell", "window")
+    for name in (
+        "converted",
+        "currency",
+        "ending",
+        "kept",
+        "many",
+        "percent",
+        "resting",
+        "usd_cell",
+        "window",
+    )
 }
 
 

@@ -171,7 +171,7 @@ def cost(incident: Incident) -> str:
     """What it costs in money and in schedule; of what is over, what it has cost."""
     price = incident.cost
     if price is None:
-        return "Money: not known."
+        return "Money: not known, as nothing says how many GPUs the run has."
     spent = f"{price.lost_gpu_hours:,.1f} GPU-hours"
     if price.usd is not None:
         spent += f" ({money(price.usd)})"

@@ -58,12 +58,13 @@ FLAW_WEIGHT, WIDE_FLAW_WEIGHT = 0.5, 0.15
 
 
 class Assessment(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found at one moment, by run."""
+    """What was found at one moment, by run. measured: the signs that would have been found, had they been."""
 
     at_ns: int
     incidents: tuple[Incident, ...]
     findings: tuple[Finding, ...]
     flaws: tuple[Flaw, ...]
+    measured: frozenset[str] = frozenset()
 
 
 class Inquiry(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,7 +143,13 @@ def assess(
         )
         incidents += _incidents(_not_of(names, detected.machines, topology), desk)
     found = (*detected.machines, *(finding for of_run in detected.runs.values() for finding in of_run))
-    return Assessment(at_ns=now_ns, incidents=tuple(incidents), findings=found, flaws=detected.flaws)
+    return Assessment(
+        at_ns=now_ns,
+        incidents=tuple(incidents),
+        findings=found,
+        flaws=detected.flaws,
+        measured=detected.measured,
+    )
 
 
 def _not_of(runs: Iterable[str], findings: Iterable[Finding], topology: Topology) -> list[Finding]:

@@ -141,7 +141,7 @@ def look(
         events=said.events,
         planned=_planned(setting.cluster.maintenance),
         healthy={run: said.healthy[run] for run in runs if run in said.healthy},
-        prices=_priced(setting.prices, said.events),
+        prices=_priced(setting.prices.holding(at_ns), said.events),
         xids=setting.xids,
     )
     found = assess(source, topology, asked, known)
@@ -216,7 +216,10 @@ def _context(store: Store, run: str, at_ns: int) -> Iterable[KnownEvent]:
 
 
 def _priced(prices: Prices, events: Iterable[KnownEvent]) -> Prices:
-    """With what a GPU-hour costs by the record, where all runs agree on it; an assessment has one price."""
+    """With what a GPU-hour costs by the record, where all runs agree on it; an assessment has one price.
+
+    Without such a record the rates count that hold at the moment.
+    """
     rates: dict[str, float] = {}
     chips: dict[str, str] = {}
     for event in events:
@@ -225,4 +228,5 @@ def _priced(prices: Prices, events: Iterable[KnownEvent]) -> Prices:
         elif isinstance(event, ReferenceDeclared) and event.chip is not None:
             chips[event.run] = event.chip
     rate, chip = {*rates.values()}, {*chips.values()}
-    return prices.for_run(rate.pop() if len(rate) == 1 else None, chip.pop() if len(chip) == 1 else None)
+    price = prices.planned(chip.pop() if len(chip) == 1 else None, rate.pop() if len(rate) == 1 else None)
+    return msgspec.structs.replace(prices, usd_per_gpu_hour=price)

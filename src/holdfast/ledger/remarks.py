@@ -1,11 +1,11 @@
 """What a reader of a report must know to read its numbers right, in sentences."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 from holdfast import wording
 from holdfast.ledger.fold import Fold
-from holdfast.ledger.normal import MIXED_RATIO_MAX
+from holdfast.ledger.normal import HEALTHY_STEPS_MIN, MIXED_RATIO_MAX
 from holdfast.ledger.report import Report, Stretch
 from holdfast.wording.units import HOUR_NS
 
@@ -59,6 +59,11 @@ def _of_the_reference(told: Report) -> Iterator[str]:
             "No reference step time was declared; it is estimated from the run's own steps. "
             "What slowed down all steps alike does not show."
         )
+    if told.counts.steps <= HEALTHY_STEPS_MIN:
+        yield (
+            f"{told.counts.steps} steps are too few to tell what a step normally takes: the useful share is "
+            "hardly more than a guess."
+        )
     longer = [one for one in reference.stretches if one.doubt_gpu_ns]
     if longer:
         yield _of_longer_steps(longer, told)
@@ -85,13 +90,16 @@ def _of_longer_steps(longer: list[Stretch], told: Report) -> str:
     )
 
 
-def gap_remarks(told: Report) -> Iterator[str]:
+def _in_usd(amount_usd: float) -> str:
+    return f"{amount_usd:,.2f} USD"
+
+
+def gap_remarks(told: Report, said: Callable[[float], str] = _in_usd) -> Iterator[str]:
+    """said: how an amount in USD is written."""
     open_gaps = [gap for gap in told.gaps if not gap.given_back]
     for gap in sorted(open_gaps, key=lambda gap: -gap.gpu_ns)[:SHOWN_MAX]:
         price = (
-            ""
-            if told.usd_per_gpu_hour is None
-            else f", {gap.gpu_ns / HOUR_NS * told.usd_per_gpu_hour:,.2f} USD"
+            "" if told.usd_per_gpu_hour is None else f", {said(gap.gpu_ns / HOUR_NS * told.usd_per_gpu_hour)}"
         )
         yield (
             f"From {_moment(gap.from_ns)} to {_moment(gap.to_ns)} the run was down between two attempts, and "

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from holdfast.record.events import KnownEvent, Role
+from holdfast.record.events import KnownEvent, Role, RunStarted
 from holdfast.run.happenings import Effect, Ending, Print, Record, Say, Severity
 from holdfast.run.history import Survived, Worked
 from holdfast.run.waits import Observed, ns
@@ -34,15 +34,18 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """What the user asked for.
 
-    team: whose the run is. slots: members a node has. nodes_min: without so many nodes the run waits; nodes
-    beyond `nodes_max` are spares. warm: processes a node keeps ready to step in. max_restarts: of a script
-    that never joins. wait_s: the longest the run waits for nodes or members that it cannot go on without.
-    hang_after_s: whoever holds the others up for so long is ended; None: by what the run has seen so far.
-    grace_s: what a worker has between SIGTERM and SIGKILL. faults: strikes that are planned.
+    team, project, cluster: whose the run is, for what and where, for its bill. slots: members a node has.
+    nodes_min: without so many nodes the run waits; nodes beyond `nodes_max` are spares. warm: processes a
+    node keeps ready to step in. max_restarts: of a script that never joins. wait_s: the longest the run waits
+    for nodes or members that it cannot go on without. hang_after_s: whoever holds the others up for so long
+    is ended; None: by what the run has seen so far. grace_s: what a worker has between SIGTERM and SIGKILL.
+    faults: strikes that are planned.
     """
 
     run: str
     team: str = ""
+    project: str = ""
+    cluster: str = ""
     slots: Positive = 1
     nodes_min: Positive = 1
     nodes_max: Positive = 1
@@ -52,6 +55,17 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     hang_after_s: float | None = None
     grace_s: float = 10.0
     faults: tuple[PlannedFault, ...] = ()
+
+    def started(self, now_ns: int, gpus: int) -> RunStarted:
+        """What the record is told at the start."""
+        return RunStarted(
+            id="",
+            occurred_ns=now_ns,
+            gpus=gpus,
+            team=self.team,
+            project=self.project,
+            cluster=self.cluster,
+        )
 
 
 # ---- what is ----------------------------------------------------------------------------------------------

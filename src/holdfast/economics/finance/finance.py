@@ -31,7 +31,7 @@ from holdfast.economics.finance.trend import Stretch, edges_ns, trend
 from holdfast.economics.finance.wastes import wastes
 from holdfast.economics.pricing.months import Month, month_at, months_between
 from holdfast.economics.pricing.prices import Priced, Prices
-from holdfast.economics.pricing.pricing import ACCRUED, Charge, Pricing
+from holdfast.economics.pricing.pricing import ACCRUED, Charge, Pricing, price_changes
 from holdfast.economics.pricing.rates import SUBJECTS, unmatched
 from holdfast.economics.pricing.rates import edges_ns as rate_edges_ns
 from holdfast.economics.pricing.spending import CAUSES, Amount, Bill, Cause, usd_per_hour
@@ -211,16 +211,17 @@ class _Reader:
         is_open = forecast is not None and forecast.name == month.name
         to_come = sum(self.to_come.values(), Fraction())
         spend, useful = bill.total(), bill.useful()
+        told_gpu_ns = spend.gpu_ns - balance["accrued"].gpu_ns
+        runs = {one.run for one, charge in self.charges if month.from_ns <= charge.from_ns < month.to_ns}
         return MonthSpend(
             month=month.name,
             from_ns=month.from_ns,
             to_ns=month.to_ns,
             **balance,
-            goodput=_share(useful.gpu_ns, spend.gpu_ns - balance["accrued"].gpu_ns)
-            if _is_told(bill)
-            else None,
+            goodput=_share(useful.gpu_ns, told_gpu_ns) if _is_told(bill) else None,
             budget_usd=self.prices.budget.value if self.prices.budget else None,
             forecast_usd=spend.usd + float(to_come) if is_open else None,
+            basis=_basis(report for report in self.reports if report.run in runs),
         )
 
     # -- causes ----------------------------------------------------------------------------------------
@@ -446,6 +447,7 @@ class _Reader:
             )
         remarks += [self._silence(report) for report in reports if fell_silent(report, now_ns)]
         remarks += filter(None, (pricing.overruled() for pricing in self.pricing.values()))
+        remarks += price_changes(self.priced.values(), self.prices.currency)
         remarks += self._unmatched()
         remarks += self._unheld()
         if self.question.window.is_bounded:
