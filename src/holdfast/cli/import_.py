@@ -152,8 +152,8 @@ def _taken(path: Path, ingested: Ingested, reading: Reading) -> FileResult:
 
 def _take_directory(store: Store, path: Path, options: Options) -> FileResult:
     if not holds_journal(path):
-        if shown := _steps_in(path):
-            return _take_steps(store, path, options, shown)
+        if steps := _steps_in(path):
+            return _take_steps(store, path, options, steps)
         raise InputError(
             f"{path} is a directory with neither a journal nor files of TensorBoard or W&B in it.",
             hint="Name the files in it.",
