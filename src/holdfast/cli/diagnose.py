@@ -11,7 +11,6 @@ import msgspec
 
 from holdfast.cli import diagnosed
 from holdfast.cli.assessing import (
-    LIVE_NS_MAX,
     Recalled,
     References,
     Setting,
@@ -20,7 +19,7 @@ from holdfast.cli.assessing import (
     recall,
     sees_machines,
 )
-from holdfast.cli.durations import window_seconds
+from holdfast.cli.durations import WINDOW_S_MAX, window_seconds
 from holdfast.cli.incident_text import Answer, known_runs, show
 from holdfast.cli.moments import past_moment_ns
 from holdfast.cli.prices import load_prices, prices_option
@@ -180,8 +179,8 @@ def _wide_enough_s(source: Source, run: str, at_ns: int, window_s: float) -> flo
     if context.get_parameter_source("window_s") is click.core.ParameterSource.COMMANDLINE:
         return window_s
     last_ns = last_step_ns(source, run, at_ns)
-    since_ns = 0 if last_ns is None else at_ns - last_ns
-    return window_s + since_ns / 1e9 if window_s * 1e9 / 2 < since_ns <= LIVE_NS_MAX else window_s
+    since_s = 0.0 if last_ns is None else (at_ns - last_ns) / 1e9
+    return window_s + since_s if window_s / 2 < since_s <= WINDOW_S_MAX - window_s else window_s
 
 
 def _recalled(setting: Setting, run: str, at_ns: int, gpus: int | None) -> Recalled:
