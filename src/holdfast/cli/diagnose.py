@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import click
 import msgspec
 
-from holdfast.cli.durations import window_seconds
+from holdfast.cli.durations import WINDOW_S_MAX, window_seconds
 from holdfast.cli.incident_text import Answer, show
 from holdfast.cli.moments import past_moment_ns
 from holdfast.cli.prices import load_prices, prices_option
@@ -42,7 +42,7 @@ from holdfast.record.errors import InputError
 from holdfast.record.events import RunStarted
 from holdfast.record.journal import JOURNAL_DIRECTORY
 from holdfast.record.recorder import Recorder
-from holdfast.record.runs import LIVE_NS_MAX, ends_ns, find_run
+from holdfast.record.runs import ends_ns, find_run
 from holdfast.record.store import Store
 from holdfast.signals.source import Source
 from holdfast.signals.stepped import last_step_ns, runs_in
@@ -175,8 +175,8 @@ def _wide_enough_s(source: Source, run: str, at_ns: int, window_s: float) -> flo
     if context.get_parameter_source("window_s") is click.core.ParameterSource.COMMANDLINE:
         return window_s
     last_ns = last_step_ns(source, run, at_ns)
-    since_ns = 0 if last_ns is None else at_ns - last_ns
-    return window_s + since_ns / 1e9 if window_s * 1e9 / 2 < since_ns <= LIVE_NS_MAX else window_s
+    since_s = 0.0 if last_ns is None else (at_ns - last_ns) / 1e9
+    return window_s + since_s if window_s / 2 < since_s <= WINDOW_S_MAX - window_s else window_s
 
 
 def _recalled(setting: Setting, run: str, at_ns: int, gpus: int | None) -> Recalled:
