@@ -21,7 +21,7 @@ from holdfast.cli.record import json_option
 from holdfast.cli.terminal import print_json
 from holdfast.detect.detecting import METRICS
 from holdfast.detect.physics import BALANCE
-from holdfast.diagnose.assess import assess
+from holdfast.diagnose.assess import Circumstances, Inquiry, assess
 from holdfast.drills.exam import HIDEABLE, MECHANISM_OF, Marks, Paper, examine
 from holdfast.drills.replay import Replay
 from holdfast.drills.scenarios import SCENARIOS, play
@@ -29,6 +29,7 @@ from holdfast.drills.wiring import topology_of
 from holdfast.drills.world import cast
 from holdfast.signals.frame import Frame
 from holdfast.twin.cluster import Layout
+from holdfast.wording.units import DAY_S
 
 TUNING_SEEDS = range(1, 100)
 """Whoever changes a detector looks at these, and at no others."""
@@ -37,7 +38,6 @@ SMALL_GPUS, LARGE_GPUS = 1_024, 16_384
 LARGE_SHARE = 2
 """Of so many small plays one is repeated on the large cluster."""
 QUIET_S = 6 * 3_600.0
-DAY_S = 86_400.0
 EVALUATION_METRICS = 20
 EVALUATION_KIND, EVALUATION_SEED = "cooling-inlet", 1
 """The one with the most findings: half of the hall is hot."""
@@ -293,9 +293,10 @@ def _timed(gpus: int) -> tuple[float, int]:
     chosen = by_size[:EVALUATION_METRICS] + [name for name in by_size if _values(frames[name]) < gpus * 100]
     source, times_s = _Some(replay, chosen), []
     now_ns = max(int(frame.times_ns[-1]) for frame in frames.values() if frame is not None)
+    known = Circumstances(events=played.events)
     for _ in range(ROUNDS):
         began_s = time.process_time()
-        said = assess(source, topology, now_ns=now_ns, events=played.events).incidents
+        said = assess(source, topology, Inquiry(now_ns=now_ns), known).incidents
         times_s.append(time.process_time() - began_s)
         assert said, "the evaluation that is timed has something to find"
     return min(times_s), sum(_values(frames[name]) for name in chosen)

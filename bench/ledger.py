@@ -33,13 +33,13 @@ from holdfast.record.events import (
     decode,
     encode,
 )
+from holdfast.wording.units import SECOND_NS
 
 SHORT_RUN_EVENTS = 10_000
 APPENDS = 2_000
 READS = 20
 ROUNDS = 3
-_SECOND_NS = 10**9
-_START_NS = 1_750_000_000 * _SECOND_NS
+_START_NS = 1_750_000_000 * SECOND_NS
 
 
 class LedgerBench(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,22 +144,22 @@ def history() -> Iterator[AnyEvent]:
         step += 1
         commits += 1
         yield tell(StepBegun, step=step)
-        now_ns += _SECOND_NS + (step * 2_654_435_761) % 50_000_000  # up to 5 % of jitter, the same each time
+        now_ns += SECOND_NS + (step * 2_654_435_761) % 50_000_000  # up to 5 % of jitter, the same each time
         yield tell(StepCommitted, step=step)
         if step % 50 == 0:
             yield tell(PhaseEntered, phase="data")
-            now_ns += _SECOND_NS // 10
+            now_ns += SECOND_NS // 10
         if step % 500 == 0:
             yield tell(CheckpointBegun, step=step)
-            now_ns += 2 * _SECOND_NS
+            now_ns += 2 * SECOND_NS
             yield tell(CheckpointSaved, step=step)
         if commits % 10_000 == 9_750:
-            now_ns += 30 * _SECOND_NS
-            yield tell(FaultObserved, fault="hang", subject="node-7", onset_ns=now_ns - 25 * _SECOND_NS)
+            now_ns += 30 * SECOND_NS
+            yield tell(FaultObserved, fault="hang", subject="node-7", onset_ns=now_ns - 25 * SECOND_NS)
             yield tell(RunEnded, outcome="failed")
-            now_ns += 60 * _SECOND_NS
+            now_ns += 60 * SECOND_NS
             yield tell(RunStarted, gpus=1024)
-            now_ns += 90 * _SECOND_NS
+            now_ns += 90 * SECOND_NS
             step -= step % 500
             yield tell(CheckpointLoaded, step=step)
 

@@ -17,9 +17,9 @@ from holdfast.twin.presets import preset, resized
 from holdfast.twin.study import Study
 from holdfast.twin.sweep import Figures, Spread, Task, spread
 from holdfast.wording import many
+from holdfast.wording.units import DAY_NS
 
 PRESET = "llama3-405b"
-DAY_NS = 86_400 * 10**9
 SIZES = (1_024, 16_384, 131_072)
 SPARES_SHARE = 32 / 2_048
 """Of the job's nodes: as many spares as Llama 3's preset keeps."""

@@ -21,10 +21,10 @@ from holdfast.twin.presets import preset, resized
 from holdfast.twin.study import Study
 from holdfast.twin.sweep import Figures, Task, play
 from holdfast.wording import many
+from holdfast.wording.units import DAY_NS
 
 PRESET = "llama3-405b"
 DAYS = 54
-DAY_NS = 86_400 * 10**9
 LARGE_GPUS = 100_096
 """100,000, rounded up to whole replicas of 128."""
 TIMES_MORE = 4

@@ -41,6 +41,7 @@ def test_seeds_that_are_reported_are_not_those_that_were_looked_at() -> None:
     assert max(TUNING_SEEDS) < FIRST_SEED
 
 
+@pytest.mark.soak
 def test_it_says_what_was_played(bench: Any) -> None:
     assert bench["incidents"] == bench["kinds"] == len(MECHANISM_OF)
     assert bench["seeds"] == [1, 1]
@@ -48,11 +49,13 @@ def test_it_says_what_was_played(bench: Any) -> None:
     assert bench["gpus"] == [1_024]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("key", ["precision", "recall", "domain_accuracy", "owner_accuracy"])
 def test_a_share_is_a_share_and_as_good_as_promised(bench: Any, key: str) -> None:
     assert 0.8 <= bench[key] <= 1
 
 
+@pytest.mark.soak
 def test_times_and_alarms_are_as_promised(bench: Any) -> None:
     assert 0 < bench["detect_s_median"] < 60
     assert bench["detect_s_median"] <= bench["detect_s_p90"]
@@ -62,6 +65,7 @@ def test_times_and_alarms_are_as_promised(bench: Any) -> None:
     assert bench["quiet_days"] > 0.1
 
 
+@pytest.mark.soak
 def test_every_kind_is_told_on_its_own(bench: Any) -> None:
     kinds = {kind["kind"]: kind for kind in bench["by_kind"]}
     assert set(kinds) == set(SCENARIOS)
@@ -74,6 +78,7 @@ def test_every_kind_is_told_on_its_own(bench: Any) -> None:
     assert bench["recall"] == pytest.approx(sum(named) / len(named))
 
 
+@pytest.mark.soak
 def test_a_miss_can_be_played_again(bench: Any) -> None:
     for miss in bench["misses"]:
         assert miss["kind"] in SCENARIOS
@@ -82,6 +87,7 @@ def test_a_miss_can_be_played_again(bench: Any) -> None:
     assert {kind["kind"] for kind in bench["by_kind"] if kind["recall"] < 1} <= missed
 
 
+@pytest.mark.soak
 def test_what_a_look_costs_is_measured(bench: Any) -> None:
     cost = bench["evaluation"]
     assert (cost["gpus"], cost["metrics"]) == (1_024, 20)

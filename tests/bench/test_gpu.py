@@ -232,6 +232,7 @@ def test_without_a_gpu_it_says_so() -> None:
     assert "hint: " in done.stderr
 
 
+@pytest.mark.soak
 def test_parts_of_every_kind_for_real(tmp_path: Path) -> None:
     """Runs to the end with a kill, turns with a plain loop, kills with a stopwatch: two members each."""
     logs = tmp_path / "logs"

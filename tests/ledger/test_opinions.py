@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.ledger.fold import Declared
+from holdfast.ledger.counts import Declared
 from holdfast.ledger.opinions import ALONE, Kin, with_opinions
 from holdfast.ledger.report import Figure, Report
 from holdfast.record.events import ReferenceDeclared, RunStarted

@@ -12,8 +12,7 @@ from typing import Literal, TypeVar
 import pytest
 
 from holdfast.record.kernel import Xid
-from holdfast.run.membership import advance, deadline, initial
-from holdfast.run.state import (
+from holdfast.run.happenings import (
     Begun,
     Close,
     Disconnected,
@@ -22,15 +21,15 @@ from holdfast.run.state import (
     FromMember,
     FromNode,
     Happening,
-    Policy,
     Record,
     Reply,
     Say,
-    State,
     Tick,
     ToMembers,
     ToNode,
 )
+from holdfast.run.membership import advance, deadline, initial
+from holdfast.run.state import Policy, State
 from holdfast.run.wire import (
     CODE_DEVICE_FAILED,
     Admitted,

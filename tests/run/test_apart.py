@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.run.state import FromMember
+from holdfast.run.happenings import FromMember
 from holdfast.run.waits import APART_S, ns
 from holdfast.run.wire import FromWorker, MemberBeat, Published, Stage
 

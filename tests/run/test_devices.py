@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.record.events import ActionTaken, FaultObserved, GenerationOpened, MemberLost
 from holdfast.record.kernel import Xid
-from holdfast.run.state import FromMember, Print
+from holdfast.run.happenings import FromMember, Print
 from holdfast.run.waits import DEVICE_EXIT_S, EXPLAIN_S, ns
 from holdfast.run.wire import Announced, DeviceFailed, StopWorker
 

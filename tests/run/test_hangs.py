@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.record.events import FaultObserved, GenerationOpened, MemberLost
 from holdfast.run import hangs
-from holdfast.run.state import FromMember, ReplaceRequested, Tick
+from holdfast.run.happenings import FromMember, ReplaceRequested, Tick
 from holdfast.run.waits import FORM_S_MIN, HUNG_S_MIN, IDLE_S_MAX, LEASE_S_MAX, LOCATE_S, Observed, ns
 from holdfast.run.wire import Committed, Locate, MemberBeat, Replace, Stage, Working
 

@@ -6,7 +6,8 @@ import pytest
 
 from holdfast.record.events import GenerationOpened, MemberLost
 from holdfast.run import hangs, membership
-from holdfast.run.state import Begun, FromMember, FromNode, Record, State, Tick
+from holdfast.run.happenings import Begun, FromMember, FromNode, Record, Tick
+from holdfast.run.state import State
 from holdfast.run.waits import FORM_S_MAX, HUNG_S_MIN, LEASE_S_MIN, LOCATE_S, ns
 from holdfast.run.wire import (
     AgentJoined,

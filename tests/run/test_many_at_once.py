@@ -5,7 +5,8 @@ import copy
 import pytest
 
 from holdfast.run import membership
-from holdfast.run.state import Begun, FromMember, FromMembers, FromNode, Present, State
+from holdfast.run.happenings import Begun, FromMember, FromMembers, FromNode, Present
+from holdfast.run.state import State
 from holdfast.run.wire import (
     AgentJoined,
     Committed,

@@ -20,9 +20,7 @@ from holdfast.record.events import (
     RunStarted,
     StepCommitted,
 )
-from holdfast.run.history import MARKS_MAX, Worked
-from holdfast.run.membership import advance, deadline
-from holdfast.run.state import (
+from holdfast.run.happenings import (
     Disconnected,
     FromMember,
     FromNode,
@@ -33,6 +31,8 @@ from holdfast.run.state import (
     Tick,
     ToMembers,
 )
+from holdfast.run.history import MARKS_MAX, Worked
+from holdfast.run.membership import advance, deadline
 from holdfast.run.waits import IDLE_S_MAX, Observed, backoff_ns, ns
 from holdfast.run.wire import (
     COORDINATOR_GONE,

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from holdfast.record.events import MembersTimed
 from holdfast.run import pacing
+from holdfast.run.happenings import Record
 from holdfast.run.membership import initial
-from holdfast.run.state import Generation, Member, Policy, Record, State
+from holdfast.run.state import Generation, Member, Policy, State
 from holdfast.run.wire import Spent
 
 S = 10**9

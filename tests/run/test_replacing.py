@@ -17,7 +17,7 @@ from holdfast.record.events import (
     MemberJoined,
     MemberLost,
 )
-from holdfast.run.state import FromMember, FromNode, ReplaceRequested
+from holdfast.run.happenings import FromMember, FromNode, ReplaceRequested
 from holdfast.run.wire import Answer, Finished, Replace, StopWorker, WorkerExited, Working
 
 if TYPE_CHECKING:

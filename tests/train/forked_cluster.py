@@ -21,7 +21,8 @@ from holdfast.record.journal import read_directory
 from holdfast.record.recorder import Recorder
 from holdfast.run import wire
 from holdfast.run.coordinator import Coordinator
-from holdfast.run.state import Ending, Policy
+from holdfast.run.happenings import Ending
+from holdfast.run.state import Policy
 from holdfast.run.tls import Identity, make_identity
 
 Meanwhile = Callable[[Coordinator], Awaitable[None]]

@@ -11,7 +11,8 @@ from quantity import examples
 from scipy import stats
 
 from holdfast.twin.cluster import Domain, Layout
-from holdfast.twin.failures import DAY_NS, HOUR_NS, Failure, FailureClass, Hazards, Lemons, draw
+from holdfast.twin.failures import Failure, FailureClass, Hazards, Lemons, draw
+from holdfast.wording.units import DAY_NS, HOUR_NS
 
 SEEDS = 40
 DAYS = 54

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import click
 
-from holdfast import wording
-from holdfast.cli.prices import load_prices, prices_option
+from holdfast.cli.prices import in_currency, load_prices, prices_option
 from holdfast.cli.record import json_option, open_record, store_option
 from holdfast.cli.terminal import print_json
 from holdfast.cli.windows import require_time, window_options
@@ -51,7 +50,7 @@ def command(
         return
     from holdfast.cli.cost_text import show
 
-    with wording.in_currency(prices.currency.code, prices.currency.usd_per):
+    with in_currency(prices):
         show(cost)
 
 

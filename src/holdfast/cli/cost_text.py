@@ -70,6 +70,8 @@ def _run(console: Console, cost: RunCost) -> None:
     console.print(Text("Run ", style="bold").append(_named(cost.run)))
     lasted = wording.duration(cost.last_ns - cost.first_ns)
     console.print(f"{wording.span(cost.first_ns, cost.last_ns)}, {lasted}, {wording.many(cost.gpus, 'GPU')}")
+    if cost.window != (None, None):
+        console.print(f"Only {wording.window(*cost.window)}", style="dim")
     console.print()
     total = cost.total
     lost, paid = wording.rough(total.lost_gpu_hours), wording.rough(cost.paid_gpu_hours)

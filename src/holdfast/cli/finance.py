@@ -87,7 +87,7 @@ def command(**flags: Any) -> None:
         summaries, simulated = _summaries(store, given, look)
         reports = _reports(store, summaries, look, prices)
         known = None if given.runs or given.teams else _names(store)
-    chosen = _of_teams(reports, given.teams)
+    chosen = _of_teams(reports, given)
     within = [report for report in chosen if _has_time(report, look)]
     if look.window.is_bounded and not any(_is_there(report) for report in within):
         raise _nothing(chosen, within)
@@ -151,16 +151,23 @@ def _reports(store: Store, summaries: list[RunSummary], look: Look, prices: Pric
         return [read_run(store, summary.run, look, cuts) for summary in shown]
 
 
-def _of_teams(reports: list[Report], wanted: tuple[str, ...]) -> list[Report]:
+def _of_teams(reports: list[Report], given: _Flags) -> list[Report]:
     """The reports of these teams; of all where none is named."""
-    if not wanted:
+    if not given.teams:
         return reports
     teams = {report.team for report in reports}
-    for team in wanted:
-        if team not in teams:
-            known = ", ".join(sorted(repr(name) for name in teams if name)) or "none"
-            raise InputError(f"No run names the team {team!r}.", hint=f"Named are: {known}.")
-    return [report for report in reports if report.team in wanted]
+    for team in given.teams:
+        if team in teams:
+            continue
+        if given.runs:
+            own = ", ".join(f"{report.run} is of {report.team!r}" for report in reports if report.team)
+            raise InputError(
+                f"None of the runs given with --run is of the team {team!r}.",
+                hint=f"{own or 'They name no team'}; leave out --run or --team.",
+            )
+        known = ", ".join(sorted(repr(name) for name in teams if name)) or "none"
+        raise InputError(f"No run names the team {team!r}.", hint=f"Named are: {known}.")
+    return [report for report in reports if report.team in given.teams]
 
 
 def _has_time(report: Report, look: Look) -> bool:

@@ -119,7 +119,7 @@ def _months(console: Console, told: Finance) -> None:
         table.add_row(
             month.month,
             *(wording.usd_cell(amount, largest) for amount in amounts),
-            wording.percent(month.goodput),
+            _share(console, month.goodput, month.basis),
             wording.usd_cell(month.forecast_usd, largest) if month.forecast_usd is not None else "",
         )
     console.print(table)

@@ -39,6 +39,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     pace      how far the steps of the whole run are from a healthy one, as `report` has it
     last_ns   when its last step was made, where the window does not tell its pace
     sees_machines  whether the signals tell anything of machines at all
+    unmeasured     what the signals do not have that might tell of a cause, and whose it is
     """
 
     run: str
@@ -54,6 +55,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     pace: Pace | None = None
     last_ns: int | None = None
     sees_machines: bool = True
+    unmeasured: tuple[tuple[str, str], ...] = ()
 
     @property
     def since_ns(self) -> int:
@@ -85,6 +87,10 @@ def show(answer: Answer) -> None:
         console.print("Nothing wrong is seen, but not all beneath the run is.\n", style="bold yellow")
     elif not answer.incidents and not answer.sees_machines:
         console.print("The steps are as they should be; nothing else is seen.\n", style="bold yellow")
+    elif not answer.incidents and answer.unmeasured:
+        console.print("Nothing wrong is seen in what is measured.\n", style="bold green")
+        missing = ", ".join(f"{what} ({team})" for what, team in answer.unmeasured)
+        console.print(f"Not measured here: {missing}.\n")
     elif not answer.incidents:
         console.print(
             "Nothing is wrong: the run and all beneath it are as they should be.\n", style="bold green"

@@ -3,15 +3,16 @@
 from pathlib import Path
 
 import click
+import msgspec
 
-from holdfast import wording
 from holdfast.cli.pages import html_option, require_one_output, write_page
-from holdfast.cli.prices import load_prices, prices_option
+from holdfast.cli.prices import in_currency, load_prices, prices_option
 from holdfast.cli.record import json_option, open_record, store_option
 from holdfast.cli.terminal import print_json
 from holdfast.cli.windows import require_time, window_options
 from holdfast.economics.pricing.prices import DEFAULTS
 from holdfast.economics.pricing.rates import edges_ns
+from holdfast.ledger.remarks import gap_remarks
 from holdfast.ledger.runs import Look, read_run
 from holdfast.ledger.second_opinions import consulted
 from holdfast.record.runs import find_run
@@ -45,8 +46,10 @@ def command(
     if html_path is not None:
         from holdfast.dashboard.page import render
 
-        with wording.in_currency(prices.currency.code, prices.currency.usd_per):
-            write_page(render(told, prices), html_path)
+        said = dict(zip(gap_remarks(told), gap_remarks(told, prices.currency.said), strict=True))
+        page = msgspec.structs.replace(told, remarks=tuple(said.get(one, one) for one in told.remarks))
+        with in_currency(prices):
+            write_page(render(page, prices), html_path)
     if as_json:
         print_json(told)
     elif html_path is None:

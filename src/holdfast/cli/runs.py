@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from holdfast import wording
-from holdfast.cli.prices import load_prices, prices_option
+from holdfast.cli.prices import in_currency, load_prices, prices_option
 from holdfast.cli.record import json_option, open_record, store_option
 from holdfast.cli.terminal import print_json, printable
 from holdfast.cli.windows import reading
@@ -29,15 +29,15 @@ RUN_CHARS_MAX = 40
 RUNNING_NS_MAX = 600 * 10**9
 """A run of which nothing was recorded for longer may have died without a word."""
 ASSUMED = "~"
-"""Before an amount that rests on a price nobody gave."""
+"""Before an amount that rests on a price nobody gave, and a share that rests on an estimate."""
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
     """A run in the list. ended: its last end; None where none is recorded since it was started last.
 
     gpu_hours: paid for, with what a run that goes on accrued since its last event. useful_share: of what is
-    accounted for; None where nothing tells. cost_usd: None of a simulated run, which nobody paid for, and of
-    one without recorded GPUs.
+    accounted for; None where nothing tells. useful_basis: how good that is, where it is an estimate.
+    cost_usd: None of a simulated run, which nobody paid for, and of one without recorded GPUs.
     """
 
     run: str
@@ -49,6 +49,7 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int
     gpu_hours: float
     useful_share: float | None
+    useful_basis: str
     cost_usd: float | None
     cost_assumed: bool
     simulated: bool
@@ -75,7 +76,7 @@ def command(prices_path: Path | None, store_url: str | None, as_json: bool) -> N
     if not runs:
         click.echo("The store holds no runs yet; take something in with `holdfast import FILE`.", err=True)
         return
-    with wording.in_currency(prices.currency.code, prices.currency.usd_per):
+    with in_currency(prices):
         _show(runs, now_ns)
 
 
@@ -95,6 +96,7 @@ def _listed(store: Store, summary: RunSummary, prices: Prices, now_ns: int, simu
         gpus=told.gpus,
         gpu_hours=gpu_ns / HOUR_NS,
         useful_share=told.goodput.total,
+        useful_basis=told.goodput.basis,
         cost_usd=None if simulated or not told.gpus else float(usd),
         cost_assumed=any(charge.price.assumed for charge in charges),
         simulated=simulated,
@@ -113,12 +115,18 @@ def _show(runs: Sequence[Listed], now_ns: int) -> None:
             f"{cell:{side}{wide}}" for cell, side, wide in zip(cells, aligned, widths, strict=True)
         )
         click.echo(f"{name:{width}}  {told}")
-    if sys.stderr.isatty() and any(listed.cost_assumed and listed.cost_usd for listed in runs):
-        click.echo(f"{ASSUMED} at a list price that is assumed; `--prices FILE` gives yours", err=True)
+    if not sys.stderr.isatty():
+        return
+    if any(listed.useful_basis for listed in runs):
+        click.echo(f"{ASSUMED} before a share: estimated from the run's own steps; see its report", err=True)
+    if any(listed.cost_assumed and listed.cost_usd for listed in runs):
+        click.echo(
+            f"{ASSUMED} before money: at a list price that is assumed; `--prices` gives yours", err=True
+        )
 
 
 def _cells(listed: Listed, now_ns: int) -> tuple[str, ...]:
-    cost = wording.UNKNOWN
+    cost, useful = wording.UNKNOWN, wording.percent(listed.useful_share)
     if listed.simulated:
         cost = "simulated"
     elif listed.cost_usd is not None:
@@ -129,7 +137,7 @@ def _cells(listed: Listed, now_ns: int) -> tuple[str, ...]:
         _outcome(listed, now_ns),
         wording.duration(listed.last_ns - listed.first_ns),
         f"{listed.gpu_hours:,.1f}",
-        wording.percent(listed.useful_share),
+        f"{ASSUMED}{useful}" if listed.useful_basis and listed.useful_share else useful,
         cost,
     )
 

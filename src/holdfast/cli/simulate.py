@@ -9,18 +9,18 @@ import msgspec
 
 from holdfast.cli.numbers import number_between
 from holdfast.cli.pages import html_option, require_one_output, write_page
-from holdfast.cli.prices import load_planning_prices, prices_option
+from holdfast.cli.prices import in_currency, load_planning_prices, prices_option
 from holdfast.cli.record import json_option
 from holdfast.cli.terminal import print_json, printable
-from holdfast.economics.pricing.rates import USD
+from holdfast.economics.pricing.prices import Prices
 from holdfast.record.errors import InputError
 from holdfast.record.events import encode
 from holdfast.twin.policies import Policy, policies, policy
 from holdfast.twin.presets import Preset, hazards_from, names, preset, resized
 from holdfast.twin.study import Study
 from holdfast.twin.sweep import Comparison, Figures, Summary, Task, expected_interruptions, summarise
+from holdfast.wording.units import DAY_NS
 
-DAY_NS = 86_400 * 10**9
 RUNS_MAX = 100_000
 SPARES_MAX = 100_000
 DAYS_MAX = 10_000
@@ -109,27 +109,26 @@ def _moved(context: click.Context, option: click.Parameter, value: object) -> No
 def command(html_path: Path | None, as_json: bool, **asked: Any) -> None:
     """Simulate a training run on a cluster that breaks: what is interrupted, lost and saved, by policy."""
     require_one_output(html_path, as_json)
-    compared = _simulate(Asked(**asked))
-    if html_path is not None:
-        from holdfast.dashboard.simulation_page import render
+    prices = load_planning_prices(asked["prices_path"])
+    compared = _simulate(Asked(**asked), prices)
+    with in_currency(prices):
+        if html_path is not None:
+            from holdfast.dashboard.simulation_page import render
 
-        write_page(render(compared), html_path)
-    if as_json:
-        print_json(_as_json(compared))
-    elif html_path is None:
-        from holdfast.cli.simulate_text import show
+            write_page(render(compared), html_path)
+        if as_json:
+            print_json(_as_json(compared))
+        elif html_path is None:
+            from holdfast.cli.simulate_text import show
 
-        show(compared)
+            show(compared)
 
 
-def _simulate(asked: Asked) -> Comparison:
+def _simulate(asked: Asked, prices: Prices) -> Comparison:
     from holdfast.cli.sweeping import sweep
 
     chosen = _preset(asked)
-    prices = load_planning_prices(asked.prices_path)
     price = prices.planned(chosen.job.chip)
-    if prices.currency.code != USD:
-        click.echo(f"Simulated amounts are in USD, not in {prices.currency.code}.", err=True)
     days = chosen.duration_days if asked.days is None else asked.days
     study = _study(asked, chosen, days, price.value)
     played = _policies(asked, chosen)

@@ -7,7 +7,7 @@ from holdfast.economics.finance.statement import Finance, IncidentShare, TeamSpe
 from holdfast.economics.finance.trend import PARTS, Rise, Verdict
 from holdfast.economics.finance.wastes import Waste
 from holdfast.economics.pricing.prices import Priced
-from holdfast.ledger.fold import MovedFor
+from holdfast.ledger.counts import MovedFor
 from holdfast.wording.units import HOUR_NS
 
 NO_TEAM = "no team named"

@@ -6,13 +6,13 @@ numbers. The style is that of a run's page; the numbers are those of `diagnose.s
 
 from collections.abc import Iterable, Iterator
 from functools import cache
-from importlib.resources import files
 
 import msgspec
-from jinja2 import Environment, StrictUndefined, Template
+from jinja2 import Template
 from markupsafe import Markup
 
 from holdfast import __version__, wording
+from holdfast.dashboard.template import template
 from holdfast.stragglers.report import Report
 from holdfast.stragglers.verdict import seconds
 
@@ -197,16 +197,5 @@ def _share(share: float | None) -> str:
 
 @cache
 def _template() -> Template:
-    package = files(__package__)
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters.update(seconds=seconds, share=_share, short=wording.short, bar=bar)
-    environment.globals.update(
-        many=wording.many,
-        style=Markup("").join(
-            Markup(package.joinpath(name).read_text(encoding="utf-8"))
-            for name in ("page.css", "stragglers.css")
-        ),
-    )
-    return environment.from_string(package.joinpath("stragglers.html").read_text(encoding="utf-8"))
+    filters = {"seconds": seconds, "share": _share, "bar": bar}
+    return template("stragglers.html", styles=("stragglers.css",), filters=filters)

@@ -58,41 +58,64 @@ FLAW_WEIGHT, WIDE_FLAW_WEIGHT = 0.5, 0.15
 
 
 class Assessment(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found at one moment, by run."""
+    """What was found at one moment, by run. measured: the signs that would have been found, had they been."""
 
     at_ns: int
     incidents: tuple[Incident, ...]
     findings: tuple[Finding, ...]
     flaws: tuple[Flaw, ...]
+    measured: frozenset[str] = frozenset()
+
+
+class Inquiry(msgspec.Struct, frozen=True, kw_only=True):
+    """What is looked at: the last `window_s` of these runs (all that the events name, if told nothing).
+
+    since_ns: since when something is known to be wrong; what is usual is then taken from before that.
+    elsewhere: also look at machines that none of these runs is on. What is found there is reported under the
+    name `cluster`.
+    """
+
+    now_ns: int
+    runs: tuple[str, ...] = ()
+    window_s: float = WINDOW_S
+    since_ns: int | None = None
+    elsewhere: bool = False
+
+
+class Circumstances(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """What is known beside the signals.
+
+    planned: work that was announced. healthy: by run, the ledger's reference; where it has none, what the
+    events declare. xids: where a site's policy differs from the published.
+    """
+
+    events: Sequence[KnownEvent] = ()
+    planned: Sequence[Planned] = ()
+    healthy: Mapping[str, Healthy] = NOTHING_KNOWN
+    prices: Prices = DEFAULTS
+    xids: Overrides = NO_OVERRIDES
+
+
+NO_CIRCUMSTANCES = Circumstances()
 
 
 def assess(
-    source: Source,
-    topology: Topology,
-    *,
-    now_ns: int,
-    events: Sequence[KnownEvent] = (),
-    runs: Sequence[str] = (),
-    planned: Sequence[Planned] = (),
-    window_s: float = WINDOW_S,
-    since_ns: int | None = None,
-    prices: Prices = DEFAULTS,
-    xids: Overrides = NO_OVERRIDES,
-    healthy: Mapping[str, Healthy] = NOTHING_KNOWN,
-    elsewhere: bool = False,
+    source: Source, topology: Topology, asked: Inquiry, known: Circumstances = NO_CIRCUMSTANCES
 ) -> Assessment:
-    """Look at the last `window_s` of these runs (all that the events name, if told nothing).
-
-    planned: work that was announced. since_ns: since when something is known to be wrong; what is usual
-    is then taken from before that. xids: where a site's policy differs from the published.
-    healthy: by run, the ledger's reference; where it has none, what the events declare. elsewhere: also look
-    at machines that none of these runs is on. What is found there is reported under the name `cluster`.
-    """
-    told_of = () if elsewhere else dict.fromkeys(event.run for event in events if event.run)
-    names = runs or tuple(told_of)
-    scenes = [scene(run, events, planned, now_ns=now_ns, healthy=healthy.get(run)) for run in names]
-    window_ns = (now_ns - round(window_s * 1e9), now_ns + 1)
-    detected = detect(OnceSource(source), topology, scenes, window_ns=window_ns, since_ns=since_ns, xids=xids)
+    """What is wrong with the runs that are asked about."""
+    now_ns, events, planned, prices = asked.now_ns, known.events, known.planned, known.prices
+    told_of = () if asked.elsewhere else dict.fromkeys(event.run for event in events if event.run)
+    names = asked.runs or tuple(told_of)
+    scenes = [scene(run, events, planned, now_ns=now_ns, healthy=known.healthy.get(run)) for run in names]
+    window_ns = (now_ns - round(asked.window_s * 1e9), now_ns + 1)
+    detected = detect(
+        OnceSource(source),
+        topology,
+        scenes,
+        window_ns=window_ns,
+        since_ns=asked.since_ns,
+        xids=known.xids,
+    )
     incidents: list[Incident] = []
     for one in scenes:
         findings = (*detected.machines, *detected.runs[one.run])
@@ -107,7 +130,7 @@ def assess(
             from_ns=detected.from_ns,
         )
         incidents += _incidents(findings, desk)
-    if elsewhere:
+    if asked.elsewhere:
         desk = _Desk(
             topology=topology,
             scene=scene(CLUSTER, (), planned, now_ns=now_ns),
@@ -120,7 +143,13 @@ def assess(
         )
         incidents += _incidents(_not_of(names, detected.machines, topology), desk)
     found = (*detected.machines, *(finding for of_run in detected.runs.values() for finding in of_run))
-    return Assessment(at_ns=now_ns, incidents=tuple(incidents), findings=found, flaws=detected.flaws)
+    return Assessment(
+        at_ns=now_ns,
+        incidents=tuple(incidents),
+        findings=found,
+        flaws=detected.flaws,
+        measured=detected.measured,
+    )
 
 
 def _not_of(runs: Iterable[str], findings: Iterable[Finding], topology: Topology) -> list[Finding]:

@@ -15,6 +15,7 @@ from holdfast.diagnose.alerts import is_graver
 from holdfast.diagnose.incident import Incident, Price
 from holdfast.record.events import AnyEvent, IncidentDiagnosed, IncidentState
 from holdfast.record.untrusted import UNDECODABLE
+from holdfast.wording.units import HOUR_S, SECOND_NS
 
 UNSEEN_S_MAX = 60.0
 """An incident that no assessment has shown for so long is over: six looks, at the usual ten seconds."""
@@ -37,10 +38,8 @@ SUBJECTS_KEPT_MAX = 64
 
 NO_ENDS: Mapping[str, int] = MappingProxyType({})
 
-_SECOND_NS = 10**9
-_HOUR_S = 3_600
 _NEVER_NS = 2**63
-_HOUR_NS = _HOUR_S * _SECOND_NS
+_HOUR_NS = HOUR_S * SECOND_NS
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +84,7 @@ class Casebook:
         does not see is over.
         """
         if is_only_look:
-            now_ns -= round(UNSEEN_S_MAX * _SECOND_NS)
+            now_ns -= round(UNSEEN_S_MAX * SECOND_NS)
         self._cases: dict[str, _Case] = {}
         self.knows_past = False
         if changes is not None:
@@ -151,7 +150,7 @@ class Casebook:
         )
 
     def _ended(self, at_ns: int, unseen: Collection[str], ends_ns: Mapping[str, int]) -> Iterator[Change]:
-        last_ns = at_ns - round(UNSEEN_S_MAX * _SECOND_NS)
+        last_ns = at_ns - round(UNSEEN_S_MAX * SECOND_NS)
         for case in self._cases.values():
             run_ended_ns = ends_ns.get(case.incident.run)
             if case.is_open and run_ended_ns is not None:
@@ -169,7 +168,7 @@ class Casebook:
 
     def _name(self, run: str, at_ns: int) -> str:
         # Which numbers are taken is not known without the past. The time, in seconds, is none of them.
-        first = 1 if self.knows_past else at_ns // _SECOND_NS
+        first = 1 if self.knows_past else at_ns // SECOND_NS
         return next(name for number in count(first) if (name := f"{run}/s{number}") not in self._cases)
 
     def _matched(self, incidents: Sequence[Incident]) -> list[_Case | None]:
@@ -219,8 +218,8 @@ def _same_cause(incident: Incident, case: _Case) -> float:
     if case.is_open:
         return 1.0
     ended_ns = case.seen_ns if known.ended_ns is None else known.ended_ns
-    ago_s = max(0.0, (incident.began_ns - ended_ns) / _SECOND_NS)
-    apart_s = abs(incident.began_ns - known.began_ns) / _SECOND_NS
+    ago_s = max(0.0, (incident.began_ns - ended_ns) / SECOND_NS)
+    apart_s = abs(incident.began_ns - known.began_ns) / SECOND_NS
     return max(0.0, 1 - ago_s / REOPENED_S_MAX) / (2 + apart_s / REOPENED_S_MAX)
 
 
@@ -237,7 +236,7 @@ def _same_trouble(incident: Incident, case: _Case) -> float:
         return shared
     late, were_late = {*incident.affected}, {*known.affected}
     together = len(late & were_late) / len(late | were_late) if late | were_late else 0.0
-    if abs(incident.began_ns - known.began_ns) > ONSET_S_MAX * _SECOND_NS:
+    if abs(incident.began_ns - known.began_ns) > ONSET_S_MAX * SECOND_NS:
         return 0.0
     if known.verdict == "unknown":
         together = max(together, SHARED_MEMBERS_MIN)
@@ -266,7 +265,7 @@ def _first_word(case: _Case, at_ns: int) -> Change | None:
     ended_ns = case.incident.ended_ns
     if ended_ns is None:
         return Change(state="open", at_ns=at_ns, incident=case.incident)
-    if at_ns - ended_ns > NEWS_S_MAX * _SECOND_NS:
+    if at_ns - ended_ns > NEWS_S_MAX * SECOND_NS:
         return None
     return Change(state="resolved", at_ns=at_ns, incident=case.incident)
 
@@ -323,7 +322,7 @@ def _cost_so_far(case: _Case, incident: Incident, at_ns: int) -> Price | None:
     from_ns = case.shown_ns if case.is_open else max(case.shown_ns, incident.began_ns)
     hours = max(0, until_ns - from_ns) / _HOUR_NS
     gpu_hours = known.lost_gpu_hours + hours * assessed.gpu_hours_per_hour
-    run_s = known.lost_run_s + hours * _HOUR_S * assessed.day_share_per_day
+    run_s = known.lost_run_s + hours * HOUR_S * assessed.day_share_per_day
     usd = assessed.usd
     if usd is not None and known.usd is not None:
         usd = max(usd, known.usd + hours * (assessed.usd_per_hour or 0.0))

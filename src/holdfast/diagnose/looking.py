@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.detect.scene import Healthy, Planned
 from holdfast.detect.xids import NO_OVERRIDES, Overrides
-from holdfast.diagnose.assess import Assessment, assess
+from holdfast.diagnose.assess import Assessment, Circumstances, Inquiry, assess
 from holdfast.economics.pricing.prices import Prices
 from holdfast.ledger.report import Pace
 from holdfast.ledger.reporting import pace_of
@@ -134,20 +134,17 @@ def look(
     said = recall(setting, runs, at_ns) if recalled is None else recalled
     topology = _grounded(setting.cluster, _members(said.events))
     source = NamedSource(TranslatedSource(setting.source), _namer(setting.cluster))
-    found = assess(
-        source,
-        topology,
-        now_ns=at_ns,
-        events=said.events,
-        runs=tuple(runs),
-        planned=_planned(setting.cluster.maintenance),
-        window_s=setting.window_s,
-        since_ns=since_ns,
-        prices=_priced(setting.prices, said.events),
-        xids=setting.xids,
-        healthy={run: said.healthy[run] for run in runs if run in said.healthy},
-        elsewhere=elsewhere,
+    asked = Inquiry(
+        now_ns=at_ns, runs=tuple(runs), window_s=setting.window_s, since_ns=since_ns, elsewhere=elsewhere
     )
+    known = Circumstances(
+        events=said.events,
+        planned=_planned(setting.cluster.maintenance),
+        healthy={run: said.healthy[run] for run in runs if run in said.healthy},
+        prices=_priced(setting.prices.holding(at_ns), said.events),
+        xids=setting.xids,
+    )
+    found = assess(source, topology, asked, known)
     covered = {run: coverage(topology, run, source.hosts) for run in runs}
     found = msgspec.structs.replace(found, flaws=(*skewed(source, at_ns), *found.flaws))
     return _doubted(found, covered)
@@ -219,7 +216,10 @@ def _context(store: Store, run: str, at_ns: int) -> Iterable[KnownEvent]:
 
 
 def _priced(prices: Prices, events: Iterable[KnownEvent]) -> Prices:
-    """With what a GPU-hour costs by the record, where all runs agree on it; an assessment has one price."""
+    """With what a GPU-hour costs by the record, where all runs agree on it; an assessment has one price.
+
+    Without such a record the rates count that hold at the moment.
+    """
     rates: dict[str, float] = {}
     chips: dict[str, str] = {}
     for event in events:
@@ -228,4 +228,5 @@ def _priced(prices: Prices, events: Iterable[KnownEvent]) -> Prices:
         elif isinstance(event, ReferenceDeclared) and event.chip is not None:
             chips[event.run] = event.chip
     rate, chip = {*rates.values()}, {*chips.values()}
-    return prices.for_run(rate.pop() if len(rate) == 1 else None, chip.pop() if len(chip) == 1 else None)
+    price = prices.planned(chip.pop() if len(chip) == 1 else None, rate.pop() if len(rate) == 1 else None)
+    return msgspec.structs.replace(prices, usd_per_gpu_hour=price)

@@ -2,8 +2,7 @@
 
 from holdfast.diagnose.incident import Price
 from holdfast.economics.pricing.prices import Prices
-
-HOUR_S = 3_600.0
+from holdfast.wording.units import HOUR_S
 
 
 def price(slowdown: float, lasted_s: float, gpus: int, prices: Prices) -> Price:

@@ -18,10 +18,10 @@ from holdfast.diagnose.alerts import severity
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.lifecycle import Change
 from holdfast.signals.quality import Flaw
+from holdfast.wording.units import HOUR_S
 
 INCIDENT_LABELS = ("run", "mechanism", "domain", "owner", "seam", "severity")
 EVALUATION_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-_HOUR_S = 3_600
 
 
 class WatchMetrics:
@@ -128,10 +128,10 @@ def _of_incidents(incidents: Iterable[Incident]) -> Iterator[Metric]:
         slower.add_metric(labels, max(one.slowdown for one in group))
         sure.add_metric(labels, min(one.confidence for one in group))
         trust.add_metric(labels, min(one.quality for one in group))
-        lost.add_metric(labels, sum(cost.lost_gpu_hours for cost in costs) * _HOUR_S)
+        lost.add_metric(labels, sum(cost.lost_gpu_hours for cost in costs) * HOUR_S)
         if costs and all(cost.usd is not None for cost in costs):
             usd.add_metric(labels, sum(cost.usd or 0.0 for cost in costs))
-            rate.add_metric(labels, sum(cost.usd_per_hour or 0.0 for cost in costs) / _HOUR_S)
+            rate.add_metric(labels, sum(cost.usd_per_hour or 0.0 for cost in costs) / HOUR_S)
     yield from (opened, slower, sure, usd, rate, lost, trust)
 
 

@@ -656,6 +656,11 @@ def own_resends(findings: Sequence[Finding]) -> Iterator[Finding]:
             yield msgspec.structs.replace(one, sign=ANSWERED)
 
 
+def not_measured(measured: Collection[str]) -> list[tuple[str, str]]:
+    """What might tell of a cause, and whose it is, where these signs are all that is measured."""
+    return [told for sign, told in TOLD_BY.items() if sign not in measured]
+
+
 def unknown(case: Case) -> Hypothesis:
     """Nothing explains what is wrong with the run."""
     symptoms = tuple(finding for finding in case.findings if finding.sign in FELT)
@@ -670,7 +675,7 @@ def unknown(case: Case) -> Hypothesis:
     if case.has_grown:
         text = "all members compute longer by the same factor, and clocks and power are as before"
         evidence.append(Evidence(text=f"{text}: a step may have more to do", weight=0.0))
-    missing = [told for sign, told in TOLD_BY.items() if sign not in case.measured]
+    missing = not_measured(case.measured)
     if case.has("wandering") and "collecting" not in case.measured:
         missing.insert(0, COLLECTING_BY)
     decides = [GROWN] if case.has_grown else []

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from holdfast.diagnose.assess import WINDOW_S, assess
+from holdfast.diagnose.assess import WINDOW_S, Circumstances, Inquiry, assess
 from holdfast.diagnose.incident import Incident
 from holdfast.drills.replay import Replay
 from holdfast.drills.scenarios import SCENARIOS, Played, play
@@ -165,7 +165,8 @@ class _Examiner:
         return detect_s, None
 
     def _at(self, now_ns: int) -> tuple[Incident, ...]:
-        return assess(self.source, self.topology, now_ns=now_ns, events=self.played.events).incidents
+        known = Circumstances(events=self.played.events)
+        return assess(self.source, self.topology, Inquiry(now_ns=now_ns), known).incidents
 
     def _is_early(self, incident: Incident) -> bool:
         return incident.began_ns < self.truth.began_ns - EARLY_S * 1e9

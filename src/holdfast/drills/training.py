@@ -29,10 +29,10 @@ from holdfast.record.events import (
 )
 from holdfast.record.journal import event_id
 from holdfast.twin.cluster import name
+from holdfast.wording.units import SECOND_NS
 
 SOURCE = "twin"
 PLACE = "shared"
-SECOND_NS = 10**9
 COMPUTE_S = 5.1
 EXCHANGE_S = 0.9
 STEP_S = COMPUTE_S + EXCHANGE_S

@@ -18,7 +18,6 @@ from holdfast.drills.training import (
     CLOCK_BOUND_SHARE,
     COMPUTE_S,
     EXCHANGE_S,
-    SECOND_NS,
     STEP_S,
     Crew,
     Loss,
@@ -29,6 +28,7 @@ from holdfast.drills.training import (
 from holdfast.record.errors import InputError
 from holdfast.record.events import KnownEvent
 from holdfast.twin.cluster import Layout
+from holdfast.wording.units import SECOND_NS
 
 NODES_MIN = 32
 IDLE_ACTIVITY = 0.04

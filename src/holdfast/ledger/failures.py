@@ -1,12 +1,33 @@
-"""What the ledger of a run says for plans: how often it failed, for how long, and what checkpoints cost."""
+"""What the record of a run says for plans: how often it failed, for how long, and what checkpoints cost.
 
-from collections.abc import Sequence
+What no record says of checkpoints is assumed, by every plan the same.
+"""
+
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 import msgspec
 
 from holdfast.ledger.categories import Category
 from holdfast.ledger.report import IncidentReport, Report
+from holdfast.record.errors import InputError
+from holdfast.record.events import AnyEvent, CheckpointBegun, CheckpointSaved
+from holdfast.record.store import Selection, Store
+
+STALL_S, SAVE_S = 0.59, 51.06
+BYTECHECKPOINT = "ByteCheckpoint (Wan et al. 2025): 405B parameters on 8,960 GPUs"
+INTERVAL_S = 3_600.0
+KOKOLIS_HOURLY = "the longer of the two intervals that Kokolis et al. 2024 compare"
+WAITED_FOR = "training waits until it is written"
+
+
+def check_interval(interval_s: float, stall_s: float) -> None:
+    if interval_s <= stall_s:
+        raise InputError(
+            f"A checkpoint every {interval_s:g} s, each with a stall of {stall_s:g} s, leaves no time to "
+            "train.",
+            hint="--interval is from one checkpoint to the next, its stall (--stall) included.",
+        )
 
 
 class RecordedFailures(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,3 +73,22 @@ def stall_s(told: Report) -> float | None:
     if not stalled_gpu_ns or not told.counts.saves or not told.gpus:
         return None
     return stalled_gpu_ns / told.gpus / told.counts.saves / 1e9
+
+
+def write_s(store: Store, run: str) -> float | None:
+    """Of one checkpoint that training did not wait for; None where there is none."""
+    kinds = ("checkpoint.begun", "checkpoint.saved")
+    took_ns = _writes_ns(store.select(Selection(run=run, kinds=kinds)))
+    return fmean(took_ns) / 1e9 if took_ns else None
+
+
+def _writes_ns(events: Iterable[AnyEvent]) -> list[int]:
+    """How long checkpoints took that training did not wait for."""
+    begun_ns: dict[int, int] = {}
+    took_ns: list[int] = []
+    for event in events:
+        if isinstance(event, CheckpointBegun) and not event.blocking:
+            begun_ns[event.step] = event.occurred_ns
+        elif isinstance(event, CheckpointSaved) and event.step in begun_ns:
+            took_ns.append(max(0, event.occurred_ns - begun_ns.pop(event.step)))
+    return took_ns

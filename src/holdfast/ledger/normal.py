@@ -52,6 +52,8 @@ UNCERTAINTY_MIN = 0.001
 _SPREAD_MIN = 0.01
 _FEW_STEPS = 16
 _SPREAD_OF_FEW = 0.03
+_SPREAD_OF_TOO_FEW = 0.2
+"""Fewer than HEALTHY_STEPS_MIN steps do not tell how much they spread; healthy runs do up to 20 %."""
 _MIDMEAN_SIGMAS = 1.2
 """The middle half's mean varies by about this many standard deviations over the root of the count."""
 _IQR_SIGMAS = 1.35
@@ -424,6 +426,7 @@ def _mixed(healthy: list[tuple[_Segment, float]]) -> float:
 def _uncertainty(segment: _Segment, spread: float) -> float:
     """Two standard errors of the level: by the spread of its steps, and by how its pieces differ."""
     own = max(spread, _SPREAD_OF_FEW) if segment.steps < _FEW_STEPS else spread
+    own = max(own, _SPREAD_OF_TOO_FEW) if segment.steps < HEALTHY_STEPS_MIN else own
     by_steps = _MIDMEAN_SIGMAS * own / sqrt(max(1.0, segment.steps))
     levels = [log(max(1.0, piece.midmean())) for piece in segment.pieces]
     middle = median(levels)

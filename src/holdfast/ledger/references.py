@@ -44,12 +44,13 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that can be asked for by name. sequence_tokens, global_batch: as it was trained with."""
+    """A model that can be asked for by name. The last three: as it was trained with, where that is known."""
 
     shape: Shape
     source: str
     sequence_tokens: int | None = None
     global_batch: int | None = None
+    precision: Precision | None = None
 
 
 class MfuReference(msgspec.Struct, frozen=True, kw_only=True):

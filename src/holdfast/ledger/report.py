@@ -9,8 +9,8 @@ from typing import Self
 
 import msgspec
 
+from holdfast.ledger.counts import MovedFor
 from holdfast.ledger.division import Origin
-from holdfast.ledger.fold import MovedFor
 from holdfast.ledger.gaps import Gap
 from holdfast.ledger.references import (
     Reach,

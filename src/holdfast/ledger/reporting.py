@@ -9,10 +9,11 @@ import msgspec
 
 from holdfast.ledger.bandwidth import bus_bytes_per_s
 from holdfast.ledger.categories import NOT_SCHEDULED, Category
+from holdfast.ledger.counts import Declared, MovedFor
 from holdfast.ledger.cuts import Cuts
 from holdfast.ledger.division import Division, summed
 from holdfast.ledger.flops import Chip, chip_named, peak_flops_per_s
-from holdfast.ledger.fold import Declared, Fold, MovedFor
+from holdfast.ledger.fold import Fold
 from holdfast.ledger.incidents import Incident
 from holdfast.ledger.references import (
     Setup,
@@ -41,6 +42,7 @@ from holdfast.ledger.report import (
     UsefulParts,
     UsefulWork,
 )
+from holdfast.ledger.slow_stretches import slow_stretch, with_slow_stretches
 from holdfast.ledger.tally import PLAIN
 from holdfast.record.errors import InputError
 from holdfast.wording.units import HOUR_NS
@@ -443,7 +445,7 @@ class _Reader:
                         usd_per_gpu_hour=self._recorded_price(from_ns),
                     )
                 )
-        return _with_slow_stretches(segments, slow)
+        return with_slow_stretches(segments, slow)
 
     def _lost(self, number: int, sums: Mapping[int, int], before: dict[int, int]) -> dict[str, int]:
         """What an incident lost in one segment, after what it lost `before`, which is brought up to date."""
@@ -523,7 +525,7 @@ class _Reader:
                 ended_ns = min(course.start_ns + end * course.bucket_ns, self.accounts.now_ns)
                 found.append((began_ns, ended_ns, charged))
         return [
-            _slow_stretch(f"slow-{number}", *one, self._slowest(*one[:2]), self.basis)
+            slow_stretch(f"slow-{number}", *one, self._slowest(*one[:2]), self.basis)
             for number, one in enumerate(sorted(found), start=1)
         ]
 
@@ -559,48 +561,6 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def _with_slow_stretches(segments: list[Segment], slow: list[IncidentReport]) -> tuple[Segment, ...]:
-    """With what stretches of slow steps lost in each.
-
-    It is spread evenly over their time, but no segment has more of it than it booked as slowdown: what is
-    beyond that goes to the others that the stretch touches, and then to any.
-    """
-    key = Category.SLOWDOWN.key
-    room = [
-        max(0, one.partition.get(key, 0) - sum(lost.get(key, 0) for lost in one.incidents.values()))
-        for one in segments
-    ]
-    charged: list[dict[str, dict[str, int]]] = [{} for _ in segments]
-    for stretch in slow:
-        even = [_share_of(stretch, one.from_ns, one.to_ns).get(key, 0) for one in segments]
-        parts = [min(share, left) for share, left in zip(even, room, strict=True)]
-        beyond = sum(even) - sum(parts)
-        for index in sorted(range(len(segments)), key=lambda index: not even[index]) if beyond else ():
-            more = min(beyond, room[index] - parts[index])
-            parts[index] += more
-            beyond -= more
-        for index, part in enumerate(parts):
-            room[index] -= part
-            if part:
-                charged[index][stretch.name] = {key: part}
-    return tuple(
-        msgspec.structs.replace(one, incidents=one.incidents | more) if more else one
-        for one, more in zip(segments, charged, strict=True)
-    )
-
-
-def _share_of(stretch: IncidentReport, from_ns: int, to_ns: int) -> dict[str, int]:
-    """What a stretch of slow steps lost between these moments, spread evenly over its time."""
-    lasted_ns = (stretch.recovered_ns or stretch.began_ns) - stretch.began_ns
-    begin, end = (min(max(0, at_ns - stretch.began_ns), lasted_ns) for at_ns in (from_ns, to_ns))
-    lost = {
-        key: part * end // lasted_ns - part * begin // lasted_ns
-        for key, part in stretch.losses.items()
-        if lasted_ns
-    }
-    return {key: part for key, part in lost.items() if part}
-
-
 def _chip(declared: Declared) -> Chip | None:
     try:
         return None if declared.chip is None else chip_named(declared.chip)
@@ -623,27 +583,6 @@ def _in_run(bucket: dict[str, int]) -> int:
 def _keyed(parts: dict[Category, int]) -> dict[str, int]:
     """By name and in the order of the categories, without what is zero."""
     return {category.key: part for category, part in sorted(parts.items()) if part}
-
-
-def _slow_stretch(
-    name: str, began_ns: int, ended_ns: int, lost_gpu_ns: int, slowest: str, basis: str
-) -> IncidentReport:
-    return IncidentReport(
-        name=name,
-        what="slow steps, " + ("all waited for one member" if slowest else "nothing recorded says why"),
-        subject=slowest,
-        severity="degraded",
-        began_ns=began_ns,
-        noticed_ns=began_ns,
-        recovered_ns=ended_ns,
-        restarts=0,
-        members_lost=0,
-        steps_rolled_back=0,
-        lost_gpu_ns=lost_gpu_ns,
-        losses={Category.SLOWDOWN.key: lost_gpu_ns},
-        evidence=(),
-        basis=basis,
-    )
 
 
 def _ratio(part: int, whole: int) -> float | None:

@@ -21,8 +21,7 @@ from holdfast.record.recorder import Recorder
 from holdfast.run import membership
 from holdfast.run.frames import FrameBuffer
 from holdfast.run.handshake import HANDSHAKE_BYTES_MAX, Host, endpoint_of
-from holdfast.run.recording import write_down
-from holdfast.run.state import (
+from holdfast.run.happenings import (
     Begun,
     Close,
     Disconnected,
@@ -32,7 +31,6 @@ from holdfast.run.state import (
     FromMember,
     FromNode,
     Happening,
-    Policy,
     Print,
     Record,
     ReplaceRequested,
@@ -45,6 +43,8 @@ from holdfast.run.state import (
     ToMembers,
     ToNode,
 )
+from holdfast.run.recording import write_down
+from holdfast.run.state import Policy
 from holdfast.run.status import Happened, MemberStatus, NodeStatus, Status
 from holdfast.run.tls import Channel, Identity
 from holdfast.run.wire import (

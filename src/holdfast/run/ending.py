@@ -3,7 +3,8 @@
 from holdfast.record.errors import complaint
 from holdfast.record.events import ActionTaken, RunEnded
 from holdfast.run import processes
-from holdfast.run.state import Closing, Ending, Member, State, ToMembers, ToNode
+from holdfast.run.happenings import Ending, ToMembers, ToNode
+from holdfast.run.state import Closing, Member, State
 from holdfast.run.waits import EXIT_MARGIN_S, IDLE_S_MAX, ns
 from holdfast.run.wire import Dismissed, EndNode, Outcome, Released
 

@@ -9,9 +9,11 @@ from itertools import groupby
 
 from holdfast.record.events import Action, ActionTaken, CheckpointLoaded, GenerationOpened, StepCommitted
 from holdfast.run import pacing, processes, replacing
+from holdfast.run.happenings import ToMembers
 from holdfast.run.history import gist
-from holdfast.run.state import Generation, State, ToMembers, Trouble
+from holdfast.run.state import Generation, State, Trouble
 from holdfast.run.wire import Announced
+from holdfast.wording import many
 
 FATE_CHARS_MAX = 60
 """Of what a lost member died of, in the line of the generation: it was said in full a moment before."""
@@ -372,10 +374,10 @@ def _record_action(state: State, action: Action, subject: str, reason: str) -> N
 
 def _say_formed(state: State, generation: Generation, version: int) -> None:
     count = len(generation.members)
-    members = "1 member" if count == 1 else f"{count} members"
+    members = many(count, "member")
     if state.generations.formed is None:
         nodes = len({state.roster.members[name].node for name in generation.members})
-        where = "1 node" if nodes == 1 else f"{nodes} nodes"
+        where = many(nodes, "node")
         then = f"step {version + 1} is next"
         if state.progress.is_last:
             then = f"the checkpoint has all {version} steps"

@@ -9,8 +9,9 @@ that a script has declared (`run.alone`) is waited for, and the last copies of t
 from collections.abc import Sequence
 
 from holdfast.run import losses, replacing, seats
+from holdfast.run.happenings import ToNode
 from holdfast.run.stages import HELD_UP, REGROUPING
-from holdfast.run.state import Generation, Member, Stall, State, ToNode, Trouble, Work
+from holdfast.run.state import Generation, Member, Stall, State, Trouble, Work
 from holdfast.run.waits import IDLE_S_MAX, LOCATE_S, LOOK_S_MAX, PATIENT_S, ns
 from holdfast.run.wire import Locate, Located, Stage, Working
 

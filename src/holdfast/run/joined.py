@@ -21,8 +21,9 @@ from holdfast.run import (
     seats,
     setups,
 )
+from holdfast.run.happenings import ToMembers
 from holdfast.run.stages import IN_STEP
-from holdfast.run.state import Generation, Member, State, ToMembers, Trouble
+from holdfast.run.state import Generation, Member, State, Trouble
 from holdfast.run.waits import ns
 from holdfast.run.wire import Broken, Committed, Finished, Regrouped, Released, WorkerReady
 

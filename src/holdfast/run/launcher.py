@@ -28,10 +28,11 @@ from holdfast.run.chaos import Storm
 from holdfast.run.coordinator import Coordinator
 from holdfast.run.endpoint import Endpoint, reserved, run_directory
 from holdfast.run.handshake import Unreachable
+from holdfast.run.happenings import Ending, FromMember, Happening, StrikeRequested
 from holdfast.run.nodes import Node, Outlet, end_orphans
 from holdfast.run.output import STREAMS, Printer, View
 from holdfast.run.site import Site, reach, survey
-from holdfast.run.state import Ending, FromMember, Happening, Policy, StrikeRequested
+from holdfast.run.state import Policy
 from holdfast.run.status import Status
 from holdfast.run.tls import Identity, make_identity
 from holdfast.run.wire import FaultKind, Strike, Struck

@@ -14,10 +14,12 @@ from holdfast.record.errors import COMPLAINT_PREFIX
 from holdfast.record.events import FaultObserved, MemberLost
 from holdfast.record.kernel import Xid
 from holdfast.run import ending, processes
+from holdfast.run.happenings import Close, Expect
 from holdfast.run.history import gist
-from holdfast.run.state import Close, Expect, Loss, Member, Node, State
+from holdfast.run.state import Loss, Member, Node, State
 from holdfast.run.waits import EXPLAIN_S, ns
 from holdfast.run.wire import CODE_DEVICE_FAILED, COORDINATOR_GONE, WorkerExited
+from holdfast.wording import many
 
 SETBACKS_MAX = 16
 """Losses, or generations that broke, without a commit in between before the run is given up; or so many times
@@ -92,7 +94,7 @@ def lose_node(state: State, node: Node, why: str, *, onset_ns: int | None) -> No
     members = [member for member in state.roster.members.values() if member.node == node.name]
     living = [member for member in members if not member.is_lost]
     state.progress.setback = f"node {node.name} lost ({why})"
-    state.outbox.say(f"{state.progress.setback} with {_counted(len(living), 'member')}", "trouble")
+    state.outbox.say(f"{state.progress.setback} with {many(len(living), 'member')}", "trouble")
     struck = [member.onset_ns for member in living if member.onset_ns is not None]
     onset_ns = min(struck) if struck else onset_ns
     cause = _record_fault(state, node.name, "node lost", onset_ns=onset_ns, detail=why)
@@ -328,7 +330,3 @@ def _record_fault(
 def _key(member: str) -> str:
     """By which what follows from a member's loss names it."""
     return f"lost {member}"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

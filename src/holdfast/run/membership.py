@@ -11,11 +11,9 @@ as a whole (plain.py). Which of them it is shows when the first worker joins; un
 from collections.abc import Sequence
 from typing import assert_never
 
-from holdfast.record.events import PhaseEntered, RunStarted
+from holdfast.record.events import PhaseEntered
 from holdfast.run import apart, devices, ending, hangs, joined, losses, plain, processes, replacing
-from holdfast.run.history import gist
-from holdfast.run.recording import checkpoint_event
-from holdfast.run.state import (
+from holdfast.run.happenings import (
     Begun,
     Close,
     Disconnected,
@@ -24,19 +22,17 @@ from holdfast.run.state import (
     FromMembers,
     FromNode,
     Happening,
-    Launch,
-    Member,
-    Node,
-    Policy,
     Present,
     ReplaceRequested,
     Reply,
-    State,
     StopRequested,
     StrikeRequested,
     Tick,
     ToNode,
 )
+from holdfast.run.history import gist
+from holdfast.run.recording import checkpoint_event
+from holdfast.run.state import Launch, Member, Node, Policy, State
 from holdfast.run.waits import LATE_S, ns
 from holdfast.run.wire import (
     CODE_DEVICE_FAILED,
@@ -132,10 +128,7 @@ def _take_in(state: State, event: Happening) -> bool:
         case ReplaceRequested(message):
             state.outbox.effects.append(Reply(replacing.ask(state, message)))
         case Begun():
-            team = state.policy.team
-            state.outbox.record(
-                RunStarted(id="", occurred_ns=state.now_ns, gpus=state.launch.gpus, team=team)
-            )
+            state.outbox.record(state.policy.started(state.now_ns, state.launch.gpus))
         case Tick():
             if state.outbox.due_ns is not None and state.now_ns - state.outbox.due_ns > ns(LATE_S):
                 state.hangs.resumed_ns = state.now_ns  # commits that were made meanwhile are still to be read

@@ -4,7 +4,7 @@ Such a script makes its own process group from torchrun's variables, so nobody c
 that fails or a node that is lost ends the attempt; the next one has a new port and a higher restart count.
 """
 
-from holdfast.record.events import ActionTaken, GenerationOpened, RunEnded, RunStarted
+from holdfast.record.events import ActionTaken, GenerationOpened, RunEnded
 from holdfast.run import ending, processes
 from holdfast.run.state import State
 from holdfast.run.waits import EXIT_MARGIN_S, LAST_CALL_S, ns
@@ -98,8 +98,7 @@ def _launch(state: State) -> None:
         processes.activate(state, node)
     if state.launch.is_launched:
         state.launch.gpus = state.roster.seats
-        team = state.policy.team
-        state.outbox.record(RunStarted(id="", occurred_ns=state.now_ns, gpus=state.launch.gpus, team=team))
+        state.outbox.record(state.policy.started(state.now_ns, state.launch.gpus))
     state.launch.is_launched, state.launch.restart_due_ns, state.launch.launched_ns = True, None, state.now_ns
     for name, slot in list(state.roster.vacant):
         processes.start(state, state.roster.nodes[name], slot, "active")

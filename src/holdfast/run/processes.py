@@ -5,7 +5,8 @@ is used twice. Warm processes are started in slots beyond the node's seats.
 """
 
 from holdfast.record.events import MemberJoined, Role
-from holdfast.run.state import Member, Node, State, ToMembers, ToNode
+from holdfast.run.happenings import ToMembers, ToNode
+from holdfast.run.state import Member, Node, State
 from holdfast.run.waits import backoff_ns
 from holdfast.run.wire import Admitted, ShowWorker, StartWorker, StopWorker
 

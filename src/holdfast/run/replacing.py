@@ -13,7 +13,8 @@ from collections.abc import Sequence
 
 from holdfast.record.events import Action, ActionTaken, MemberJoined
 from holdfast.run import processes
-from holdfast.run.state import Close, Generation, Member, Node, State
+from holdfast.run.happenings import Close
+from holdfast.run.state import Generation, Member, Node, State
 from holdfast.run.wire import Answer, Replace
 
 REASON = "asked for by the operator"

@@ -1,7 +1,8 @@
 """Whether members fit together: they must be built alike, and there must be a lane for each."""
 
 from holdfast.run import ending, losses
-from holdfast.run.state import Member, State, ToMembers
+from holdfast.run.happenings import ToMembers
+from holdfast.run.state import Member, State
 from holdfast.run.wire import Dismissed, Setup
 
 _SETTINGS = ("lanes", "seed", "threads", "torch", "device", "deterministic")

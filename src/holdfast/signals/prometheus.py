@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from holdfast.signals.catalogue import describe
 from holdfast.signals.frame import Frame, Labels
-from holdfast.signals.grid import SECOND_NS, Samples, on_grid
+from holdfast.signals.grid import Samples, on_grid
 from holdfast.signals.http_client import (
     ANONYMOUS,
     Access,
@@ -35,6 +35,7 @@ from holdfast.signals.http_client import (
 )
 from holdfast.signals.naming import NO_BUSES, Buses, buses_of, subject_of
 from holdfast.signals.source import STEP_S, SourceError
+from holdfast.wording.units import SECOND_NS
 
 TIMEOUT_S = 30.0
 """For a whole answer; one that took longer is not asked for again."""

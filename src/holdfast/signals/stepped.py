@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from holdfast.signals.catalogue import describe
 from holdfast.signals.frame import Floats, Frame, Labels
 from holdfast.signals.joined import joined
-from holdfast.signals.rates import NS_PER_S
 from holdfast.signals.source import Source
 from holdfast.topology.jobs import job_of
+from holdfast.wording.units import SECOND_NS
 
 STEP = "holdfast_run_step_seconds"
 UNITS: tuple[tuple[tuple[str, ...], float], ...] = (
@@ -205,7 +205,7 @@ def between_counts(times_ns: NDArray[np.int64], counts: Floats) -> Floats:
 
     So a run that hangs goes on to show its last step, as one that shows its own does.
     """
-    return _quotients(times_ns / NS_PER_S, counts)
+    return _quotients(times_ns / SECOND_NS, counts)
 
 
 def _quotients(amounts: Floats, counts: Floats) -> Floats:

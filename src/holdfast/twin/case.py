@@ -11,15 +11,27 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast import wording
 from holdfast.economics.cadence.cadence import (
-    DAY_S,
     FAILURES_PER_1000_NODE_DAYS,
     learned_mtbf_s,
     mtbf_of_nodes_s,
     tells_rate,
 )
 from holdfast.economics.pricing.prices import Priced, Prices
-from holdfast.ledger.failures import RecordedFailures, failures, stall_s
+from holdfast.ledger.failures import (
+    BYTECHECKPOINT,
+    INTERVAL_S,
+    KOKOLIS_HOURLY,
+    SAVE_S,
+    STALL_S,
+    WAITED_FOR,
+    RecordedFailures,
+    check_interval,
+    failures,
+    stall_s,
+    write_s,
+)
 from holdfast.ledger.flops import Chip, chip_named
 from holdfast.ledger.report import Report
 from holdfast.ledger.reporting import report
@@ -36,6 +48,7 @@ from holdfast.twin.job import Checkpointing, Job
 from holdfast.twin.policies import Policy, policy
 from holdfast.twin.presets import hazards_from, preset, resized
 from holdfast.twin.study import Study
+from holdfast.wording.units import DAY_S
 
 RATE_SPREAD = 0.45
 """How much published rates differ: 2.3, 2.34, 3.79, 4.20 and 6.50 per 1000 node-days, sd over mean."""
@@ -51,11 +64,9 @@ LANES_EACH = 8
 LANES_MAX = 1_024
 STEP_S = 10.0
 CHIP: Chip = "h100"
-USUAL_CHECKPOINTING = Checkpointing(interval_s=3_600, stall_s=10, write_s=0, restore_s=60)
+RESTORE_S = 60.0
 _FLAGS = {"mtbf_s": "--mtbf"}
 """Flags that are not called as what they say is called here."""
-_KOKOLIS = "one of the two intervals that Kokolis et al. 2024 compare (arXiv:2410.21680)"
-_MEGATRON = "Megatron-LM stalls 7 to 13 s (ByteRobust, arXiv:2509.16293)"
 _RATE_SOURCE = "Llama 3, 419 unexpected interruptions in 54 days on 16,384 H100 (arXiv:2407.21783)"
 
 
@@ -163,7 +174,7 @@ def _own(asked: Asked, prices: Prices) -> Case:
         asked=asked,
         title=f"{gpus:,} {chip.upper()}",
         job=msgspec.structs.replace(
-            _job(asked, gpus, chip, assumed), checkpointing=_usual_checkpointing(asked, assumed)
+            _job(asked, gpus, chip, assumed), checkpointing=_checkpointing(asked, _Saves(), assumed)
         ),
         layout=layout,
         hazards=hazards,
@@ -236,17 +247,37 @@ def _job(asked: Asked, gpus: int, chip: Chip, assumed: list[Assumed]) -> Job:
     )
 
 
-def _usual_checkpointing(asked: Asked, assumed: list[Assumed]) -> Checkpointing:
-    """What is usual; what of it was not given is assumed."""
-    usual = USUAL_CHECKPOINTING
-    if asked.interval_s is None:
-        assumed.append(
-            Assumed(what="checkpoints", value=f"every {usual.interval_s / 60:.0f} min", source=_KOKOLIS)
-        )
-    if asked.stall_s is None:
-        assumed.append(Assumed(what="checkpoint stall", value=f"{usual.stall_s:.0f} s", source=_MEGATRON))
-    assumed.append(Assumed(what="loading one", value=f"{usual.restore_s:.0f} s", source="a guess"))
-    return usual
+class _Saves(msgspec.Struct, frozen=True, kw_only=True):
+    """What the record says of checkpoints; None for what it does not. work_s: between two of them."""
+
+    work_s: float | None = None
+    stall_s: float | None = None
+    write_s: float | None = None
+    restore_s: float | None = None
+
+
+def _checkpointing(asked: Asked, saves: _Saves, assumed: list[Assumed]) -> Checkpointing:
+    """What was given, else what is recorded, else what `plan cadence` assumes too."""
+
+    def known(what: str, values: tuple[float | None, ...], usual: tuple[float, str]) -> float:
+        found_s = next((value for value in values if value is not None), None)
+        if found_s is not None:
+            return found_s
+        usual_s, source = usual
+        value = f"every {usual_s / 60:.0f} min" if what == "checkpoints" else f"{usual_s:g} s"
+        assumed.append(Assumed(what=what, value=value, source=source))
+        return usual_s
+
+    is_known = asked.stall_s is not None or saves.stall_s is not None
+    stalls_s = known("checkpoint stall", (asked.stall_s, saves.stall_s), (STALL_S, BYTECHECKPOINT))
+    written = (0.0, WAITED_FOR) if is_known else (SAVE_S - STALL_S, BYTECHECKPOINT)
+    interval_s = None if saves.work_s is None else saves.work_s + stalls_s
+    return Checkpointing(
+        interval_s=known("checkpoints", (asked.interval_s, interval_s), (INTERVAL_S, KOKOLIS_HOURLY)),
+        stall_s=stalls_s,
+        write_s=known("writing one", (saves.write_s,), written),
+        restore_s=known("loading one", (saves.restore_s,), (RESTORE_S, "a guess")),
+    )
 
 
 class _Started(msgspec.Struct, frozen=True, kw_only=True):
@@ -267,7 +298,7 @@ class _Started(msgspec.Struct, frozen=True, kw_only=True):
 def _finished(of: _Started, assumed: list[Assumed]) -> Case:
     asked = of.asked
     if of.price.assumed:
-        value = f"{of.price.value:g} USD"
+        value = wording.usd(of.price.value)
         assumed.append(Assumed(what="a GPU-hour", value=value, source=of.price.source))
     kept = {"interval_s": asked.interval_s, "stall_s": asked.stall_s}
     checkpointing = msgspec.structs.replace(
@@ -286,6 +317,7 @@ def _finished(of: _Started, assumed: list[Assumed]) -> Case:
         usd_per_gpu_hour=of.price.value,
     )
     study = _saving_in_time(study, assumed)
+    check_interval(study.job.checkpointing.interval_s, study.job.checkpointing.stall_s)
     return Case(
         title=of.title,
         study=study,
@@ -302,10 +334,10 @@ def _saving_in_time(study: Study, assumed: list[Assumed]) -> Study:
     best_s = best_interval_s(study)
     checkpointing = study.job.checkpointing
     at = next((number for number, one in enumerate(assumed) if one.what == "checkpoints"), None)
-    if best_s is None or at is None or mtbf_s(study) > checkpointing.interval_s:
+    if best_s is None or at is None or checkpointing.stall_s < checkpointing.interval_s < mtbf_s(study):
         return study
     assumed[at] = Assumed(
-        what="checkpoints", value=f"every {best_s:.0f} s", source="Young, for such failures"
+        what="checkpoints", value=f"every {best_s:.0f} s", source="the best for such failures"
     )
     saving = msgspec.structs.replace(checkpointing, interval_s=best_s)
     return msgspec.structs.replace(study, job=msgspec.structs.replace(study.job, checkpointing=saving))
@@ -333,6 +365,7 @@ def _from_record(asked: Asked, prices: Prices, store: Store) -> Case:
     name = find_run(store, asked.run)
     fold = fold_run(store, name)
     told, position = report(name, fold), fold.settled().progress.position
+    writes_s = write_s(store, name)
     if not told.gpus:
         raise InputError(f"No GPUs are recorded for {name}.", hint="Import it with --gpus.")
     if told.reference is None or position is None:
@@ -345,13 +378,23 @@ def _from_record(asked: Asked, prices: Prices, store: Store) -> Case:
         )
     assumed: list[Assumed] = []
     step_s = asked.step_s or told.reference.step_ns / 1e9
+    if asked.step_s is None and told.basis:
+        source = f"{told.basis} from {wording.many(told.counts.steps, 'step')}; else say --step-s"
+        assumed.append(Assumed(what="a step", value=f"{step_s:.3g} s", source=source))
     layout = _layout(told.gpus)
     failed = failures(told)
     job = _job(msgspec.structs.replace(asked, step_s=step_s), told.gpus, _known_chip(told.chip), assumed)
+    saved = told.saved.between_steps_mean
+    saves = _Saves(
+        work_s=saved * step_s if saved else None,
+        stall_s=stall_s(told),
+        write_s=writes_s,
+        restore_s=0.0 if failed.repair_s else None,  # it is part of the recoveries that were recorded
+    )
     started = _Started(
         asked=asked,
         title=f"{name}, {told.gpus:,} GPUs",
-        job=msgspec.structs.replace(job, checkpointing=_recorded_checkpointing(asked, told, step_s, assumed)),
+        job=msgspec.structs.replace(job, checkpointing=_checkpointing(asked, saves, assumed)),
         layout=layout,
         hazards=_recorded_hazards(failed, layout, assumed),
         practice=_recorded_practice(told, failed, assumed),
@@ -394,16 +437,6 @@ def _known_chip(chip: str | None) -> Chip:
         return chip_named(chip or CHIP)
     except InputError:
         return CHIP
-
-
-def _recorded_checkpointing(
-    asked: Asked, told: Report, step_s: float, assumed: list[Assumed]
-) -> Checkpointing:
-    """As often as the run has saved, stalling as long as it has."""
-    steps = told.saved.between_steps_mean
-    if not steps:
-        return _usual_checkpointing(asked, assumed)
-    return Checkpointing(interval_s=steps * step_s, stall_s=stall_s(told) or 0.0, write_s=0.0, restore_s=0.0)
 
 
 def _recorded_practice(told: Report, failed: RecordedFailures, assumed: list[Assumed]) -> Policy | None:

@@ -30,7 +30,7 @@ from holdfast.record.events import (
     PhaseEntered,
 )
 from holdfast.run import membership
-from holdfast.run.state import (
+from holdfast.run.happenings import (
     Begun,
     Disconnected,
     Effect,
@@ -68,8 +68,9 @@ from holdfast.run.wire import (
 )
 from holdfast.twin.agenda import Action, Agenda
 from holdfast.twin.failures import Failure
-from holdfast.twin.ground import SECOND_NS, Ground
+from holdfast.twin.ground import Ground
 from holdfast.twin.lanes import idle_share, rounds, step_rounds
+from holdfast.wording.units import SECOND_NS
 
 PLACE = "storage"
 SILENT_PARTS = frozenset({"power", "host", "fabric"})

@@ -15,9 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.twin.cluster import Domain, Layout
-
-DAY_NS = 86_400 * 10**9
-HOUR_NS = 3_600 * 10**9
+from holdfast.wording.units import DAY_NS, HOUR_NS
 
 Part = Literal[
     "gpu", "memory", "host", "fabric", "storage", "power", "cooling", "software", "planned", "unknown"

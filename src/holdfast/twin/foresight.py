@@ -6,7 +6,6 @@ import msgspec
 import numpy as np
 
 from holdfast import wording
-from holdfast.economics.cadence.cadence import DAY_S
 from holdfast.economics.cadence.expectation import (
     Completion,
     Degraded,
@@ -24,6 +23,7 @@ from holdfast.record.errors import InputError
 from holdfast.twin import outlook
 from holdfast.twin.case import Assumed, Case
 from holdfast.twin.sweep import Figures, Task
+from holdfast.wording.units import DAY_S
 
 TEN_PER_CENT = 0.10
 """The loss of output that one per cent of bad GPUs is said to cost."""

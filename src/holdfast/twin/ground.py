@@ -26,8 +26,8 @@ from holdfast.twin.policies import Policy
 from holdfast.twin.study import Study
 from holdfast.twin.tape import Tape
 from holdfast.twin.truth import Truth
+from holdfast.wording.units import SECOND_NS
 
-SECOND_NS = 10**9
 SPARES = "spares"
 
 

@@ -12,10 +12,11 @@ from scipy import stats
 
 from holdfast.economics.cadence.expectation import Interruption, Prospect, Setting, spares_for
 from holdfast.run.waits import Observed
-from holdfast.twin.failures import DAY_NS, FailureClass, Hazards
+from holdfast.twin.failures import FailureClass, Hazards
 from holdfast.twin.interval import best_interval_s, interval_s
 from holdfast.twin.policies import Policy, hot_s, policy
 from holdfast.twin.study import Study
+from holdfast.wording.units import DAY_NS
 
 DETECT_S = 15.0
 LOCATE_S = 20.0
@@ -66,10 +67,11 @@ def prospect(study: Study, policy: Policy, days: float) -> Prospect:
     """The study under a policy, with its failures by class, for a run of about so many days."""
     rows = [(row, _per_day(study, row)) for row in study.hazards.classes]
     stands = _elastic if policy.recovery != "restart" else _restarting
+    stall_s = study.job.checkpointing.stall_s
     return Prospect(
         nodes=study.layout.nodes,
         interruptions=tuple(stands(study, policy, row, per_day) for row, per_day in rows if per_day),
-        stall_share=study.job.checkpointing.stall_s / interval_s(study, policy),
+        stall_share=stall_s / (interval_s(study, policy) - stall_s),
         nodes_out=nodes_out(study, days),
         spare_nodes=policy.spare_nodes,
         unit_nodes=0 if policy.recovery == "restart" else study.nodes_per_member,

@@ -115,6 +115,11 @@ def many(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def times(count: int) -> str:
+    """`once`, `3 times`."""
+    return "once" if count == 1 else f"{count:,} times"
+
+
 def ending(outcome: str, reason: str, survived_errors: int) -> str:
     """How a run ended: `Failed: SIGKILL`, `Completed with 2 survived errors`."""
     survived = f" with {many(survived_errors, 'survived error')}" if survived_errors else ""

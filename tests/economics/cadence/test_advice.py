@@ -38,7 +38,8 @@ def choices(advice: Advice) -> dict[str, Choice]:
 
 def test_the_regret_is_what_the_optimum_would_save() -> None:
     advice = advise(CASE)
-    now, best = (efficiency(at_s, CASE.costs, CASE.mtbf_s) for at_s in (3_600, advice.optimum_s))
+    # 80 steps of 10 s and a stall of 30 s.
+    now, best = (efficiency(at_s, CASE.costs, CASE.mtbf_s) for at_s in (3_600, 80 * 10 + 30))
     assert advice.regret_gpu_hours_per_day == pytest.approx(24 * 16_384 * (best - now))
     assert advice.regret_usd_per_day == pytest.approx(4.0 * advice.regret_gpu_hours_per_day)
     assert advice.regret_gpu_hours_per_day > 30_000  # of 393,216
@@ -73,6 +74,22 @@ def test_an_interval_that_cannot_be_kept_is_said_to_be_longer() -> None:
     assert "as frequent as their writing allows" in slow.remarks[-1]
     assert "hardly moves" in advise(altered(mtbf_s=20.0)).remarks[-1]
     assert advise(CASE).remarks == ()
+
+
+def test_no_interval_is_shorter_than_a_step() -> None:
+    """A failure every 1,800 s, a stall of 1 s: sqrt(2 * 1 * 1,800) + 1 = 61 s, but a step takes 300 s."""
+    costs = Costs(stall_s=1)
+    advice = advise(altered(mtbf_s=1_800.0, costs=costs, step_s=300.0, interval_s=120.0))
+    assert {(choice.interval_s, choice.steps) for choice in advice.choices} == {(301.0, 1.0)}
+    assert (advice.optimum_s, advice.optimum_steps) == (301.0, 1)
+    # (301 - 1) / (1,800 (e^(301/1,800) - 1)) = 300 / (1,800 * 0.182017)
+    assert advice.optimum_efficiency == pytest.approx(0.91566, abs=1e-5)
+    assert (advice.regret_gpu_hours_per_day, advice.regret_usd_per_day) == (0.0, 0.0)
+    assert advice.remarks == (
+        "The present 120 s cannot be kept: a checkpoint waits for the end of a step, and a step with its "
+        "stall takes 301 s.",
+        "The best interval would be 60.3 s, if a step did not take longer.",
+    )
 
 
 def test_other_failures_are_simulated_and_judge_every_rule() -> None:

@@ -16,7 +16,7 @@ from holdfast.economics.finance.ownership import OwnOrRent, Terms
 from holdfast.economics.finance.statement import Finance
 from holdfast.economics.pricing.prices import DEFAULTS, Priced, Prices
 from holdfast.economics.pricing.pricing import exactly
-from holdfast.economics.pricing.spending import CAUSES, HOUR_NS, Amount
+from holdfast.economics.pricing.spending import CAUSES, Amount
 from holdfast.ledger.categories import Category
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.report import Report
@@ -36,6 +36,7 @@ from holdfast.record.events import (
     RunStarted,
     StepCommitted,
 )
+from holdfast.wording.units import HOUR_NS
 
 S = 10**9
 TB = 10**12

@@ -16,12 +16,13 @@ from holdfast.economics.fitting import lilliefors
 from holdfast.economics.fitting.coincidences import domains_by_name
 from holdfast.economics.fitting.fitting import Fit, Settings, clustered_interval, fit, interval
 from holdfast.economics.fitting.lemons import episodes, relapses
-from holdfast.economics.fitting.outages import DAY_NS, Fault, Given, Observation, observe
+from holdfast.economics.fitting.outages import Fault, Given, Observation, observe
 from holdfast.economics.fitting.preset import part_of
 from holdfast.economics.fitting.repairs import Durations, fit_lognormal, fit_weibull, repairs, usual
 from holdfast.record.importers import Options, import_file
 from holdfast.twin.failures import Hazards
 from holdfast.twin.presets import hazards_from
+from holdfast.wording.units import DAY_NS
 
 TRACE = Path(__file__).parents[2] / "data" / "infinitehbd-fault-trace.json"
 HOUR_NS = DAY_NS // 24

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.economics.fitting.outages import DAY_NS, Given, Observation, RunPaid, declares_nodes, observe
+from holdfast.economics.fitting.outages import Given, Observation, RunPaid, declares_nodes, observe
 from holdfast.record.errors import InputError
 from holdfast.record.events import (
     ActionTaken,
@@ -16,6 +16,7 @@ from holdfast.record.events import (
     FaultObserved,
     MemberJoined,
 )
+from holdfast.wording.units import DAY_NS
 
 HOUR_NS = DAY_NS // 24
 RUN = RunPaid(first_ns=0, last_ns=10 * DAY_NS, paid_gpu_ns=16 * 10 * DAY_NS, gpus_max=16)
@@ -170,8 +171,18 @@ def test_what_cannot_be_known_is_asked_for(events: Sequence[AnyEvent], given_: G
     assert caught.value.hint
 
 
+def test_days_that_are_fewer_than_the_record_has_are_refused() -> None:
+    """Two faults, 21 h and 24 h * 21 + 1 h after the beginning: 20 d 4 h, or 20.17 days, apart."""
+    events = [fault(21), fault(24 * 21 + 1)]
+    assert observe(events, (), Given(nodes=10, days=20.2)).node_days == pytest.approx(202)
+    with pytest.raises(InputError) as caught:
+        observe(events, (), Given(nodes=10, days=2))
+    assert caught.value.sentence == "The faults lie 20.2 days apart, and `--days` says that 2 were watched."
+    assert caught.value.hint == "Give at least 20.2, or leave `--days` out."
+
+
 words = st.sampled_from(["fault", "drain", "restore"])
-stories = st.lists(st.tuples(st.integers(0, 500), st.sampled_from("abc"), words), min_size=1, unique=True)
+stories = st.lists(st.tuples(st.integers(0, 240), st.sampled_from("abc"), words), min_size=1, unique=True)
 
 
 @given(story=stories, data=st.data())

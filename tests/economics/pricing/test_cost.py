@@ -385,7 +385,8 @@ def test_the_price_recorded_is_what_was_paid() -> None:
         "mean of 3.00 to 5.00 USD, each hour at its own; recorded in the run",
     )
     assert any("recorded 4.00 USD" in remark and "2.00 USD" in remark for remark in cost.remarks)
-    assert run_cost(told, DEFAULTS).remarks == ()
+    (rise,) = run_cost(told, DEFAULTS).remarks
+    assert rise.startswith("The price of a GPU-hour went from 3.00 USD to 5.00 USD at 1970-01-01 00:10 UTC;")
 
 
 def test_a_given_price_is_used_where_none_was_recorded() -> None:

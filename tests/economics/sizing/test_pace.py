@@ -119,3 +119,25 @@ def test_replicas_far_apart_pay_for_what_computing_does_not_hide() -> None:
     short = case_of(shape, layout, sequence=512, batch=256)
     reference = published_rate(setup_of(near)).reference
     assert pace(near, layout, reference).data_s < pace(short, layout, reference).data_s
+
+
+def test_what_hides_the_experts_exchange_cannot_hide_that_of_zero_as_well() -> None:
+    """DeepSeek-V3 on 2,048 H800, TP4: 15,360 sequences of 4,096 tokens are 30 micro-batches on each of 512.
+
+    Experts: 1,024 tokens a GPU, each to 8 experts of 7,168 numbers of 2 bytes, 4 times in each of 61 layers,
+    all but a 128th of it over 400 Gbit/s at 92 %, which is 46 GB/s: 0.618 s a micro-batch.
+    """
+    layout = Parallelism(tp=4, dp=512, ep=128, zero=3)
+    shape = published().models["deepseek-v3"].shape
+    case = case_of(shape, layout, sequence=4096, batch=15_360, chip="h800")
+    found = pace(case, layout, published_rate(setup_of(case)).reference)
+    exchanged_s = 30 * 4 * 61 * 127 / 128 * 1_024 * 8 * 7_168 * 2 / 46e9
+    assert found.expert_s == 0
+    assert found.expert_hidden_s == pytest.approx(exchanged_s) == pytest.approx(18.54, abs=0.01)
+    computing_s = found.busy_s - found.data_s
+    assert found.data_hidden_s == pytest.approx(computing_s - exchanged_s)
+    assert found.data_s > 0
+    # Within one NVLink domain the experts' exchange leaves the network alone: all of the time hides ZeRO's.
+    near = msgspec.structs.replace(layout, ep=2)
+    alone = pace(case, near, published_rate(setup_of(case)).reference)
+    assert alone.data_hidden_s == pytest.approx(alone.busy_s - alone.data_s)

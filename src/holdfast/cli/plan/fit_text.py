@@ -10,8 +10,9 @@ from holdfast import wording
 from holdfast.cli.terminal import printable
 from holdfast.economics.fitting.fitting import Fit, Interval
 from holdfast.economics.fitting.lemons import JOB_NODES, Removal
-from holdfast.economics.fitting.outages import DAY_NS, Source
+from holdfast.economics.fitting.outages import Source
 from holdfast.economics.fitting.repairs import Repairs
+from holdfast.wording.units import DAY_NS
 
 CLASSES_SHOWN_MAX = 10
 NODES_SHOWN_MAX = 5

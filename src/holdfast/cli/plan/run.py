@@ -98,8 +98,9 @@ def command(**flags: Any) -> None:
     given = msgspec.convert(flags, _Flags)
     prices = load_planning_prices(given.prices_path)
     depth = Depth(runs=given.runs, seed=given.seed, bad_percent=given.bad_percent, slowdown=given.slowdown)
-    asked = case(given, prices, lambda: open_record(given.store_url))
-    found = answer(asked, depth, lambda tasks: sweep(tasks, processes=None, ray_address=None))
+    with in_currency(prices):
+        asked = case(given, prices, lambda: open_record(given.store_url))
+        found = answer(asked, depth, lambda tasks: sweep(tasks, processes=None, ray_address=None))
     if given.as_json:
         print_json(found)
         return

@@ -5,8 +5,8 @@ from rich.table import Table
 
 from holdfast import wording
 from holdfast.cli.terminal import printable
-from holdfast.economics.cadence.cadence import DAY_S
 from holdfast.twin.foresight import Answer, BadGpus
+from holdfast.wording.units import DAY_S
 
 LABEL_CHARS = 24
 WIDE_DAYS = 1.0

@@ -11,11 +11,12 @@ from holdfast.drills.scenarios.registry import find
 from holdfast.drills.scenarios.stage import Plot, Scenario, Stage, members
 from holdfast.drills.scenarios.truth import Cause, Surface, Truth
 from holdfast.drills.telemetry import Dirt, Telemetry
-from holdfast.drills.training import SECOND_NS, STEP_S
+from holdfast.drills.training import STEP_S
 from holdfast.drills.world import Lived, Script, cast, live
 from holdfast.record.errors import InputError
 from holdfast.record.events import KnownEvent
 from holdfast.twin.cluster import Layout
+from holdfast.wording.units import SECOND_NS
 
 START_NS = 1_772_442_000 * SECOND_NS
 """2 March 2026, 09:00 UTC: a Monday morning."""

@@ -8,11 +8,12 @@ from numpy.typing import NDArray
 
 from holdfast.drills.levers import Floats, Lever, Turned, nominal
 from holdfast.drills.scenarios.truth import Owner, Trace, Where
-from holdfast.drills.training import SECOND_NS, Loss
+from holdfast.drills.training import Loss
 from holdfast.drills.world import Cast, Decision, Xid
 from holdfast.signals.domains import Domain, Seam
 from holdfast.twin.cluster import Domain as Place
 from holdfast.twin.cluster import Layout, gpu_name, name, port_name
+from holdfast.wording.units import SECOND_NS
 
 BEGAN_SHARE = (0.25, 0.4)
 """When it begins, of the time that is looked at."""

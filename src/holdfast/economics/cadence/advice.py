@@ -30,6 +30,11 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     step_s: float | None = None
     levels: tuple[Level, ...] = ()
 
+    @property
+    def interval_s_min(self) -> float:
+        """The next checkpoint waits until the last one is written, and for the end of a step."""
+        return max(self.costs.interval_s_min, (self.step_s or 0.0) + self.costs.stall_s)
+
 
 class Simulated(msgspec.Struct, frozen=True, kw_only=True):
     """Failures that are not exponential: their distribution in words, and gaps drawn from it."""
@@ -75,7 +80,8 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 
     young_s, daly_s: the work between two checkpoints, as their authors count. optimum_s and every
     `interval_s`: from the beginning of one to the beginning of the next. efficiency: at the present interval.
-    efficiency_stderr: of what was simulated, at the optimum.
+    efficiency_stderr: of what was simulated, at the optimum. regret: against the optimum, in whole steps
+    where the step is known.
     """
 
     young_s: float
@@ -107,6 +113,7 @@ def advise(case: Case, inputs: tuple[Input, ...] = (), simulated: Simulated | No
         stderr = estimate.stderr
     choices = {rule: _choice(rule, interval_s, case, keeps) for rule, interval_s in intervals_s.items()}
     now, best = choices["now"], choices["optimum"]
+    chosen = choices.get("whole_steps", best)
     return Advice(
         young_s=cadence.young_work_s(case.costs.stall_s, case.mtbf_s),
         daly_s=cadence.daly_work_s(case.costs.stall_s, case.mtbf_s),
@@ -115,8 +122,8 @@ def advise(case: Case, inputs: tuple[Input, ...] = (), simulated: Simulated | No
         optimum_efficiency=best.efficiency,
         efficiency=now.efficiency,
         efficiency_stderr=stderr,
-        regret_gpu_hours_per_day=now.lost_gpu_hours_per_day - best.lost_gpu_hours_per_day,
-        regret_usd_per_day=now.lost_usd_per_day - best.lost_usd_per_day,
+        regret_gpu_hours_per_day=max(0.0, now.lost_gpu_hours_per_day - chosen.lost_gpu_hours_per_day),
+        regret_usd_per_day=max(0.0, now.lost_usd_per_day - chosen.lost_usd_per_day),
         distribution=EXPONENTIAL if simulated is None else simulated.distribution,
         choices=tuple(choices.values()),
         levels=_levels(case) if case.levels else None,
@@ -127,13 +134,16 @@ def advise(case: Case, inputs: tuple[Input, ...] = (), simulated: Simulated | No
 
 def _remarks(case: Case, optimum_s: float) -> Iterator[str]:
     """What a reader must know to read the numbers right."""
-    least_s = case.costs.interval_s_min
+    least_s, written_s = case.interval_s_min, case.costs.interval_s_min
+    why = f"a checkpoint takes {written_s:g} s, and the next one waits for it"
+    if least_s > written_s:
+        why = f"a checkpoint waits for the end of a step, and a step with its stall takes {least_s:g} s"
     if case.interval_s < least_s:
-        yield (
-            f"The present {case.interval_s:g} s cannot be kept: a checkpoint takes {least_s:g} s, and the "
-            "next one waits for it."
-        )
-    if case.costs.write_s and optimum_s <= least_s:
+        yield f"The present {case.interval_s:g} s cannot be kept: {why}."
+    if optimum_s <= least_s and least_s > written_s:
+        best_s = renewal.optimum_s(case.costs, case.mtbf_s)
+        yield f"The best interval would be {best_s:.3g} s, if a step did not take longer."
+    elif optimum_s <= least_s and case.costs.write_s:
         yield "Checkpoints are as frequent as their writing allows; it is what to make faster."
     if optimum_s > case.mtbf_s:
         yield "The best interval is longer than the mean time between failures: the run hardly moves."
@@ -147,7 +157,7 @@ def _judge(case: Case, simulated: Simulated | None) -> Keeps:
 
 
 def _intervals_s(case: Case, simulated: Simulated | None, keeps: Keeps) -> dict[Rule, float]:
-    """Every rule's, none sooner than the last checkpoint is written: the next has to wait for that."""
+    """Every rule's, none sooner than is possible."""
     costs, mtbf_s = case.costs, case.mtbf_s
     wished_s: dict[Rule, float] = {
         "now": case.interval_s,
@@ -157,10 +167,10 @@ def _intervals_s(case: Case, simulated: Simulated | None, keeps: Keeps) -> dict[
         "rfo": cadence.rfo_s(costs, mtbf_s),
         "optimum": renewal.optimum_s(costs, mtbf_s),
     }
-    intervals_s = {rule: max(wish_s, costs.interval_s_min) for rule, wish_s in wished_s.items()}
+    intervals_s = {rule: max(wish_s, case.interval_s_min) for rule, wish_s in wished_s.items()}
     if simulated is not None:
         # The search may miss the top of a flat, jagged hill by a little: what any rule found counts too.
-        found_s = renewal.simulated_optimum_s(costs, simulated.drawn)
+        found_s = max(renewal.simulated_optimum_s(costs, simulated.drawn), case.interval_s_min)
         intervals_s["optimum"] = max(found_s, *intervals_s.values(), key=keeps)
     return intervals_s
 

@@ -13,9 +13,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from holdfast.record.errors import InputError
+from holdfast.wording.units import DAY_S, HOURS_PER_DAY
 
-DAY_S = 86_400
-HOURS_PER_DAY = 24
 GPUS_PER_NODE = 8
 """Of the machines in every source used here."""
 FAILURES_PER_1000_NODE_DAYS = 1000 * 419 / (54 * 16_384 / GPUS_PER_NODE)

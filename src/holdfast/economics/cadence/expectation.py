@@ -17,8 +17,10 @@ import numpy as np
 from scipy import stats
 
 from holdfast.economics.cadence.cadence import mtbf_of_nodes_s
+from holdfast.wording.units import DAY_S
 
-DAY_S = 86_400
+NEVER = 1e-12
+"""A chance so small that it does not count."""
 INTERRUPTIONS_FEW = 10
 """With fewer expected, the run may well have none, and its quantiles are rougher than their digits."""
 
@@ -282,14 +284,13 @@ def effect(of: Degraded) -> Effect:
     members = of.gpus // of.member_gpus
     members_hit = hit_share(of.share, of.member_gpus)
     nodes_hit = hit_share(of.share, of.gpus_per_node)
-    slow = round(members * members_hit)
     all_hit = hit_share(of.share, members * of.member_gpus)
     return Effect(
         nodes_hit=nodes_hit,
         members_hit=members_hit,
         waiting=1 - all_hit * (1 - 1 / of.slowdown),
-        rebalanced=rebalanced_output(members, slow, of.slowdown, of.lanes),
-        gathered=rebalanced_output(members, min(slow, ceil(members * nodes_hit)), of.slowdown, of.lanes),
+        rebalanced=_rebalanced(of, of.member_gpus),
+        gathered=_rebalanced(of, min(of.member_gpus, of.gpus_per_node)),
         dead_waiting=1 - all_hit,
         without_members=1 - members_hit,
         without_nodes=1 - nodes_hit,
@@ -309,6 +310,16 @@ def unit_gpus_for(share: float, loss: float) -> int:
 def slowdown_for(loss: float) -> float:
     """How slow one GPU must be for a run that waits for it to lose so much."""
     return 1 / (1 - loss)
+
+
+def _rebalanced(of: Degraded, unit_gpus: int) -> float:
+    """The mean over how many units have a bad GPU at a time, with these in as few members as can be."""
+    members, units = of.gpus // of.member_gpus, of.gpus // unit_gpus
+    hit = stats.binom(units, hit_share(of.share, unit_gpus))
+    counts = np.arange(hit.ppf(NEVER), hit.isf(NEVER) + 1)
+    slow = np.ceil(counts * unit_gpus / of.member_gpus).astype(int)
+    output = {count: rebalanced_output(members, count, of.slowdown, of.lanes) for count in set(slow.tolist())}
+    return float(np.average([output[count] for count in slow.tolist()], weights=hit.pmf(counts)))
 
 
 def rebalanced_output(members: int, slow: int, slowdown: float, lanes: int) -> float:

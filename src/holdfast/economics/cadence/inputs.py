@@ -1,7 +1,6 @@
 """What a cadence is computed from: what was given, else what a run's record says, else what is assumed."""
 
 import math
-from collections.abc import Iterable
 
 import msgspec
 
@@ -11,21 +10,27 @@ from holdfast.economics.cadence.advice import Case
 from holdfast.economics.cadence.cadence import GPUS_PER_NODE, Costs, Level
 from holdfast.economics.pricing.cost import Input
 from holdfast.economics.pricing.prices import RECORDED, Prices
-from holdfast.ledger.failures import failures, stall_s
+from holdfast.ledger.failures import (
+    BYTECHECKPOINT,
+    INTERVAL_S,
+    KOKOLIS_HOURLY,
+    SAVE_S,
+    STALL_S,
+    WAITED_FOR,
+    check_interval,
+    failures,
+    stall_s,
+    write_s,
+)
 from holdfast.ledger.reporting import report
 from holdfast.ledger.runs import fold_run
 from holdfast.record.errors import InputError
-from holdfast.record.events import AnyEvent, CheckpointBegun, CheckpointSaved
-from holdfast.record.store import Selection, Store
+from holdfast.record.store import Store
 
 GIVEN = "given"
 PRESENT_INTERVAL = "present interval"
-STALL_S, SAVE_S = 0.59, 51.06
-_BYTECHECKPOINT = "ByteCheckpoint (Wan et al. 2025): 405B parameters on 8,960 GPUs"
 DOWNTIME_S = 300.0
 _KOKOLIS_RESTART = "Kokolis et al. 2024: from a failure to the next step, restoring included"
-INTERVAL_S = 3_600.0
-_KOKOLIS_HOURLY = "the longer of the two intervals that Kokolis et al. 2024 compare"
 _LLAMA3 = "Llama 3 (Dubey et al. 2024): 419 in 54 days on 2,048 nodes"
 
 
@@ -60,6 +65,7 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     write_s: float | None = None
     repair_s: float | None = None
     step_s: float | None = None
+    step_source: str = RECORDED
     work_s: float | None = None
     usd_per_gpu_hour: float | None = None
     chip: str | None = None
@@ -74,19 +80,15 @@ def settle(given: Given, recorded: Recorded, prices: Prices) -> tuple[Case, tupl
         )
     book = _Book()
     mtbf_s, gpus = _failures(given, recorded, book)
-    step_s = book.known_time("step", given.step_s, recorded.step_s)
+    step_s = book.known_time("step", given.step_s, recorded.step_s, recorded.step_source)
     costs = _costs(given, recorded, book)
-    if given.interval_s is not None and given.interval_s <= costs.stall_s:
-        raise InputError(
-            f"A checkpoint every {given.interval_s:g} s, each with a stall of {costs.stall_s:g} s, leaves no "
-            "time to train.",
-            hint="--interval is from one checkpoint to the next, its stall included.",
-        )
+    if given.interval_s is not None:
+        check_interval(given.interval_s, costs.stall_s)
     interval_s = None if recorded.work_s is None else recorded.work_s + costs.stall_s
     case = Case(
         mtbf_s=mtbf_s,
         costs=costs,
-        interval_s=book.time(PRESENT_INTERVAL, given.interval_s, interval_s, (INTERVAL_S, _KOKOLIS_HOURLY)),
+        interval_s=book.time(PRESENT_INTERVAL, given.interval_s, interval_s, (INTERVAL_S, KOKOLIS_HOURLY)),
         gpus=gpus,
         usd_per_gpu_hour=_usd_per_gpu_hour(recorded, prices, book),
         step_s=step_s,
@@ -105,10 +107,12 @@ class _Book:
         self.inputs.append(Input(name=name, value=value, unit=unit, assumed=assumed, source=source))
         return value
 
-    def known_time(self, name: str, given_s: float | None, recorded_s: float | None) -> float | None:
+    def known_time(
+        self, name: str, given_s: float | None, recorded_s: float | None, source: str = RECORDED
+    ) -> float | None:
         if given_s is not None:
             return self.note(name, given_s, "s", GIVEN)
-        return None if recorded_s is None else self.note(name, recorded_s, "s", RECORDED)
+        return None if recorded_s is None else self.note(name, recorded_s, "s", source)
 
     def time(
         self, name: str, given_s: float | None, recorded_s: float | None, assumed: tuple[float, str]
@@ -161,11 +165,11 @@ def _mtbf_s(given: Given, recorded: Recorded, gpus: int, book: _Book) -> float:
 def _costs(given: Given, recorded: Recorded, book: _Book) -> Costs:
     """Where the stall is known and the writing is not, training is taken to wait for all of it."""
     if given.stall_s is None and recorded.stall_s is None:
-        write = SAVE_S - STALL_S, _BYTECHECKPOINT
+        write = SAVE_S - STALL_S, BYTECHECKPOINT
     else:
-        write = 0.0, "training waits until it is written"
+        write = 0.0, WAITED_FOR
     return Costs(
-        stall_s=book.time("stall", given.stall_s, recorded.stall_s, (STALL_S, _BYTECHECKPOINT)),
+        stall_s=book.time("stall", given.stall_s, recorded.stall_s, (STALL_S, BYTECHECKPOINT)),
         write_s=book.time("write", given.write_s, recorded.write_s, write),
         restore_s=book.time("restore", given.restore_s, None, (0.0, "counted as downtime")),
         downtime_s=book.time("downtime", given.downtime_s, recorded.repair_s, (DOWNTIME_S, _KOKOLIS_RESTART)),
@@ -184,7 +188,6 @@ def read_run(store: Store, run: str) -> Recorded:
     """What its ledger and its checkpoints say."""
     told = report(run, fold_run(store, run))
     failed = failures(told)
-    kinds = ("checkpoint.begun", "checkpoint.saved")
     between_steps = told.saved.between_steps_mean
     step_s = None if told.reference is None else told.reference.step_ns / 1e9
     return Recorded(
@@ -192,26 +195,11 @@ def read_run(store: Store, run: str) -> Recorded:
         failures=failed.count,
         up_s=failed.up_s,
         stall_s=stall_s(told),
-        write_s=_mean_s(_writes_ns(store.select(Selection(run=run, kinds=kinds)))),
+        write_s=write_s(store, run),
         repair_s=failed.repair_s_mean,
         step_s=step_s,
+        step_source=f"{told.basis} from its own steps" if told.basis else RECORDED,
         work_s=between_steps * step_s if between_steps and step_s else None,
         usd_per_gpu_hour=told.usd_per_gpu_hour,
         chip=told.chip,
     )
-
-
-def _writes_ns(events: Iterable[AnyEvent]) -> list[int]:
-    """How long checkpoints took that training did not wait for."""
-    begun_ns: dict[int, int] = {}
-    took_ns: list[int] = []
-    for event in events:
-        if isinstance(event, CheckpointBegun) and not event.blocking:
-            begun_ns[event.step] = event.occurred_ns
-        elif isinstance(event, CheckpointSaved) and event.step in begun_ns:
-            took_ns.append(max(0, event.occurred_ns - begun_ns.pop(event.step)))
-    return took_ns
-
-
-def _mean_s(durations_ns: list[int]) -> float | None:
-    return sum(durations_ns) / len(durations_ns) / 1e9 if durations_ns else None

@@ -22,8 +22,8 @@ Scope = Literal["all", "team", "project"]
 class MonthSpend(msgspec.Struct, frozen=True, kw_only=True):
     """A month's part of the window.
 
-    goodput: useful of all GPU-time that is accounted for. forecast_usd: at the end of the month, of the one
-    that is not over.
+    goodput: useful of all GPU-time that is accounted for. basis: what that rests on, where it is an estimate.
+    forecast_usd: at the end of the month, of the one that is not over.
     """
 
     month: str
@@ -38,6 +38,7 @@ class MonthSpend(msgspec.Struct, frozen=True, kw_only=True):
     goodput: float | None
     budget_usd: float | None
     forecast_usd: float | None
+    basis: str = ""
 
 
 class BudgetLine(msgspec.Struct, frozen=True, kw_only=True):

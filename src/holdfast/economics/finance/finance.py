@@ -31,17 +31,18 @@ from holdfast.economics.finance.trend import Stretch, edges_ns, trend
 from holdfast.economics.finance.wastes import wastes
 from holdfast.economics.pricing.months import Month, month_at, months_between
 from holdfast.economics.pricing.prices import Priced, Prices
-from holdfast.economics.pricing.pricing import ACCRUED, Charge, Pricing
+from holdfast.economics.pricing.pricing import ACCRUED, Charge, Pricing, price_changes
 from holdfast.economics.pricing.rates import SUBJECTS, unmatched
 from holdfast.economics.pricing.rates import edges_ns as rate_edges_ns
-from holdfast.economics.pricing.spending import CAUSES, HOUR_NS, Amount, Bill, Cause, usd_per_hour
+from holdfast.economics.pricing.spending import CAUSES, Amount, Bill, Cause, usd_per_hour
 from holdfast.ledger.categories import NOT_SCHEDULED, Category
-from holdfast.ledger.fold import MovedFor
+from holdfast.ledger.counts import MovedFor
 from holdfast.ledger.report import IncidentReport, MovedBytes, Report
 from holdfast.ledger.window import Window, fell_silent, part_between
+from holdfast.wording import many
+from holdfast.wording.units import DAY_NS, HOUR_NS
 
 INCIDENTS_PER_CAUSE = 3
-DAY_NS = 24 * HOUR_NS
 GB_BYTES = 10**9
 """As clouds charge for it."""
 
@@ -210,16 +211,17 @@ class _Reader:
         is_open = forecast is not None and forecast.name == month.name
         to_come = sum(self.to_come.values(), Fraction())
         spend, useful = bill.total(), bill.useful()
+        told_gpu_ns = spend.gpu_ns - balance["accrued"].gpu_ns
+        runs = {one.run for one, charge in self.charges if month.from_ns <= charge.from_ns < month.to_ns}
         return MonthSpend(
             month=month.name,
             from_ns=month.from_ns,
             to_ns=month.to_ns,
             **balance,
-            goodput=_share(useful.gpu_ns, spend.gpu_ns - balance["accrued"].gpu_ns)
-            if _is_told(bill)
-            else None,
+            goodput=_share(useful.gpu_ns, told_gpu_ns) if _is_told(bill) else None,
             budget_usd=self.prices.budget.value if self.prices.budget else None,
             forecast_usd=spend.usd + float(to_come) if is_open else None,
+            basis=_basis(report for report in self.reports if report.run in runs),
         )
 
     # -- causes ----------------------------------------------------------------------------------------
@@ -437,14 +439,15 @@ class _Reader:
         remarks = []
         if without := sum(not report.gpus for report in reports):
             remarks.append(
-                f"{_runs(without)} without recorded GPUs: nothing is known to have been paid for them."
+                f"{many(without, 'run')} without recorded GPUs: nothing is known to have been paid for them."
             )
         if silent := sum(report.paid_gpu_ns > 0 and report.goodput.total is None for report in reports):
             remarks.append(
-                f"{_runs(silent)} reported neither steps nor checkpoints: their spend is not explained."
+                f"{many(silent, 'run')} reported neither steps nor checkpoints: their spend is not explained."
             )
         remarks += [self._silence(report) for report in reports if fell_silent(report, now_ns)]
         remarks += filter(None, (pricing.overruled() for pricing in self.pricing.values()))
+        remarks += price_changes(self.priced.values(), self.prices.currency)
         remarks += self._unmatched()
         remarks += self._unheld()
         if self.question.window.is_bounded:
@@ -459,7 +462,7 @@ class _Reader:
         hours = sum(gap.gpu_ns for _, gap in gaps) / HOUR_NS
         usd = sum(self.pricing[run].held(gap.gpus, gap.from_ns, gap.to_ns) for run, gap in gaps)
         yield (
-            f"{_runs(len({run for run, _ in gaps}))} went down between attempts, and nothing says who "
+            f"{many(len({run for run, _ in gaps}), 'run')} went down between attempts, and nothing says who "
             f"held the GPUs: {hours:,.2f} GPU-hours are not in the spend. If they were held, "
             f"{self.prices.currency.said(usd)} more were paid."
         )
@@ -593,7 +596,3 @@ def _added(one: MovedBytes, other: MovedBytes) -> MovedBytes:
 
 def _share(part: int, whole: int) -> float | None:
     return part / whole if whole > 0 else None
-
-
-def _runs(count: int) -> str:
-    return f"{count} run" if count == 1 else f"{count} runs"

@@ -20,9 +20,10 @@ from holdfast.economics.pricing.months import Month
 from holdfast.economics.pricing.prices import Currency
 from holdfast.economics.pricing.pricing import ACCRUED, Charge
 from holdfast.economics.pricing.rates import Kind
-from holdfast.economics.pricing.spending import CAUSES, HOUR_NS
+from holdfast.economics.pricing.spending import CAUSES
 from holdfast.ledger.categories import Category
 from holdfast.ledger.report import Report
+from holdfast.wording.units import HOUR_NS
 
 USEFUL = "useful"
 CENTS = 100

@@ -15,7 +15,7 @@ from holdfast.economics.finance.trend import Trend
 from holdfast.economics.finance.wastes import Waste
 from holdfast.economics.pricing.prices import Priced, Prices
 from holdfast.economics.pricing.spending import Amount
-from holdfast.ledger.fold import MovedFor
+from holdfast.ledger.counts import MovedFor
 
 Standing = Literal["below", "met", "no target", "unknown"]
 

@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 from scipy.special import stdtrit
 
-from holdfast.economics.pricing.spending import HOUR_NS
+from holdfast.wording.units import DAY_S, HOUR_NS, SECOND_NS
 
 PARTS = 4
 STRETCHES_MAX = 96
@@ -24,12 +24,10 @@ RISE_MIN = 0.10
 """A useful GPU-hour that costs a tenth more than it did is worth a question; any two weeks differ by less."""
 CONFIDENCE = 0.95
 
-_SECOND_NS = 10**9
-_DAY_S = 86_400
 _WIDTHS_S = (
     *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800),
     *(3_600, 7_200, 10_800, 21_600, 43_200),
-    *(_DAY_S * days for days in (1, 2, 7, 14, 28, 91, 364)),
+    *(DAY_S * days for days in (1, 2, 7, 14, 28, 91, 364)),
 )
 
 Verdict = Literal["yes", "no", "unknown"]
@@ -94,9 +92,9 @@ class Trend(msgspec.Struct, frozen=True, kw_only=True):
 
 def edges_ns(from_ns: int, to_ns: int) -> list[int]:
     """Where the stretches of this time begin and end: at round moments, but for the first and the last."""
-    span_s = max(1, to_ns - from_ns) / _SECOND_NS
+    span_s = max(1, to_ns - from_ns) / SECOND_NS
     width_s = next((width_s for width_s in _WIDTHS_S if span_s <= width_s * (STRETCHES_MAX - 1)), None)
-    width_ns = (width_s or _WIDTHS_S[-1] * (int(span_s / _WIDTHS_S[-1] / STRETCHES_MAX) + 1)) * _SECOND_NS
+    width_ns = (width_s or _WIDTHS_S[-1] * (int(span_s / _WIDTHS_S[-1] / STRETCHES_MAX) + 1)) * SECOND_NS
     first = from_ns // width_ns + 1
     last = -(-to_ns // width_ns)
     return [from_ns, *(number * width_ns for number in range(first, last)), to_ns]

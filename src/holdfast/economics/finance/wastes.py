@@ -36,8 +36,8 @@ REMEDIES: dict[str, Remedy] = {
         categories=(Category.DEAD_UNDETECTED, Category.LOCALISING),
     ),
     "repeated": Remedy(
-        todo="Save more often, at the interval that `holdfast plan cadence --run RUN` computes.",
-        basis="half of it: twice as many checkpoints lose half as much",
+        todo="Save at the interval that `holdfast plan cadence --run RUN` computes, with its gain a day.",
+        basis="half of it: twice as many checkpoints lose half as much, their own stalls not counted",
         categories=(Category.RECOMPUTED, Category.DISCARDED),
         share=0.5,
     ),

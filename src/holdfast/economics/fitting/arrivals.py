@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from holdfast.economics.fitting import lilliefors
-from holdfast.economics.fitting.outages import DAY_NS, Observation
+from holdfast.economics.fitting.outages import Observation
 from holdfast.economics.fitting.repairs import Durations, fit_weibull
 from holdfast.economics.fitting.verdict import Verdict, chance, is_chance
+from holdfast.wording.units import DAY_NS, HOURS_PER_DAY
 
 FAULTS_MIN = 20
 DAYS_MIN = 14.0
@@ -23,7 +24,6 @@ MINUTES_PER_DAY = 1_440
 SECOND_DAYS = 1 / 86_400
 """Gaps are fitted as at least this, which is as fine as logs tell time."""
 
-HOURS_PER_DAY = 24
 SHIFT_HOURS = 8
 CONFIDENCE = 0.95
 

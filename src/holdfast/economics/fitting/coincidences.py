@@ -13,8 +13,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.economics.fitting.outages import DAY_NS, Observation
+from holdfast.economics.fitting.outages import Observation
 from holdfast.economics.fitting.verdict import Verdict, chance, is_chance, unknown
+from holdfast.wording.units import DAY_NS
 
 FAULTS_MIN = 20
 DAYS_MIN = 28.0

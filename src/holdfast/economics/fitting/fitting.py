@@ -14,16 +14,16 @@ from holdfast.economics.fitting import arrivals, coincidences, lemons, repairs
 from holdfast.economics.fitting.arrivals import Arrivals
 from holdfast.economics.fitting.coincidences import Coincidences
 from holdfast.economics.fitting.lemons import LemonNode, Lemons
-from holdfast.economics.fitting.outages import DAY_NS, Observation, Source, by_class
+from holdfast.economics.fitting.outages import Observation, Source, by_class
 from holdfast.economics.fitting.preset import Preset, preset
 from holdfast.economics.fitting.repairs import Repairs
 from holdfast.economics.fitting.verdict import Verdict, unknown
+from holdfast.wording.units import DAY_NS, HOURS_PER_DAY
 
 CONFIDENCE = 0.95
 BLOCK_DAYS, BLOCKS_MIN = (1, 7, 28), 5
 """Days whose faults are counted together, and how many such blocks it takes to tell how they vary."""
 HARDWARE = "hardware"
-HOURS_PER_DAY = 24
 Interval = tuple[float, float]
 
 

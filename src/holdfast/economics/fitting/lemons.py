@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
-from holdfast.economics.fitting.outages import DAY_NS, Fault, Observation
+from holdfast.economics.fitting.outages import Fault, Observation
 from holdfast.economics.fitting.verdict import Answer, Verdict, chance, is_chance, unknown
+from holdfast.wording.units import DAY_NS, MINUTE_NS
 
 FAULTS_MIN = 10
 """With fewer nothing can be said about nodes."""
@@ -40,7 +41,6 @@ JOB_NODES = 64
 """512 GPUs: for jobs of this size and more Meta tells what removing lemons did (Kokolis et al. 2024)."""
 
 SHAPE_LOG_MIN, SHAPE_LOG_MAX = -4.0, 12.0
-MINUTE_NS = 60 * 10**9
 
 LEMONS = "lemons"
 PERSISTENCE = "lemons stay bad"

@@ -16,8 +16,8 @@ import msgspec
 from holdfast.ledger.ledger import retracted
 from holdfast.record.errors import InputError
 from holdfast.record.events import ActionTaken, AnyEvent, Correction, CostRate, FaultObserved, MemberJoined
+from holdfast.wording.units import DAY_NS
 
-DAY_NS = 86_400 * 10**9
 KINDS = ("fault.observed", "action.taken", "cost.rate", "member.joined", "correction")
 """The kinds of events that `observe` reads; the others need not be fetched."""
 
@@ -97,6 +97,7 @@ def observe(events: Iterable[AnyEvent], runs: Sequence[RunPaid], given: Given) -
     faults = _faults(known)
     from_ns, until_ns = _window(known, runs)
     if given.days is not None:
+        _check_days(faults, given.days)
         until_ns = max(until_ns, from_ns + round(given.days * DAY_NS))
     watched = _watched(_Facts(events=known, runs=runs, faults=faults, given=given), from_ns, until_ns)
     seen = {fault.node for fault in faults} - {""}
@@ -118,6 +119,18 @@ def observe(events: Iterable[AnyEvent], runs: Sequence[RunPaid], given: Given) -
         source=watched.source,
         assumptions=(*watched.assumptions, *_gaps(faults, runs)),
     )
+
+
+def _check_days(faults: Sequence["_Open"], days: float) -> None:
+    """Faults that lie further apart than the days in which they were watched make a rate that never was."""
+    begun_ns = [fault.at_ns for fault in faults]
+    span_days = (max(begun_ns) - min(begun_ns)) / DAY_NS if begun_ns else 0.0
+    if span_days > days:
+        span_days = math.ceil(10 * span_days) / 10
+        raise InputError(
+            f"The faults lie {span_days:,.1f} days apart, and `--days` says that {days:g} were watched.",
+            hint=f"Give at least {span_days:.1f}, or leave `--days` out.",
+        )
 
 
 def declares_nodes(events: Iterable[AnyEvent]) -> bool:

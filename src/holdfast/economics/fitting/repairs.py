@@ -17,8 +17,8 @@ from scipy import optimize, stats
 from holdfast.economics.fitting import lilliefors
 from holdfast.economics.fitting.outages import Fault
 from holdfast.economics.fitting.verdict import Verdict, chance, is_chance, unknown
+from holdfast.wording.units import HOUR_NS
 
-HOUR_NS = 3_600 * 10**9
 SHORTEST_H = 1 / 60
 """What is over sooner is fitted as a minute: the logarithm of next to nothing would outweigh all the rest."""
 

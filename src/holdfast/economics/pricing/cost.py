@@ -14,14 +14,13 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.economics.pricing.prices import HOURS_PER_DAY, Priced, Prices
-from holdfast.economics.pricing.pricing import ACCRUED, Charge, Pricing
+from holdfast.economics.pricing.prices import Priced, Prices
+from holdfast.economics.pricing.pricing import ACCRUED, Charge, Pricing, price_changes
 from holdfast.ledger.categories import Category
 from holdfast.ledger.report import IncidentReport, Report
 from holdfast.record.errors import InputError
+from holdfast.wording.units import HOUR_NS, HOURS_PER_DAY, MINUTE_NS
 
-HOUR_NS = 3_600 * 10**9
-MINUTE_NS = 60 * 10**9
 DAY_NS = HOURS_PER_DAY * HOUR_NS
 LEDGER = "the ledger"
 
@@ -182,6 +181,7 @@ class RunCost(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     first_ns: int
     last_ns: int
+    window: tuple[int | None, int | None]
     gpus: int
     paid_gpu_hours: float
     total: Stack
@@ -253,6 +253,7 @@ def run_cost(report: Report, prices: Prices) -> RunCost:
         run=report.run,
         first_ns=report.first_ns,
         last_ns=report.last_ns,
+        window=report.window,
         gpus=report.gpus,
         paid_gpu_hours=report.paid_gpu_ns / HOUR_NS,
         total=pricing.stack(_summed((within, elsewhere))),
@@ -276,7 +277,11 @@ class _Pricing:
         latest = self.charges[-1].price
         self.prices = msgspec.structs.replace(prices, usd_per_gpu_hour=latest)
         self.day = self.prices.day_of_delay(report.gpus)
-        self.remarks = (*_remarks(report, prices, pricing.overruled()), *_estimates(report, pricing))
+        self.remarks = (
+            *_remarks(report, prices, pricing.overruled()),
+            *price_changes([pricing.charges()], prices.currency),
+            *_estimates(report, pricing),
+        )
 
     def loss(self, incident: IncidentReport) -> _Loss:
         """An incident's loss. Nobody works on what nobody noticed, or on what is over before they come.
@@ -598,6 +603,8 @@ def _remarks(report: Report, prices: Prices, overruled: str) -> Iterable[str]:
         )
     if overruled:
         yield overruled
+    if report.window != (None, None):
+        yield "Only this window is priced; the incidents count with what they cost in it."
     if report.accrued is not None:
         hours = report.accrued.gpu_ns / HOUR_NS
         yield (

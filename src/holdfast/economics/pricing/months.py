@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-_SECOND_NS = 10**9
+from holdfast.wording.units import SECOND_NS
 
 
 class Month(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,7 +22,7 @@ def month_of(year: int, month: int) -> Month:
 
 
 def month_at(at_ns: int) -> Month:
-    moment = datetime.fromtimestamp(at_ns // _SECOND_NS, UTC)
+    moment = datetime.fromtimestamp(at_ns // SECOND_NS, UTC)
     return month_of(moment.year, moment.month)
 
 
@@ -36,4 +36,4 @@ def months_between(from_ns: int, to_ns: int) -> Iterator[Month]:
 
 
 def _begin_ns(year: int, month: int) -> int:
-    return int(datetime(year, month, 1, tzinfo=UTC).timestamp()) * _SECOND_NS
+    return int(datetime(year, month, 1, tzinfo=UTC).timestamp()) * SECOND_NS

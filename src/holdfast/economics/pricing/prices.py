@@ -15,10 +15,10 @@ import msgspec
 from holdfast.economics.pricing.rates import RATES, USD, Line, Rate, Subject, read_rates, worth_usd
 from holdfast.ledger.flops import Chip, chip_named
 from holdfast.record.errors import InputError
+from holdfast.wording.units import HOURS_PER_DAY
 
 GIVEN = "the prices file"
 RECORDED = "recorded in the run"
-HOURS_PER_DAY = 24
 TEAM_TARGETS = "team_targets"
 TEAM_BUDGETS = "team_budgets"
 PROJECT_BUDGETS = "project_budgets"

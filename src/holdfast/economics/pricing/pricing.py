@@ -6,20 +6,25 @@ multiply all of them. Money is kept as exact fractions and rounded when it is sh
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from fractions import Fraction
 from itertools import pairwise
 from operator import itemgetter
 
 import msgspec
 
-from holdfast.economics.pricing.prices import Priced, Prices
+from holdfast.economics.pricing.prices import Currency, Priced, Prices
 from holdfast.economics.pricing.rates import Kind, Line, Subject
-from holdfast.economics.pricing.spending import HOUR_NS
 from holdfast.ledger.report import Report, Segment
+from holdfast.wording.units import HOUR_NS
 
 ACCRUED = "accrued"
 """The key of what is still running and not accounted for yet; no category of the ledger."""
+
+CHANGES_SHOWN_MAX = 5
+"""So many changes of the price are told one by one."""
 
 
 class Charge(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,6 +148,27 @@ class Pricing:
             parts=segment.partition,
             incidents=segment.incidents,
         )
+
+
+def price_changes(priced: Iterable[Sequence[Charge]], currency: Currency) -> Iterator[str]:
+    """Where the price of a GPU-hour changed in the course of runs, with these charges each: a sentence."""
+    runs: Counter[tuple[int, Fraction, Fraction]] = Counter()
+    for charges in priced:
+        paid = [charge for charge in charges if charge.gpu_ns]
+        runs.update(
+            (after.from_ns, before.usd_per_gpu_hour, after.usd_per_gpu_hour)
+            for before, after in pairwise(paid)
+            if before.usd_per_gpu_hour != after.usd_per_gpu_hour
+        )
+    for (at_ns, before, after), count in sorted(runs.items())[:CHANGES_SHOWN_MAX]:
+        at = f"{datetime.fromtimestamp(at_ns // 10**9, tz=UTC):%Y-%m-%d %H:%M} UTC"
+        of = f" ({count} runs)" if count > 1 else ""
+        yield (
+            f"The price of a GPU-hour went from {currency.said(before)} to {currency.said(after)} at "
+            f"{at}{of}; each hour counts at its own."
+        )
+    if len(runs) > CHANGES_SHOWN_MAX:
+        yield f"It changed {len(runs) - CHANGES_SHOWN_MAX:,} more times."
 
 
 def exactly(value: float) -> Fraction:

@@ -11,8 +11,7 @@ from fractions import Fraction
 import msgspec
 
 from holdfast.ledger.categories import Category
-
-HOUR_NS = 3_600 * 10**9
+from holdfast.wording.units import HOUR_NS
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):

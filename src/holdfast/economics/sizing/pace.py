@@ -63,6 +63,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     imbalance_s  waiting for the fullest stage
     bubble_s     waiting for the pipeline to fill and to drain
     data_s       the exchange of gradients and weights between replicas, as far as computing does not hide it
+    expert_hidden_s, data_hidden_s  of both, what computing does hide: not part of the step
     """
 
     step_s: float
@@ -76,11 +77,13 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     imbalance_s: float
     bubble_s: float
     data_s: float
+    expert_hidden_s: float
+    data_hidden_s: float
 
     @property
     def busy_s(self) -> float:
         """All of it together; less than a step where the published rate is what bounds it."""
-        return float(sum(msgspec.structs.astuple(self)[2:]))
+        return float(sum(msgspec.structs.astuple(self)[2:-2]))
 
     @property
     def unexplained_s(self) -> float:
@@ -95,7 +98,10 @@ def pace(case: Case, layout: Parallelism, reference: MfuReference) -> Pace:
     busy_s = count * micro.total_s
     imbalance_s = (imbalance(case.shape.layers, layout.pp) - 1) * busy_s
     bubble_s = bubble_share(layout, count) * (busy_s + imbalance_s)
-    data_s = _exposed_s(case, layout, count, micro.total_s)
+    expert_hidden_s = _expert_s(case, layout, _tokens(case, layout)) - micro.expert_s
+    # Both exchanges share one network: what hides the experts' cannot hide the other as well.
+    shared_s = expert_hidden_s if layout.tp * layout.ep > case.cluster.domain_gpus else 0.0
+    data_s, data_hidden_s = _data_s(case, layout, count, micro.total_s - shared_s)
     flops = case.training.tokens_per_step * _flops_per_token(case, reference)
     peak = peak_flops_per_s(case.cluster.chip, case.cluster.precision) * layout.gpus
     published_s = flops / (peak * reference.mfu_percent / 100)
@@ -112,6 +118,8 @@ def pace(case: Case, layout: Parallelism, reference: MfuReference) -> Pace:
         imbalance_s=imbalance_s,
         bubble_s=bubble_s,
         data_s=data_s,
+        expert_hidden_s=count * expert_hidden_s,
+        data_hidden_s=data_hidden_s,
     )
 
 
@@ -146,7 +154,7 @@ class _MicroBatch(msgspec.Struct, frozen=True, kw_only=True):
 def _micro_batch(case: Case, layout: Parallelism, reference: MfuReference) -> _MicroBatch:
     peak = peak_flops_per_s(case.cluster.chip, case.cluster.precision)
     rate = peak * reference.mfu_percent / 100 * REFERENCE_OVERHEAD * layout.replica_gpus
-    tokens = case.training.sequence_tokens * layout.micro_batch
+    tokens = _tokens(case, layout)
     compute_s = tokens * _flops_per_token(case, reference) / rate
     return _MicroBatch(
         compute_s=compute_s,
@@ -156,6 +164,10 @@ def _micro_batch(case: Case, layout: Parallelism, reference: MfuReference) -> _M
         expert_s=max(0.0, _expert_s(case, layout, tokens) - compute_s),
         pipeline_s=_pipeline_s(case, layout, tokens),
     )
+
+
+def _tokens(case: Case, layout: Parallelism) -> int:
+    return case.training.sequence_tokens * layout.micro_batch
 
 
 def _flops_per_token(case: Case, reference: MfuReference) -> float:
@@ -191,15 +203,15 @@ def _pipeline_s(case: Case, layout: Parallelism, tokens: int) -> float:
     return 2 * layout.interleave * size / _bytes_per_s(case.cluster, layout.replica_gpus)
 
 
-def _exposed_s(case: Case, layout: Parallelism, count: int, micro_s: float) -> float:
-    """The exchange between replicas beyond what the micro-batches beside it hide.
+def _data_s(case: Case, layout: Parallelism, count: int, micro_s: float) -> tuple[float, float]:
+    """The exchange between replicas beyond what a micro-batch beside it hides, in `micro_s`; and the rest.
 
     With ZeRO 2 gradients are exchanged in every micro-batch, with ZeRO 3 weights too, and twice; else once a
     step.
     """
     ranks = layout.dp * layout.cp
     if ranks == 1:
-        return 0.0
+        return 0.0, 0.0
     params = max(sum(stage_params(case.shape, layout, stage)) for stage in (0, layout.pp - 1))
     per_node = max(1, min(ranks, case.cluster.gpus_per_node // layout.tp))
     speed = _network_bytes_per_s(case.cluster) * per_node
@@ -211,7 +223,8 @@ def _exposed_s(case: Case, layout: Parallelism, count: int, micro_s: float) -> f
         2: (gradients_s, weights_s),
         3: (gradients_s + 2 * weights_s, 0.0),
     }.get(layout.zero, (0.0, gradients_s + weights_s))
-    return count * max(0.0, each - micro_s) + max(0.0, once - micro_s)
+    exposed_s = count * max(0.0, each - micro_s) + max(0.0, once - micro_s)
+    return exposed_s, count * each + once - exposed_s
 
 
 def _others(ranks: int) -> float:

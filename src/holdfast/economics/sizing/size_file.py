@@ -121,7 +121,7 @@ def understood(request: Request, prices: Prices, *, must_survive: bool = False) 
     assumed: list[str] = []
     name, model = _model(request.model)
     shape = model.shape
-    cluster = _cluster(request.cluster, assumed)
+    cluster = _cluster(request.cluster, model, assumed)
     training = _training(request.training, cluster, model, assumed)
     price = prices.planned(cluster.chip)
     if price.assumed:
@@ -187,7 +187,7 @@ def _shape(said: ModelTable) -> Shape:
     )
 
 
-def _cluster(said: ClusterTable, assumed: list[str]) -> Cluster:
+def _cluster(said: ClusterTable, model: KnownModel, assumed: list[str]) -> Cluster:
     if said.chip is None or said.gpus is None:
         missing = " and ".join(name for name in ("chip", "gpus") if getattr(said, name) is None)
         raise InputError(
@@ -199,6 +199,10 @@ def _cluster(said: ClusterTable, assumed: list[str]) -> Cluster:
     if per_node is None:
         per_node = GPUS_PER_NODE.get(chip, GPUS_PER_NODE_USUAL)
         assumed.append(f"{per_node} GPUs a node, as NVIDIA builds them")
+    if said.precision is None and model.precision not in (None, "bf16"):
+        assumed.append(
+            f"bf16 arithmetic; it was trained with {model.precision}: say --precision {model.precision}"
+        )
     return Cluster(
         chip=chip,
         gpus=said.gpus,

@@ -35,8 +35,8 @@ from holdfast.economics.sizing.rules import refusals, warnings
 from holdfast.economics.sizing.survival import Survival, survival
 from holdfast.ledger.references import MfuReference, PublishedRate, published_rate
 from holdfast.record.errors import InputError
+from holdfast.wording.units import DAY_S
 
-DAY_S = 86_400
 GIB = 2**30
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 CP_TOKENS_MIN = 8192
@@ -45,7 +45,8 @@ fewer tokens than in Llama 3's longest (131,072 tokens, CP 16; Table 4)."""
 BATCH_TOKENS_USUAL = 4_000_000
 """Of a step, where nothing else is said: what Llama 3 405B begins with (section 3.4.1)."""
 RANKED_BY = (
-    "time a step takes, which is also cost; of equals by whether memory may run out, then by a lost node"
+    "time a step takes, which is also cost; of equals by whether memory may run out, then by a lost node, "
+    "then by what the layout adds to computing, then by memory"
 )
 NEAREST_SHOWN = 3
 TRIES_MAX = 256
@@ -225,7 +226,7 @@ def _has_layout(question: Question, gpus: int) -> bool:
 
 
 def _rank(sized: Sized) -> tuple[float, bool, float, float, int]:
-    """As RANKED_BY says; then overhead, then memory."""
+    """As RANKED_BY says."""
     spent, after = sized.pace, sized.survival
     slowdown = after.slowdown if after.survives and after.slowdown is not None else inf
     return spent.step_s, sized.may_run_out, round(slowdown, 2), spent.busy_s, sized.memory_bytes

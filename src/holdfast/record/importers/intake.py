@@ -18,6 +18,7 @@ import msgspec
 
 from holdfast.record.errors import InputError
 from holdfast.record.events import NAME_CHARS_MAX, AnyEvent, CostRate, ReferenceDeclared
+from holdfast.wording import many
 
 Format = Literal["journal", "google-resiliency", "infinitehbd", "sacct", "csv", "jsonl"]
 Watch = Callable[[int], None]
@@ -106,15 +107,11 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
 
     def summary(self) -> str:
         """One line for people, such as `68 lines, 1 run, no GPUs`."""
-        parts = [_counted(self.lines, "line"), _counted(self.runs, "run")]
+        parts = [many(self.lines, "line"), many(self.runs, "run")]
         if self.runs_without_gpus:
             everything = self.runs_without_gpus == self.runs
             parts.append("no GPUs" if everything else f"{self.runs_without_gpus} without GPUs")
         return ", ".join(parts)
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 @contextmanager
