@@ -166,6 +166,26 @@ def _complaint(module: str, room: str, allowed: frozenset[str], rules: Rules) ->
     return None
 
 
+def shared_names(package: Path) -> list[str]:
+    """The public classes whose name another one in the package has as well, each with the files it is in."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(package.rglob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(str(path.relative_to(package)))
+    return [f"{name}: {', '.join(files)}" for name, files in sorted(found.items()) if len(files) > 1]
+
+
+def test_a_public_class_has_a_name_of_its_own() -> None:
+    assert shared_names(ROOT / "src" / "holdfast") == []
+
+
+def test_a_shared_name_is_found(tmp_path: Path) -> None:
+    _write(tmp_path / "run" / "state.py", "class Node: ...\nclass _Inner: ...\nclass Own: ...")
+    _write(tmp_path / "topology" / "graph.py", "class Node: ...\nclass _Inner: ...")
+    assert shared_names(tmp_path) == ["Node: run/state.py, topology/graph.py"]
+
+
 def test_the_code_keeps_to_the_import_table() -> None:
     assert list(broken_rules(ROOT / "src" / "holdfast", read_table(PAGE))) == []
 

@@ -29,7 +29,7 @@ from holdfast.run.happenings import (
     ToNode,
 )
 from holdfast.run.membership import advance, deadline, initial
-from holdfast.run.state import Policy, State
+from holdfast.run.state import RunPolicy, RunState
 from holdfast.run.wire import (
     CODE_DEVICE_FAILED,
     Admitted,
@@ -137,11 +137,11 @@ class Cluster:
     """
 
     def __init__(self, *, joins: bool = True, steps: int = 5, **policy: object) -> None:
-        self.policy = Policy(run="r", **policy)  # type: ignore[arg-type]
+        self.policy = RunPolicy(run="r", **policy)  # type: ignore[arg-type]
         self.now_ns = 1000 * SECOND
         self.joins = joins
         self.steps = steps
-        self.state: State = initial(self.policy, self.now_ns)
+        self.state: RunState = initial(self.policy, self.now_ns)
         self.agents: dict[str, int] = {}
         self.processes: dict[str, Process] = {}
         self.queues: dict[tuple[str, str], deque[Happening]] = {}

@@ -27,9 +27,9 @@ from holdfast.record.recorder import Recorder
 from holdfast.run.coordinator import SEND_BUFFER_BYTES_MAX, Coordinator
 from holdfast.run.dial import Connection, dial
 from holdfast.run.frames import FrameBuffer
-from holdfast.run.handshake import Client, Rejected, Stranger, endpoint_of
+from holdfast.run.handshake import HandshakeClient, Rejected, Stranger, endpoint_of
 from holdfast.run.link import Link
-from holdfast.run.state import Policy
+from holdfast.run.state import RunPolicy
 from holdfast.run.waits import LEASE_S_MIN
 from holdfast.run.wire import (
     Admitted,
@@ -101,7 +101,7 @@ async def listening(directory: Path, **policy: object) -> AsyncIterator[Site]:
     clock = SystemClock()
     journal = directory / "journal"
     with Recorder(journal, run="r", clock=clock) as recorder:
-        made = Policy(run="r", **policy)  # type: ignore[arg-type]
+        made = RunPolicy(run="r", **policy)  # type: ignore[arg-type]
         coordinator = Coordinator(made, TOKEN, recorder, clock, said.append)
         await coordinator.start("127.0.0.1", 0)
         try:
@@ -431,7 +431,7 @@ def test_a_port_in_use_is_told_in_a_sentence(tmp_path: Path) -> None:
     async def whole() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken, Recorder(tmp_path / "journal") as recorder:
             port = taken.getsockname()[1]
-            coordinator = Coordinator(Policy(run="r"), TOKEN, recorder, SystemClock(), print)
+            coordinator = Coordinator(RunPolicy(run="r"), TOKEN, recorder, SystemClock(), print)
             with pytest.raises(
                 HoldfastError, match=rf"^The coordinator cannot listen on 127\.0\.0\.1:{port}: .*\.$"
             ):
@@ -470,9 +470,9 @@ class Raw:
         self.send(frame(client.answer(self.next())))
         client.accepted_by(self.next())
 
-    def client(self, role: str, name: str) -> Client:
+    def client(self, role: str, name: str) -> HandshakeClient:
         endpoint = endpoint_of(self._socket.getpeername())
-        return Client(TOKEN, role=role, name=name, endpoint=endpoint)  # type: ignore[arg-type]
+        return HandshakeClient(TOKEN, role=role, name=name, endpoint=endpoint)  # type: ignore[arg-type]
 
     def await_end(self) -> None:
         with contextlib.suppress(ConnectionError):

@@ -12,14 +12,14 @@ from quantity import examples
 
 from holdfast.stragglers import whatif
 from holdfast.stragglers.trace import Trace
-from holdfast.stragglers.verdict import Verdict, judge
+from holdfast.stragglers.verdict import StragglerVerdict, judge
 from holdfast.stragglers.whatif import WORKERS_RANKED_MAX, Analysis, analyse
 
 Rows = list[dict[str, Any]]
 Traced = Callable[[Rows], Trace]
 
 
-def judged(trace: Trace) -> tuple[Analysis, Verdict]:
+def judged(trace: Trace) -> tuple[Analysis, StragglerVerdict]:
     analysis = analyse(trace)
     return analysis, judge(analysis)
 

@@ -44,7 +44,7 @@ from holdfast.run.happenings import (
     ToNode,
 )
 from holdfast.run.recording import write_down
-from holdfast.run.state import Policy
+from holdfast.run.state import RunPolicy
 from holdfast.run.status import Happened, MemberStatus, NodeStatus, Status
 from holdfast.run.tls import Channel, Identity
 from holdfast.run.wire import (
@@ -102,7 +102,7 @@ class Coordinator:
 
     def __init__(
         self,
-        policy: Policy,
+        policy: RunPolicy,
         token: str,
         recorder: Recorder,
         clock: Clock,

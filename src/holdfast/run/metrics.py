@@ -133,9 +133,9 @@ def serving(host: str, port: int, ask: Ask) -> Iterator[str]:
         yield url_of(host, bound)
 
 
-def page(metrics: Collector | CollectorRegistry) -> pages.Page:
+def page(metrics: Collector | CollectorRegistry) -> pages.MetricsPage:
     """Not OpenMetrics: there a gauge and a counter cannot share a name but for the counter's _total."""
-    return pages.Page(content_type=CONTENT_TYPE_LATEST, body=generate_latest(metrics))
+    return pages.MetricsPage(content_type=CONTENT_TYPE_LATEST, body=generate_latest(metrics))
 
 
 def url_of(host: str, port: int) -> str:

@@ -31,7 +31,7 @@ Edges = list[tuple[Ints, Ints]]
 Mask = NDArray[np.bool_]
 
 
-class Level(msgspec.Struct, frozen=True, kw_only=True):
+class GraphLevel(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes that wait only for earlier levels: those from `first` to `last`, in the graph's order.
 
     Those that wait for most come first. The n-th of `places` has the n-th node before each of as many nodes
@@ -55,7 +55,7 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
     rows: slice
     row: Ints
     duration_s: Floats
-    levels: tuple[Level, ...]
+    levels: tuple[GraphLevel, ...]
     ends: Ints
     end_offsets: Ints
 
@@ -499,14 +499,14 @@ def _circle(part: _Part, row: int) -> InputError:
     )
 
 
-def _sliced(bounds: Ints, before: Ints, waits: Ints) -> Iterator[Level]:
+def _sliced(bounds: Ints, before: Ints, waits: Ints) -> Iterator[GraphLevel]:
     """Levels from the second on; nothing is waited for in the first. before: of one node after another."""
     begins = np.concatenate([[0], np.cumsum(waits)])
     for first, last in pairwise(bounds[1:].tolist()):
         counts, offsets = waits[first:last], begins[first:last]
         crowded = int(np.count_nonzero(counts > PLACES_MAX))
         within = [int(np.count_nonzero(counts > number)) for number in range(min(PLACES_MAX, int(counts[0])))]
-        yield Level(
+        yield GraphLevel(
             first=first,
             last=last,
             places=tuple(before[offsets[:count] + number] for number, count in enumerate(within)),

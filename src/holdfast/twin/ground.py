@@ -25,7 +25,7 @@ from holdfast.twin.fleet import Fleet
 from holdfast.twin.policies import Policy
 from holdfast.twin.study import Study
 from holdfast.twin.tape import Tape
-from holdfast.twin.truth import Truth
+from holdfast.twin.truth import RunTruth
 from holdfast.wording.units import SECOND_NS
 
 SPARES = "spares"
@@ -52,7 +52,7 @@ class Ground:
         self.paid_gpus = study.job.gpus + policy.spare_nodes * self.gpus_per_node
         self.fleet = Fleet(places=study.layout.nodes, spares=policy.spare_nodes, crews=study.crews)
         self.tape = Tape(study.name, study.start_ns)
-        self.truth = Truth(
+        self.truth = RunTruth(
             paid_gpus=self.paid_gpus, job_gpus=study.job.gpus, reference_gpu_ns=study.reference_gpu_ns
         )
         self.interruptions = 0

@@ -2,7 +2,7 @@
 
 from holdfast.drills.plant import SUPPLIES_PER_SHELF
 from holdfast.drills.scenarios.stage import Plot, Scenario, Stage, slow_members
-from holdfast.drills.scenarios.truth import Trace
+from holdfast.drills.scenarios.truth import MetricTrace
 from holdfast.twin.cluster import circuit_name, name
 
 
@@ -15,8 +15,8 @@ def _pump(stage: Stage) -> Plot:
         turned=(flow,),
         affected=affected,
         traces=(
-            Trace(metric="densewatch_cdu_coolant_flow_lpm", subjects=(name("loop", loop),)),
-            Trace(metric="densewatch_cdu_pump_speed_percent", subjects=(name("loop", loop),)),
+            MetricTrace(metric="densewatch_cdu_coolant_flow_lpm", subjects=(name("loop", loop),)),
+            MetricTrace(metric="densewatch_cdu_pump_speed_percent", subjects=(name("loop", loop),)),
         ),
         surface=slow_members(affected),
     )
@@ -34,7 +34,7 @@ def _inlet(stage: Stage) -> Plot:
         subject=circuit_name(circuit),
         turned=(supply,),
         affected=affected,
-        traces=(Trace(metric="densewatch_cdu_coolant_supply_temp_celsius", subjects=names),),
+        traces=(MetricTrace(metric="densewatch_cdu_coolant_supply_temp_celsius", subjects=names),),
         surface=slow_members(affected),
     )
 
@@ -48,7 +48,9 @@ def _shelf(stage: Stage) -> Plot:
         subject=name("shelf", shelf),
         turned=(supplies,),
         affected=affected,
-        traces=(Trace(metric="redfish_chassis_power_powersupply_health", subjects=(name("shelf", shelf),)),),
+        traces=(
+            MetricTrace(metric="redfish_chassis_power_powersupply_health", subjects=(name("shelf", shelf),)),
+        ),
         surface=slow_members(affected),
     )
 

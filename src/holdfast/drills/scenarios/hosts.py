@@ -1,9 +1,9 @@
 """Nodes: GPUs, memory and processors that get worse before they fail."""
 
 from holdfast.drills.scenarios.stage import Plot, Scenario, Stage, at_gpu, members, slow_members
-from holdfast.drills.scenarios.truth import Trace
-from holdfast.drills.training import Loss
-from holdfast.drills.world import Xid
+from holdfast.drills.scenarios.truth import MetricTrace
+from holdfast.drills.training import MemberLoss
+from holdfast.drills.world import SimulatedXid
 from holdfast.twin.cluster import gpu_name, name
 
 XID_REMAPPED, XID_UNCONTAINED = 63, 95
@@ -41,7 +41,7 @@ def _memory(stage: Stage) -> Plot:
             at_gpu("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", node, gpu),
         ),
         surface=slow_members((node,)),
-        loss=Loss(
+        loss=MemberLoss(
             node=node,
             at_ns=died_ns,
             fault=f"xid-{XID_UNCONTAINED}",
@@ -49,8 +49,8 @@ def _memory(stage: Stage) -> Plot:
             subject=subject,
         ),
         xids=(
-            Xid(gpu=number, code=XID_REMAPPED, message="Row remapping event", at_ns=remapped_ns),
-            Xid(gpu=number, code=XID_UNCONTAINED, message=detail, at_ns=died_ns),
+            SimulatedXid(gpu=number, code=XID_REMAPPED, message="Row remapping event", at_ns=remapped_ns),
+            SimulatedXid(gpu=number, code=XID_UNCONTAINED, message=detail, at_ns=died_ns),
         ),
     )
 
@@ -63,7 +63,7 @@ def _cpu(stage: Stage) -> Plot:
         subject=name("rack", rack),
         turned=(taken,),
         affected=affected,
-        traces=(Trace(metric="node_pressure_cpu_waiting_seconds_total", subjects=members(affected)),),
+        traces=(MetricTrace(metric="node_pressure_cpu_waiting_seconds_total", subjects=members(affected)),),
         surface=slow_members(affected),
     )
 

@@ -2,7 +2,7 @@
 
 from holdfast.drills.levers import POOL_ENGINES
 from holdfast.drills.scenarios.stage import Plot, Scenario, Stage, members, slow_members
-from holdfast.drills.scenarios.truth import Trace
+from holdfast.drills.scenarios.truth import MetricTrace
 from holdfast.drills.world import Decision
 from holdfast.twin.cluster import name
 
@@ -31,8 +31,8 @@ def _loader(stage: Stage) -> Plot:
         subject="data-loader",
         turned=(late,),
         affected=everyone,
-        traces=(Trace(metric="node_pressure_cpu_waiting_seconds_total", subjects=members(everyone)),),
-        surface=Trace(metric="holdfast_member_data_seconds", subjects=members(everyone)),
+        traces=(MetricTrace(metric="node_pressure_cpu_waiting_seconds_total", subjects=members(everyone)),),
+        surface=MetricTrace(metric="holdfast_member_data_seconds", subjects=members(everyone)),
     )
 
 
@@ -66,10 +66,10 @@ def _routing(stage: Stage) -> Plot:
         turned=(weight,),
         affected=stage.everyone(),
         traces=(
-            Trace(metric="vllm:kv_cache_usage_perc", subjects=(engine,)),
-            Trace(metric="dynamo_frontend_worker_last_time_to_first_token_seconds", subjects=(engine,)),
+            MetricTrace(metric="vllm:kv_cache_usage_perc", subjects=(engine,)),
+            MetricTrace(metric="dynamo_frontend_worker_last_time_to_first_token_seconds", subjects=(engine,)),
         ),
-        surface=Trace(metric="holdfast_member_data_seconds", subjects=members(stage.everyone())),
+        surface=MetricTrace(metric="holdfast_member_data_seconds", subjects=members(stage.everyone())),
     )
 
 

@@ -1,7 +1,7 @@
 """Storage and the checkpoints on it: others' load, a filer that fails slowly, a cadence nobody can keep."""
 
 from holdfast.drills.scenarios.stage import Plot, Scenario, Stage, members
-from holdfast.drills.scenarios.truth import Trace
+from holdfast.drills.scenarios.truth import MetricTrace
 from holdfast.drills.training import CHECKPOINT_INTERVAL_S
 from holdfast.drills.world import Decision
 from holdfast.twin.cluster import name
@@ -18,7 +18,7 @@ def _contention(stage: Stage) -> Plot:
         turned=(crowd,),
         affected=affected,
         traces=(
-            Trace(
+            MetricTrace(
                 metric="node_mountstats_nfs_operations_response_time_seconds_total",
                 subjects=members(affected),
             ),
@@ -36,13 +36,13 @@ def _stall(stage: Stage) -> Plot:
         turned=(weak,),
         affected=affected,
         traces=(
-            Trace(metric="node_nfs_rpc_retransmissions_total", subjects=members(affected)),
-            Trace(
+            MetricTrace(metric="node_nfs_rpc_retransmissions_total", subjects=members(affected)),
+            MetricTrace(
                 metric="node_mountstats_nfs_operations_response_time_seconds_total",
                 subjects=members(affected),
             ),
         ),
-        surface=Trace(metric="holdfast_member_data_seconds", subjects=members(affected)),
+        surface=MetricTrace(metric="holdfast_member_data_seconds", subjects=members(affected)),
     )
 
 
