@@ -257,7 +257,7 @@ def test_a_run_from_its_first_node_to_its_end(tmp_path: Path) -> None:
         await until(lambda: site.coordinator.status().step == STEPS)
         status = site.coordinator.status()
         assert (status.generation, status.steps_total, status.outcome) == (1, STEPS, None)
-        assert [loss for _, loss in status.losses] == [1.0, 0.5, 1 / 3]
+        assert [loss for _, loss in status.loss_curve] == [1.0, 0.5, 1 / 3]
         assert status.rate > 0
         stepping = [member for member in status.members if member.role == "active"]
         assert [(member.name, member.lanes, member.alive) for member in stepping] == [

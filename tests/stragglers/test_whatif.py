@@ -104,9 +104,9 @@ def test_pauses_that_move_around(job: Any) -> None:
 def _shifted(trace: Trace, durations_s: Any) -> Trace:
     """The trace with other durations: what comes later on the same worker and step begins later."""
     later = durations_s - trace.duration_s
-    lane = trace.step * len(trace.workers) + trace.worker
+    track = trace.step * len(trace.workers) + trace.worker
     delay = np.cumsum(later) - later
-    first = np.searchsorted(lane, lane)
+    first = np.searchsorted(track, track)
     return msgspec.structs.replace(
         trace, start_s=trace.start_s + delay - delay[first], duration_s=durations_s
     )

@@ -34,8 +34,8 @@ HARDWARE_CODES = frozenset({48, 74, 94})
 
 
 def _narrow_buses(look: Look) -> Iterator[Finding]:
-    """Devices whose link has fewer lanes than they have themselves."""
-    for metric, of_device, unit in ((WIDTH, WIDTH_MAX, "lanes"), (RATE, RATE_MAX, "1/s")):
+    """Devices whose PCIe link is narrower than they are themselves."""
+    for metric, of_device, unit in ((WIDTH, WIDTH_MAX, "PCIe lanes"), (RATE, RATE_MAX, "1/s")):
         now, most = look.panels.value(metric), look.panels.value(of_device)
         if now is None or most is None:
             continue
@@ -56,7 +56,7 @@ def _narrow_buses(look: Look) -> Iterator[Finding]:
 
 
 def _slow_buses(look: Look) -> Iterator[Finding]:
-    """GPUs whose link has fewer lanes, or a lower generation, than it had or than most have.
+    """GPUs whose PCIe link is narrower, or of a lower generation, than it had or than most have.
 
     An idle link may run at a lower generation to save power; then most do, and nobody is below them.
     """
@@ -72,7 +72,7 @@ def _slow_buses(look: Look) -> Iterator[Finding]:
             # Where all have gone down together, they are idle.
             wrong = panel.values < usual
             wrong &= wrong.mean(axis=1, keepdims=True) < IDLE_SHARE
-        unit = "lanes" if metric == LINK_WIDTH else "generation"
+        unit = "PCIe lanes" if metric == LINK_WIDTH else "generation"
         rule = Rule(
             sign="narrow-bus", metric=metric, unit=unit, note=SIGNS["narrow-bus"], against="peers", scrapes=3
         )

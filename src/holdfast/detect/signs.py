@@ -100,7 +100,7 @@ MEANINGS: dict[Sign, str] = {
     "slow-writes": "writes take longer on this mount",
     "busy-mount": "others ask far more of this mount than before",
     "resent-calls": "calls to this mount are sent again",
-    "narrow-bus": "the PCIe link has fewer lanes than the device, or a lower rate",
+    "narrow-bus": "the PCIe link is narrower than the device, or slower",
     "slow-disk": "a disk takes long for each request",
     "full-disk": "a disk is full",
     "low-memory": "hardly any memory is left",

@@ -213,7 +213,7 @@ _BOARD = (
     _Gauge("lowest clock", "MHz", 60.0, ("DCGM_FI_DEV_SM_CLOCK",), _lowest_in_run),
     _Gauge("power of all GPUs", "kW", 10.0, ("DCGM_FI_DEV_POWER_USAGE",), _total_kw),
     _Gauge("most memory errors", "/s", 1.0, ("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL",), _fastest_growth),
-    _Gauge("narrowest PCIe link", "lanes", 1.0, ("node_pcidevice_current_link_width",), _lowest),
+    _Gauge("narrowest PCIe link", "wide", 1.0, ("node_pcidevice_current_link_width",), _lowest),
     _Gauge("worst power supply", "", 0.5, ("redfish_chassis_power_powersupply_health",), _highest),
     _Gauge("lowest coolant flow", "L/min", 10.0, (_CDU + "coolant_flow_lpm",), _lowest),
     _Gauge("warmest coolant", "C", 2.0, (_CDU + "coolant_supply_temp_celsius",), _highest),

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.drills import fabric, pools, storage
-from holdfast.drills.levers import PCIE_LANES, POOL_ENGINES, Floats, Levers, on_which
+from holdfast.drills.levers import PCIE_WIDTH, POOL_ENGINES, Floats, Levers, on_which
 from holdfast.drills.plant import Plant, weather
 from holdfast.drills.training import (
     CHECKPOINT_INTERVAL_S,
@@ -226,7 +226,7 @@ class _World:
         by_gpu = (layout.nodes, layout.gpus_per_node)
         slow = CLOCK_BOUND_SHARE / self.plant.clock_share + 1.0 - CLOCK_BOUND_SHARE
         slow = slow * (1.0 + ECC_RETRY_S * levers.at("ecc", tick).reshape(by_gpu))
-        copy_s = HOST_COPY_S * (PCIE_LANES / levers.at("lanes", tick) - 1.0).reshape(by_gpu)
+        copy_s = HOST_COPY_S * (PCIE_WIDTH / levers.at("pcie_width", tick) - 1.0).reshape(by_gpu)
         taken = levers.at("cpu", tick)
         state = float(levers.at("state", tick)[0])
         run_gpus = len(self.training.nodes) * layout.gpus_per_node

@@ -11,10 +11,10 @@ XID_REMAPPED, XID_UNCONTAINED = 63, 95
 
 def _pcie(stage: Stage) -> Plot:
     node, gpu = stage.pick_gpu()
-    lanes = (2.0, 4.0)[stage.one_of(2)]
+    width = (2.0, 4.0)[stage.one_of(2)]
     return Plot(
         subject=gpu_name(node, gpu),
-        turned=(stage.turn("lanes", [stage.gpu_number(node, gpu)], lanes),),
+        turned=(stage.turn("pcie_width", [stage.gpu_number(node, gpu)], width),),
         affected=(node,),
         traces=(
             at_gpu("node_pcidevice_current_link_width", node, gpu),
@@ -78,7 +78,7 @@ HOSTS = (
         domain="host",
         surfaces_in="runtime",
         what="steps slow down; one member computes longer, with no throttling",
-        mechanism="after bus errors the link comes back with fewer lanes, copies from the host take longer",
+        mechanism="after bus errors the link comes back narrower, copies from the host take longer",
         owner="hardware",
         seam="gpu-fabric-pool",
         loss="slowdown",
