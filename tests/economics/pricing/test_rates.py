@@ -390,7 +390,7 @@ def test_every_cause_has_a_remedy() -> None:
         ("currency = 'EUR'", "The report is in 'EUR'", "[usd_per]"),
         ("currency = 3", "`currency` in the prices must be text", 'currency = "EUR"'),
         ("goodput_target = 90", "`goodput_target` in the prices is 90", "goodput_target = 0.9"),
-        ("team_budgets = 9", "`team_budgets` in the prices is no table", "[team_budgets]"),
+        ("team_budgets = 9", "`team_budgets` in the prices is not a table", "[team_budgets]"),
     ],
 )
 def test_a_mistake_in_the_rates_is_a_sentence_and_a_hint(text: str, sentence: str, hint: str) -> None:

@@ -125,7 +125,7 @@ def test_a_trace_of_which_nothing_can_be_used_says_nothing_about_nodes(tmp_path:
 def test_an_array_that_was_cut_off_is_refused(tmp_path: Path, end: int) -> None:
     path = tmp_path / "trace"
     path.write_bytes(TRACE.read_bytes()[:-end])
-    with pytest.raises(InputError, match="is no whole JSON array") as caught:
+    with pytest.raises(InputError, match="is not a whole JSON array") as caught:
         told(path)
     assert caught.value.hint
 
