@@ -447,13 +447,17 @@ def _recorded_practice(told: Report, failed: RecordedFailures, assumed: list[Ass
         return None
     source = f"mean of its {len(failed.repair_s)} recoveries"
     assumed.append(Assumed(what="recovery", value=f"{mean_s:,.0f} s", source=source))
+    returns = any(one.steps_rolled_back for one in told.incidents)
+    if not returns:
+        why = "so far it never went back to a checkpoint, so their interval does not matter here"
+        assumed.append(Assumed(what="state", value="kept in memory", source=why))
     return Policy(
         name="recorded",
         title="as the run did so far",
         recovery="restart",
         hang_s=0.0,
         requeue_s=mean_s,
-        snapshot_steps=None if any(one.steps_rolled_back for one in told.incidents) else 1,
+        snapshot_steps=None if returns else 1,
         source=source,
     )
 
