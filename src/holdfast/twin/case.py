@@ -14,24 +14,21 @@ import msgspec
 from holdfast import wording
 from holdfast.economics.cadence.cadence import (
     FAILURES_PER_1000_NODE_DAYS,
+    check_interval,
     learned_mtbf_s,
     mtbf_of_nodes_s,
     tells_rate,
 )
-from holdfast.economics.pricing.prices import Priced, Prices
-from holdfast.ledger.failures import (
+from holdfast.economics.cadence.inputs import (
     BYTECHECKPOINT,
     INTERVAL_S,
     KOKOLIS_HOURLY,
     SAVE_S,
     STALL_S,
     WAITED_FOR,
-    RecordedFailures,
-    check_interval,
-    failures,
-    stall_s,
-    write_s,
 )
+from holdfast.economics.pricing.prices import Priced, Prices
+from holdfast.ledger.failures import RecordedFailures, failures, stall_s, write_s
 from holdfast.ledger.flops import Chip, chip_named
 from holdfast.ledger.report import Report
 from holdfast.ledger.reporting import report
