@@ -1,7 +1,4 @@
-"""What the record of a run says for plans: how often it failed, for how long, and what checkpoints cost.
-
-What no record says of checkpoints is assumed, by every plan the same.
-"""
+"""What the record of a run says for plans: how often it failed, for how long, and what checkpoints cost."""
 
 from collections.abc import Iterable, Sequence
 from statistics import fmean
@@ -10,24 +7,8 @@ import msgspec
 
 from holdfast.ledger.categories import Category
 from holdfast.ledger.report import IncidentReport, Report
-from holdfast.record.errors import InputError
 from holdfast.record.events import AnyEvent, CheckpointBegun, CheckpointSaved
 from holdfast.record.store import Selection, Store
-
-STALL_S, SAVE_S = 0.59, 51.06
-BYTECHECKPOINT = "ByteCheckpoint (Wan et al. 2025): 405B parameters on 8,960 GPUs"
-INTERVAL_S = 3_600.0
-KOKOLIS_HOURLY = "the longer of the two intervals that Kokolis et al. 2024 compare"
-WAITED_FOR = "training waits until it is written"
-
-
-def check_interval(interval_s: float, stall_s: float) -> None:
-    if interval_s <= stall_s:
-        raise InputError(
-            f"A checkpoint every {interval_s:g} s, each with a stall of {stall_s:g} s, leaves no time to "
-            "train.",
-            hint="--interval is from one checkpoint to the next, its stall (--stall) included.",
-        )
 
 
 class RecordedFailures(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,24 +14,21 @@ import msgspec
 from holdfast import wording
 from holdfast.economics.cadence.cadence import (
     FAILURES_PER_1000_NODE_DAYS,
+    check_interval,
     learned_mtbf_s,
     mtbf_of_nodes_s,
     tells_rate,
 )
-from holdfast.economics.pricing.prices import Priced, Prices
-from holdfast.ledger.failures import (
+from holdfast.economics.cadence.inputs import (
     BYTECHECKPOINT,
     INTERVAL_S,
     KOKOLIS_HOURLY,
     SAVE_S,
     STALL_S,
     WAITED_FOR,
-    RecordedFailures,
-    check_interval,
-    failures,
-    stall_s,
-    write_s,
 )
+from holdfast.economics.pricing.prices import Priced, Prices
+from holdfast.ledger.failures import RecordedFailures, failures, stall_s, write_s
 from holdfast.ledger.flops import Chip, chip_named
 from holdfast.ledger.report import Report
 from holdfast.ledger.reporting import report
@@ -454,13 +451,17 @@ def _recorded_practice(told: Report, failed: RecordedFailures, assumed: list[Ass
         return None
     source = f"mean of its {len(failed.repair_s)} recoveries"
     assumed.append(Assumed(what="recovery", value=f"{mean_s:,.0f} s", source=source))
+    returns = any(one.steps_rolled_back for one in told.incidents)
+    if not returns:
+        why = "so far it never went back to a checkpoint, so their interval does not matter here"
+        assumed.append(Assumed(what="state", value="kept in memory", source=why))
     return Policy(
         name="recorded",
         title="as the run did so far",
         recovery="restart",
         hang_s=0.0,
         requeue_s=mean_s,
-        snapshot_steps=None if any(one.steps_rolled_back for one in told.incidents) else 1,
+        snapshot_steps=None if returns else 1,
         source=source,
     )
 

@@ -73,7 +73,7 @@ def published() -> Told:
 
 def test_every_line_of_the_published_run_is_told(published: Told) -> None:
     assert (published.format, published.lines, published.skipped_count) == ("google-resiliency", 7_798, 0)
-    assert published.summary() == "7798 lines, 1 run"
+    assert published.summary() == "7,798 lines, 1 run"
     assert {event.run for event in published.events} == {RUN}
     assert Counter(kind_of(event) for event in published.events) == {
         "cost.rate": 2,

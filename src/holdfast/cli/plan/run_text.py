@@ -45,7 +45,7 @@ def _sides(console: Console, told: Forecast) -> None:
     table = _table("", "goodput", "mean", "P10", "P50", "P90")
     if told.ettr is not None:
         mean = days(told.work_days / told.ettr) if told.ettr > 0 else "never"
-        table.add_row("ETTR, Kokolis et al.", wording.percent(told.ettr), mean)
+        table.add_row("ETTR, Kokolis et al.", wording.percent(max(0.0, told.ettr)), mean)
     sides = {
         "formula": told.formula,
         f"twin, {wording.many(told.twin_runs, 'run')}": told.twin,

@@ -91,6 +91,15 @@ def efficiency(interval_s: float, costs: Costs, mtbf_s: float) -> float:
     return (interval_s - costs.stall_s) * survived * periods / (mtbf_s + costs.downtime_s)
 
 
+def check_interval(interval_s: float, stall_s: float) -> None:
+    if interval_s <= stall_s:
+        raise InputError(
+            f"A checkpoint every {interval_s:g} s, each with a stall of {stall_s:g} s, leaves no time to "
+            "train.",
+            hint="--interval is from one checkpoint to the next, its stall (--stall) included.",
+        )
+
+
 def whole_steps(
     interval_s: float, step_s: float, costs: Costs, gained: Callable[[float], float]
 ) -> tuple[int, float]:

@@ -7,21 +7,10 @@ import msgspec
 from holdfast import wording
 from holdfast.economics.cadence import cadence
 from holdfast.economics.cadence.advice import CadenceCase
-from holdfast.economics.cadence.cadence import GPUS_PER_NODE, CheckpointLevel, Costs
-from holdfast.economics.pricing.cost import Input
+from holdfast.economics.cadence.cadence import GPUS_PER_NODE, CheckpointLevel, Costs, check_interval
+from holdfast.economics.pricing.layers import Input
 from holdfast.economics.pricing.prices import RECORDED, Prices
-from holdfast.ledger.failures import (
-    BYTECHECKPOINT,
-    INTERVAL_S,
-    KOKOLIS_HOURLY,
-    SAVE_S,
-    STALL_S,
-    WAITED_FOR,
-    check_interval,
-    failures,
-    stall_s,
-    write_s,
-)
+from holdfast.ledger.failures import failures, stall_s, write_s
 from holdfast.ledger.reporting import report
 from holdfast.ledger.runs import fold_run
 from holdfast.record.errors import InputError
@@ -29,6 +18,11 @@ from holdfast.record.store import Store
 
 GIVEN = "given"
 PRESENT_INTERVAL = "present interval"
+STALL_S, SAVE_S = 0.59, 51.06
+BYTECHECKPOINT = "ByteCheckpoint (Wan et al. 2025): 405B parameters on 8,960 GPUs"
+WAITED_FOR = "training waits until it is written"
+INTERVAL_S = 3_600.0
+KOKOLIS_HOURLY = "the longer of the two intervals that Kokolis et al. 2024 compare"
 DOWNTIME_S = 300.0
 _KOKOLIS_RESTART = "Kokolis et al. 2024: from a failure to the next step, restoring included"
 _LLAMA3 = "Llama 3 (Dubey et al. 2024): 419 in 54 days on 2,048 nodes"
