@@ -14,6 +14,8 @@ from holdfast.record.clock import SystemClock
 from holdfast.record.errors import InputError
 from holdfast.twin.presets import preset
 
+pytestmark = pytest.mark.slow
+
 GOOGLE = "google-70b-112-nodes-events.jsonl"
 GOOGLE_RUN = "test-040104-goodput-n112-70b-a3m"
 OWN = ("--gpus", "1024", "--days", "10", "--mtbf", "20h")

@@ -173,6 +173,7 @@ def brute_force(rates: list[dict[str, Any]], subject: dict[str, str], hour: int)
     return Fraction("7.25") if best is None else best[1]
 
 
+@pytest.mark.slow
 def test_random_time_lines_against_a_sum_hour_by_hour() -> None:
     for seed in range(150):
         random = Random(seed)
@@ -285,6 +286,7 @@ def test_names_that_nothing_has_and_prices_that_are_overruled_are_said() -> None
 # -- the invoice ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_lines_sum_to_the_invoice_to_the_cent_and_months_stand_alone() -> None:
     for seed in range(20):
         random = Random(seed)

@@ -128,6 +128,7 @@ def test_balance_is_the_mean_over_the_most(lanes: int, members: int) -> None:
 # ---- the choice ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_llama_3s_own_layout_is_the_best_for_its_cluster() -> None:
     case = case_of("llama3-405b", gpus=16_384, batch=2048)
     best = answer(question(case)).sized[0]
@@ -135,6 +136,7 @@ def test_llama_3s_own_layout_is_the_best_for_its_cluster() -> None:
     assert best.micro_batches == 16
 
 
+@pytest.mark.slow
 def test_llama_3_405bs_gpu_hours_are_met() -> None:
     # The model card says 30.84 million GPU-hours, with failures in them; 15.6e12 tokens (section 3.4). The
     # median of what is published is 43 %; Llama 3 itself reached 41 % on so many.
@@ -170,6 +172,7 @@ def test_every_layout_that_is_proposed_keeps_all_rules(model: str, nodes: int, b
         assert list(refusals(case, layout)) == []
 
 
+@pytest.mark.slow
 def test_the_ranking_is_by_cost_with_one_row_for_a_split() -> None:
     sized = answer(question(case_of(gpus=1024))).sized
     assert [one.usd for one in sized] == sorted(one.usd for one in sized)
@@ -200,6 +203,7 @@ def test_nineteen_gpus_are_refused_with_sixteen_and_twenty_four() -> None:
     assert nearest_gpus(question(case_of("llama3-8b", gpus=19))) == (16, 32)
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_refused_with_the_number() -> None:
     sentence, hint = refusal(question(case_of("llama3-405b", gpus=16)))
     assert "needs 350.0 to 522.2 GiB a GPU (by formula gradients 94.5, optimizer 283.5" in sentence
@@ -280,6 +284,7 @@ def test_state_shared_among_fewer_may_no_longer_fit() -> None:
     assert after.sentence.startswith("with 1 of 2 replicas a GPU needs 1")
 
 
+@pytest.mark.slow
 def test_only_those_that_survive_are_ranked_when_asked() -> None:
     asked = msgspec.structs.replace(question(case_of("llama3-405b", gpus=256)), must_survive=True)
     assert all(one.survival.survives for one in answer(asked).sized)

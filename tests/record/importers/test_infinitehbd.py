@@ -36,7 +36,7 @@ def written(path: Path, *entries: object) -> Path:
 def test_the_published_trace_is_read_whole() -> None:
     events, imported = told(TRACE)
     faults = [event for event in events if isinstance(event, FaultObserved)]
-    assert imported.summary() == "1168 lines, 0 runs"
+    assert imported.summary() == "1,168 lines, 0 runs"
     assert imported.skipped_count == 0
     assert len({event.id for event in events}) == len(events) == 584 + 584 + 584 + 2
     assert Counter(fault.fault.partition("/")[0] for fault in faults) == {
