@@ -61,7 +61,7 @@ def test_a_name_that_is_no_text(holdfast: Any, arguments: list[str]) -> None:
 def test_a_home_that_cannot_be_looked_into(holdfast: Any, tmp_path: Path, verb: list[str]) -> None:
     # A name that is too long fails as one that may not be searched does, and for every user.
     done = holdfast(*verb, HOLDFAST_HOME=str(tmp_path / ("x" * 300)))
-    assert "cannot be" in complaint(done)
+    assert "annot " in complaint(done)  # access it, or be read
 
 
 def test_a_file_that_is_not_there(holdfast: Any) -> None:
@@ -75,7 +75,7 @@ def test_an_empty_file(holdfast: Any, tmp_path: Path) -> None:
 
 def test_a_directory_without_journals(holdfast: Any, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
-    assert "holds no journal" in complaint(holdfast("import", tmp_path / "folder"))
+    assert "neither a journal nor files" in complaint(holdfast("import", tmp_path / "folder"))
 
 
 def test_a_binary_file(holdfast: Any, tmp_path: Path) -> None:

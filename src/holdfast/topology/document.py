@@ -117,7 +117,7 @@ def _scalar(loader: Any, node: yaml.Node) -> Plain:
     except (ValueError, LookupError):
         kind = node.tag.rpartition(":")[2]
         raise InputError(
-            f"line {_line(node)}: This is not a {kind} that can be read.",
+            f"line {_line(node)}: This cannot be read as {kind}.",
             hint="Put it in quotes to have it as text.",
         ) from None
     return value
