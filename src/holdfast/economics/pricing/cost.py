@@ -15,15 +15,15 @@ import msgspec
 
 from holdfast.economics.pricing.layers import (
     LAYER_TITLES,
-    Checkpointing,
+    CheckpointThroughput,
     Exposure,
     IncidentCost,
     IncidentLine,
     Input,
     Layer,
     LayerKey,
+    LostProgress,
     PerDay,
-    Progress,
     RunCost,
     Stack,
     Together,
@@ -345,10 +345,10 @@ class _Pricing:
 
     # -- progress ------------------------------------------------------------------------------------
 
-    def _progress(self, loss: _Loss) -> Progress:
+    def _progress(self, loss: _Loss) -> LostProgress:
         hours = self._run_hours(loss.of(loss.delay))
         steps = self._steps(loss.of(loss.delay))
-        return Progress(
+        return LostProgress(
             run_hours=hours,
             steps=steps,
             tokens=self._tokens(steps),
@@ -368,7 +368,7 @@ class _Pricing:
 
     # -- checkpoints ---------------------------------------------------------------------------------
 
-    def checkpointing(self) -> Checkpointing:
+    def checkpointing(self) -> CheckpointThroughput:
         report, saved = self.report, self.report.saved
         stall = report.partition.get(Category.CHECKPOINT_STALL.key, 0)
         stepping = sum(report.partition.get(category.key, 0) for category in _STEPPING)
@@ -379,7 +379,7 @@ class _Pricing:
         at_risk = 0 if is_over else saved.since_steps
         is_told = saved.last_step is not None
         has_saved = report.counts.saves > 0 or stall > 0
-        return Checkpointing(
+        return CheckpointThroughput(
             efficiency=1 - stall / stepping if stepping and has_saved else None,
             healthy=self._per_day(self._steps(DAY_NS * report.gpus)),
             actual=self._per_day(self._a_day(report.counts.steps)),

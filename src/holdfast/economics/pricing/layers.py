@@ -51,7 +51,7 @@ class Together(msgspec.Struct, frozen=True, kw_only=True):
     caveat: str
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
+class LostProgress(msgspec.Struct, frozen=True, kw_only=True):
     """A loss as training progress: hours of the whole run, and what a healthy run does in them.
 
     day_share: of what the run, with nothing lost, gets done in a day.
@@ -69,7 +69,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     lost_gpu_hours: float
     layers: tuple[Layer, ...]
     together: Together | None
-    progress: Progress
+    progress: LostProgress
     basis: str = ""
 
 
@@ -117,7 +117,7 @@ class Exposure(msgspec.Struct, frozen=True, kw_only=True):
     day_share: float | None
 
 
-class Checkpointing(msgspec.Struct, frozen=True, kw_only=True):
+class CheckpointThroughput(msgspec.Struct, frozen=True, kw_only=True):
     """Saving and recovering in terms of throughput.
 
     efficiency          the share of the time in steps that was not spent waiting for checkpoints; None
@@ -160,5 +160,5 @@ class RunCost(msgspec.Struct, frozen=True, kw_only=True):
     in_incidents: Stack
     elsewhere: Stack
     incidents: tuple[IncidentLine, ...]
-    checkpointing: Checkpointing
+    checkpointing: CheckpointThroughput
     remarks: tuple[str, ...]
