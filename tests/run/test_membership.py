@@ -1,4 +1,4 @@
-"""The membership, driven by a cluster in memory (memory_cluster.py) that checks its promises at each turn."""
+"""The membership, driven by a cluster in memory, which checks its promises at every turn."""
 
 import random
 from collections.abc import Callable
