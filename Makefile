@@ -73,7 +73,8 @@ check: $(installed) ## Check format, lint, strict types, the import table and th
 
 .PHONY: quick
 quick: $(installed) ## Run the tests that need no server and no root and take no time, after every edit.
-	$(bin)/python -m pytest --quiet --numprocesses 2 --dist worksteal -m 'not (slow or server or root or soak)'
+	$(bin)/python -m pytest --quiet --numprocesses 2 --dist worksteal --hypothesis-profile=quick \
+	  -m 'not (slow or server or root or soak)'
 
 .PHONY: test
 test: $(installed) ## Run the test suite, three tests at a time: many of them wait.

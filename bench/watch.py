@@ -28,7 +28,7 @@ from rich.table import Table
 from holdfast.cli.record import json_option
 from holdfast.cli.terminal import print_json
 from holdfast.detect.detecting import METRICS
-from holdfast.diagnose.looking import References, Setting, look
+from holdfast.diagnose.looking import LookSetting, References, look
 from holdfast.economics.pricing.prices import DEFAULTS
 from holdfast.record.errors import InputError
 from holdfast.record.sqlite import SqliteStore
@@ -129,7 +129,7 @@ def _looked(url: str, series: "_Filling", now_s: int, looks: int, *, is_open: bo
         _Counting(url, timeout_s=SERVER_WAIT_S) as server,
         SqliteStore(Path(folder) / "record.sqlite") as store,
     ):
-        setting = Setting(
+        setting = LookSetting(
             store=store,
             source=IncrementalSource(server),
             cluster=page.described(page.survey),

@@ -6,13 +6,15 @@ Where one is missing, its tests are skipped with the reason; with HOLDFAST_NO_SK
 skipped test makes the session fail.
 
 A test that asks for `need`, itself or through a fixture, is marked `server`. One marked `root` is skipped for
-other users. `make quick` leaves out both, and what is marked `slow`.
+other users. `make quick` leaves out both, and what is marked `slow`; a test that asks for the `environment`
+of a command is marked so here.
 """
 
 import compileall
 import contextlib
 import os
 import pwd
+import re
 import shutil
 import signal
 import subprocess
@@ -25,7 +27,7 @@ from urllib.parse import quote
 
 import pytest
 from hypothesis import settings
-from quantity import SOAK, examples
+from quantity import QUICK, SOAK, examples
 from servers import INSTALL, daemon, find, need
 from waiting import free_port, until
 
@@ -35,6 +37,9 @@ collect_ignore = ["gpu"]
 """For machines with a GPU, with a conftest.py that stands apart: see `make test-gpu`."""
 KILL_WAIT_S = 10
 STOP_WAIT_S = 30
+WITHOUT_SLOW = "not (slow or"
+"""How `-m` of `make quick` begins."""
+SLOW_MODULE = re.compile(r"^pytestmark = \[?\s*(pytest\.mark\.\w+, )*pytest\.mark\.slow\b", re.MULTILINE)
 FOR_ROOT = "only root may do this"
 POSTGRES_PASSWORD = "tide / turns @ 4"
 POSTGRES_USERS = ("postgres", "nobody")
@@ -68,7 +73,8 @@ PartitionName=all Nodes=ALL Default=YES
 # How long an example takes says how busy the machine is, and nothing about what is tested.
 # A verdict must not depend on luck: examples are the same each time where it counts, and new elsewhere.
 settings.register_profile("unhurried", deadline=None, derandomize="HOLDFAST_NO_SKIP" in os.environ)
-settings.register_profile(SOAK, deadline=None, max_examples=examples(100, SOAK))
+for profile in (QUICK, SOAK):
+    settings.register_profile(profile, deadline=None, max_examples=examples(100, profile))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -81,11 +87,21 @@ def pytest_configure(config: pytest.Config) -> None:
         compileall.compile_dir(Path(holdfast.__file__).parent, quiet=1)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A module that is slow as a whole is not imported where slow tests are left out: torch takes seconds."""
+    if config.getoption("markexpr").startswith(WITHOUT_SLOW) and collection_path.suffix == ".py":
+        return bool(SLOW_MODULE.search(collection_path.read_text(encoding="utf-8"))) or None
+    return None
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if "need" in getattr(item, "fixturenames", ()):
+        fixtures = getattr(item, "fixturenames", ())
+        if "need" in fixtures:
             item.add_marker("server")
+        if "environment" in fixtures:  # of a command that it starts
+            item.add_marker("slow")
         if item.get_closest_marker("root") is not None and os.geteuid() != 0:
             item.add_marker(pytest.mark.skip(reason=FOR_ROOT))
 

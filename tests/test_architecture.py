@@ -7,7 +7,10 @@ each rule, so that its silence means something.
 """
 
 import ast
+import importlib
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.util import resolve_name
 from pathlib import Path
@@ -166,6 +169,26 @@ def _complaint(module: str, room: str, allowed: frozenset[str], rules: Rules) ->
     return None
 
 
+def shared_names(package: Path) -> list[str]:
+    """The public classes whose name another one in the package has as well, each with the files it is in."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(package.rglob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(str(path.relative_to(package)))
+    return [f"{name}: {', '.join(files)}" for name, files in sorted(found.items()) if len(files) > 1]
+
+
+def test_a_public_class_has_a_name_of_its_own() -> None:
+    assert shared_names(ROOT / "src" / "holdfast") == []
+
+
+def test_a_shared_name_is_found(tmp_path: Path) -> None:
+    _write(tmp_path / "run" / "state.py", "class Node: ...\nclass _Inner: ...\nclass Own: ...")
+    _write(tmp_path / "topology" / "graph.py", "class Node: ...\nclass _Inner: ...")
+    assert shared_names(tmp_path) == ["Node: run/state.py, topology/graph.py"]
+
+
 def test_the_code_keeps_to_the_import_table() -> None:
     assert list(broken_rules(ROOT / "src" / "holdfast", read_table(PAGE))) == []
 
@@ -192,6 +215,30 @@ def test_a_benchmark_that_imports_torch_is_found(tmp_path: Path) -> None:
     _write(tmp_path / "workers" / "model.py", "import torch")
     _write(tmp_path / "ledger.py", "from torch import nn")
     assert list(benchmarks_with_torch(tmp_path)) == ["ledger.py:1: imports torch, which only workers may"]
+
+
+FACES = sorted(
+    path.parent.name
+    for path in (ROOT / "src" / "holdfast").glob("*/__init__.py")
+    if "__all__" in path.read_text(encoding="utf-8")
+)
+
+
+@pytest.mark.parametrize("room", FACES)
+def test_a_face_shows_what_it_names(room: str) -> None:
+    face = importlib.import_module(f"holdfast.{room}")
+    assert face.__all__ == [name for name in face.__all__ if hasattr(face, name)]
+    assert not hasattr(face, "no_such_name")
+
+
+def test_a_face_costs_nothing_until_it_is_asked() -> None:
+    """But that of `train`, which is the one that imports torch."""
+    rooms = [room for room in FACES if room not in (TORCH_ROOM, "wording")]
+    code = f"import sys, {', '.join(f'holdfast.{room}' for room in rooms)}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert {name for name in loaded if name.startswith("holdfast.")} == {f"holdfast.{room}" for room in rooms}
+    assert not loaded & {"numpy", "torch", "msgspec"}
 
 
 def test_every_room_is_in_the_diagram() -> None:

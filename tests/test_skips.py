@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import servers
 
+pytestmark = pytest.mark.slow
+
 CONFTEST = Path(__file__).with_name("conftest.py")
 PYPROJECT = CONFTEST.parents[1] / "pyproject.toml"
 SESSION_S_MAX = 120

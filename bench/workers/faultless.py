@@ -20,7 +20,7 @@ import holdfast.train as hf
 from holdfast.train import tree
 from holdfast.train.group import Rendezvous
 from holdfast.train.reduction import Reduction
-from holdfast.train.sheets import Layout, Sheet
+from holdfast.train.sheets import BucketLayout, Sheet
 from holdfast.train.tcp import Credentials, TcpGroup
 from model import SEED, batch, build
 
@@ -82,7 +82,7 @@ def alternate_reductions(rounds: int) -> list[Pair]:
     """The tree's sum of one lane a member, and gloo's of as many bytes."""
     rank, world = dist.get_rank(), dist.get_world_size()
     parameters = [torch.nn.Parameter(torch.empty(REDUCE_ELEMENTS)) for _ in range(REDUCE_PARAMETERS)]
-    layout = Layout(parameters, [], world)
+    layout = BucketLayout(parameters, [], world)
     held, total = Sheet(layout), Sheet(layout)
     held.clear()
     nodes = [tree.cover(lanes) for lanes in tree.deal(world, world)]

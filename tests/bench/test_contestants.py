@@ -18,6 +18,8 @@ from bench.contestants import (
     torch_version,
 )
 
+pytestmark = pytest.mark.slow
+
 SLEEP = "import time; time.sleep(600)"
 ORPHAN = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SLEEP!r}, sys.argv[1]])"
 

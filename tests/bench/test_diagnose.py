@@ -13,6 +13,8 @@ from bench.diagnose import FIRST_SEED, TUNING_SEEDS
 from holdfast.drills.exam import MECHANISM_OF
 from holdfast.drills.scenarios import SCENARIOS
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 600
 """Half a minute of one processor, which others may want as well."""
 SMALLEST = ("--seeds=1", "--first-seed=1", "--quiet-days=0", "--small-only", "--processes=1", "--json")

@@ -39,6 +39,8 @@ from bench.gpu_runs import MEMBERS_MAX, Plan, Trained, completed, script
 from bench.kills import PHASES, Failed, Recovery
 from holdfast.run.chaos import RECOVERY_MOMENTS, STEP_MOMENTS, random_plan, read_plan
 
+pytestmark = pytest.mark.slow
+
 BENCH_S_MAX = 400
 HEAVY = {"duckdb", "httpx", "numpy", "ray", "scipy", "torch"}
 

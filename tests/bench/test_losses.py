@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from bench.losses import (
     NODE_S,
     Strike,
@@ -13,6 +15,8 @@ from bench.losses import (
 from holdfast.record.events import AnyEvent, CheckpointLoaded, GenerationOpened, MemberLost, StepCommitted
 from holdfast.record.journal import JOURNAL_DIRECTORY, events_of
 from holdfast.record.recorder import Recorder
+
+pytestmark = pytest.mark.slow
 
 SECOND_NS = 10**9
 SAID = """\

@@ -1,4 +1,8 @@
+import pytest
+
 from bench.overhead import OverheadBench, Turns, setting, summary, table
+
+pytestmark = pytest.mark.slow
 
 TURNS = Turns(steps=((1.1, 1.0), (3.0, 2.0), (0.9, 1.0)), reductions=((0.2, 0.1), (0.3, 0.1), (0.1, 0.1)))
 

@@ -1,6 +1,10 @@
 """`holdfast bench policies` on a small cluster for a day: every cell, and which is best."""
 
+import pytest
+
 from bench.policies import POLICIES, measure
+
+pytestmark = pytest.mark.slow
 
 
 def test_every_policy_on_every_cluster() -> None:

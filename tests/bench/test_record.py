@@ -1,4 +1,8 @@
+import pytest
+
 from bench.record import RecordBench, table
+
+pytestmark = pytest.mark.slow
 
 RESULT = RecordBench(
     event_us=4.25,

@@ -9,6 +9,8 @@ from bench.contestants import PEERS, Contestant
 from bench.kills import PHASES, Recovery, Survival, Undisturbed
 from bench.recovery import RecoveryBench, command, present, summary, table
 
+pytestmark = pytest.mark.slow
+
 CALM = Undisturbed(step_s=0.03, digest="aa")
 BENCH_S_MAX = 400
 

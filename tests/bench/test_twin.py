@@ -4,6 +4,8 @@ import pytest
 
 from bench.twin import LARGE_GPUS, task
 
+pytestmark = pytest.mark.slow
+
 
 def test_more_failures_and_more_gpus_are_the_same_run_otherwise() -> None:
     usual, often, large = (

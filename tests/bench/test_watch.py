@@ -6,6 +6,8 @@ import pytest
 
 from bench.watch import SERVER, WatchBench, measure
 
+pytestmark = pytest.mark.slow
+
 LOOKS = 4
 
 

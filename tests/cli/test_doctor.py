@@ -16,7 +16,7 @@ from servers import daemon
 from waiting import free_port, until
 
 from holdfast.signals.reading import Reading
-from holdfast.signals.store import Store
+from holdfast.signals.store import SignalStore
 from holdfast.topology.file import read
 
 Holdfast = Callable[..., Any]
@@ -159,7 +159,7 @@ def test_a_watch_is_of_use_with_these_alone(holdfast: Holdfast, prometheus: str)
 def stored(tmp_path: Path) -> Path:
     """The embedded store of two hosts, read every 7 seconds, of which one has two GPUs."""
     now_ns = time.time_ns()
-    with Store(tmp_path / "signals") as store:
+    with SignalStore(tmp_path / "signals") as store:
         for ago in range(20):
             at_ns = now_ns - ago * 7 * 10**9
             host = [Reading(metric="node_uname_info", labels=one, at_ns=at_ns, value=1.0) for one in HOSTS]

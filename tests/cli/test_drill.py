@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.cli.drill.text import show, show_list, sparkline
 from holdfast.drills.scenarios import SCENARIOS, Played, play
-from holdfast.drills.tabletop import Row
+from holdfast.drills.tabletop import BoardRow
 
 
 @pytest.fixture
@@ -99,8 +99,8 @@ def test_a_quiet_half_hour_has_no_story(capsys: pytest.CaptureFixture[str]) -> N
     assert "nothing is wrong" in printed
 
 
-def row(*values: float | None, notable: float = 1.0) -> Row:
-    return Row(label="level", unit="m", notable=notable, values=values)
+def row(*values: float | None, notable: float = 1.0) -> BoardRow:
+    return BoardRow(label="level", unit="m", notable=notable, values=values)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def row(*values: float | None, notable: float = 1.0) -> Row:
         (row(0, 0, 7, 7, 0, 0), "▁█▁"),
     ],
 )
-def test_a_sparkline(given: Row, drawn: str) -> None:
+def test_a_sparkline(given: BoardRow, drawn: str) -> None:
     assert sparkline(given, 3) == drawn
 
 

@@ -33,6 +33,8 @@ from holdfast.twin.study import Study
 from holdfast.twin.sweep import Task, play
 from holdfast.twin.workers import LAST_WORDS_S_MAX
 
+pytestmark = pytest.mark.slow
+
 START_S_MAX = 120
 STOP_S_MAX = 30
 END_S_MAX = 60

@@ -20,7 +20,7 @@ from holdfast.economics.pricing.cost import run_cost
 from holdfast.economics.pricing.prices import DEFAULTS, read
 from holdfast.ledger.categories import Category
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.report import Course, Figure, IncidentReport, Report
+from holdfast.ledger.report import Course, IncidentReport, MeasuredFigure, Report
 from holdfast.ledger.reporting import report
 from holdfast.ledger.timeline import BUCKETS_MAX
 from holdfast.record.events import (
@@ -488,7 +488,7 @@ def test_what_was_paid_in_money_is_in_the_head() -> None:
 
 
 def test_a_number_without_a_reference() -> None:
-    figure = Figure(measured=51.25, reference=None, unit="%", sentence="51.2 % of the peak")
+    figure = MeasuredFigure(measured=51.25, reference=None, unit="%", sentence="51.2 % of the peak")
     page = Page(render(quiet(mfu=figure)))
     assert "51.2 % 51.2 % of the peak" in page.text
     assert "reference" not in page.attributes("line", "class")

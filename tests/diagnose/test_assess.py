@@ -14,7 +14,7 @@ from quantity import examples
 
 from holdfast.detect.detecting import METRICS
 from holdfast.detect.physics import BALANCE
-from holdfast.detect.scene import Planned
+from holdfast.detect.scene import PlannedWork
 from holdfast.diagnose.assess import Assessment, Circumstances, Inquiry, assess
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.weighing import SYMPTOMS
@@ -38,6 +38,8 @@ from holdfast.signals.source import Source
 from holdfast.topology.graph import Topology
 from holdfast.topology.names import member_name
 from holdfast.twin.cluster import Layout
+
+pytestmark = pytest.mark.slow
 
 SEED = 1
 """Below 100: one of those that detectors may be made with."""
@@ -568,7 +570,7 @@ def test_those_beneath_a_cause_that_are_not_late_are_evidence_against_it() -> No
 
 def test_planned_work_is_no_incident() -> None:
     frames = bad_link([slice(120, None)])[:1]
-    work = Planned(subject="n00000", from_ns=START_NS + 1_000 * S, to_ns=None, reason="cables")
+    work = PlannedWork(subject="n00000", from_ns=START_NS + 1_000 * S, to_ns=None, reason="cables")
     now_ns = START_NS + (ROWS - 1) * 10 * S
     drain = ActionTaken(id="drain", occurred_ns=work.from_ns, action="drain", subject="n00000")
     assert assess(Shown(frames), SMALL, Inquiry(now_ns=now_ns), Circumstances(events=EVENTS)).findings

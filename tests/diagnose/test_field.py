@@ -14,6 +14,8 @@ from holdfast.detect.scene import Healthy
 from holdfast.diagnose.assess import CLUSTER, Inquiry, assess
 from holdfast.record.events import ActionTaken, CheckpointSaved, ReferenceDeclared
 
+pytestmark = pytest.mark.slow
+
 STEP = "holdfast_run_step_seconds"
 XIDS = "DCGM_FI_DEV_XID_ERRORS"
 SYMBOLS = "node_infiniband_symbol_error_total"

@@ -12,6 +12,8 @@ from holdfast.drills.scenarios.playing import START_NS
 from holdfast.signals.catalogue import CATALOGUE
 from holdfast.twin.cluster import Layout
 
+pytestmark = pytest.mark.slow
+
 GPUS = 256
 SEED = 2
 

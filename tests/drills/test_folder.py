@@ -11,6 +11,8 @@ from holdfast.record.errors import InputError
 from holdfast.record.importers import Options, import_file
 from holdfast.topology import file
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def played() -> Played:

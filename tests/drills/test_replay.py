@@ -10,6 +10,8 @@ from holdfast.drills.scenarios import Played, play
 from holdfast.signals.frame import Frame
 from holdfast.signals.source import Source
 
+pytestmark = pytest.mark.slow
+
 S = 10**9
 WHOLE = (0, 2**62)
 METRIC = "DCGM_FI_DEV_GPU_TEMP"

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from holdfast.drills.scenarios import SCENARIOS, TABLETOP, Played, play
-from holdfast.drills.scenarios.truth import Trace
+from holdfast.drills.scenarios.truth import MetricTrace
 from holdfast.drills.telemetry import CLEAN
 from holdfast.drills.training import CHECKPOINT_INTERVAL_S
 from holdfast.ledger.ledger import Ledger
@@ -19,6 +19,8 @@ from holdfast.record.errors import InputError
 from holdfast.record.events import ActionTaken, FaultObserved, RunStarted, StepCommitted, decode, encode
 from holdfast.signals.frame import Frame
 from holdfast.twin.cluster import Layout
+
+pytestmark = pytest.mark.slow
 
 SECOND_NS = 10**9
 SEEDS = (1, 2)
@@ -152,7 +154,7 @@ def test_before_it_begins_nothing_is_wrong(name: str) -> None:
     assert np.median(steps_s) == pytest.approx(one.healthy_step_s, rel=0.01)
 
 
-def courses(one: Played, trace: Trace) -> tuple[Frame, list[int]]:
+def courses(one: Played, trace: MetricTrace) -> tuple[Frame, list[int]]:
     """The samples of a metric and the columns that the trace is about. Of a counter its growth counts, and of
     a sum of times its growth for each request.
     """

@@ -8,6 +8,8 @@ import pytest
 from holdfast.drills.scenarios import SCENARIOS, play
 from holdfast.drills.tabletop import tabletop
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_the_operators_view_does_not_give_the_cause_away(name: str) -> None:

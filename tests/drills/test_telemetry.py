@@ -13,6 +13,8 @@ from holdfast.record.errors import InputError
 from holdfast.signals.frame import Frame
 from holdfast.twin.cluster import Layout
 
+pytestmark = pytest.mark.slow
+
 EVERYTHING = 1.0
 LARGE_SECONDS_MAX = 30.0
 LARGE_BYTES_MAX = 10**9

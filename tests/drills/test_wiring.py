@@ -11,6 +11,8 @@ from holdfast.drills.world import Cast, cast
 from holdfast.topology.graph import Topology
 from holdfast.twin.cluster import Layout, name
 
+pytestmark = pytest.mark.slow
+
 RUN = "pretrain"
 WHOLE = (0, 2**62)
 ELSEWHERE = frozenset({"slurm"})

@@ -40,6 +40,8 @@ from holdfast.record.events import (
     StepCommitted,
 )
 
+pytestmark = pytest.mark.slow
+
 S = 10**9
 EVENTS_MAX = 25
 gpus = st.integers(0, 20)

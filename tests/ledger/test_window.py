@@ -17,8 +17,8 @@ from holdfast.ledger.report import Report
 from holdfast.ledger.reporting import report
 from holdfast.ledger.window import (
     SILENT_NS_MAX,
-    Standing,
     Window,
+    WindowStanding,
     accruing,
     fell_silent,
     standing,
@@ -156,7 +156,7 @@ def tiled(
     """The reports of windows that tile the time, from one fold."""
     edges = [window.to_ns for window in windows if window.to_ns is not None]
     ledger = Ledger(cuts_ns=(*cuts, *edges))
-    standings: list[Standing | None] = [None]
+    standings: list[WindowStanding | None] = [None]
     done = 0
     for edge in edges:
         count = sum(event.occurred_ns < edge for event in events)

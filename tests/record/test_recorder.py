@@ -28,6 +28,8 @@ from holdfast.record.journal import Damage, read_directory
 from holdfast.record.recorder import CLOSE_WAIT_S, HELD_MAX, OPEN_WAIT_S, RETRY_INTERVAL_S, Recorder
 from holdfast.record.spool import SHARED_MEMORY
 
+pytestmark = pytest.mark.slow
+
 PATIENCE_S = 60.0
 """How long a test waits for what should happen at once."""
 SLACK_S = 10.0

@@ -44,6 +44,8 @@ from holdfast.record.sqlite import SqliteStore, is_on_network
 from holdfast.record.store import Ingested, RunSummary, Selection, Store
 from holdfast.record.stores import open_store
 
+pytestmark = pytest.mark.slow
+
 PROCESS_WAIT_S = 60
 
 FreshUrl = Callable[[], str]

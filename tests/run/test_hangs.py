@@ -1,8 +1,9 @@
 """Who is ended because the run does not get further, and who is not: silent, stopped, busy, hung members."""
 
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 import pytest
+from memory_cluster import Cluster
 
 from holdfast.record.events import FaultObserved, GenerationOpened, MemberLost
 from holdfast.run import hangs
@@ -10,10 +11,7 @@ from holdfast.run.happenings import FromMember, ReplaceRequested, Tick
 from holdfast.run.waits import FORM_S_MIN, HUNG_S_MIN, IDLE_S_MAX, LEASE_S_MAX, LOCATE_S, Observed, ns
 from holdfast.run.wire import Committed, Locate, MemberBeat, Replace, Stage, Working
 
-if TYPE_CHECKING:
-    from tests.run.conftest import Cluster
-
-    MakeCluster = type[Cluster]
+MakeCluster = type[Cluster]
 
 SECOND = 10**9
 

@@ -1,12 +1,12 @@
-"""The membership, driven by a cluster in memory (conftest.py), which checks its promises at every turn."""
+"""The membership, driven by a cluster in memory (memory_cluster.py), which checks its promises at every turn."""
 
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memory_cluster import Cluster, Process
 from quantity import examples
 
 from holdfast.record.events import (
@@ -61,10 +61,7 @@ from holdfast.run.wire import (
     WorkerJoined,
 )
 
-if TYPE_CHECKING:
-    from tests.run.conftest import Cluster, Process
-
-    MakeCluster = Callable[..., Cluster]
+MakeCluster = Callable[..., Cluster]
 
 MS = 10**6
 SECOND = 10**9

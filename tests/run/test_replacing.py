@@ -2,11 +2,11 @@
 
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memory_cluster import Cluster, Process
 from quantity import examples
 
 from holdfast.record.events import (
@@ -20,10 +20,7 @@ from holdfast.record.events import (
 from holdfast.run.happenings import FromMember, FromNode, ReplaceRequested
 from holdfast.run.wire import Answer, Finished, Replace, StopWorker, WorkerExited, Working
 
-if TYPE_CHECKING:
-    from tests.run.conftest import Cluster, Process
-
-    MakeCluster = Callable[..., Cluster]
+MakeCluster = Callable[..., Cluster]
 
 EXCUSES = ("failures and not one commit in between", "after the training was complete")
 """What may end a run in which members are killed at random."""

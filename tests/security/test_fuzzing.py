@@ -43,6 +43,8 @@ from holdfast.topology.discovery import kubernetes, slurm
 from holdfast.train import checkpoint
 from holdfast.twin import presets
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests" / "data"
 SOURCE = ROOT / "src" / "holdfast"

@@ -14,7 +14,7 @@ from holdfast.record.recorder import Recorder
 from holdfast.record.stores import open_store
 from holdfast.run.endpoint import Endpoint, reserved
 from holdfast.run.site import TOKEN_CHARS_MIN, survey
-from holdfast.signals.store import Store as SignalStore
+from holdfast.signals.store import SignalStore as SignalStore
 
 
 def mode(path: Path) -> int:

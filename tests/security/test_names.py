@@ -30,7 +30,9 @@ from holdfast.record.store import Selection
 from holdfast.record.stores import open_store
 from holdfast.run.endpoint import Endpoint, find_endpoint
 from holdfast.signals.reading import Reading
-from holdfast.signals.store import Store
+from holdfast.signals.store import SignalStore
+
+pytestmark = pytest.mark.slow
 
 BROWSER_S_MAX = 120
 S = 10**9
@@ -153,7 +155,7 @@ def test_no_name_is_sql(kind: str, tmp_path: Path, request: pytest.FixtureReques
 
 def test_no_metric_label_or_directory_is_sql(tmp_path: Path) -> None:
     place = tmp_path / "it's'); DROP TABLE x; --"
-    with Store(place, step_s=10) as store:
+    with SignalStore(place, step_s=10) as store:
         store.append(
             Reading(metric=name, labels={"instance": f"n{number}", "x": name}, at_ns=0, value=1.0)
             for number, name in enumerate(SQL)

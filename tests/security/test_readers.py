@@ -36,6 +36,8 @@ from holdfast.topology.discovery import kubernetes, slurm
 from holdfast.topology.hostlist import NAMES_MAX, count, expand
 from holdfast.twin.presets import hazards_from
 
+pytestmark = pytest.mark.slow
+
 MEMORY_BYTES_MAX = 1 << 30
 SECONDS_MAX = 60
 DEEP = 100_000

@@ -25,6 +25,8 @@ from holdfast.record.store import Store
 from holdfast.record.stores import open_store
 from holdfast.signals.collectors.kernel_log import KernelEvent
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 120.0
 EMPTY = b'{"status":"success","data":{"resultType":"matrix","result":[]}}'
 NOBODY = "postgresql://127.0.0.1:9/none"

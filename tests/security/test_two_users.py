@@ -24,7 +24,7 @@ from holdfast.run.wire import Proof, Strike, frame
 from holdfast.train.group import Rendezvous, Superseded
 from holdfast.train.tcp import _HELLO, NONCE_BYTES, PROOF_BYTES, Card, Credentials, TcpGroup
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 OTHER = 65534
 """nobody, who has no files and no processes of ours."""

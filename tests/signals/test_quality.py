@@ -15,6 +15,8 @@ from holdfast.signals.quality import FLAWS_PER_KIND_MAX, STUCK_SCRAPES_MIN, TRUS
 from holdfast.signals.rates import per_second
 from holdfast.twin.cluster import Layout
 
+pytestmark = pytest.mark.slow
+
 STEP_NS = 10 * 10**9
 SCRAPES = 180
 TEMPERATURE = "DCGM_FI_DEV_GPU_TEMP"

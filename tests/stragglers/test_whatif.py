@@ -12,14 +12,14 @@ from quantity import examples
 
 from holdfast.stragglers import whatif
 from holdfast.stragglers.trace import Trace
-from holdfast.stragglers.verdict import Verdict, judge
+from holdfast.stragglers.verdict import StragglerVerdict, judge
 from holdfast.stragglers.whatif import WORKERS_RANKED_MAX, Analysis, analyse
 
 Rows = list[dict[str, Any]]
 Traced = Callable[[Rows], Trace]
 
 
-def judged(trace: Trace) -> tuple[Analysis, Verdict]:
+def judged(trace: Trace) -> tuple[Analysis, StragglerVerdict]:
     analysis = analyse(trace)
     return analysis, judge(analysis)
 
@@ -104,9 +104,9 @@ def test_pauses_that_move_around(job: Any) -> None:
 def _shifted(trace: Trace, durations_s: Any) -> Trace:
     """The trace with other durations: what comes later on the same worker and step begins later."""
     later = durations_s - trace.duration_s
-    lane = trace.step * len(trace.workers) + trace.worker
+    track = trace.step * len(trace.workers) + trace.worker
     delay = np.cumsum(later) - later
-    first = np.searchsorted(lane, lane)
+    first = np.searchsorted(track, track)
     return msgspec.structs.replace(
         trace, start_s=trace.start_s + delay - delay[first], duration_s=durations_s
     )

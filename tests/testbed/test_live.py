@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from waiting import alone, until
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 LIVE = Path(__file__).parents[2] / "testbed" / "live.py"
 PLAY_WAIT_S = 300.0

@@ -38,7 +38,10 @@ from holdfast.train.checkpoint import (
 )
 
 # From Python 3.12 on: the children here save, and die, and touch no other thread's business.
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
+]
 
 KILLS = 40
 KILL_AFTER_SAVES_MAX = 2

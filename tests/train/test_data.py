@@ -22,7 +22,10 @@ from holdfast.record.errors import InputError
 from holdfast.train.data import MapData, StreamData
 
 # From Python 3.12 on; why the processes that work ahead are forked all the same is said in `MapData`.
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
+]
 
 WORKERS = min(2, len(os.sched_getaffinity(0)))
 """torch warns of more processes than cores, and warnings are errors."""

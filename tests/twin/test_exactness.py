@@ -13,6 +13,8 @@ from holdfast.twin.policies import policies, policy
 from holdfast.twin.simulation import simulate
 from holdfast.twin.study import Study
 
+pytestmark = pytest.mark.slow
+
 GPUS = 64
 RATE = 3_000.0  # per 1000 node-days: a thousand times what real clusters have
 HOUR_NS = 3_600 * 10**9

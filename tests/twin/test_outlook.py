@@ -13,6 +13,8 @@ from holdfast.twin.simulation import simulate
 from holdfast.twin.study import Study
 from holdfast.wording.units import DAY_NS
 
+pytestmark = pytest.mark.slow
+
 
 def study(name: str, days: float | None = None) -> Study:
     of = preset(name)

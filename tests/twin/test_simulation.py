@@ -41,6 +41,8 @@ from holdfast.twin.restarting import RestartingRun
 from holdfast.twin.simulation import simulate
 from holdfast.twin.study import START_NS, Study
 
+pytestmark = pytest.mark.slow
+
 SECOND_NS = 10**9
 GPUS = 64
 POLICIES = [one.name for one in policies(GPUS, 0)]

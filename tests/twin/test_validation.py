@@ -9,6 +9,8 @@ from holdfast.twin.presets import Preset, preset
 from holdfast.twin.study import Study
 from holdfast.twin.sweep import Figures, Task, play
 
+pytestmark = pytest.mark.slow
+
 DAY_NS = 86_400 * 10**9
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,6 +10,8 @@ from holdfast.twin.presets import preset
 from holdfast.twin.study import Study
 from holdfast.twin.sweep import Task
 from holdfast.twin.workers import BATCH_MAX, BATCHES_IN_FLIGHT_MAX, BATCHES_PER_WORKER_MIN, batches, in_order
+
+pytestmark = pytest.mark.slow
 
 _JOB = preset("llama3-405b")
 ONE = Task(

@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+from typing import get_args
 
 import click
 
@@ -17,7 +18,7 @@ FOR_S = 3.0
 
 @click.command("chaos")
 @click.argument("run")
-@click.argument("fault", type=click.Choice(["kill", "node", "pause"]))
+@click.argument("fault", type=click.Choice(get_args(FaultKind)))
 @click.argument("target", default="")
 @click.option(
     "--for",

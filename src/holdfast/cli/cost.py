@@ -11,7 +11,7 @@ from holdfast.cli.windows import require_time, window_options
 from holdfast.economics.pricing.cost import incident_cost, run_cost
 from holdfast.economics.pricing.prices import template
 from holdfast.economics.pricing.rates import edges_ns
-from holdfast.ledger.runs import Look, read_run
+from holdfast.ledger.runs import AskedWindow, read_run
 from holdfast.ledger.second_opinions import consulted
 from holdfast.record.runs import find_run
 from holdfast.record.store import Store
@@ -27,7 +27,7 @@ from holdfast.record.store import Store
 def command(
     subject: str | None,
     example_prices: bool,
-    look: Look,
+    look: AskedWindow,
     prices_path: Path | None,
     store_url: str | None,
     as_json: bool,

@@ -10,7 +10,7 @@ from holdfast import wording
 from holdfast.cli.terminal import printable
 from holdfast.economics.pricing.cost import (
     LEDGER,
-    Checkpointing,
+    CheckpointThroughput,
     Exposure,
     IncidentCost,
     IncidentLine,
@@ -179,7 +179,7 @@ def _incidents(console: Console, incidents: Sequence[IncidentLine]) -> None:
     console.print()
 
 
-def _checkpointing(console: Console, told: Checkpointing) -> None:
+def _checkpointing(console: Console, told: CheckpointThroughput) -> None:
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, GAP_CHARS, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
@@ -198,7 +198,7 @@ def _checkpointing(console: Console, told: Checkpointing) -> None:
     console.print()
 
 
-def _risk(told: Checkpointing) -> str:
+def _risk(told: CheckpointThroughput) -> str:
     if told.exposure_now is None:
         return "not known: no checkpoint is recorded"
     named = (("on average", told.exposure_mean), ("at worst", told.exposure_worst))

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from holdfast.cli.durations import WINDOW_S_MAX, window_seconds
-from holdfast.cli.incident_text import Answer, show
+from holdfast.cli.incident_text import DiagnoseAnswer, show
 from holdfast.cli.moments import past_moment_ns
 from holdfast.cli.prices import load_prices, prices_option
 from holdfast.cli.record import home, json_option, open_record, shown_store, store_option
@@ -26,11 +26,11 @@ from holdfast.cli.terminal import print_json
 from holdfast.cli.topology_sources import known_topology, remark_on_topology, topology_option
 from holdfast.diagnose import recorded as diagnosed
 from holdfast.diagnose.incident import Incident
-from holdfast.diagnose.lifecycle import Casebook, Change, Taken
+from holdfast.diagnose.lifecycle import Casebook, IncidentChange, Taken
 from holdfast.diagnose.looking import (
+    LookSetting,
     Recalled,
     References,
-    Setting,
     look,
     recall,
     sees_machines,
@@ -120,13 +120,13 @@ def command(**flags: Any) -> int:
     return int(given.check and is_open)
 
 
-def _answered(given: _Flags) -> Answer:
+def _answered(given: _Flags) -> DiagnoseAnswer:
     with ExitStack() as stack:
         store = stack.enter_context(open_record(given.store_url))
         run, at_ns = _asked_for(store, given)
         source = stack.enter_context(open_signals(given.prometheus_url, given.signals_path, at_ns))
         ended = ends_ns(store, [run], at_ns)
-        setting = Setting(
+        setting = LookSetting(
             store=store,
             source=source,
             cluster=known_topology(given.topology_path, given.prometheus_url, source, at_ns),
@@ -151,7 +151,7 @@ def _answered(given: _Flags) -> Answer:
     if given.record:
         _write(taken.changes)
         known += taken.changes
-    return Answer(
+    return DiagnoseAnswer(
         run=run,
         at_ns=at_ns,
         window_s=setting.window_s,
@@ -179,7 +179,7 @@ def _wide_enough_s(source: Source, run: str, at_ns: int, window_s: float) -> flo
     return window_s + since_s if window_s / 2 < since_s <= WINDOW_S_MAX - window_s else window_s
 
 
-def _recalled(setting: Setting, run: str, at_ns: int, gpus: int | None) -> Recalled:
+def _recalled(setting: LookSetting, run: str, at_ns: int, gpus: int | None) -> Recalled:
     """What the record says; gpus: how many the run has where it says nothing of that."""
     said = recall(setting, [run], at_ns)
     if gpus is None or any(isinstance(event, RunStarted) and event.gpus for event in said.events):
@@ -248,13 +248,13 @@ def _again(given: _Flags, run: str) -> tuple[str, ...]:
     return ("holdfast", "diagnose", run, "--record", *typed)
 
 
-def _write(changes: Iterable[Change]) -> None:
+def _write(changes: Iterable[IncidentChange]) -> None:
     with Recorder(home() / JOURNAL_DIRECTORY) as recorder:
         for change in changes:
             diagnosed.write(recorder, change)
 
 
-def _as_json(answer: Answer) -> dict[str, object]:
+def _as_json(answer: DiagnoseAnswer) -> dict[str, object]:
     """An incident's cause, domain, owner and so on are its own keys."""
     return {
         "run": answer.run,

@@ -12,14 +12,14 @@ from holdfast.cli.prices import load_prices, prices_option
 from holdfast.cli.record import json_option, left_out, open_record, store_option
 from holdfast.cli.terminal import print_json, printable
 from holdfast.cli.windows import reading, window_options
-from holdfast.economics.finance.finance import Question, cuts_ns, finance
+from holdfast.economics.finance.finance import FinanceQuestion, cuts_ns, finance
 from holdfast.economics.finance.invoice import focus_csv
 from holdfast.economics.finance.ownership import Terms, read, template
 from holdfast.economics.finance.statement import Finance
 from holdfast.economics.pricing.months import months_between
 from holdfast.economics.pricing.prices import Prices
 from holdfast.ledger.report import Report
-from holdfast.ledger.runs import Look, read_run
+from holdfast.ledger.runs import AskedWindow, read_run
 from holdfast.ledger.window import SILENT_NS_MAX, fell_silent
 from holdfast.record.errors import InputError
 from holdfast.record.events import ReferenceDeclared, RunStarted, RunSubmitted
@@ -35,7 +35,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
 
     runs: tuple[str, ...]
     teams: tuple[str, ...]
-    look: Look
+    look: AskedWindow
     own_or_rent: bool
     own_path: Path | None
     example_own: bool
@@ -91,7 +91,9 @@ def command(**flags: Any) -> None:
     within = [report for report in chosen if _has_time(report, look)]
     if look.window.is_bounded and not any(_is_there(report) for report in within):
         raise _nothing(chosen, within)
-    told = finance(within, prices, Question(window=look.window, now_ns=look.now_ns, terms=terms, known=known))
+    told = finance(
+        within, prices, FinanceQuestion(window=look.window, now_ns=look.now_ns, terms=terms, known=known)
+    )
     if simulated:
         told = msgspec.structs.replace(told, remarks=(*told.remarks, left_out(simulated)))
     _show(told, given)
@@ -118,7 +120,7 @@ def _terms(given: _Flags) -> Terms | None:
 # -- the books -------------------------------------------------------------------------------------------
 
 
-def _summaries(store: Store, given: _Flags, look: Look) -> tuple[list[RunSummary], int]:
+def _summaries(store: Store, given: _Flags, look: AskedWindow) -> tuple[list[RunSummary], int]:
     """The runs that are wanted, at least one; and how many are left out because they were simulated."""
     wanted = {find_run(store, run) for run in given.runs}
     if not wanted:
@@ -140,7 +142,7 @@ def _summaries(store: Store, given: _Flags, look: Look) -> tuple[list[RunSummary
     return real, len(within) - len(real)
 
 
-def _reports(store: Store, summaries: list[RunSummary], look: Look, prices: Prices) -> list[Report]:
+def _reports(store: Store, summaries: list[RunSummary], look: AskedWindow, prices: Prices) -> list[Report]:
     window = look.window
     last_ns = min(max(summary.last_ns for summary in summaries), look.until_ns or 2**63)
     if look.now_ns - last_ns <= SILENT_NS_MAX:
@@ -170,7 +172,7 @@ def _of_teams(reports: list[Report], given: _Flags) -> list[Report]:
     return [report for report in reports if report.team in given.teams]
 
 
-def _has_time(report: Report, look: Look) -> bool:
+def _has_time(report: Report, look: AskedWindow) -> bool:
     """Whether a run has a part in the window, or may have: one that fell silent may go on, until now."""
     begin_ns, end_ns = look.window.clipped(report.known_ns, look.now_ns)
     is_silent = fell_silent(report, look.now_ns) and begin_ns < end_ns

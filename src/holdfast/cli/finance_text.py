@@ -11,7 +11,7 @@ from holdfast.cli.terminal import printable
 from holdfast.dashboard import finance_wording as said
 from holdfast.economics.finance.ownership import OwnOrRent
 from holdfast.economics.finance.statement import CauseSpend, Finance
-from holdfast.economics.finance.trend import Stretch
+from holdfast.economics.finance.trend import SpendStretch
 from holdfast.economics.pricing.spending import Amount
 
 GAP_CHARS = 2
@@ -217,7 +217,7 @@ def _trend(console: Console, told: Finance) -> None:
     console.print()
 
 
-def _spark(stretches: Sequence[Stretch]) -> str:
+def _spark(stretches: Sequence[SpendStretch]) -> str:
     """The useful share over time, a cell for each few stretches; a blank where nothing was paid for."""
     grouped = -(-len(stretches) // SPARK_CELLS_MAX)
     cells = []

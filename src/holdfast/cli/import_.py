@@ -14,7 +14,7 @@ from holdfast.cli.terminal import print_json, printable
 from holdfast.record.errors import HoldfastError, InputError
 from holdfast.record.files import is_directory
 from holdfast.record.home import ingest_directory
-from holdfast.record.importers import Options, Reading, Watch, import_file, table
+from holdfast.record.importers import FileReading, Options, Watch, import_file, table
 from holdfast.record.importers.intake import SKIPPED_SHOWN_MAX, Lines
 from holdfast.record.journal import Damage, holds_journal
 from holdfast.record.store import Ingested, Store
@@ -126,7 +126,7 @@ def _take_steps(store: Store, path: Path, options: Options, shown: list[Shown]) 
     return msgspec.structs.replace(_taken(path, store.ingest(reading), reading), format="step log")
 
 
-def _taken(path: Path, ingested: Ingested, reading: Reading) -> FileResult:
+def _taken(path: Path, ingested: Ingested, reading: FileReading) -> FileResult:
     imported = reading.imported()
     if not ingested.new + ingested.known + ingested.conflicting:
         first = (

@@ -14,9 +14,9 @@ from holdfast import wording
 from holdfast.cli.terminal import printable
 from holdfast.diagnose.alerts import cost, severity, slowness, stands, summary
 from holdfast.diagnose.incident import Incident
-from holdfast.diagnose.lifecycle import Change
+from holdfast.diagnose.lifecycle import IncidentChange
 from holdfast.diagnose.wording import BLIND, known_runs, members, share, stepless
-from holdfast.ledger.report import Pace
+from holdfast.ledger.report import ReportedPace
 from holdfast.ledger.reporting import SLOW_SHARE_MIN
 from holdfast.record.events import IncidentState
 from holdfast.signals.quality import Flaw
@@ -28,7 +28,7 @@ CONTINUED = " \\"
 _COLOURS = {"critical": "red", "warning": "yellow", "info": "cyan"}
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class DiagnoseAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What `diagnose` found.
 
     sees_run  whether the signals tell anything of the run in the window at all
@@ -52,7 +52,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     others: tuple[str, ...]
     again: tuple[str, ...]
     flaws: tuple[Flaw, ...]
-    pace: Pace | None = None
+    pace: ReportedPace | None = None
     last_ns: int | None = None
     sees_machines: bool = True
     unmeasured: tuple[tuple[str, str], ...] = ()
@@ -73,7 +73,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         return f"{sentence} {known_runs(self.others)}".rstrip()
 
 
-def show(answer: Answer) -> None:
+def show(answer: DiagnoseAnswer) -> None:
     """Print the answer to stdout, as wide as the terminal."""
     console = Console(highlight=False, markup=False)
     console.print(Text("Run ", style="bold").append(printable(answer.run)))
@@ -109,11 +109,11 @@ def show(answer: Answer) -> None:
     _show_flaws(console, answer.flaws)
 
 
-def _is_slow(pace: Pace | None) -> bool:
+def _is_slow(pace: ReportedPace | None) -> bool:
     return pace is not None and pace.slowdown_share >= SLOW_SHARE_MIN
 
 
-def _told(pace: Pace) -> str:
+def _told(pace: ReportedPace) -> str:
     """What the report of the run says of its steps: the two are held against the same reference."""
     origin = {
         "declared": "as declared",
@@ -283,7 +283,7 @@ def _cause(incident: Incident) -> str:
     return f"{incident.cause.mechanism} ({incident.cause.subject})"
 
 
-def change_line(change: Change) -> str:
+def change_line(change: IncidentChange) -> str:
     """A change in one line, as `watch` prints it."""
     incident = change.incident
     told = f"{wording.stamp(change.at_ns)}  {change.state:8}  {severity(incident):8}  {incident.name}"

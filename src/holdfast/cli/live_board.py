@@ -68,7 +68,7 @@ class Board:
         yield Text()
         yield self._head(status, width)
         yield _progress(status, width)
-        if status.losses:
+        if status.loss_curve:
             yield _loss(status, width, SPARKS_ASCII if options.ascii_only else SPARKS)
         if status.outcome is None:
             if any(member.lanes for member in status.members):
@@ -180,7 +180,7 @@ def _progress(status: Status, width: int) -> Table | Text:
 
 
 def _loss(status: Status, width: int, sparks: str) -> Text:
-    losses = [loss for _, loss in status.losses]
+    losses = [loss for _, loss in status.loss_curve]
     line = Text("loss".ljust(LABEL_CHARS), style="dim")
     line.append(f"{losses[0]:.3f} ", style="not dim")
     line.append(

@@ -13,7 +13,7 @@ from holdfast.cli.windows import require_time, window_options
 from holdfast.economics.pricing.prices import DEFAULTS
 from holdfast.economics.pricing.rates import edges_ns
 from holdfast.ledger.remarks import gap_remarks
-from holdfast.ledger.runs import Look, read_run
+from holdfast.ledger.runs import AskedWindow, read_run
 from holdfast.ledger.second_opinions import consulted
 from holdfast.record.runs import find_run
 
@@ -27,7 +27,7 @@ from holdfast.record.runs import find_run
 @json_option
 def command(
     run: str | None,
-    look: Look,
+    look: AskedWindow,
     html_path: Path | None,
     prices_path: Path | None,
     store_url: str | None,

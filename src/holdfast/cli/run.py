@@ -23,7 +23,7 @@ from holdfast.record.errors import InputError
 from holdfast.run.chaos import read_plan
 from holdfast.run.launcher import SIGNALS, Display, Order, launch
 from holdfast.run.output import Stream, View
-from holdfast.run.state import Policy
+from holdfast.run.state import RunPolicy
 from holdfast.run.visible import too_few
 from holdfast.run.wire import SLOTS_MAX, PlannedFault
 
@@ -327,7 +327,7 @@ def command(given: _Flags) -> int:
     return launch(order, _display() if given.live else None)
 
 
-def _doubts(given: _Flags, policy: Policy) -> Iterator[str]:
+def _doubts(given: _Flags, policy: RunPolicy) -> Iterator[str]:
     """What will slow the run down and can be told before it starts; what cannot work is refused."""
     cpus = len(os.sched_getaffinity(0))
     threads, members = os.environ.get("OMP_NUM_THREADS", ""), given.nodes * policy.slots
@@ -364,7 +364,7 @@ def order_of(given: _Flags) -> Order:
             hint="Start fewer members, or leave the flag out.",
         )
     plan, storm_per_min = _chaos(given.chaos)
-    policy = Policy(
+    policy = RunPolicy(
         run=_run_name(given),
         team=given.team,
         project=given.project,

@@ -18,7 +18,7 @@ from holdfast.economics.pricing.prices import Prices
 from holdfast.economics.pricing.pricing import Pricing
 from holdfast.economics.pricing.rates import edges_ns
 from holdfast.ledger.report import Ended
-from holdfast.ledger.runs import Look, read_run
+from holdfast.ledger.runs import AskedWindow, read_run
 from holdfast.ledger.window import Window
 from holdfast.record.runs import simulated_runs
 from holdfast.record.store import RunSummary, Store
@@ -81,7 +81,7 @@ def command(prices_path: Path | None, store_url: str | None, as_json: bool) -> N
 
 
 def _listed(store: Store, summary: RunSummary, prices: Prices, now_ns: int, simulated: bool) -> Listed:
-    look = Look(window=Window(), now_ns=now_ns)
+    look = AskedWindow(window=Window(), now_ns=now_ns)
     told = read_run(store, summary.run, look, edges_ns(prices.rates))
     charges = [charge for charge in Pricing(told, prices).charges() if charge.gpu_ns]
     gpu_ns = sum(charge.gpu_ns for charge in charges)

@@ -199,9 +199,9 @@ def _opened(
         with asked as server:
             yield server
         return
-    from holdfast.signals.store import Store
+    from holdfast.signals.store import SignalStore
 
-    with _directory(path) as directory, Store(directory, step_s=step_s) as store:
+    with _directory(path) as directory, SignalStore(directory, step_s=step_s) as store:
         yield store
 
 

@@ -28,7 +28,7 @@ DEFAULT_POLICIES = ("restart", "holdfast")
 DEFAULT_PRESET = "llama3-405b"
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class SimulateFlags(msgspec.Struct, frozen=True, kw_only=True):
     """The command line, typed."""
 
     preset: str
@@ -69,10 +69,8 @@ def _moved(context: click.Context, option: click.Parameter, value: object) -> No
     "policies",
     multiple=True,
     metavar="NAME",
-    help="What is done about a failure, repeatable: restart, restart-best (at its best interval), requeue, "
-    "spares, snapshots, replicas, holdfast-static (no rebalancing), holdfast, holdfast-smaller (batch may "
-    "shrink), published (what the cluster's owners did), or all.  "
-    "[default: restart and holdfast]",
+    help=f"What is done about a failure, repeatable: {', '.join(one.name for one in policies(8, 0))}, "
+    "published (what the cluster's owners did), or all.  [default: restart and holdfast]",
 )
 @click.option("--gpus", type=click.IntRange(min=1), help="The same kind of cluster with so many GPUs.")
 @click.option("--days", type=number_between(0.001, DAYS_MAX), help="How long the run is watched.")
@@ -112,7 +110,7 @@ def command(html_path: Path | None, as_json: bool, **asked: Any) -> None:
     """Simulate a training run on a cluster that breaks: what is interrupted, lost and saved, by policy."""
     require_one_output(html_path, as_json)
     prices = load_planning_prices(asked["prices_path"])
-    compared = _simulate(Asked(**asked), prices)
+    compared = _simulate(SimulateFlags(**asked), prices)
     with in_currency(prices):
         if html_path is not None:
             from holdfast.dashboard.simulation_page import render
@@ -126,7 +124,7 @@ def command(html_path: Path | None, as_json: bool, **asked: Any) -> None:
             show(compared)
 
 
-def _simulate(asked: Asked, prices: Prices) -> Comparison:
+def _simulate(asked: SimulateFlags, prices: Prices) -> Comparison:
     from holdfast.cli.sweeping import sweep
 
     chosen = _preset(asked)
@@ -163,12 +161,12 @@ def _simulate(asked: Asked, prices: Prices) -> Comparison:
     )
 
 
-def _preset(asked: Asked) -> Preset:
+def _preset(asked: SimulateFlags) -> Preset:
     chosen = preset(asked.preset)
     return chosen if asked.gpus in (None, chosen.job.gpus) else resized(chosen, asked.gpus or 0)
 
 
-def _study(asked: Asked, chosen: Preset, days: float, usd_per_gpu_hour: float) -> Study:
+def _study(asked: SimulateFlags, chosen: Preset, days: float, usd_per_gpu_hour: float) -> Study:
     return Study(
         name=chosen.name,
         job=chosen.job,
@@ -180,13 +178,13 @@ def _study(asked: Asked, chosen: Preset, days: float, usd_per_gpu_hour: float) -
     )
 
 
-def _source(asked: Asked, chosen: Preset) -> str:
+def _source(asked: SimulateFlags, chosen: Preset) -> str:
     if asked.rates is None:
         return chosen.source
     return f"failures: {click.format_filename(asked.rates)}; the rest: {chosen.source}"
 
 
-def _command(asked: Asked) -> str:
+def _command(asked: SimulateFlags) -> str:
     """What plays the same runs again. Who shares the work changes nothing, so it is left out."""
     words = ["holdfast", "simulate", "--preset", asked.preset]
     for name in asked.policies:
@@ -207,7 +205,7 @@ def _command(asked: Asked) -> str:
     return shlex.join(words)
 
 
-def _policies(asked: Asked, chosen: Preset) -> list[Policy]:
+def _policies(asked: SimulateFlags, chosen: Preset) -> list[Policy]:
     """Those that were named, without repetitions. All keep the same spares unless one cannot do without."""
     gpus = chosen.job.gpus
     spares = chosen.practice.spare_nodes if asked.spares is None else asked.spares

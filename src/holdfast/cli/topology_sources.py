@@ -13,10 +13,10 @@ from holdfast.record.errors import complaint
 from holdfast.record.files import is_there, parsed
 from holdfast.signals.source import Source
 from holdfast.signals.stepped import without_steps
-from holdfast.signals.store import Store
+from holdfast.signals.store import SignalStore
 from holdfast.signals.surveys import Systems, surveys
 from holdfast.topology import file
-from holdfast.topology.file import Described, Page
+from holdfast.topology.file import Described, TopologyPage
 from holdfast.topology.survey import merged
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
@@ -67,7 +67,7 @@ def known_topology(
     Without a file there is still that: `remark_on_topology` says so.
     """
     base = without_steps(source)
-    if isinstance(base, Store):
+    if isinstance(base, SignalStore):
         return load_topology(path, Systems(signals=base, at_ns=at_ns))
     return load_topology(path, Systems(prometheus=prometheus_url, at_ns=at_ns))
 
@@ -85,7 +85,7 @@ def _is_absent(path: Path | None) -> bool:
     return path is None and not is_there(home() / TOPOLOGY_FILE)
 
 
-def _read(path: Path | None, *, is_needed: bool) -> Page:
+def _read(path: Path | None, *, is_needed: bool) -> TopologyPage:
     if path is None:
         path = home() / TOPOLOGY_FILE
         if not is_needed and not is_there(path):

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from holdfast.cli.durations import some_seconds, window_seconds
-from holdfast.cli.ending import Ending, interrupt, on_signal
+from holdfast.cli.ending import StopRequest, interrupt, on_signal
 from holdfast.cli.incident_text import change_line
 from holdfast.cli.metrics_page import serving_metrics
 from holdfast.cli.moments import past_moment_ns
@@ -21,11 +21,11 @@ from holdfast.cli.topology_sources import known_topology, remark_on_topology, to
 from holdfast.cli.xid_policy import load_xids
 from holdfast.diagnose.alertmanager import Alertmanager
 from holdfast.diagnose.incident import Incident
-from holdfast.diagnose.lifecycle import Casebook, Change
+from holdfast.diagnose.lifecycle import Casebook, IncidentChange
 from holdfast.diagnose.outlets import AlertmanagerOutlet, RecordOutlet, WebhookOutlet
 from holdfast.diagnose.watch_metrics import WatchMetrics
 from holdfast.diagnose.watched import Looking, Scope
-from holdfast.diagnose.watching import Outlet, Watch, go_on
+from holdfast.diagnose.watching import AlertOutlet, Watch, go_on
 from holdfast.diagnose.webhook import Webhook, message
 from holdfast.diagnose.wording import known_runs
 from holdfast.record.clock import Clock, SystemClock
@@ -144,7 +144,7 @@ def _scope(given: _Flags, store: Store, source: Source) -> Scope:
 
 def _watch_on(watch: Watch, every_s: float, clock: Clock) -> None:
     """Until told to stop. A look is given up then: a server may take its time. What was found is told."""
-    ending = Ending()
+    ending = StopRequest()
 
     def leave_look() -> None:
         if watch.is_looking:
@@ -155,7 +155,7 @@ def _watch_on(watch: Watch, every_s: float, clock: Clock) -> None:
 
 
 def _look_once(
-    looking: Looking, book: Casebook, outlets: Sequence[Outlet], metrics: WatchMetrics, at_ns: int
+    looking: Looking, book: Casebook, outlets: Sequence[AlertOutlet], metrics: WatchMetrics, at_ns: int
 ) -> int:
     """A turn of the watch with a look that was taken before: where it fails it is not tried again."""
     try:
@@ -169,7 +169,7 @@ def _look_once(
     return 0
 
 
-def _outlets(given: _Flags, stack: ExitStack, clock: Clock) -> list[Outlet]:
+def _outlets(given: _Flags, stack: ExitStack, clock: Clock) -> list[AlertOutlet]:
     recorder = stack.enter_context(Recorder(home() / JOURNAL_DIRECTORY, clock=clock))
     webhooks = [
         stack.enter_context(Webhook(url, access=access("WEBHOOK"), tell=_say)) for url in given.webhook_urls
@@ -203,7 +203,7 @@ class _Terminal:
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
 
-    def changed(self, change: Change) -> None:
+    def changed(self, change: IncidentChange) -> None:
         click.echo(msgspec.json.encode(message(change)) if self._as_json else change_line(change))
 
     def standing(self, incidents: Sequence[Incident]) -> None: ...

@@ -15,7 +15,7 @@ from holdfast import wording
 from holdfast.cli.moments import moment_ns
 from holdfast.economics.pricing.months import Month, month_of
 from holdfast.ledger.report import Report
-from holdfast.ledger.runs import Look
+from holdfast.ledger.runs import AskedWindow
 from holdfast.ledger.window import Window
 from holdfast.record.clock import SystemClock
 from holdfast.record.errors import InputError
@@ -27,7 +27,7 @@ _MONTH = re.compile(r"(\d{4})-(\d{2})", re.ASCII)
 YEAR_MIN, YEAR_MAX = 1970, 2200
 
 
-def look_at(from_ns: int | None, to_ns: int | None, month: Month | None, as_of_ns: int | None) -> Look:
+def look_at(from_ns: int | None, to_ns: int | None, month: Month | None, as_of_ns: int | None) -> AskedWindow:
     """The look that the options ask for."""
     if month is not None and (from_ns is not None or to_ns is not None):
         raise InputError("`--month` is a window of its own.", hint="Leave `--from` and `--to` out.")
@@ -36,7 +36,7 @@ def look_at(from_ns: int | None, to_ns: int | None, month: Month | None, as_of_n
     if from_ns is not None and to_ns is not None and to_ns <= from_ns:
         raise InputError("`--to` is not after `--from`.", hint="Swap them, or leave one out.")
     now_ns = SystemClock().now_ns() if as_of_ns is None else as_of_ns
-    return Look(window=Window(from_ns=from_ns, to_ns=to_ns), now_ns=now_ns, until_ns=as_of_ns)
+    return AskedWindow(window=Window(from_ns=from_ns, to_ns=to_ns), now_ns=now_ns, until_ns=as_of_ns)
 
 
 def window_options(verb: Verb) -> Verb:

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from holdfast import wording
 from holdfast.economics.pricing.cost import LAYER_TITLES, LayerKey
 from holdfast.ledger.categories import Category
-from holdfast.ledger.report import Course, Figure, IncidentReport, Report
+from holdfast.ledger.report import Course, IncidentReport, MeasuredFigure, Report
 from holdfast.wording.units import DAY_S
 
 STACK = (
@@ -115,7 +115,7 @@ def stack(usd: Mapping[LayerKey, float | None], whole_usd: float) -> Markup:
     return Markup('<svg class="stack" aria-hidden="true">{}</svg>').format(_joined(rects))
 
 
-def gauge(figure: Figure) -> Markup:
+def gauge(figure: MeasuredFigure) -> Markup:
     """A measured number as a bar, its reference as a line across."""
     measured, reference = figure.measured, figure.reference
     end = GAUGE_ROOM * max(measured, reference or 0.0) or 1.0

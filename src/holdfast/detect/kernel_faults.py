@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.detect.xids import NO_OVERRIDES, Overrides, Source, Verdict, verdict
+from holdfast.detect.xids import NO_OVERRIDES, KernelVerdict, Overrides, Source, verdict
 from holdfast.record.events import NAME_CHARS_MAX, FaultObserved
 from holdfast.record.store import Store
 from holdfast.record.stores import open_store
@@ -62,7 +62,7 @@ class FaultRecord:
         self._pending.clear()
 
 
-def observed(event: KernelEvent, judged: Verdict, names: Names, *, now_ns: int) -> FaultObserved:
+def observed(event: KernelEvent, judged: KernelVerdict, names: Names, *, now_ns: int) -> FaultObserved:
     """The event for the record. Its id is made of what the line says, so reading a log again adds nothing."""
     at_ns = event.at_ns if event.at_ns is not None and 0 <= event.at_ns <= TIME_NS_MAX else now_ns
     when = event.at_ns if event.uptime_s is None else event.uptime_s

@@ -59,7 +59,7 @@ SEEN_S_MIN = 120.0
 """A run that was quick for a shorter time was slow from its beginning."""
 
 
-class Plateau(NamedTuple):
+class PacePlateau(NamedTuple):
     """Steps from one row to before another that take the same time, but for noise."""
 
     first: int
@@ -81,7 +81,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     crowded: NDArray[np.bool_]
     step_s: float | None
     method: Method
-    plateaus: tuple[Plateau, ...]
+    plateaus: tuple[PacePlateau, ...]
     shown_ns: NDArray[np.int64]
     held_ns: NDArray[np.int64]
     read_ns: int
@@ -230,7 +230,7 @@ def _is_even(times_ns: NDArray[np.int64]) -> bool:
     return len(apart) > 1 and float(apart.std()) < EVEN_SHARE * float(apart.mean())
 
 
-def plateaus_of(values: Floats, least: int = PLATEAU_STEPS_MIN) -> Iterator[Plateau]:
+def plateaus_of(values: Floats, least: int = PLATEAU_STEPS_MIN) -> Iterator[PacePlateau]:
     """The stretches between changes of the mean, in the order of time. least: so many steps each has."""
     known = np.flatnonzero(np.isfinite(values))
     taken = values[known].astype(np.float64)
@@ -244,7 +244,7 @@ def plateaus_of(values: Floats, least: int = PLATEAU_STEPS_MIN) -> Iterator[Plat
     for begin, end in itertools.pairwise(marks):
         if end > begin:
             after = int(known[end]) if end < len(known) else len(values)
-            yield Plateau(int(known[begin]), after, float(taken[begin:end].mean()))
+            yield PacePlateau(int(known[begin]), after, float(taken[begin:end].mean()))
 
 
 def _cut(taken: NDArray[np.float64], least: int) -> int | None:
@@ -253,7 +253,7 @@ def _cut(taken: NDArray[np.float64], least: int) -> int | None:
     return row if score > PLATEAU_T_MIN else None
 
 
-def _kept(plateaus: tuple[Plateau, ...], times_ns: NDArray[np.int64]) -> float | None:
+def _kept(plateaus: tuple[PacePlateau, ...], times_ns: NDArray[np.int64]) -> float | None:
     """The quickest plateau that was kept for a while."""
     long = [
         one.step_s

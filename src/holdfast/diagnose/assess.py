@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.detect.detecting import detect
 from holdfast.detect.finding import Finding
-from holdfast.detect.scene import Healthy, Planned, Scene, scene
+from holdfast.detect.scene import Healthy, PlannedWork, Scene, scene
 from holdfast.detect.xids import NO_OVERRIDES, Overrides
 from holdfast.diagnose.incident import Alternative, Cause, Incident
 from holdfast.diagnose.mechanisms import Mechanism
@@ -20,8 +20,8 @@ from holdfast.diagnose.weighing import (
     STOPPED,
     SYMPTOMS,
     UNKNOWN,
-    Case,
     Hypothesis,
+    RunFindings,
     lost_because,
     own_signs,
     unknown,
@@ -90,7 +90,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """
 
     events: Sequence[KnownEvent] = ()
-    planned: Sequence[Planned] = ()
+    planned: Sequence[PlannedWork] = ()
     healthy: Mapping[str, Healthy] = NOTHING_KNOWN
     prices: Prices = DEFAULTS
     xids: Overrides = NO_OVERRIDES
@@ -176,7 +176,7 @@ def _incidents(findings: Iterable[Finding], desk: _Desk) -> list[Incident]:
     left = own_signs(_concerning(findings, desk.topology, desk.scene))
     incidents: list[Incident] = []
     while left and len(incidents) < INCIDENTS_MAX:
-        case = Case(left, desk.topology, desk.scene, desk.measured, desk.from_ns)
+        case = RunFindings(left, desk.topology, desk.scene, desk.measured, desk.from_ns)
         told = (each for each in case.hypotheses() if _does_harm(each, case))
         ranked = sorted(told, key=_rank(desk.topology))
         if not ranked or ranked[0].bans < _least_bans(ranked[0], left):
@@ -197,7 +197,7 @@ def _incidents(findings: Iterable[Finding], desk: _Desk) -> list[Incident]:
     ]
 
 
-def _does_harm(each: Hypothesis, case: Case) -> bool:
+def _does_harm(each: Hypothesis, case: RunFindings) -> bool:
     """Whether anybody waits for it, of what is only worth a word then: a mount may well be busy."""
     return each.mechanism.reach != "stall" or any(case.has(sign) for sign in each.mechanism.slows)
 
@@ -240,7 +240,7 @@ def _concerning(findings: Iterable[Finding], topology: Topology, one: Scene) -> 
 
 
 def _incident(
-    ranked: Sequence[Hypothesis], explained: Sequence[Finding], case: Case, desk: _Desk
+    ranked: Sequence[Hypothesis], explained: Sequence[Finding], case: RunFindings, desk: _Desk
 ) -> Incident:
     """explained: all that the best hypothesis accounts for, also what came and went before."""
     best, one = ranked[0], desk.scene
@@ -283,7 +283,7 @@ def _incident(
     )
 
 
-def _affected(mechanism: Mechanism, explained: Iterable[Finding], case: Case) -> tuple[str, ...]:
+def _affected(mechanism: Mechanism, explained: Iterable[Finding], case: RunFindings) -> tuple[str, ...]:
     """The members that are late by it; of what holds up another one each time, or all at once, all. Of a run
     that stands, those that stopped first, and those whose nodes have broken hardware.
     """

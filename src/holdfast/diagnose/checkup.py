@@ -12,6 +12,7 @@ import numpy as np
 from holdfast.detect.detecting import MACHINES, METRICS, RUNS
 from holdfast.detect.detector import Sense
 from holdfast.detect.rules import SIGNS
+from holdfast.detect.signs import Sign
 from holdfast.diagnose.mechanisms import MECHANISMS
 from holdfast.signals.catalogue import describe
 from holdfast.signals.exporters import AMD, EXPORTERS, Exporter, exporter_of, switching_on
@@ -32,7 +33,7 @@ SAMPLED_MAX = 3
 """Metrics of an exporter that are read, to see whom it shows and how often."""
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class SeenExporter(msgspec.Struct, frozen=True, kw_only=True):
     """An exporter that is there. hosts: those it shows; dark: nodes that it should and does not."""
 
     exporter: str
@@ -72,7 +73,7 @@ class RunSeen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checkup(msgspec.Struct, frozen=True, kw_only=True):
-    seen: tuple[Seen, ...]
+    seen: tuple[SeenExporter, ...]
     missing: tuple[Missing, ...]
     spellings: tuple[Spelling, ...]
     runs: tuple[RunSeen, ...]
@@ -151,7 +152,7 @@ def _seen(
     exporter: Exporter,
     shown: Sequence[str],
     window_ns: tuple[int, int],
-) -> tuple[Seen, list[Spelling]]:
+) -> tuple[SeenExporter, list[Spelling]]:
     # What is read anyway comes first; a metric that few hosts have, such as one of a job, says little.
     wanted = sorted(shown, key=lambda metric: (metric not in METRICS, describe(metric).scope not in HOSTED))
     hosts: set[str] = set()
@@ -172,7 +173,7 @@ def _seen(
     nodes = {name for name, kind in cluster.survey.kinds.items() if kind == "node"}
     dark = nodes - hosts if hosts & nodes and exporter.name in ("dcgm-exporter", "node_exporter") else set()
     return (
-        Seen(
+        SeenExporter(
             exporter=exporter.name,
             metrics=len(shown),
             hosts=len(hosts),
@@ -190,11 +191,11 @@ def _missing(there: frozenset[str], told: frozenset[str], *, has_pools: bool) ->
     """
     known = senses()
     measured = {sense.sign for sense in known if told.issuperset(sense.metrics)}
-    wanted: dict[str, tuple[str, ...]] = {}
+    wanted: dict[Sign, tuple[str, ...]] = {}
     for sense in known:
         if sense.sign not in measured:
             wanted.setdefault(sense.sign, sense.metrics)
-    by_exporter: dict[str, list[str]] = {}
+    by_exporter: dict[str, list[Sign]] = {}
     for sign, metrics in wanted.items():
         by_exporter.setdefault(_exporter(metrics[0], there).name, []).append(sign)
     found = []

@@ -42,7 +42,7 @@ _NEVER_NS = 2**63
 _HOUR_NS = HOUR_S * SECOND_NS
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class IncidentChange(msgspec.Struct, frozen=True, kw_only=True):
     """What is new about an incident, and when. before: as it was last written down; None for a new one."""
 
     state: IncidentState
@@ -55,7 +55,7 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
     """What came of an assessment. incidents: its own, in their order, as they are known from now on."""
 
     incidents: tuple[Incident, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[IncidentChange, ...]
 
 
 class _Case(msgspec.Struct):
@@ -77,7 +77,7 @@ class Casebook:
     """The incidents of some runs, open and over. `take` is called with each assessment, in their order."""
 
     def __init__(
-        self, changes: Iterable[Change] | None = (), *, now_ns: int = 0, is_only_look: bool = False
+        self, changes: Iterable[IncidentChange] | None = (), *, now_ns: int = 0, is_only_look: bool = False
     ) -> None:
         """changes: what was written down before, oldest first; None: that cannot be read yet, and is given
         to `recall` later. is_only_look: there will be no second look to confirm the first, so that what it
@@ -90,7 +90,7 @@ class Casebook:
         if changes is not None:
             self.recall(changes, now_ns)
 
-    def recall(self, changes: Iterable[Change], now_ns: int) -> None:
+    def recall(self, changes: Iterable[IncidentChange], now_ns: int) -> None:
         """What was written down before this book began. What is open of it counts as seen at `now_ns`: while
         nobody looked, nobody can have missed it. What is the same as a case that this book has opened by
         then is over when it is not seen.
@@ -134,7 +134,7 @@ class Casebook:
             for incident in incidents
             if incident.run not in unseen and incident.began_ns < ends_ns.get(incident.run, _NEVER_NS)
         ]
-        changes: list[Change | None] = []
+        changes: list[IncidentChange | None] = []
         cases: list[_Case] = []
         for incident, known in zip(incidents, self._matched(incidents), strict=True):
             if known is None:
@@ -149,7 +149,9 @@ class Casebook:
             changes=tuple(change for change in changes if change is not None),
         )
 
-    def _ended(self, at_ns: int, unseen: Collection[str], ends_ns: Mapping[str, int]) -> Iterator[Change]:
+    def _ended(
+        self, at_ns: int, unseen: Collection[str], ends_ns: Mapping[str, int]
+    ) -> Iterator[IncidentChange]:
         last_ns = at_ns - round(UNSEEN_S_MAX * SECOND_NS)
         for case in self._cases.values():
             run_ended_ns = ends_ns.get(case.incident.run)
@@ -183,7 +185,7 @@ class Casebook:
         return matched
 
 
-def restored(events: Iterable[AnyEvent]) -> list[Change]:
+def restored(events: Iterable[AnyEvent]) -> list[IncidentChange]:
     """The changes in a record, oldest first. What cannot be read was written by a newer version."""
     changes = []
     for event in events:
@@ -192,7 +194,7 @@ def restored(events: Iterable[AnyEvent]) -> list[Change]:
                 incident = msgspec.json.decode(event.diagnosis, type=Incident)
             except UNDECODABLE:
                 continue
-            changes.append(Change(state=event.state, at_ns=event.occurred_ns, incident=incident))
+            changes.append(IncidentChange(state=event.state, at_ns=event.occurred_ns, incident=incident))
     return changes
 
 
@@ -261,16 +263,16 @@ def _observations(incident: Incident) -> set[tuple[str, str]]:
     }
 
 
-def _first_word(case: _Case, at_ns: int) -> Change | None:
+def _first_word(case: _Case, at_ns: int) -> IncidentChange | None:
     ended_ns = case.incident.ended_ns
     if ended_ns is None:
-        return Change(state="open", at_ns=at_ns, incident=case.incident)
+        return IncidentChange(state="open", at_ns=at_ns, incident=case.incident)
     if at_ns - ended_ns > NEWS_S_MAX * SECOND_NS:
         return None
-    return Change(state="resolved", at_ns=at_ns, incident=case.incident)
+    return IncidentChange(state="resolved", at_ns=at_ns, incident=case.incident)
 
 
-def _go_on(case: _Case, incident: Incident, at_ns: int) -> Change | None:
+def _go_on(case: _Case, incident: Incident, at_ns: int) -> IncidentChange | None:
     """Bring a case up to date, and say what there is to say about that."""
     if incident.ended_ns is not None and not case.is_open:
         return None  # it is still in the assessment's window, and known to be over
@@ -297,7 +299,7 @@ def _over_with(incident: Incident, run_ended_ns: int | None) -> Incident:
     return msgspec.structs.replace(incident, ended_ns=ended_ns)
 
 
-def _end(case: _Case, at_ns: int, run_ended_ns: int | None = None) -> Change:
+def _end(case: _Case, at_ns: int, run_ended_ns: int | None = None) -> IncidentChange:
     """Over with its run, or when it was last shown: how much later somebody looked says nothing about it."""
     case.is_open = False
     ended_ns = max(case.shown_ns, case.incident.noticed_ns) if run_ended_ns is None else run_ended_ns
@@ -305,9 +307,9 @@ def _end(case: _Case, at_ns: int, run_ended_ns: int | None = None) -> Change:
     return _told(case, "resolved", at_ns)
 
 
-def _told(case: _Case, state: IncidentState, at_ns: int) -> Change:
+def _told(case: _Case, state: IncidentState, at_ns: int) -> IncidentChange:
     before, case.told = case.told, case.incident
-    return Change(state=state, at_ns=at_ns, incident=case.incident, before=before)
+    return IncidentChange(state=state, at_ns=at_ns, incident=case.incident, before=before)
 
 
 def _cost_so_far(case: _Case, incident: Incident, at_ns: int) -> Price | None:

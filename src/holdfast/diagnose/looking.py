@@ -6,11 +6,11 @@ from functools import lru_cache
 
 import msgspec
 
-from holdfast.detect.scene import Healthy, Planned
+from holdfast.detect.scene import Healthy, PlannedWork
 from holdfast.detect.xids import NO_OVERRIDES, Overrides
 from holdfast.diagnose.assess import Assessment, Circumstances, Inquiry, assess
 from holdfast.economics.pricing.prices import Prices
-from holdfast.ledger.report import Pace
+from holdfast.ledger.report import ReportedPace
 from holdfast.ledger.reporting import pace_of
 from holdfast.ledger.runs import fold_run
 from holdfast.record.events import (
@@ -62,9 +62,9 @@ class References:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._read: dict[str, tuple[range, Pace | None]] = {}
+        self._read: dict[str, tuple[range, ReportedPace | None]] = {}
 
-    def pace(self, run: str, at_ns: int) -> Pace | None:
+    def pace(self, run: str, at_ns: int) -> ReportedPace | None:
         """None where the record has no step of the run."""
         known_ns, pace = self._read.get(run, (range(0), None))
         if at_ns not in known_ns:
@@ -82,7 +82,7 @@ class References:
         return Healthy(step_s=pace.step_ns / 1e9, is_declared=pace.origin == "declared")
 
 
-class Setting(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class LookSetting(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """What an assessment looks at, and with which prices."""
 
     store: Store
@@ -109,7 +109,7 @@ def sees_machines(source: Source) -> bool:
     return any(describe(name).scope in HOSTED for name in TranslatedSource(source).metrics())
 
 
-def recall(setting: Setting, runs: Sequence[str], at_ns: int) -> Recalled:
+def recall(setting: LookSetting, runs: Sequence[str], at_ns: int) -> Recalled:
     found = ((run, setting.references.healthy(run, at_ns)) for run in runs)
     return Recalled(
         events=tuple(event for run in (*runs, "") for event in _context(setting.store, run, at_ns)),
@@ -118,7 +118,7 @@ def recall(setting: Setting, runs: Sequence[str], at_ns: int) -> Recalled:
 
 
 def look(
-    setting: Setting,
+    setting: LookSetting,
     runs: Sequence[str],
     at_ns: int,
     since_ns: int | None = None,
@@ -202,9 +202,9 @@ def _grounded(cluster: Described, members: Seats) -> Topology:
     return cluster.with_members({run: dict(seats) for run, seats in members}) if members else cluster.topology
 
 
-def _planned(windows: Iterable[Maintenance]) -> list[Planned]:
+def _planned(windows: Iterable[Maintenance]) -> list[PlannedWork]:
     return [
-        Planned(subject=subject, from_ns=one.from_ns, to_ns=one.to_ns, reason=one.reason)
+        PlannedWork(subject=subject, from_ns=one.from_ns, to_ns=one.to_ns, reason=one.reason)
         for one in windows
         for subject in one.subjects
     ]

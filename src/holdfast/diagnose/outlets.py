@@ -6,7 +6,7 @@ from holdfast.diagnose import recorded
 from holdfast.diagnose.alertmanager import Alertmanager
 from holdfast.diagnose.alerts import alert
 from holdfast.diagnose.incident import Incident
-from holdfast.diagnose.lifecycle import Change
+from holdfast.diagnose.lifecycle import IncidentChange
 from holdfast.diagnose.webhook import Webhook
 from holdfast.record.recorder import Recorder
 
@@ -17,7 +17,7 @@ class RecordOutlet:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
 
-    def changed(self, change: Change) -> None:
+    def changed(self, change: IncidentChange) -> None:
         recorded.write(self._recorder, change)
 
     def standing(self, incidents: Sequence[Incident]) -> None: ...
@@ -29,7 +29,7 @@ class WebhookOutlet:
     def __init__(self, webhook: Webhook) -> None:
         self._webhook = webhook
 
-    def changed(self, change: Change) -> None:
+    def changed(self, change: IncidentChange) -> None:
         self._webhook.send(change)
 
     def standing(self, incidents: Sequence[Incident]) -> None: ...
@@ -41,7 +41,7 @@ class AlertmanagerOutlet:
     def __init__(self, channel: Alertmanager) -> None:
         self._channel = channel
 
-    def changed(self, change: Change) -> None: ...
+    def changed(self, change: IncidentChange) -> None: ...
 
     def standing(self, incidents: Sequence[Incident]) -> None:
         self._channel.hold(alert(incident) for incident in incidents)

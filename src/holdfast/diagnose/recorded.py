@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from holdfast.diagnose.lifecycle import Change, diagnosis, restored
+from holdfast.diagnose.lifecycle import IncidentChange, diagnosis, restored
 from holdfast.record.errors import InputError
 from holdfast.record.events import NAME_CHARS_MAX, IncidentDiagnosed
 from holdfast.record.recorder import Recorder
@@ -13,7 +13,7 @@ KIND = "incident.diagnosed"
 _NAME = re.compile(r"(?P<run>.+)/s[0-9]+")
 
 
-def write(recorder: Recorder, change: Change) -> None:
+def write(recorder: Recorder, change: IncidentChange) -> None:
     incident = change.incident
     recorder.record(
         IncidentDiagnosed,
@@ -26,7 +26,7 @@ def write(recorder: Recorder, change: Change) -> None:
     )
 
 
-def changes_of(store: Store, *runs: str) -> list[Change]:
+def changes_of(store: Store, *runs: str) -> list[IncidentChange]:
     """All that was said of incidents of these runs, oldest first; of every run where none is named."""
     return [
         change
@@ -35,13 +35,13 @@ def changes_of(store: Store, *runs: str) -> list[Change]:
     ]
 
 
-def latest(changes: Iterable[Change]) -> list[Change]:
+def latest(changes: Iterable[IncidentChange]) -> list[IncidentChange]:
     """The last word on each incident, the one that began last first."""
     last = {change.incident.name: change for change in changes}
     return sorted(last.values(), key=lambda change: (-change.incident.began_ns, change.incident.name))
 
 
-def find(store: Store, name: str | None) -> Change:
+def find(store: Store, name: str | None) -> IncidentChange:
     """The incident of this name; of a run, the newest that is open, or the newest; of nothing, of any run."""
     found = _NAME.fullmatch(name) if name else None
     run = found["run"] if found else name

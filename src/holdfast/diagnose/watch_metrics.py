@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from holdfast import __version__
 from holdfast.diagnose.alerts import severity
 from holdfast.diagnose.incident import Incident
-from holdfast.diagnose.lifecycle import Change
+from holdfast.diagnose.lifecycle import IncidentChange
 from holdfast.signals.quality import Flaw
 from holdfast.wording.units import HOUR_S
 
@@ -58,7 +58,7 @@ class WatchMetrics:
             registry=registry,
         )
 
-    def evaluated(self, seen: "Seen") -> None:
+    def evaluated(self, seen: "SeenEvaluation") -> None:
         """After an evaluation that succeeded."""
         self._took.observe(seen.took_s)
         self._succeeded.set(seen.at_s)
@@ -74,7 +74,7 @@ class WatchMetrics:
         self._failures.inc()
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class SeenEvaluation(msgspec.Struct, frozen=True, kw_only=True):
     """An evaluation, as far as metrics tell of it. incidents: those that are open."""
 
     at_s: float
@@ -82,7 +82,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     runs: tuple[str, ...]
     unseen: tuple[str, ...]
     incidents: tuple[Incident, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[IncidentChange, ...]
     flaws: tuple[Flaw, ...]
 
 
@@ -90,9 +90,9 @@ class _Board(Collector):
     """Gauges made when they are asked for, from the last evaluation: what is over leaves no series."""
 
     def __init__(self) -> None:
-        self._seen: Seen | None = None
+        self._seen: SeenEvaluation | None = None
 
-    def show(self, seen: Seen) -> None:
+    def show(self, seen: SeenEvaluation) -> None:
         self._seen = seen
 
     def collect(self) -> Iterator[Metric]:

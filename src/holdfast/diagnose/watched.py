@@ -7,8 +7,8 @@ import msgspec
 from holdfast.detect.xids import Overrides
 from holdfast.diagnose import recorded
 from holdfast.diagnose.assess import CLUSTER
-from holdfast.diagnose.lifecycle import Casebook, Change
-from holdfast.diagnose.looking import Recalled, References, Setting, look, recall, sees_machines
+from holdfast.diagnose.lifecycle import Casebook, IncidentChange
+from holdfast.diagnose.looking import LookSetting, Recalled, References, look, recall, sees_machines
 from holdfast.diagnose.watching import Looked
 from holdfast.diagnose.wording import BLIND
 from holdfast.economics.pricing.prices import Prices
@@ -90,7 +90,7 @@ class Looking:
         """Of the runs that are watched. A store that is down is an error where there is one look only; else
         the book gets what it knows once it is back.
         """
-        known: list[Change] | None = None
+        known: list[IncidentChange] | None = None
         try:
             self._scope.journal.take_in()
             known = recorded.changes_of(self._store, *self._scope.runs)
@@ -102,7 +102,7 @@ class Looking:
         return self._book
 
     def __call__(self, at_ns: int, since_ns: int | None) -> Looked:
-        setting = Setting(
+        setting = LookSetting(
             store=self._store,
             source=self._source,
             cluster=self._topology(),
@@ -169,7 +169,7 @@ class Looking:
             )
         self._stepless.update(new)
 
-    def _recalled(self, setting: Setting, at_ns: int) -> _Known:
+    def _recalled(self, setting: LookSetting, at_ns: int) -> _Known:
         """What the record says, or said when it could last be read: a look does without it for a while, or
         from its beginning on, unless it is the only one.
         """
@@ -202,7 +202,7 @@ class Looking:
             self._scope.say("The record can be read and written again.")
         self._trouble = trouble
 
-    def _read(self, setting: Setting, at_ns: int) -> _Known:
+    def _read(self, setting: LookSetting, at_ns: int) -> _Known:
         known = self._scope.runs or tuple(sorted(recent_runs(self._store, at_ns) | self.seen))
         open_runs = {incident.run for incident in self._book.open}
         ended = ends_ns(self._store, {*known, *open_runs}, at_ns)

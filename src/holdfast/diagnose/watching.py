@@ -13,8 +13,8 @@ import msgspec
 
 from holdfast.diagnose.assess import Assessment
 from holdfast.diagnose.incident import Incident
-from holdfast.diagnose.lifecycle import Casebook, Change
-from holdfast.diagnose.watch_metrics import Seen, WatchMetrics
+from holdfast.diagnose.lifecycle import Casebook, IncidentChange
+from holdfast.diagnose.watch_metrics import SeenEvaluation, WatchMetrics
 from holdfast.diagnose.wording import stepless
 from holdfast.record.errors import HoldfastError
 
@@ -41,10 +41,10 @@ class Looked(msgspec.Struct, frozen=True, kw_only=True):
     since_ns: int
 
 
-class Outlet(Protocol):
+class AlertOutlet(Protocol):
     """Whoever is told. Neither call may wait."""
 
-    def changed(self, change: Change) -> None: ...
+    def changed(self, change: IncidentChange) -> None: ...
 
     def standing(self, incidents: Sequence[Incident]) -> None:
         """After every look: all that is open."""
@@ -61,7 +61,7 @@ class Watch:
         self,
         look: Callable[[int, int | None], Looked],
         book: Casebook,
-        outlets: Sequence[Outlet],
+        outlets: Sequence[AlertOutlet],
         metrics: WatchMetrics,
         say: Callable[[str], None],
     ) -> None:
@@ -103,7 +103,7 @@ class Watch:
         for outlet in self._outlets:
             self._tell_outlet(outlet, taken.changes)
         self._metrics.evaluated(
-            Seen(
+            SeenEvaluation(
                 at_s=at_ns / 1e9,
                 took_s=time.perf_counter() - begun_s,
                 runs=looked.runs,
@@ -115,7 +115,7 @@ class Watch:
         )
         return True
 
-    def _tell_outlet(self, outlet: Outlet, changes: Sequence[Change]) -> None:
+    def _tell_outlet(self, outlet: AlertOutlet, changes: Sequence[IncidentChange]) -> None:
         """Whoever cannot be told, because a disk is full say, does not end the watch for the others."""
         try:
             for change in changes:

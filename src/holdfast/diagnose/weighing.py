@@ -100,7 +100,7 @@ COLLECTING_BY = ("the members' time in the garbage collector", "training")
 """What tells uneven sequences from members that collect garbage, where members are late by turns."""
 
 
-class Fit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class SignFit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How a sign lies around a subject: hit of the `total` that show it, of the `reached` that could."""
 
     hit: int
@@ -153,7 +153,7 @@ UNKNOWN = Mechanism(
 )
 
 
-class Case:
+class RunFindings:
     """The findings around one run, by sign, and how each sign lies in the graph."""
 
     def __init__(
@@ -209,7 +209,7 @@ class Case:
     def has(self, sign: str) -> bool:
         return sign in self.by_sign
 
-    def fit(self, sign: str, subject: str) -> Fit | None:
+    def fit(self, sign: str, subject: str) -> SignFit | None:
         kind = self.topology.kind(subject) if subject in self.topology else None
         return self._fits_by_kind.get(sign, {}).get(kind, {}).get(subject)
 
@@ -227,10 +227,10 @@ class Case:
 
     # -- where a sign points ---------------------------------------------------------------------------
 
-    def _around(self, subjects: set[str]) -> dict[Kind | None, dict[str, Fit]]:
+    def _around(self, subjects: set[str]) -> dict[Kind | None, dict[str, SignFit]]:
         """By kind, for every mechanism asks for a few kinds only; None: what the graph does not know."""
         total = len(subjects)
-        alone = Fit(hit=1, reached=1, total=total)
+        alone = SignFit(hit=1, reached=1, total=total)
         by_kind: dict[Kind | None, list[str]] = {}
         for subject in subjects:
             kind = self.topology.kind(subject) if subject in self.topology else None
@@ -246,7 +246,7 @@ class Case:
                 over = self.topology.common_causes(on_them, self.members)
                 found = (*found, *(shared for shared in over if shared.kind == "mount"))
             for shared in found:
-                fit = Fit(hit=shared.hit, reached=shared.reached, total=total)
+                fit = SignFit(hit=shared.hit, reached=shared.reached, total=total)
                 fits.setdefault(shared.kind, {})[shared.subject] = fit
         return fits
 
@@ -311,18 +311,18 @@ class Case:
             sure = max(finding.confidence for finding in seen)
             yield _seen(seen, weight * share * sure, fit)
 
-    def _over_run(self, sign: str) -> Fit | None:
+    def _over_run(self, sign: str) -> SignFit | None:
         """How many of the run's members, or of what of their kind it has, show a sign."""
         shown = self.by_sign[sign]
         total = len(shown)
         kinds = {self.topology.kind(name) for name in shown if name in self.topology}
         if not kinds and self.scene.run in self.topology:
             # What the graph does not know, such as a name server, everybody may depend on.
-            return Fit(hit=total, reached=total, total=total)
+            return SignFit(hit=total, reached=total, total=total)
         count = len(self.members) or len(self.scene.members)
         if kinds and self.scene.run in self.topology and not kinds & {"run", "member"}:
             count = max(len(self.topology.causes(self.scene.run, kind)) for kind in kinds)
-        return Fit(hit=min(total, count), reached=max(count, total), total=total) if count else None
+        return SignFit(hit=min(total, count), reached=max(count, total), total=total) if count else None
 
     def _contrary(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
         for sign, weight in mechanism.against.items():
@@ -512,7 +512,7 @@ class Case:
         fits = ((sign, self._fit_at(sign, subject)) for sign in signs if sign not in FELT)
         return max((_share(mechanism, sign, fit) for sign, fit in fits if fit is not None), default=0.0)
 
-    def _fit_at(self, sign: str, subject: str) -> Fit | None:
+    def _fit_at(self, sign: str, subject: str) -> SignFit | None:
         """How the sign lies around the subject; of a run, how much of it shows it."""
         fit = self.fit(sign, subject)
         if fit is None and subject == self.scene.run and self.has(sign):
@@ -661,7 +661,7 @@ def not_measured(measured: Collection[str]) -> list[tuple[str, str]]:
     return [told for sign, told in TOLD_BY.items() if sign not in measured]
 
 
-def unknown(case: Case) -> Hypothesis:
+def unknown(case: RunFindings) -> Hypothesis:
     """Nothing explains what is wrong with the run."""
     symptoms = tuple(finding for finding in case.findings if finding.sign in FELT)
     late = set().union(*case.late.values()) & set(case.members)
@@ -702,7 +702,7 @@ def lost_because(best: Hypothesis, other: Hypothesis) -> str:
     return "it explains the same, less well"
 
 
-def _share(mechanism: Mechanism, sign: str, fit: Fit) -> float:
+def _share(mechanism: Mechanism, sign: str, fit: SignFit) -> float:
     """How well a sign lies where this mechanism would put it, between 0 and 1."""
     if sign in mechanism.uneven:
         return fit.precision * (1.0 if fit.recall <= UNEVEN_SHARE else 0.0)
@@ -711,7 +711,7 @@ def _share(mechanism: Mechanism, sign: str, fit: Fit) -> float:
     return fit.precision * min(1.0, fit.recall / FOLLOWS_RECALL)
 
 
-def _seen(findings: Sequence[Finding], weight: float, fit: Fit | None) -> Evidence:
+def _seen(findings: Sequence[Finding], weight: float, fit: SignFit | None) -> Evidence:
     first = min(findings, key=lambda finding: finding.since_ns)
     strongest = max(findings, key=lambda finding: finding.confidence)
     where = strongest.subject if len(findings) == 1 else f"{len(findings)} subjects"

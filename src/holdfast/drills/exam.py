@@ -7,7 +7,7 @@ import msgspec
 from holdfast.diagnose.assess import WINDOW_S, Circumstances, Inquiry, assess
 from holdfast.diagnose.incident import Incident
 from holdfast.drills.replay import Replay
-from holdfast.drills.scenarios import Played, play
+from holdfast.drills.scenarios import SCENARIOS, Played, play
 from holdfast.drills.telemetry import Dirt
 from holdfast.drills.wiring import topology_of
 from holdfast.drills.world import cast
@@ -15,25 +15,7 @@ from holdfast.signals.catalogue import CATALOGUE
 from holdfast.topology.graph import Topology
 from holdfast.twin.cluster import Layout
 
-MECHANISM_OF: dict[str, str] = {
-    "cooling-pump": "coolant-flow",
-    "cooling-inlet": "coolant-supply",
-    "power-cap": "power-brake",
-    "leaf-congestion": "leaf-congestion",
-    "link-flap": "link-errors",
-    "pool-link": "pool-path",
-    "pcie-downgrade": "pcie-width",
-    "hbm-errors": "memory-errors",
-    "cpu-steal": "cpu-contention",
-    "storage-contention": "storage-crowded",
-    "storage-stall": "storage-slow",
-    "checkpoint-cadence": "checkpoint-cadence",
-    "gc-pause": "garbage-collection",
-    "data-loader": "data-loader",
-    "sequence-imbalance": "sequence-length",
-    "pipeline-stage": "pipeline-stage",
-    "routing-imbalance": "routing-imbalance",
-}
+MECHANISM_OF = {one.name: one.found_as for one in SCENARIOS.values() if one.is_incident}
 """What a right diagnosis of each scenario is called."""
 CONNECTOR = tuple(name for name, metric in CATALOGUE.items() if metric.scope == "connector")
 EARLY_S = 60.0

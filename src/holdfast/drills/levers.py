@@ -18,7 +18,7 @@ Indices = NDArray[np.signedinteger[Any]]
 
 POOL_ENGINES = 8
 """Engines in each of the two inference pools, where a scenario has pools; one engine a node."""
-PCIE_LANES = 16
+PCIE_WIDTH = 16
 
 Lever = Literal[
     "flow",
@@ -28,7 +28,7 @@ Lever = Literal[
     "spine",
     "symbols",
     "recoveries",
-    "lanes",
+    "pcie_width",
     "ecc",
     "cpu",
     "neighbours",
@@ -60,7 +60,7 @@ _NATURES: dict[Lever, _Nature] = {
     "spine": _Nature("spine", 1.0),  # share of the bandwidth between pools over this spine
     "symbols": _Nature("gpu", 0.0),  # symbol errors a second on the port of this GPU
     "recoveries": _Nature("gpu", 0.0),  # link error recoveries a second on it
-    "lanes": _Nature("gpu", float(PCIE_LANES)),  # width of its PCIe link
+    "pcie_width": _Nature("gpu", float(PCIE_WIDTH)),  # width of its PCIe link
     "ecc": _Nature("gpu", 0.0),  # memory errors a second that ECC corrects
     "cpu": _Nature("node", 0.0),  # share of a host's CPU time that others take
     "neighbours": _Nature("mount", 0.0),  # clients of other jobs for each of the run's own

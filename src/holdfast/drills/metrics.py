@@ -30,7 +30,7 @@ class Sensor(msgspec.Struct, frozen=True, kw_only=True):
     trap: Trap | None = None
 
 
-class Metric(msgspec.Struct, frozen=True, kw_only=True):
+class ShownMetric(msgspec.Struct, frozen=True, kw_only=True):
     """known: what everybody knows of it; read: what it would show if sensors were perfect."""
 
     known: Known
@@ -167,13 +167,13 @@ _READS: dict[str, dict[str, Read]] = {
 """What each metric reads, by how their names begin."""
 
 
-def _catalogue() -> dict[str, Metric]:
+def _catalogue() -> dict[str, ShownMetric]:
     """Each with its sensor. Counts that nothing is said of are exact."""
     named = {prefix + name: read for prefix, reads in _READS.items() for name, read in reads.items()}
     return {
-        name: Metric(known=KNOWN[name], read=read, sensor=_SENSORS.get(name, _EXACT))
+        name: ShownMetric(known=KNOWN[name], read=read, sensor=_SENSORS.get(name, _EXACT))
         for name, read in named.items()
     }
 
 
-CATALOGUE: dict[str, Metric] = _catalogue()
+CATALOGUE: dict[str, ShownMetric] = _catalogue()

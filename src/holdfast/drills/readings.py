@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.drills import fabric, pools, storage
-from holdfast.drills.levers import PCIE_LANES, Floats, Indices, on_which
+from holdfast.drills.levers import PCIE_WIDTH, Floats, Indices, on_which
 from holdfast.drills.plant import CLOCK_MAX_MHZ, SUPPLIES_PER_SHELF
 from holdfast.drills.training import EXCHANGE_S, STEP_S
 from holdfast.drills.world import HOST_COPY_S, History
@@ -114,7 +114,7 @@ def pcie_received(history: History, _: np.random.Generator) -> Floats:
 
 
 def pcie_replays(history: History, rng: np.random.Generator) -> Floats:
-    narrow = history.levers.over_time("lanes") < PCIE_LANES
+    narrow = history.levers.over_time("pcie_width") < PCIE_WIDTH
     return _happened(REPLAYS_PER_S * narrow + _background(history, rng), history, rng)
 
 
@@ -221,11 +221,11 @@ def sent_bytes(history: History, _: np.random.Generator) -> Floats:
 
 
 def pci_width(history: History, _: np.random.Generator) -> Floats:
-    return history.levers.over_time("lanes")
+    return history.levers.over_time("pcie_width")
 
 
 def pci_width_max(history: History, _: np.random.Generator) -> Floats:
-    return np.full((history.ticks, history.layout.nodes * history.layout.gpus_per_node), float(PCIE_LANES))
+    return np.full((history.ticks, history.layout.nodes * history.layout.gpus_per_node), float(PCIE_WIDTH))
 
 
 def cpu_pressure(history: History, _: np.random.Generator) -> Floats:

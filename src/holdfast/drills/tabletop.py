@@ -11,6 +11,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from holdfast import wording
 from holdfast.drills.levers import Floats
 from holdfast.drills.scenarios import Played, Truth
 from holdfast.drills.telemetry import Telemetry
@@ -36,14 +37,14 @@ GENERAL_QUESTIONS = (
 )
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
+class StoryLine(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the story."""
 
     at_ns: int
     what: str
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class BoardRow(msgspec.Struct, frozen=True, kw_only=True):
     """One signal of the board, scrape by scrape; None where nothing was read.
 
     notable: changes smaller than this are noise, and are not drawn.
@@ -64,8 +65,8 @@ class Tabletop(msgspec.Struct, frozen=True, kw_only=True):
     first_ns: int
     last_ns: int
     told: str
-    story: tuple[Line, ...]
-    board: tuple[Row, ...]
+    story: tuple[StoryLine, ...]
+    board: tuple[BoardRow, ...]
     questions: tuple[str, ...]
     truth: Truth | None
 
@@ -89,7 +90,7 @@ def tabletop(played: Played, *, reveal: bool) -> Tabletop:
 # -- the run's story ----------------------------------------------------------------------------------
 
 
-def _story(played: Played) -> Iterator[Line]:
+def _story(played: Played) -> Iterator[StoryLine]:
     yield from _slow_stretches(played)
     usual_ns = 0
     for event in played.events:
@@ -106,18 +107,20 @@ def _story(played: Played) -> Iterator[Line]:
             case CheckpointSaved(stall_ns=int(stall_ns)):
                 usual_ns = usual_ns or stall_ns
                 if stall_ns > LONG_CHECKPOINT * usual_ns:
-                    what = f"a checkpoint took {stall_ns / 1e9:.0f} s, before {usual_ns / 1e9:.0f} s"
+                    what = (
+                        f"a checkpoint took {wording.duration(stall_ns)}, before {wording.duration(usual_ns)}"
+                    )
         if what:
-            yield Line(at_ns=event.occurred_ns, what=what)
+            yield StoryLine(at_ns=event.occurred_ns, what=what)
 
 
-def _slow_stretches(played: Played) -> Iterator[Line]:
+def _slow_stretches(played: Played) -> Iterator[StoryLine]:
     """When steps left what is usual, and when they came back. Checkpoints are no part of a step."""
     saved = {event.step: event.stall_ns or 0 for event in played.events if isinstance(event, CheckpointSaved)}
     commits = [event for event in played.events if isinstance(event, StepCommitted)]
     usual_ns = played.healthy_step_s * 1e9
     slow: list[int] = []
-    lines: list[Line] = []
+    lines: list[StoryLine] = []
     is_slow = False
     for before, after in pairwise(commits):
         took_ns = after.occurred_ns - before.occurred_ns - saved.get(before.step, 0)
@@ -128,7 +131,7 @@ def _slow_stretches(played: Played) -> Iterator[Line]:
         if len(slow) == (USUAL_STEPS if is_slow else SLOW_STEPS):
             is_slow = not is_slow
             took = f"steps take {took_ns / 1e9:.2f} s, usually {usual_ns / 1e9:.2f} s"
-            lines.append(Line(at_ns=slow[0], what=took if is_slow else "steps are as usual again"))
+            lines.append(StoryLine(at_ns=slow[0], what=took if is_slow else "steps are as usual again"))
             slow.clear()
     yield from lines
 
@@ -210,7 +213,7 @@ _BOARD = (
     _Gauge("lowest clock", "MHz", 60.0, ("DCGM_FI_DEV_SM_CLOCK",), _lowest_in_run),
     _Gauge("power of all GPUs", "kW", 10.0, ("DCGM_FI_DEV_POWER_USAGE",), _total_kw),
     _Gauge("most memory errors", "/s", 1.0, ("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL",), _fastest_growth),
-    _Gauge("narrowest PCIe link", "lanes", 1.0, ("node_pcidevice_current_link_width",), _lowest),
+    _Gauge("narrowest PCIe link", "wide", 1.0, ("node_pcidevice_current_link_width",), _lowest),
     _Gauge("worst power supply", "", 0.5, ("redfish_chassis_power_powersupply_health",), _highest),
     _Gauge("lowest coolant flow", "L/min", 10.0, (_CDU + "coolant_flow_lpm",), _lowest),
     _Gauge("warmest coolant", "C", 2.0, (_CDU + "coolant_supply_temp_celsius",), _highest),
@@ -228,9 +231,9 @@ _BOARD = (
 )
 
 
-def _board(telemetry: Telemetry) -> Iterator[Row]:
+def _board(telemetry: Telemetry) -> Iterator[BoardRow]:
     for gauge in _BOARD:
         if telemetry.has(gauge.metrics):
             values = gauge.worst(*telemetry.samples(gauge.metrics)).tolist()
             seen = tuple(value if np.isfinite(value) else None for value in values)
-            yield Row(label=gauge.label, unit=gauge.unit, notable=gauge.notable, values=seen)
+            yield BoardRow(label=gauge.label, unit=gauge.unit, notable=gauge.notable, values=seen)

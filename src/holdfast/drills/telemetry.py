@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from holdfast.drills.fabric import WAIT_TICKS_MAX
 from holdfast.drills.levers import Floats
-from holdfast.drills.metrics import CATALOGUE, Metric
+from holdfast.drills.metrics import CATALOGUE, ShownMetric
 from holdfast.drills.series import NOT_A_NODE, Series, series
 from holdfast.drills.world import History
 from holdfast.record.errors import InputError
@@ -117,7 +117,7 @@ class Telemetry:
     def _generator(self, purpose: str) -> np.random.Generator:
         return np.random.default_rng([zlib.crc32(text.encode()) for text in (self._history.run, purpose)])
 
-    def _read(self, metric: Metric, who: Series) -> tuple[Floats, tuple[Word, ...]]:
+    def _read(self, metric: ShownMetric, who: Series) -> tuple[Floats, tuple[Word, ...]]:
         rng = self._generator(metric.known.name)
         truth = metric.read(self._history, rng)
         values = _gauge(metric, truth, rng) if metric.known.kind == "gauge" else _counter(metric, truth, rng)
@@ -144,7 +144,9 @@ class Telemetry:
                 values[:, some < self._dirt.wrong_unit_share] *= W_PER_KW
         return values
 
-    def _distorted(self, metric: Metric, values: Floats, who: Series, rng: np.random.Generator) -> Floats:
+    def _distorted(
+        self, metric: ShownMetric, values: Floats, who: Series, rng: np.random.Generator
+    ) -> Floats:
         """What goes wrong on the way from a sensor to the store."""
         if metric.sensor.sticks:
             for index in np.flatnonzero(rng.random(values.shape[1]) < self._dirt.stuck_share):
@@ -161,7 +163,7 @@ class Telemetry:
             _begin_again(values, down)
         return np.where(self._missed[:, who.node] | down, np.nan, values)
 
-    def _words(self, metric: Metric, values: Floats, rng: np.random.Generator) -> tuple[Word, ...]:
+    def _words(self, metric: ShownMetric, values: Floats, rng: np.random.Generator) -> tuple[Word, ...]:
         nothing = rng.random(values.shape) < self._dirt.words_share
         beyond = np.zeros_like(nothing)
         if metric.known.name == "FlowLitersPerMinute" and self._dirt.words_share:
@@ -172,7 +174,7 @@ class Telemetry:
         )
 
 
-def _gauge(metric: Metric, truth: Floats, rng: np.random.Generator) -> Floats:
+def _gauge(metric: ShownMetric, truth: Floats, rng: np.random.Generator) -> Floats:
     sensor = metric.sensor
     values = np.array(truth)
     if sensor.spread:
@@ -182,7 +184,7 @@ def _gauge(metric: Metric, truth: Floats, rng: np.random.Generator) -> Floats:
     return _rounded(values, sensor.quantum)
 
 
-def _counter(metric: Metric, truth: Floats, rng: np.random.Generator) -> Floats:
+def _counter(metric: ShownMetric, truth: Floats, rng: np.random.Generator) -> Floats:
     values = np.array(truth, np.float64)
     if metric.sensor.start:
         values += rng.uniform(0, metric.sensor.start, values.shape[1])

@@ -1,6 +1,6 @@
 """The run of a scenario: members that compute, wait for the slowest and exchange, step after step.
 
-It knows nothing of causes. At each moment it is given a `Pace` (what a step would take each member now) and
+It knows nothing of causes. At each moment it is given `StepTimes` (what a step takes each member now) and
 it leaves behind the events of the record, the figures a member would export, and the time that was lost.
 """
 
@@ -61,7 +61,7 @@ Stall = Literal["data", "checkpoint", "recovery"]
 """Why a run stands still between two steps."""
 
 
-class Pace(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class StepTimes(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """What a step takes now. By node: compute_s, data_s (waiting for data), exchange_s. Then, once for all:
 
     stray, pause_s  one member, another each step, computes longer by this share, and stands still for so long
@@ -89,7 +89,7 @@ class Crew(msgspec.Struct, frozen=True, kw_only=True):
     healthy_write_s: float
 
 
-class Loss(msgspec.Struct, frozen=True, kw_only=True):
+class MemberLoss(msgspec.Struct, frozen=True, kw_only=True):
     """A member dies, and the operator is told."""
 
     node: int
@@ -99,7 +99,7 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
     subject: str
 
 
-class Lost(msgspec.Struct, frozen=True, kw_only=True):
+class LostTime(msgspec.Struct, frozen=True, kw_only=True):
     """A step or a stall that took longer than in a healthy run, jitter apart."""
 
     from_ns: int
@@ -124,15 +124,15 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     collected_s: Floats
 
 
-class Training:
+class SimulatedTraining:
     """The run, from the beginning of what is looked at. `advance` takes it on."""
 
-    def __init__(self, crew: Crew, loss: Loss | None, rng: np.random.Generator) -> None:
+    def __init__(self, crew: Crew, loss: MemberLoss | None, rng: np.random.Generator) -> None:
         self.crew = crew
         self.events: list[KnownEvent] = []
         self.nodes = np.array(crew.nodes)
         self.steps = FIRST_STEP
-        self.lost: list[Lost] = []
+        self.lost: list[LostTime] = []
         self._checkpoint_s = np.nan
         self._exports: deque[Exported] = deque()
         self._loss = loss
@@ -161,7 +161,7 @@ class Training:
         for node in self.nodes:
             self._join(node)
 
-    def advance(self, until_ns: int, pace: Pace) -> None:
+    def advance(self, until_ns: int, pace: StepTimes) -> None:
         """Begin every step that begins before `until_ns`; each ends when it ends."""
         while self._now_ns < until_ns:
             self._step(pace)
@@ -194,7 +194,7 @@ class Training:
 
     # -- one step ------------------------------------------------------------------------------------
 
-    def _step(self, pace: Pace) -> None:
+    def _step(self, pace: StepTimes) -> None:
         data_s = pace.data_s[self.nodes]
         if (waited_s := float(data_s.max())) > DATA_WAIT_S_MIN:
             self._tell(PhaseEntered, phase="data")
@@ -216,7 +216,7 @@ class Training:
         self._count_lost(begun_ns, waited_s + float(smooth_s.max() + exchange_s.max()) - self._smooth_s)
         self._export(pace, waited_s + step_s, compute_s)
 
-    def _computed(self, pace: Pace) -> Floats:
+    def _computed(self, pace: StepTimes) -> Floats:
         """What each member computes, with whoever is late this time."""
         compute_s: Floats = pace.compute_s[self.nodes] * self._ability[self.nodes]
         late = self._rng.integers(len(self.nodes))
@@ -226,7 +226,7 @@ class Training:
         self._collected_s[self.nodes[late]] += much * pace.pause_s
         return compute_s
 
-    def _export(self, pace: Pace, step_s: float, compute_s: Floats) -> None:
+    def _export(self, pace: StepTimes, step_s: float, compute_s: Floats) -> None:
         def spread(values: Floats) -> Floats:
             full = np.full(len(pace.compute_s), np.nan, np.float32)
             full[self.nodes] = values
@@ -249,11 +249,11 @@ class Training:
 
     def _count_lost(self, from_ns: int, lost_s: float) -> None:
         if lost_s > LOST_S_MIN:
-            self.lost.append(Lost(from_ns=from_ns, to_ns=self._now_ns, lost_s=lost_s))
+            self.lost.append(LostTime(from_ns=from_ns, to_ns=self._now_ns, lost_s=lost_s))
 
     # -- what interrupts steps -----------------------------------------------------------------------
 
-    def _checkpoint(self, pace: Pace) -> None:
+    def _checkpoint(self, pace: StepTimes) -> None:
         begun_ns = self._now_ns
         since_s = (begun_ns - self._saved_ns) / SECOND_NS
         self._tell(CheckpointBegun, step=self.steps, place=PLACE)
@@ -267,7 +267,7 @@ class Training:
         due = min(1.0, since_s / CHECKPOINT_INTERVAL_S)  # of a checkpoint, in a healthy run
         self._count_lost(begun_ns, pace.write_s - self.crew.healthy_write_s * due)
 
-    def _lose(self, loss: Loss) -> None:
+    def _lose(self, loss: MemberLoss) -> None:
         """The member is gone: its node is drained, a spare takes its place, and the step is done again."""
         self._loss = None
         self._now_ns = max(self._now_ns, loss.at_ns)

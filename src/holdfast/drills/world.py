@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.drills import fabric, pools, storage
-from holdfast.drills.levers import PCIE_LANES, POOL_ENGINES, Floats, Levers, on_which
+from holdfast.drills.levers import PCIE_WIDTH, POOL_ENGINES, Floats, Levers, on_which
 from holdfast.drills.plant import Plant, weather
 from holdfast.drills.training import (
     CHECKPOINT_INTERVAL_S,
@@ -20,10 +20,10 @@ from holdfast.drills.training import (
     EXCHANGE_S,
     STEP_S,
     Crew,
-    Loss,
-    Lost,
-    Pace,
-    Training,
+    LostTime,
+    MemberLoss,
+    SimulatedTraining,
+    StepTimes,
 )
 from holdfast.record.errors import InputError
 from holdfast.record.events import KnownEvent
@@ -60,7 +60,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class Xid(msgspec.Struct, frozen=True, kw_only=True):
+class SimulatedXid(msgspec.Struct, frozen=True, kw_only=True):
     """An error that a GPU's driver reports. gpu: counted over the whole cluster."""
 
     gpu: int
@@ -77,7 +77,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     scrape_s: float
     times_ns: NDArray[np.int64]
     run: str
-    xids: tuple[Xid, ...]
+    xids: tuple[SimulatedXid, ...]
     temperature_c: Floats
     clock_share: Floats
     power_w: Floats
@@ -121,7 +121,7 @@ class Lived(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     history: History
     events: tuple[KnownEvent, ...]
     healthy_step_s: float
-    lost: tuple[Lost, ...]
+    lost: tuple[LostTime, ...]
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -135,8 +135,8 @@ class Script(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     times_ns: NDArray[np.int64]
     start_ns: int
     scrape_s: float
-    loss: Loss | None
-    xids: tuple[Xid, ...]
+    loss: MemberLoss | None
+    xids: tuple[SimulatedXid, ...]
     decisions: tuple[Decision, ...]
 
 
@@ -194,7 +194,7 @@ class _World:
             gpus_per_node=self.layout.gpus_per_node,
             healthy_write_s=storage.write_s(self.layout, healthy, 1.0),
         )
-        self.training = Training(crew, script.loss, rng)
+        self.training = SimulatedTraining(crew, script.loss, rng)
         self.kept: dict[str, NDArray[Any]] = {}
         self._spine_of = pools.spine_of(self.layout)
 
@@ -221,18 +221,18 @@ class _World:
         for part in ("transfer_s", "requests", "cache_share", "first_token_s"):
             self._keep(tick, part, np.empty(0) if exchange is None else getattr(exchange, part))
 
-    def _pace(self, tick: int, rates: storage.Rates, samples_s: float) -> Pace:
+    def _pace(self, tick: int, rates: storage.Rates, samples_s: float) -> StepTimes:
         layout, levers = self.layout, self.script.levers
         by_gpu = (layout.nodes, layout.gpus_per_node)
         slow = CLOCK_BOUND_SHARE / self.plant.clock_share + 1.0 - CLOCK_BOUND_SHARE
         slow = slow * (1.0 + ECC_RETRY_S * levers.at("ecc", tick).reshape(by_gpu))
-        copy_s = HOST_COPY_S * (PCIE_LANES / levers.at("lanes", tick) - 1.0).reshape(by_gpu)
+        copy_s = HOST_COPY_S * (PCIE_WIDTH / levers.at("pcie_width", tick) - 1.0).reshape(by_gpu)
         taken = levers.at("cpu", tick)
         state = float(levers.at("state", tick)[0])
         run_gpus = len(self.training.nodes) * layout.gpus_per_node
         read_s = storage.read_s(rates.read)[on_which(layout, "mount")]
         data_s = np.maximum(read_s - STEP_S, 0.0) + levers.at("loader", tick)
-        return Pace(
+        return StepTimes(
             compute_s=levers.at("work", tick) * COMPUTE_S * slow.max(axis=1)
             + copy_s.max(axis=1)
             + LAUNCH_S * taken / (1.0 - taken),
@@ -259,7 +259,7 @@ class _World:
             levers.at("routing", tick),
         )
 
-    def _activity(self, pace: Pace, stepping: float) -> Floats:
+    def _activity(self, pace: StepTimes, stepping: float) -> Floats:
         """By node: how much of the time its GPUs compute. Whoever waits for the slowest does not."""
         nodes = self.training.nodes
         compute_s = pace.compute_s[nodes]

@@ -44,7 +44,7 @@ class Declared(msgspec.Struct):
     attention: Attention | None = None
 
 
-class Launch(msgspec.Struct):
+class LaunchAttempt(msgspec.Struct):
     """What is known of the attempt that is up, or was last.
 
     is_implied      nobody recorded it; somebody spoke

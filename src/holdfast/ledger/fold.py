@@ -11,11 +11,11 @@ from typing import Any
 
 from holdfast.ledger.accounts import STEPPING, Accounts, Piece, cut
 from holdfast.ledger.categories import Category
-from holdfast.ledger.counts import Counts, Declared, HeldUp, Launch, Moved, MovedFor, Saves, Traffic
+from holdfast.ledger.counts import Counts, Declared, HeldUp, LaunchAttempt, Moved, MovedFor, Saves, Traffic
 from holdfast.ledger.disorder import Disorder
 from holdfast.ledger.gaps import SCHEDULERS, Gap, Gaps
 from holdfast.ledger.membership import Membership
-from holdfast.ledger.progress import Progress
+from holdfast.ledger.progress import StepProgress
 from holdfast.ledger.stages import Stages
 from holdfast.ledger.tally import BIN, LAUNCH, STAGE, Tally, measured_key, work_bin
 from holdfast.record.events import (
@@ -87,7 +87,7 @@ class Fold:
         self.counts = Counts()
         self.declared = Declared()
         self.members = Membership()
-        self.progress = Progress()
+        self.progress = StepProgress()
         self.stages = Stages()
         self.gaps = Gaps()
         self.disorder = Disorder()
@@ -102,7 +102,7 @@ class Fold:
         self.saves = Saves()
         self._calm = False  # see `_is_calm`
         self._useful_step = _USEFUL_STEP  # the key of a step that is nothing but useful, less its bin
-        self._launch = Launch()
+        self._launch = LaunchAttempt()
         self._is_complete = False  # an attempt was, and no step was done since
         self._is_bare = True  # nothing but commits, starts and ends is told
         self._reports_steps = False  # so that a checkpoint says nothing new about progress
@@ -247,7 +247,7 @@ class Fold:
         accounts.is_up = False
         accounts.alarm = None
         self.ended = True
-        self._launch = Launch(size_gpus=self.members.size_gpus)
+        self._launch = LaunchAttempt(size_gpus=self.members.size_gpus)
         self.members.start(0)
         self._reshape()
 
@@ -267,7 +267,7 @@ class Fold:
         self.counts.launches += 1
         self.ended = False
         self.ending = None
-        self._launch = Launch(size_gpus=gpus, is_last=self._launch.is_last)
+        self._launch = LaunchAttempt(size_gpus=gpus, is_last=self._launch.is_last)
         self.members.start(gpus)
         self._reshape()
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from holdfast import wording
 from holdfast.ledger.fold import Fold
 from holdfast.ledger.normal import HEALTHY_STEPS_MIN, MIXED_RATIO_MAX
-from holdfast.ledger.report import Report, Stretch
+from holdfast.ledger.report import ReferenceStretch, Report
 from holdfast.wording.units import HOUR_NS
 
 SHOWN_MAX = 3
@@ -76,7 +76,7 @@ def _of_the_reference(told: Report) -> Iterator[str]:
         )
 
 
-def _of_longer_steps(longer: list[Stretch], told: Report) -> str:
+def _of_longer_steps(longer: list[ReferenceStretch], told: Report) -> str:
     first = longer[0]
     ratio = max(one.work_gpu_ns / (one.was_gpu_ns or one.work_gpu_ns) for one in longer)
     hours = sum(one.doubt_gpu_ns for one in longer) / HOUR_NS

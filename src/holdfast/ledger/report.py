@@ -68,7 +68,7 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
     unknown_events: int
 
 
-class Stretch(msgspec.Struct, frozen=True, kw_only=True):
+class ReferenceStretch(msgspec.Struct, frozen=True, kw_only=True):
     """A stretch of the run whose steps have one reference: a declared stage, or a plateau that was found.
 
     level_gpu_ns  what its steps took, where the reference is an estimate
@@ -106,7 +106,7 @@ class StepReference(msgspec.Struct, frozen=True, kw_only=True):
     origin: Origin
     basis: str = ""
     uncertainty: float | None = None
-    stretches: tuple[Stretch, ...] = ()
+    stretches: tuple[ReferenceStretch, ...] = ()
 
 
 class Opinion(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,7 +117,7 @@ class Opinion(msgspec.Struct, frozen=True, kw_only=True):
     sentence: str
 
 
-class Pace(msgspec.Struct, frozen=True, kw_only=True):
+class ReportedPace(msgspec.Struct, frozen=True, kw_only=True):
     """How a run's steps stand to a healthy one.
 
     step_ns: what that takes on the GPUs the run has now, or had. slowdown_share: of the time in steps.
@@ -153,7 +153,7 @@ class UsefulParts(msgspec.Struct, frozen=True, kw_only=True):
     rest_gpu_ns: int
 
 
-class Figure(msgspec.Struct, frozen=True, kw_only=True):
+class MeasuredFigure(msgspec.Struct, frozen=True, kw_only=True):
     """A measured number against its published reference, and the sentence that says both.
 
     reach: of a bandwidth, whether it was measured within one NVLink domain or over the network.
@@ -203,7 +203,7 @@ class IncidentReport(msgspec.Struct, frozen=True, kw_only=True):
     basis: str = ""
 
 
-class Saved(msgspec.Struct, frozen=True, kw_only=True):
+class CheckpointReach(msgspec.Struct, frozen=True, kw_only=True):
     """How far checkpoints reach. since_steps: what the run has and no checkpoint does.
 
     between_steps_mean, between_steps_max: from one checkpoint that brought the run further to the next.
@@ -300,11 +300,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     useful_work: UsefulWork
     useful_parts: UsefulParts | None
     reference: StepReference | None
-    mfu: Figure | None
+    mfu: MeasuredFigure | None
     hfu_percent: float | None
-    bandwidth: Figure | None
+    bandwidth: MeasuredFigure | None
     incidents: tuple[IncidentReport, ...]
-    saved: Saved
+    saved: CheckpointReach
     course: Course
     basis: str
     estimated: tuple[str, ...]

@@ -14,9 +14,9 @@ from holdfast.ledger.cuts import Cuts
 from holdfast.ledger.division import Division, summed
 from holdfast.ledger.flops import Chip, chip_named, peak_flops_per_s
 from holdfast.ledger.fold import Fold
-from holdfast.ledger.incidents import Incident
+from holdfast.ledger.incidents import LedgerIncident
 from holdfast.ledger.references import (
-    Setup,
+    ReferenceSetup,
     bandwidth_sentence,
     mfu_sentence,
     reach,
@@ -25,20 +25,20 @@ from holdfast.ledger.references import (
 )
 from holdfast.ledger.remarks import remarks
 from holdfast.ledger.report import (
+    CheckpointReach,
     Counted,
     Course,
     Ended,
     Ettr,
-    Figure,
     Goodput,
     IncidentReport,
+    MeasuredFigure,
     MovedBytes,
-    Pace,
+    ReferenceStretch,
     Report,
-    Saved,
+    ReportedPace,
     Segment,
     StepReference,
-    Stretch,
     UsefulParts,
     UsefulWork,
 )
@@ -84,7 +84,7 @@ def moved_bytes(fold: Fold) -> dict[MovedFor, MovedBytes]:
     return {use: msgspec.convert(sums, MovedBytes, from_attributes=True) for use, sums in fold.moved.items()}
 
 
-def pace_of(fold: Fold) -> Pace | None:
+def pace_of(fold: Fold) -> ReportedPace | None:
     """How the steps stand to the reference that a report would hold them against; None without one."""
     return _Reader("", fold.settled()).pace()
 
@@ -156,14 +156,14 @@ class _Reader:
             remarks=(),
         )
 
-    def pace(self) -> Pace | None:
+    def pace(self) -> ReportedPace | None:
         reference = self.reference
         if reference is None:
             return None
         slow = self.part(Category.SLOWDOWN)
         share = _ratio(slow, slow + self.part(Category.USEFUL, Category.RECOMPUTED))
         gpus = self.accounts.shape.active or reference.gpus
-        return Pace(
+        return ReportedPace(
             step_ns=reference.work_gpu_ns // gpus, origin=reference.origin, slowdown_share=share or 0.0
         )
 
@@ -230,17 +230,17 @@ class _Reader:
         priced_gpu_ns = self.accounts.paid_gpu_ns - prices[0].before_gpu_ns
         return paid_usd / (priced_gpu_ns / HOUR_NS) if priced_gpu_ns else prices[-1].usd_per_gpu_hour
 
-    def _saved(self) -> Saved:
+    def _saved(self) -> CheckpointReach:
         saves, progress = self.fold.saves, self.fold.progress
         if saves.last_step is None or saves.first_step is None:
-            return Saved(
+            return CheckpointReach(
                 last_step=None,
                 since_steps=progress.kept(),
                 between_steps_mean=None,
                 between_steps_max=None,
             )
         gaps = saves.count - 1
-        return Saved(
+        return CheckpointReach(
             last_step=saves.last_step,
             since_steps=max(0, (progress.position or 0) - saves.last_step),
             between_steps_mean=(saves.last_step - saves.first_step) / gaps if gaps else None,
@@ -289,7 +289,7 @@ class _Reader:
         )
         return msgspec.structs.replace(found, basis=_basis(found) or last.origin)
 
-    def _stretches(self) -> tuple[Stretch, ...]:
+    def _stretches(self) -> tuple[ReferenceStretch, ...]:
         timeline, stages = self.accounts.timeline, list(self.fold.stages)
         found = []
         for one in self.division.plateaus:
@@ -303,7 +303,7 @@ class _Reader:
                 from_ns = timeline.origin_ns + (one.first << timeline.width_log2)
                 to_ns = min(timeline.origin_ns + (one.end << timeline.width_log2), self.accounts.now_ns)
             found.append(
-                Stretch(
+                ReferenceStretch(
                     from_ns=from_ns,
                     to_ns=to_ns,
                     step_ns=int(one.reference) // (stage.step_gpus or self.accounts.gpus_max),
@@ -333,7 +333,7 @@ class _Reader:
         }
         return tuple(category.key for category in sorted(found))
 
-    def _mfu(self) -> tuple[Figure | None, float | None]:
+    def _mfu(self) -> tuple[MeasuredFigure | None, float | None]:
         """MFU while stepping, and HFU: the FLOPs of the kept steps over the peak of their GPU-time."""
         declared, peak = self.fold.declared, _peak_flops_per_s(self.fold.declared)
         stepping_s = sum(self.kept_gpu_ns) / 1e9
@@ -343,10 +343,10 @@ class _Reader:
         measured = per_flop * declared.model_flops_per_step
         hfu = per_flop * (declared.hardware_flops_per_step or declared.model_flops_per_step)
         if not declared.params or declared.chip is None:
-            return Figure(
+            return MeasuredFigure(
                 measured=measured, reference=None, unit="%", sentence=f"{measured:.1f} % of the peak"
             ), hfu
-        setup = Setup(
+        setup = ReferenceSetup(
             params=declared.params,
             gpus=self.accounts.gpus_max,
             chip=chip_named(declared.chip),
@@ -354,9 +354,9 @@ class _Reader:
         )
         row = reference_mfu(setup)
         sentence = mfu_sentence(measured, row)
-        return Figure(measured=measured, reference=row.mfu_percent, unit="%", sentence=sentence), hfu
+        return MeasuredFigure(measured=measured, reference=row.mfu_percent, unit="%", sentence=sentence), hfu
 
-    def _bandwidth(self) -> Figure | None:
+    def _bandwidth(self) -> MeasuredFigure | None:
         """Bus bandwidth of the collectives that moved most, between nodes where there are any such."""
         chip = _chip(self.fold.declared)
         measured = [
@@ -373,7 +373,7 @@ class _Reader:
             sentence = f"{bus / 1e9:.1f} GB/s ({collective}, {ranks} ranks)"
         else:
             sentence = bandwidth_sentence(bus / 1e9, row)
-        return Figure(
+        return MeasuredFigure(
             measured=bus / 1e9,
             reference=row.bus_gb_per_s if row else None,
             unit="GB/s",
@@ -470,7 +470,7 @@ class _Reader:
         found = [*recorded, *self._slow_stretches(recorded)]
         return tuple(sorted(found, key=lambda incident: (-incident.lost_gpu_ns, incident.began_ns)))
 
-    def _incident(self, name: str, incident: Incident) -> IncidentReport:
+    def _incident(self, name: str, incident: LedgerIncident) -> IncidentReport:
         began_ns, losses = self._began_ns(incident), self._losses(incident, incident.tally.gpu_ns)
         return IncidentReport(
             name=name,
@@ -489,7 +489,7 @@ class _Reader:
             basis=self.basis if losses.keys() & set(self.estimated) else "",
         )
 
-    def _began_ns(self, incident: Incident) -> int:
+    def _began_ns(self, incident: LedgerIncident) -> int:
         """When it began: its onset, or else where the time begins that its work cannot have taken."""
         if incident.silence is None:
             return incident.began_ns
@@ -498,7 +498,7 @@ class _Reader:
         silent_ns = (to_ns - from_ns) * dead_gpu_ns // (self.accounts.tally.gpu_ns[key] or 1)
         return min(incident.began_ns, to_ns - silent_ns) if silent_ns else incident.began_ns
 
-    def _losses(self, incident: Incident, sums: Mapping[int, int]) -> dict[str, int]:
+    def _losses(self, incident: LedgerIncident, sums: Mapping[int, int]) -> dict[str, int]:
         """What an incident lost of each category, of these sums."""
         to_ns = incident.recovered_ns or self.accounts.now_ns
         return _keyed(self.division.losses(sums, self._began_ns(incident), to_ns))
@@ -539,7 +539,7 @@ class _Reader:
         return names.pop() if len(names) == 1 else ""
 
 
-def _uncertainty(stretches: tuple[Stretch, ...]) -> float | None:
+def _uncertainty(stretches: tuple[ReferenceStretch, ...]) -> float | None:
     """Of the levels that are references, on average over the time they hold for; None: all are declared."""
     unsure = [(one.to_ns - one.from_ns, one.uncertainty, one) for one in stretches if one.uncertainty]
     own = [found for found in unsure if found[2].level_gpu_ns == found[2].work_gpu_ns] or unsure

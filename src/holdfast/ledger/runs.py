@@ -8,12 +8,12 @@ from holdfast.ledger.fold import Fold
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.report import Report
 from holdfast.ledger.reporting import report
-from holdfast.ledger.window import Standing, Window, accruing, standing, within
+from holdfast.ledger.window import Window, WindowStanding, accruing, standing, within
 from holdfast.record.events import Correction
 from holdfast.record.store import Selection, Store
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True):
+class AskedWindow(msgspec.Struct, frozen=True, kw_only=True):
     """Which time is looked at, and from when. until_ns: later events are not read, if given."""
 
     window: Window
@@ -34,12 +34,12 @@ def fold_run(store: Store, run: str) -> Fold:
     return ledger.fold
 
 
-def read_run(store: Store, run: str, look: Look, cuts_ns: Iterable[int] = ()) -> Report:
+def read_run(store: Store, run: str, look: AskedWindow, cuts_ns: Iterable[int] = ()) -> Report:
     """The report of a run in the window, with what it accrued up to the look."""
     window = look.window
     ledger = ledger_of(store, run, (*cuts_ns, *window.edges_ns))
     edges = sorted(edge for edge in window.edges_ns if look.until_ns is None or edge < look.until_ns)
-    standings: dict[int, Standing] = {}
+    standings: dict[int, WindowStanding] = {}
     since_ns: int | None = None
     for edge in edges:
         ledger.add(store.select(Selection(run=run, since_ns=since_ns, until_ns=edge)))

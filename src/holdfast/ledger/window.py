@@ -59,15 +59,15 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         return (self.from_ns is None or at_ns >= self.from_ns) and (self.to_ns is None or at_ns < self.to_ns)
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class WindowStanding(msgspec.Struct, frozen=True, kw_only=True):
     """What a run had counted at some moment."""
 
     counts: Counts
     moved: dict[MovedFor, MovedBytes]
 
 
-def standing(fold: Fold) -> Standing:
-    return Standing(counts=counted(fold), moved=moved_bytes(fold))
+def standing(fold: Fold) -> WindowStanding:
+    return WindowStanding(counts=counted(fold), moved=moved_bytes(fold))
 
 
 def accruing(report: Report, now_ns: int) -> Report:
@@ -92,7 +92,9 @@ def fell_silent(report: Report, now_ns: int) -> bool:
     return report.held_gpus > 0 and now_ns - report.known_ns > SILENT_NS_MAX
 
 
-def within(report: Report, window: Window, begin: Standing | None, end: Standing | None) -> Report:
+def within(
+    report: Report, window: Window, begin: WindowStanding | None, end: WindowStanding | None
+) -> Report:
     """The report of this window, whose bounds its fold was cut at.
 
     begin, end: what the run had counted there; None: nothing before, or all that it has.
@@ -143,7 +145,7 @@ def _partition(segments: Iterable[Segment]) -> dict[str, int]:
 
 
 def _between(
-    report: Report, begin: Standing | None, end: Standing | None
+    report: Report, begin: WindowStanding | None, end: WindowStanding | None
 ) -> tuple[Counts, dict[MovedFor, MovedBytes]]:
     """What was counted from the one moment to the other."""
     counts, moved = (report.counts, report.moved) if end is None else (end.counts, end.moved)

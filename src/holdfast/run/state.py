@@ -31,7 +31,7 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
+class RunPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """What the user asked for.
 
     team, project, cluster: whose the run is, for what and where, for its bill. slots: members a node has.
@@ -221,7 +221,7 @@ class Generation(msgspec.Struct, kw_only=True):
         return name in self.lost or name in self.replaced or name in self.missing
 
 
-class Work(msgspec.Struct, frozen=True, kw_only=True):
+class DeclaredWork(msgspec.Struct, frozen=True, kw_only=True):
     """What a script has declared to do for longer than a step: its name, and since when."""
 
     name: str
@@ -244,7 +244,7 @@ class Stall(msgspec.Struct, kw_only=True):
     said: str = ""
 
 
-class Checkpointing(msgspec.Struct, kw_only=True):
+class CheckpointTimes(msgspec.Struct, kw_only=True):
     """What checkpoints cost. begun_ns: since when one is being written; stall_ns, write_ns: how long training
     waited for the last that is durable, and how long it took to be. saved_step: which that is. failure: why
     the last one failed, if it did.
@@ -458,7 +458,7 @@ class Progress(msgspec.Struct, kw_only=True):
     complaint: str = ""
     worked: Worked = msgspec.field(default_factory=Worked)
     survived: Survived = msgspec.field(default_factory=Survived)
-    checkpointing: Checkpointing = msgspec.field(default_factory=Checkpointing)
+    checkpointing: CheckpointTimes = msgspec.field(default_factory=CheckpointTimes)
     pace_from: dict[str, Spent] = {}
     pace_due_ns: int = 0
     loss_values: deque[tuple[int, float]] = msgspec.field(
@@ -488,7 +488,7 @@ class Hangs(msgspec.Struct, kw_only=True):
 
     stopped: dict[str, int] = {}
     all_stopped_ns: int | None = None
-    working: dict[str, Work] = {}
+    working: dict[str, DeclaredWork] = {}
     resumed_ns: int = 0
     stall: Stall | None = None
     endings: int = 0
@@ -539,10 +539,10 @@ class Ends(msgspec.Struct, kw_only=True):
     is_anybody_done: bool = False
 
 
-class State(msgspec.Struct, kw_only=True):
+class RunState(msgspec.Struct, kw_only=True):
     """Everything the coordinator knows about a run. now_ns: the time of the event being handled."""
 
-    policy: Policy
+    policy: RunPolicy
     started_ns: int
     now_ns: int
     faults: tuple[PlannedFault, ...] = ()

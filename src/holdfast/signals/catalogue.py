@@ -94,7 +94,7 @@ _BOUNDS_BY_UNIT: dict[str, tuple[float, float]] = {
     "1/min": (0, 100_000),
     "kPa": (0, 2_000),
     "K": (-20, 80),
-    "lanes": (0, 32),
+    "PCIe lanes": (0, 32),
     "C": (-20, 150),
     "s": (0, float("inf")),
     "ms": (0, float("inf")),

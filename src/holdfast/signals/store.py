@@ -55,7 +55,7 @@ class _Segment(msgspec.Struct, frozen=True, kw_only=True):
     merges: int
 
 
-class Store:
+class SignalStore:
     """Signals in a directory, which is made where it is missing."""
 
     def __init__(self, path: str | Path, *, step_s: float = STEP_S) -> None:

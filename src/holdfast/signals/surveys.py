@@ -9,11 +9,11 @@ from holdfast.record.clock import SystemClock
 from holdfast.record.errors import InputError
 from holdfast.signals.collectors import Unavailable
 from holdfast.signals.collectors.redfish_access import redfish_service
-from holdfast.signals.collectors.redfish_service import Connection, Service
+from holdfast.signals.collectors.redfish_service import RedfishConnection, Service
 from holdfast.signals.collectors.slurm import ask
 from holdfast.signals.credentials import access, spelled_out
 from holdfast.signals.prometheus import Prometheus
-from holdfast.signals.store import Store
+from holdfast.signals.store import SignalStore
 from holdfast.topology.discovery import kubernetes, prometheus, redfish, slurm
 from holdfast.topology.survey import Survey
 
@@ -31,7 +31,7 @@ class Systems(msgspec.Struct, frozen=True, kw_only=True):
 
     slurm: bool = False
     prometheus: str | None = None
-    signals: Store | None = None
+    signals: SignalStore | None = None
     at_ns: int | None = None
     redfish: tuple[str, ...] = ()
     kubernetes: Path | None = None
@@ -65,7 +65,7 @@ def _ask_slurm() -> Survey:
 
 
 def _ask_redfish(service: Service) -> Survey:
-    with closing(Connection(service)) as connection:
+    with closing(RedfishConnection(service)) as connection:
         found = connection.read(lambda walk: redfish.survey(walk.get, name=service.name))
     if not found.kinds:
         raise Unavailable(

@@ -1,8 +1,23 @@
-"""Stragglers by what-if: who or what holds a training step back, from a trace of its operations.
+"""What holds a training step back, by what-if on a trace of operations.
 
-The operations of all workers are put back into the order in which they wait for each other (`graph`), and
-the step is simulated again with other durations (`simulate`): with everything at its ideal, and with all but
-one worker, stage, replica or type of operation (`whatif`). What that explains becomes a sentence (`verdict`).
-The method and its figures are those of Lin et al., "Understanding Stragglers in Large Model Training Using
-What-if Analysis" (OSDI 2025).
+These are the public names of the room. Each is imported when it is first asked for.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.stragglers.reading import read_trace
+    from holdfast.stragglers.report import StragglerReport, report_on
+
+__all__ = ["StragglerReport", "read_trace", "report_on"]
+
+_HOMES = {"reading": {"read_trace"}, "report": {"StragglerReport", "report_on"}}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        home = next((home for home, names in _HOMES.items() if name in names), None)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"holdfast.stragglers.{home}"), name)

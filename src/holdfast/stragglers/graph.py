@@ -31,7 +31,7 @@ Edges = list[tuple[Ints, Ints]]
 Mask = NDArray[np.bool_]
 
 
-class Level(msgspec.Struct, frozen=True, kw_only=True):
+class GraphLevel(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes that wait only for earlier levels: those from `first` to `last`, in the graph's order.
 
     Those that wait for most come first. The n-th of `places` has the n-th node before each of as many nodes
@@ -55,7 +55,7 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
     rows: slice
     row: Ints
     duration_s: Floats
-    levels: tuple[Level, ...]
+    levels: tuple[GraphLevel, ...]
     ends: Ints
     end_offsets: Ints
 
@@ -103,7 +103,7 @@ def _numbered_anew(meeting: Ints) -> Ints:
 class _Part:
     """The columns of some rows, and the edges between them by what they come from.
 
-    lane: the number of a row's step and worker; rows are in the order of lanes and, within one, of starts.
+    track: the number of a row's step and worker; rows are in the order of tracks and, within one, of starts.
     """
 
     def __init__(self, trace: Trace, rows: slice) -> None:
@@ -114,9 +114,9 @@ class _Part:
         self.start_s = trace.start_s[rows]
         self.end_s = self.start_s + trace.duration_s[rows]
         self.count = len(self.kind)
-        self.lane = (self.step - self.step[0]) * len(trace.workers) + self.worker
-        self.lanes = int(self.lane[-1]) + 1
-        # Times that grow over all lanes, so that one search answers for every lane.
+        self.track = (self.step - self.step[0]) * len(trace.workers) + self.worker
+        self.tracks = int(self.track[-1]) + 1
+        # Times that grow over all tracks, so that one search answers for every track.
         self.span_s = float(self.end_s.max()) + 1.0
         # The computations, which a worker does one after another.
         self.in_order = self._of(
@@ -132,8 +132,8 @@ class _Part:
         return np.flatnonzero(wanted[self.kind])
 
     def _follow(self, rows: Ints) -> tuple[Ints, Ints]:
-        """Each of these rows after the one before it in its lane."""
-        same = self.lane[rows[1:]] == self.lane[rows[:-1]]
+        """Each of these rows after the one before it in its track."""
+        same = self.track[rows[1:]] == self.track[rows[:-1]]
         return rows[:-1][same], rows[1:][same]
 
     # -- computation -----------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ class _Part:
         if end == "send":
             return [(computed[position], rows)]
         before = position - 1
-        waits = (position > 0) & (self.lane[computed[before]] == self.lane[rows])
+        waits = (position > 0) & (self.track[computed[before]] == self.track[rows])
         return [(rows, computed[position]), (computed[before[waits]], rows[waits])]
 
     def _boundaries(self, computed: Ints, direction: str, end: str) -> tuple[Ints, Mask]:
@@ -189,64 +189,66 @@ class _Part:
         return chunk, int(chunk.max())
 
     def _microbatches(self, computed: Ints) -> Ints:
-        """Their numbers; where these are not told, their order within the lane and chunk."""
+        """Their numbers; where these are not told, their order within the track and chunk."""
         told = self.microbatch[computed]
         if len(told) and told.min() >= 0:
             return told
-        return _occurrence(np.stack([self.lane[computed], self._chunks(computed)[0]]))
+        return _occurrence(np.stack([self.track[computed], self._chunks(computed)[0]]))
 
     def _matched(self, rows: Ints, computed: Ints, has_peer: Mask, end: str) -> tuple[Ints, Ints]:
         """Rows that belong to a computation, and the position of that in `computed`.
 
-        They are as many as the computations of the lane, or as those of them that have a peer, in order; or
+        They are as many as the computations of the track, or as those of them that have a peer, in order; or
         the one without a peer is missing at the very beginning or end. Else times decide.
         """
         rows = self._launched(rows, computed, end)
-        lane = self.lane[computed]
-        is_edge = np.diff(lane, prepend=-1) != 0 if end == "recv" else np.diff(lane, append=self.lanes) != 0
+        track = self.track[computed]
+        is_edge = (
+            np.diff(track, prepend=-1) != 0 if end == "recv" else np.diff(track, append=self.tracks) != 0
+        )
         position = self._by_time(rows, computed, end)
         for expected in (has_peer | ~is_edge, has_peer, np.ones_like(has_peer)):
             turn = self._in_turn(rows, computed, expected)
             fits = (turn >= 0) & self._lanes_fit(rows, computed[turn], has_peer[turn], end)
             position = np.where(fits, turn, position)
         known = (position >= 0) & (position < len(computed))
-        known &= lane[np.clip(position, 0, len(computed) - 1)] == self.lane[rows]
+        known &= track[np.clip(position, 0, len(computed) - 1)] == self.track[rows]
         return rows[known], position[known]
 
     def _launched(self, rows: Ints, computed: Ints, end: str) -> Ints:
         """Without those that a profiler wrote although they were never launched: receives after the last
-        computation of their lane has begun, sends before the first has ended.
+        computation of their track has begun, sends before the first has ended.
         """
-        lanes, count = self.lane[computed], np.bincount(self.lane[computed], minlength=self.lanes)
-        rows = rows[count[self.lane[rows]] > 0]
-        first = np.searchsorted(lanes, self.lane[rows])
-        last = first + count[self.lane[rows]] - 1
+        tracks, count = self.track[computed], np.bincount(self.track[computed], minlength=self.tracks)
+        rows = rows[count[self.track[rows]] > 0]
+        first = np.searchsorted(tracks, self.track[rows])
+        last = first + count[self.track[rows]] - 1
         launched: Mask = self.end_s[rows] >= self.end_s[computed[first]] - CLOCK_ERROR_S
         if end == "recv":
             launched = self.start_s[rows] <= self.start_s[computed[last]] + CLOCK_ERROR_S
         return rows[launched]
 
     def _in_turn(self, rows: Ints, computed: Ints, expected: Mask) -> Ints:
-        """Where a lane has as many rows as expected computations, the n-th belongs to the n-th; else -1."""
+        """Where a track has as many rows as expected computations, the n-th belongs to the n-th; else -1."""
         wanted = np.flatnonzero(expected)
-        lanes = self.lane[computed[wanted]]
-        lane = self.lane[rows]
-        count = np.bincount(lanes, minlength=self.lanes)
-        agrees = (np.bincount(lane, minlength=self.lanes) == count)[lane]
+        tracks = self.track[computed[wanted]]
+        track = self.track[rows]
+        count = np.bincount(tracks, minlength=self.tracks)
+        agrees = (np.bincount(track, minlength=self.tracks) == count)[track]
         turn = np.full(len(rows), -1)
-        place = np.searchsorted(lanes, lane[agrees]) + _occurrence(lane[np.newaxis])[agrees]
+        place = np.searchsorted(tracks, track[agrees]) + _occurrence(track[np.newaxis])[agrees]
         turn[agrees] = wanted[place]
         return turn
 
     def _lanes_fit(self, rows: Ints, computed: Ints, has_peer: Mask, end: str) -> Mask:
-        """Rows of lanes in which no data arrive after they were used, or leave before they were there."""
+        """Rows of tracks in which no data arrive after they were used, or leave before they were there."""
         if end == "recv":
             contradicts = self.end_s[rows] > self.start_s[computed] + CONTRADICTION_S
         else:
             contradicts = self.start_s[rows] < self.end_s[computed] - CONTRADICTION_S
-        wrong = np.zeros(self.lanes, dtype=bool)
-        wrong[self.lane[rows[contradicts & has_peer]]] = True
-        fits: Mask = ~wrong[self.lane[rows]]
+        wrong = np.zeros(self.tracks, dtype=bool)
+        wrong[self.track[rows[contradicts & has_peer]]] = True
+        fits: Mask = ~wrong[self.track[rows]]
         return fits
 
     def _by_time(self, rows: Ints, computed: Ints, end: str) -> Ints:
@@ -258,7 +260,7 @@ class _Part:
         return np.searchsorted(self._ended(computed), at, side="right") - 1
 
     def _moment(self, rows: Ints, times_s: Floats) -> Floats:
-        moment: Floats = self.lane[rows] * self.span_s + times_s[rows]
+        moment: Floats = self.track[rows] * self.span_s + times_s[rows]
         return moment
 
     def _ended(self, rows: Ints) -> Floats:
@@ -270,18 +272,18 @@ class _Part:
         """The first backward transfers wait for the second computation before the first backward one."""
         computed = self.in_order
         backward = self._of({op.BACKWARD})
-        first = backward[_occurrence(self.lane[backward][np.newaxis]) == 0]
+        first = backward[_occurrence(self.track[backward][np.newaxis]) == 0]
         place = np.searchsorted(computed, first) - 2
         first, place = first[place >= 0], place[place >= 0]
-        same = self.lane[computed[place]] == self.lane[first]
-        before = np.full(self.lanes, -1)
-        before[self.lane[first[same]]] = computed[place[same]]
+        same = self.track[computed[place]] == self.track[first]
+        before = np.full(self.tracks, -1)
+        before[self.track[first[same]]] = computed[place[same]]
         edges: Edges = []
         for end in ("send", "recv"):
             rows = self._of({f"backward-{end}"})
-            rows = rows[_occurrence(self.lane[rows][np.newaxis]) == 0]
-            rows = rows[before[self.lane[rows]] >= 0]
-            edges.append((before[self.lane[rows]], rows))
+            rows = rows[_occurrence(self.track[rows][np.newaxis]) == 0]
+            rows = rows[before[self.track[rows]] >= 0]
+            edges.append((before[self.track[rows]], rows))
         return edges
 
     # -- parameters and gradients ----------------------------------------------------------------------
@@ -290,7 +292,7 @@ class _Part:
         """Parameters are gathered before a chunk's first forward pass; gradients may be scattered early."""
         gathered, scattered = self._of({op.GATHER_PARAMS}), self._of({op.SCATTER_GRADS})
         forward, backward = self._of({op.FORWARD}), self._of({op.BACKWARD})
-        early = scattered[self._is_early()[self.lane[scattered]]]
+        early = scattered[self._is_early()[self.track[scattered]]]
         edges = [
             self._follow(np.sort(np.concatenate([gathered, scattered]))),
             self._joined(
@@ -300,17 +302,17 @@ class _Part:
         ]
         # One that does not say its chunk is for whatever the worker does first.
         unsaid = gathered[self.chunk[gathered] < 0]
-        edges.append(self._joined(_last(self.lane[unsaid], unsaid), _first(self.lane[forward], forward)))
+        edges.append(self._joined(_last(self.track[unsaid], unsaid), _first(self.track[forward], forward)))
         return edges
 
     def _is_early(self) -> Mask:
-        """Lanes whose gradients are scattered while the backward pass still runs."""
-        early = np.zeros(self.lanes, dtype=bool)
-        early[self.lane[self._of({op.SEPARATE_GRADS})]] = True
+        """Tracks whose gradients are scattered while the backward pass still runs."""
+        early = np.zeros(self.tracks, dtype=bool)
+        early[self.track[self._of({op.SEPARATE_GRADS})]] = True
         return early
 
     def _chunk_key(self, rows: Ints) -> Ints:
-        key: Ints = self.lane[rows] * (int(self.chunk.max()) + 2) + self.chunk[rows] + 1
+        key: Ints = self.track[rows] * (int(self.chunk.max()) + 2) + self.chunk[rows] + 1
         return key
 
     @staticmethod
@@ -328,16 +330,16 @@ class _Part:
         order = np.array([op.TAIL.index(kind) if kind in op.TAIL else -1 for kind in self.trace.kinds])
         place = order[self.kind]
         scatters = op.TAIL.index(op.SCATTER_GRADS)
-        rows = rows[~(early[self.lane[rows]] & (place[rows] == scatters))]
-        rows = rows[np.lexsort((self.start_s[rows], self.seq[rows], place[rows], self.lane[rows]))]
-        computed = self.in_order[np.lexsort((self.end_s[self.in_order], self.lane[self.in_order]))]
+        rows = rows[~(early[self.track[rows]] & (place[rows] == scatters))]
+        rows = rows[np.lexsort((self.start_s[rows], self.seq[rows], place[rows], self.track[rows]))]
+        computed = self.in_order[np.lexsort((self.end_s[self.in_order], self.track[self.in_order]))]
         scattered = self._of({op.SCATTER_GRADS})
-        scattered = scattered[early[self.lane[scattered]]]
+        scattered = scattered[early[self.track[scattered]]]
         after = rows[place[rows] > op.TAIL.index(op.COLLECTOR)]
         return [
             self._follow(rows),
-            self._joined(_last(self.lane[computed], computed), _first(self.lane[rows], rows)),
-            self._joined(_last(self.lane[scattered], scattered), _first(self.lane[after], after)),
+            self._joined(_last(self.track[computed], computed), _first(self.track[rows], rows)),
+            self._joined(_last(self.track[scattered], scattered), _first(self.track[after], after)),
         ]
 
     # -- program order ---------------------------------------------------------------------------------
@@ -350,14 +352,14 @@ class _Part:
         edges: Edges = [self._streams(rows)]
         if len(rows) and len(computed):
             edges += [self._before_launch(rows, computed), self._after_wait(rows, computed)]
-        # Rows of a lane are in the order of starts: what came first cannot have waited for what came later.
+        # Rows of a track are in the order of starts: what came first cannot have waited for what came later.
         return [(before[before < after], after[before < after]) for before, after in edges]
 
     def _streams(self, rows: Ints) -> tuple[Ints, Ints]:
         """Each after the one before it of its type and communicator, which is the same one everywhere."""
         types = [op.type_of(kind) for kind in self.trace.kinds]
         number = np.array([types.index(kind) for kind in types])[self.kind[rows]]
-        keys = np.stack([self.lane[rows], number, self.chunk[rows]])
+        keys = np.stack([self.track[rows], number, self.chunk[rows]])
         order = np.lexsort((rows, *keys[::-1]))
         same = (keys[:, order][:, 1:] == keys[:, order][:, :-1]).all(axis=0)
         return rows[order[:-1][same]], rows[order[1:][same]]
@@ -365,7 +367,7 @@ class _Part:
     def _before_launch(self, rows: Ints, computed: Ints) -> tuple[Ints, Ints]:
         begins = self._moment(rows, self.start_s) + CLOCK_ERROR_S
         at = np.searchsorted(self._ended(computed), begins, side="right") - 1
-        launched = (at >= 0) & (self.lane[computed[at]] == self.lane[rows])
+        launched = (at >= 0) & (self.track[computed[at]] == self.track[rows])
         return computed[at[launched]], rows[launched]
 
     def _after_wait(self, rows: Ints, computed: Ints) -> tuple[Ints, Ints]:
@@ -374,7 +376,7 @@ class _Part:
         followed = at < len(computed)
         at, rows, end = at[followed], rows[followed], end[followed]
         idle = (at == 0) | (self._ended(computed)[at - 1] <= end + CLOCK_ERROR_S)
-        waited = idle & (self.lane[computed[at]] == self.lane[rows])
+        waited = idle & (self.track[computed[at]] == self.track[rows])
         return rows[waited], computed[at[waited]]
 
     # -- meetings --------------------------------------------------------------------------------------
@@ -385,7 +387,7 @@ class _Part:
         for rows, keys in self._gatherings():
             if len(rows):
                 # Nobody takes part twice: what looks like it is another occasion.
-                keys = np.vstack([keys, _occurrence(np.vstack([self.lane[rows], keys]))])
+                keys = np.vstack([keys, _occurrence(np.vstack([self.track[rows], keys]))])
                 number = _numbered(keys)
                 meeting[rows] = number + count
                 count += int(number.max()) + 1
@@ -499,14 +501,14 @@ def _circle(part: _Part, row: int) -> InputError:
     )
 
 
-def _sliced(bounds: Ints, before: Ints, waits: Ints) -> Iterator[Level]:
+def _sliced(bounds: Ints, before: Ints, waits: Ints) -> Iterator[GraphLevel]:
     """Levels from the second on; nothing is waited for in the first. before: of one node after another."""
     begins = np.concatenate([[0], np.cumsum(waits)])
     for first, last in pairwise(bounds[1:].tolist()):
         counts, offsets = waits[first:last], begins[first:last]
         crowded = int(np.count_nonzero(counts > PLACES_MAX))
         within = [int(np.count_nonzero(counts > number)) for number in range(min(PLACES_MAX, int(counts[0])))]
-        yield Level(
+        yield GraphLevel(
             first=first,
             last=last,
             places=tuple(before[offsets[:count] + number] for number, count in enumerate(within)),

@@ -6,7 +6,7 @@ import msgspec
 
 from holdfast.stragglers.meta import Meta, gaps
 from holdfast.stragglers.trace import Trace
-from holdfast.stragglers.verdict import Verdict, judge
+from holdfast.stragglers.verdict import StragglerVerdict, judge
 from holdfast.stragglers.whatif import Analysis, analyse
 
 FIDELITY_MIN = 0.9
@@ -14,7 +14,7 @@ FIDELITY_MAX = 1.05
 """Of the published traces, simulated and recorded steps differ by 1 to 2 %."""
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class StragglerReport(msgspec.Struct, frozen=True, kw_only=True):
     """heat: the score of each place, a row for each data-parallel rank and a column for each stage; None
     where no worker is. Of several workers in one place it is the highest. gaps: what the trace lacks of its
     job, and what speaks against the simulation.
@@ -26,12 +26,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     heat: tuple[tuple[float | None, ...], ...]
     gaps: tuple[str, ...]
     analysis: Analysis
-    verdict: Verdict
+    verdict: StragglerVerdict
 
 
-def report_on(trace: Trace, meta: Meta, *, title: str) -> Report:
+def report_on(trace: Trace, meta: Meta, *, title: str) -> StragglerReport:
     analysis = analyse(trace)
-    return Report(
+    return StragglerReport(
         title=title,
         dp_ranks=_row_names(trace),
         stages=trace.stages,

@@ -31,7 +31,7 @@ _COLUMNS_HINT = (
 )
 
 
-class Worker(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerPlace(msgspec.Struct, frozen=True, kw_only=True):
     """A place in the grid of replicas and stages. slot: its number among the ranks that share the place."""
 
     dp_rank: int
@@ -56,7 +56,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
 
     kinds: tuple[str, ...]
     steps: tuple[int, ...]
-    workers: tuple[Worker, ...]
+    workers: tuple[WorkerPlace, ...]
     kind: Ints
     step: Ints
     worker: Ints
@@ -221,7 +221,7 @@ def _seconds(name: str, values: Any) -> Floats:
     return seconds
 
 
-def _workers(columns: Mapping[str, Ints], names: Mapping[int, str]) -> tuple[tuple[Worker, ...], Ints]:
+def _workers(columns: Mapping[str, Ints], names: Mapping[int, str]) -> tuple[tuple[WorkerPlace, ...], Ints]:
     places = np.stack([columns[name] for name in ("dp_rank", "stage", "rank")])
     if places.min() < 0:
         raise InputError("Some operation has a dp_rank, stage or rank below 0.", hint="They count from 0.")
@@ -232,10 +232,12 @@ def _workers(columns: Mapping[str, Ints], names: Mapping[int, str]) -> tuple[tup
     found, worker = np.unique(np.ravel_multi_index(tuple(places), shape), return_inverse=True)
     if len(found) > WORKERS_MAX:
         raise InputError(f"The trace has {len(found):,} workers.", hint=f"{WORKERS_MAX:,} is the most.")
-    workers: list[Worker] = []
+    workers: list[WorkerPlace] = []
     for dp_rank, stage, rank in zip(*(axis.tolist() for axis in np.unravel_index(found, shape)), strict=True):
         last = workers[-1] if workers else None
         is_beside = last is not None and (last.dp_rank, last.stage) == (dp_rank, stage)
         slot = last.slot + 1 if last is not None and is_beside else 0
-        workers.append(Worker(dp_rank=dp_rank, stage=stage, rank=rank, slot=slot, name=names.get(rank, "")))
+        workers.append(
+            WorkerPlace(dp_rank=dp_rank, stage=stage, rank=rank, slot=slot, name=names.get(rank, ""))
+        )
     return tuple(workers), worker.astype(np.int64)

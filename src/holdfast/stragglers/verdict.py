@@ -33,7 +33,7 @@ SOURCE = "Lin et al., OSDI 2025"
 _RARE = f"rare: 1.7 % of 3,079 jobs had more than half explained by 3 % of their workers ({SOURCE})"
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class StragglerVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """sentence: with the numbers; basis: the threshold and where it comes from; advice: what to do next.
 
     workers, stage, operation: what it is about, by name; empty or None where it is about no such thing
@@ -50,7 +50,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     operation: str = ""
 
 
-def judge(analysis: Analysis) -> Verdict:
+def judge(analysis: Analysis) -> StragglerVerdict:
     """The verdict on these figures."""
     if analysis.slowdown < SLOWDOWN_MIN:
         return _none(analysis)
@@ -64,8 +64,8 @@ def _explains(share: float | None) -> bool:
     return share is not None and share >= HALF
 
 
-def _none(analysis: Analysis) -> Verdict:
-    return Verdict(
+def _none(analysis: Analysis) -> StragglerVerdict:
+    return StragglerVerdict(
         kind="none",
         judgement="not-hardware",
         sentence=f"Nothing holds the step back: it takes {seconds(analysis.step_s)}, and "
@@ -75,7 +75,7 @@ def _none(analysis: Analysis) -> Verdict:
     )
 
 
-def _worker(analysis: Analysis) -> Verdict:
+def _worker(analysis: Analysis) -> StragglerVerdict:
     """The fewest that explain half are named, of the slowest 3 % that may be many."""
     named = analysis.suspects if _explains(analysis.suspects.share) else analysis.slowest
     one = len(named.names) == 1
@@ -84,7 +84,7 @@ def _worker(analysis: Analysis) -> Verdict:
     caveat = (
         " It is the only worker of its stage: the trace cannot tell a slow machine from an overlong stage."
     )
-    return Verdict(
+    return StragglerVerdict(
         kind="worker",
         judgement="unknown" if lone else "cause",
         sentence=f"{_places(analysis, named.names)} {'holds' if one else 'hold'} the step back: with "
@@ -106,7 +106,7 @@ def _worker_advice(operation: str) -> str:
     return "Look at that machine: clocks, temperature and cooling, ECC, its links, who else runs there."
 
 
-def _data(analysis: Analysis) -> Verdict | None:
+def _data(analysis: Analysis) -> StragglerVerdict | None:
     correlation = analysis.pattern.forward_backward
     if correlation is None or correlation < CORRELATION_MIN or not _explains(analysis.variation_share):
         return None
@@ -114,7 +114,7 @@ def _data(analysis: Analysis) -> Verdict | None:
     beside = ""
     if len(analysis.stages) > 1 and _explains(worst.share):
         beside = f" Stage {worst.stage} is the tightest: it alone explains {_percent(worst.share)}."
-    return Verdict(
+    return StragglerVerdict(
         kind="data",
         judgement="not-hardware",
         sentence="No machine is slow: the work differs from one microbatch to the next, as with sequences of "
@@ -129,13 +129,13 @@ def _data(analysis: Analysis) -> Verdict | None:
     )
 
 
-def _pauses(analysis: Analysis) -> Verdict | None:
+def _pauses(analysis: Analysis) -> StragglerVerdict | None:
     pattern = analysis.pattern
     rare = pattern.pauses <= PAUSES_SHARE_MAX * analysis.operation_count
     roams = pattern.pausing_workers > 1 and pattern.pauses_of_one <= ONE_WORKERS_PAUSES_MAX
     if not (rare and roams and _explains(analysis.pauses_share)):
         return None
-    return Verdict(
+    return StragglerVerdict(
         kind="pauses",
         judgement="not-hardware",
         sentence=f"No machine is slow: {pattern.pauses:,} operations were interrupted, now on one worker and "
@@ -149,7 +149,7 @@ def _pauses(analysis: Analysis) -> Verdict | None:
     )
 
 
-def _stage(analysis: Analysis) -> Verdict | None:
+def _stage(analysis: Analysis) -> StragglerVerdict | None:
     if len(analysis.stages) < 2:
         return None
     worst = max(analysis.stages, key=lambda one: one.share or 0.0)
@@ -157,7 +157,7 @@ def _stage(analysis: Analysis) -> Verdict | None:
         return None
     last = worst == analysis.stages[-1]
     which = f"The last stage ({worst.stage})" if last else f"Stage {worst.stage}"
-    return Verdict(
+    return StragglerVerdict(
         kind="stage",
         judgement="not-hardware",
         sentence=f"{which} holds the step back on all of its workers alike: with its "
@@ -173,12 +173,12 @@ def _stage(analysis: Analysis) -> Verdict | None:
     )
 
 
-def _replica(analysis: Analysis) -> Verdict | None:
+def _replica(analysis: Analysis) -> StragglerVerdict | None:
     worst = max(analysis.replicas, key=lambda one: one.share or 0.0)
     if len(analysis.replicas) < 2 or len(analysis.stages) < 2 or not _explains(worst.share):
         return None
     names = tuple(one.name for one in analysis.workers if one.dp_rank == worst.dp_rank)
-    return Verdict(
+    return StragglerVerdict(
         kind="replica",
         judgement="unknown",
         sentence=f"Data-parallel rank {worst.dp_rank} holds the step back in all of its stages: it explains "
@@ -190,11 +190,11 @@ def _replica(analysis: Analysis) -> Verdict | None:
     )
 
 
-def _suspects(analysis: Analysis) -> Verdict | None:
+def _suspects(analysis: Analysis) -> StragglerVerdict | None:
     found = analysis.suspects
     if not _explains(found.share):
         return None
-    return Verdict(
+    return StragglerVerdict(
         kind="worker",
         judgement="cause",
         sentence=f"{_places(analysis, found.names)} hold the step back together: with their durations at the "
@@ -208,13 +208,13 @@ def _suspects(analysis: Analysis) -> Verdict | None:
     )
 
 
-def _communication(analysis: Analysis) -> Verdict | None:
+def _communication(analysis: Analysis) -> StragglerVerdict | None:
     if not _explains(analysis.communication_share):
         return None
     worst = max(
         (one for one in analysis.operations if one.is_communication), key=lambda one: one.share or 0.0
     )
-    return Verdict(
+    return StragglerVerdict(
         kind="communication",
         judgement="cause",
         sentence=f"Communication holds the step back: at its ideal the slowdown would be "
@@ -227,11 +227,11 @@ def _communication(analysis: Analysis) -> Verdict | None:
     )
 
 
-def _operation(analysis: Analysis) -> Verdict | None:
+def _operation(analysis: Analysis) -> StragglerVerdict | None:
     worst = max(analysis.operations, key=lambda one: one.share or 0.0)
     if not _explains(worst.share):
         return None
-    return Verdict(
+    return StragglerVerdict(
         kind="operation",
         judgement="unknown",
         sentence=f"{worst.type} holds the step back, on no worker or stage in particular: at its ideal the "
@@ -244,8 +244,8 @@ def _operation(analysis: Analysis) -> Verdict | None:
     )
 
 
-def _spread(analysis: Analysis) -> Verdict:
-    return Verdict(
+def _spread(analysis: Analysis) -> StragglerVerdict:
+    return StragglerVerdict(
         kind="spread",
         judgement="unknown",
         sentence=f"No part alone explains half of the slowdown ({_percent(analysis.slowdown - 1)}): the "

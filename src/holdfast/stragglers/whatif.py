@@ -21,7 +21,7 @@ from holdfast.stragglers import operations as op
 from holdfast.stragglers.graph import Graph, build
 from holdfast.stragglers.pattern import Pattern, evened_s, pattern_of, without_pauses_s
 from holdfast.stragglers.simulate import step_times_s
-from holdfast.stragglers.trace import Floats, Ints, Trace, Worker
+from holdfast.stragglers.trace import Floats, Ints, Trace, WorkerPlace
 
 SLOWEST_SHARE = 0.03
 """M_W is about this share of the workers, rounded up (the paper, equation 5)."""
@@ -201,7 +201,7 @@ def _fixed(simulated: "_Simulated", broad: "_Broad", sets: Sequence[Sequence[int
     ]
 
 
-def _ranked_worker(worker: Worker, score: float, slowdown: float, share: float | None) -> RankedWorker:
+def _ranked_worker(worker: WorkerPlace, score: float, slowdown: float, share: float | None) -> RankedWorker:
     return RankedWorker(
         name=worker.title,
         rank=worker.rank,

@@ -51,7 +51,7 @@ Happened = Literal["begun", "saved", "failed"]
 """What the record calls it; `failed`: could not be written, or was found unfit to be read."""
 
 
-class Told(Protocol):
+class CheckpointListener(Protocol):
     """Who hears what happened to checkpoints, from whichever thread it happened in. Must not raise."""
 
     def __call__(
@@ -248,7 +248,7 @@ class DirectoryCheckpoints:
         self,
         directory: Path | str,
         *,
-        told: Told,
+        told: CheckpointListener,
         keep: int = 2,
         read_pauses_s: Sequence[float] = READ_PAUSES_S,
     ) -> None:
@@ -470,7 +470,7 @@ class Writer:
         self,
         checkpoints: Checkpoints,
         *,
-        told: Told,
+        told: CheckpointListener,
         clock: Clock | None = None,
         interval_s: float = INTERVAL_S_MIN,
         every_steps: int | None = None,

@@ -67,7 +67,7 @@ _FLAGS = {"mtbf_s": "--mtbf"}
 _RATE_SOURCE = "Llama 3, 419 unexpected interruptions in 54 days on 16,384 H100 (arXiv:2407.21783)"
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class RunFlags(msgspec.Struct, frozen=True, kw_only=True):
     """The flags that describe the run; None for what was not given."""
 
     preset: str | None
@@ -95,7 +95,7 @@ class Assumed(msgspec.Struct, frozen=True, kw_only=True):
     source: str
 
 
-class Case(msgspec.Struct, frozen=True, kw_only=True):
+class ForecastCase(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be foreseen. work_s: the time that is left to train if nothing ever happens.
 
     rate_spread: how uncertain the failure rate is, as in `Prospect`. start_ns: None where nobody said when.
@@ -110,7 +110,9 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     assumed: tuple[Assumed, ...]
 
 
-def case(asked: Asked, prices: Prices, record: Callable[[], AbstractContextManager[Store]]) -> Case:
+def case(
+    asked: RunFlags, prices: Prices, record: Callable[[], AbstractContextManager[Store]]
+) -> ForecastCase:
     """The case that the flags describe. record: opens the store, where a run in it is asked about."""
     given = [flag for flag in ("preset", "run", "gpus") if getattr(asked, flag) is not None]
     if asked.run is not None and given == ["run"]:
@@ -126,7 +128,7 @@ def case(asked: Asked, prices: Prices, record: Callable[[], AbstractContextManag
     )
 
 
-def _from_preset(asked: Asked, prices: Prices) -> Case:
+def _from_preset(asked: RunFlags, prices: Prices) -> ForecastCase:
     _refuse(asked, "--preset", "member_gpus", "chip", "steps", "step_s")
     of = preset(asked.preset or "")
     if asked.gpus is not None:
@@ -153,7 +155,7 @@ def _from_preset(asked: Asked, prices: Prices) -> Case:
     return _finished(started, assumed)
 
 
-def _own(asked: Asked, prices: Prices) -> Case:
+def _own(asked: RunFlags, prices: Prices) -> ForecastCase:
     _refuse(asked, "--gpus", "steps")
     if asked.days is None:
         raise InputError(
@@ -188,7 +190,7 @@ def _layout(gpus: int) -> Layout:
     return msgspec.structs.replace(preset("llama3-405b").layout, gpus=gpus)
 
 
-def _hazards(asked: Asked, layout: Layout, assumed: list[Assumed]) -> tuple[Hazards, float]:
+def _hazards(asked: RunFlags, layout: Layout, assumed: list[Assumed]) -> tuple[Hazards, float]:
     """The user's failures, and how uncertain their rate is. Their mixture is Llama 3's unless a file says."""
     if asked.rates is not None:
         if asked.mtbf_s is not None:
@@ -211,7 +213,7 @@ def _bytes(path: Path) -> bytes:
         raise InputError(f"{path} cannot be read: {error.strerror}.", hint="Check the name.") from None
 
 
-def _job(asked: Asked, gpus: int, chip: Chip, assumed: list[Assumed]) -> Job:
+def _job(asked: RunFlags, gpus: int, chip: Chip, assumed: list[Assumed]) -> Job:
     member_gpus = asked.member_gpus or min(gpus, _layout(gpus).gpus_per_node)
     if gpus % member_gpus:
         near = max(1, round(gpus / member_gpus)) * member_gpus
@@ -253,7 +255,7 @@ class _Saves(msgspec.Struct, frozen=True, kw_only=True):
     restore_s: float | None = None
 
 
-def _checkpointing(asked: Asked, saves: _Saves, assumed: list[Assumed]) -> Checkpointing:
+def _checkpointing(asked: RunFlags, saves: _Saves, assumed: list[Assumed]) -> Checkpointing:
     """What was given, else what is recorded, else what `plan cadence` assumes too."""
 
     def known(what: str, values: tuple[float | None, ...], usual: tuple[float, str]) -> float:
@@ -280,7 +282,7 @@ def _checkpointing(asked: Asked, saves: _Saves, assumed: list[Assumed]) -> Check
 class _Started(msgspec.Struct, frozen=True, kw_only=True):
     """A case before what all have in common. practice: how it recovers unless --policy says otherwise."""
 
-    asked: Asked
+    asked: RunFlags
     title: str
     job: Job
     layout: Layout
@@ -292,7 +294,7 @@ class _Started(msgspec.Struct, frozen=True, kw_only=True):
     start_ns: int | None = None
 
 
-def _finished(of: _Started, assumed: list[Assumed]) -> Case:
+def _finished(of: _Started, assumed: list[Assumed]) -> ForecastCase:
     asked = of.asked
     if of.price.assumed:
         value = wording.usd(of.price.value)
@@ -315,7 +317,7 @@ def _finished(of: _Started, assumed: list[Assumed]) -> Case:
     )
     study = _saving_in_time(study, assumed)
     check_interval(study.job.checkpointing.interval_s, study.job.checkpointing.stall_s)
-    return Case(
+    return ForecastCase(
         title=of.title,
         study=study,
         policy=_policy(of, study, assumed),
@@ -356,7 +358,7 @@ def _policy(of: _Started, study: Study, assumed: list[Assumed]) -> Policy:
     return msgspec.structs.replace(named, spare_nodes=spares)
 
 
-def _from_record(asked: Asked, prices: Prices, store: Store) -> Case:
+def _from_record(asked: RunFlags, prices: Prices, store: Store) -> ForecastCase:
     """A run so far: its own rate, its own times to recover, and the steps that are left."""
     _refuse(asked, "--run", "days", "gpus", "chip", "mtbf_s", "rates")
     name = find_run(store, asked.run)
@@ -462,7 +464,7 @@ def _recorded_practice(told: Report, failed: RecordedFailures, assumed: list[Ass
     )
 
 
-def _refuse(asked: Asked, beside: str, *flags: str) -> None:
+def _refuse(asked: RunFlags, beside: str, *flags: str) -> None:
     given = [flag for flag in flags if getattr(asked, flag) is not None]
     if given:
         names = ", ".join(_FLAGS.get(flag, "--" + flag.replace("_", "-")) for flag in given)

@@ -92,7 +92,7 @@ at least.
 """
 
 
-class Alarm(msgspec.Struct, kw_only=True):
+class NoticedFault(msgspec.Struct, kw_only=True):
     """A fault that was reported while the run went on, and may be the end of what it does: when it began, was
     noticed and was acted upon.
     """
@@ -134,7 +134,7 @@ class ElasticRun:
         self._is_pause_due = False
         self._hung: dict[str, Failure] = {}  # by member
         self._silent: set[str] = set()  # replicas that are gone, which nobody knows yet
-        self._alarm: Alarm | None = None
+        self._alarm: NoticedFault | None = None
         self._is_hurt = False  # something failed, and no step was committed since
         self._tick_ns: int | None = None
         self._target = 0
@@ -150,7 +150,7 @@ class ElasticRun:
         self._replicas = {f"r{number:04}": number for number in range(self.job.members)}
         self._machines = ground.study.nodes_per_member
         self.state = membership.initial(
-            membership.Policy(
+            membership.RunPolicy(
                 run=ground.study.name,
                 nodes_max=self.job.members,
                 nodes_min=1,
@@ -386,7 +386,7 @@ class ElasticRun:
 
     def _sound_alarm(self, now_ns: int, onset_ns: int | None) -> None:
         if self._alarm is None:
-            self._alarm = Alarm(onset_ns=now_ns if onset_ns is None else onset_ns, noticed_ns=now_ns)
+            self._alarm = NoticedFault(onset_ns=now_ns if onset_ns is None else onset_ns, noticed_ns=now_ns)
 
     def _formed(self, now_ns: int) -> None:
         """What the first step takes too much is part of a recovery if something failed since the last commit;

@@ -21,7 +21,7 @@ from holdfast.economics.cadence.expectation import (
 )
 from holdfast.record.errors import InputError
 from holdfast.twin import outlook
-from holdfast.twin.case import Assumed, Case
+from holdfast.twin.case import Assumed, ForecastCase
 from holdfast.twin.sweep import Figures, Task
 from holdfast.wording.units import DAY_S
 
@@ -44,7 +44,7 @@ class Depth(msgspec.Struct, frozen=True, kw_only=True):
     slowdown: float
 
 
-class Spread(msgspec.Struct, frozen=True, kw_only=True):
+class EndSpread(msgspec.Struct, frozen=True, kw_only=True):
     """One way to foresee the end. goodput: of the time until then, the share that training needs."""
 
     goodput: float
@@ -67,7 +67,7 @@ class BadGpus(msgspec.Struct, frozen=True, kw_only=True):
     tenth_slowdown: float
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     """What `--json` prints.
 
     ettr     Kokolis et al.; None where a failure does not stop the whole run, of which they do not speak
@@ -85,9 +85,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     mtbf_h: float
     interruptions: float
     ettr: float | None
-    formula: Spread
-    unsure: Spread | None
-    twin: Spread | None
+    formula: EndSpread
+    unsure: EndSpread | None
+    twin: EndSpread | None
     twin_runs: int
     twin_unfinished: int
     done_ns: tuple[int, int, int] | None
@@ -98,12 +98,12 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     assumed: tuple[Assumed, ...]
 
     @property
-    def best(self) -> Spread:
+    def best(self) -> EndSpread:
         """The one that knows most: of the rate's uncertainty, else of the cluster, else the formula."""
         return self.unsure or self.twin or self.formula
 
 
-def answer(of: Case, depth: Depth, play: Play) -> Answer:
+def answer(of: ForecastCase, depth: Depth, play: Play) -> Forecast:
     """All that is foreseen of a case. play: simulates, in whatever processes there are."""
     chance = outlook.prospect(of.study, of.policy, of.work_s / DAY_S)
     by_formula = _foreseen(chance, of)
@@ -111,7 +111,7 @@ def answer(of: Case, depth: Depth, play: Play) -> Answer:
     is_near = by_formula.mean_s <= of.study.duration_ns / 1e9
     simulated = _simulated(of, depth, play) if depth.runs and is_near else []
     setting = outlook.setting(of.study, of.policy)
-    found = Answer(
+    found = Forecast(
         title=of.title,
         gpus=of.study.job.gpus,
         member_gpus=of.study.job.member_gpus,
@@ -141,7 +141,7 @@ def answer(of: Case, depth: Depth, play: Play) -> Answer:
     return msgspec.structs.replace(found, done_ns=(p10, p50, p90))
 
 
-def _foreseen(prospect: Prospect, of: Case) -> Completion:
+def _foreseen(prospect: Prospect, of: ForecastCase) -> Completion:
     found = completion(prospect, of.work_s)
     if found is None or found.mean_s > SENSIBLE_TIMES * of.work_s:
         raise InputError(
@@ -152,8 +152,8 @@ def _foreseen(prospect: Prospect, of: Case) -> Completion:
     return found
 
 
-def _spread(found: Completion) -> Spread:
-    return Spread(
+def _spread(found: Completion) -> EndSpread:
+    return EndSpread(
         goodput=found.work_s / found.mean_s,
         mean_days=found.mean_s / DAY_S,
         p10_days=found.p10_s / DAY_S,
@@ -169,7 +169,7 @@ class _Simulated(msgspec.Struct, frozen=True, kw_only=True):
     is_done: bool
 
 
-def _simulated(of: Case, depth: Depth, play: Play) -> list[_Simulated]:
+def _simulated(of: ForecastCase, depth: Depth, play: Play) -> list[_Simulated]:
     seeds = range(depth.seed, depth.seed + depth.runs)
     tasks = [Task(study=of.study, policy=of.policy, seed=seed) for seed in seeds]
     gpus = of.study.job.gpus + of.policy.spare_nodes * of.study.layout.gpus_per_node
@@ -183,10 +183,10 @@ def _simulated(of: Case, depth: Depth, play: Play) -> list[_Simulated]:
     ]
 
 
-def _spread_of(ends_s: Sequence[float], work_s: float) -> Spread:
+def _spread_of(ends_s: Sequence[float], work_s: float) -> EndSpread:
     p10, p50, p90 = np.quantile(ends_s, QUANTILES) / DAY_S
     mean_s = float(np.mean(ends_s))
-    return Spread(
+    return EndSpread(
         goodput=work_s / mean_s,
         mean_days=mean_s / DAY_S,
         p10_days=float(p10),
@@ -195,7 +195,7 @@ def _spread_of(ends_s: Sequence[float], work_s: float) -> Spread:
     )
 
 
-def _worth(of: Case) -> tuple[Worth, ...]:
+def _worth(of: ForecastCase) -> tuple[Worth, ...]:
     """What each change would bring, the most useful first; not what would bring nothing."""
     days = of.work_s / DAY_S
     now = outlook.prospect(of.study, of.policy, days)
@@ -214,7 +214,7 @@ def _worth(of: Case) -> tuple[Worth, ...]:
     return tuple(sorted(helpful, key=lambda one: -one.days_sooner))
 
 
-def _bad_gpus(of: Case, depth: Depth) -> BadGpus:
+def _bad_gpus(of: ForecastCase, depth: Depth) -> BadGpus:
     job = of.study.job
     degraded = Degraded(
         share=depth.bad_percent / 100,

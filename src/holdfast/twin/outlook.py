@@ -37,7 +37,7 @@ Floats = NDArray[np.float64]
 _POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(64)
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class RunChange(msgspec.Struct, frozen=True, kw_only=True):
     """Something that could be done about a run, and the study and policy it would have then."""
 
     name: str
@@ -110,13 +110,13 @@ def _still_away(row: FailureClass, ago_days: Floats) -> Floats:
     return away
 
 
-def changes(study: Study, now: Policy) -> tuple[Change, ...]:
+def changes(study: Study, now: Policy) -> tuple[RunChange, ...]:
     """What could be done, each by itself; only what differs from what is."""
 
-    def under(name: str, **times: float | None) -> Change:
-        return Change(name=name, study=study, policy=msgspec.structs.replace(now, **times))
+    def under(name: str, **times: float | None) -> RunChange:
+        return RunChange(name=name, study=study, policy=msgspec.structs.replace(now, **times))
 
-    found: list[Change] = []
+    found: list[RunChange] = []
     if now.recovery == "restart":
         seen = {"detect_s": DETECT_S, "hang_s": DETECT_S, "locate_s": LOCATE_S}
         sooner = {field: min(getattr(now, field), value) for field, value in seen.items()}
@@ -135,10 +135,10 @@ def changes(study: Study, now: Policy) -> tuple[Change, ...]:
     needed = spares_needed(study)
     if needed > now.spare_nodes:
         found.append(under(f"{needed} spare nodes in place of {now.spare_nodes}", spare_nodes=needed))
-    found.append(Change(name="half as many failures", study=_with_fewer_failures(study), policy=now))
+    found.append(RunChange(name="half as many failures", study=_with_fewer_failures(study), policy=now))
     if now.name != "holdfast":
         holdfast = policy("holdfast", study.job.gpus, now.spare_nodes)
-        found.append(Change(name="Holdfast", study=study, policy=holdfast))
+        found.append(RunChange(name="Holdfast", study=study, policy=holdfast))
     return tuple(change for change in found if (change.study, change.policy) != (study, now))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from holdfast.ledger.categories import Category
 from holdfast.twin.policies import Policy
-from holdfast.twin.presets import Figure
+from holdfast.twin.presets import ReportedFigure
 from holdfast.twin.simulation import simulate
 from holdfast.twin.study import Study
 from holdfast.wording.units import HOUR_NS
@@ -129,7 +129,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     days: float
     preset_days: float
     expected_interruptions: float
-    reported: tuple[Figure, ...]
+    reported: tuple[ReportedFigure, ...]
     seed: int
     runs: int
     usd_per_gpu_hour: float

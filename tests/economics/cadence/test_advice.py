@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.economics.cadence.advice import Advice, Case, Choice, Simulated, advise
+from holdfast.economics.cadence.advice import Advice, CadenceCase, Choice, Simulated, advise
 from holdfast.economics.cadence.cadence import (
+    CheckpointLevel,
     Costs,
-    Level,
     efficiency,
     lost_gpu_hours_per_day,
     mtbf_of_nodes_s,
 )
 from holdfast.economics.cadence.renewal import FamilyGaps
 
-CASE = Case(
+CASE = CadenceCase(
     mtbf_s=mtbf_of_nodes_s(2048),
     costs=Costs(stall_s=30, write_s=120, downtime_s=300),
     interval_s=3_600,
@@ -28,7 +28,7 @@ CASE = Case(
 )
 
 
-def altered(**changes: Any) -> Case:
+def altered(**changes: Any) -> CadenceCase:
     return msgspec.structs.replace(CASE, **changes)
 
 
@@ -109,8 +109,8 @@ def test_other_failures_are_simulated_and_judge_every_rule() -> None:
 
 def test_levels_are_whole_steps_and_say_what_they_gain() -> None:
     memory, peer = (
-        Level(name="memory", stall_s=0.5, survives=0.9),
-        Level(name="peer", stall_s=29, survives=0.91),
+        CheckpointLevel(name="memory", stall_s=0.5, survives=0.9),
+        CheckpointLevel(name="peer", stall_s=29, survives=0.91),
     )
     advice = advise(altered(levels=(memory, peer)))
     assert advice.levels is not None
@@ -126,7 +126,7 @@ def test_levels_are_whole_steps_and_say_what_they_gain() -> None:
 
 
 def test_steps_are_left_out_where_nobody_knows_how_long_one_takes() -> None:
-    advice = advise(altered(step_s=None, levels=(Level(name="memory", stall_s=1, survives=0.5),)))
+    advice = advise(altered(step_s=None, levels=(CheckpointLevel(name="memory", stall_s=1, survives=0.5),)))
     assert advice.optimum_steps is None
     assert "whole_steps" not in choices(advice)
     assert all(choice.steps is None for choice in advice.choices)

@@ -18,8 +18,8 @@ from holdfast.economics.cadence import cadence
 from holdfast.economics.cadence.cadence import (
     FAILURES_PER_1000_NODE_DAYS,
     PRIOR_S_MAX,
+    CheckpointLevel,
     Costs,
-    Level,
     daly_first_order_s,
     daly_work_s,
     efficiency,
@@ -162,7 +162,9 @@ def test_a_hopeless_run_is_no_error() -> None:
 # ---- walked event by event -------------------------------------------------------------------------------
 
 
-def walk(levels: Sequence[Level], works_s: Sequence[float], costs: Costs, gaps_s: Sequence[float]) -> float:
+def walk(
+    levels: Sequence[CheckpointLevel], works_s: Sequence[float], costs: Costs, gaps_s: Sequence[float]
+) -> float:
     """The share kept by a run that is walked from event to event, without any formula.
 
     works_s: of each level, the work after which it has another checkpoint. Failures take turns in how bad
@@ -204,7 +206,7 @@ def walk(levels: Sequence[Level], works_s: Sequence[float], costs: Costs, gaps_s
 )
 def test_a_run_that_is_walked_keeps_what_is_computed(interval_s: float, costs: Costs) -> None:
     drawn = FamilyGaps(kind="exponential", mtbf_s=5_000).draw(np.random.default_rng(3), failures=4_000)
-    level = Level(name="disk", stall_s=costs.stall_s, write_s=costs.write_s, survives=1)
+    level = CheckpointLevel(name="disk", stall_s=costs.stall_s, write_s=costs.write_s, survives=1)
     walked = walk([level], [interval_s - costs.stall_s], costs, drawn.tolist())
     simulated = simulate_efficiency(interval_s, costs, drawn)
     assert walked == pytest.approx(
@@ -214,8 +216,8 @@ def test_a_run_that_is_walked_keeps_what_is_computed(interval_s: float, costs: C
 
 
 def test_levels_that_are_walked_cost_what_benoit_says() -> None:
-    memory = Level(name="memory", stall_s=1, survives=0.8)
-    disk = Level(name="disk", stall_s=60, survives=1)
+    memory = CheckpointLevel(name="memory", stall_s=1, survives=0.8)
+    disk = CheckpointLevel(name="disk", stall_s=60, survives=1)
     mtbf_s = 40_000.0
     planned = plan_levels([disk, memory], mtbf_s)
     drawn = FamilyGaps(kind="exponential", mtbf_s=mtbf_s).draw(np.random.default_rng(5), failures=4_000)
@@ -235,7 +237,11 @@ def test_levels_that_are_walked_cost_what_benoit_says() -> None:
 
 def test_two_levels_as_benoit_has_them() -> None:
     plan = plan_levels(
-        [Level(name="disk", stall_s=30, survives=1), Level(name="memory", stall_s=0.5, survives=0.9)], 10_000
+        [
+            CheckpointLevel(name="disk", stall_s=30, survives=1),
+            CheckpointLevel(name="memory", stall_s=0.5, survives=0.9),
+        ],
+        10_000,
     )
     memory, disk = plan.levels
     assert (memory.name, disk.name) == ("memory", "disk")
@@ -249,15 +255,18 @@ def test_two_levels_as_benoit_has_them() -> None:
 @pytest.mark.parametrize(
     "useless",
     [
-        Level(name="useless", stall_s=1, survives=0.5),  # no cheaper than memory, and survives less
-        Level(name="useless", stall_s=29, survives=0.95),  # hardly cheaper than the disk
-        Level(name="useless", stall_s=0.1, survives=0),
-        Level(name="useless", stall_s=31, survives=1),
-        Level(name="useless", stall_s=20, write_s=50_000, survives=1),  # written too late
+        CheckpointLevel(name="useless", stall_s=1, survives=0.5),  # no cheaper than memory, and survives less
+        CheckpointLevel(name="useless", stall_s=29, survives=0.95),  # hardly cheaper than the disk
+        CheckpointLevel(name="useless", stall_s=0.1, survives=0),
+        CheckpointLevel(name="useless", stall_s=31, survives=1),
+        CheckpointLevel(name="useless", stall_s=20, write_s=50_000, survives=1),  # written too late
     ],
 )
-def test_a_level_that_never_pays_is_dropped(useless: Level) -> None:
-    useful = [Level(name="memory", stall_s=0.5, survives=0.9), Level(name="disk", stall_s=30, survives=1)]
+def test_a_level_that_never_pays_is_dropped(useless: CheckpointLevel) -> None:
+    useful = [
+        CheckpointLevel(name="memory", stall_s=0.5, survives=0.9),
+        CheckpointLevel(name="disk", stall_s=30, survives=1),
+    ]
     plan = plan_levels([*useful, useless], 10_000)
     assert plan.dropped == ("useless",)
     assert plan == cadence.LevelPlan(
@@ -268,27 +277,27 @@ def test_a_level_that_never_pays_is_dropped(useless: Level) -> None:
 
 
 @st.composite
-def some_levels(pick: st.DrawFn) -> list[Level]:
+def some_levels(pick: st.DrawFn) -> list[CheckpointLevel]:
     count = pick(st.integers(0, 4))
     return [
-        Level(name=f"level {number}", stall_s=pick(times_s), survives=pick(st.floats(0, 1)))
+        CheckpointLevel(name=f"level {number}", stall_s=pick(times_s), survives=pick(st.floats(0, 1)))
         for number in range(count)
     ]
 
 
 @settings(max_examples=examples(50))
 @given(levels=some_levels(), mtbf_s=mtbfs_s)
-def test_another_level_never_makes_it_worse(levels: list[Level], mtbf_s: float) -> None:
-    durable = Level(name="disk", stall_s=30, survives=1)
+def test_another_level_never_makes_it_worse(levels: list[CheckpointLevel], mtbf_s: float) -> None:
+    durable = CheckpointLevel(name="disk", stall_s=30, survives=1)
     overheads = [plan_levels([durable, *levels[:count]], mtbf_s).overhead for count in range(len(levels) + 1)]
     assert overheads == sorted(overheads, reverse=True)
 
 
 def test_some_level_must_survive_everything() -> None:
     with pytest.raises(InputError, match="survives every failure"):
-        plan_levels([Level(name="memory", stall_s=1, survives=0.99)], 10_000)
+        plan_levels([CheckpointLevel(name="memory", stall_s=1, survives=0.99)], 10_000)
     with pytest.raises(InputError, match="more than 8 levels"):
-        plan_levels([Level(name=str(i), stall_s=1, survives=1) for i in range(9)], 10_000)
+        plan_levels([CheckpointLevel(name=str(i), stall_s=1, survives=1) for i in range(9)], 10_000)
 
 
 # ---- whole steps -----------------------------------------------------------------------------------------

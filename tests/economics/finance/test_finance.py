@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from quantity import examples
 
 from holdfast.dashboard.finance_wording import forecast, headline
-from holdfast.economics.finance.finance import INCIDENTS_PER_CAUSE, Question, cuts_ns, finance
+from holdfast.economics.finance.finance import INCIDENTS_PER_CAUSE, FinanceQuestion, cuts_ns, finance
 from holdfast.economics.finance.ownership import OwnOrRent, Terms
 from holdfast.economics.finance.statement import Finance
 from holdfast.economics.pricing.prices import DEFAULTS, Priced, Prices
@@ -90,7 +90,7 @@ def told(*stories: Story, prices: Prices = DEFAULTS, since_s: float | None = Non
     span_ns = min(span[0] for span in spans), max(span[1] for span in spans)
     reports = [story.reported(window, prices, span_ns) for story in stories]
     known = {"team": [report.team for report in reports]}
-    question = Question(now_ns=10**18, window=window, terms=Terms(), known=known)
+    question = FinanceQuestion(now_ns=10**18, window=window, terms=Terms(), known=known)
     return finance(reports, prices, question)
 
 
@@ -183,7 +183,7 @@ def test_a_window_has_what_lies_in_it(runs: list[Story], data: st.DataObject) ->
     if since_ns >= runs[0].reported().last_ns:
         return
     window = Window(from_ns=since_ns)
-    read = finance([runs[0].reported(window)], DEFAULTS, Question(now_ns=10**18, window=window))
+    read = finance([runs[0].reported(window)], DEFAULTS, FinanceQuestion(now_ns=10**18, window=window))
     assert read.spend.gpu_ns == sum(sum(one.values()) for one in course.buckets[bucket:])
     assert read.useful.gpu_ns == sum(one.get("useful", 0) for one in course.buckets[bucket:])
 
@@ -382,7 +382,7 @@ def test_what_is_accrued_is_no_measure_of_what_was_useful() -> None:
     story = Story(gpus=8).steps(1, 100, 36.0)
     now_ns = round(12 * HOUR_NS)
     known = accruing(story.reported(span_ns=(0, now_ns), prices=at(2.0)), now_ns)
-    read = finance([known], at(2.0), Question(now_ns=now_ns, terms=Terms()))
+    read = finance([known], at(2.0), FinanceQuestion(now_ns=now_ns, terms=Terms()))
     assert (read.spend.usd, read.accrued.usd, read.useful.usd) == (192.0, 176.0, 16.0)
     assert read.point_usd == pytest.approx(0.16)  # a hundredth of the 8 GPU-hours that are accounted for
     assert owned(read).terms.goodput.value == 1.0
@@ -400,5 +400,5 @@ def test_a_forecast_beyond_all_dates_is_said_to_be_none() -> None:
     story = Story(gpus=8).steps(1, 100, 36.0)
     now_ns = round(2 * HOUR_NS)
     known = accruing(story.reported(span_ns=(0, now_ns), prices=prices), now_ns)
-    (found,) = finance([known], prices, Question(now_ns=now_ns)).forecasts
+    (found,) = finance([known], prices, FinanceQuestion(now_ns=now_ns)).forecasts
     assert forecast(found).endswith("it would take centuries, so nothing is forecast.")

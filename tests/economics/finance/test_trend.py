@@ -13,7 +13,7 @@ from holdfast.economics.finance.trend import (
     RISE_MIN,
     SAMPLES_PER_PART_MIN,
     STRETCHES_MAX,
-    Stretch,
+    SpendStretch,
     edges_ns,
     trend,
 )
@@ -24,12 +24,12 @@ DAYS = 40
 SEEDS = 400
 
 
-def told(shares: list[float], gpu_hours: float = 100.0, timed_every: int = 1) -> list[Stretch]:
+def told(shares: list[float], gpu_hours: float = 100.0, timed_every: int = 1) -> list[SpendStretch]:
     """A stretch a day in which so many GPU-hours were paid for, and this share of them was useful; a step
     ends on every so many-th day.
     """
     return [
-        Stretch(
+        SpendStretch(
             from_ns=day * 24 * HOUR_NS,
             to_ns=(day + 1) * 24 * HOUR_NS,
             spend_usd=PRICE_USD * gpu_hours,

@@ -14,9 +14,9 @@ from quantity import examples
 
 from holdfast.economics.fitting import lilliefors
 from holdfast.economics.fitting.coincidences import domains_by_name
-from holdfast.economics.fitting.fitting import Fit, Settings, clustered_interval, fit, interval
+from holdfast.economics.fitting.fitting import FailureFit, FitSettings, clustered_interval, fit, interval
 from holdfast.economics.fitting.lemons import episodes, relapses
-from holdfast.economics.fitting.outages import Fault, Given, Observation, observe
+from holdfast.economics.fitting.outages import Fault, Observation, OutageFacts, observe
 from holdfast.economics.fitting.preset import part_of
 from holdfast.economics.fitting.repairs import Durations, fit_lognormal, fit_weibull, repairs, usual
 from holdfast.record.importers import Options, import_file
@@ -29,15 +29,15 @@ HOUR_NS = DAY_NS // 24
 NODES, DAYS = 200, 300
 
 
-def fitted(seen: Observation, domains: Mapping[str, str] | None = None, **lines: float) -> Fit:
-    return fit(seen, domains or {}, msgspec.convert(lines, Settings), np.random.default_rng(0))
+def fitted(seen: Observation, domains: Mapping[str, str] | None = None, **lines: float) -> FailureFit:
+    return fit(seen, domains or {}, msgspec.convert(lines, FitSettings), np.random.default_rng(0))
 
 
-def answers(told: Fit) -> dict[str, str]:
+def answers(told: FailureFit) -> dict[str, str]:
     return {verdict.question: verdict.answer for verdict in told.verdicts}
 
 
-def sentence(told: Fit, question: str) -> str:
+def sentence(told: FailureFit, question: str) -> str:
     (found,) = (verdict.sentence for verdict in told.verdicts if verdict.question == question)
     return found
 
@@ -69,18 +69,18 @@ def observation(
 @pytest.fixture(scope="module")
 def trace() -> Observation:
     with import_file(TRACE, Options()) as reading:
-        return observe(list(reading), (), Given())
+        return observe(list(reading), (), OutageFacts())
 
 
 @pytest.fixture(scope="module")
-def published(trace: Observation) -> Fit:
+def published(trace: Observation) -> FailureFit:
     return fitted(trace)
 
 
 class TestPublishedTrace:
     """InfiniteHBD's 584 faults of 400 nodes, from the file alone."""
 
-    def test_rates(self, published: Fit) -> None:
+    def test_rates(self, published: FailureFit) -> None:
         assert (published.faults, published.nodes, published.node_days) == (584, 400, 400 * 348)
         assert round(published.faults_per_1000_node_days, 2) == 4.20
         assert published.hardware_per_1000_node_days is not None
@@ -99,13 +99,13 @@ class TestPublishedTrace:
         assert trace.days == pytest.approx(348.9798)
         assert 1000 * 584 / (400 * trace.days) == pytest.approx(4.184, abs=0.001)
 
-    def test_outages(self, published: Fit) -> None:
+    def test_outages(self, published: FailureFit) -> None:
         assert published.outage_median_h == pytest.approx(20.4, abs=0.05)
         assert published.outage_mean_h == pytest.approx(5.54 * 24, rel=0.001)
         assert published.repairs is not None
         assert (published.repairs.outages, published.repairs.open) == (584, 0)
 
-    def test_lemons_are_no_chance_even_with_flapping_counted_once(self, published: Fit) -> None:
+    def test_lemons_are_no_chance_even_with_flapping_counted_once(self, published: FailureFit) -> None:
         assert published.lemons == len(published.lemon_nodes) == 33
         assert published.lemon_p_value is not None
         assert published.lemon_p_value < 0.001
@@ -116,7 +116,9 @@ class TestPublishedTrace:
         assert answers(published)["lemons"] == "yes"
         assert sum(node.is_bad for node in published.lemon_nodes) == 11
 
-    def test_but_they_do_not_stay_bad_since_it_is_the_repairs_that_do_not_hold(self, published: Fit) -> None:
+    def test_but_they_do_not_stay_bad_since_it_is_the_repairs_that_do_not_hold(
+        self, published: FailureFit
+    ) -> None:
         assert answers(published)["lemons stay bad"] == "no"
         assert answers(published)["repairs hold"] == "no"
         assert sentence(published, "repairs hold").startswith(
@@ -124,14 +126,14 @@ class TestPublishedTrace:
         )
         assert published.advice.startswith("Bad nodes recover, but repairs do not hold")
 
-    def test_without_lemons_the_rate_falls_less_than_it_seems(self, published: Fit) -> None:
+    def test_without_lemons_the_rate_falls_less_than_it_seems(self, published: FailureFit) -> None:
         assert published.repeats is not None
         removal = published.repeats.removal
         assert removal is not None
         assert removal.rate_without == pytest.approx(1000 * 373 / (367 * 348))
         assert removal.rate_without < removal.rate_without_expected < removal.rate
 
-    def test_faults_are_not_poisson(self, published: Fit) -> None:
+    def test_faults_are_not_poisson(self, published: FailureFit) -> None:
         told = answers(published)
         assert told["faults are Poisson"] == "no"
         assert told["nodes fail together"] == "yes"
@@ -146,7 +148,7 @@ class TestPublishedTrace:
         )
         assert low < low_poisson < published.faults_per_1000_node_days < high_poisson < high
 
-    def test_the_twin_reads_its_preset(self, published: Fit) -> None:
+    def test_the_twin_reads_its_preset(self, published: FailureFit) -> None:
         hazards = hazards_from(msgspec.json.encode(published))
         assert isinstance(hazards, Hazards)
         assert hazards.rate_per_1000_node_days == pytest.approx(published.faults_per_1000_node_days)
@@ -159,7 +161,7 @@ class TestPublishedTrace:
         )
         assert mean_h / hazards.rate_per_1000_node_days == pytest.approx(published.outage_mean_h, rel=0.1)
 
-    def test_the_same_seed_says_the_same(self, trace: Observation, published: Fit) -> None:
+    def test_the_same_seed_says_the_same(self, trace: Observation, published: FailureFit) -> None:
         assert fitted(trace) == published
 
 
@@ -531,7 +533,7 @@ def test_a_name_tells_the_part(kind: str, part: str) -> None:
 )
 def test_whatever_happens_it_can_be_told(places: list[tuple[float, int]], outage_h: float) -> None:
     told = fitted(observation([day for day, _ in places], [node for _, node in places], outage_h))
-    again = msgspec.json.decode(msgspec.json.encode(told), type=Fit)
+    again = msgspec.json.decode(msgspec.json.encode(told), type=FailureFit)
     assert msgspec.json.encode(again) == msgspec.json.encode(told)
     assert told.faults == len(places) == sum(row.faults for row in told.classes)
     assert len(answers(told)) == 9

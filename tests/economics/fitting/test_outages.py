@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.economics.fitting.outages import Given, Observation, RunPaid, declares_nodes, observe
+from holdfast.economics.fitting.outages import Observation, OutageFacts, RunPaid, declares_nodes, observe
 from holdfast.record.errors import InputError
 from holdfast.record.events import (
     ActionTaken,
@@ -20,7 +20,7 @@ from holdfast.wording.units import DAY_NS
 
 HOUR_NS = DAY_NS // 24
 RUN = RunPaid(first_ns=0, last_ns=10 * DAY_NS, paid_gpu_ns=16 * 10 * DAY_NS, gpus_max=16)
-TEN_NODES = Given(nodes=10, days=10)
+TEN_NODES = OutageFacts(nodes=10, days=10)
 
 
 def fault(at_h: float, node: str = "n1", kind: str = "hardware/GPU", run: str = "") -> FaultObserved:
@@ -48,7 +48,7 @@ def test_an_outage_lasts_until_its_node_is_restored() -> None:
 
 
 def test_an_outage_that_is_not_over_lasts_to_the_end_of_what_is_known() -> None:
-    seen = observe([fault(1), action(1, "drain"), fault(49, "n2")], (), Given(nodes=10))
+    seen = observe([fault(1), action(1, "drain"), fault(49, "n2")], (), OutageFacts(nodes=10))
     assert outages_h(seen) == [48.0, None]
     assert [f.is_open for f in seen.faults] == [True, False]
 
@@ -73,7 +73,7 @@ def test_a_fault_is_dated_by_its_onset_and_counts_for_the_node_of_its_member() -
     seen_late = FaultObserved(
         id="f", occurred_ns=5 * HOUR_NS, onset_ns=4 * HOUR_NS, run="r", subject="worker-3", fault="SIGKILL"
     )
-    (found,) = observe([joined, seen_late], (RUN,), Given()).faults
+    (found,) = observe([joined, seen_late], (RUN,), OutageFacts()).faults
     assert (found.node, found.at_ns, found.level) == ("n7", 4 * HOUR_NS, "")
 
 
@@ -99,7 +99,7 @@ def test_the_clusters_own_rates_say_how_many_nodes_there_are() -> None:
         fault(24 * 21),
         action(24 * 21, "drain", gpus=8),
     ]
-    seen = observe(events, (RUN,), Given())
+    seen = observe(events, (RUN,), OutageFacts())
     assert (seen.nodes, seen.node_days, seen.source) == (10, 10 * 10 + 5 * 10, "declared")
     assert (seen.days, seen.assumptions) == (21, ())
 
@@ -112,15 +112,15 @@ def test_only_a_rate_of_the_cluster_with_gpus_declares_nodes(event: CostRate, de
 
 
 def test_what_runs_paid_for_says_how_long_nodes_were_watched() -> None:
-    seen = observe([fault(1)], (RUN, RUN), Given())
+    seen = observe([fault(1)], (RUN, RUN), OutageFacts())
     assert (seen.nodes, seen.node_days, seen.source) == (4, 40, "paid")
     assert seen.assumptions[0] == "A node is taken to have 8 GPUs."
-    assert observe([fault(1)], (RUN, RUN), Given(gpus_per_node=4)).nodes == 8
+    assert observe([fault(1)], (RUN, RUN), OutageFacts(gpus_per_node=4)).nodes == 8
 
 
 def test_runs_one_after_the_other_have_the_same_nodes() -> None:
     later = RunPaid(first_ns=RUN.last_ns, last_ns=2 * RUN.last_ns, paid_gpu_ns=RUN.paid_gpu_ns, gpus_max=16)
-    seen = observe([fault(1)], (RUN, later), Given())
+    seen = observe([fault(1)], (RUN, later), OutageFacts())
     assert (seen.nodes, seen.node_days) == (2, 40)
 
 
@@ -129,21 +129,21 @@ def test_members_tell_how_many_gpus_a_node_has() -> None:
         MemberJoined(id=f"j{n}", occurred_ns=n, run="r", subject=f"w{n}", node=f"n{n // 4}", gpus=1)
         for n in range(16)
     ]
-    seen = observe([*joined, fault(1)], (RUN,), Given())
+    seen = observe([*joined, fault(1)], (RUN,), OutageFacts())
     assert (seen.nodes, seen.node_days) == (4, 40)
 
 
 def test_failing_all_else_only_nodes_with_faults_are_known_and_that_is_said() -> None:
-    seen = observe([fault(0), fault(24, "n2")], (), Given())
+    seen = observe([fault(0), fault(24, "n2")], (), OutageFacts())
     assert (seen.nodes, seen.node_days, seen.source) == (2, 2, "seen")
     assert "Only the 2 nodes that had faults are known" in seen.assumptions[0]
 
 
 def test_what_the_user_says_counts_before_everything() -> None:
     events: list[AnyEvent] = [rate(0, 80), fault(24)]
-    assert observe(events, (RUN,), Given(nodes=7)).node_days == 70
-    assert observe(events, (RUN,), Given(nodes=7, days=100)).node_days == 700
-    assert observe(events, (RUN,), Given(days=100)).node_days == 1000
+    assert observe(events, (RUN,), OutageFacts(nodes=7)).node_days == 70
+    assert observe(events, (RUN,), OutageFacts(nodes=7, days=100)).node_days == 700
+    assert observe(events, (RUN,), OutageFacts(days=100)).node_days == 1000
 
 
 def test_what_the_record_leaves_out_is_said() -> None:
@@ -158,13 +158,15 @@ def test_what_the_record_leaves_out_is_said() -> None:
 @pytest.mark.parametrize(
     ("events", "given_", "sentence"),
     [
-        ([], Given(), "The record holds neither faults nor runs."),
-        ([fault(1)], Given(), "Nothing in the record tells how many nodes were watched."),
-        ([fault(1)], Given(nodes=5), "Nothing tells for how long the nodes were watched."),
-        ([fault(1), fault(2, "n2")], Given(nodes=1), "2 nodes had faults, and there were only 1."),
+        ([], OutageFacts(), "The record holds neither faults nor runs."),
+        ([fault(1)], OutageFacts(), "Nothing in the record tells how many nodes were watched."),
+        ([fault(1)], OutageFacts(nodes=5), "Nothing tells for how long the nodes were watched."),
+        ([fault(1), fault(2, "n2")], OutageFacts(nodes=1), "2 nodes had faults, and there were only 1."),
     ],
 )
-def test_what_cannot_be_known_is_asked_for(events: Sequence[AnyEvent], given_: Given, sentence: str) -> None:
+def test_what_cannot_be_known_is_asked_for(
+    events: Sequence[AnyEvent], given_: OutageFacts, sentence: str
+) -> None:
     with pytest.raises(InputError) as caught:
         observe(events, (), given_)
     assert caught.value.sentence == sentence
@@ -174,9 +176,9 @@ def test_what_cannot_be_known_is_asked_for(events: Sequence[AnyEvent], given_: G
 def test_days_that_are_fewer_than_the_record_has_are_refused() -> None:
     """Two faults, 21 h and 24 h * 21 + 1 h after the beginning: 20 d 4 h, or 20.17 days, apart."""
     events = [fault(21), fault(24 * 21 + 1)]
-    assert observe(events, (), Given(nodes=10, days=20.2)).node_days == pytest.approx(202)
+    assert observe(events, (), OutageFacts(nodes=10, days=20.2)).node_days == pytest.approx(202)
     with pytest.raises(InputError) as caught:
-        observe(events, (), Given(nodes=10, days=2))
+        observe(events, (), OutageFacts(nodes=10, days=2))
     assert caught.value.sentence == "The faults lie 20.2 days apart, and `--days` says that 2 were watched."
     assert caught.value.hint == "Give at least 20.2, or leave `--days` out."
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.economics.finance.budget import run_forecasts
-from holdfast.economics.finance.finance import Question, cuts_ns, finance
+from holdfast.economics.finance.finance import FinanceQuestion, cuts_ns, finance
 from holdfast.economics.finance.invoice import COLUMNS, focus_csv, in_cents
 from holdfast.economics.finance.statement import Finance
 from holdfast.economics.finance.wastes import REMEDIES, WASTES_MAX
@@ -73,7 +73,7 @@ class Story:
 
 
 def spend(prices: Prices, *reports: Report, now_ns: int = DECEMBER, window: Window | None = None) -> Finance:
-    return finance(reports, prices, Question(now_ns=now_ns, window=window or Window()))
+    return finance(reports, prices, FinanceQuestion(now_ns=now_ns, window=window or Window()))
 
 
 def two_months(**named: Any) -> Story:
@@ -270,7 +270,7 @@ def test_names_that_nothing_has_and_prices_that_are_overruled_are_said() -> None
     story = Story(gpus=1, team="vision").tell(CostRate, usd_per_gpu_hour=3.0)
     story.tell(RunEnded, HOUR, outcome="completed")
     known = {"team": ["vision"], "run": ["run"], "chip": ["H100"]}
-    found = finance([story.reported(prices)], prices, Question(now_ns=DECEMBER, known=known))
+    found = finance([story.reported(prices)], prices, FinanceQuestion(now_ns=DECEMBER, known=known))
     text = "\n".join(found.remarks)
     assert "names the team 'visoin', which no run in the record has; did you mean 'vision'?" in text
     assert "names the project 'eyes'" in text

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from holdfast.economics.sizing.memory import lane_sheets, layer_activation_bytes, memory
 from holdfast.economics.sizing.parallelism import (
-    Case,
     Cluster,
     Parallelism,
     Recompute,
+    SizingCase,
     Training,
     Zero,
     stage_layers,
@@ -44,15 +44,19 @@ GPT_1T = (gpt(128, 25600, 160), Parallelism(tp=8, pp=64, zero=0), 512)
 KORTHIKANTI = [GPT_22B, GPT_175B, GPT_530B, GPT_1T]
 
 
-def megatron(shape: Shape, layout: Parallelism, batch: int) -> Case:
+def megatron(shape: Shape, layout: Parallelism, batch: int) -> SizingCase:
     training = Training(sequence_tokens=SEQUENCE, global_batch=batch, tokens=1, dropout=True)
-    return Case(name="gpt", shape=shape, cluster=Cluster(chip="a100", gpus=layout.gpus), training=training)
+    return SizingCase(
+        name="gpt", shape=shape, cluster=Cluster(chip="a100", gpus=layout.gpus), training=training
+    )
 
 
-def llama(name: str, layout: Parallelism, *, sequence: int, batch: int, gradient_bytes: int = 4) -> Case:
+def llama(
+    name: str, layout: Parallelism, *, sequence: int, batch: int, gradient_bytes: int = 4
+) -> SizingCase:
     training = Training(sequence_tokens=sequence, global_batch=batch, tokens=1, gradient_bytes=gradient_bytes)
     cluster = Cluster(chip="h100", gpus=layout.gpus)
-    return Case(name=name, shape=published().models[name].shape, cluster=cluster, training=training)
+    return SizingCase(name=name, shape=published().models[name].shape, cluster=cluster, training=training)
 
 
 @pytest.mark.parametrize(

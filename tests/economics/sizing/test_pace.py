@@ -6,22 +6,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.economics.sizing.pace import pace, setup_of
-from holdfast.economics.sizing.parallelism import Case, Cluster, Parallelism, Training
+from holdfast.economics.sizing.parallelism import Cluster, Parallelism, SizingCase, Training
 from holdfast.ledger.flops import Chip, Shape
 from holdfast.ledger.references import published, published_rate
 
 
-def case_of(shape: Shape, layout: Parallelism, *, sequence: int, batch: int, chip: Chip = "h100") -> Case:
+def case_of(
+    shape: Shape, layout: Parallelism, *, sequence: int, batch: int, chip: Chip = "h100"
+) -> SizingCase:
     training = Training(sequence_tokens=sequence, global_batch=batch, tokens=1)
     cluster = Cluster(chip=chip, gpus=layout.gpus)
-    return Case(name="model", shape=shape, cluster=cluster, training=training)
+    return SizingCase(name="model", shape=shape, cluster=cluster, training=training)
 
 
-def llama(layout: Parallelism, *, sequence: int = 8192, batch: int = 2048) -> Case:
+def llama(layout: Parallelism, *, sequence: int = 8192, batch: int = 2048) -> SizingCase:
     return case_of(published().models["llama3-405b"].shape, layout, sequence=sequence, batch=batch)
 
 
-def mfu_percent(case: Case, layout: Parallelism) -> float:
+def mfu_percent(case: SizingCase, layout: Parallelism) -> float:
     return pace(case, layout, published_rate(setup_of(case)).reference).mfu_percent
 
 

@@ -16,11 +16,11 @@ import pytest
 
 from holdfast.economics.sizing.memory import memory_range
 from holdfast.economics.sizing.pace import setup_of
-from holdfast.economics.sizing.parallelism import Case, Cluster, Framework, Parallelism, Training
+from holdfast.economics.sizing.parallelism import Cluster, Framework, Parallelism, SizingCase, Training
 from holdfast.economics.sizing.rules import refusals
-from holdfast.economics.sizing.sizing import Question, Wanted, answer
+from holdfast.economics.sizing.sizing import SizingQuestion, Wanted, answer
 from holdfast.ledger.flops import Chip, Precision, Shape, chip_named
-from holdfast.ledger.references import Setup, published, published_rate
+from holdfast.ledger.references import ReferenceSetup, published, published_rate
 from holdfast.record.errors import InputError
 
 GIB = 2**30
@@ -42,9 +42,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     dropout: bool = False
 
     @property
-    def case(self) -> Case:
+    def case(self) -> SizingCase:
         known = isinstance(self.model, str)
-        return Case(
+        return SizingCase(
             name=self.model if isinstance(self.model, str) else "gpt",
             shape=published().models[self.model].shape if known else self.model,  # type: ignore[index,arg-type]
             cluster=Cluster(chip=self.chip, gpus=self.layout.gpus, precision=self.precision),
@@ -58,9 +58,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @property
-    def question(self) -> Question:
+    def question(self) -> SizingQuestion:
         wanted = msgspec.convert(msgspec.structs.asdict(self.layout), Wanted)
-        return Question(case=self.case, usd_per_gpu_hour=2.0, wanted=wanted)
+        return SizingQuestion(case=self.case, usd_per_gpu_hour=2.0, wanted=wanted)
 
 
 def gpt(layers: int, hidden: int, heads: int, vocab: int = 51_200) -> Shape:
@@ -315,7 +315,7 @@ def test_a_layout_that_may_run_out_is_accepted_and_told() -> None:
 
 
 def test_gpt_3_on_1024_a100_goes_at_the_median_and_not_at_the_best() -> None:
-    rate = published_rate(Setup(params=175 * BILLION, gpus=1024, chip="a100", sequence_tokens=2048))
+    rate = published_rate(ReferenceSetup(params=175 * BILLION, gpus=1024, chip="a100", sequence_tokens=2048))
     assert rate.reference.mfu_percent == 48.7
     assert (rate.runs, rate.low_percent, rate.high_percent) == (4, 47.8, 59.1)
 
@@ -330,7 +330,7 @@ def test_gpt_3_on_1024_a100_goes_at_the_median_and_not_at_the_best() -> None:
 def test_the_rate_is_the_median_of_the_rows_near_by(
     params: int, gpus: int, chip: Chip, percents: list[float]
 ) -> None:
-    setup = Setup(params=params, gpus=gpus, chip=chip, sequence_tokens=8192)
+    setup = ReferenceSetup(params=params, gpus=gpus, chip=chip, sequence_tokens=8192)
     rate = published_rate(setup)
     assert (rate.low_percent, rate.reference.mfu_percent, rate.high_percent, rate.runs) == (
         percents[0],
@@ -341,7 +341,7 @@ def test_the_rate_is_the_median_of_the_rows_near_by(
 
 
 def test_runs_that_compute_every_layer_twice_count_only_where_there_are_no_others() -> None:
-    setup = Setup(params=1000 * BILLION, gpus=3072, chip="a100", sequence_tokens=2048)
+    setup = ReferenceSetup(params=1000 * BILLION, gpus=3072, chip="a100", sequence_tokens=2048)
     assert not published_rate(setup).reference.recomputes_all
 
 

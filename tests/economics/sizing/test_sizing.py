@@ -9,11 +9,18 @@ from hypothesis import strategies as st
 from quantity import examples
 
 from holdfast.economics.sizing.loader import Loader, loader_refusals, loader_warnings
-from holdfast.economics.sizing.parallelism import Case, Cluster, Parallelism, Training, balance, micro_batches
+from holdfast.economics.sizing.parallelism import (
+    Cluster,
+    Parallelism,
+    SizingCase,
+    Training,
+    balance,
+    micro_batches,
+)
 from holdfast.economics.sizing.rules import refusals, warnings
 from holdfast.economics.sizing.sizing import (
-    Question,
     Sized,
+    SizingQuestion,
     Wanted,
     answer,
     fitting,
@@ -34,9 +41,9 @@ def case_of(
     sequence: int = 8192,
     lanes: int | None = None,
     spare_nodes: int = 0,
-) -> Case:
+) -> SizingCase:
     per_node = 4 if chip in ("gb200", "gb300") else 8
-    return Case(
+    return SizingCase(
         name=model,
         shape=published().models[model].shape,
         cluster=Cluster(chip=chip, gpus=gpus, gpus_per_node=per_node, spare_nodes=spare_nodes),
@@ -44,8 +51,8 @@ def case_of(
     )
 
 
-def question(case: Case, **settled: int | str) -> Question:
-    return Question(case=case, usd_per_gpu_hour=2.0, wanted=msgspec.convert(settled, Wanted))
+def question(case: SizingCase, **settled: int | str) -> SizingQuestion:
+    return SizingQuestion(case=case, usd_per_gpu_hour=2.0, wanted=msgspec.convert(settled, Wanted))
 
 
 def only(sentences: Iterable[str]) -> str:
@@ -53,7 +60,7 @@ def only(sentences: Iterable[str]) -> str:
     return sentence
 
 
-def refusal(asked: Question) -> tuple[str, str]:
+def refusal(asked: SizingQuestion) -> tuple[str, str]:
     with pytest.raises(InputError) as raised:
         answer(asked)
     return raised.value.sentence, raised.value.hint
@@ -82,7 +89,7 @@ def refusal(asked: Question) -> tuple[str, str]:
         (case_of(lanes=128), Parallelism(dp=64, zero=0, micro_batch=8), "A lane's batch of 4 sequences"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_reason(case: Case, layout: Parallelism, reason: str) -> None:
+def test_what_is_wrong_is_told_with_its_reason(case: SizingCase, layout: Parallelism, reason: str) -> None:
     found = list(refusals(case, layout))
     assert any(reason in sentence for sentence in found), found
     assert all(sentence.endswith(".") for sentence in found)
@@ -107,7 +114,7 @@ def test_tensor_parallelism_may_span_a_rack_that_nvlink_joins() -> None:
         (case_of(), Parallelism(tp=8, pp=2, dp=4, interleave=3), "do not divide into 6 interleaved stages"),
     ],
 )
-def test_what_costs_time_is_warned_of(case: Case, layout: Parallelism, warning: str) -> None:
+def test_what_costs_time_is_warned_of(case: SizingCase, layout: Parallelism, warning: str) -> None:
     assert list(refusals(case, layout)) == []
     assert any(warning in sentence for sentence in warnings(case, layout)), list(warnings(case, layout))
 
@@ -236,7 +243,7 @@ def test_a_suitable_batch_divides_by_the_odd_part_of_the_gpus(gpus: int, sequenc
 # ---- the loss of a node ----------------------------------------------------------------------------------
 
 
-def sized_as(case: Case, **settled: int | str) -> Sized:
+def sized_as(case: SizingCase, **settled: int | str) -> Sized:
     return answer(question(case, **settled)).sized[0]
 
 
@@ -324,7 +331,7 @@ def test_a_batch_that_cannot_be_dealt_out_is_what_to_change() -> None:
 
 def test_a_loader_that_cannot_work_is_what_to_change() -> None:
     with pytest.raises(InputError) as caught:
-        answer(Question(case=case_of(), usd_per_gpu_hour=1.0, loader=Loader(workers=4, shards=1)))
+        answer(SizingQuestion(case=case_of(), usd_per_gpu_hour=1.0, loader=Loader(workers=4, shards=1)))
     assert "1 shard is fewer" in caught.value.sentence
     assert caught.value.hint == "The model fits; [loader] needs more shards, or fewer workers."
 

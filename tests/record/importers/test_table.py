@@ -25,7 +25,7 @@ from holdfast.record.events import (
     encode,
     kind_of,
 )
-from holdfast.record.importers import Imported, Options, Reading
+from holdfast.record.importers import FileReading, Imported, Options
 from holdfast.record.importers.intake import Lines
 from holdfast.record.importers.table import read_csv, read_jsonl
 
@@ -39,7 +39,7 @@ class Told(Imported, frozen=True, kw_only=True):
     events: tuple[AnyEvent, ...]
 
 
-def drawn(reading: Reading) -> Told:
+def drawn(reading: FileReading) -> Told:
     events = tuple(reading)
     return Told(events=events, **msgspec.structs.asdict(reading.imported()))
 

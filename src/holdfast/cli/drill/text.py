@@ -10,7 +10,7 @@ from rich.text import Text
 
 from holdfast import wording
 from holdfast.drills.scenarios import SCENARIOS, Played, Truth
-from holdfast.drills.tabletop import Row, Tabletop, tabletop
+from holdfast.drills.tabletop import BoardRow, Tabletop, tabletop
 from holdfast.record.events import RunStarted
 
 SPARK = "▁▂▃▄▅▆▇█"
@@ -90,14 +90,14 @@ def _hours(shown: Tabletop, cells: int) -> str:
     return first + last.rjust(cells - len(first))
 
 
-def _cells(row: Row, cells: int) -> NDArray[np.float64]:
+def _cells(row: BoardRow, cells: int) -> NDArray[np.float64]:
     """The mean of each share of the time; NaN where nothing was read."""
     numbers = np.array([np.nan if value is None else value for value in row.values])
     parts = np.array_split(numbers, min(cells, len(numbers)))
     return np.array([part[np.isfinite(part)].mean() if np.isfinite(part).any() else np.nan for part in parts])
 
 
-def sparkline(row: Row, cells: int) -> str:
+def sparkline(row: BoardRow, cells: int) -> str:
     """The course of a signal in one line, a space where nothing was read."""
     means = _cells(row, cells)
     if not np.isfinite(means).any():
@@ -109,7 +109,7 @@ def sparkline(row: Row, cells: int) -> str:
     return "".join(SPARK[mark] if is_seen else " " for mark, is_seen in zip(marks, seen, strict=True))
 
 
-def _levels(row: Row, cells: int) -> tuple[str, str]:
+def _levels(row: BoardRow, cells: int) -> tuple[str, str]:
     """What the signal was at first, and what was furthest from that."""
     means = _cells(row, cells)
     seen = means[np.isfinite(means)]

@@ -13,11 +13,11 @@ from holdfast.cli.prices import in_currency, load_planning_prices, prices_option
 from holdfast.cli.record import json_option, open_record, store_option
 from holdfast.cli.sweeping import sweep
 from holdfast.cli.terminal import print_json
-from holdfast.twin.case import Asked, case
+from holdfast.twin.case import RunFlags, case
 from holdfast.twin.foresight import Depth, answer
 
 
-class _Flags(Asked, frozen=True, kw_only=True):
+class _Flags(RunFlags, frozen=True, kw_only=True):
     """The command line, typed; None for what was not given."""
 
     runs: int

@@ -1,7 +1,7 @@
 """Nothing is wrong: whoever finds a cause here is mistaken."""
 
 from holdfast.drills.scenarios.stage import Plot, Scenario, Stage, at_port
-from holdfast.drills.scenarios.truth import Trace
+from holdfast.drills.scenarios.truth import MetricTrace
 from holdfast.drills.world import Decision
 from holdfast.twin.cluster import gpu_name, name
 
@@ -18,8 +18,8 @@ def _maintenance(stage: Stage) -> Plot:
     return Plot(
         subject=rack,
         turned=(stage.turn("down", spare, 1.0),),
-        traces=(Trace(metric="slurm_nodes_maint", subjects=("slurm",)),),
-        surface=Trace(
+        traces=(MetricTrace(metric="slurm_nodes_maint", subjects=("slurm",)),),
+        surface=MetricTrace(
             metric="DCGM_FI_DEV_GPU_TEMP",
             subjects=tuple(
                 gpu_name(node, gpu) for node in spare for gpu in range(stage.layout.gpus_per_node)
@@ -43,7 +43,7 @@ def _warm_day(stage: Stage) -> Plot:
     return Plot(
         subject="",
         turned=(rise,),
-        traces=(Trace(metric="densewatch_cdu_coolant_supply_temp_celsius", subjects=names),),
+        traces=(MetricTrace(metric="densewatch_cdu_coolant_supply_temp_celsius", subjects=names),),
         surface=stage.of_run("holdfast_run_step_seconds"),
     )
 

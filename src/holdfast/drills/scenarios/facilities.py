@@ -2,7 +2,7 @@
 
 from holdfast.drills.plant import SUPPLIES_PER_SHELF
 from holdfast.drills.scenarios.stage import Plot, Scenario, Stage, slow_members
-from holdfast.drills.scenarios.truth import Trace
+from holdfast.drills.scenarios.truth import MetricTrace
 from holdfast.twin.cluster import circuit_name, name
 
 
@@ -15,8 +15,8 @@ def _pump(stage: Stage) -> Plot:
         turned=(flow,),
         affected=affected,
         traces=(
-            Trace(metric="densewatch_cdu_coolant_flow_lpm", subjects=(name("loop", loop),)),
-            Trace(metric="densewatch_cdu_pump_speed_percent", subjects=(name("loop", loop),)),
+            MetricTrace(metric="densewatch_cdu_coolant_flow_lpm", subjects=(name("loop", loop),)),
+            MetricTrace(metric="densewatch_cdu_pump_speed_percent", subjects=(name("loop", loop),)),
         ),
         surface=slow_members(affected),
     )
@@ -34,7 +34,7 @@ def _inlet(stage: Stage) -> Plot:
         subject=circuit_name(circuit),
         turned=(supply,),
         affected=affected,
-        traces=(Trace(metric="densewatch_cdu_coolant_supply_temp_celsius", subjects=names),),
+        traces=(MetricTrace(metric="densewatch_cdu_coolant_supply_temp_celsius", subjects=names),),
         surface=slow_members(affected),
     )
 
@@ -48,7 +48,9 @@ def _shelf(stage: Stage) -> Plot:
         subject=name("shelf", shelf),
         turned=(supplies,),
         affected=affected,
-        traces=(Trace(metric="redfish_chassis_power_powersupply_health", subjects=(name("shelf", shelf),)),),
+        traces=(
+            MetricTrace(metric="redfish_chassis_power_powersupply_health", subjects=(name("shelf", shelf),)),
+        ),
         surface=slow_members(affected),
     )
 
@@ -56,6 +58,7 @@ def _shelf(stage: Stage) -> Plot:
 FACILITIES = (
     Scenario(
         name="cooling-pump",
+        found_as="coolant-flow",
         title="a coolant pump fails, and a loop of GPUs throttles",
         told="Training reports that steps have become slower. Every node is up and no job has failed. The"
         " network team sees no errors.",
@@ -75,6 +78,7 @@ FACILITIES = (
     ),
     Scenario(
         name="cooling-inlet",
+        found_as="coolant-supply",
         title="facility water gets warm, and half a hall throttles a little",
         told="Throughput has been sinking for some minutes. It is not one node: hundreds of GPUs are a little"
         " slower than the others.",
@@ -94,6 +98,7 @@ FACILITIES = (
     ),
     Scenario(
         name="power-cap",
+        found_as="power-brake",
         title="a power shelf loses supplies, and a rack is braked",
         told="One rack's members have been late since a moment ago. Their GPUs are cool and healthy.",
         domain="power",

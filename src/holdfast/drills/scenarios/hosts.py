@@ -1,9 +1,9 @@
 """Nodes: GPUs, memory and processors that get worse before they fail."""
 
 from holdfast.drills.scenarios.stage import Plot, Scenario, Stage, at_gpu, members, slow_members
-from holdfast.drills.scenarios.truth import Trace
-from holdfast.drills.training import Loss
-from holdfast.drills.world import Xid
+from holdfast.drills.scenarios.truth import MetricTrace
+from holdfast.drills.training import MemberLoss
+from holdfast.drills.world import SimulatedXid
 from holdfast.twin.cluster import gpu_name, name
 
 XID_REMAPPED, XID_UNCONTAINED = 63, 95
@@ -11,10 +11,10 @@ XID_REMAPPED, XID_UNCONTAINED = 63, 95
 
 def _pcie(stage: Stage) -> Plot:
     node, gpu = stage.pick_gpu()
-    lanes = (2.0, 4.0)[stage.one_of(2)]
+    width = (2.0, 4.0)[stage.one_of(2)]
     return Plot(
         subject=gpu_name(node, gpu),
-        turned=(stage.turn("lanes", [stage.gpu_number(node, gpu)], lanes),),
+        turned=(stage.turn("pcie_width", [stage.gpu_number(node, gpu)], width),),
         affected=(node,),
         traces=(
             at_gpu("node_pcidevice_current_link_width", node, gpu),
@@ -41,7 +41,7 @@ def _memory(stage: Stage) -> Plot:
             at_gpu("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", node, gpu),
         ),
         surface=slow_members((node,)),
-        loss=Loss(
+        loss=MemberLoss(
             node=node,
             at_ns=died_ns,
             fault=f"xid-{XID_UNCONTAINED}",
@@ -49,8 +49,8 @@ def _memory(stage: Stage) -> Plot:
             subject=subject,
         ),
         xids=(
-            Xid(gpu=number, code=XID_REMAPPED, message="Row remapping event", at_ns=remapped_ns),
-            Xid(gpu=number, code=XID_UNCONTAINED, message=detail, at_ns=died_ns),
+            SimulatedXid(gpu=number, code=XID_REMAPPED, message="Row remapping event", at_ns=remapped_ns),
+            SimulatedXid(gpu=number, code=XID_UNCONTAINED, message=detail, at_ns=died_ns),
         ),
     )
 
@@ -63,7 +63,7 @@ def _cpu(stage: Stage) -> Plot:
         subject=name("rack", rack),
         turned=(taken,),
         affected=affected,
-        traces=(Trace(metric="node_pressure_cpu_waiting_seconds_total", subjects=members(affected)),),
+        traces=(MetricTrace(metric="node_pressure_cpu_waiting_seconds_total", subjects=members(affected)),),
         surface=slow_members(affected),
     )
 
@@ -71,13 +71,14 @@ def _cpu(stage: Stage) -> Plot:
 HOSTS = (
     Scenario(
         name="pcie-downgrade",
+        found_as="pcie-width",
         title="a GPU's PCIe link trains down, and its copies take longer",
         told="One member has been late in every step since a moment ago. Its GPUs' clocks, temperatures and"
         " utilisation are like everybody's.",
         domain="host",
         surfaces_in="runtime",
         what="steps slow down; one member computes longer, with no throttling",
-        mechanism="after bus errors the link comes back with fewer lanes, copies from the host take longer",
+        mechanism="after bus errors the link comes back narrower, copies from the host take longer",
         owner="hardware",
         seam="gpu-fabric-pool",
         loss="slowdown",
@@ -90,6 +91,7 @@ HOSTS = (
     ),
     Scenario(
         name="hbm-errors",
+        found_as="memory-errors",
         title="a GPU's memory degrades behind ECC, then kills a member",
         told="One member has been a little late for a while. Then it died, and a spare took its place.",
         domain="gpu",
@@ -108,6 +110,7 @@ HOSTS = (
     ),
     Scenario(
         name="cpu-steal",
+        found_as="cpu-contention",
         title="something else takes a rack's processors, and its GPUs wait for launches",
         told="A rack's members are late. It looks like last month's power incident: one rack, all at once.",
         domain="host",

@@ -6,7 +6,7 @@ from holdfast.drills.fabric import RETRANSMIT_S
 from holdfast.drills.levers import POOL_ENGINES
 from holdfast.drills.pools import spine_of
 from holdfast.drills.scenarios.stage import Plot, Scenario, Stage, at_port, members
-from holdfast.drills.scenarios.truth import Trace
+from holdfast.drills.scenarios.truth import MetricTrace
 from holdfast.twin.cluster import name, port_name, spine_name
 
 PREFILL_SHARE, DECODE_SHARE, SPINE_SHARE = (0.25, 0.4), (0.06, 0.085), (0.12, 0.18)
@@ -22,8 +22,8 @@ def _congestion(stage: Stage) -> Plot:
         turned=(uplink,),
         affected=affected,
         traces=(
-            Trace(metric="infiniband_switch_port_transmit_wait_total", subjects=(name("leaf", leaf),)),
-            Trace(
+            MetricTrace(metric="infiniband_switch_port_transmit_wait_total", subjects=(name("leaf", leaf),)),
+            MetricTrace(
                 metric="node_infiniband_port_transmit_wait_total",
                 subjects=tuple(
                     port_name(node, gpu) for node in affected for gpu in range(stage.layout.gpus_per_node)
@@ -58,7 +58,7 @@ def _pool_link(stage: Stage) -> Plot:
     cast, engine, gpu = stage.cast, stage.one_of(POOL_ENGINES), stage.one_of(stage.layout.gpus_per_node)
     spines = spine_of(stage.layout)
     slow = np.zeros(spines.shape, np.bool_)
-    traces: tuple[Trace, ...] = ()
+    traces: tuple[MetricTrace, ...] = ()
     variant = stage.one_of(3)
     if variant == 2:
         spine = engine % stage.layout.spines_per_pod
@@ -80,18 +80,19 @@ def _pool_link(stage: Stage) -> Plot:
         subject=subject,
         turned=(turned,),
         affected=stage.everyone(),
-        traces=(*traces, Trace(metric="holdfast_pool_transfer_seconds", subjects=pairs)),
-        surface=Trace(metric="holdfast_member_data_seconds", subjects=members(stage.everyone())),
+        traces=(*traces, MetricTrace(metric="holdfast_pool_transfer_seconds", subjects=pairs)),
+        surface=MetricTrace(metric="holdfast_member_data_seconds", subjects=members(stage.everyone())),
     )
 
 
-def _slow_exchange(nodes: tuple[int, ...]) -> Trace:
-    return Trace(metric="holdfast_member_exchange_seconds", subjects=members(nodes))
+def _slow_exchange(nodes: tuple[int, ...]) -> MetricTrace:
+    return MetricTrace(metric="holdfast_member_exchange_seconds", subjects=members(nodes))
 
 
 NETWORK = (
     Scenario(
         name="leaf-congestion",
+        found_as="leaf-congestion",
         title="a leaf's uplinks are crowded, and everybody's reduction waits for its nodes",
         told="Steps take longer. All members compute as fast as ever; all spend more time in the reduction.",
         domain="fabric",
@@ -110,6 +111,7 @@ NETWORK = (
     ),
     Scenario(
         name="link-flap",
+        found_as="link-errors",
         title="one cable has symbol errors, and the whole run retransmits",
         told="Steps are slow, then well, then slow again, every few minutes. Nobody has changed anything.",
         domain="fabric",
@@ -128,6 +130,7 @@ NETWORK = (
     ),
     Scenario(
         name="pool-link",
+        found_as="pool-path",
         title="a bad path between prefill and decode engines starves training of samples",
         told="The trainer waits for samples before every step. The inference pools say that they are healthy:"
         " no engine is down, no request fails.",

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from holdfast.drills.levers import Levers
 from holdfast.drills.scenarios.registry import find
 from holdfast.drills.scenarios.stage import Plot, Scenario, Stage, members
-from holdfast.drills.scenarios.truth import Cause, Surface, Truth
+from holdfast.drills.scenarios.truth import Surface, TrueCause, Truth
 from holdfast.drills.telemetry import Dirt, Telemetry
 from holdfast.drills.training import STEP_S
 from holdfast.drills.world import Lived, Script, cast, live
@@ -112,7 +112,7 @@ def _truth(scenario: Scenario, seed: int, stage: Stage, plot: Plot, lived: Lived
         scenario=scenario.name,
         seed=seed,
         is_incident=scenario.is_incident,
-        cause=Cause(
+        cause=TrueCause(
             subject=plot.subject,
             domain=scenario.domain,
             mechanism=scenario.mechanism,

@@ -2,7 +2,7 @@
 
 from holdfast.drills.levers import POOL_ENGINES
 from holdfast.drills.scenarios.stage import Plot, Scenario, Stage, members, slow_members
-from holdfast.drills.scenarios.truth import Trace
+from holdfast.drills.scenarios.truth import MetricTrace
 from holdfast.drills.world import Decision
 from holdfast.twin.cluster import name
 
@@ -31,8 +31,8 @@ def _loader(stage: Stage) -> Plot:
         subject="data-loader",
         turned=(late,),
         affected=everyone,
-        traces=(Trace(metric="node_pressure_cpu_waiting_seconds_total", subjects=members(everyone)),),
-        surface=Trace(metric="holdfast_member_data_seconds", subjects=members(everyone)),
+        traces=(MetricTrace(metric="node_pressure_cpu_waiting_seconds_total", subjects=members(everyone)),),
+        surface=MetricTrace(metric="holdfast_member_data_seconds", subjects=members(everyone)),
     )
 
 
@@ -66,16 +66,17 @@ def _routing(stage: Stage) -> Plot:
         turned=(weight,),
         affected=stage.everyone(),
         traces=(
-            Trace(metric="vllm:kv_cache_usage_perc", subjects=(engine,)),
-            Trace(metric="dynamo_frontend_worker_last_time_to_first_token_seconds", subjects=(engine,)),
+            MetricTrace(metric="vllm:kv_cache_usage_perc", subjects=(engine,)),
+            MetricTrace(metric="dynamo_frontend_worker_last_time_to_first_token_seconds", subjects=(engine,)),
         ),
-        surface=Trace(metric="holdfast_member_data_seconds", subjects=members(stage.everyone())),
+        surface=MetricTrace(metric="holdfast_member_data_seconds", subjects=members(stage.everyone())),
     )
 
 
 SOFTWARE = (
     Scenario(
         name="gc-pause",
+        found_as="garbage-collection",
         title="unsynchronised garbage collection: another member stands still in every step",
         told="Every step has a straggler, never the same one. Nodes have been taken out, and it went on.",
         domain="software",
@@ -94,6 +95,7 @@ SOFTWARE = (
     ),
     Scenario(
         name="data-loader",
+        found_as="data-loader",
         title="a change to the data loader makes every member wait",
         told="Everybody waits for data before every step, some more than others. Storage has been called.",
         domain="software",
@@ -112,6 +114,7 @@ SOFTWARE = (
     ),
     Scenario(
         name="sequence-imbalance",
+        found_as="sequence-length",
         title="one long sequence a batch: another member has more to compute in every step",
         told="Steps vary more than they did and are longer on average. Any member can be the slow one.",
         domain="software",
@@ -130,6 +133,7 @@ SOFTWARE = (
     ),
     Scenario(
         name="pipeline-stage",
+        found_as="pipeline-stage",
         title="the last pipeline stage has more to do than the others",
         told="An eighth of the members is slow. They are in every rack, on every leaf and every loop.",
         domain="software",
@@ -148,6 +152,7 @@ SOFTWARE = (
     ),
     Scenario(
         name="routing-imbalance",
+        found_as="routing-imbalance",
         title="the router prefers one decode engine, and training waits for its samples",
         told="The trainer waits for samples. Seven of eight decode engines have time to spare.",
         domain="pool",

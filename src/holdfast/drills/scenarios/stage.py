@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.drills.levers import Floats, Lever, Turned, nominal
-from holdfast.drills.scenarios.truth import Owner, Trace, Where
-from holdfast.drills.training import Loss
-from holdfast.drills.world import Cast, Decision, Xid
+from holdfast.drills.scenarios.truth import MetricTrace, Owner, Where
+from holdfast.drills.training import MemberLoss
+from holdfast.drills.world import Cast, Decision, SimulatedXid
 from holdfast.signals.domains import Domain, Seam
 from holdfast.twin.cluster import Domain as Place
 from holdfast.twin.cluster import Layout, gpu_name, name, port_name
@@ -32,12 +32,12 @@ class Plot(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """
 
     subject: str
-    surface: Trace
+    surface: MetricTrace
     turned: tuple[Turned, ...] = ()
     affected: tuple[int, ...] = ()
-    traces: tuple[Trace, ...] = ()
-    loss: Loss | None = None
-    xids: tuple[Xid, ...] = ()
+    traces: tuple[MetricTrace, ...] = ()
+    loss: MemberLoss | None = None
+    xids: tuple[SimulatedXid, ...] = ()
     decisions: tuple[Decision, ...] = ()
 
 
@@ -126,8 +126,8 @@ class Stage:
     def everyone(self) -> tuple[int, ...]:
         return tuple(self.cast.run)
 
-    def of_run(self, metric: str) -> Trace:
-        return Trace(metric=metric, subjects=(self.run,))
+    def of_run(self, metric: str) -> MetricTrace:
+        return MetricTrace(metric=metric, subjects=(self.run,))
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +139,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     loss       where the ledger has most of what it costs
     decides    the one observation that would settle it
     questions  for the table, of this scenario only
+    found_as   what a right diagnosis calls it, one of `diagnose.mechanisms`; empty where nothing is wrong
     """
 
     name: str
@@ -156,20 +157,21 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     draw: Callable[[Stage], Plot]
     with_pools: bool = False
     is_incident: bool = True
+    found_as: str = ""
 
 
 def members(nodes: Sequence[int]) -> tuple[str, ...]:
     return tuple(name("node", node) for node in nodes)
 
 
-def slow_members(nodes: Sequence[int]) -> Trace:
+def slow_members(nodes: Sequence[int]) -> MetricTrace:
     """Members that take longer to compute than the others."""
-    return Trace(metric="holdfast_member_compute_seconds", subjects=members(nodes))
+    return MetricTrace(metric="holdfast_member_compute_seconds", subjects=members(nodes))
 
 
-def at_gpu(metric: str, node: int, gpu: int) -> Trace:
-    return Trace(metric=metric, subjects=(gpu_name(node, gpu),))
+def at_gpu(metric: str, node: int, gpu: int) -> MetricTrace:
+    return MetricTrace(metric=metric, subjects=(gpu_name(node, gpu),))
 
 
-def at_port(metric: str, node: int, gpu: int) -> Trace:
-    return Trace(metric=metric, subjects=(port_name(node, gpu),))
+def at_port(metric: str, node: int, gpu: int) -> MetricTrace:
+    return MetricTrace(metric=metric, subjects=(port_name(node, gpu),))

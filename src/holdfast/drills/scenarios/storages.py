@@ -1,7 +1,7 @@
 """Storage and the checkpoints on it: others' load, a filer that fails slowly, a cadence nobody can keep."""
 
 from holdfast.drills.scenarios.stage import Plot, Scenario, Stage, members
-from holdfast.drills.scenarios.truth import Trace
+from holdfast.drills.scenarios.truth import MetricTrace
 from holdfast.drills.training import CHECKPOINT_INTERVAL_S
 from holdfast.drills.world import Decision
 from holdfast.twin.cluster import name
@@ -18,7 +18,7 @@ def _contention(stage: Stage) -> Plot:
         turned=(crowd,),
         affected=affected,
         traces=(
-            Trace(
+            MetricTrace(
                 metric="node_mountstats_nfs_operations_response_time_seconds_total",
                 subjects=members(affected),
             ),
@@ -36,13 +36,13 @@ def _stall(stage: Stage) -> Plot:
         turned=(weak,),
         affected=affected,
         traces=(
-            Trace(metric="node_nfs_rpc_retransmissions_total", subjects=members(affected)),
-            Trace(
+            MetricTrace(metric="node_nfs_rpc_retransmissions_total", subjects=members(affected)),
+            MetricTrace(
                 metric="node_mountstats_nfs_operations_response_time_seconds_total",
                 subjects=members(affected),
             ),
         ),
-        surface=Trace(metric="holdfast_member_data_seconds", subjects=members(affected)),
+        surface=MetricTrace(metric="holdfast_member_data_seconds", subjects=members(affected)),
     )
 
 
@@ -64,6 +64,7 @@ def _cadence(stage: Stage) -> Plot:
 STORAGES = (
     Scenario(
         name="storage-contention",
+        found_as="storage-crowded",
         title="another job writes to the same filer, and checkpoints take several times as long",
         told="Steps are as fast as ever, but fewer of them are done in an hour. Finance asks why the same"
         " money buys less.",
@@ -83,6 +84,7 @@ STORAGES = (
     ),
     Scenario(
         name="storage-stall",
+        found_as="storage-slow",
         title="a filer delivers a third of its bandwidth, and data loading stalls",
         told="Some of the members wait for data before every step. Their data loaders have not changed.",
         domain="storage",
@@ -101,6 +103,7 @@ STORAGES = (
     ),
     Scenario(
         name="checkpoint-cadence",
+        found_as="checkpoint-cadence",
         title="checkpoints were made more frequent than storage can take",
         told="Since this morning's change the run makes less progress an hour. The change was meant to make"
         " it safer, and it was approved.",

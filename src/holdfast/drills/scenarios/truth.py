@@ -14,7 +14,7 @@ Where = Literal["slowdown", "data_stall", "checkpoint_stall", "none"]
 """The category of the ledger that has most of what was lost."""
 
 
-class Cause(msgspec.Struct, frozen=True, kw_only=True):
+class TrueCause(msgspec.Struct, frozen=True, kw_only=True):
     """subject: the loop, port, node ... at which it began."""
 
     subject: str
@@ -23,7 +23,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     owner: Owner
 
 
-class Trace(msgspec.Struct, frozen=True, kw_only=True):
+class MetricTrace(msgspec.Struct, frozen=True, kw_only=True):
     """A metric in which something shows, and the subjects at which it does."""
 
     metric: str
@@ -35,7 +35,7 @@ class Surface(msgspec.Struct, frozen=True, kw_only=True):
 
     what: str
     domain: Domain
-    trace: Trace
+    trace: MetricTrace
     at_ns: int | None
 
 
@@ -55,12 +55,12 @@ class Truth(msgspec.Struct, frozen=True, kw_only=True):
     scenario: str
     seed: int
     is_incident: bool
-    cause: Cause
+    cause: TrueCause
     began_ns: int
     ended_ns: int | None
     seam: Seam
     surface: Surface
-    traces: tuple[Trace, ...]
+    traces: tuple[MetricTrace, ...]
     affected: tuple[str, ...]
     slowdown: float
     lost_s: float

@@ -6,7 +6,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.economics.cadence import cadence, renewal
-from holdfast.economics.cadence.cadence import Costs, Level, LevelPlan, PlannedLevel
+from holdfast.economics.cadence.cadence import CheckpointLevel, Costs, LevelPlan, PlannedLevel
 from holdfast.economics.pricing.cost import Input
 
 Rule = Literal["now", "young", "daly_first_order", "daly", "rfo", "optimum", "whole_steps"]
@@ -19,7 +19,7 @@ DURABLE = "storage"
 """The level that survives every failure: the one that `Case.costs` are of."""
 
 
-class Case(msgspec.Struct, frozen=True, kw_only=True):
+class CadenceCase(msgspec.Struct, frozen=True, kw_only=True):
     """A run as far as its cadence matters. interval_s: the present one. levels: beside the durable one."""
 
     mtbf_s: float
@@ -28,7 +28,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     gpus: float
     usd_per_gpu_hour: float
     step_s: float | None = None
-    levels: tuple[Level, ...] = ()
+    levels: tuple[CheckpointLevel, ...] = ()
 
     @property
     def interval_s_min(self) -> float:
@@ -100,7 +100,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     remarks: tuple[str, ...]
 
 
-def advise(case: Case, inputs: tuple[Input, ...] = (), simulated: Simulated | None = None) -> Advice:
+def advise(case: CadenceCase, inputs: tuple[Input, ...] = (), simulated: Simulated | None = None) -> Advice:
     """Every rule on this case, judged by the exact formula or, for other failures, on the same drawn ones."""
     keeps = _judge(case, simulated)
     intervals_s = _intervals_s(case, simulated, keeps)
@@ -132,7 +132,7 @@ def advise(case: Case, inputs: tuple[Input, ...] = (), simulated: Simulated | No
     )
 
 
-def _remarks(case: Case, optimum_s: float) -> Iterator[str]:
+def _remarks(case: CadenceCase, optimum_s: float) -> Iterator[str]:
     """What a reader must know to read the numbers right."""
     least_s, written_s = case.interval_s_min, case.costs.interval_s_min
     why = f"a checkpoint takes {written_s:g} s, and the next one waits for it"
@@ -149,14 +149,14 @@ def _remarks(case: Case, optimum_s: float) -> Iterator[str]:
         yield "The best interval is longer than the mean time between failures: the run hardly moves."
 
 
-def _judge(case: Case, simulated: Simulated | None) -> Keeps:
+def _judge(case: CadenceCase, simulated: Simulated | None) -> Keeps:
     if simulated is None:
         return lambda interval_s: cadence.efficiency(interval_s, case.costs, case.mtbf_s)
     drawn = simulated.drawn
     return lambda interval_s: renewal.simulate_efficiency(interval_s, case.costs, drawn).efficiency
 
 
-def _intervals_s(case: Case, simulated: Simulated | None, keeps: Keeps) -> dict[Rule, float]:
+def _intervals_s(case: CadenceCase, simulated: Simulated | None, keeps: Keeps) -> dict[Rule, float]:
     """Every rule's, none sooner than is possible."""
     costs, mtbf_s = case.costs, case.mtbf_s
     wished_s: dict[Rule, float] = {
@@ -175,7 +175,7 @@ def _intervals_s(case: Case, simulated: Simulated | None, keeps: Keeps) -> dict[
     return intervals_s
 
 
-def _choice(rule: Rule, interval_s: float, case: Case, keeps: Keeps) -> Choice:
+def _choice(rule: Rule, interval_s: float, case: CadenceCase, keeps: Keeps) -> Choice:
     kept, work_s = keeps(interval_s), max(0.0, interval_s - case.costs.stall_s)
     lost_gpu_hours = cadence.lost_gpu_hours_per_day(kept, case.gpus)
     return Choice(
@@ -192,9 +192,9 @@ def _choice(rule: Rule, interval_s: float, case: Case, keeps: Keeps) -> Choice:
 # ---- several levels --------------------------------------------------------------------------------------
 
 
-def _levels(case: Case) -> LevelAdvice:
+def _levels(case: CadenceCase) -> LevelAdvice:
     costs = case.costs
-    durable = Level(name=DURABLE, stall_s=costs.stall_s, write_s=costs.write_s, survives=1.0)
+    durable = CheckpointLevel(name=DURABLE, stall_s=costs.stall_s, write_s=costs.write_s, survives=1.0)
     levels = {level.name: level for level in (*case.levels, durable)}
     plan = cadence.plan_levels(list(levels.values()), case.mtbf_s)
     kept = _kept(plan, case)
@@ -209,13 +209,13 @@ def _levels(case: Case) -> LevelAdvice:
     )
 
 
-def _kept(plan: LevelPlan, case: Case) -> float:
+def _kept(plan: LevelPlan, case: CadenceCase) -> float:
     """To first order: useful time over useful time, overhead and repair."""
     repair = (case.costs.downtime_s + case.costs.restore_s) / case.mtbf_s
     return 1 / (1 + plan.overhead + repair)
 
 
-def _level_choice(planned: PlannedLevel, level: Level, step_s: float | None) -> LevelChoice:
+def _level_choice(planned: PlannedLevel, level: CheckpointLevel, step_s: float | None) -> LevelChoice:
     steps, interval_s, overhead = None, planned.interval_s, planned.overhead
     if step_s is not None:
         steps, interval_s = cadence.whole_steps(

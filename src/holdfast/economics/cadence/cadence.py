@@ -146,7 +146,7 @@ def learned_mtbf_s(prior_mtbf_s: float, failures: int, up_s: float) -> float:
 # ---- several levels --------------------------------------------------------------------------------------
 
 
-class Level(msgspec.Struct, frozen=True, kw_only=True):
+class CheckpointLevel(msgspec.Struct, frozen=True, kw_only=True):
     """A place to keep checkpoints. survives: the share of failures after which one is still there."""
 
     name: str
@@ -175,7 +175,7 @@ class LevelPlan(msgspec.Struct, frozen=True, kw_only=True):
     overhead: float
 
 
-def plan_levels(levels: Sequence[Level], mtbf_s: float) -> LevelPlan:
+def plan_levels(levels: Sequence[CheckpointLevel], mtbf_s: float) -> LevelPlan:
     """Of all choices among the levels the one with the least overhead; of equals, the one with fewest.
 
     Benoit et al. 2017: with lambda the rate of the failures that a level survives and the one below does not,
@@ -204,7 +204,7 @@ def plan_levels(levels: Sequence[Level], mtbf_s: float) -> LevelPlan:
     )
 
 
-def _planned(levels: Sequence[Level], mtbf_s: float) -> list[PlannedLevel]:
+def _planned(levels: Sequence[CheckpointLevel], mtbf_s: float) -> list[PlannedLevel]:
     planned: list[PlannedLevel] = []
     survived = 0.0
     for level in levels:
@@ -219,7 +219,7 @@ def _planned(levels: Sequence[Level], mtbf_s: float) -> list[PlannedLevel]:
     return planned
 
 
-def level_overhead(interval_s: float, level: Level, mtbf_s: float) -> float:
+def level_overhead(interval_s: float, level: CheckpointLevel, mtbf_s: float) -> float:
     """To first order: a stall every interval; half of one, and what was being written, at every failure."""
     stalls = level.stall_s / interval_s if interval_s else 0.0
     undone = (interval_s / 2 + level.write_s) / mtbf_s if math.isfinite(mtbf_s) else 0.0

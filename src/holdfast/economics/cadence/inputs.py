@@ -6,8 +6,8 @@ import msgspec
 
 from holdfast import wording
 from holdfast.economics.cadence import cadence
-from holdfast.economics.cadence.advice import Case
-from holdfast.economics.cadence.cadence import GPUS_PER_NODE, Costs, Level, check_interval
+from holdfast.economics.cadence.advice import CadenceCase
+from holdfast.economics.cadence.cadence import GPUS_PER_NODE, CheckpointLevel, Costs, check_interval
 from holdfast.economics.pricing.cost import Input
 from holdfast.economics.pricing.prices import RECORDED, Prices
 from holdfast.ledger.failures import failures, stall_s, write_s
@@ -28,7 +28,7 @@ _KOKOLIS_RESTART = "Kokolis et al. 2024: from a failure to the next step, restor
 _LLAMA3 = "Llama 3 (Dubey et al. 2024): 419 in 54 days on 2,048 nodes"
 
 
-class Given(msgspec.Struct, frozen=True, kw_only=True):
+class CadenceInputs(msgspec.Struct, frozen=True, kw_only=True):
     """What the user says; None for what is left open. mtbf_source: where that comes from."""
 
     mtbf_s: float | None
@@ -42,7 +42,7 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
     downtime_s: float | None
     step_s: float | None
     interval_s: float | None
-    levels: tuple[Level, ...]
+    levels: tuple[CheckpointLevel, ...]
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +65,7 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     chip: str | None = None
 
 
-def settle(given: Given, recorded: Recorded, prices: Prices) -> tuple[Case, tuple[Input, ...]]:
+def settle(given: CadenceInputs, recorded: Recorded, prices: Prices) -> tuple[CadenceCase, tuple[Input, ...]]:
     """The case, and every input of it with its source."""
     if given.gpus is not None and given.nodes is not None and given.gpus < given.nodes:
         raise InputError(
@@ -79,7 +79,7 @@ def settle(given: Given, recorded: Recorded, prices: Prices) -> tuple[Case, tupl
     if given.interval_s is not None:
         check_interval(given.interval_s, costs.stall_s)
     interval_s = None if recorded.work_s is None else recorded.work_s + costs.stall_s
-    case = Case(
+    case = CadenceCase(
         mtbf_s=mtbf_s,
         costs=costs,
         interval_s=book.time(PRESENT_INTERVAL, given.interval_s, interval_s, (INTERVAL_S, KOKOLIS_HOURLY)),
@@ -116,7 +116,7 @@ class _Book:
         return self.note(name, assumed[0], "s", assumed[1], assumed=True) if known_s is None else known_s
 
 
-def _failures(given: Given, recorded: Recorded, book: _Book) -> tuple[float, float]:
+def _failures(given: CadenceInputs, recorded: Recorded, book: _Book) -> tuple[float, float]:
     """The mean time between failures, and the GPUs."""
     gpus = given.gpus or (given.nodes or 0) * GPUS_PER_NODE or recorded.gpus
     if given.mtbf_s is not None:
@@ -136,7 +136,7 @@ def _failures(given: Given, recorded: Recorded, book: _Book) -> tuple[float, flo
     return given.mtbf_s or _mtbf_s(given, recorded, gpus, book), gpus
 
 
-def _mtbf_s(given: Given, recorded: Recorded, gpus: int, book: _Book) -> float:
+def _mtbf_s(given: CadenceInputs, recorded: Recorded, gpus: int, book: _Book) -> float:
     """By the rate that is given; else as recorded, where that is enough; else also by what others had."""
     rate, failed = given.failures_per_1000_node_days, recorded.failures or 0
     seen = f"{wording.many(failed, 'failure')} in {wording.duration(round(recorded.up_s * 1e9))} up"
@@ -156,7 +156,7 @@ def _mtbf_s(given: Given, recorded: Recorded, gpus: int, book: _Book) -> float:
     return book.note("MTBF", mtbf_s, "s", f"{seen}, and the rate above as a prior")
 
 
-def _costs(given: Given, recorded: Recorded, book: _Book) -> Costs:
+def _costs(given: CadenceInputs, recorded: Recorded, book: _Book) -> Costs:
     """Where the stall is known and the writing is not, training is taken to wait for all of it."""
     if given.stall_s is None and recorded.stall_s is None:
         write = SAVE_S - STALL_S, BYTECHECKPOINT

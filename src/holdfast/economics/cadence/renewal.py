@@ -36,7 +36,7 @@ Draws = NDArray[np.float64]
 """Gaps between failures, in seconds."""
 
 
-class Gaps(Protocol):
+class GapDistribution(Protocol):
     """A distribution of the gaps between failures."""
 
     def draw(self, rng: np.random.Generator, failures: int = FAILURES_DRAWN) -> Draws:

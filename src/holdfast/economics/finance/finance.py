@@ -27,14 +27,14 @@ from holdfast.economics.finance.statement import (
     TeamSpend,
     Transfer,
 )
-from holdfast.economics.finance.trend import Stretch, edges_ns, trend
+from holdfast.economics.finance.trend import SpendStretch, edges_ns, trend
 from holdfast.economics.finance.wastes import wastes
 from holdfast.economics.pricing.months import Month, month_at, months_between
 from holdfast.economics.pricing.prices import Priced, Prices
 from holdfast.economics.pricing.pricing import ACCRUED, Charge, Pricing, price_changes
 from holdfast.economics.pricing.rates import SUBJECTS, unmatched
 from holdfast.economics.pricing.rates import edges_ns as rate_edges_ns
-from holdfast.economics.pricing.spending import CAUSES, Amount, Bill, Cause, usd_per_hour
+from holdfast.economics.pricing.spending import CAUSES, Amount, Bill, WasteCause, usd_per_hour
 from holdfast.ledger.categories import NOT_SCHEDULED, Category
 from holdfast.ledger.counts import MovedFor
 from holdfast.ledger.report import IncidentReport, MovedBytes, Report
@@ -52,7 +52,7 @@ _TWICE = (Category.RECOMPUTED, Category.DISCARDED)
 _NOTHING = MovedBytes(times=0, sized=0, size_bytes=0, usd=0.0, unpriced_bytes=0)
 
 
-class Question(msgspec.Struct, frozen=True, kw_only=True):
+class FinanceQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked of the books.
 
     window  the time that the reports are of
@@ -74,7 +74,7 @@ def cuts_ns(first_ns: int, last_ns: int, prices: Prices) -> set[int]:
     return months | set(edges_ns(first_ns, last_ns)) | rate_edges_ns(prices.rates)
 
 
-def finance(reports: Sequence[Report], prices: Prices, question: Question) -> Finance:
+def finance(reports: Sequence[Report], prices: Prices, question: FinanceQuestion) -> Finance:
     """Read the reports of all runs, cut as `cuts_ns` says. There must be at least one."""
     return _Reader(reports, prices, question).finance()
 
@@ -82,7 +82,7 @@ def finance(reports: Sequence[Report], prices: Prices, question: Question) -> Fi
 class _Reader:
     """Everything the parts are computed from, computed once."""
 
-    def __init__(self, reports: Sequence[Report], prices: Prices, question: Question) -> None:
+    def __init__(self, reports: Sequence[Report], prices: Prices, question: FinanceQuestion) -> None:
         self.reports = reports
         self.prices = prices
         self.question = question
@@ -237,7 +237,7 @@ class _Reader:
         found = [self._cause(cause) for cause in CAUSES]
         return tuple(sorted(found, key=lambda cause: -cause.usd))
 
-    def _cause(self, cause: Cause) -> CauseSpend:
+    def _cause(self, cause: WasteCause) -> CauseSpend:
         amount = self.bill.part(*cause.categories)
         shares = [
             self._incident_share(run, incident, cause.categories)
@@ -340,9 +340,9 @@ class _Reader:
 
     # -- time, retries and data ------------------------------------------------------------------------
 
-    def _stretches(self) -> list[Stretch]:
+    def _stretches(self) -> list[SpendStretch]:
         return [
-            Stretch(
+            SpendStretch(
                 from_ns=from_ns,
                 to_ns=to_ns,
                 spend_usd=bill.total().usd,

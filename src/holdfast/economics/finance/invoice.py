@@ -40,7 +40,7 @@ _CAUSE_OF = {
 _ORDER = {key: place for place, key in enumerate(LABELS)}
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
+class InvoiceLine(msgspec.Struct, frozen=True, kw_only=True):
     """What one run cost in one month, for one cause, at one kind of price. cents: of its currency."""
 
     month: str
@@ -66,7 +66,7 @@ class Invoice(msgspec.Struct, frozen=True, kw_only=True):
     usd_per: float
     cents: int
     months: dict[str, int]
-    lines: tuple[Line, ...]
+    lines: tuple[InvoiceLine, ...]
 
 
 class _Open(msgspec.Struct):
@@ -126,9 +126,9 @@ def in_cents(amounts: Sequence[Fraction]) -> list[int]:
     return whole
 
 
-def _line(one: _Open, cents: int) -> Line:
+def _line(one: _Open, cents: int) -> InvoiceLine:
     report = one.report
-    return Line(
+    return InvoiceLine(
         month=one.month.name,
         from_ns=one.from_ns,
         to_ns=one.to_ns,
@@ -213,7 +213,7 @@ def focus_csv(found: Invoice, months: Iterable[Month]) -> str:
     return out.getvalue()
 
 
-def _row(line: Line, month: Month, found: Invoice) -> dict[str, str]:
+def _row(line: InvoiceLine, month: Month, found: Invoice) -> dict[str, str]:
     cost = f"{line.cents / CENTS:.2f}"
     hours = f"{line.gpu_ns / HOUR_NS:.{_HOURS_DECIMALS}f}"
     price = f"{line.usd / found.usd_per / (line.gpu_ns / HOUR_NS):.6f}"

@@ -33,7 +33,7 @@ _WIDTHS_S = (
 Verdict = Literal["yes", "no", "unknown"]
 
 
-class Stretch(msgspec.Struct, frozen=True, kw_only=True):
+class SpendStretch(msgspec.Struct, frozen=True, kw_only=True):
     """What was spent from one moment to another, and what of it was useful. timed: as in `Course`.
 
     accrued_usd: what of the spend nobody can say yet what it brought; no part of `paid_gpu_ns`.
@@ -86,7 +86,7 @@ class Trend(msgspec.Struct, frozen=True, kw_only=True):
     """The stretches in the order of time, without gaps, and what they say."""
 
     stretch_ns: int
-    stretches: tuple[Stretch, ...]
+    stretches: tuple[SpendStretch, ...]
     rise: Rise
 
 
@@ -100,18 +100,18 @@ def edges_ns(from_ns: int, to_ns: int) -> list[int]:
     return [from_ns, *(number * width_ns for number in range(first, last)), to_ns]
 
 
-def trend(stretches: Sequence[Stretch]) -> Trend:
+def trend(stretches: Sequence[SpendStretch]) -> Trend:
     widths_ns = [stretch.to_ns - stretch.from_ns for stretch in stretches]
     return Trend(
         stretch_ns=max(widths_ns, default=0), stretches=tuple(stretches), rise=_rise(_cut(stretches))
     )
 
 
-def _cut(stretches: Sequence[Stretch]) -> list[list[Stretch]]:
+def _cut(stretches: Sequence[SpendStretch]) -> list[list[SpendStretch]]:
     """Parts of about equal spend; stretches in which nothing was spent say nothing."""
     spent = [stretch for stretch in stretches if stretch.told_usd > 0]
     whole, before = sum(stretch.told_usd for stretch in spent), 0.0
-    parts: list[list[Stretch]] = [[] for _ in range(PARTS)]
+    parts: list[list[SpendStretch]] = [[] for _ in range(PARTS)]
     for stretch in spent:
         middle = before + stretch.told_usd / 2
         parts[min(PARTS - 1, int(PARTS * middle / whole))].append(stretch)
@@ -119,7 +119,7 @@ def _cut(stretches: Sequence[Stretch]) -> list[list[Stretch]]:
     return parts
 
 
-def _rise(parts: list[list[Stretch]]) -> Rise:
+def _rise(parts: list[list[SpendStretch]]) -> Rise:
     *earlier, latest = parts
     enough = [part for part in earlier if _samples(part) >= SAMPLES_PER_PART_MIN]
     known = [part for part in enough if _usd_per_useful(part) < inf]
@@ -141,17 +141,17 @@ def _rise(parts: list[list[Stretch]]) -> Rise:
     return _told(verdict, reason, latest, best, ratio, ratio_low)
 
 
-def _samples(part: list[Stretch]) -> int:
+def _samples(part: list[SpendStretch]) -> int:
     """How many stretches of a part can differ from each other."""
     return min(len(part), sum(stretch.timed for stretch in part))
 
 
-def _usd_per_useful(part: list[Stretch]) -> float:
+def _usd_per_useful(part: list[SpendStretch]) -> float:
     useful = sum(stretch.useful_gpu_ns for stretch in part)
     return sum(stretch.told_usd for stretch in part) / (useful / HOUR_NS) if useful else inf
 
 
-def _ratio(latest: list[Stretch], best: list[Stretch], *, comparisons: int) -> tuple[float, float]:
+def _ratio(latest: list[SpendStretch], best: list[SpendStretch], *, comparisons: int) -> tuple[float, float]:
     """The ratio of their costs, and what it is above. Being the best of several takes luck: that is allowed
     for by asking more of each comparison (Bonferroni).
     """
@@ -162,7 +162,7 @@ def _ratio(latest: list[Stretch], best: list[Stretch], *, comparisons: int) -> t
     return ratio, ratio * exp(-quantile * error)
 
 
-def _relative_error(part: list[Stretch]) -> float:
+def _relative_error(part: list[SpendStretch]) -> float:
     """The standard error of a part's cost per useful hour, over that cost: that of a ratio of two sums.
 
     Where there are fewer samples than stretches, some stretches repeat others, whose errors do not cancel.
@@ -175,8 +175,8 @@ def _relative_error(part: list[Stretch]) -> float:
 def _told(
     verdict: Verdict,
     reason: str,
-    latest: list[Stretch] | None = None,
-    best: list[Stretch] | None = None,
+    latest: list[SpendStretch] | None = None,
+    best: list[SpendStretch] | None = None,
     ratio: float | None = None,
     ratio_low: float | None = None,
 ) -> Rise:
@@ -192,7 +192,7 @@ def _told(
     )
 
 
-def _part(stretches: list[Stretch]) -> Part:
+def _part(stretches: list[SpendStretch]) -> Part:
     cost = _usd_per_useful(stretches)
     return Part(
         from_ns=stretches[0].from_ns,

@@ -15,7 +15,7 @@ from holdfast.economics.fitting.arrivals import Arrivals
 from holdfast.economics.fitting.coincidences import Coincidences
 from holdfast.economics.fitting.lemons import LemonNode, Lemons
 from holdfast.economics.fitting.outages import Observation, Source, by_class
-from holdfast.economics.fitting.preset import Preset, preset
+from holdfast.economics.fitting.preset import FittedPreset, preset
 from holdfast.economics.fitting.repairs import Repairs
 from holdfast.economics.fitting.verdict import Verdict, unknown
 from holdfast.wording.units import DAY_NS, HOURS_PER_DAY
@@ -27,7 +27,7 @@ HARDWARE = "hardware"
 Interval = tuple[float, float]
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class FitSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where lines are drawn.
 
     lemon_faults   so many faults make a lemon
@@ -50,7 +50,7 @@ class ClassRate(msgspec.Struct, frozen=True, kw_only=True):
     outage_median_h: float | None
 
 
-class Fit(msgspec.Struct, frozen=True, kw_only=True):
+class FailureFit(msgspec.Struct, frozen=True, kw_only=True):
     """What `holdfast plan fit --json` prints. Rates are per 1000 node-days, intervals hold 95 %.
 
     faults_interval            holds for faults that come in clusters, too (`clustered_interval`)
@@ -89,11 +89,13 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     coincidences: Coincidences | None
     verdicts: tuple[Verdict, ...]
     advice: str
-    preset: Preset
+    preset: FittedPreset
     assumptions: tuple[str, ...]
 
 
-def fit(seen: Observation, domains: Mapping[str, str], settings: Settings, rng: np.random.Generator) -> Fit:
+def fit(
+    seen: Observation, domains: Mapping[str, str], settings: FitSettings, rng: np.random.Generator
+) -> FailureFit:
     """Everything that can be said about these faults. domains: what each node stands in, as far as known."""
     repaired = repairs.repairs(seen.faults, rng)
     repeats = lemons.lemons(seen, settings.lemon_faults, settings.flap_minutes, rng)
@@ -106,7 +108,7 @@ def fit(seen: Observation, domains: Mapping[str, str], settings: Settings, rng: 
     answers = {verdict.question: verdict.answer for verdict in verdicts}
     worst = () if repeats is None else repeats.nodes
     bad = worst if answers[lemons.LEMONS] == "yes" else ()
-    return Fit(
+    return FailureFit(
         faults=len(seen.faults),
         nodes=seen.nodes,
         nodes_source=seen.source,

@@ -59,7 +59,7 @@ class RunPaid(msgspec.Struct, frozen=True, kw_only=True):
     members_lost: int = 0
 
 
-class Given(msgspec.Struct, frozen=True, kw_only=True):
+class OutageFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What the user knows better than the record."""
 
     nodes: int | None = None
@@ -88,7 +88,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
         return (self.until_ns - self.from_ns) / DAY_NS
 
 
-def observe(events: Iterable[AnyEvent], runs: Sequence[RunPaid], given: Given) -> Observation:
+def observe(events: Iterable[AnyEvent], runs: Sequence[RunPaid], given: OutageFacts) -> Observation:
     """What these events say. runs: the ledgers of the runs among them.
 
     Raises `InputError` where nothing tells how many nodes were watched, or for how long.
@@ -234,7 +234,7 @@ class _Facts(msgspec.Struct, frozen=True, kw_only=True):
     events: Sequence[AnyEvent]
     runs: Sequence[RunPaid]
     faults: Sequence[_Open]
-    given: Given
+    given: OutageFacts
 
 
 class _Watched(msgspec.Struct, frozen=True, kw_only=True):

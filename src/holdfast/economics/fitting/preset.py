@@ -51,14 +51,14 @@ class PresetLemons(msgspec.Struct, frozen=True, kw_only=True):
     source: str
 
 
-class Preset(msgspec.Struct, frozen=True, kw_only=True):
+class FittedPreset(msgspec.Struct, frozen=True, kw_only=True):
     """The record as failures that a simulated cluster can have."""
 
     classes: tuple[PresetClass, ...]
     lemons: PresetLemons | None
 
 
-def preset(seen: Observation, repeats: Lemons | None) -> Preset:
+def preset(seen: Observation, repeats: Lemons | None) -> FittedPreset:
     source = f"fitted to {len(seen.faults):,} faults in {seen.node_days:,.0f} node-days"
     of_all = repairs.usual(seen.faults) or repairs.Usual(median_h=0.0, sigma=0.0)
     classes = []
@@ -73,7 +73,7 @@ def preset(seen: Observation, repeats: Lemons | None) -> Preset:
             repair_sigma=(own or of_all).sigma,
         )
         classes.append(row)
-    return Preset(classes=tuple(classes), lemons=_lemons(seen, repeats, source))
+    return FittedPreset(classes=tuple(classes), lemons=_lemons(seen, repeats, source))
 
 
 def _lemons(seen: Observation, repeats: Lemons | None, source: str) -> PresetLemons | None:

@@ -79,7 +79,7 @@ class Together(msgspec.Struct, frozen=True, kw_only=True):
     caveat: str
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
+class LostProgress(msgspec.Struct, frozen=True, kw_only=True):
     """A loss as training progress: hours of the whole run, and what a healthy run does in them.
 
     day_share: of what the run, with nothing lost, gets done in a day.
@@ -97,7 +97,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     lost_gpu_hours: float
     layers: tuple[Layer, ...]
     together: Together | None
-    progress: Progress
+    progress: LostProgress
     basis: str = ""
 
 
@@ -145,7 +145,7 @@ class Exposure(msgspec.Struct, frozen=True, kw_only=True):
     day_share: float | None
 
 
-class Checkpointing(msgspec.Struct, frozen=True, kw_only=True):
+class CheckpointThroughput(msgspec.Struct, frozen=True, kw_only=True):
     """Saving and recovering in terms of throughput.
 
     efficiency          the share of the time in steps that was not spent waiting for checkpoints; None
@@ -188,7 +188,7 @@ class RunCost(msgspec.Struct, frozen=True, kw_only=True):
     in_incidents: Stack
     elsewhere: Stack
     incidents: tuple[IncidentLine, ...]
-    checkpointing: Checkpointing
+    checkpointing: CheckpointThroughput
     remarks: tuple[str, ...]
 
 
@@ -488,10 +488,10 @@ class _Pricing:
 
     # -- progress ------------------------------------------------------------------------------------
 
-    def _progress(self, loss: _Loss) -> Progress:
+    def _progress(self, loss: _Loss) -> LostProgress:
         hours = self._run_hours(loss.of(loss.delay))
         steps = self._steps(loss.of(loss.delay))
-        return Progress(
+        return LostProgress(
             run_hours=hours,
             steps=steps,
             tokens=self._tokens(steps),
@@ -511,7 +511,7 @@ class _Pricing:
 
     # -- checkpoints ---------------------------------------------------------------------------------
 
-    def checkpointing(self) -> Checkpointing:
+    def checkpointing(self) -> CheckpointThroughput:
         report, saved = self.report, self.report.saved
         stall = report.partition.get(Category.CHECKPOINT_STALL.key, 0)
         stepping = sum(report.partition.get(category.key, 0) for category in _STEPPING)
@@ -522,7 +522,7 @@ class _Pricing:
         at_risk = 0 if is_over else saved.since_steps
         is_told = saved.last_step is not None
         has_saved = report.counts.saves > 0 or stall > 0
-        return Checkpointing(
+        return CheckpointThroughput(
             efficiency=1 - stall / stepping if stepping and has_saved else None,
             healthy=self._per_day(self._steps(DAY_NS * report.gpus)),
             actual=self._per_day(self._a_day(report.counts.steps)),

@@ -12,7 +12,7 @@ from math import prod
 
 import msgspec
 
-from holdfast.economics.pricing.rates import RATES, USD, Line, Rate, Subject, read_rates, worth_usd
+from holdfast.economics.pricing.rates import RATES, USD, PricedSubject, Rate, RateLine, read_rates, worth_usd
 from holdfast.ledger.flops import Chip, chip_named
 from holdfast.record.errors import InputError
 from holdfast.wording.units import HOURS_PER_DAY
@@ -135,7 +135,7 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
 
         As recorded, else by a rate for any run or this chip, else the one price of the file or the chip's.
         """
-        rate = Line.of(self.rates, Subject(chip=chip or "")).rates[0]
+        rate = RateLine.of(self.rates, PricedSubject(chip=chip or "")).rates[0]
         if recorded is not None or rate is None:
             price = self.for_run(recorded, chip).usd_per_gpu_hour
         else:

@@ -16,7 +16,7 @@ from operator import itemgetter
 import msgspec
 
 from holdfast.economics.pricing.prices import Currency, Priced, Prices
-from holdfast.economics.pricing.rates import Kind, Line, Subject
+from holdfast.economics.pricing.rates import Kind, PricedSubject, RateLine
 from holdfast.ledger.report import Report, Segment
 from holdfast.wording.units import HOUR_NS
 
@@ -58,8 +58,10 @@ class Pricing:
     def __init__(self, report: Report, prices: Prices) -> None:
         self.report = report
         self.prices = prices
-        subject = Subject(run=report.run, team=report.team, cluster=report.cluster, chip=report.chip or "")
-        self.line = Line.of(prices.rates, subject)
+        subject = PricedSubject(
+            run=report.run, team=report.team, cluster=report.cluster, chip=report.chip or ""
+        )
+        self.line = RateLine.of(prices.rates, subject)
         self._recorded = report.recorded_prices
 
     def at(self, at_ns: int, recorded: float | None) -> tuple[Fraction, Priced, Kind | None]:

@@ -65,7 +65,7 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
         return f"the prices file: {what} (no. {self.number}){money}"
 
 
-class Subject(msgspec.Struct, frozen=True, kw_only=True):
+class PricedSubject(msgspec.Struct, frozen=True, kw_only=True):
     """Whose price is asked for."""
 
     run: str = ""
@@ -74,14 +74,14 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     chip: str = ""
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
+class RateLine(msgspec.Struct, frozen=True, kw_only=True):
     """The rates that concern one subject: before the first of `edges_ns`, between two, and after the last."""
 
     edges_ns: tuple[int, ...]
     rates: tuple[Rate | None, ...]
 
     @classmethod
-    def of(cls, rates: Iterable[Rate], subject: Subject) -> "Line":
+    def of(cls, rates: Iterable[Rate], subject: PricedSubject) -> "RateLine":
         # Those that win come first: then one that begins is on top of the heap if nothing beats it.
         own = sorted(
             (rate for rate in rates if _concerns(rate, subject)),
@@ -120,7 +120,7 @@ def edges_ns(rates: Iterable[Rate]) -> set[int]:
     return {edge for rate in rates for edge in (rate.from_ns, rate.to_ns) if edge is not None}
 
 
-def _concerns(rate: Rate, subject: Subject) -> bool:
+def _concerns(rate: Rate, subject: PricedSubject) -> bool:
     for name in ("run", "team", "cluster"):
         if getattr(rate, name) and getattr(rate, name) != getattr(subject, name):
             return False

@@ -14,7 +14,7 @@ from holdfast.ledger.categories import Category
 from holdfast.wording.units import HOUR_NS
 
 
-class Cause(msgspec.Struct, frozen=True, kw_only=True):
+class WasteCause(msgspec.Struct, frozen=True, kw_only=True):
     """Why GPU-time was paid for and brought nothing: some of the ledger's categories under one name."""
 
     key: str
@@ -24,13 +24,13 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 CAUSES = (
-    Cause(
+    WasteCause(
         key="starting",
         label="Starting and restarting",
         meaning="launching, connecting, loading, a slow first step",
         categories=(Category.STARTING,),
     ),
-    Cause(
+    WasteCause(
         key="failures",
         label="Failures",
         meaning="standing still until noticed, located and mended",
@@ -41,43 +41,43 @@ CAUSES = (
             Category.MISSING_MEMBERS,
         ),
     ),
-    Cause(
+    WasteCause(
         key="repeated",
         label="Work lost or done twice",
         meaning="cut off by a failure, rolled back, or computed again",
         categories=(Category.RECOMPUTED, Category.DISCARDED),
     ),
-    Cause(
+    WasteCause(
         key="slow",
         label="Running slowly",
         meaning="steps that took longer than they should",
         categories=(Category.SLOWDOWN,),
     ),
-    Cause(
+    WasteCause(
         key="waiting",
         label="Waiting for data and storage",
         meaning="standing still for input or a checkpoint",
         categories=(Category.DATA_STALL, Category.CHECKPOINT_STALL),
     ),
-    Cause(
+    WasteCause(
         key="idle",
         label="Paid for, not in use",
         meaning="idle, or held while waiting for a turn",
         categories=(Category.IDLE, Category.QUEUED),
     ),
-    Cause(
+    WasteCause(
         key="reserve",
         label="Reserve and repair",
         meaning="spares standing by, machines out of service",
         categories=(Category.SPARE, Category.DRAINED),
     ),
-    Cause(
+    WasteCause(
         key="planned",
         label="Checks and planned stops",
         meaning="evaluation, tests, stops on purpose",
         categories=(Category.CHECKS, Category.PLANNED_STOP),
     ),
-    Cause(
+    WasteCause(
         key="unexplained",
         label="Not explained",
         meaning="nothing recorded says where it went",

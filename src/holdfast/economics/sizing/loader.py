@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-from holdfast.economics.sizing.parallelism import Case, Count, Parallelism
+from holdfast.economics.sizing.parallelism import Count, Parallelism, SizingCase
 
 PREFETCH_USUAL = 2
 """Batches that a worker has ready: prefetch_factor of torch.utils.data.DataLoader."""
@@ -36,7 +36,7 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     node_memory_bytes: Count | None = None
 
 
-def loader_refusals(case: Case, layout: Parallelism, loader: Loader) -> Iterator[str]:
+def loader_refusals(case: SizingCase, layout: Parallelism, loader: Loader) -> Iterator[str]:
     """Why the settings cannot work."""
     readers = layout.dp * max(1, loader.workers)
     if loader.shards is not None and loader.shards < readers:
@@ -57,7 +57,7 @@ def loader_refusals(case: Case, layout: Parallelism, loader: Loader) -> Iterator
         )
 
 
-def loader_warnings(case: Case, layout: Parallelism, loader: Loader, step_s: float) -> Iterator[str]:
+def loader_warnings(case: SizingCase, layout: Parallelism, loader: Loader, step_s: float) -> Iterator[str]:
     """What will hold the GPUs up."""
     busy = _loading_ranks_per_node(case, layout) * loader.workers + case.cluster.gpus_per_node
     if loader.cpus_per_node is not None and busy > loader.cpus_per_node:
@@ -83,10 +83,10 @@ def loader_warnings(case: Case, layout: Parallelism, loader: Loader, step_s: flo
             )
 
 
-def _loading_ranks_per_node(case: Case, layout: Parallelism) -> int:
+def _loading_ranks_per_node(case: SizingCase, layout: Parallelism) -> int:
     return max(1, min(case.cluster.gpus, case.cluster.gpus_per_node) // (layout.tp * layout.cp))
 
 
-def _workers_max(case: Case, layout: Parallelism, loader: Loader) -> int:
+def _workers_max(case: SizingCase, layout: Parallelism, loader: Loader) -> int:
     left = (loader.cpus_per_node or 0) - case.cluster.gpus_per_node
     return max(0, left // _loading_ranks_per_node(case, layout))

@@ -12,9 +12,9 @@ import math
 import msgspec
 
 from holdfast.economics.sizing.parallelism import (
-    Case,
     Framework,
     Parallelism,
+    SizingCase,
     Training,
     micro_batches,
     stage_layers,
@@ -48,7 +48,7 @@ rows). Below: fused kernels, tensors freed early. Above: fragmentation, buffers,
 schedule keeps."""
 
 
-class Memory(msgspec.Struct, frozen=True, kw_only=True):
+class MemoryUse(msgspec.Struct, frozen=True, kw_only=True):
     """Of the fullest GPU.
 
     gathered  what ZeRO and tensor parallelism put together for a moment
@@ -75,12 +75,12 @@ class MemoryRange(msgspec.Struct, frozen=True, kw_only=True):
     basis: str
 
 
-def memory(case: Case, layout: Parallelism) -> Memory:
+def memory(case: SizingCase, layout: Parallelism) -> MemoryUse:
     """By formula, of the GPU that has most: on the first stage, the second, or the last of the pipeline."""
     return _fullest(case, layout, _Count(framework=framework_of(case, layout)))
 
 
-def memory_range(case: Case, layout: Parallelism) -> MemoryRange:
+def memory_range(case: SizingCase, layout: Parallelism) -> MemoryRange:
     """From the leanest framework that may be meant to the most lavish; one, where it was named."""
     named = case.training.framework
     frameworks: tuple[Framework, ...] = (named,) if named else ("torchtitan", "megatron")
@@ -97,7 +97,7 @@ def memory_range(case: Case, layout: Parallelism) -> MemoryRange:
     )
 
 
-def framework_of(case: Case, layout: Parallelism) -> Framework:
+def framework_of(case: SizingCase, layout: Parallelism) -> Framework:
     """Whose way of counting the formula follows. Where none was named: ZeRO 3 is FSDP, as in torchtitan."""
     return case.training.framework or ("torchtitan" if layout.zero == 3 else "megatron")
 
@@ -167,12 +167,12 @@ class _Count(msgspec.Struct, frozen=True, kw_only=True):
     is_lean: bool = False
 
 
-def _fullest(case: Case, layout: Parallelism, count: _Count) -> Memory:
+def _fullest(case: SizingCase, layout: Parallelism, count: _Count) -> MemoryUse:
     stages = sorted({0, min(1, layout.pp - 1), layout.pp - 1})
     return max((_stage(case, layout, stage, count) for stage in stages), key=lambda found: found.total_bytes)
 
 
-def _stage(case: Case, layout: Parallelism, stage: int, count: _Count) -> Memory:
+def _stage(case: SizingCase, layout: Parallelism, stage: int, count: _Count) -> MemoryUse:
     dense, experts = stage_params(case.shape, layout, stage)
     sharers = layout.dp * layout.cp
     shared = dense / sharers + experts * layout.expert_ways / (layout.tp * sharers)
@@ -182,7 +182,7 @@ def _stage(case: Case, layout: Parallelism, stage: int, count: _Count) -> Memory
     weights = 0.0 if count.framework == "torchtitan" and layout.zero == 3 else shared
     if case.training.lanes is not None:
         gradients *= lane_sheets(math.ceil(case.training.lanes / layout.dp))
-    return Memory(
+    return MemoryUse(
         weights_bytes=round((weights if layout.zero == 3 else whole) * WEIGHT_BYTES),
         gradients_bytes=round(gradients),
         optimizer_bytes=round((shared if layout.zero >= 1 else whole) * OPTIMIZER_BYTES),
@@ -192,14 +192,14 @@ def _stage(case: Case, layout: Parallelism, stage: int, count: _Count) -> Memory
     )
 
 
-def _sequences_bytes(case: Case, layout: Parallelism) -> float:
+def _sequences_bytes(case: SizingCase, layout: Parallelism) -> float:
     """Sequences that tensor parallelism gathers."""
     if layout.tp == 1:
         return 0.0
     return TENSOR_GATHERED * _tokens(case, layout) * layout.tp * case.shape.hidden * ELEMENT_BYTES
 
 
-def _gathered_bytes(case: Case, layout: Parallelism, stage: int, count: _Count) -> float:
+def _gathered_bytes(case: SizingCase, layout: Parallelism, stage: int, count: _Count) -> float:
     """Weights and gradients that ZeRO puts together; FSDP has table and head with theirs for a whole step."""
     shape = case.shape
     if layout.dp * layout.cp == 1:
@@ -214,7 +214,7 @@ def _gathered_bytes(case: Case, layout: Parallelism, stage: int, count: _Count) 
     return gradients + GATHERED_LAYERS * layer * WEIGHT_BYTES + tables
 
 
-def _activations_bytes(case: Case, layout: Parallelism, stage: int, count: _Count) -> float:
+def _activations_bytes(case: SizingCase, layout: Parallelism, stage: int, count: _Count) -> float:
     """Of all micro-batches that are under way on this stage, whose backward pass is still to come."""
     training = case.training
     kept, core = layer_activation_bytes(
@@ -231,7 +231,7 @@ def _activations_bytes(case: Case, layout: Parallelism, stage: int, count: _Coun
     return tokens * layers_held * (kept + (0.0 if is_fused else core))
 
 
-def _chunks_held(case: Case, layout: Parallelism, stage: int) -> int:
+def _chunks_held(case: SizingCase, layout: Parallelism, stage: int) -> int:
     """Micro-batches under way at once, times the stages that this GPU has of each.
 
     The schedule is one forward, one backward, plain or interleaved (Narayanan et al. 2021, section 2.2).
@@ -242,13 +242,13 @@ def _chunks_held(case: Case, layout: Parallelism, stage: int) -> int:
     return min(count * layout.interleave, 2 * behind + (layout.interleave - 1) * layout.pp + 1)
 
 
-def _logits_bytes(case: Case, layout: Parallelism, count: _Count) -> float:
+def _logits_bytes(case: SizingCase, layout: Parallelism, count: _Count) -> float:
     last_norm = 2 * ELEMENT_BYTES * case.shape.hidden
     each = LOGIT_BYTES_FUSED if count.is_lean else LOGIT_BYTES
     return _tokens(case, layout) * (last_norm + each * case.shape.vocab)
 
 
-def _tokens(case: Case, layout: Parallelism) -> float:
+def _tokens(case: SizingCase, layout: Parallelism) -> float:
     """Of a micro-batch, on one GPU: tensor parallel ranks share them out too (sequence parallelism)."""
     return layout.micro_batch * case.training.sequence_tokens / (layout.cp * layout.tp)
 

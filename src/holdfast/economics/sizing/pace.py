@@ -13,16 +13,16 @@ import msgspec
 
 from holdfast.economics.sizing.memory import ELEMENT_BYTES, WEIGHT_BYTES, stage_params
 from holdfast.economics.sizing.parallelism import (
-    Case,
     Cluster,
     Parallelism,
     Recompute,
+    SizingCase,
     imbalance,
     micro_batches,
 )
 from holdfast.economics.sizing.rules import bubble_share
 from holdfast.ledger.flops import Chip, model_flops_per_token, peak_flops_per_s
-from holdfast.ledger.references import MfuReference, Setup, reference_bandwidth
+from holdfast.ledger.references import MfuReference, ReferenceSetup, reference_bandwidth
 from holdfast.record.events import Collective
 
 REFERENCE_OVERHEAD = 1.23
@@ -53,7 +53,7 @@ ROUNDING_SHARE = 1e-9
 """Of a step: so little is how the sum of its parts is rounded."""
 
 
-class Pace(msgspec.Struct, frozen=True, kw_only=True):
+class StepPace(msgspec.Struct, frozen=True, kw_only=True):
     """A step, and what it is made of, in seconds of the fullest stage.
 
     compute_s    the model's FLOPs at the busy rate
@@ -92,7 +92,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
         return left_s if left_s > ROUNDING_SHARE * self.step_s else 0.0
 
 
-def pace(case: Case, layout: Parallelism, reference: MfuReference) -> Pace:
+def pace(case: SizingCase, layout: Parallelism, reference: MfuReference) -> StepPace:
     """The step of a layout, with the reference's MFU for the rate."""
     count, micro = micro_batches(case, layout), _micro_batch(case, layout, reference)
     busy_s = count * micro.total_s
@@ -106,7 +106,7 @@ def pace(case: Case, layout: Parallelism, reference: MfuReference) -> Pace:
     peak = peak_flops_per_s(case.cluster.chip, case.cluster.precision) * layout.gpus
     published_s = flops / (peak * reference.mfu_percent / 100)
     step_s = max(published_s, busy_s + imbalance_s + bubble_s + data_s)
-    return Pace(
+    return StepPace(
         step_s=step_s,
         mfu_percent=100 * flops / (peak * step_s),
         compute_s=count * micro.compute_s,
@@ -123,10 +123,10 @@ def pace(case: Case, layout: Parallelism, reference: MfuReference) -> Pace:
     )
 
 
-def setup_of(case: Case) -> Setup:
+def setup_of(case: SizingCase) -> ReferenceSetup:
     """What a published run is compared with."""
     model = case.shape.transformer()
-    return Setup(
+    return ReferenceSetup(
         params=model.params,
         gpus=case.cluster.gpus,
         chip=case.cluster.chip,
@@ -151,7 +151,7 @@ class _MicroBatch(msgspec.Struct, frozen=True, kw_only=True):
         return float(sum(msgspec.structs.astuple(self)))
 
 
-def _micro_batch(case: Case, layout: Parallelism, reference: MfuReference) -> _MicroBatch:
+def _micro_batch(case: SizingCase, layout: Parallelism, reference: MfuReference) -> _MicroBatch:
     peak = peak_flops_per_s(case.cluster.chip, case.cluster.precision)
     rate = peak * reference.mfu_percent / 100 * REFERENCE_OVERHEAD * layout.replica_gpus
     tokens = _tokens(case, layout)
@@ -166,36 +166,36 @@ def _micro_batch(case: Case, layout: Parallelism, reference: MfuReference) -> _M
     )
 
 
-def _tokens(case: Case, layout: Parallelism) -> int:
+def _tokens(case: SizingCase, layout: Parallelism) -> int:
     return case.training.sequence_tokens * layout.micro_batch
 
 
-def _flops_per_token(case: Case, reference: MfuReference) -> float:
+def _flops_per_token(case: SizingCase, reference: MfuReference) -> float:
     model = case.shape.transformer()
     return model_flops_per_token(model, case.training.sequence_tokens, reference.compared_as)
 
 
-def _tensor_s(case: Case, layout: Parallelism, tokens: int) -> float:
+def _tensor_s(case: SizingCase, layout: Parallelism, tokens: int) -> float:
     size = tokens / layout.cp * case.shape.hidden * ELEMENT_BYTES
     exchanges = LAYER_EXCHANGES[layout.recompute] * case.shape.layers / layout.pp
     return exchanges * 2 * _others(layout.tp) * size / _nvlink_bytes_per_s(case.cluster)
 
 
-def _context_s(case: Case, layout: Parallelism, tokens: int) -> float:
+def _context_s(case: SizingCase, layout: Parallelism, tokens: int) -> float:
     keys_and_values = 2 * case.shape.kv_heads * case.shape.head_dim / layout.tp
     size = tokens * keys_and_values * ELEMENT_BYTES
     exchanges = KEY_VALUE_EXCHANGES * case.shape.layers / layout.pp
     return exchanges * _others(layout.cp) * size / _bytes_per_s(case.cluster, layout.tp * layout.cp)
 
 
-def _expert_s(case: Case, layout: Parallelism, tokens: int) -> float:
+def _expert_s(case: SizingCase, layout: Parallelism, tokens: int) -> float:
     copies = case.shape.active_experts * case.shape.hidden
     size = tokens / (layout.cp * layout.tp) * copies * ELEMENT_BYTES
     exchanges = EXPERT_EXCHANGES * case.shape.layers / layout.pp
     return exchanges * _others(layout.ep) * size / _bytes_per_s(case.cluster, layout.tp * layout.ep)
 
 
-def _pipeline_s(case: Case, layout: Parallelism, tokens: int) -> float:
+def _pipeline_s(case: SizingCase, layout: Parallelism, tokens: int) -> float:
     """To the next stage and back again, once for each stage that a GPU has."""
     if layout.pp == 1:
         return 0.0
@@ -203,7 +203,7 @@ def _pipeline_s(case: Case, layout: Parallelism, tokens: int) -> float:
     return 2 * layout.interleave * size / _bytes_per_s(case.cluster, layout.replica_gpus)
 
 
-def _data_s(case: Case, layout: Parallelism, count: int, micro_s: float) -> tuple[float, float]:
+def _data_s(case: SizingCase, layout: Parallelism, count: int, micro_s: float) -> tuple[float, float]:
     """The exchange between replicas beyond what a micro-batch beside it hides, in `micro_s`; and the rest.
 
     With ZeRO 2 gradients are exchanged in every micro-batch, with ZeRO 3 weights too, and twice; else once a

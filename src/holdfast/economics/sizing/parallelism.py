@@ -90,7 +90,7 @@ class Training(msgspec.Struct, frozen=True, kw_only=True):
         return self.global_batch * self.sequence_tokens
 
 
-class Case(msgspec.Struct, frozen=True, kw_only=True):
+class SizingCase(msgspec.Struct, frozen=True, kw_only=True):
     """A model, on a cluster, in a training."""
 
     name: str
@@ -137,7 +137,7 @@ class Parallelism(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def micro_batches(case: Case, layout: Parallelism) -> int:
+def micro_batches(case: SizingCase, layout: Parallelism) -> int:
     """That the busiest replica computes in a step, one after the other: gradient accumulation.
 
     Where they cannot be dealt out evenly, some replicas have one less, and wait.

@@ -6,8 +6,8 @@
 from collections.abc import Iterator
 
 from holdfast.economics.sizing.parallelism import (
-    Case,
     Parallelism,
+    SizingCase,
     balance,
     fills_with_ends,
     imbalance,
@@ -20,7 +20,7 @@ BUBBLE_MAX = 0.25
 """So much waiting in the pipeline, over the time it computes, is warned of."""
 
 
-def refusals(case: Case, layout: Parallelism) -> Iterator[str]:
+def refusals(case: SizingCase, layout: Parallelism) -> Iterator[str]:
     """Why it cannot work; nothing where it can."""
     yield from _nodes(case)
     yield from _tensor(case, layout)
@@ -31,7 +31,7 @@ def refusals(case: Case, layout: Parallelism) -> Iterator[str]:
     yield from _batch(case, layout) if case.training.lanes is None else _lanes(case, layout)
 
 
-def warnings(case: Case, layout: Parallelism) -> Iterator[str]:
+def warnings(case: SizingCase, layout: Parallelism) -> Iterator[str]:
     """What will cost time, in a layout that works."""
     excess = imbalance(case.shape.layers, layout.pp) - 1
     if excess:
@@ -85,7 +85,7 @@ def lane_balance_sentence(lanes: int, members: int) -> str:
     )
 
 
-def _nodes(case: Case) -> Iterator[str]:
+def _nodes(case: SizingCase) -> Iterator[str]:
     gpus, per_node = case.cluster.gpus, case.cluster.gpus_per_node
     if gpus > per_node and gpus % per_node:
         yield (
@@ -94,7 +94,7 @@ def _nodes(case: Case) -> Iterator[str]:
         )
 
 
-def _tensor(case: Case, layout: Parallelism) -> Iterator[str]:
+def _tensor(case: SizingCase, layout: Parallelism) -> Iterator[str]:
     tp, shape, domain, node = layout.tp, case.shape, case.cluster.domain_gpus, case.cluster.gpus_per_node
     if tp > domain:
         yield (
@@ -112,7 +112,7 @@ def _tensor(case: Case, layout: Parallelism) -> Iterator[str]:
         yield f"TP {tp} does not divide the feed-forward width of {shape.ffn}: all GPUs hold equal slices."
 
 
-def _pipeline(case: Case, layout: Parallelism) -> Iterator[str]:
+def _pipeline(case: SizingCase, layout: Parallelism) -> Iterator[str]:
     layers, stages = case.shape.layers, layout.pp * layout.interleave
     if stages > layers and not fills_with_ends(layers, stages):
         yield f"{stages} stages are more than the {layers} layers: each needs one at least."
@@ -120,7 +120,7 @@ def _pipeline(case: Case, layout: Parallelism) -> Iterator[str]:
         yield "There is nothing to interleave without a pipeline: PP is 1."
 
 
-def _context(case: Case, layout: Parallelism) -> Iterator[str]:
+def _context(case: SizingCase, layout: Parallelism) -> Iterator[str]:
     tokens = case.training.sequence_tokens
     if layout.cp > 1 and tokens % (2 * layout.cp):
         yield (
@@ -130,7 +130,7 @@ def _context(case: Case, layout: Parallelism) -> Iterator[str]:
         )
 
 
-def _experts(case: Case, layout: Parallelism) -> Iterator[str]:
+def _experts(case: SizingCase, layout: Parallelism) -> Iterator[str]:
     ep, experts = layout.ep, case.shape.experts
     if ep > 1 and experts == 1:
         yield f"EP {ep} has nothing to divide: {case.name} is no mixture of experts."
@@ -143,7 +143,7 @@ def _experts(case: Case, layout: Parallelism) -> Iterator[str]:
         )
 
 
-def _world(case: Case, layout: Parallelism) -> Iterator[str]:
+def _world(case: SizingCase, layout: Parallelism) -> Iterator[str]:
     if layout.gpus != case.cluster.gpus:
         product = f"TP {layout.tp} x PP {layout.pp} x CP {layout.cp}"
         yield (
@@ -152,7 +152,7 @@ def _world(case: Case, layout: Parallelism) -> Iterator[str]:
         )
 
 
-def _batch(case: Case, layout: Parallelism) -> Iterator[str]:
+def _batch(case: SizingCase, layout: Parallelism) -> Iterator[str]:
     together, batch = layout.dp * layout.micro_batch, case.training.global_batch
     if batch % together:
         yield (
@@ -162,7 +162,7 @@ def _batch(case: Case, layout: Parallelism) -> Iterator[str]:
         )
 
 
-def _lanes(case: Case, layout: Parallelism) -> Iterator[str]:
+def _lanes(case: SizingCase, layout: Parallelism) -> Iterator[str]:
     lanes, batch = case.training.lanes or 0, case.training.global_batch
     if layout.replica_gpus > 1 or layout.ep > 1 or layout.zero:
         yield (

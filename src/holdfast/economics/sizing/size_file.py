@@ -12,8 +12,15 @@ import msgspec
 
 from holdfast.economics.pricing.prices import Prices
 from holdfast.economics.sizing.loader import Loader
-from holdfast.economics.sizing.parallelism import HEADROOM_SHARE, Case, Cluster, Count, Framework, Training
-from holdfast.economics.sizing.sizing import Question, Wanted, suitable_batch
+from holdfast.economics.sizing.parallelism import (
+    HEADROOM_SHARE,
+    Cluster,
+    Count,
+    Framework,
+    SizingCase,
+    Training,
+)
+from holdfast.economics.sizing.sizing import SizingQuestion, Wanted, suitable_batch
 from holdfast.ledger.flops import Chip, Precision, Shape, chip_named
 from holdfast.ledger.references import KnownModel, published
 from holdfast.record.errors import InputError
@@ -87,7 +94,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Understood(msgspec.Struct, frozen=True, kw_only=True):
     """The question that a request amounts to, and what was assumed for it, in words."""
 
-    question: Question
+    question: SizingQuestion
     assumed: tuple[str, ...]
 
 
@@ -129,8 +136,8 @@ def understood(request: Request, prices: Prices, *, must_survive: bool = False) 
     assumed.append(
         f"{100 * HEADROOM_SHARE:.0f} % of a GPU's memory kept free for what no formula has, if it can be"
     )
-    question = Question(
-        case=Case(name=name, shape=shape, cluster=cluster, training=training),
+    question = SizingQuestion(
+        case=SizingCase(name=name, shape=shape, cluster=cluster, training=training),
         usd_per_gpu_hour=price.value,
         wanted=_wanted(request.layout, training),
         loader=request.loader,

@@ -15,18 +15,18 @@ import msgspec
 from holdfast.economics.sizing.loader import Loader, loader_refusals, loader_warnings
 from holdfast.economics.sizing.memory import (
     LOW_SHARE,
-    Memory,
     MemoryRange,
+    MemoryUse,
     least_state_bytes,
     memory,
     memory_range,
 )
-from holdfast.economics.sizing.pace import Pace, pace, setup_of
+from holdfast.economics.sizing.pace import StepPace, pace, setup_of
 from holdfast.economics.sizing.parallelism import (
-    Case,
     Count,
     Parallelism,
     Recompute,
+    SizingCase,
     Zero,
     fills_with_ends,
     micro_batches,
@@ -79,14 +79,14 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return self.tp is not None and self.pp is not None
 
 
-class Question(msgspec.Struct, frozen=True, kw_only=True):
+class SizingQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """A case, what of its layout is settled, and the price of a GPU-hour.
 
     has_free_batch  whether the global batch was chosen to suit the GPUs, and may be chosen again
     must_survive    whether only layouts count that survive the loss of a node
     """
 
-    case: Case
+    case: SizingCase
     usd_per_gpu_hour: float
     wanted: Wanted = Wanted()
     loader: Loader | None = None
@@ -105,24 +105,24 @@ class Sized(msgspec.Struct, frozen=True, kw_only=True):
     layout: Parallelism
     micro_batches: int
     memory_bytes: int
-    memory: Memory
+    memory: MemoryUse
     memory_range: MemoryRange
     may_run_out: bool
-    pace: Pace
+    pace: StepPace
     days: float
     usd: float
     survival: Survival
     warnings: tuple[str, ...] = ()
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class SizingAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The layouts that fit, best first; rate: the published runs that their pace is taken from."""
 
     sized: tuple[Sized, ...]
     rate: PublishedRate
 
 
-def answer(question: Question) -> Answer:
+def answer(question: SizingQuestion) -> SizingAnswer:
     """The layouts that fit, the quickest first; `InputError` with the nearest right ones where none does."""
     rate = published_rate(setup_of(question.case))
     best: dict[tuple[int, ...], Sized] = {}
@@ -135,10 +135,10 @@ def answer(question: Question) -> Answer:
             best[split] = sized
     if not best:
         raise _refusal(question)
-    return Answer(sized=tuple(sorted(best.values(), key=_rank)), rate=rate)
+    return SizingAnswer(sized=tuple(sorted(best.values(), key=_rank)), rate=rate)
 
 
-def fitting(question: Question) -> Iterator[Parallelism]:
+def fitting(question: SizingQuestion) -> Iterator[Parallelism]:
     """The layouts that break no rule and fit into memory by formula; where none does, those that may fit.
 
     Only what is beyond the whole range does not fit: what the formula refuses, others have run.
@@ -155,7 +155,7 @@ def fitting(question: Question) -> Iterator[Parallelism]:
             yield layout
 
 
-def _lawful(question: Question) -> Iterator[Parallelism]:
+def _lawful(question: SizingQuestion) -> Iterator[Parallelism]:
     """All layouts that break no rule, of parallelism or of the loader."""
     case, loader = question.case, question.loader
     for layout in _layouts(question):
@@ -165,7 +165,7 @@ def _lawful(question: Question) -> Iterator[Parallelism]:
             yield layout
 
 
-def nearest_gpus(question: Question) -> tuple[int, ...]:
+def nearest_gpus(question: SizingQuestion) -> tuple[int, ...]:
     """The next smaller and the next larger number of GPUs for which there is a layout at all."""
     gpus, node = question.case.cluster.gpus, question.case.cluster.gpus_per_node
     whole_above = range(gpus - gpus % node + node, gpus + TRIES_MAX * node, node)
@@ -187,7 +187,7 @@ def suitable_batch(gpus: int, sequence_tokens: int) -> int:
     return odd << max(0, round(log2(BATCH_TOKENS_USUAL / sequence_tokens / odd)))
 
 
-def memory_sentence(case: Case, layout: Parallelism) -> str:
+def memory_sentence(case: SizingCase, layout: Parallelism) -> str:
     """What the layout takes, part by part, against what there is."""
     taken = memory(case, layout)
     parts = ", ".join(
@@ -207,7 +207,7 @@ def range_gib(span: MemoryRange) -> str:
     return f"{span.low_bytes / GIB:,.1f} to {span.high_bytes / GIB:,.1f}"
 
 
-def _has_layout(question: Question, gpus: int) -> bool:
+def _has_layout(question: SizingQuestion, gpus: int) -> bool:
     """Whether there is one on so many GPUs, with what else is settled as it is."""
     case = question.case
     training = case.training
@@ -232,7 +232,7 @@ def _rank(sized: Sized) -> tuple[float, bool, float, float, int]:
     return spent.step_s, sized.may_run_out, round(slowdown, 2), spent.busy_s, sized.memory_bytes
 
 
-def _sized(question: Question, layout: Parallelism, reference: MfuReference) -> Sized:
+def _sized(question: SizingQuestion, layout: Parallelism, reference: MfuReference) -> Sized:
     case = question.case
     needed, stepping = memory(case, layout), pace(case, layout, reference)
     span = memory_range(case, layout)
@@ -258,7 +258,7 @@ def _sized(question: Question, layout: Parallelism, reference: MfuReference) -> 
     )
 
 
-def _memory_warnings(case: Case, span: MemoryRange) -> Iterator[str]:
+def _memory_warnings(case: SizingCase, span: MemoryRange) -> Iterator[str]:
     if span.high_bytes > case.cluster.memory_bytes:
         yield (
             f"It may run out of memory: published runs take {range_gib(span)} GiB where the formula is the "
@@ -267,7 +267,7 @@ def _memory_warnings(case: Case, span: MemoryRange) -> Iterator[str]:
         )
 
 
-def _survival_warnings(case: Case, found: Survival) -> Iterator[str]:
+def _survival_warnings(case: SizingCase, found: Survival) -> Iterator[str]:
     """On one node alone nobody expects to."""
     if not found.survives and case.cluster.gpus > case.cluster.gpus_per_node:
         yield f"It does not survive the loss of a node: {found.sentence}."
@@ -276,7 +276,7 @@ def _survival_warnings(case: Case, found: Survival) -> Iterator[str]:
 # ---- what is possible ------------------------------------------------------------------------------------
 
 
-def _layouts(question: Question) -> Iterator[Parallelism]:
+def _layouts(question: SizingQuestion) -> Iterator[Parallelism]:
     """All layouts that could be meant, right or wrong; what is settled is not varied."""
     case, wanted = question.case, question.wanted
     gpus = case.cluster.gpus
@@ -289,7 +289,7 @@ def _layouts(question: Question) -> Iterator[Parallelism]:
                     yield from _variants(question, Parallelism(tp=tp, pp=pp, cp=cp, dp=dp))
 
 
-def _variants(question: Question, split: Parallelism) -> Iterator[Parallelism]:
+def _variants(question: SizingQuestion, split: Parallelism) -> Iterator[Parallelism]:
     """The layout with all experts', micro-batches', pipelines' and memory's settings."""
     case, wanted = question.case, question.wanted
     for ep in _choices(wanted.ep, _powers_of_two(case.shape.experts)):
@@ -316,14 +316,14 @@ def _powers_of_two(most: int) -> tuple[int, ...]:
     return tuple(1 << exponent for exponent in range(max(1, most.bit_length())))
 
 
-def _pipelines(case: Case) -> Iterator[int]:
+def _pipelines(case: SizingCase) -> Iterator[int]:
     """Stages that divide the layers, or do so with the two ends."""
     layers = case.shape.layers
     most = min(layers, case.cluster.gpus)
     return (pp for pp in range(1, most + 1) if layers % pp == 0 or fills_with_ends(layers, pp))
 
 
-def _interleaves(case: Case, pp: int) -> Iterator[int]:
+def _interleaves(case: SizingCase, pp: int) -> Iterator[int]:
     layers = case.shape.layers
     most = (layers + 2) // pp if pp > 1 else 1
     return (
@@ -343,7 +343,7 @@ def _zeros(split: Parallelism) -> tuple[Zero, ...]:
 # ---- where nothing fits ----------------------------------------------------------------------------------
 
 
-def _refusal(question: Question) -> InputError:
+def _refusal(question: SizingQuestion) -> InputError:
     """Why there is no answer, and the nearest questions to which there is one."""
     case = question.case
     if question.must_survive and next(fitting(question), None) is not None:
@@ -372,7 +372,7 @@ def _refusal(question: Question) -> InputError:
     )
 
 
-def _reason(question: Question) -> str:
+def _reason(question: SizingQuestion) -> str:
     """Of the layout that comes nearest to being right."""
     case, loader = question.case, question.loader
     lawful: list[Parallelism] = []
@@ -388,7 +388,7 @@ def _reason(question: Question) -> str:
     return min(broken, key=len)[0]
 
 
-def _nearest_batches(question: Question) -> list[int]:
+def _nearest_batches(question: SizingQuestion) -> list[int]:
     """The next smaller and the next larger global batch; none where the batch is not what is wrong."""
     batch = question.case.training.global_batch
     if question.has_free_batch or any(_is_lawful(question, layout) for layout in _layouts(question)):
@@ -404,17 +404,17 @@ def _nearest_batches(question: Question) -> list[int]:
     return [other for other in found if other is not None]
 
 
-def _is_lawful(question: Question, layout: Parallelism) -> bool:
+def _is_lawful(question: SizingQuestion, layout: Parallelism) -> bool:
     return next(refusals(question.case, layout), None) is None
 
 
-def _fits_batch(question: Question, batch: int) -> bool:
+def _fits_batch(question: SizingQuestion, batch: int) -> bool:
     training = msgspec.structs.replace(question.case.training, global_batch=batch)
     case = msgspec.structs.replace(question.case, training=training)
     return next(fitting(msgspec.structs.replace(question, case=case)), None) is not None
 
 
-def _nearest_layouts(question: Question) -> list[str]:
+def _nearest_layouts(question: SizingQuestion) -> list[str]:
     """On the same GPUs, by distance in octaves; with ZeRO where that was settled too."""
     wanted = question.wanted
     splits: dict[str, Parallelism] = {}

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.economics.pricing.prices import DEFAULTS
-from holdfast.economics.sizing.parallelism import Case, balance
+from holdfast.economics.sizing.parallelism import SizingCase, balance
 from holdfast.economics.sizing.rules import BALANCE_MIN, lane_balance_sentence
 from holdfast.economics.sizing.size_file import Request, read, understood
 from holdfast.economics.sizing.sizing import Sized, answer
@@ -24,7 +24,7 @@ class Printed(msgspec.Struct, frozen=True, kw_only=True):
     assumed       what the user did not say, in words
     """
 
-    case: Case
+    case: SizingCase
     memory_bytes: int
     usable_bytes: int
     usd_per_gpu_hour: float

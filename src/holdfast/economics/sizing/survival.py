@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.economics.sizing.memory import memory_range
 from holdfast.economics.sizing.pace import pace
-from holdfast.economics.sizing.parallelism import Case, Parallelism
+from holdfast.economics.sizing.parallelism import Parallelism, SizingCase
 from holdfast.ledger.references import MfuReference
 
 
@@ -33,7 +33,7 @@ class Survival(msgspec.Struct, frozen=True, kw_only=True):
     needs_saved: bool
 
 
-def survival(case: Case, layout: Parallelism, reference: MfuReference) -> Survival:
+def survival(case: SizingCase, layout: Parallelism, reference: MfuReference) -> Survival:
     """Replicas are taken to be placed so that a node holds parts of as few as can be."""
     lost = _replicas_lost(case, layout)
     left = max(0, layout.dp - lost)
@@ -72,7 +72,7 @@ def survival(case: Case, layout: Parallelism, reference: MfuReference) -> Surviv
     )
 
 
-def _replicas_lost(case: Case, layout: Parallelism) -> int:
+def _replicas_lost(case: SizingCase, layout: Parallelism) -> int:
     """With experts shared out, all replicas that hold a part of the same ones go together."""
     touched = math.ceil(case.cluster.gpus_per_node / layout.replica_gpus)
     together = layout.ep // math.gcd(layout.ep, layout.cp)

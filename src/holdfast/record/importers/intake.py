@@ -1,8 +1,8 @@
 """What every importer shares: lines and options in; events, their ids and an account of the lines out.
 
-An importer is a function from `Lines` and `Options` to a `Reading`: events to be drawn once, and after the
-last one what became of the lines. It never fails on a line: one that it cannot use is skipped with a reason.
-Only a file that cannot be used at all raises an `InputError`.
+An importer is a function from `Lines` and `Options` to a `FileReading`: events to be drawn once, and after
+the last one what became of the lines. It never fails on a line: one that it cannot use is skipped with a
+reason. Only a file that cannot be used at all raises an `InputError`.
 """
 
 import hashlib
@@ -210,7 +210,7 @@ class Lines:
                     watch(read_bytes)
 
 
-class Reading:
+class FileReading:
     """The events in a file, to be drawn once, and then what became of its lines."""
 
     def __init__(
