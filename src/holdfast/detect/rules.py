@@ -241,6 +241,16 @@ RULES: tuple[Rule, ...] = (
         limit=10.0,
         scrapes=2,
     ),
+    Rule(
+        sign="link-recoveries",
+        metric="infiniband_switch_port_link_error_recovery_total",
+        unit="/s",
+        note="the link keeps retraining",
+        view="rate",
+        against="limit",
+        limit=5 / 60,
+        scrapes=2,
+    ),
     *(
         Rule(
             sign="resent-packets",
@@ -442,6 +452,7 @@ SIGNS: dict[str, str] = {rule.sign: rule.note for rule in RULES} | {
     "stopped-first": "made no further step when others still did",
     "slow-step": "steps take longer",
     "late-compute": "computes longer than it did",
+    "late-stage": "the members of one stage compute longer than they did",
     "late-exchange": "its exchange takes longer",
     "late-data": "waits for its data",
     "wandering": "another member is late each time",

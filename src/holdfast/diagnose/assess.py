@@ -46,6 +46,7 @@ UNEXPLAINED_MIN = 1.05
 """Steps drift by some hundredths for no reason. That nothing explains it is told from here on."""
 BARE = "slow-node"
 """A member that is late for no known reason is worth a word only if the run waits for it."""
+STAGE = "pipeline-stage"
 CALIBRATION_POWER, CALIBRATION_ODDS = 1.2, 3.0
 """From odds to confidence, set by hand: answers below 0.9 were right more often than their odds said."""
 NOTHING_KNOWN: Mapping[str, Healthy] = MappingProxyType({})
@@ -169,7 +170,11 @@ def _incidents(findings: Iterable[Finding], desk: _Desk) -> list[Incident]:
 
 
 def _does_harm(each: Hypothesis, case: Case) -> bool:
-    """Whether anybody waits for it, of what is only worth a word then: a mount may well be busy."""
+    """Whether anybody waits for it, of what is only worth a word then: a mount may well be busy, and the last
+    stage of a pipeline have more to do than the others.
+    """
+    if each.mechanism.name == STAGE and not any(case.has(sign) for sign in HELD_UP):
+        return False
     return each.mechanism.reach != "stall" or any(case.has(sign) for sign in each.mechanism.slows)
 
 
@@ -262,7 +267,10 @@ def _affected(mechanism: Mechanism, explained: Iterable[Finding], case: Case) ->
         return case.stopped_first
     if mechanism.reach in ("wandering", "stall"):
         return case.members
-    return tuple(dict.fromkeys(finding.subject for finding in explained if finding.sign in LATE))
+    late = [finding for finding in explained if finding.sign in LATE]
+    # The others wait for these.
+    own = [finding for finding in late if finding.sign in mechanism.slows]
+    return tuple(dict.fromkeys(finding.subject for finding in own or late))
 
 
 def _shares(ranked: Sequence[Hypothesis]) -> list[float]:

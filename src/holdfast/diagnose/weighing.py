@@ -10,12 +10,14 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
+from statistics import fmean, median, pstdev
 
 import msgspec
 
 from holdfast.detect.finding import Finding
 from holdfast.detect.rules import SIGNS
 from holdfast.detect.scene import Scene
+from holdfast.detect.stages import Part, part_of
 from holdfast.diagnose.incident import Evidence
 from holdfast.diagnose.mechanisms import MECHANISMS, Mechanism
 from holdfast.topology.graph import Kind, Topology
@@ -60,6 +62,10 @@ MACHINE_SIGNS = frozenset({"low-clock", "cpu-pressure", "memory-pressure", "io-p
 """Where these are measured and not found, it is nothing of what usually makes one node late."""
 GPU_SIGNS = frozenset({"low-clock", "low-power"})
 ALIKE_SHARE = 0.03
+ALIKE_LATE_SHARE, ALIKE_WEIGHT = 0.15, 0.4
+"""Of what members are late by, their deviation: more work of one kind holds all of them up by the same."""
+CLEAR_SHARE = 0.25
+"""Of late members so many may have something unusual beneath them by chance."""
 GROWN = "Whether a step has more to do since then: a larger batch, or longer sequences."
 OWN_MAX = 16
 SHOWN_MAX = 4
@@ -75,7 +81,7 @@ PORT_OWN = frozenset({"symbol-errors", "link-recoveries", "link-down", "slow-lin
 HOST_OWN = frozenset({"swapping", "memory-pressure", "thrashing", "slow-disk", "cpu-pressure", "io-pressure"})
 """Signs of which one host may have far more than others."""
 DOMINATES = 3.0
-"""Of two rates of packets that are sent again: the link with the larger one loses them."""
+"""Of two rates of packets that are sent again: the links with the larger one lose them."""
 LATE = ("late-compute", "late-exchange", "late-data")
 POOL_SIGN = "slow-transfer"
 STALLS = ("slow-checkpoint", "frequent-checkpoints")
@@ -247,7 +253,13 @@ class Case:
                 found = (*found, *(shared for shared in over if shared.kind == "mount"))
             for shared in found:
                 fit = Fit(hit=shared.hit, reached=shared.reached, total=total)
-                fits.setdefault(shared.kind, {})[shared.subject] = fit
+                of_kind_above = fits.setdefault(shared.kind, {})
+                if shared.subject in subjects:
+                    # It shows the sign itself; what depends on it shows it for its sake.
+                    beneath = shared.hit if shared.kind != kind else 0
+                    known = of_kind_above[shared.subject]
+                    fit = Fit(hit=known.hit + beneath, reached=known.reached + beneath, total=total)
+                of_kind_above[shared.subject] = fit
         return fits
 
     @cached_property
@@ -273,9 +285,41 @@ class Case:
                     is_its_own = sign in mechanism.shows and self._is_own(sign, subject)
                     if is_its_own or _share(mechanism, sign, fit) >= FITS_MIN:
                         found[subject] = None
-        bad = {port for sign in PORT_OWN.intersection(needs) for port in self.by_sign.get(sign, ())}
-        bad_ports = Counter(port.partition("/")[0] for port in bad)
-        return [subject for subject in found if bad_ports[subject] != 1]  # of one bad port, not its host
+        if PORT_OWN.isdisjoint(needs):
+            return list(found)
+        return [subject for subject in found if not self._has_one_bad_link(subject)]
+
+    def _has_one_bad_link(self, subject: str) -> bool:
+        """Whether all that is wrong with a host or a switch is one port beneath it: then it is that port. A
+        switch counts errors at the other end of that link, so one of its own may be the same.
+        """
+        if self._bad_links[subject] > 1:
+            return False
+        beneath = self._bad_ports & self._beneath_of(subject)
+        return len(beneath) == 1 or self._bad_hosts[subject] == 1
+
+    @cached_property
+    def _bad_ports(self) -> frozenset[str]:
+        shown = (name for sign in PORT_OWN for name in self.by_sign.get(sign, ()))
+        return frozenset(name for name in shown if "/" in name)
+
+    @cached_property
+    def _bad_hosts(self) -> Counter[str]:
+        """By host, its bad ports: the graph may not know which ports it has."""
+        return Counter(port.partition("/")[0] for port in self._bad_ports)
+
+    @cached_property
+    def _bad_links(self) -> Counter[str]:
+        """By switch, on how many of its ports it counts errors."""
+        at = Counter(
+            (finding.metric, finding.subject)
+            for finding in self.findings
+            if finding.sign in PORT_OWN and "/" not in finding.subject and finding.until_ns is None
+        )
+        most: Counter[str] = Counter()
+        for (_, subject), count in at.items():
+            most[subject] = max(most[subject], count)
+        return most
 
     def _is_own(self, sign: str, subject: str) -> bool:
         """Whether a sign at the subject may be its own. What many show at once has a cause beneath them."""
@@ -455,22 +499,61 @@ class Case:
         yield Evidence(text=text, weight=SYMPTOM_WEIGHT * (2 * fit - 1), subjects=_some(late & beneath))
 
     def _scattered(self, late: set[str]) -> Iterator[Evidence]:
-        """Late members that have no machine in common, but something regular about them."""
+        """Late members that have no machine in common, or none that shows anything, but are a regular part of
+        the run.
+        """
         if len(late) < 2:
             yield Evidence(text="a single late member is no stage", weight=-SYMPTOM_WEIGHT)
             return
+        part = part_of(late, self.members)
+        is_told = part is not None or self.has("late-stage")
+        yield self._in_common(late, is_told)
+        if part is not None:
+            yield Evidence(text=_regular(part, len(self.members)), weight=REGULAR_WEIGHT)
+        if is_told:
+            yield from self._alike()
+
+    def _in_common(self, late: set[str], is_told: bool) -> Evidence:
+        """Whether the late ones are those of one machine or switch. What all members have in common says
+        nothing. is_told: that they are a stage's, by themselves.
+        """
         shared = self.topology.common_causes(late & set(self.members), self.members)
-        best = max((one.likeness for one in shared if one.kind not in ("run", "pool")), default=0.0)
-        yield Evidence(
-            text=f"the {len(late)} late members have no machine in common that the others have not"
-            if best < EVERYONE_SHARE
-            else "the late members are exactly those of one machine or switch",
-            weight=SYMPTOM_WEIGHT * (1 - 2 * best),
-            subjects=_some(late),
-        )
-        if (every := _every(late, self.members)) is not None:
-            text = f"they are one in {every} members, evenly spaced, as the stages of a pipeline are"
-            yield Evidence(text=text, weight=REGULAR_WEIGHT)
+        told = [one for one in shared if one.kind not in ("run", "pool") and one.reached < len(self.members)]
+        best = max(told, key=lambda one: one.likeness, default=None)
+        likeness = 0.0 if best is None else best.likeness
+        weight = SYMPTOM_WEIGHT * (1 - 2 * likeness)
+        text = f"the {len(late)} late members have no machine in common that the others have not"
+        if best is not None and weight < 0:
+            text = f"the late members are {best.hit} of the {best.reached} that depend on {best.subject}"
+            if is_told and self._is_clear(late):
+                text += ", of which no reading is unusual, though it is measured"
+                weight = 0.0
+        return Evidence(text=text, weight=weight, subjects=_some(late))
+
+    def _is_clear(self, late: set[str]) -> bool:
+        """Whether nothing is found beneath these members, where it would be: it is not their machines."""
+        if not set(self.measured) >= MACHINE_SIGNS | GPU_SIGNS:
+            return False
+        seen: set[str] = set()
+        for subject in {one.subject for one in self.findings if one.sign not in FELT}:
+            if subject != self.scene.run:
+                seen |= late & self._beneath_of(subject)
+        return len(seen) <= CLEAR_SHARE * len(late)
+
+    def _alike(self) -> Iterator[Evidence]:
+        """Whether the late ones are late by the same time, and since the run is slower."""
+        late = self.by_sign.get("late-compute", {}).values()
+        more = [one.value - one.usual for one in late]
+        if len(more) > 2 and pstdev(more) <= ALIKE_LATE_SHARE * fmean(more):
+            yield Evidence(text="they are late by the same time", weight=ALIKE_WEIGHT)
+        slow = [one.since_ns for one in self.by_sign.get("slow-step", {}).values()]
+        if not slow or not late:
+            return
+        apart_ns = median(one.since_ns for one in late) - min(slow)
+        if abs(apart_ns) <= TOGETHER_NS:
+            yield Evidence(text="they have been late since the run became slower", weight=SINCE_WEIGHT)
+        elif apart_ns < -AFTER_NS:
+            yield Evidence(text="they were late before the run became slower", weight=AFTER_WEIGHT)
 
     def _everyone(self, late: set[str]) -> Iterator[Evidence]:
         count = len(self.members) or len(self.scene.members)
@@ -644,9 +727,7 @@ def own_resends(findings: Sequence[Finding]) -> Iterator[Finding]:
     for metric, resends in by_metric.items():
         resends.sort(key=lambda one: -one.value)
         own = [one for one in resends if not broken.keys().isdisjoint(one.subject.split("/"))]
-        if not own and (len(resends) == 1 or resends[0].value < DOMINATES * resends[1].value):
-            own = resends
-        worst |= {(metric, one.subject) for one in own or resends[:1]}
+        worst |= {(metric, one.subject) for one in own or _by_far_most(resends)}
     for one in findings:
         if one.sign != RESENT:
             yield one
@@ -654,6 +735,14 @@ def own_resends(findings: Sequence[Finding]) -> Iterator[Finding]:
             yield msgspec.structs.replace(one, subject=broken.get(one.subject, one.subject))
         else:
             yield msgspec.structs.replace(one, sign=ANSWERED)
+
+
+def _by_far_most(resends: Sequence[Finding]) -> Sequence[Finding]:
+    """Those before the first gap, the largest first: one port, or all ports of one switch; else all."""
+    for count, (more, less) in enumerate(pairwise(resends), start=1):
+        if more.value >= DOMINATES * less.value:
+            return resends[:count]
+    return resends
 
 
 def unknown(case: Case) -> Hypothesis:
@@ -738,8 +827,11 @@ def _some(subjects: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(subjects)[:SHOWN_MAX])
 
 
-def _every(late: Collection[str], members: Sequence[str]) -> int | None:
-    """k, where the late ones are every k-th of the members, which are in order."""
-    at = [number for number, member in enumerate(members) if member in late]
-    steps = {after - before for before, after in pairwise(at)}
-    return steps.pop() if len(steps) == 1 and len(at) > 1 and at[1] - at[0] > 1 else None
+def _regular(part: Part, count: int) -> str:
+    """What is regular about the late members, in words."""
+    as_stages = "as the stages of a pipeline are"
+    if not part.is_repeated:
+        return f"they are one of {count // part.size} equal parts of the {count} members, {as_stages}"
+    if part.size == 1:
+        return f"they are one in {part.period} members, evenly spaced, {as_stages}"
+    return f"they are {part.size} neighbours of every {part.period} members, {as_stages}"
