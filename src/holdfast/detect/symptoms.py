@@ -28,7 +28,7 @@ PEERS_SHARE = 0.05
 LATE_MEAN_S, LATE_MEAN_PARTS, LATE_MEAN_STEPS_MIN = 300.0, 4, 6
 """A mean over so long, of a short window over no more than a quarter, and over so many steps at least."""
 LATE_MEAN_SHARE = 0.5
-MOSTLY = 0.6
+LATE_LAST_STEPS, MOSTLY = 12, 0.5
 EARLIER_NS = 60 * 10**9
 """Who was late as a mean for so much longer is late by what steps take on average."""
 WANDERING_CHANCE = 0.01
@@ -125,7 +125,7 @@ def _is_mostly_late(finding: Finding, taken: Floats, members: Panel) -> bool:
     """
     own = taken[(members.times_ns >= finding.since_ns) & np.isfinite(taken)]
     enough = finding.usual + MOSTLY * (finding.value - finding.usual)
-    return len(own) > 0 and all(float(np.median(of)) > enough for of in (own, own[-LATE_MEAN_STEPS_MIN:]))
+    return len(own) > 0 and min(float(np.median(own)), float(own[-LATE_LAST_STEPS:].mean())) > enough
 
 
 def _found(
