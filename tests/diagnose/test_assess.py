@@ -15,8 +15,8 @@ from holdfast.detect.detecting import METRICS
 from holdfast.detect.physics import BALANCE
 from holdfast.detect.scene import Planned
 from holdfast.diagnose.assess import Assessment, assess
+from holdfast.diagnose.case import SYMPTOMS
 from holdfast.diagnose.incident import Incident
-from holdfast.diagnose.weighing import SYMPTOMS
 from holdfast.economics.prices import DEFAULTS
 from holdfast.record.events import (
     ActionTaken,

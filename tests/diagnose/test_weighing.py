@@ -7,7 +7,9 @@ import pytest
 
 from holdfast.detect.finding import Finding, Method
 from holdfast.detect.scene import Decided, Healthy, Scene
-from holdfast.diagnose.weighing import PRIOR, Case, Hypothesis, lost_because, own_signs, unknown
+from holdfast.diagnose.case import Case
+from holdfast.diagnose.own import own_signs
+from holdfast.diagnose.weighing import PRIOR, Hypothesis, hypotheses, lost_because, unknown
 from holdfast.topology.graph import Builder, Topology
 from holdfast.topology.names import gpu_name, member_name, port_name
 
@@ -104,7 +106,7 @@ def late(numbers: Iterable[int], sign: str = "late-compute", since_s: float = 12
 
 
 def ranked(findings: list[Finding], scene: Scene = SCENE) -> list[Hypothesis]:
-    return sorted(Case(findings, TOPOLOGY, scene).hypotheses(), key=lambda one: -one.bans)
+    return sorted(hypotheses(Case(findings, TOPOLOGY, scene)), key=lambda one: -one.bans)
 
 
 def named(hypothesis: Hypothesis) -> tuple[str, str]:

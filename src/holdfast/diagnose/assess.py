@@ -11,21 +11,12 @@ from holdfast.detect.detecting import detect
 from holdfast.detect.finding import Finding
 from holdfast.detect.scene import Healthy, Planned, Scene, scene
 from holdfast.detect.xids import NO_OVERRIDES, Overrides
+from holdfast.diagnose.case import LATE, STALLS, STOPPED, SYMPTOMS, Case
 from holdfast.diagnose.incident import Alternative, Cause, Incident
 from holdfast.diagnose.mechanisms import Mechanism
+from holdfast.diagnose.own import own_signs
 from holdfast.diagnose.pricing import price
-from holdfast.diagnose.weighing import (
-    LATE,
-    STALLS,
-    STOPPED,
-    SYMPTOMS,
-    UNKNOWN,
-    Case,
-    Hypothesis,
-    lost_because,
-    own_signs,
-    unknown,
-)
+from holdfast.diagnose.weighing import UNKNOWN, Hypothesis, hypotheses, lost_because, unknown
 from holdfast.economics.prices import DEFAULTS, Prices
 from holdfast.record.events import KnownEvent
 from holdfast.signals.once import OnceSource
@@ -149,7 +140,7 @@ def _incidents(findings: Iterable[Finding], desk: _Desk) -> list[Incident]:
     incidents: list[Incident] = []
     while left and len(incidents) < INCIDENTS_MAX:
         case = Case(left, desk.topology, desk.scene, desk.measured, desk.from_ns)
-        told = (each for each in case.hypotheses() if _does_harm(each, case))
+        told = (each for each in hypotheses(case) if _does_harm(each, case))
         ranked = sorted(told, key=_rank(desk.topology))
         if not ranked or ranked[0].bans < _least_bans(ranked[0], left):
             if not _is_held_up(left, desk):
