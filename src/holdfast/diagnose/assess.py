@@ -40,6 +40,8 @@ BARE = "slow-node"
 STAGE = "pipeline-stage"
 CALIBRATION_POWER, CALIBRATION_ODDS = 1.2, 3.0
 """From odds to confidence, set by hand: answers below 0.9 were right more often than their odds said."""
+GROWN_CONFIDENCE = 0.3
+"""That anything is wrong, where steps may just have more to do than before."""
 NOTHING_KNOWN: Mapping[str, Healthy] = MappingProxyType({})
 CLUSTER = "cluster"
 """Whose incidents those are that no run feels, since none is there."""
@@ -219,6 +221,7 @@ def _incident(
     slowdown = _slowdown(explained, desk.usual_s or known_s)
     quality, flaws = _quality(explained, desk.flaws)
     shares = _calibrated(_shares(ranked), best, desk.measured)
+    is_doubtful = mechanism.name == UNKNOWN.name and case.may_have_grown
     # The cause may have been at work for a while before the run felt it, and then it cost nothing yet.
     felt_ns = min((finding.since_ns for finding in explained if finding.sign in SYMPTOMS), default=began_ns)
     lasted_s = ((ended_ns or desk.now_ns) - felt_ns) / 1e9
@@ -232,7 +235,7 @@ def _incident(
         owner=cause.owner,
         seam=mechanism.seam,
         path=_path(best.subject, one.run, desk.topology),
-        confidence=shares[0] * quality,
+        confidence=shares[0] * quality * (GROWN_CONFIDENCE if is_doubtful else 1.0),
         quality=quality,
         flaws=flaws,
         began_ns=began_ns,

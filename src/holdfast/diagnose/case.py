@@ -181,6 +181,16 @@ class Case:
         times = [one.value / one.usual for one in self.by_sign["late-compute"].values() if one.usual > 0]
         return bool(times) and max(times) - min(times) <= ALIKE_SHARE * min(times)
 
+    @cached_property
+    def may_have_grown(self) -> bool:
+        """Whether steps may be longer because they have more to do: all members by the same factor, or bit by
+        bit for hours with nothing else found.
+        """
+        if self.has_grown:
+            return True
+        causes = any(one.sign not in FELT for one in self.findings)
+        return self.has("creeping") and not causes and not any(self.late.values())
+
     def is_clear(self, late: set[str]) -> bool:
         """Whether nothing is found beneath these members, where it would be: it is not their machines."""
         if not set(self.measured) >= MACHINE_SIGNS | GPU_SIGNS:

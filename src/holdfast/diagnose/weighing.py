@@ -458,7 +458,7 @@ def unknown(case: Case) -> Hypothesis:
     missing = [told for sign, told in TOLD_BY.items() if sign not in case.measured]
     if case.has("wandering") and "collecting" not in case.measured:
         missing.insert(0, COLLECTING_BY)
-    decides = [GROWN] if case.has_grown else []
+    decides = [GROWN] if case.may_have_grown else []
     if missing:
         listed = ", ".join(f"{what} ({team})" for what, team in missing)
         decides.append(f"What is not measured here and might tell: {listed}.")
