@@ -71,13 +71,22 @@ check: $(installed) ## Check format, lint, strict types, the import table and th
 	$(bin)/mypy
 	$(bin)/python -m pytest --quiet --numprocesses 2 --dist worksteal $(checked)
 
+.PHONY: quick
+quick: $(installed) ## Run the tests that need no server and no root and take no time, after every edit.
+	$(bin)/python -m pytest --quiet --numprocesses 2 --dist worksteal --hypothesis-profile=quick \
+	  -m 'not (slow or server or root or soak)'
+
 .PHONY: test
 test: $(installed) ## Run the test suite, three tests at a time: many of them wait.
 	$(bin)/python -m pytest --numprocesses 3 --dist worksteal $(checked:%=--ignore=%)
 
 .PHONY: soak
-soak: $(installed) ## Run the tests that take minutes, which `make test` leaves out: more members, more kills.
-	$(bin)/python -m pytest -m soak --durations=0
+soak: $(installed) ## Run the tests that take minutes, and every property on ten times as many examples.
+	$(bin)/python -m pytest -m 'soak or hypothesis' --hypothesis-profile=soak --durations=0
+
+.PHONY: servers
+servers: ## Install the servers that tests need: PostgreSQL, Prometheus, Slurm, a browser (root or sudo).
+	@$(find_python); "$$python" tests/train/servers.py
 
 .PHONY: test-gpu
 test-gpu: $(if $(DEPENDENCIES),,$(installed)) ## Run the NCCL suite on a machine with a GPU; needs no network.
@@ -142,7 +151,7 @@ constraints: ## Resolve the newest versions afresh and pin them, with their hash
 .PHONY: clean
 clean: ## Remove everything that was made here: environment, caches, build.
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests bench testbed -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(installed): pyproject.toml $(constraints)
 	@$(find_python); echo "Setting up .venv with $$("$$python" --version)"; "$$python" -m venv .venv

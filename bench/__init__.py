@@ -1,1 +1,25 @@
-"""Measurements of the product that are not part of it."""
+"""Measurements of the product that are not part of it: what `holdfast bench` finds, and the exam of diagnose.
+
+Every speed claim is a ratio against a peer or a physical limit, for anyone to run.
+"""
+
+from holdfast.cli.lazy import LazyGroup
+
+command = LazyGroup(
+    "bench",
+    {
+        "Commands": {
+            "diagnose": "Diagnose hundreds of simulated incidents: precision, recall, time, alarms, cost.",
+            "gpu": "Train a GPT on a GPU: NCCL through 50 kills, recoveries, a step against a plain loop.",
+            "ledger": "Fold a million events: events a second, memory, the cost of one more.",
+            "overhead": "Train without faults: a step against plain DDP, the reduction against all_reduce.",
+            "policies": "Simulate every way to go on after a failure, by cluster size and spares.",
+            "record": "Record events: the cost of one against a plain write, and what a SIGKILL loses.",
+            "recovery": "Kill a worker: seconds until all members commit again, beside three peers.",
+            "twin": "Simulate 54 days of 16,384 GPUs: seconds, growth with failures, seeds, memory.",
+            "watch": "Look at a cluster in a real server: the first look of a watch against each later one.",
+        }
+    },
+    name="bench",
+    help="Measure Holdfast against a peer or a physical limit.",
+)

@@ -18,9 +18,8 @@ from typing import IO, Self, TypeVar
 import msgspec
 from unruly import STRUCK, Plan
 
-from holdfast.cli.bench.losses import events_of
 from holdfast.record.events import AnyEvent, GenerationOpened, MemberLost, StepCommitted
-from holdfast.record.journal import JOURNAL_DIRECTORY
+from holdfast.record.journal import JOURNAL_DIRECTORY, events_of
 
 ROOT = Path(__file__).parents[1]
 PORT = ROOT / "examples" / "nanogpt"

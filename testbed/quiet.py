@@ -20,7 +20,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from holdfast.cli.bench.losses import events_of
 from holdfast.record.events import (
     ActionTaken,
     AnyEvent,
@@ -29,7 +28,7 @@ from holdfast.record.events import (
     StepCommitted,
     kind_of,
 )
-from holdfast.record.journal import JOURNAL_DIRECTORY
+from holdfast.record.journal import JOURNAL_DIRECTORY, events_of
 
 MINUTES = 20.0
 MEMBERS = 3

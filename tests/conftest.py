@@ -1,15 +1,20 @@
-"""Servers and browsers that tests need, installed by the tests themselves; and what a skipped test means.
+"""The tiers of tests, what a skipped test means, and the servers that tests of several rooms use.
 
-A server is installed with apt-get if it is missing, runs on loopback in a directory of its own for as long as
-the session does, and is ended by its process number. Where it cannot be had, its tests are skipped with the
-reason; with HOLDFAST_NO_SKIP=1 in the environment any skipped test makes the session fail. Workers that share
-the tests have servers of their own each, and install one at a time.
+A server runs on loopback in a directory of its own for as long as the session does, and is ended by its
+process number; workers that share the tests have servers of their own each. `make servers` installs them.
+Where one is missing, its tests are skipped with the reason; with HOLDFAST_NO_SKIP=1 in the environment any
+skipped test makes the session fail.
+
+A test that asks for `need`, itself or through a fixture, is marked `server`. One marked `root` is skipped for
+other users. `make quick` leaves out both, and what is marked `slow`; a test that asks for the `environment`
+of a command is marked so here.
 """
 
 import compileall
 import contextlib
 import os
 import pwd
+import re
 import shutil
 import signal
 import subprocess
@@ -22,17 +27,20 @@ from urllib.parse import quote
 
 import pytest
 from hypothesis import settings
-from waiting import alone, free_port, until
+from quantity import QUICK, SOAK, examples
+from servers import INSTALL, daemon, find, need
+from waiting import free_port, until
 
 import holdfast
 
 collect_ignore = ["gpu"]
 """For machines with a GPU, with a conftest.py that stands apart: see `make test-gpu`."""
-INSTALL_WAIT_S = 600
 KILL_WAIT_S = 10
-TIMED_OUT = (124, 137)
-"""How `timeout` exits when it had to end its command, by asking or by force."""
 STOP_WAIT_S = 30
+WITHOUT_SLOW = "not (slow or"
+"""How `-m` of `make quick` begins."""
+SLOW_MODULE = re.compile(r"^pytestmark = \[?\s*(pytest\.mark\.\w+, )*pytest\.mark\.slow\b", re.MULTILINE)
+FOR_ROOT = "only root may do this"
 POSTGRES_PASSWORD = "tide / turns @ 4"
 POSTGRES_USERS = ("postgres", "nobody")
 """Who runs the server where the tests are run by root. Only a package of the system makes the first one."""
@@ -62,15 +70,16 @@ PartitionName=all Nodes=ALL Default=YES
 """
 
 
-class _Unavailable(Exception):
-    """A server cannot be had on this machine, and why."""
+# How long an example takes says how busy the machine is, and nothing about what is tested.
+# A verdict must not depend on luck: examples are the same each time where it counts, and new elsewhere.
+settings.register_profile("unhurried", deadline=None, derandomize="HOLDFAST_NO_SKIP" in os.environ)
+for profile in (QUICK, SOAK):
+    settings.register_profile(profile, deadline=None, max_examples=examples(100, profile))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # How long an example takes says how busy the machine is, and nothing about what is tested.
-    # A judgement that depends on luck is none: examples are the same each time where it counts, and new here.
-    settings.register_profile("unhurried", deadline=None, derandomize="HOLDFAST_NO_SKIP" in os.environ)
-    settings.load_profile("unhurried")
+    if not config.getoption("--hypothesis-profile"):
+        settings.load_profile("unhurried")
     # Whoever was started in the background may ignore Ctrl-C, and so would all that is started here.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # Where none may write bytecode, each of the hundreds of interpreters that are started would compile all.
@@ -78,7 +87,34 @@ def pytest_configure(config: pytest.Config) -> None:
         compileall.compile_dir(Path(holdfast.__file__).parent, quiet=1)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A module that is slow as a whole is not imported where slow tests are left out: torch takes seconds."""
+    if config.getoption("markexpr").startswith(WITHOUT_SLOW) and collection_path.suffix == ".py":
+        return bool(SLOW_MODULE.search(collection_path.read_text(encoding="utf-8"))) or None
+    return None
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        if "need" in fixtures:
+            item.add_marker("server")
+        if "environment" in fixtures:  # of a command that it starts
+            item.add_marker("slow")
+        if item.get_closest_marker("root") is not None and os.geteuid() != 0:
+            item.add_marker(pytest.mark.skip(reason=FOR_ROOT))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reasons = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", ())]
+    if any(FOR_ROOT in reason or INSTALL in reason for reason in reasons):
+        terminalreporter.section("tests that were not run")
+        if for_root := sum(FOR_ROOT in reason for reason in reasons):
+            terminalreporter.write_line(f"{for_root} need root: sudo .venv/bin/python -m pytest -m root")
+        if for_servers := sum(INSTALL in reason for reason in reasons):
+            terminalreporter.write_line(f"{for_servers} need servers or programs: make servers installs them")
+        terminalreporter.write_line("The rest alone: .venv/bin/python -m pytest -m 'not (root or server)'")
     if skipped := _skips_that_fail(terminalreporter.config):
         terminalreporter.write_line(f"HOLDFAST_NO_SKIP: {skipped} skipped, which is a failure here", red=True)
 
@@ -96,15 +132,18 @@ def _skips_that_fail(config: pytest.Config) -> int:
     return len(reporter.stats.get("skipped", ()))
 
 
+@pytest.fixture(scope="session", name="need")
+def give_need() -> Callable[..., None]:
+    """Skips the tests of a fixture that calls it with packages of which one is missing."""
+    return need
+
+
 @pytest.fixture(scope="session")
-def postgres_process() -> Iterator["PostgresProcess"]:
+def postgres_process(need: Callable[..., None]) -> Iterator["PostgresProcess"]:
     """A running PostgreSQL server, which a test may stop as long as it starts it again."""
-    try:
-        binaries = _postgres_binaries()
-        user = _unprivileged_user() if os.geteuid() == 0 else None
-    except _Unavailable as reason:
-        pytest.skip(f"no PostgreSQL server: {reason}")
-    with _running_postgres(binaries, user) as server:
+    need("postgresql", "util-linux")
+    user = _unprivileged_user() if os.geteuid() == 0 else None
+    with _running_postgres(user) as server:
         yield server
 
 
@@ -115,24 +154,16 @@ def postgres_server(postgres_process: "PostgresProcess") -> str:
 
 
 @pytest.fixture(scope="session")
-def browser() -> str:
+def browser(need: Callable[..., None]) -> str:
     """The command that starts a Chromium."""
-    try:
-        if not shutil.which("chromium"):
-            _apt_install("chromium")
-    except _Unavailable as reason:
-        pytest.skip(f"no browser: {reason}")
+    need("chromium")
     return "chromium"
 
 
 @pytest.fixture(scope="session")
-def slurm_cluster() -> Iterator[Path]:
+def slurm_cluster(need: Callable[..., None]) -> Iterator[Path]:
     """The slurm.conf of a running cluster of two nodes, which Slurm's commands find by $SLURM_CONF."""
-    try:
-        if not all(_find_daemon(name) for name in ("munged", "slurmctld", "slurmd", "srun")):
-            _apt_install("slurm-wlm")
-    except _Unavailable as reason:
-        pytest.skip(f"no Slurm: {reason}")
+    need("slurm-wlm")
     home = Path(tempfile.mkdtemp(prefix="holdfast-slurm-"))
     home.chmod(0o711)  # munged wants its socket to be within everybody's reach
     try:
@@ -172,65 +203,15 @@ def postgres_database(postgres_server: str) -> Iterator[Callable[[], str]]:
 _database_numbers = count()
 
 
-def _postgres_binaries() -> Path:
-    found = _installed_postgres()
-    if found is None:
-        _apt_install("postgresql")
-        found = _installed_postgres()
-    if found is None:
-        raise _Unavailable("the package postgresql has no initdb in /usr/lib/postgresql")
-    return found
-
-
-def _installed_postgres() -> Path | None:
-    if on_path := shutil.which("initdb"):
-        return Path(on_path).resolve().parent
-    versions = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))
-    return versions[-1].parent if versions else None
-
-
-def _apt_install(package: str) -> None:
-    if not shutil.which("apt-get"):
-        raise _Unavailable(f"{package} is not installed and there is no apt-get")
-    if os.geteuid() != 0 and not shutil.which("sudo"):
-        raise _Unavailable(f"{package} is not installed and we are neither root nor have sudo")
-    install = ["install", "-y", "--no-install-recommends", package]
-    with alone("install"):
-        if _run_apt(install).returncode == 0:
-            return
-        _run_apt(["update"])
-        done = _run_apt(install)
-    if done.returncode != 0:
-        raise _Unavailable(f"`apt-get {' '.join(install)}` failed: {done.stdout.strip()[-500:]}")
-
-
-def _run_apt(words: list[str]) -> "subprocess.CompletedProcess[str]":
-    # A process that sudo has started is not ours to end, but `timeout` may, and what that has started too.
-    as_root = [] if os.geteuid() == 0 else ["sudo", "-n"]
-    bounded = ["timeout", f"--kill-after={KILL_WAIT_S}", str(INSTALL_WAIT_S)]
-    done = subprocess.run(
-        [*as_root, *bounded, "apt-get", *words],
-        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    if done.returncode in TIMED_OUT:
-        raise _Unavailable(f"`apt-get {' '.join(words)}` took longer than {INSTALL_WAIT_S} s")
-    return done
-
-
 def _unprivileged_user() -> pwd.struct_passwd:
     for name in POSTGRES_USERS:
         with contextlib.suppress(KeyError):
             return pwd.getpwnam(name)
-    raise _Unavailable(f"it refuses root, and there is no user {' or '.join(POSTGRES_USERS)}")
+    pytest.skip(f"PostgreSQL refuses root, and there is no user {' or '.join(POSTGRES_USERS)}")
 
 
 @contextlib.contextmanager
-def _running_postgres(binaries: Path, user: pwd.struct_passwd | None) -> Iterator["PostgresProcess"]:
+def _running_postgres(user: pwd.struct_passwd | None) -> Iterator["PostgresProcess"]:
     """A server in a new directory, run by `user` or by whoever runs the tests."""
     home = Path(tempfile.mkdtemp(prefix="holdfast-postgres-"))
     as_user: list[str] = []
@@ -238,8 +219,8 @@ def _running_postgres(binaries: Path, user: pwd.struct_passwd | None) -> Iterato
         os.chown(home, user.pw_uid, user.pw_gid)
         as_user = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
     try:
-        _initialise_postgres([*as_user, str(binaries / "initdb")], home)
-        server = PostgresProcess([*as_user, str(binaries / "postgres")], home)
+        _initialise_postgres([*as_user, str(find("initdb"))], home)
+        server = PostgresProcess([*as_user, str(find("postgres"))], home)
         server.start()
         try:
             yield server
@@ -288,11 +269,6 @@ class PostgresProcess:
             self._process.wait()
 
 
-def _find_daemon(name: str) -> str | None:
-    """Where it is; a user's $PATH need not lead there."""
-    return shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")
-
-
 @contextlib.contextmanager
 def _serving_slurm(home: Path) -> Iterator[Path]:
     key, settings = home / "munge.key", home / "slurm.conf"
@@ -308,27 +284,9 @@ def _serving_slurm(home: Path) -> Iterator[Path]:
     nodes = [["slurmd", "-D", "-f", str(settings), "-N", node] for node in SLURM_NODES]
     with contextlib.ExitStack() as stack:
         for command in (munge, ["slurmctld", "-D", "-c", "-f", str(settings)], *nodes):
-            stack.enter_context(_daemon(command, home))
+            stack.enter_context(daemon(command, home))
         _await_nodes(settings)
         yield settings
-
-
-@contextlib.contextmanager
-def _daemon(command: list[str], home: Path) -> Iterator[None]:
-    """A process that runs in the foreground; it ends when it is told to."""
-    with (home / f"{command[0]}.log").open("ab") as output:
-        process = subprocess.Popen(
-            [_find_daemon(command[0]) or command[0], *command[1:]], stdout=output, stderr=output
-        )
-    try:
-        yield
-    finally:
-        process.terminate()
-        try:
-            process.wait(STOP_WAIT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 def _await_nodes(settings: Path) -> None:

@@ -7,7 +7,10 @@ each rule, so that its silence means something.
 """
 
 import ast
+import importlib
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.util import resolve_name
 from pathlib import Path
@@ -21,6 +24,13 @@ ROOT_MODULES: dict[str, frozenset[str]] = {"__init__.py": frozenset(), "__main__
 """The modules outside every room, and the rooms each may import."""
 
 TORCH_ROOM = "train"
+BENCH = "bench"
+"""The package of benchmarks beside `src`, which is not installed: it may import every room, and of the rooms
+one module imports it, by a name.
+"""
+BENCH_FINDER = Path("cli", "bench.py")
+BENCH_WORKERS = "workers"
+"""Its training scripts, which may have torch as the room may."""
 COMPUTED = "?"
 """Stands in an imported module's name for what is known only at run time."""
 
@@ -68,6 +78,56 @@ def broken_rules(package: Path, rules: Rules) -> Iterator[str]:
         for line, module in imported(path.read_text(encoding="utf-8"), home):
             if complaint := _complaint(module, room, allowed, rules):
                 yield f"{relative}:{line}: {complaint}"
+            elif module.partition(".")[0] == BENCH and relative != BENCH_FINDER:
+                yield f"{relative}:{line}: only {BENCH_FINDER} may import the benchmarks"
+
+
+def circles(package: Path) -> list[list[str]]:
+    """The modules that import each other, wherever in a file they do so: each circle, in order of names."""
+    modules = {_module(path, package): path for path in package.rglob("*.py")}
+    graph = {
+        name: {
+            found
+            for _, module in imported(path.read_text(encoding="utf-8"), _home(name, path))
+            if (found := module if module in modules else module.rpartition(".")[0]) in modules
+        }
+        - {name}
+        for name, path in modules.items()
+    }
+    reached = {name: _reached(graph, name) for name in graph}
+    together = {frozenset(other for other in reached[name] if name in reached[other]) for name in graph}
+    return sorted(sorted(circle) for circle in together if circle)
+
+
+def _module(path: Path, package: Path) -> str:
+    parts = path.relative_to(package.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _home(module: str, path: Path) -> str:
+    """The package that relative imports of the module start from."""
+    return module if path.name == "__init__.py" else module.rpartition(".")[0]
+
+
+def _reached(graph: dict[str, set[str]], start: str) -> set[str]:
+    """All that the module imports, directly or through others."""
+    found: set[str] = set()
+    waiting = [start]
+    while waiting:
+        news = graph[waiting.pop()] - found
+        found |= news
+        waiting.extend(news)
+    return found
+
+
+def benchmarks_with_torch(folder: Path) -> Iterator[str]:
+    """One sentence for each import of torch by a benchmark that is not a training script."""
+    for path in sorted(folder.rglob("*.py")):
+        relative = path.relative_to(folder)
+        home = ".".join([BENCH, *relative.parent.parts])
+        for line, module in imported(path.read_text(encoding="utf-8"), home):
+            if module.partition(".")[0] == "torch" and relative.parts[0] != BENCH_WORKERS:
+                yield f"{relative}:{line}: imports torch, which only {BENCH_WORKERS} may"
 
 
 def imported(source: str, package: str) -> Iterator[tuple[int, str]]:
@@ -109,8 +169,76 @@ def _complaint(module: str, room: str, allowed: frozenset[str], rules: Rules) ->
     return None
 
 
+def shared_names(package: Path) -> list[str]:
+    """The public classes whose name another one in the package has as well, each with the files it is in."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(package.rglob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(str(path.relative_to(package)))
+    return [f"{name}: {', '.join(files)}" for name, files in sorted(found.items()) if len(files) > 1]
+
+
+def test_a_public_class_has_a_name_of_its_own() -> None:
+    assert shared_names(ROOT / "src" / "holdfast") == []
+
+
+def test_a_shared_name_is_found(tmp_path: Path) -> None:
+    _write(tmp_path / "run" / "state.py", "class Node: ...\nclass _Inner: ...\nclass Own: ...")
+    _write(tmp_path / "topology" / "graph.py", "class Node: ...\nclass _Inner: ...")
+    assert shared_names(tmp_path) == ["Node: run/state.py, topology/graph.py"]
+
+
 def test_the_code_keeps_to_the_import_table() -> None:
     assert list(broken_rules(ROOT / "src" / "holdfast", read_table(PAGE))) == []
+
+
+def test_no_modules_import_each_other() -> None:
+    assert circles(ROOT / "src" / "holdfast") == []
+
+
+def test_a_circle_is_found_also_through_others_and_in_functions(tmp_path: Path) -> None:
+    package = tmp_path / "holdfast"
+    _write(package / "__init__.py", "")
+    _write(package / "run" / "board.py", "from holdfast.run import live")
+    _write(package / "run" / "live.py", "def f():\n    from holdfast.run.text import show")
+    _write(package / "run" / "text.py", "from .board import Board")
+    _write(package / "run" / "alone.py", "from holdfast.run.board import Board")
+    assert circles(package) == [["holdfast.run.board", "holdfast.run.live", "holdfast.run.text"]]
+
+
+def test_only_the_training_scripts_of_the_benchmarks_import_torch() -> None:
+    assert list(benchmarks_with_torch(ROOT / BENCH)) == []
+
+
+def test_a_benchmark_that_imports_torch_is_found(tmp_path: Path) -> None:
+    _write(tmp_path / "workers" / "model.py", "import torch")
+    _write(tmp_path / "ledger.py", "from torch import nn")
+    assert list(benchmarks_with_torch(tmp_path)) == ["ledger.py:1: imports torch, which only workers may"]
+
+
+FACES = sorted(
+    path.parent.name
+    for path in (ROOT / "src" / "holdfast").glob("*/__init__.py")
+    if "__all__" in path.read_text(encoding="utf-8")
+)
+
+
+@pytest.mark.parametrize("room", FACES)
+def test_a_face_shows_what_it_names(room: str) -> None:
+    face = importlib.import_module(f"holdfast.{room}")
+    assert face.__all__ == [name for name in face.__all__ if hasattr(face, name)]
+    assert not hasattr(face, "no_such_name")
+
+
+def test_a_face_costs_nothing_until_it_is_asked() -> None:
+    """But that of `train`, which is the one that imports torch."""
+    rooms = [room for room in FACES if room not in (TORCH_ROOM, "wording")]
+    code = f"import sys, {', '.join(f'holdfast.{room}' for room in rooms)}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert {name for name in loaded if name.startswith("holdfast.")} == {f"holdfast.{room}" for room in rooms}
+    assert not loaded & {"numpy", "torch", "msgspec"}
 
 
 def test_every_room_is_in_the_diagram() -> None:
@@ -198,6 +326,12 @@ def test_a_table_that_cannot_be_read_is_refused(before: str, after: str) -> None
         ("twin/clock.py", "import holdfast.train", "1: twin may not import train"),
         ("drills/kill.py", "import holdfast.cli", "1: drills may not import cli"),
         ("cli/bench.py", "def f():\n    import torch.cuda", "2: imports torch, which only train may"),
+        ("cli/run.py", "from bench import kills", f"1: only {BENCH_FINDER} may import the benchmarks"),
+        (
+            "ledger/fold.py",
+            "def f():\n    import bench.ledger",
+            f"2: only {BENCH_FINDER} may import the benchmarks",
+        ),
         ("__init__.py", "from holdfast import record", "1: __init__.py may not import record"),
         ("__main__.py", "from .ledger import fold", "1: __main__.py may not import ledger"),
         ("helpers/text.py", "", " helpers has no row in the import table"),
@@ -224,6 +358,7 @@ def test_a_broken_rule_is_found(tmp_path: Path, file: str, source: str, complain
             "import_module(f'holdfast.record.importers.{kind}')\nfrom .. import events",
         ),
         ("record/torchlight.py", "import torchlight"),
+        ("cli/bench.py", "import_module('bench')\nfrom bench import command"),
         ("train/lanes.py", "import torch\nfrom torch import nn\nimport_module('torch.distributed')"),
         ("twin/cluster.py", "from holdfast.ledger import fold"),
     ],

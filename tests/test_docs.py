@@ -20,6 +20,8 @@ import pytest
 
 from holdfast.cli import main
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 PAGES = [
     ROOT / "README.md",

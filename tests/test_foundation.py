@@ -11,7 +11,11 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 import holdfast
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 HOLDFAST = str(Path(sys.executable).with_name("holdfast"))

@@ -24,7 +24,8 @@ from holdfast.record.events import (
     RunStarted,
     StepCommitted,
 )
-from holdfast.record.store import Store, open_store
+from holdfast.record.store import Store
+from holdfast.record.stores import open_store
 
 BEGIN_NS = 1_772_611_200 * 10**9
 """2026-03-04, 08:00 UTC."""

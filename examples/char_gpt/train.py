@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from model import GPT, Text
 
 import holdfast.train as hf
+from model import GPT, Text
 
 HERE = Path(__file__).parent
 

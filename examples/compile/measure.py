@@ -19,7 +19,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from holdfast.cli.bench.commits import read_commits, whole_steps
+sys.path.append(str(Path(__file__).parents[2]))
+from bench.commits import read_commits, whole_steps
 
 STEPS = 100_000
 """More than a run comes to: it is stopped after its kills."""

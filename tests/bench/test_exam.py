@@ -13,11 +13,13 @@ from bench.exam.asking import Answer, Incident
 from bench.exam.plan import LEVELS, RUN, Case, Cause, Inject, Level, Spec
 from bench.exam.scrapes import Samples, Scrape
 from holdfast.signals.reading import Reading
-from holdfast.signals.store import Store
+from holdfast.signals.store import SignalStore
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 TINY = Spec(nodes=4, member_per="node", scrape_s=(30.0, 30.0, 15.0))
-FORBIDDEN = ("holdfast.detect", "holdfast.diagnose", "holdfast.twin")
+FORBIDDEN = ("holdfast.detect", "holdfast.diagnose", "holdfast.drills", "holdfast.twin")
 BEGIN_NS = 1_772_611_200 * 10**9
 
 
@@ -69,7 +71,7 @@ def test_files_read_as_if_the_store_had_written_them(tmp_path: Path) -> None:
         if scrape.ok[row, target]
     ]
     window_ns = (BEGIN_NS + 10**9, BEGIN_NS + 350 * 10**9)
-    with Store(tmp_path / "theirs") as store, Store(ours) as mine:
+    with SignalStore(tmp_path / "theirs") as store, SignalStore(ours) as mine:
         store.append(readings)
         expected, found = (
             store.frame("DCGM_FI_DEV_GPU_TEMP", window_ns),
@@ -87,7 +89,7 @@ def test_a_poorer_level_has_only_what_is_on_by_default(tmp_path: Path) -> None:
     places = exporters.show(plant, BEGIN_NS).write(tmp_path)
     seen = {}
     for level in LEVELS:
-        with Store(places[level]) as store:
+        with SignalStore(places[level]) as store:
             seen[level] = set(store.metrics())
     assert seen["step"] == {"holdfast_run_step_seconds", "holdfast_run_steps_total"}
     assert seen["step"] < seen["default"] < seen["full"]

@@ -18,9 +18,10 @@ from waiting import until
 
 from holdfast.cli import main
 from holdfast.record.events import encode
-from holdfast.record.store import Selection, open_store
+from holdfast.record.store import Selection
+from holdfast.record.stores import open_store
 from holdfast.signals.reading import Reading
-from holdfast.signals.store import Store
+from holdfast.signals.store import SignalStore
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 30.0
@@ -222,7 +223,7 @@ def test_readings_are_stored_where_the_other_verbs_look(
         done = holdfast("collect", "--redfish", cdu, "--once", "--json", "--signals", *more)
         assert done.code == 0
         at_ns = done.json["at_ns"]
-        with Store(more[0] if more else tmp_path / "home" / "signals") as store:
+        with SignalStore(more[0] if more else tmp_path / "home" / "signals") as store:
             frame = store.frame("FlowLitersPerMinute", (at_ns - 60 * 10**9, at_ns + 10**9))
         assert frame is not None
         assert frame.subjects == ("cdu-0000",)  # and not the water of the facility
@@ -232,14 +233,14 @@ def test_what_is_older_than_it_is_kept_for_is_deleted(
     holdfast: Callable[..., Any], ports: Path, tmp_path: Path
 ) -> None:
     signals = tmp_path / "signals"
-    with Store(signals) as store:
+    with SignalStore(signals) as store:
         store.append([Reading(metric="old", labels={}, at_ns=10**18, value=1.0)])
     arguments = ("collect", "--infiniband", ports, "--once", "--json", "--signals", signals)
     assert holdfast(*arguments).code == 0
-    with Store(signals) as store:
+    with SignalStore(signals) as store:
         assert "old" in store.metrics()
     assert holdfast(*arguments, "--keep=30d").code == 0
-    with Store(signals) as store:
+    with SignalStore(signals) as store:
         assert "old" not in store.metrics()
         assert len(store.metrics()) > 1
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.collect_outlets import WAITING_MAX, Collected, storing
-from holdfast.signals.collectors.rounds import Outcome
+from holdfast.signals.collectors.rounds import RoundOutcome
 from holdfast.signals.reading import Reading
-from holdfast.signals.store import MERGE_FILES, Store
+from holdfast.signals.store import MERGE_FILES, SignalStore
 
 METRIC = "some_metric"
 STEP_NS = 10**10
@@ -18,7 +18,7 @@ def round_of(number: int, readings: int = 1) -> Collected:
         Reading(metric=METRIC, labels={"instance": "n1"}, at_ns=number * STEP_NS + one, value=float(number))
         for one in range(readings)
     )
-    outcome = Outcome(collector="one", readings=taken, problem="")
+    outcome = RoundOutcome(collector="one", readings=taken, problem="")
     return Collected(at_ns=number * STEP_NS, outcomes=(outcome,))
 
 
@@ -34,7 +34,7 @@ def test_readings_that_the_store_refused_are_written_later(
         elsewhere.rename(place)
         outlet(round_of(3))
         assert capsys.readouterr().err.count("The signals cannot be written") == 1
-    with Store(place, step_s=10) as store:
+    with SignalStore(place, step_s=10) as store:
         frame = store.frame(METRIC, (0, 4 * STEP_NS))
     assert frame is not None
     assert frame.values[:, 0].tolist() == [0, 1, 2, 3]

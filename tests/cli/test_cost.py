@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from holdfast.cli.cost_text import show
-from holdfast.economics.cost import LAYER_TITLES, run_cost
-from holdfast.economics.prices import DEFAULTS, read, template
+from holdfast.economics.pricing.cost import LAYER_TITLES, run_cost
+from holdfast.economics.pricing.prices import DEFAULTS, read, template
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.report import report
+from holdfast.ledger.reporting import report
 from holdfast.record.events import ReferenceDeclared, RunStarted, StepCommitted
 
 GOOGLE = "google-70b-112-nodes-events.jsonl"
@@ -189,3 +189,37 @@ def test_names_from_others_are_not_obeyed(capsys: pytest.CaptureFixture[str]) ->
     cost = run_cost(report("\x1b[2Jr", ledger.fold), DEFAULTS)
     show(msgspec.structs.replace(cost, remarks=("\x1b]0;x\x07",)))
     assert "\x1b" not in capsys.readouterr().out
+
+
+def test_a_window_and_a_price_that_rises_in_it_are_told(holdfast: Holdfast, tmp_path: Path) -> None:
+    """8 GPUs for an hour: 2 EUR until half past, 3 EUR then, with a step every 10 s but for 600 s at 09:45.
+
+    The window has 40 minutes: 10 of them at 2 EUR, 30 at 3. The 590 s beyond a step cost 8 * 590 / 3600 * 3.
+    """
+    at = [*range(0, 2_701, 10), *range(3_300, 3_601, 10)]
+    rows = ["step,time", *(f"{step},{1_793_523_600 + seconds}" for step, seconds in enumerate(at, start=1))]
+    (tmp_path / "steps.csv").write_text("\n".join(rows) + "\n")
+    assert holdfast("import", "steps.csv", "--run", "r", "--gpus", "8", "--reference-step-s", "10").code == 0
+    (tmp_path / "prices.toml").write_text(
+        'currency = "EUR"\n[usd_per]\nEUR = 1.25\n'
+        '[[rates]]\nper_gpu_hour = 2\ncurrency = "EUR"\n'
+        '[[rates]]\nfrom = 2026-11-01T09:30:00Z\nper_gpu_hour = 3\ncurrency = "EUR"\n'
+    )
+    window = ("--from", "2026-11-01T09:20:00Z", "--prices", "prices.toml")
+    shown = holdfast("cost", "r", *window).out
+    rise = "The price of a GPU-hour went from 2.00 EUR to 3.00 EUR at 2026-11-01 09:30 UTC"
+    assert "Only from 1 Nov 2026, 09:20" in shown
+    assert rise in " ".join(shown.split())
+    assert "Only this window is priced" in shown
+    told = holdfast("cost", "r", *window, "--json").json
+    assert told["window"] == [1_793_524_800 * 10**9, None]
+    layers = {layer["key"]: layer["usd"] for layer in told["total"]["layers"]}
+    assert layers["direct_compute"] == pytest.approx(8 * 590 / 3_600 * 3 * 1.25)
+    spent = holdfast("finance", *window)
+    assert rise in " ".join(spent.out.split())
+    assert "19.33 EUR" not in spent.out  # not at a mean price
+    spend = holdfast("finance", *window, "--json").json["spend"]["usd"]
+    assert spend == pytest.approx(8 * (10 * 2 + 30 * 3) / 60 * 1.25)
+    # Before half past nothing changes, and nothing is said.
+    early = holdfast("cost", "r", "--to", "2026-11-01T09:20:00Z", "--prices", "prices.toml").out
+    assert "The price of a GPU-hour went" not in early

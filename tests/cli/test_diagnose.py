@@ -9,13 +9,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from servers import daemon
 from waiting import answers, free_port, until
 
+from holdfast.drills import openmetrics
+from holdfast.drills.scenarios import play
+from holdfast.drills.scenarios.truth import Truth
 from holdfast.record.events import RunEnded, encode
 from holdfast.signals.frame import Frame
-from holdfast.twin import openmetrics
-from holdfast.twin.scenarios import play
-from holdfast.twin.scenarios.truth import Truth
 
 Holdfast = Callable[..., Any]
 METRICS = (
@@ -59,13 +60,8 @@ class Drill(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @pytest.fixture(scope="module")
-def drill(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drill]:
-    servers: Any = request.config.pluginmanager.get_plugin(str(Path(__file__).parents[1] / "conftest.py"))
-    try:
-        if not servers.shutil.which("promtool"):
-            servers._apt_install("prometheus")
-    except servers._Unavailable as reason:
-        pytest.skip(f"no Prometheus: {reason}")
+def drill(need: Callable[..., None], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drill]:
+    need("prometheus")
     home = tmp_path_factory.mktemp("drill")
     played = play("cooling-pump", 3)
     om = home / "signals.om"
@@ -85,7 +81,7 @@ def drill(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     events, topology = home / "events.jsonl", home / "topology.yaml"
     events.write_bytes(b"".join(encode(event) + b"\n" for event in played.events))
     topology.write_text(TOPOLOGY.format(run=played.run), encoding="utf-8")
-    with servers._daemon(command, home):
+    with daemon(command, home):
         until(lambda: answers(f"http://127.0.0.1:{port}/-/ready"))
         yield Drill(
             run=played.run,

@@ -12,10 +12,11 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from servers import daemon
 from waiting import free_port, until
 
 from holdfast.signals.reading import Reading
-from holdfast.signals.store import Store
+from holdfast.signals.store import SignalStore
 from holdfast.topology.file import read
 
 Holdfast = Callable[..., Any]
@@ -51,14 +52,8 @@ class Page(BaseHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def prometheus(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    servers: Any = request.config.pluginmanager.get_plugin(str(Path(__file__).parents[1] / "conftest.py"))
-    try:
-        for package in ("prometheus", "prometheus-node-exporter"):
-            if not servers.shutil.which(package):
-                servers._apt_install(package)
-    except servers._Unavailable as reason:
-        pytest.skip(f"no Prometheus: {reason}")
+def prometheus(need: Callable[..., None], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    need("prometheus", "prometheus-node-exporter")
     home = tmp_path_factory.mktemp("first-hour")
     node_port, port = free_port(), free_port()
     page = ThreadingHTTPServer(("127.0.0.1", 0), Page)
@@ -80,7 +75,7 @@ def prometheus(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
         ],
     )
     url = f"http://127.0.0.1:{port}"
-    with servers._daemon(commands[0], home), servers._daemon(commands[1], home):
+    with daemon(commands[0], home), daemon(commands[1], home):
         _await(url, "count_over_time(train_steps_total[1m]) >= 4 and on() node_uname_info")
         yield url
     page.shutdown()
@@ -164,7 +159,7 @@ def test_a_watch_is_of_use_with_these_alone(holdfast: Holdfast, prometheus: str)
 def stored(tmp_path: Path) -> Path:
     """The embedded store of two hosts, read every 7 seconds, of which one has two GPUs."""
     now_ns = time.time_ns()
-    with Store(tmp_path / "signals") as store:
+    with SignalStore(tmp_path / "signals") as store:
         for ago in range(20):
             at_ns = now_ns - ago * 7 * 10**9
             host = [Reading(metric="node_uname_info", labels=one, at_ns=at_ns, value=1.0) for one in HOSTS]

@@ -60,3 +60,20 @@ def test_report_cost_and_finance_say_what_is_estimated(two_runs: Holdfast, tmp_p
         named = ["llama-2"] if verb == "report" else []
         assert two_runs(verb, *named, "--html", page).code == 0
         assert page.read_text().count(BASIS) >= 3
+
+
+def test_few_steps_are_said_to_be_too_few(holdfast: Holdfast, tmp_path: Path) -> None:
+    """Three steps of 10 s each do not tell their spread. It is taken to be 20 %: 2 * 1.2 * 0.2 / sqrt(3)."""
+    rows = ["step,time", *(f"{step},{1_790_000_000 + 10 * step}" for step in range(1, 5))]
+    (tmp_path / "few.csv").write_text("\n".join(rows) + "\n")
+    assert holdfast("import", tmp_path / "few.csv", "--run", "few", "--gpus", "8").code == 0
+    shown = holdfast("report", "few").out
+    assert "100.0 % (estimated ± 27.7 %) of 0.07 GPU-hours paid for were useful." in shown
+    assert "4 steps are too few to tell what a step normally takes" in " ".join(shown.split())
+    assert "(estimated ± 27.7 %)" in holdfast("finance").out
+    (row,) = holdfast("runs").out.splitlines()[1:]
+    assert "~100.0 %" in row
+    (listed,) = holdfast("runs", "--json").json
+    assert listed["useful_basis"] == "estimated ± 27.7 %"
+    (month,) = holdfast("finance", "--json").json["months"]
+    assert month["basis"] == "estimated ± 27.7 %"

@@ -134,6 +134,11 @@ def test_the_page_is_written_where_it_is_wanted(month: Any, tmp_path: Path) -> N
     [
         (("--run", "agents"), "There is no run 'agents' in the store.", "Did you mean 'agents-rl'?"),
         (("--team", "visions"), "No run names the team 'visions'.", "Named are: 'post-training'"),
+        (
+            ("--run", "agents-rl", "--team", "vision"),
+            "None of the runs given with --run is of the team 'vision'.",
+            "agents-rl is of 'post-training'; leave out --run or --team.",
+        ),
         (("--from", "yesterday"), "--from:", "2026-01-31T12:00:00Z"),
         (("--to", "2020-01-01T00:00:00Z"), "No run has an event in that time.", "holdfast runs"),
         (("--from", "2026-11-02"), "No run held GPUs in that time.", "2026-10-29 01:42:00Z"),
@@ -174,7 +179,7 @@ def test_simulated_runs_cost_nothing_unless_named(holdfast: Any, month: Any) -> 
     record = ("--preset", "rsc-1-1024", "--policy", "holdfast", "--days", "1", "--record", "events.jsonl")
     assert holdfast("simulate", *record).code == 0
     assert holdfast("import", "events.jsonl").code == 0
-    assert holdfast("simulate", "--scenario", "cooling-pump", "--out", "drill").code == 0
+    assert holdfast("drill", "play", "cooling-pump", "--out", "drill").code == 0
     assert holdfast("import", "drill/events.jsonl").code == 0
     told = month("--json").json
     remark = "2 simulated runs are left out; `--run` names one to read it."

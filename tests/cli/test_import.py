@@ -128,3 +128,31 @@ def test_a_terminal_shows_how_far_a_long_file_is(
     command = [sys.executable, "-m", "holdfast", "import", str(path), "--run", "a"]
     shown = shown_on_a_terminal(command, {**environment, "TERM": "xterm"})
     assert (b"steps.csv" in shown) == is_shown
+
+
+def test_what_a_step_log_may_be_can_be_imported(holdfast: Any, tmp_path: Path, data: Path) -> None:
+    """Steps 10 s apart, as Megatron, W&B's export and a trainer with other names write them: 8 GPUs, 20 s."""
+    stamps = ["2026-03-02 09:00:00", "2026-03-02 09:00:10", "2026-03-02 09:00:20"]
+    logs = {
+        "megatron.log": [
+            f"[{at}] iteration {step:8}/ 500 | consumed samples: 8 |" for step, at in enumerate(stamps, 1)
+        ],
+        "wandb.jsonl": [
+            f'{{"_step": {step}, "_timestamp": {1_772_442_000 + 10 * step}.5}}' for step in range(3)
+        ],
+        "named.csv": ["iteration,timestamp", *(f"{step},{at}" for step, at in enumerate(stamps, 1))],
+    }
+    for name, lines in logs.items():
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+        done = holdfast("import", name, "--run", name, "--gpus", "8")
+        assert (done.code, done.out) == (0, f"{name}: step log (3 lines, 1 run), events: 4 new\n")
+        told = holdfast("report", name, "--json").json
+        assert (told["paid_gpu_ns"], told["counts"]["steps"]) == (8 * 20 * 10**9, 3)
+    again = holdfast("import", "megatron.log", "--run", "megatron.log", "--gpus", "8").out
+    assert "events: 0 new, 4 known" in again
+    assert "step log (40 lines" in holdfast("import", data / "wandb", "--run", "w").out
+    nameless = holdfast("import", "named.csv")
+    assert (nameless.code, "does not say which run it is of" in nameless.err) == (2, True)
+    (tmp_path / "empty").mkdir()
+    refused = holdfast("import", "empty")
+    assert (refused.code, "neither a journal nor files of TensorBoard" in refused.err) == (2, True)

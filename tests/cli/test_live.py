@@ -20,6 +20,8 @@ from holdfast.cli.live_board import COLUMNS_MAX, SPARKS, SPARKS_ASCII, Board, sp
 from holdfast.record.clock import ManualClock
 from holdfast.run.status import Happened, MemberStatus, NodeStatus, Severity, Status
 
+pytestmark = pytest.mark.slow
+
 S_NS = 10**9
 WAIT_S = 60
 COLOURED = re.compile(r"\x1b\[(?:\d+;)*[34]\d")
@@ -49,7 +51,7 @@ FULL = Status(
     step=212,
     steps_total=300,
     loss=2.104,
-    losses=tuple((step, 4.2 - step / 100) for step in range(1, 211)),
+    loss_curve=tuple((step, 4.2 - step / 100) for step in range(1, 211)),
     rate=7.42,
     members=(
         member("n0.0", 0, 1),
@@ -148,7 +150,7 @@ def test_a_run_that_has_just_begun() -> None:
         step=0,
         steps_total=0,
         loss=None,
-        losses=(),
+        loss_curve=(),
         rate=0.0,
         happened=(),
         members=(waiting,),

@@ -3,9 +3,10 @@
 import msgspec
 import pytest
 
-from holdfast.cli.plan.recorded import failures, stall_s
+from holdfast.ledger.failures import failures, stall_s
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.report import IncidentReport, Report, report
+from holdfast.ledger.report import IncidentReport, Report
+from holdfast.ledger.reporting import report
 from holdfast.record.events import CheckpointSaved, RunStarted, Severity, StepCommitted
 
 SECOND_NS = 10**9

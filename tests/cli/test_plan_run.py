@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from holdfast.cli import import_
+from holdfast.cli.plan.cadence import command as cadence
 from holdfast.cli.plan.run import command
 from holdfast.record.clock import SystemClock
 from holdfast.record.errors import InputError
@@ -147,9 +148,55 @@ def test_failures_may_come_as_often_as_plan_cadence_takes_them(
     told = plan("--gpus", "16384", "--days", "10", "--mtbf", mtbf, "--runs", "0")
     assert 10 < told["formula"]["p50_days"] < days_most
     (saved,) = (one for one in told["assumed"] if one["what"] == "checkpoints")
-    assert saved["source"] == "Young, for such failures"
+    assert saved["source"] == "the best for such failures"
     asked = plan("--gpus", "16384", "--days", "10", "--mtbf", mtbf, "--runs", "0", "--interval", "5m")
     assert all(one["what"] != "checkpoints" for one in asked["assumed"])
+
+
+@pytest.mark.parametrize(
+    ("given", "best_s", "named"),
+    [
+        # sqrt(2 * 10 * 72,000) = 1,200 s of work; Daly's terms add 3.3 s.
+        (("--mtbf", "20h", "--stall", "10s"), 1_203, "a checkpoint every 20 min"),
+        # As both assume: 128 nodes fail every 178,180 s, and sqrt(2 * 0.59 * 178,180) = 458.5.
+        ((), 459, "a checkpoint every 459 s"),
+        # No sooner than the last one is written: 0.59 s + 50.47 s, where sqrt(2 * 0.59 * 1,800) = 46.1.
+        (("--mtbf", "30m"), 51, ""),
+    ],
+)
+def test_the_best_interval_is_that_of_plan_cadence(
+    plan: Any, capsys: pytest.CaptureFixture[str], given: tuple[str, ...], best_s: int, named: str
+) -> None:
+    cadence.main(["--json", "--gpus", "1024", *given], standalone_mode=False)
+    assert round(msgspec.json.decode(capsys.readouterr().out)["optimum_s"]) == best_s
+    told = plan("--gpus", "1024", "--days", "10", "--runs", "0", *given)
+    if named:
+        assert named in [one["name"] for one in told["worth"]]
+    else:
+        assert {one["what"]: one["value"] for one in told["assumed"]}["checkpoints"] == f"every {best_s} s"
+
+
+@pytest.mark.parametrize("interval", ["1h", "2h"])
+def test_a_stall_that_leaves_no_time_to_train_is_refused(plan: Any, interval: str) -> None:
+    with pytest.raises(InputError, match="leaves no time to train") as caught:
+        plan(*OWN, "--runs", "0", "--interval", interval, "--stall", "2h")
+    assert "--interval is from one checkpoint to the next" in caught.value.hint
+
+
+def test_a_step_that_is_estimated_from_few_is_said_to_be(
+    plan: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Four lines are three steps of 10 s, whose spread is taken to be 20 %: 2 * 1.2 * 0.2 / sqrt(3)."""
+    rows = ["step,time", *(f"{step},{1_790_000_000 + 10 * step}" for step in range(1, 5))]
+    (tmp_path / "few.csv").write_text("\n".join(rows) + "\n")
+    import_.command.main([str(tmp_path / "few.csv"), "--run", "few", "--gpus", "8"], standalone_mode=False)
+    capsys.readouterr()
+    told = plan("--run", "few", "--steps", "100", "--runs", "0")
+    (step,) = [one for one in told["assumed"] if one["what"] == "a step"]
+    assert (step["value"], step["source"]) == (
+        "10 s",
+        "estimated ± 27.7 % from 4 steps; else say --step-s",
+    )
 
 
 def test_holdfast_has_no_ettr_of_kokolis(plan: Any) -> None:

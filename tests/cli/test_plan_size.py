@@ -126,3 +126,18 @@ def test_a_file_with_a_model_of_ones_own_and_a_flag_over_it(holdfast: Any, tmp_p
     cheap = holdfast("plan", "size", "size.toml", "--prices", "prices.toml", "--json").json
     assert cheap["usd_per_gpu_hour"] == 1.0
     assert not any("GPU-hour" in one for one in cheap["assumed"])
+
+
+def test_deepseek_is_told_its_precision_its_ties_and_what_is_hidden(holdfast: Any) -> None:
+    words = ["plan", "size", "--model", "deepseek-v3", "--gpus", "2048", "--chip", "h800", "--limit", "2"]
+    done = holdfast(*words, COLUMNS="200")
+    assert "bf16 arithmetic; it was trained with fp8: say --precision fp8" in done.out
+    assert "layouts are equally quick: none is credited with more than the published MFU." in done.out
+    assert "of expert parallel exchange and" in done.out
+    found = holdfast(*words, "--json").json
+    quickest = [one for one in found["sized"] if one["pace"]["step_s"] == found["sized"][0]["pace"]["step_s"]]
+    assert f"{len(quickest)} layouts are equally quick" in done.out
+    assert found["ranked_by"].endswith("then by what the layout adds to computing, then by memory")
+    own = holdfast(*words, "--precision", "fp8", COLUMNS="200").out
+    assert "it was trained with" not in own.replace("as it was trained with", "")
+    assert "the rate of DeepSeek-V3 on 2,048 H800: 19.5 % MFU" in own

@@ -7,7 +7,8 @@ import pytest
 
 from holdfast.cli.report_text import show
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.report import Ended, Figure, IncidentReport, Report, report
+from holdfast.ledger.report import Ended, IncidentReport, MeasuredFigure, Report
+from holdfast.ledger.reporting import report
 from holdfast.record.events import CheckpointLoaded, RunStarted, StepCommitted
 
 NOON_NS = 1_743_595_200 * 10**9
@@ -67,7 +68,7 @@ def test_what_was_paid_in_money_is_in_the_headline(shown: Shown) -> None:
 
 
 def test_mfu_and_hfu(shown: Shown) -> None:
-    figure = Figure(measured=41.0, reference=None, unit="%", sentence="41.0 % of the peak")
+    figure = MeasuredFigure(measured=41.0, reference=None, unit="%", sentence="41.0 % of the peak")
     assert "MFU        41.0 % of the peak; HFU 54.7 %" in shown(told(mfu=figure, hfu_percent=54.66))
     assert any(line.startswith("MFU        unknown") for line in shown(told()))
 

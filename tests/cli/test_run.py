@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 60
 ENVIRONMENT = (
     "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE "
@@ -317,5 +319,5 @@ def test_checking_the_size_needs_no_numerical_library(
         return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if "|" in line}
 
     with_size, without = loaded("--size", size), loaded()
-    assert "holdfast.economics.sizing" in with_size - without
+    assert "holdfast.economics.sizing.sizing" in with_size - without
     assert not {"numpy", "scipy", "rich"} & with_size

@@ -4,8 +4,12 @@ import csv
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from holdfast.signals.reading import Reading
-from holdfast.signals.store import Store
+from holdfast.signals.store import SignalStore
+
+pytestmark = pytest.mark.slow
 
 PLAIN = """
 import os, signal, time
@@ -38,7 +42,7 @@ def test_report_and_diagnose_hold_a_run_against_the_same_reference(
     """One member was slow from the first step on: the run's own past shows nothing, its other members do."""
     with (
         (data / "runs" / "slow-signals.csv").open(encoding="utf-8", newline="") as file,
-        Store(tmp_path / "signals") as store,
+        SignalStore(tmp_path / "signals") as store,
     ):
         store.append(_reading(row) for row in csv.DictReader(file))
     assert holdfast("import", data / "runs" / "slow.jsonl").code == 0

@@ -78,11 +78,9 @@ def test_a_page(call: Any, tmp_path: Path) -> None:
         ("--policy restrat", "There is no policy 'restrat'.", "restart"),
         ("--preset llama", "There is no preset 'llama'.", "llama3-405b"),
         ("--gpus 1000", "no multiple of that", "1,024"),
-        ("--reveal", "belong to a scenario", "--scenario list"),
-        ("--scenario cooling-pmp", "cooling-pmp", "cooling-pump"),
-        ("--scenario cooling-pump --days 3", "--days does not belong to a scenario.", "--seed"),
+        ("--scenario cooling-pump --seed 3 --out drill", "`holdfast drill`.", "drill play NAME"),
+        ("--reveal", "`holdfast drill`.", "drill reveal NAME"),
         ("--days nan", "no number between", "--help"),
-        ("--scenario quiet --html page.html", "A scenario has no page.", "--out DIR"),
         ("--html - --json", "would both print to stdout", "Leave one"),
     ],
 )
@@ -91,13 +89,3 @@ def test_mistakes_are_told_in_a_sentence(call: Any, arguments: str, sentence: st
     assert sentence in outcome.err
     assert hint in outcome.err
     assert outcome.out == ""
-
-
-def test_a_tabletop_keeps_its_secret_until_asked(call: Any, tmp_path: Path) -> None:
-    hidden = call("simulate --scenario cooling-pump --seed 3").out
-    told = call("simulate --scenario cooling-pump --seed 3 --reveal").out
-    assert "pump" not in hidden
-    assert "pump" in told
-    call(f"simulate --scenario gc-pause --gpus 256 --out {tmp_path / 'drill'}")
-    assert {"events.jsonl", "truth.json"} <= {path.name for path in (tmp_path / "drill").iterdir()}
-    assert "cooling-pump" in call("simulate --scenario list").out

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.dashboard.wording import stamp
+from holdfast.wording import stamp
 
 Holdfast = Callable[..., Any]
 
@@ -108,12 +108,33 @@ def test_a_run_without_a_step_in_the_window_is_told_with_its_last(
     said = f"the signals have no step of it in the window; its last step was at {stamp(round(last_s * 1e9))}."
     assert said in watch(tmp_path / "llama.jsonl").err
     log = ("--signals", str(signals), "--step-log", str(tmp_path / "llama.jsonl"))
-    shown = holdfast("diagnose", "llama", *log)
+    shown = holdfast("diagnose", "llama", "--window", "30m", *log)
     assert said in " ".join(shown.out.split())
     assert "Nothing is wrong" not in shown.out
-    refused = holdfast("diagnose", "llama", "--check", *log)
+    refused = holdfast("diagnose", "llama", "--check", "--window", "30m", *log)
     assert refused.code == 2
     assert said in refused.err
+
+
+def test_a_run_that_stopped_before_the_usual_window_is_at_a_standstill(
+    holdfast: Holdfast, signals: Path, tmp_path: Path
+) -> None:
+    """After 2,400 s, 64 GPUs have lost up to 64 * 2,400 / 3,600 = 42.7 hours, at 2.50 USD 106.67 USD."""
+    last_s = written(tmp_path / "llama.jsonl", (500, 2.0), ago_s=2_400)
+    (tmp_path / "prices.toml").write_text("[[rates]]\nper_gpu_hour = 2.5\n")
+    log = ("--signals", str(signals), "--step-log", str(tmp_path / "llama.jsonl"), "--at", at(last_s + 2_400))
+    priced = ("--prices", "prices.toml", "--gpus", "64")
+    shown = holdfast("diagnose", *log, *priced)  # its log names the run
+    assert "llama/s1: at a standstill since" in shown.out
+    assert "The price of a GPU-hour is assumed" not in shown.out
+    (incident,) = holdfast("diagnose", *log, *priced, "--json").json["incidents"]
+    assert incident["cost"]["lost_gpu_hours"] == pytest.approx(64 * 2_400 / 3_600, rel=0.02)
+    assert incident["cost"]["usd"] == pytest.approx(2.5 * incident["cost"]["lost_gpu_hours"])
+    unpriced = holdfast("diagnose", "llama", *log).out
+    assert "not known, as nothing says how many GPUs the run has" in " ".join(unpriced.split())
+    written(tmp_path / "other.jsonl", (500, 2.0))
+    both = holdfast("diagnose", *log, "--step-log", str(tmp_path / "other.jsonl"))
+    assert (both.code, "Name one of llama, other." in both.err) == (2, True)
 
 
 def test_times_ahead_of_now_are_told(watch: Callable[..., Any], tmp_path: Path) -> None:

@@ -24,14 +24,16 @@ import pytest
 from waiting import free_port, until
 
 import holdfast as package
-from holdfast.cli.ray_cluster import ATTEMPTS_MAX, played_by_ray
 from holdfast.cli.sweeping import sweep
-from holdfast.cli.workers import LAST_WORDS_S_MAX
 from holdfast.record.errors import InputError
 from holdfast.twin.policies import policy
 from holdfast.twin.presets import preset
+from holdfast.twin.ray_cluster import ATTEMPTS_MAX, played_by_ray
 from holdfast.twin.study import Study
 from holdfast.twin.sweep import Task, play
+from holdfast.twin.workers import LAST_WORDS_S_MAX
+
+pytestmark = pytest.mark.slow
 
 START_S_MAX = 120
 STOP_S_MAX = 30

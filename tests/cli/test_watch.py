@@ -18,18 +18,18 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.cli.metrics_page import serving_metrics
-from holdfast.cli.watch_metrics import WatchMetrics
-from holdfast.cli.watching import Looked, Watch, go_on
 from holdfast.diagnose.assess import Assessment
 from holdfast.diagnose.incident import Incident
-from holdfast.diagnose.lifecycle import Casebook, Change, diagnosis
+from holdfast.diagnose.lifecycle import Casebook, IncidentChange, diagnosis
+from holdfast.diagnose.watch_metrics import WatchMetrics
+from holdfast.diagnose.watching import Looked, Watch, go_on
+from holdfast.drills.scenarios import play
 from holdfast.record.errors import InputError
 from holdfast.record.events import IncidentDiagnosed, RunEnded, encode
 from holdfast.signals.quality import Flaw
 from holdfast.signals.reading import Reading
 from holdfast.signals.source import SourceError
-from holdfast.signals.store import Store
-from holdfast.twin.scenarios import play
+from holdfast.signals.store import SignalStore
 
 Holdfast = Callable[..., Any]
 S = 10**9
@@ -64,7 +64,7 @@ class Heard:
         self.changes: list[tuple[str, str]] = []
         self.open: list[tuple[str, ...]] = []
 
-    def changed(self, change: Change) -> None:
+    def changed(self, change: IncidentChange) -> None:
         self.changes.append((change.state, change.incident.name))
 
     def standing(self, incidents: Sequence[Incident]) -> None:
@@ -224,7 +224,7 @@ def drill(tmp_path_factory: pytest.TempPathFactory) -> Drill:
     """A coolant pump that fails, in the embedded store."""
     home = tmp_path_factory.mktemp("drill")
     played = play("cooling-pump", 3)
-    with Store(home / "signals") as store:
+    with SignalStore(home / "signals") as store:
         for metric in METRICS:
             frame = played.telemetry.sample(metric)
             store.append(

@@ -12,15 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.dashboard import finance_charts, wording
+from holdfast import wording
+from holdfast.dashboard import finance_charts
 from holdfast.dashboard.finance_page import RUNS_SHOWN_MAX, render
-from holdfast.economics.finance import Question, cuts_ns, finance
-from holdfast.economics.ownership import Terms, read
-from holdfast.economics.prices import DEFAULTS, Priced
-from holdfast.economics.spending import CAUSES
-from holdfast.economics.statement import Finance
+from holdfast.economics.finance.finance import FinanceQuestion, cuts_ns, finance
+from holdfast.economics.finance.ownership import Terms, read
+from holdfast.economics.finance.statement import Finance
+from holdfast.economics.pricing.prices import DEFAULTS, Priced
+from holdfast.economics.pricing.spending import CAUSES
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.report import Report, report
+from holdfast.ledger.report import Report
+from holdfast.ledger.reporting import report
 from holdfast.record.events import AnyEvent, RunStarted
 from holdfast.record.importers import Options, import_file
 
@@ -44,7 +46,7 @@ onload = () => {{
 }};
 </script>
 """
-LATER = Question(now_ns=1_900_000_000 * 10**9, terms=Terms())
+LATER = FinanceQuestion(now_ns=1_900_000_000 * 10**9, terms=Terms())
 """Long after, so that no run is taken to go on."""
 
 
@@ -241,7 +243,7 @@ def test_many_runs_are_counted_and_summed(month: Finance) -> None:
 
 @pytest.mark.parametrize("terms", ["", "rent_usd_per_gpu_hour = 0.5", "utilisation = 0.01\ngoodput = 0.02"])
 def test_owning_is_drawn_wherever_the_two_meet(terms: str) -> None:
-    question = Question(now_ns=LATER.now_ns, terms=read(terms))
+    question = FinanceQuestion(now_ns=LATER.now_ns, terms=read(terms))
     found = finance(reports("three-teams.csv"), DEFAULTS, question).own_or_rent
     assert found is not None
     drawn = str(finance_charts.choice(found))

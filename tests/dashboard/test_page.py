@@ -12,14 +12,16 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantity import examples
 
-from holdfast.dashboard import wording
+from holdfast import wording
 from holdfast.dashboard.page import GROUPS, INCIDENTS_SHOWN_MAX, STACKS_SHOWN_MAX, render
-from holdfast.economics.cost import run_cost
-from holdfast.economics.prices import DEFAULTS, read
+from holdfast.economics.pricing.cost import run_cost
+from holdfast.economics.pricing.prices import DEFAULTS, read
 from holdfast.ledger.categories import Category
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.report import Course, Figure, IncidentReport, Report, report
+from holdfast.ledger.report import Course, IncidentReport, MeasuredFigure, Report
+from holdfast.ledger.reporting import report
 from holdfast.ledger.timeline import BUCKETS_MAX
 from holdfast.record.events import (
     ActionTaken,
@@ -486,7 +488,7 @@ def test_what_was_paid_in_money_is_in_the_head() -> None:
 
 
 def test_a_number_without_a_reference() -> None:
-    figure = Figure(measured=51.25, reference=None, unit="%", sentence="51.2 % of the peak")
+    figure = MeasuredFigure(measured=51.25, reference=None, unit="%", sentence="51.2 % of the peak")
     page = Page(render(quiet(mfu=figure)))
     assert "51.2 % 51.2 % of the peak" in page.text
     assert "reference" not in page.attributes("line", "class")
@@ -531,7 +533,7 @@ def test_very_long_names_are_cut() -> None:
     assert "n" * wording.NAME_CHARS_MAX not in text
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     parts=st.dictionaries(st.sampled_from([category.key for category in Category]), st.integers(0, 2**62)),
     name=st.text(st.characters(exclude_categories=["Cs", "Cc"])),

@@ -14,7 +14,8 @@ import pytest
 
 from holdfast.dashboard.page import render
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.report import Report, report
+from holdfast.ledger.report import Report
+from holdfast.ledger.reporting import report
 from holdfast.record.importers import Options, import_file
 
 PUBLISHED = Path(__file__).parents[1] / "data" / "google-70b-112-nodes-events.jsonl"

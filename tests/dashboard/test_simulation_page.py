@@ -13,10 +13,11 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast import wording
 from holdfast.cli.simulate import command as simulate
-from holdfast.dashboard import charts, simulation_charts, wording
+from holdfast.dashboard import charts, simulation_charts
 from holdfast.dashboard.simulation_page import render
-from holdfast.economics.prices import GIVEN
+from holdfast.economics.pricing.prices import GIVEN
 from holdfast.ledger.categories import Category
 from holdfast.twin.failures import FailureClass, Hazards, Kind
 from holdfast.twin.policies import Policy, policies

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from holdfast.dashboard.stragglers_page import COLUMNS_MAX, bar, render
-from holdfast.diagnose.stragglers.meta import read_meta
-from holdfast.diagnose.stragglers.report import Report, report_on
-from holdfast.diagnose.stragglers.trace import read_table
+from holdfast.stragglers.meta import read_meta
+from holdfast.stragglers.report import StragglerReport, report_on
+from holdfast.stragglers.trace import read_table
 
 DATA = Path(__file__).parents[1] / "data" / "straggler"
 PAGE_BYTES_MAX = 100_000
@@ -77,11 +77,11 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def report() -> Report:
+def report() -> StragglerReport:
     return report_on(read_table(DATA / "trace-ST.parquet"), read_meta(DATA / "meta-ST.yaml"), title="ST")
 
 
-def crowded(report: Report, dp_ranks: int, stages: int = 8) -> Report:
+def crowded(report: StragglerReport, dp_ranks: int, stages: int = 8) -> StragglerReport:
     """The same with so many places, one of them hot."""
     heat = [[1.0 + 0.3 * (row == 3 and stage == 2) for stage in range(stages)] for row in range(dp_ranks)]
     return msgspec.structs.replace(
@@ -92,7 +92,7 @@ def crowded(report: Report, dp_ranks: int, stages: int = 8) -> Report:
     )
 
 
-def test_the_verdict_comes_first(report: Report) -> None:
+def test_the_verdict_comes_first(report: StragglerReport) -> None:
     text = Page(render(report)).text
     assert text.startswith("What holds the step back ST 8 workers 2 data-parallel ranks, 4 stages 32 steps")
     assert "1.18 × as long as with everything at its ideal The last stage (3) holds the step back" in text
@@ -100,7 +100,7 @@ def test_the_verdict_comes_first(report: Report) -> None:
     assert "By the last stage (M_S) 121.9 %" in text
 
 
-def test_every_place_has_its_heat(report: Report) -> None:
+def test_every_place_has_its_heat(report: StragglerReport) -> None:
     page = render(report)
     for row, name in enumerate(report.dp_ranks):
         for column, stage in enumerate(report.stages):
@@ -112,13 +112,13 @@ def test_every_place_has_its_heat(report: Report) -> None:
     assert sum(opacity == 0 for opacity in opacities) == 6
 
 
-def test_a_place_without_a_worker_is_empty(report: Report) -> None:
+def test_a_place_without_a_worker_is_empty(report: StragglerReport) -> None:
     heat = ((None, *report.heat[0][1:]), report.heat[1])
     page = render(msgspec.structs.replace(report, heat=heat))
     assert page.count('class="cold"') == 7
 
 
-def test_workers_and_operations_in_numbers(report: Report) -> None:
+def test_workers_and_operations_in_numbers(report: StragglerReport) -> None:
     text = Page(render(report)).text
     worst = report.analysis.workers[0]
     assert f"rank 7 data-parallel rank 1, stage 3 {worst.slowdown:.3f} 3.1 %" in text
@@ -127,19 +127,19 @@ def test_workers_and_operations_in_numbers(report: Report) -> None:
     assert "embedding-grads-all-reduce communication" in text
 
 
-def test_many_ranks_share_columns(report: Report) -> None:
+def test_many_ranks_share_columns(report: StragglerReport) -> None:
     page = render(crowded(report, 10 * COLUMNS_MAX))
     assert page.count('class="hot"') < 9 * COLUMNS_MAX
     assert "A column stands for 10 data-parallel ranks" in page
     assert "<title>dp 0 to dp 9, stage 2: 1.300</title>" in page
 
 
-def test_gaps_are_told(report: Report) -> None:
+def test_gaps_are_told(report: StragglerReport) -> None:
     page = Page(render(msgspec.structs.replace(report, gaps=("The job has 9 stages and the trace 4.",))))
     assert "The job has 9 stages and the trace 4." in page.text
 
 
-def test_names_are_text_and_never_markup(report: Report) -> None:
+def test_names_are_text_and_never_markup(report: StragglerReport) -> None:
     worker = msgspec.structs.replace(report.analysis.workers[0], name=EVIL)
     operation = msgspec.structs.replace(report.analysis.operations[0], type=EVIL)
     analysis = msgspec.structs.replace(report.analysis, workers=(worker,), operations=(operation,))
@@ -153,7 +153,7 @@ def test_bars_stay_within_their_rail(share: float | None, width: float) -> None:
     assert f'<rect class="hot" width="{width:.2f}%"' in bar(share)
 
 
-def test_the_page_needs_nothing_else(report: Report) -> None:
+def test_the_page_needs_nothing_else(report: StragglerReport) -> None:
     page = render(crowded(report, 16))
     assert "default-src 'none'" in page
     assert not re.findall(r'(?:href|src)="', page)
@@ -161,7 +161,7 @@ def test_the_page_needs_nothing_else(report: Report) -> None:
     assert len(page.encode()) < PAGE_BYTES_MAX
 
 
-def test_the_page_fits(browser: str, tmp_path: Path, report: Report) -> None:
+def test_the_page_fits(browser: str, tmp_path: Path, report: StragglerReport) -> None:
     named = {f"{ranks} ranks": render(crowded(report, ranks)) for ranks in (2, 5, 12, 100)}
     named["a name without a space"] = render(unbroken(report, "x" * 500))
     sizes = [(name, width_px) for name in named for width_px in WIDTHS_PX]
@@ -175,7 +175,7 @@ def test_the_page_fits(browser: str, tmp_path: Path, report: Report) -> None:
         assert measured.number_width_max <= measured.cell_width_min, where
 
 
-def unbroken(report: Report, name: str) -> Report:
+def unbroken(report: StragglerReport, name: str) -> StragglerReport:
     worker = msgspec.structs.replace(report.analysis.workers[0], name=name)
     analysis = msgspec.structs.replace(report.analysis, workers=(worker,))
     return msgspec.structs.replace(report, title=name, dp_ranks=(name, name), analysis=analysis)

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.dashboard.wording import (
-    HOUR_NS,
+from holdfast.wording import (
     Amounts,
     duration,
     exact_seconds,
@@ -23,6 +22,7 @@ from holdfast.dashboard.wording import (
     usd_cell,
     with_unit,
 )
+from holdfast.wording.units import HOUR_NS
 
 SECOND_NS = 10**9
 DAY_NS = 24 * HOUR_NS

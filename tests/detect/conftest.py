@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 from holdfast.detect.detecting import Detected, detect
-from holdfast.detect.scene import Healthy, Planned, scene
+from holdfast.detect.scene import Healthy, PlannedWork, scene
 from holdfast.detect.xids import NO_OVERRIDES, Overrides
+from holdfast.drills.wiring import topology_of
+from holdfast.drills.world import cast
 from holdfast.record.events import KnownEvent
 from holdfast.signals.catalogue import describe
 from holdfast.signals.frame import Floats, Frame, Labels, Word
 from holdfast.signals.source import Source
 from holdfast.topology.graph import Topology
 from holdfast.twin.cluster import Layout
-from holdfast.twin.wiring import topology_of
-from holdfast.twin.world import cast
 
 START_NS = 1_772_442_000 * 10**9
 RUN = "pretrain"
@@ -110,7 +110,7 @@ def looked(topology: Topology) -> Callable[..., Detected]:
     def look(
         *frames: Frame,
         events: Sequence[KnownEvent] = (),
-        planned: Sequence[Planned] = (),
+        planned: Sequence[PlannedWork] = (),
         xids: Overrides = NO_OVERRIDES,
         now_ns: int | None = None,
         window_s: float = 1_800.0,

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from quantity import examples
 
-from holdfast.detect.compare import MANY, PAST_KNOWN_MIN, Stretch, lasting, onset, spread, usual
+from holdfast.detect.compare import MANY, PAST_KNOWN_MIN, FindingStretch, lasting, onset, spread, usual
 from holdfast.signals.frame import Floats
 
 EVERY_S = 10
@@ -25,11 +26,11 @@ def flags(*series: str) -> tuple[Flags, Flags, NDArray[np.int64]]:
     return rows == WRONG, rows != SILENT, times_ns
 
 
-def stretches(*series: str, rows: int, bridge_s: float = BRIDGE_S) -> list[Stretch]:
+def stretches(*series: str, rows: int, bridge_s: float = BRIDGE_S) -> list[FindingStretch]:
     return sorted(lasting(*flags(*series), rows, bridge_s))
 
 
-def said_slowly(text: str, series: int, rows: int) -> list[Stretch]:
+def said_slowly(text: str, series: int, rows: int) -> list[FindingStretch]:
     """What is wrong again within the bridge had not gone; what was wrong `rows` times in a row counts."""
     wrong = [row for row, sign in enumerate(text) if sign == WRONG]
     groups: list[list[int]] = []
@@ -48,13 +49,13 @@ def said_slowly(text: str, series: int, rows: int) -> list[Stretch]:
                 noticed = row
         if noticed is not None:
             is_lasting = (len(text) - 1 - group[-1]) * EVERY_S <= BRIDGE_S
-            found.append(Stretch(series, group[0], noticed, group[-1], is_lasting))
+            found.append(FindingStretch(series, group[0], noticed, group[-1], is_lasting))
     return found
 
 
 def test_a_stretch_says_when_it_began_when_it_counted_and_when_it_was_last_seen() -> None:
-    assert stretches("--xxx-----", rows=2) == [Stretch(0, 2, 3, 4, False)]
-    assert stretches("-----xxx", rows=3) == [Stretch(0, 5, 7, 7, True)]
+    assert stretches("--xxx-----", rows=2) == [FindingStretch(0, 2, 3, 4, False)]
+    assert stretches("-----xxx", rows=3) == [FindingStretch(0, 5, 7, 7, True)]
 
 
 def test_fewer_observations_than_asked_for_are_none() -> None:
@@ -63,13 +64,16 @@ def test_fewer_observations_than_asked_for_are_none() -> None:
 
 
 def test_without_an_observation_what_was_before_goes_on() -> None:
-    assert stretches("--x x-----", rows=2) == [Stretch(0, 2, 4, 4, False)]
+    assert stretches("--x x-----", rows=2) == [FindingStretch(0, 2, 4, 4, False)]
     assert stretches("--x  ------", rows=2) == []
 
 
 def test_what_comes_back_within_the_bridge_had_not_gone() -> None:
-    assert stretches("xx--xx", rows=2) == [Stretch(0, 0, 1, 5, True)]
-    assert stretches("xx---xx", rows=2) == [Stretch(0, 0, 1, 1, False), Stretch(0, 5, 6, 6, True)]
+    assert stretches("xx--xx", rows=2) == [FindingStretch(0, 0, 1, 5, True)]
+    assert stretches("xx---xx", rows=2) == [
+        FindingStretch(0, 0, 1, 1, False),
+        FindingStretch(0, 5, 6, 6, True),
+    ]
 
 
 def test_no_stretch_has_fewer_observations_than_asked_for_however_long_the_silence() -> None:
@@ -91,7 +95,7 @@ series_texts = st.lists(
 
 
 @given(texts=st.lists(series_texts, min_size=1, max_size=4), rows=st.integers(1, 5))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_all_series_at_once_are_as_each_alone(texts: list[str], rows: int) -> None:
     expected = [one for number, text in enumerate(texts) for one in said_slowly(text, number, rows)]
     assert stretches(*texts, rows=rows) == expected
@@ -100,7 +104,7 @@ def test_all_series_at_once_are_as_each_alone(texts: list[str], rows: int) -> No
 @given(
     text=st.text(st.sampled_from([HEALTHY, WRONG, SILENT]), min_size=1, max_size=40), rows=st.integers(1, 4)
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_stretches_are_apart_in_order_and_within_the_rows(text: str, rows: int) -> None:
     wrong, known, times_ns = flags(text)
     found = sorted(lasting(wrong, known, times_ns, rows, BRIDGE_S))
@@ -123,7 +127,7 @@ def test_stretches_are_apart_in_order_and_within_the_rows(text: str, rows: int) 
     missing=st.floats(0, 0.4),
     seed=st.integers(0, 2**16),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_usual_is_the_median_of_the_first_third_since_there_are_readings(
     rows: int, series: int, silent: int, missing: float, seed: int
 ) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from holdfast.detect.detecting import Detected
-from holdfast.detect.scene import SETTLE_NS, Planned
+from holdfast.detect.scene import SETTLE_NS, PlannedWork
 from holdfast.record.events import ActionTaken
 from holdfast.signals.frame import Floats, Frame
 
@@ -62,7 +62,7 @@ def test_what_planned_work_has_left_behind_is_found_once_it_should_have_settled(
 ) -> None:
     """A cable that was not put back well has errors from the first moment on, and goes on having them."""
     frame = errors(slice(20, None))
-    work = Planned(
+    work = PlannedWork(
         subject="rack-0000",
         from_ns=int(frame.times_ns[10]),
         to_ns=int(frame.times_ns[15]),
@@ -81,7 +81,7 @@ def test_work_on_a_rack_hides_its_machines_and_not_what_merely_depends_on_them(
     steps = noisy(6.0, ROWS)
     steps[150:] += 2.0
     frame = framed("holdfast_run_step_seconds", steps, ["pretrain"], labels=[{"run": "pretrain"}])
-    work = Planned(subject="rack-0000", from_ns=0, to_ns=None, reason="firmware")
+    work = PlannedWork(subject="rack-0000", from_ns=0, to_ns=None, reason="firmware")
     (found,) = looked(frame, planned=[work]).runs["pretrain"]
     assert found.sign == "slow-step"
 
@@ -89,7 +89,7 @@ def test_work_on_a_rack_hides_its_machines_and_not_what_merely_depends_on_them(
 def test_planned_work_on_something_unknown_is_no_mistake(
     errors: Callable[[slice], Frame], looked: Callable[..., Detected]
 ) -> None:
-    work = Planned(subject="the old hall", from_ns=0, to_ns=None, reason="demolition")
+    work = PlannedWork(subject="the old hall", from_ns=0, to_ns=None, reason="demolition")
     assert looked(errors(slice(60, None)), planned=[work]).machines
 
 

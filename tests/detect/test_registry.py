@@ -1,6 +1,7 @@
 """The registry: every detector says which signs it gives and what it reads, and all of that is true."""
 
 from collections.abc import Callable
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from holdfast.detect.devices import WIDTH, WIDTH_MAX
 from holdfast.detect.mounts import REQUESTS, RESPONSE
 from holdfast.detect.physics import LINK_RATE
 from holdfast.detect.rules import SIGNS
+from holdfast.detect.signs import Sign
 from holdfast.signals.catalogue import CATALOGUE
 from holdfast.signals.frame import Floats, Frame
 
@@ -33,6 +35,7 @@ def test_a_detector_names_signs_and_metrics_that_exist(detector: Detector) -> No
 
 def test_every_sign_has_a_detector() -> None:
     assert {sense.sign for one in (*MACHINES, *RUNS) for sense in one.senses} == set(SIGNS)
+    assert set(get_args(Sign)) == set(SIGNS)
 
 
 def test_what_is_measured_follows_from_what_is_there() -> None:

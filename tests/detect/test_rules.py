@@ -8,7 +8,7 @@ import pytest
 from holdfast.detect.detecting import Detected
 from holdfast.detect.finding import Finding
 from holdfast.detect.rules import RULES, SIGNS, Rule
-from holdfast.detect.scene import SETTLE_NS, Planned
+from holdfast.detect.scene import SETTLE_NS, PlannedWork
 from holdfast.signals.catalogue import CATALOGUE, Scope
 from holdfast.signals.frame import Floats, Frame, Labels
 from holdfast.topology.graph import Kind, Topology
@@ -202,7 +202,7 @@ def test_planned_work_hides_what_begins_in_it_and_only_that(
     where = rack_or_itself(frame.subjects[FAULTY], topology)
 
     def hidden(from_ns: int, to_ns: int | None) -> bool:
-        work = Planned(subject=where, from_ns=from_ns, to_ns=to_ns, reason="firmware")
+        work = PlannedWork(subject=where, from_ns=from_ns, to_ns=to_ns, reason="firmware")
         return of(rule, looked(frame, planned=[work])) == []
 
     assert hidden(began_ns - SCRAPE_NS, began_ns + SCRAPE_NS)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.detect.scene import SETTLE_NS, Healthy, Planned, scene
+from holdfast.detect.scene import SETTLE_NS, Healthy, PlannedWork, scene
 from holdfast.record.events import (
     ActionTaken,
     CheckpointBegun,
@@ -74,5 +74,5 @@ def test_a_run_of_which_nothing_is_known_begins_now() -> None:
 )
 def test_planned_work_covers_itself_and_the_time_to_settle(at_s: int, covered: bool) -> None:
     assert SETTLE_NS == 300 * S
-    work = Planned(subject="n1", from_ns=10 * S, to_ns=20 * S, reason="firmware")
+    work = PlannedWork(subject="n1", from_ns=10 * S, to_ns=20 * S, reason="firmware")
     assert work.covers(at_s * S) is covered

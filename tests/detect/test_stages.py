@@ -2,28 +2,28 @@
 
 import pytest
 
-from holdfast.detect.stages import Part, part_of
+from holdfast.detect.stages import StagePart, part_of
 
 MEMBERS = [f"run/n{number}" for number in range(24)]
 
 
-def part(numbers: list[int]) -> Part | None:
+def part(numbers: list[int]) -> StagePart | None:
     return part_of({MEMBERS[number] for number in numbers}, MEMBERS)
 
 
 @pytest.mark.parametrize(
     ("numbers", "expected"),
     [
-        (list(range(18, 24)), Part(6, 24, False)),
-        (list(range(8, 12)), Part(4, 24, False)),
-        (list(range(12)), Part(12, 24, False)),
-        ([3, 7, 11, 15, 19, 23], Part(1, 4, True)),
-        ([1, 13], Part(1, 12, True)),
-        ([6, 7, 14, 15, 22, 23], Part(2, 8, True)),
-        ([0, 1, 2, 6, 7, 8, 12, 13, 14, 18, 19, 20], Part(3, 6, True)),
+        (list(range(18, 24)), StagePart(6, 24, False)),
+        (list(range(8, 12)), StagePart(4, 24, False)),
+        (list(range(12)), StagePart(12, 24, False)),
+        ([3, 7, 11, 15, 19, 23], StagePart(1, 4, True)),
+        ([1, 13], StagePart(1, 12, True)),
+        ([6, 7, 14, 15, 22, 23], StagePart(2, 8, True)),
+        ([0, 1, 2, 6, 7, 8, 12, 13, 14, 18, 19, 20], StagePart(3, 6, True)),
     ],
 )
-def test_stages_are_regular_parts(numbers: list[int], expected: Part) -> None:
+def test_stages_are_regular_parts(numbers: list[int], expected: StagePart) -> None:
     assert part(numbers) == expected
 
 
@@ -48,5 +48,5 @@ def test_what_is_not_regular_is_no_stage(numbers: list[int]) -> None:
 def test_of_many_members_a_few_may_be_missed() -> None:
     members = [f"run/n{number}" for number in range(256)]
     late = set(members[3::4]) - {members[7], members[99]}
-    assert part_of(late, members) == Part(1, 4, True)
+    assert part_of(late, members) == StagePart(1, 4, True)
     assert part_of(late - set(members[120:]), members) is None

@@ -9,7 +9,7 @@ from holdfast.detect.detecting import Detected
 from holdfast.detect.finding import Finding
 from holdfast.detect.pace import STEP
 from holdfast.detect.scene import Healthy
-from holdfast.detect.symptoms import COLLECTOR, PARTS
+from holdfast.detect.symptoms import COLLECTOR, LATE
 from holdfast.record.events import ReferenceDeclared
 from holdfast.signals.frame import Floats, Frame
 
@@ -150,7 +150,7 @@ def test_another_run_is_another_matter(steps: Made, noisy: Noisy, looked: Looked
 # -- late members --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", LATE)
 def test_a_member_is_late_against_its_past(
     part: str, steps: Made, members: Made, noisy: Noisy, looked: Looked
 ) -> None:

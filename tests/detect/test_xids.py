@@ -5,6 +5,7 @@ from contextlib import suppress
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantity import examples
 
 from holdfast.detect.xids import (
     CATALOGUE,
@@ -120,7 +121,7 @@ def test_a_mistake_in_a_sites_file_is_told(text: str, complaint: str) -> None:
         parse_overrides(text)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.text(max_size=80))
 def test_no_file_raises_anything_else(text: str) -> None:
     with suppress(HoldfastError):

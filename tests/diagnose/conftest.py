@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from servers import daemon
 from waiting import answers, free_port, until
 
 from holdfast.diagnose.incident import Alternative, Cause, Evidence, Incident, Price
@@ -148,19 +149,14 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture(scope="session")
-def servers(request: pytest.FixtureRequest) -> Any:
-    """What the suite's own conftest installs and runs servers with."""
-    return request.config.pluginmanager.get_plugin(str(Path(__file__).parents[1] / "conftest.py"))
-
-
-@pytest.fixture(scope="session")
-def promtool(servers: Any) -> str:
+def promtool(need: Callable[..., None]) -> str:
     """The command `promtool`; the package that has it has Prometheus as well."""
-    return _installed(servers, "promtool", "prometheus")
+    need("prometheus")
+    return "promtool"
 
 
 @pytest.fixture(scope="session")
-def prometheus(servers: Any, promtool: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def prometheus(promtool: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a Prometheus that has nothing and scrapes nothing: it parses what it is asked."""
     home = tmp_path_factory.mktemp("prometheus")
     settings = home / "prometheus.yml"
@@ -172,15 +168,15 @@ def prometheus(servers: Any, promtool: str, tmp_path_factory: pytest.TempPathFac
         f"--storage.tsdb.path={home / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}",
     ]
-    with servers._daemon(command, home):
+    with daemon(command, home):
         await_ready(f"http://127.0.0.1:{port}", home)
         yield f"http://127.0.0.1:{port}"
 
 
 @pytest.fixture(scope="session")
-def alertmanager(servers: Any) -> Callable[[Path, str, int], AbstractContextManager[str]]:
+def alertmanager(need: Callable[..., None]) -> Callable[[Path, str, int], AbstractContextManager[str]]:
     """Runs an Alertmanager in this directory that tells this receiver, at this port; gives its URL."""
-    _installed(servers, "prometheus-alertmanager", "prometheus-alertmanager")
+    need("prometheus-alertmanager")
 
     @contextmanager
     def serve(home: Path, receiver_url: str, port: int) -> Iterator[str]:
@@ -193,7 +189,7 @@ def alertmanager(servers: Any) -> Callable[[Path, str, int], AbstractContextMana
             f"--web.listen-address=127.0.0.1:{port}",
             "--cluster.listen-address=",
         ]
-        with servers._daemon(command, home):
+        with daemon(command, home):
             await_ready(f"http://127.0.0.1:{port}", home)
             yield f"http://127.0.0.1:{port}"
 
@@ -218,15 +214,6 @@ receivers:
 @pytest.fixture(name="free_port")
 def give_free_port() -> int:
     return free_port()
-
-
-def _installed(servers: Any, command: str, package: str) -> str:
-    try:
-        if not servers._find_daemon(command):
-            servers._apt_install(package)
-    except servers._Unavailable as reason:
-        pytest.skip(f"no {package}: {reason}")
-    return command
 
 
 def await_ready(url: str, home: Path) -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from holdfast.diagnose.alerts import SEVERITIES, alert, severity, summary
 from holdfast.diagnose.incident import Incident
-from holdfast.diagnose.wording import lasting, listed, members, moment, money, share
+from holdfast.diagnose.wording import members, moment, money, share
+from holdfast.wording import lasting, listed
 
 Make = Callable[..., Incident]
 
@@ -97,7 +98,10 @@ def test_severity_is_by_cost(
 
 def test_without_a_price_slowness_decides(incident: Make) -> None:
     assert severity(incident(cost=None, slowdown=1.3)) == "critical"
-    assert "Money: not known." in alert(incident(cost=None)).annotations["description"]
+    assert (
+        "Money: not known, as nothing says how many GPUs the run has."
+        in alert(incident(cost=None)).annotations["description"]
+    )
     assert "USD" not in summary(incident(cost=None))
 
 

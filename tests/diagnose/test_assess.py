@@ -10,14 +10,20 @@ import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from quantity import examples
 
 from holdfast.detect.detecting import METRICS
 from holdfast.detect.physics import BALANCE
-from holdfast.detect.scene import Planned
-from holdfast.diagnose.assess import Assessment, assess
-from holdfast.diagnose.case import SYMPTOMS
+from holdfast.detect.scene import PlannedWork
+from holdfast.diagnose.assess import Assessment, Circumstances, Inquiry, assess
 from holdfast.diagnose.incident import Incident
-from holdfast.economics.prices import DEFAULTS
+from holdfast.diagnose.run_findings import SYMPTOMS
+from holdfast.drills.exam import HIDEABLE, MECHANISM_OF
+from holdfast.drills.replay import Replay
+from holdfast.drills.scenarios import SCENARIOS, Played, play
+from holdfast.drills.wiring import topology_of
+from holdfast.drills.world import cast
+from holdfast.economics.pricing.prices import DEFAULTS
 from holdfast.record.events import (
     ActionTaken,
     CheckpointSaved,
@@ -32,11 +38,8 @@ from holdfast.signals.source import Source
 from holdfast.topology.graph import Topology
 from holdfast.topology.names import member_name
 from holdfast.twin.cluster import Layout
-from holdfast.twin.exam import HIDEABLE, MECHANISM_OF
-from holdfast.twin.replay import Replay
-from holdfast.twin.scenarios import SCENARIOS, Played, play
-from holdfast.twin.wiring import topology_of
-from holdfast.twin.world import cast
+
+pytestmark = pytest.mark.slow
 
 SEED = 1
 """Below 100: one of those that detectors may be made with."""
@@ -66,8 +69,8 @@ class Case:
         return assess(
             source or self.source,
             self.topology,
-            now_ns=self.times_ns[-1] if now_ns is None else now_ns,
-            events=self.played.events,
+            Inquiry(now_ns=self.times_ns[-1] if now_ns is None else now_ns),
+            Circumstances(events=self.played.events),
         )
 
 
@@ -352,8 +355,8 @@ def test_what_comes_later_changes_nothing(name: str, share: float) -> None:
     then = assess(
         Cut(one.source, now_ns),
         one.topology,
-        now_ns=now_ns,
-        events=[event for event in one.played.events if event.occurred_ns <= now_ns],
+        Inquiry(now_ns=now_ns),
+        Circumstances(events=[event for event in one.played.events if event.occurred_ns <= now_ns]),
     )
     assert then == one.at(now_ns)
     assert all(found.noticed_ns <= now_ns for found in then.findings)
@@ -460,7 +463,7 @@ def look(
     *frames: Frame, topology: Topology = SMALL, events: Sequence[KnownEvent] = EVENTS, rows: int = ROWS
 ) -> Assessment:
     now_ns = START_NS + (rows - 1) * 10 * S
-    return assess(Shown(frames), topology, now_ns=now_ns, events=events)
+    return assess(Shown(frames), topology, Inquiry(now_ns=now_ns), Circumstances(events=events))
 
 
 PORTS = tuple(f"n{node:05}/mlx5_{port}" for node in range(4) for port in range(8))
@@ -500,7 +503,9 @@ def test_a_long_incident_is_held_against_what_was_before_it() -> None:
     source = Shown([steps(step)])
     began_ns = START_NS + 2_400 * S
     for since_ns in (None, began_ns):
-        (incident,) = assess(source, SMALL, now_ns=now_ns, events=[STARTED], since_ns=since_ns).incidents
+        (incident,) = assess(
+            source, SMALL, Inquiry(now_ns=now_ns, since_ns=since_ns), Circumstances(events=[STARTED])
+        ).incidents
         assert abs(incident.began_ns - began_ns) <= 10 * S
         assert incident.slowdown == pytest.approx(8 / 6, rel=0.02)
 
@@ -565,12 +570,20 @@ def test_those_beneath_a_cause_that_are_not_late_are_evidence_against_it() -> No
 
 def test_planned_work_is_no_incident() -> None:
     frames = bad_link([slice(120, None)])[:1]
-    work = Planned(subject="n00000", from_ns=START_NS + 1_000 * S, to_ns=None, reason="cables")
+    work = PlannedWork(subject="n00000", from_ns=START_NS + 1_000 * S, to_ns=None, reason="cables")
     now_ns = START_NS + (ROWS - 1) * 10 * S
     drain = ActionTaken(id="drain", occurred_ns=work.from_ns, action="drain", subject="n00000")
-    assert assess(Shown(frames), SMALL, now_ns=now_ns, events=EVENTS).findings
-    assert assess(Shown(frames), SMALL, now_ns=now_ns, events=EVENTS, planned=[work]).findings == ()
-    assert assess(Shown(frames), SMALL, now_ns=now_ns, events=[*EVENTS, drain]).findings == ()
+    assert assess(Shown(frames), SMALL, Inquiry(now_ns=now_ns), Circumstances(events=EVENTS)).findings
+    assert (
+        assess(
+            Shown(frames), SMALL, Inquiry(now_ns=now_ns), Circumstances(events=EVENTS, planned=[work])
+        ).findings
+        == ()
+    )
+    assert (
+        assess(Shown(frames), SMALL, Inquiry(now_ns=now_ns), Circumstances(events=[*EVENTS, drain])).findings
+        == ()
+    )
 
 
 # -- strange, and valid --------------------------------------------------------------------------------
@@ -592,7 +605,9 @@ def test_without_the_runs_own_times_its_machines_are_looked_at() -> None:
 def test_a_run_that_the_topology_does_not_know_can_be_looked_at(name: str) -> None:
     one = case(name)
     elsewhere = topology_of(cast(one.played.layout, with_pools=False), "another run")
-    found = assess(one.source, elsewhere, now_ns=one.times_ns[-1], events=one.played.events)
+    found = assess(
+        one.source, elsewhere, Inquiry(now_ns=one.times_ns[-1]), Circumstances(events=one.played.events)
+    )
     assert found.incidents
     assert {incident.run for incident in found.incidents} == {one.played.run}
 
@@ -744,12 +759,12 @@ def strange_records(draw: st.DrawFn) -> list[KnownEvent]:
 
 
 @given(data=st.data(), metrics=st.lists(st.sampled_from(READ), min_size=1, max_size=12, unique=True))
-@settings(max_examples=60, deadline=None, phases=(Phase.explicit, Phase.generate))
+@settings(max_examples=examples(60), deadline=None, phases=(Phase.explicit, Phase.generate))
 def test_no_readings_are_too_strange(data: st.DataObject, metrics: list[str]) -> None:
     frames = [data.draw(strange_frames(metric)) for metric in metrics]
     events = data.draw(strange_records())
     now_ns = max(int(frame.times_ns[-1]) for frame in frames)
-    found = assess(Shown(frames), SMALL, now_ns=now_ns, events=events, runs=[RUN])
+    found = assess(Shown(frames), SMALL, Inquiry(now_ns=now_ns, runs=(RUN,)), Circumstances(events=events))
     for incident in found.incidents:
         assert 0 <= incident.confidence <= 1
         assert 0 <= incident.quality <= 1

@@ -11,8 +11,10 @@ import pytest
 from field_cluster import DEFAULT_ON, EVERY_S, HOSTS, NODES, RUN, STEP_S, TOPOLOGY, Field, S, answers, the
 
 from holdfast.detect.scene import Healthy
-from holdfast.diagnose.assess import CLUSTER, assess
+from holdfast.diagnose.assess import CLUSTER, Inquiry, assess
 from holdfast.record.events import ActionTaken, CheckpointSaved, ReferenceDeclared
+
+pytestmark = pytest.mark.slow
 
 STEP = "holdfast_run_step_seconds"
 XIDS = "DCGM_FI_DEV_XID_ERRORS"
@@ -396,7 +398,7 @@ def test_broken_hardware_is_reported_though_no_run_is_slower() -> None:
 def test_broken_hardware_is_reported_though_no_run_is_known() -> None:
     field = Field()
     field.values[XIDS][-8:, field.of(XIDS, "gpu-007.3")] = 79
-    found = assess(field.source(), TOPOLOGY, now_ns=int(field.times_ns[-1]) + 1, elsewhere=True)
+    found = assess(field.source(), TOPOLOGY, Inquiry(now_ns=int(field.times_ns[-1]) + 1, elsewhere=True))
     assert [(one.run, one.cause.mechanism, one.cause.subject) for one in found.incidents] == [
         (CLUSTER, "gpu-fault", "gpu-007.3")
     ]

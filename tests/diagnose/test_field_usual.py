@@ -12,6 +12,8 @@ from holdfast.detect.mounts import REQUESTS, RESPONSE, SENT
 from holdfast.detect.pace import LANES
 from holdfast.record.events import ActionTaken, MemberJoined
 
+pytestmark = pytest.mark.slow
+
 STEP = "holdfast_run_step_seconds"
 COLLECTOR = "holdfast_member_gc_seconds_total"
 LABELS = [{"run": RUN, "member": host, "node": host} for host in HOSTS]

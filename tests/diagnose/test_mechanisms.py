@@ -6,11 +6,11 @@ import pytest
 
 from holdfast.detect.rules import SIGNS
 from holdfast.diagnose.mechanisms import MECHANISMS, Mechanism
+from holdfast.drills.exam import MECHANISM_OF
+from holdfast.drills.scenarios import SCENARIOS
+from holdfast.drills.scenarios.stage import Scenario
 from holdfast.signals.domains import Domain, Seam
 from holdfast.topology.graph import KINDS
-from holdfast.twin.exam import MECHANISM_OF
-from holdfast.twin.scenarios import SCENARIOS
-from holdfast.twin.scenarios.stage import Scenario
 
 BY_NAME = {mechanism.name: mechanism for mechanism in MECHANISMS}
 each = pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda mechanism: mechanism.name)

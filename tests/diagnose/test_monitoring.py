@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from holdfast.cli.watch_metrics import WatchMetrics
 from holdfast.diagnose.runbooks import names
+from holdfast.diagnose.watch_metrics import WatchMetrics
 from holdfast.signals.catalogue import CATALOGUE
 
 FOLDER = Path(__file__).parents[2] / "monitoring"

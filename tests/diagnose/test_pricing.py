@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.diagnose.pricing import price
-from holdfast.economics.prices import DEFAULTS
+from holdfast.economics.pricing.prices import DEFAULTS
 
 AT_TWO_USD = DEFAULTS.at(2.0)
 

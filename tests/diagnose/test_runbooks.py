@@ -14,6 +14,8 @@ from holdfast.diagnose import mechanisms
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.runbooks import SEAMS, UNKNOWN, facts, names, runbook, seam_runbook
 
+pytestmark = pytest.mark.slow
+
 Make = Callable[..., Incident]
 
 MECHANISMS = [mechanism.name for mechanism in mechanisms.MECHANISMS] + [UNKNOWN]

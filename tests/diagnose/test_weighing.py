@@ -7,8 +7,9 @@ import pytest
 
 from holdfast.detect.finding import Finding, Method
 from holdfast.detect.scene import Decided, Healthy, Scene
-from holdfast.diagnose.case import Case
+from holdfast.detect.signs import Sign
 from holdfast.diagnose.own import own_signs
+from holdfast.diagnose.run_findings import RunFindings
 from holdfast.diagnose.weighing import PRIOR, Hypothesis, hypotheses, lost_because, unknown
 from holdfast.topology.graph import Builder, Topology
 from holdfast.topology.names import gpu_name, member_name, port_name
@@ -74,7 +75,7 @@ SCENE = Scene(
 
 
 def finding(
-    sign: str,
+    sign: Sign,
     subject: str,
     *,
     since_s: float = 100.0,
@@ -101,12 +102,12 @@ def finding(
     )
 
 
-def late(numbers: Iterable[int], sign: str = "late-compute", since_s: float = 120.0) -> list[Finding]:
+def late(numbers: Iterable[int], sign: Sign = "late-compute", since_s: float = 120.0) -> list[Finding]:
     return [finding(sign, member(number), since_s=since_s, value=6.0, usual=5.0) for number in numbers]
 
 
 def ranked(findings: list[Finding], scene: Scene = SCENE) -> list[Hypothesis]:
-    return sorted(hypotheses(Case(findings, TOPOLOGY, scene)), key=lambda one: -one.bans)
+    return sorted(hypotheses(RunFindings(findings, TOPOLOGY, scene)), key=lambda one: -one.bans)
 
 
 def named(hypothesis: Hypothesis) -> tuple[str, str]:
@@ -257,12 +258,12 @@ def test_odd_findings_are_no_mistake(findings: list[Finding]) -> None:
 
 
 def test_unknown_explains_the_symptoms_and_says_what_the_late_have_in_common() -> None:
-    case = Case([*late(range(4, 8)), SLOW], TOPOLOGY, SCENE)
+    case = RunFindings([*late(range(4, 8)), SLOW], TOPOLOGY, SCENE)
     nothing = unknown(case)
     assert {one.sign for one in nothing.explains} == {"late-compute", "slow-step"}
     (evidence,) = nothing.evidence
     assert "4 of 4 late members" in evidence.text
-    assert unknown(Case([SLOW], TOPOLOGY, SCENE)).evidence == ()
+    assert unknown(RunFindings([SLOW], TOPOLOGY, SCENE)).evidence == ()
 
 
 def test_why_an_alternative_lost_is_what_speaks_most_against_it() -> None:
@@ -282,7 +283,7 @@ def test_the_surer_the_telemetry_the_more_it_weighs() -> None:
 
 
 @pytest.mark.parametrize("sign", ["slow-link", "symbol-errors", "damaged-packets"])
-def test_a_host_that_sends_again_over_a_bad_port_is_no_cause_beside_the_port(sign: str) -> None:
+def test_a_host_that_sends_again_over_a_bad_port_is_no_cause_beside_the_port(sign: Sign) -> None:
     port = port_name("n3", "mlx5_0")
     resends = [
         finding("resent-packets", f"n{number}", value=share) for number, share in ((3, 0.05), (4, 0.02))

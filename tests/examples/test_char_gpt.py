@@ -5,7 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
+
+pytestmark = pytest.mark.slow
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "char_gpt"
 WAIT_S = 300

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import torch
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "nanogpt"
 WAIT_S = 300
 SMALL = {

@@ -7,7 +7,8 @@ import pytest
 
 from holdfast.ledger.categories import Category
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.report import Report, report
+from holdfast.ledger.report import Report
+from holdfast.ledger.reporting import report
 from holdfast.record.events import AnyEvent, KnownEvent, StepBegun, StepCommitted
 
 SECOND = 10**9

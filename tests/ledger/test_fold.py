@@ -1,9 +1,10 @@
 """What each kind of event does to the partition: one short history a test."""
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from holdfast.ledger.fold import _HANDLERS
 from holdfast.record.events import (
     ActionTaken,
     CheckpointBegun,
@@ -15,6 +16,7 @@ from holdfast.record.events import (
     DataMoved,
     FaultObserved,
     GenerationOpened,
+    KnownEvent,
     MemberJoined,
     MemberLost,
     PhaseEntered,
@@ -28,6 +30,10 @@ from holdfast.record.events import (
 )
 
 S = 10**9
+
+
+def test_the_ledger_has_something_to_do_with_every_kind() -> None:
+    assert set(_HANDLERS) == {*get_args(KnownEvent), Unknown}
 
 
 def test_a_quiet_run_is_useful_but_for_its_start(story: Any) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.report import report
+from holdfast.ledger.reporting import report
 from holdfast.record.events import (
     ActionTaken,
     AnyEvent,

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantity import examples
 
 from holdfast.ledger import ledger as ledger_module
 from holdfast.ledger.fold import Fold
 from holdfast.ledger.ledger import SNAPSHOT_EVENTS, Ledger, TooLate
-from holdfast.ledger.report import Report, report
+from holdfast.ledger.report import Report
+from holdfast.ledger.reporting import report
 from holdfast.record.events import (
     ActionTaken,
     AnyEvent,
@@ -37,6 +39,8 @@ from holdfast.record.events import (
     StepBegun,
     StepCommitted,
 )
+
+pytestmark = pytest.mark.slow
 
 S = 10**9
 EVENTS_MAX = 25
@@ -202,7 +206,7 @@ class Meter:
             self.members = {name: (gpus, name not in named) for name, (gpus, _) in self.members.items()}
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(histories())
 def test_every_gpu_nanosecond_is_in_exactly_one_category(events: list[AnyEvent]) -> None:
     events = [event for event in events if not event.causes]
@@ -218,7 +222,7 @@ def test_every_gpu_nanosecond_is_in_exactly_one_category(events: list[AnyEvent])
     assert all(part >= 0 for bucket in read.course.buckets for part in bucket.values())
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(histories())
 def test_incidents_never_claim_more_than_was_lost(events: list[AnyEvent]) -> None:
     read = told(events)
@@ -231,7 +235,7 @@ def test_incidents_never_claim_more_than_was_lost(events: list[AnyEvent]) -> Non
         assert incident.recovered_ns is None or incident.noticed_ns <= incident.recovered_ns
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(histories(), st.randoms(use_true_random=False), st.integers(1, 7))
 def test_the_order_of_arrival_does_not_matter(events: list[AnyEvent], rng: random.Random, batch: int) -> None:
     """Shuffled, in batches, some twice: the same report as in order and at once."""
@@ -243,7 +247,7 @@ def test_the_order_of_arrival_does_not_matter(events: list[AnyEvent], rng: rando
     assert report("any", ledger.fold) == told(in_order(events))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(histories(), st.randoms(use_true_random=False), st.integers(1, 7))
 def test_corrections_and_doubles_in_any_order(events: list[AnyEvent], rng: random.Random, batch: int) -> None:
     last_ns = max(event.occurred_ns for event in events)
@@ -263,7 +267,7 @@ def test_corrections_and_doubles_in_any_order(events: list[AnyEvent], rng: rando
     assert told(arriving, corrections) == right
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(histories(), st.randoms(use_true_random=False))
 def test_a_correction_is_as_if_the_event_had_never_been(events: list[AnyEvent], rng: random.Random) -> None:
     events = [event for event in events if not event.causes]
@@ -285,7 +289,7 @@ class _Asking(Fold):
         return False
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(histories(), st.integers(1, 30))
 def test_the_short_way_for_plain_commits_is_the_long_way(events: list[AnyEvent], steps_more: int) -> None:
     last_ns = max(event.occurred_ns for event in events)
@@ -363,7 +367,7 @@ def test_reading_does_not_change_what_is_read() -> None:
     assert report("any", ledger.fold) == told(events)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(histories(), st.integers(0, 90 * S))
 def test_an_opinion_about_a_run_changes_nothing_whenever_it_is_formed(
     events: list[AnyEvent], at_ns: int

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from holdfast.ledger.fold import Fold
-from holdfast.ledger.report import Report, StepReference, report
+from holdfast.ledger.report import Report, StepReference
+from holdfast.ledger.reporting import report
 from holdfast.record.events import CheckpointLoaded, ReferenceDeclared, RunEnded, RunStarted, StepCommitted
 
 S = 10**9

@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.ledger.fold import Declared
+from holdfast.ledger.counts import Declared
 from holdfast.ledger.opinions import ALONE, Kin, with_opinions
-from holdfast.ledger.report import Figure, Report
+from holdfast.ledger.report import MeasuredFigure, Report
 from holdfast.record.events import ReferenceDeclared, RunStarted
 from tests.ledger.conftest import Story
 
@@ -46,7 +46,9 @@ def test_twice_the_tokens_may_take_twice_as_long() -> None:
 
 
 def test_published_figures_are_an_opinion() -> None:
-    figure = Figure(measured=20.0, reference=40.0, unit="%", sentence="20.0 % where 40.0 % is the reference")
+    figure = MeasuredFigure(
+        measured=20.0, reference=40.0, unit="%", sentence="20.0 % where 40.0 % is the reference"
+    )
     told = with_opinions(msgspec.structs.replace(steady("a", 10), mfu=figure), [])
     assert told.opinions[0].sentence.startswith(
         "This run may be 2.0 times slower than it could be: MFU is 20.0 %"

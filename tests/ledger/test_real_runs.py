@@ -3,10 +3,14 @@
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.report import Report, report
+from holdfast.ledger.report import Report
+from holdfast.ledger.reporting import report
 from holdfast.record.events import AnyEvent, FaultObserved, MemberLost, StepCommitted, decode
+
+pytestmark = pytest.mark.slow
 
 RUNS = Path(__file__).parents[1] / "data" / "runs"
 S = 10**9

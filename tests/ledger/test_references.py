@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from holdfast.ledger.flops import Chip, Precision, chip_named, peak_flops_per_s
 from holdfast.ledger.references import (
     MfuReference,
-    Setup,
+    ReferenceSetup,
     bandwidth_sentence,
     differences,
     mfu_sentence,
@@ -24,8 +24,8 @@ LLM_FOUNDRY = Path(__file__).parents[1] / "data" / "llm-foundry-mfu.csv"
 BILLION = 10**9
 
 
-def setup_of(row: MfuReference) -> Setup:
-    return Setup(
+def setup_of(row: MfuReference) -> ReferenceSetup:
+    return ReferenceSetup(
         params=row.params,
         gpus=row.gpus,
         chip=row.chip,
@@ -93,7 +93,7 @@ def test_no_row_alike_is_nearer_than_the_one_found(
 ) -> None:
     if chip == "a100":
         precision = "bf16"
-    found = reference_mfu(Setup(params=params, gpus=gpus, chip=chip, precision=precision, moe=moe))
+    found = reference_mfu(ReferenceSetup(params=params, gpus=gpus, chip=chip, precision=precision, moe=moe))
     alike = [row for row in published().mfu if (row.chip, row.precision, row.moe) == (chip, precision, moe)]
     distance = found.octaves_from(params=params, gpus=gpus)
     assert not alike or distance == min(row.octaves_from(params=params, gpus=gpus) for row in alike)
@@ -101,14 +101,14 @@ def test_no_row_alike_is_nearer_than_the_one_found(
 
 
 def test_the_sentence_the_user_reads() -> None:
-    row = reference_mfu(Setup(params=405 * BILLION, gpus=8192, chip="h100"))
+    row = reference_mfu(ReferenceSetup(params=405 * BILLION, gpus=8192, chip="h100"))
     assert mfu_sentence(41.04, row) == (
         "41.0 % where 43.0 % is the reference (Llama 3 405B, 8,192 H100; The Llama 3 Herd of Models, Table 4)"
     )
 
 
 def test_a_long_sequence_decides_between_rows_of_one_size() -> None:
-    long = Setup(params=405 * BILLION, gpus=16384, chip="h100", sequence_tokens=131072)
+    long = ReferenceSetup(params=405 * BILLION, gpus=16384, chip="h100", sequence_tokens=131072)
     assert reference_mfu(long).mfu_percent == 38
 
 
@@ -120,19 +120,21 @@ def test_a_silent_source_is_compared_in_the_convention_that_defined_mfu() -> Non
 @pytest.mark.parametrize(
     ("setup", "told"),
     [
-        (Setup(params=70 * BILLION, gpus=512, chip="h200"), ("the H100 in place of the H200",)),
+        (ReferenceSetup(params=70 * BILLION, gpus=512, chip="h200"), ("the H100 in place of the H200",)),
         (
-            Setup(params=65 * BILLION, gpus=8192, chip="h100"),
+            ReferenceSetup(params=65 * BILLION, gpus=8192, chip="h100"),
             ("2.69 times the parameters", "1/1.78 of the GPUs"),
         ),
-        (Setup(params=3 * BILLION, gpus=8, chip="h100", precision="fp8"), ()),
+        (ReferenceSetup(params=3 * BILLION, gpus=8, chip="h100", precision="fp8"), ()),
         (
-            Setup(params=30 * BILLION, gpus=8, chip="b300", moe=True),
+            ReferenceSetup(params=30 * BILLION, gpus=8, chip="b300", moe=True),
             ("the GB300 in place of the B300", "7.83 times the parameters", "32 times the GPUs"),
         ),
     ],
 )
-def test_what_the_row_does_not_share_with_the_run_is_told(setup: Setup, told: tuple[str, ...]) -> None:
+def test_what_the_row_does_not_share_with_the_run_is_told(
+    setup: ReferenceSetup, told: tuple[str, ...]
+) -> None:
     assert differences(setup, reference_mfu(setup)) == told
 
 

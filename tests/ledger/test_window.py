@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
-from holdfast.economics.prices import DEFAULTS, Prices, read
-from holdfast.economics.pricing import ACCRUED, Pricing
-from holdfast.economics.rates import edges_ns
+from holdfast.economics.pricing.prices import DEFAULTS, Prices, read
+from holdfast.economics.pricing.pricing import ACCRUED, Pricing
+from holdfast.economics.pricing.rates import edges_ns
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.report import Report, report
+from holdfast.ledger.report import Report
+from holdfast.ledger.reporting import report
 from holdfast.ledger.window import (
     SILENT_NS_MAX,
-    Standing,
     Window,
+    WindowStanding,
     accruing,
     fell_silent,
     standing,
@@ -155,7 +156,7 @@ def tiled(
     """The reports of windows that tile the time, from one fold."""
     edges = [window.to_ns for window in windows if window.to_ns is not None]
     ledger = Ledger(cuts_ns=(*cuts, *edges))
-    standings: list[Standing | None] = [None]
+    standings: list[WindowStanding | None] = [None]
     done = 0
     for edge in edges:
         count = sum(event.occurred_ns < edge for event in events)

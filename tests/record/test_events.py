@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantity import examples
 
 from holdfast.record.events import (
     ID_CHARS_MAX,
@@ -148,7 +149,7 @@ def test_a_diagnosis_is_open_changed_or_resolved() -> None:
         decode(encode(said).replace(b'"open"', b'"perhaps"'))
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.binary(max_size=200) | json_values.map(msgspec.json.encode))
 def test_any_bytes_are_an_event_or_refused(body: bytes) -> None:
     try:

@@ -40,7 +40,6 @@ from holdfast.record.spool import Drops, Owner, Spool, SpoolName, journal_digest
 
 OWNER = Owner.here(token="abcdefghijkl", run="night")
 ANOTHER_UID = 65_534
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
 UNKNOWN = decode(b'{"kind":"moon.phase","id":"f-1","occurred_ns":9,  "phase":["new"],"schema":7}')
 EVENTS: list[AnyEvent] = [
     RunStarted(id="a-0000000000", occurred_ns=1, run="night", name="Größe \N{CRESCENT MOON}", gpus=8),
@@ -249,7 +248,7 @@ def test_a_writer_whose_directory_was_moved_goes_on_in_a_new_one(journal: Path, 
     assert list(read_directory(journal)) == [EVENTS[1]]
 
 
-@as_root
+@pytest.mark.root
 def test_a_writer_that_cannot_sync_its_directory_begins_a_new_file() -> None:
     """As after any sync that fails: nobody knows what of the file would survive a loss of power."""
     with tempfile.TemporaryDirectory() as name:
@@ -485,7 +484,7 @@ def test_what_only_looks_like_a_spool_is_told_of_and_left_alone(journal: Path, s
     assert [path.name for path in journal.iterdir()] == ["a.journal"]
 
 
-@as_root
+@pytest.mark.root
 def test_a_spool_that_somebody_else_made_is_neither_believed_nor_removed(journal: Path, spools: Path) -> None:
     """Shared memory is anybody's to write to, and names of spools are no secret."""
     spool = _leave_spool(journal, spools, 1)
@@ -499,7 +498,7 @@ def test_a_spool_that_somebody_else_made_is_neither_believed_nor_removed(journal
     assert list(journal.iterdir()) == []
 
 
-@as_root
+@pytest.mark.root
 def test_root_salvages_for_whoever_the_journal_belongs_to(journal: Path, spools: Path) -> None:
     spool = _leave_spool(journal, spools, 1)
     for path in (spool, journal):
@@ -508,7 +507,7 @@ def test_root_salvages_for_whoever_the_journal_belongs_to(journal: Path, spools:
     assert not spool.exists()
 
 
-@as_root
+@pytest.mark.root
 def test_a_reader_who_may_not_look_into_a_spool_says_so() -> None:
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)

@@ -28,6 +28,8 @@ from holdfast.record.journal import Damage, read_directory
 from holdfast.record.recorder import CLOSE_WAIT_S, HELD_MAX, OPEN_WAIT_S, RETRY_INTERVAL_S, Recorder
 from holdfast.record.spool import SHARED_MEMORY
 
+pytestmark = pytest.mark.slow
+
 PATIENCE_S = 60.0
 """How long a test waits for what should happen at once."""
 SLACK_S = 10.0
@@ -547,7 +549,7 @@ def test_a_journal_that_is_moved_away_costs_nothing(journal: Path, spools: Path)
     assert _steps(journal) == set(range(1, 1_200))
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+@pytest.mark.root
 def test_a_sync_that_fails_does_not_slow_the_rest() -> None:
     with tempfile.TemporaryDirectory() as name:
         another_uid = 65_534
@@ -631,7 +633,7 @@ def test_without_a_place_in_memory_the_spool_is_in_the_journal(journal: Path, tm
     assert list(journal.glob("*.spool")) == []
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a filesystem to fill it up")
+@pytest.mark.root
 def test_a_full_tmpfs_is_no_place_for_a_spool(journal: Path, spools: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", spools], check=True)
     try:
@@ -645,7 +647,7 @@ def test_a_full_tmpfs_is_no_place_for_a_spool(journal: Path, spools: Path) -> No
     assert _steps(journal) == set(range(1_000))
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a filesystem to fill it up")
+@pytest.mark.root
 def test_many_spools_leave_room_for_the_others_in_shared_memory(journal: Path, spools: Path) -> None:
     """As in a container that has 64 MiB of it for everybody."""
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", spools], check=True)

@@ -26,7 +26,6 @@ OWNER = Owner.here(token="abcdefghijkl", run="night")
 NAME = str(SpoolName(journal_digest(Path("/journal")), OWNER.token))
 US = {os.geteuid()}
 ANOTHER_UID = 65_534
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away and mount filesystems")
 
 
 @given(
@@ -181,7 +180,7 @@ def test_what_is_no_plain_file_is_not_waited_for(tmp_path: Path) -> None:
         Spool.adopt(tmp_path / NAME, US)
 
 
-@as_root
+@pytest.mark.root
 def test_a_spool_of_a_user_who_is_not_trusted_is_not_opened(tmp_path: Path) -> None:
     path = tmp_path / NAME
     spool = Spool.create(path, OWNER, capacity_bytes=64)
@@ -219,7 +218,7 @@ def test_a_spool_is_inherited_on_its_own_machine_and_read_anywhere(
         heir.close()
 
 
-@as_root
+@pytest.mark.root
 @pytest.mark.parametrize(("size_mib", "affordable"), [(1024, SPOOL_BYTES), (32, 2 * 2**20), (8, None)])
 def test_a_spool_takes_a_small_share_of_the_room_there_is(
     tmp_path: Path, size_mib: int, affordable: int | None

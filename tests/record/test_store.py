@@ -20,6 +20,7 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from quantity import examples
 
 from holdfast.record.errors import HoldfastError, InputError, StoreError
 from holdfast.record.events import (
@@ -40,7 +41,10 @@ from holdfast.record.events import (
 from holdfast.record.postgres import PostgresStore
 from holdfast.record.sql import BATCH_EVENTS
 from holdfast.record.sqlite import SqliteStore, is_on_network
-from holdfast.record.store import Ingested, RunSummary, Selection, Store, open_store
+from holdfast.record.store import Ingested, RunSummary, Selection, Store
+from holdfast.record.stores import open_store
+
+pytestmark = pytest.mark.slow
 
 PROCESS_WAIT_S = 60
 
@@ -357,7 +361,9 @@ def _holds(selection: Selection, event: AnyEvent) -> bool:
     )
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(events=st.lists(_events(), max_size=30), selections=st.lists(_SELECTIONS, min_size=1, max_size=4))
 def test_a_selection_is_a_filter(
     fresh_url: FreshUrl, tmp_path: Path, events: list[AnyEvent], selections: list[Selection]

@@ -37,6 +37,8 @@ from holdfast.run.wire import (
     WorkerStarted,
 )
 
+pytestmark = pytest.mark.slow
+
 TOKEN = "a token for tests"
 WAIT_S = 60.0
 POLL_INTERVAL_S = 0.01

@@ -1,18 +1,15 @@
 """Members that wait for each other in different places: found by their heartbeats, and made to regroup."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import pytest
+from memory_cluster import Cluster
 
-from holdfast.run.state import FromMember
+from holdfast.run.happenings import FromMember
 from holdfast.run.waits import APART_S, ns
 from holdfast.run.wire import FromWorker, MemberBeat, Published, Stage
 
-if TYPE_CHECKING:
-    from tests.run.conftest import Cluster
-
-    MakeCluster = Callable[..., Cluster]
+MakeCluster = Callable[..., Cluster]
 
 STEP = 7
 

@@ -27,9 +27,9 @@ from holdfast.record.recorder import Recorder
 from holdfast.run.coordinator import SEND_BUFFER_BYTES_MAX, Coordinator
 from holdfast.run.dial import Connection, dial
 from holdfast.run.frames import FrameBuffer
-from holdfast.run.handshake import Client, Rejected, Stranger, endpoint_of
+from holdfast.run.handshake import HandshakeClient, Rejected, Stranger, endpoint_of
 from holdfast.run.link import Link
-from holdfast.run.state import Policy
+from holdfast.run.state import RunPolicy
 from holdfast.run.waits import LEASE_S_MIN
 from holdfast.run.wire import (
     Admitted,
@@ -57,6 +57,8 @@ from holdfast.run.wire import (
     WorkerStarted,
     frame,
 )
+
+pytestmark = pytest.mark.slow
 
 TOKEN = "a-token-for-tests"
 PATIENCE_S = 60.0
@@ -99,7 +101,7 @@ async def listening(directory: Path, **policy: object) -> AsyncIterator[Site]:
     clock = SystemClock()
     journal = directory / "journal"
     with Recorder(journal, run="r", clock=clock) as recorder:
-        made = Policy(run="r", **policy)  # type: ignore[arg-type]
+        made = RunPolicy(run="r", **policy)  # type: ignore[arg-type]
         coordinator = Coordinator(made, TOKEN, recorder, clock, said.append)
         await coordinator.start("127.0.0.1", 0)
         try:
@@ -255,7 +257,7 @@ def test_a_run_from_its_first_node_to_its_end(tmp_path: Path) -> None:
         await until(lambda: site.coordinator.status().step == STEPS)
         status = site.coordinator.status()
         assert (status.generation, status.steps_total, status.outcome) == (1, STEPS, None)
-        assert [loss for _, loss in status.losses] == [1.0, 0.5, 1 / 3]
+        assert [loss for _, loss in status.loss_curve] == [1.0, 0.5, 1 / 3]
         assert status.rate > 0
         stepping = [member for member in status.members if member.role == "active"]
         assert [(member.name, member.lanes, member.alive) for member in stepping] == [
@@ -429,7 +431,7 @@ def test_a_port_in_use_is_told_in_a_sentence(tmp_path: Path) -> None:
     async def whole() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken, Recorder(tmp_path / "journal") as recorder:
             port = taken.getsockname()[1]
-            coordinator = Coordinator(Policy(run="r"), TOKEN, recorder, SystemClock(), print)
+            coordinator = Coordinator(RunPolicy(run="r"), TOKEN, recorder, SystemClock(), print)
             with pytest.raises(
                 HoldfastError, match=rf"^The coordinator cannot listen on 127\.0\.0\.1:{port}: .*\.$"
             ):
@@ -468,9 +470,9 @@ class Raw:
         self.send(frame(client.answer(self.next())))
         client.accepted_by(self.next())
 
-    def client(self, role: str, name: str) -> Client:
+    def client(self, role: str, name: str) -> HandshakeClient:
         endpoint = endpoint_of(self._socket.getpeername())
-        return Client(TOKEN, role=role, name=name, endpoint=endpoint)  # type: ignore[arg-type]
+        return HandshakeClient(TOKEN, role=role, name=name, endpoint=endpoint)  # type: ignore[arg-type]
 
     def await_end(self) -> None:
         with contextlib.suppress(ConnectionError):

@@ -1,20 +1,17 @@
 """GPUs that fail under the membership: who is replaced, what is written down, and when it was the script."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import pytest
+from memory_cluster import Cluster, Process
 
 from holdfast.record.events import ActionTaken, FaultObserved, GenerationOpened, MemberLost
 from holdfast.record.kernel import Xid
-from holdfast.run.state import FromMember, Print
+from holdfast.run.happenings import FromMember, Print
 from holdfast.run.waits import DEVICE_EXIT_S, EXPLAIN_S, ns
 from holdfast.run.wire import Announced, DeviceFailed, StopWorker
 
-if TYPE_CHECKING:
-    from tests.run.conftest import Cluster, Process
-
-    MakeCluster = Callable[..., Cluster]
+MakeCluster = Callable[..., Cluster]
 
 SECOND = 10**9
 ASSERT = "CUDA error: device-side assert triggered"

@@ -1,19 +1,17 @@
 """Who is ended because the run does not get further, and who is not: silent, stopped, busy, hung members."""
 
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 import pytest
+from memory_cluster import Cluster
 
 from holdfast.record.events import FaultObserved, GenerationOpened, MemberLost
 from holdfast.run import hangs
-from holdfast.run.state import FromMember, ReplaceRequested, Tick
+from holdfast.run.happenings import FromMember, ReplaceRequested, Tick
 from holdfast.run.waits import FORM_S_MIN, HUNG_S_MIN, IDLE_S_MAX, LEASE_S_MAX, LOCATE_S, Observed, ns
 from holdfast.run.wire import Committed, Locate, MemberBeat, Replace, Stage, Working
 
-if TYPE_CHECKING:
-    from tests.run.conftest import Cluster
-
-    MakeCluster = type[Cluster]
+MakeCluster = type[Cluster]
 
 SECOND = 10**9
 

@@ -2,9 +2,12 @@
 coordinator that was held up, a hang while a newcomer waits for its boundary.
 """
 
+import pytest
+
 from holdfast.record.events import GenerationOpened, MemberLost
 from holdfast.run import hangs, membership
-from holdfast.run.state import Begun, FromMember, FromNode, Record, State, Tick
+from holdfast.run.happenings import Begun, FromMember, FromNode, Record, Tick
+from holdfast.run.state import RunState
 from holdfast.run.waits import FORM_S_MAX, HUNG_S_MIN, LEASE_S_MIN, LOCATE_S, ns
 from holdfast.run.wire import (
     AgentJoined,
@@ -18,13 +21,15 @@ from holdfast.run.wire import (
     WorkerStarted,
 )
 
+pytestmark = pytest.mark.slow
+
 SETUP = Setup(lanes=64, seed=0, threads=1, torch="", device="", deterministic=True, model="", parts={})
 READY_S = 30.0
 
 
-def ready(size: int, *, nodes_max: int | None = None) -> State:
+def ready(size: int, *, nodes_max: int | None = None) -> RunState:
     """So many members at `protect()`, their first generation announced at 5 s."""
-    policy = membership.Policy(run="r", nodes_min=1, nodes_max=nodes_max or size, warm=0)
+    policy = membership.RunPolicy(run="r", nodes_min=1, nodes_max=nodes_max or size, warm=0)
     state = membership.initial(policy, 0)
     membership.advance(state, Begun(), 0)
     for number in range(size):
@@ -36,12 +41,12 @@ def ready(size: int, *, nodes_max: int | None = None) -> State:
     return state
 
 
-def join(state: State, number: int, now_ns: int) -> None:
+def join(state: RunState, number: int, now_ns: int) -> None:
     joined = AgentJoined(node=f"n{number}", slots=1, address="", port=1)
     membership.advance(state, FromNode(f"n{number}", joined), now_ns)
 
 
-def get_ready(state: State, number: int, now_ns: int) -> None:
+def get_ready(state: RunState, number: int, now_ns: int) -> None:
     name = f"n{number}.0"
     membership.advance(state, FromNode(f"n{number}", WorkerStarted(member=name, pid=1)), now_ns)
     membership.advance(state, FromMember(name, WorkerJoined(member=name, pid=1)), now_ns)
@@ -49,7 +54,7 @@ def get_ready(state: State, number: int, now_ns: int) -> None:
     membership.advance(state, FromMember(name, told), now_ns)
 
 
-def regroup(state: State, now_ns: int) -> list[object]:
+def regroup(state: RunState, now_ns: int) -> list[object]:
     assert state.generations.announced is not None
     effects: list[object] = []
     for name in state.generations.announced.members:
@@ -65,7 +70,7 @@ def regroup(state: State, now_ns: int) -> list[object]:
     return effects
 
 
-def commit(state: State, step: int, now_ns: int) -> None:
+def commit(state: RunState, step: int, now_ns: int) -> None:
     assert state.generations.formed is not None
     for name in state.generations.formed.members:
         message = Committed(member=name, generation=state.generations.formed.number, step=step, loss=None)

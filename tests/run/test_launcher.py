@@ -23,9 +23,11 @@ from holdfast.record.journal import Damage, read_directory
 from holdfast.record.spool import SHARED_MEMORY, journal_digest
 from holdfast.run.agent import Assignment
 from holdfast.run.launcher import AWAY_S
-from holdfast.run.nodes import Node, Outlet
+from holdfast.run.nodes import LineOutlet, NodeAgent
 from holdfast.run.waits import LEASE_S_MIN
 from holdfast.run.worker import GROUP_GRACE_S
+
+pytestmark = pytest.mark.slow
 
 WAIT_S = 60.0
 ATTEMPTS_MAX = 10
@@ -358,7 +360,7 @@ def test_an_agent_that_is_just_being_started_hears_a_signal_as_well(tmp_path: Pa
             launcher=os.getpid(), host="127.0.0.1", port=1, token=TOKEN, node="n0", slots=1,
             command=("true",), checkpoints=str(tmp_path),
         )  # fmt: skip
-        node = Node(assignment, Outlet(), lambda: asyncio.sleep(0, 0.0))
+        node = NodeAgent(assignment, LineOutlet(), lambda: asyncio.sleep(0, 0.0))
         node.finish()
         node.send_signal(signal.SIGTERM)
         return await node.keep()

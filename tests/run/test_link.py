@@ -35,6 +35,8 @@ from holdfast.run.wire import (
     frame,
 )
 
+pytestmark = pytest.mark.slow
+
 TOKEN = "a-token-for-tests"
 WAIT_S = 30.0
 INTERRUPTS = 150

@@ -5,7 +5,8 @@ import copy
 import pytest
 
 from holdfast.run import membership
-from holdfast.run.state import Begun, FromMember, FromMembers, FromNode, Present, State
+from holdfast.run.happenings import Begun, FromMember, FromMembers, FromNode, Present
+from holdfast.run.state import RunState
 from holdfast.run.wire import (
     AgentJoined,
     Committed,
@@ -18,13 +19,15 @@ from holdfast.run.wire import (
     WorkerStarted,
 )
 
+pytestmark = pytest.mark.slow
+
 SECOND_NS = 10**9
 SETUP = Setup(lanes=64, seed=0, threads=1, torch="", device="", deterministic=True, model="", parts={})
 
 
-def ready(size: int) -> tuple[State, list[str]]:
+def ready(size: int) -> tuple[RunState, list[str]]:
     """Members that are all at `protect()`, with their first generation announced at 5 s."""
-    state = membership.initial(membership.Policy(run="r", nodes_min=size, nodes_max=size, warm=0), 0)
+    state = membership.initial(membership.RunPolicy(run="r", nodes_min=size, nodes_max=size, warm=0), 0)
     nodes = [f"r{number}" for number in range(size)]
     membership.advance(state, Begun(), 0)
     for node in nodes:

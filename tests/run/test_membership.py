@@ -1,12 +1,13 @@
-"""The membership, driven by a cluster in memory (conftest.py), which checks its promises at every turn."""
+"""The membership, driven by a cluster in memory (memory_cluster.py), which checks its promises at every turn."""
 
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memory_cluster import Cluster, Process
+from quantity import examples
 
 from holdfast.record.events import (
     ActionTaken,
@@ -19,9 +20,7 @@ from holdfast.record.events import (
     RunStarted,
     StepCommitted,
 )
-from holdfast.run.history import MARKS_MAX, Worked
-from holdfast.run.membership import advance, deadline
-from holdfast.run.state import (
+from holdfast.run.happenings import (
     Disconnected,
     FromMember,
     FromNode,
@@ -32,6 +31,8 @@ from holdfast.run.state import (
     Tick,
     ToMembers,
 )
+from holdfast.run.history import MARKS_MAX, Worked
+from holdfast.run.membership import advance, deadline
 from holdfast.run.waits import IDLE_S_MAX, Observed, backoff_ns, ns
 from holdfast.run.wire import (
     COORDINATOR_GONE,
@@ -60,10 +61,7 @@ from holdfast.run.wire import (
     WorkerJoined,
 )
 
-if TYPE_CHECKING:
-    from tests.run.conftest import Cluster, Process
-
-    MakeCluster = Callable[..., Cluster]
+MakeCluster = Callable[..., Cluster]
 
 MS = 10**6
 SECOND = 10**9
@@ -525,7 +523,7 @@ def test_growing_is_no_recovery(cluster: "MakeCluster") -> None:
     assert "committed by the only member" in told
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.integers(1, 10**6), min_size=1, max_size=2000), st.floats(0, 1))
 def test_work_is_remembered_within_bounds(took_ns: list[int], share: float) -> None:
     worked = Worked()
@@ -1273,7 +1271,7 @@ def test_what_old_generations_say_changes_nothing(cluster: "MakeCluster") -> Non
     assert made.state.generations.number == 2
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     slots=st.integers(1, 3),

@@ -14,9 +14,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.record.errors import InputError
+from holdfast.record.events import RunStarted
 from holdfast.run import membership
+from holdfast.run.happenings import Begun, FromMember, FromNode, Record
 from holdfast.run.metrics import serving
-from holdfast.run.state import Begun, FromMember, FromNode, Policy
+from holdfast.run.state import RunPolicy
 from holdfast.run.status import MemberStatus, NodeStatus, Status
 from holdfast.run.wire import AgentJoined, Checkpointed, MemberBeat, Spent
 
@@ -46,7 +48,7 @@ STATUS = Status(
     step=7,
     steps_total=100,
     loss=None,
-    losses=(),
+    loss_curve=(),
     rate=2.0,
     step_s=0.5,
     stall_s=0.25,
@@ -170,11 +172,19 @@ def test_a_port_in_use_ends_the_command_before_anything_starts(tmp_path: Path) -
 # ---- how it comes there ----------------------------------------------------------------------------------
 
 
-def begun() -> membership.State:
-    state = membership.initial(Policy(run="r", team="vision"), 0)
+def begun() -> membership.RunState:
+    state = membership.initial(RunPolicy(run="r", team="vision"), 0)
     membership.advance(state, Begun(), 0)
     membership.advance(state, FromNode("n0", AgentJoined(node="n0", slots=1, address="", port=1)), 0)
     return state
+
+
+def test_the_record_is_told_whose_the_run_is_for_what_and_where() -> None:
+    state = membership.initial(RunPolicy(run="r", team="vision", project="p", cluster="c"), 0)
+    effects = membership.advance(state, Begun(), 0)
+    (started,) = [one.event for one in effects if isinstance(one, Record)]
+    assert isinstance(started, RunStarted)
+    assert (started.team, started.project, started.cluster) == ("vision", "p", "c")
 
 
 def test_heartbeats_bring_the_last_two_reports_that_differ() -> None:

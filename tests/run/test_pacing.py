@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from holdfast.record.events import MembersTimed
 from holdfast.run import pacing
+from holdfast.run.happenings import Record
 from holdfast.run.membership import initial
-from holdfast.run.state import Generation, Member, Policy, Record, State
+from holdfast.run.state import Generation, Member, RunPolicy, RunState
 from holdfast.run.wire import Spent
 
 S = 10**9
@@ -13,9 +14,9 @@ MONTH_S = 30 * 86_400
 STEPS = 10
 
 
-def formed(lanes: Sequence[int]) -> State:
+def formed(lanes: Sequence[int]) -> RunState:
     """A generation whose members have so many lanes."""
-    state = initial(Policy(run="r"), 1000 * S)
+    state = initial(RunPolicy(run="r"), 1000 * S)
     for slot, count in enumerate(lanes):
         name = f"n0.{slot}"
         state.roster.members[name] = Member(
@@ -29,7 +30,7 @@ def formed(lanes: Sequence[int]) -> State:
     return state
 
 
-def step(state: State, computes_s: Sequence[float], *, checkpoint_s: float = 0.0) -> None:
+def step(state: RunState, computes_s: Sequence[float], *, checkpoint_s: float = 0.0) -> None:
     """Each computes for so long a step and waits for the slowest; member 0 also copies for a checkpoint."""
     for number, (member, compute_s) in enumerate(zip(state.roster.members.values(), computes_s, strict=True)):
         last = member.spent[0]
@@ -44,7 +45,7 @@ def step(state: State, computes_s: Sequence[float], *, checkpoint_s: float = 0.0
         member.spent = (spent, last)
 
 
-def recorded(state: State) -> list[MembersTimed]:
+def recorded(state: RunState) -> list[MembersTimed]:
     out, state.outbox.effects = state.outbox.effects, []
     events = [effect.event for effect in out if isinstance(effect, Record)]
     return [event for event in events if isinstance(event, MembersTimed)]

@@ -2,11 +2,12 @@
 
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memory_cluster import Cluster, Process
+from quantity import examples
 
 from holdfast.record.events import (
     ActionTaken,
@@ -16,13 +17,10 @@ from holdfast.record.events import (
     MemberJoined,
     MemberLost,
 )
-from holdfast.run.state import FromMember, FromNode, ReplaceRequested
+from holdfast.run.happenings import FromMember, FromNode, ReplaceRequested
 from holdfast.run.wire import Answer, Finished, Replace, StopWorker, WorkerExited, Working
 
-if TYPE_CHECKING:
-    from tests.run.conftest import Cluster, Process
-
-    MakeCluster = Callable[..., Cluster]
+MakeCluster = Callable[..., Cluster]
 
 EXCUSES = ("failures and not one commit in between", "after the training was complete")
 """What may end a run in which members are killed at random."""
@@ -347,7 +345,7 @@ def let_go(made: "Cluster", process: "Process") -> None:
         made.from_worker(process, Working(member=process.member, work="evaluation", is_over=True))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     slots=st.integers(1, 3),

@@ -17,6 +17,8 @@ from holdfast.record.events import Event, GenerationOpened, MemberLost, RunEnded
 from holdfast.record.journal import Damage, read_directory
 from holdfast.run.endpoint import find_endpoint
 
+pytestmark = pytest.mark.slow
+
 POLL_INTERVAL_S = 0.02
 LANES = 8
 STEPS = 20

@@ -23,6 +23,8 @@ from holdfast.record.errors import InputError, StoreError
 from holdfast.train.checkpoint import DirectoryCheckpoints
 from holdfast.train.opening import load_checkpoint
 
+pytestmark = pytest.mark.slow
+
 AWAIT_S = 120
 NOBODY = 65534
 SCRIPT = """

@@ -24,7 +24,15 @@ from holdfast.run.agent import EXIT_MISTAKE, Assignment, encoded
 from holdfast.run.coordinator import UNPROVEN_MAX
 from holdfast.run.dial import dial
 from holdfast.run.frames import FrameBuffer
-from holdfast.run.handshake import HANDSHAKE_BYTES_MAX, Client, Entry, Host, Rejected, Stranger, endpoint_of
+from holdfast.run.handshake import (
+    HANDSHAKE_BYTES_MAX,
+    Entry,
+    HandshakeClient,
+    Host,
+    Rejected,
+    Stranger,
+    endpoint_of,
+)
 from holdfast.run.link import Link
 from holdfast.run.tls import UNPROVEN_BYTES_MAX, Channel, make_identity
 from holdfast.run.wire import (
@@ -44,6 +52,8 @@ from holdfast.run.wire import (
     Strike,
     frame,
 )
+
+pytestmark = pytest.mark.slow
 
 TOKEN = "the-token-of-the-run"
 WAIT_S = 60.0
@@ -212,8 +222,8 @@ def connected(port: int) -> Iterator[Wire]:
         yield Wire(connection)
 
 
-def client_of(port: int, role: Role = "operator", name: str = "", token: str = TOKEN) -> Client:
-    return Client(token, role=role, name=name, endpoint=f"127.0.0.1:{port}")
+def client_of(port: int, role: Role = "operator", name: str = "", token: str = TOKEN) -> HandshakeClient:
+    return HandshakeClient(token, role=role, name=name, endpoint=f"127.0.0.1:{port}")
 
 
 @contextlib.contextmanager

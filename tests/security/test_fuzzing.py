@@ -26,8 +26,9 @@ from hypothesis import strategies as st
 
 from holdfast.detect import xids
 from holdfast.diagnose import lifecycle
-from holdfast.diagnose.stragglers import kineto, members, meta, trace
-from holdfast.economics import ownership, prices, size_file
+from holdfast.economics.finance import ownership
+from holdfast.economics.pricing import prices
+from holdfast.economics.sizing import size_file
 from holdfast.record import events, journal, kernel
 from holdfast.record.errors import HoldfastError
 from holdfast.record.importers import Options, import_file
@@ -36,10 +37,13 @@ from holdfast.signals import wandb_file
 from holdfast.signals.collectors import kernel_log
 from holdfast.signals.collectors import slurm as slurm_states
 from holdfast.signals.step_files import StepFiles
+from holdfast.stragglers import kineto, members, meta, trace
 from holdfast.topology import document, file, hostlist
 from holdfast.topology.discovery import kubernetes, slurm
 from holdfast.train import checkpoint
 from holdfast.twin import presets
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests" / "data"

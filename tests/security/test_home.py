@@ -11,10 +11,10 @@ from holdfast.record.events import RunStarted
 from holdfast.record.journal import JOURNAL_DIRECTORY, JournalWriter
 from holdfast.record.private import make_private_directory, make_private_file
 from holdfast.record.recorder import Recorder
-from holdfast.record.store import open_store
+from holdfast.record.stores import open_store
 from holdfast.run.endpoint import Endpoint, reserved
 from holdfast.run.site import TOKEN_CHARS_MIN, survey
-from holdfast.signals.store import Store as SignalStore
+from holdfast.signals.store import SignalStore as SignalStore
 
 
 def mode(path: Path) -> int:

@@ -26,13 +26,13 @@ from holdfast.record.clock import SystemClock
 from holdfast.record.errors import InputError
 from holdfast.signals.collectors import Unavailable
 from holdfast.signals.collectors.exposition import Exposition
-from holdfast.signals.collectors.redfish_service import REQUEST_TIMEOUT_S, Connection, Service
+from holdfast.signals.collectors.redfish_service import REQUEST_TIMEOUT_S, RedfishConnection, Service
 from holdfast.signals.collectors.scrape import WAIT_S, ScrapeCollector
 from holdfast.signals.http_client import (
     ANONYMOUS,
     Access,
-    Client,
     Failed,
+    HttpClient,
     Limits,
     Manners,
     TimedOut,
@@ -41,6 +41,8 @@ from holdfast.signals.http_client import (
 from holdfast.signals.prometheus import Prometheus
 from holdfast.signals.reading import Reading
 from holdfast.signals.source import SourceError
+
+pytestmark = pytest.mark.slow
 
 BODY_BYTES_MAX = 1 << 20
 IMPATIENT = Limits(total_s=0.5, body_bytes_max=BODY_BYTES_MAX)
@@ -57,8 +59,8 @@ SECRET = "hunter2hunter2"
 @contextmanager
 def asking(
     url: str, *, limits: Limits = PATIENT, redirects: bool = False, access: Access = ANONYMOUS
-) -> Iterator[Client]:
-    client = Client(url, what="test", limits=limits, access=access, manners=Manners(redirects=redirects))
+) -> Iterator[HttpClient]:
+    client = HttpClient(url, what="test", limits=limits, access=access, manners=Manners(redirects=redirects))
     with closing(client):
         yield client
 
@@ -108,7 +110,7 @@ def test_nobody_who_drips_holds_up_a_client_of_any_kind() -> None:
 
     def log_in(url: str) -> None:
         late = pytest.raises(Unavailable, match="did not answer in time")
-        with closing(Connection(Service(url=url, user="ada", session=True))) as connection, late:
+        with closing(RedfishConnection(Service(url=url, user="ada", session=True))) as connection, late:
             connection.read(lambda walk: walk.get("/redfish/v1"))
 
     def send(url: str) -> None:
@@ -145,7 +147,7 @@ def test_json_that_is_deep_but_decodable_is_no_resource_of_redfish() -> None:
     body = b'{"Reading":' + b"[" * 500 + b"]" * 500 + b"}"
     with (
         servers.hostile(servers.says("HTTP/1.1 200 OK", body)) as url,
-        closing(Connection(Service(url=url))) as connection,
+        closing(RedfishConnection(Service(url=url))) as connection,
     ):
         found = connection.read(lambda walk: walk.get("/redfish/v1/c"))
     assert found == {"@odata.id": "/redfish/v1/c", "error": "no JSON object"}

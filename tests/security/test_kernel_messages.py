@@ -102,7 +102,7 @@ def test_forged_lines_are_counted_as_unproven_and_not_as_faults(tmp_path: Path) 
         collector.close()
 
 
-@pytest.mark.skipif(not os.access("/dev/kmsg", os.W_OK), reason="only root may write to /dev/kmsg")
+@pytest.mark.root
 def test_the_kernel_gives_its_facility_to_no_program() -> None:
     """What the rest relies on. The line is for a GPU that no machine has."""
     try:

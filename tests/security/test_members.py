@@ -22,6 +22,8 @@ from holdfast.train import skeleton
 from holdfast.train.group import GroupBroken, Rendezvous
 from holdfast.train.tcp import _HELLO, NONCE_BYTES, PROOF_BYTES, UNPROVEN_MAX, Card, Credentials, TcpGroup
 
+pytestmark = pytest.mark.slow
+
 CREDENTIALS = Credentials("r", "the-token-of-the-run")
 WAIT_S = 60.0
 FOREIGN = ("checkpoint.py", "opening.py", "whole_file.py", "export.py", "data.py")

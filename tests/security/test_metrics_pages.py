@@ -15,7 +15,9 @@ import hostile_servers as servers
 import pytest
 from waiting import until
 
-from holdfast.run.pages import BACKLOG, CLIENTS_MAX, CLOSE_S_MAX, REQUEST_BYTES_MAX, Page, serving
+from holdfast.run.pages import BACKLOG, CLIENTS_MAX, CLOSE_S_MAX, REQUEST_BYTES_MAX, MetricsPage, serving
+
+pytestmark = pytest.mark.slow
 
 WAIT_S = 60.0
 IDLE_CLIENTS = 400
@@ -24,7 +26,7 @@ BODY = b"holdfast_up 1\n"
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    page = Page(content_type="text/plain", body=BODY)
+    page = MetricsPage(content_type="text/plain", body=BODY)
     with serving("127.0.0.1", 0, {"/metrics": lambda: page}) as port:
         yield port
 
@@ -78,12 +80,12 @@ def test_idle_clients_take_neither_threads_nor_more_descriptors_than_there_are_p
 def test_a_client_that_does_not_listen_is_left_and_costs_one_page(strangers: ExitStack) -> None:
     made = []
 
-    def make() -> Page:
+    def make() -> MetricsPage:
         made.append(time.monotonic())
-        return Page(content_type="text/plain", body=bytes(32 << 20))
+        return MetricsPage(content_type="text/plain", body=bytes(32 << 20))
 
     with serving(
-        "127.0.0.1", 0, {"/metrics": make, "/small": lambda: Page(content_type="", body=BODY)}
+        "127.0.0.1", 0, {"/metrics": make, "/small": lambda: MetricsPage(content_type="", body=BODY)}
     ) as port:
         came(strangers, port, 1, b"GET /metrics HTTP/1.1\r\n\r\n")
         assert answer(port, b"GET /small HTTP/1.1\r\n\r\n").endswith(BODY)

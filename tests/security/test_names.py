@@ -16,7 +16,7 @@ import pytest
 
 from holdfast.dashboard.page import render
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.report import report
+from holdfast.ledger.reporting import report
 from holdfast.record.errors import InputError
 from holdfast.record.events import (
     FaultObserved,
@@ -26,10 +26,13 @@ from holdfast.record.events import (
     RunStarted,
     StepCommitted,
 )
-from holdfast.record.store import Selection, open_store
+from holdfast.record.store import Selection
+from holdfast.record.stores import open_store
 from holdfast.run.endpoint import Endpoint, find_endpoint
 from holdfast.signals.reading import Reading
-from holdfast.signals.store import Store
+from holdfast.signals.store import SignalStore
+
+pytestmark = pytest.mark.slow
 
 BROWSER_S_MAX = 120
 S = 10**9
@@ -152,7 +155,7 @@ def test_no_name_is_sql(kind: str, tmp_path: Path, request: pytest.FixtureReques
 
 def test_no_metric_label_or_directory_is_sql(tmp_path: Path) -> None:
     place = tmp_path / "it's'); DROP TABLE x; --"
-    with Store(place, step_s=10) as store:
+    with SignalStore(place, step_s=10) as store:
         store.append(
             Reading(metric=name, labels={"instance": f"n{number}", "x": name}, at_ns=0, value=1.0)
             for number, name in enumerate(SQL)

@@ -19,9 +19,9 @@ import pytest
 
 from holdfast.detect.xids import parse_overrides
 from holdfast.diagnose.lifecycle import restored
-from holdfast.diagnose.stragglers.kineto import read_profiles
-from holdfast.diagnose.stragglers.meta import read_meta
-from holdfast.economics import ownership, prices, size_file
+from holdfast.economics.finance import ownership
+from holdfast.economics.pricing import prices
+from holdfast.economics.sizing import size_file
 from holdfast.record.errors import HoldfastError, InputError, complaint
 from holdfast.record.events import IncidentDiagnosed, RunStarted, encode
 from holdfast.record.importers import Options, import_file
@@ -29,10 +29,14 @@ from holdfast.record.journal import Damage, line_of, read
 from holdfast.record.spool import LINE_BYTES_MAX
 from holdfast.run import wire
 from holdfast.run.chaos import read_plan
+from holdfast.stragglers.kineto import read_profiles
+from holdfast.stragglers.meta import read_meta
 from holdfast.topology import document
 from holdfast.topology.discovery import kubernetes, slurm
 from holdfast.topology.hostlist import NAMES_MAX, count, expand
 from holdfast.twin.presets import hazards_from
+
+pytestmark = pytest.mark.slow
 
 MEMORY_BYTES_MAX = 1 << 30
 SECONDS_MAX = 60
@@ -178,7 +182,7 @@ def test_a_trace_that_unpacks_without_end_is_refused(confined: Callable[..., str
         """
         from pathlib import Path
         from holdfast.record.errors import InputError
-        from holdfast.diagnose.stragglers.kineto import read_profiles
+        from holdfast.stragglers.kineto import read_profiles
 
         try:
             read_profiles(Path("bomb.json.gz"))

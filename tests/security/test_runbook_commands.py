@@ -14,6 +14,8 @@ import pytest
 from holdfast.diagnose.incident import Cause, Incident
 from holdfast.diagnose.runbooks import SEAMS, facts, names, runbook, seam_runbook
 
+pytestmark = pytest.mark.slow
+
 NOW_NS = 1_772_445_000 * 10**9
 BLOCK = re.compile(r"^( *)```bash\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`(holdfast [^`]+)`")

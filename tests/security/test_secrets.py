@@ -13,8 +13,6 @@ from typing import Any
 import hostile_servers as servers
 import pytest
 
-from holdfast.cli.collect_services import redfish_service
-from holdfast.cli.credentials import access
 from holdfast.diagnose.alertmanager import Alertmanager
 from holdfast.diagnose.alerts import Alert
 from holdfast.diagnose.sending import client, post
@@ -22,10 +20,14 @@ from holdfast.record.clock import SystemClock
 from holdfast.record.errors import InputError
 from holdfast.signals.collectors import Unavailable
 from holdfast.signals.collectors.exposition import Exposition
-from holdfast.signals.collectors.redfish_service import Connection, Service
+from holdfast.signals.collectors.redfish_access import redfish_service
+from holdfast.signals.collectors.redfish_service import RedfishConnection, Service
 from holdfast.signals.collectors.scrape import ScrapeCollector
+from holdfast.signals.credentials import access
 from holdfast.signals.prometheus import Prometheus
 from holdfast.signals.source import SourceError
+
+pytestmark = pytest.mark.slow
 
 WAIT_S = 120.0
 SECRET = "hunter2"
@@ -69,7 +71,7 @@ def posting(url: str) -> str:
 
 
 def reading(url: str) -> str:
-    connection = Connection(redfish_service(url))
+    connection = RedfishConnection(redfish_service(url))
     with closing(connection), pytest.raises(Unavailable) as failed:
         connection.read(lambda walk: walk.get("/redfish/v1"))
     return failed.value.told
@@ -149,7 +151,7 @@ def test_a_redirect_does_not_take_a_password_of_redfish_elsewhere() -> None:
     with (
         servers.hostile(servers.says("HTTP/1.1 200 OK"), heads=heads) as elsewhere,
         servers.hostile(servers.redirects(f"{elsewhere}/redfish/v1/x")) as url,
-        closing(Connection(Service(url=url, user="ada", password=SECRET))) as connection,
+        closing(RedfishConnection(Service(url=url, user="ada", password=SECRET))) as connection,
     ):
         found = connection.read(lambda walk: walk.get("/redfish/v1/x"))
     assert found == {"@odata.id": "/redfish/v1/x", "error": "HTTP 302"}

@@ -16,13 +16,16 @@ from typing import Any, Protocol
 
 import pytest
 
-from holdfast.cli.collect_faults import PENDING_MAX, FaultRecord, Names
+from holdfast.detect.kernel_faults import PENDING_MAX, FaultRecord, Names
 from holdfast.record.errors import StoreError
 from holdfast.record.events import RunStarted
 from holdfast.record.journal import JOURNAL_DIRECTORY
 from holdfast.record.recorder import Recorder
-from holdfast.record.store import Store, open_store
+from holdfast.record.store import Store
+from holdfast.record.stores import open_store
 from holdfast.signals.collectors.kernel_log import KernelEvent
+
+pytestmark = pytest.mark.slow
 
 WAIT_S = 120.0
 EMPTY = b'{"status":"success","data":{"resultType":"matrix","result":[]}}'

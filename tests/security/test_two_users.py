@@ -24,6 +24,8 @@ from holdfast.run.wire import Proof, Strike, frame
 from holdfast.train.group import Rendezvous, Superseded
 from holdfast.train.tcp import _HELLO, NONCE_BYTES, PROOF_BYTES, Card, Credentials, TcpGroup
 
+pytestmark = [pytest.mark.root, pytest.mark.slow]
+
 OTHER = 65534
 """nobody, who has no files and no processes of ours."""
 TOKEN = "the-token-of-the-run"
@@ -51,12 +53,6 @@ for name, (port, said) in told["calls"].items():
     found["answers"][name] = answer.hex()
 print(json.dumps(found))
 """
-
-
-@pytest.fixture(autouse=True)
-def two_users() -> None:
-    if os.geteuid() != 0:
-        pytest.skip("to be two users, this test must be run by root")
 
 
 @pytest.fixture

@@ -6,14 +6,14 @@ server has little patience with large queries, so that every long window has to 
 
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+from servers import daemon
 from waiting import answers, free_port, until
 
 from holdfast.signals.reading import Reading
@@ -29,12 +29,6 @@ STEPS_PER_S = 48
 """Of the exporter that lives."""
 SAMPLES_MAX = 400
 """The most that Prometheus gives at once; all of the history is more."""
-
-
-@pytest.fixture(scope="session")
-def servers(request: pytest.FixtureRequest) -> Any:
-    """What the suite's own conftest installs and runs servers with."""
-    return request.config.pluginmanager.get_plugin(str(Path(__file__).parents[1] / "conftest.py"))
 
 
 @pytest.fixture(scope="session")
@@ -72,11 +66,11 @@ def exporter_port() -> int:
 
 
 @pytest.fixture(scope="session")
-def node_exporter(servers: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def node_exporter(need: Callable[..., None], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a real node exporter."""
-    _install(servers, "prometheus-node-exporter")
+    need("prometheus-node-exporter")
     home, port = tmp_path_factory.mktemp("node-exporter"), free_port()
-    with servers._daemon(["prometheus-node-exporter", f"--web.listen-address=127.0.0.1:{port}"], home):
+    with daemon(["prometheus-node-exporter", f"--web.listen-address=127.0.0.1:{port}"], home):
         _await(f"http://127.0.0.1:{port}/metrics", home / "prometheus-node-exporter.log")
         yield f"127.0.0.1:{port}"
 
@@ -96,12 +90,12 @@ def scrape_settings(node_exporter: str, exporter_port: int, tmp_path_factory: py
 
 @pytest.fixture(scope="session")
 def prometheus(
-    servers: Any,
+    need: Callable[..., None],
     history: tuple[Reading, ...],
     scrape_settings: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[str]:
-    _install(servers, "prometheus")
+    need("prometheus")
     home, port = tmp_path_factory.mktemp("prometheus"), free_port()
     lines = [f"{_exposed(reading)} {reading.at_ns / SECOND_NS:.3f}\n" for reading in history]
     (home / "history.txt").write_text("".join(lines) + "# EOF\n", encoding="utf-8")
@@ -114,19 +108,19 @@ def prometheus(
         f"--query.max-samples={SAMPLES_MAX}",
         f"--web.listen-address=127.0.0.1:{port}",
     ]
-    with servers._daemon(command, home):
+    with daemon(command, home):
         _await(f"http://127.0.0.1:{port}/-/ready", home / "prometheus.log")
         yield f"http://127.0.0.1:{port}"
 
 
 @pytest.fixture(scope="session")
 def victoria(
-    servers: Any,
+    need: Callable[..., None],
     history: tuple[Reading, ...],
     scrape_settings: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[str]:
-    _install(servers, "victoria-metrics")
+    need("victoria-metrics")
     home, port = tmp_path_factory.mktemp("victoria"), free_port()
     command = [
         "victoria-metrics",
@@ -135,7 +129,7 @@ def victoria(
         f"-promscrape.config={scrape_settings}",
         "-search.latencyOffset=0s",
     ]
-    with servers._daemon(command, home):
+    with daemon(command, home):
         url = f"http://127.0.0.1:{port}"
         _await(f"{url}/health", home / "victoria-metrics.log")
         lines = [f"{_exposed(reading)} {reading.at_ns // 10**6}\n" for reading in history]
@@ -187,14 +181,6 @@ def _await_scrapes(url: str) -> None:
 def _exposed(reading: Reading) -> str:
     labels = ",".join(f'{key}="{text}"' for key, text in reading.labels.items())
     return f"{reading.metric}{{{labels}}} {reading.value}"
-
-
-def _install(servers: Any, package: str) -> None:
-    try:
-        if not servers.shutil.which(package):
-            servers._apt_install(package)
-    except servers._Unavailable as reason:
-        pytest.skip(f"no {package}: {reason}")
 
 
 def _await(url: str, log: Path) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.drills.metrics import CATALOGUE as SHOWN
 from holdfast.signals.catalogue import CATALOGUE, describe
-from holdfast.twin.metrics import CATALOGUE as SHOWN
 
 PAGE = Path(__file__).parents[2] / "docs" / "signals.md"
 

@@ -2,11 +2,11 @@
 
 import pytest
 
+from holdfast.drills.scenarios import play
 from holdfast.signals.catalogue import CATALOGUE, describe
 from holdfast.signals.frame import Labels
 from holdfast.signals.naming import buses_of, subject_of
 from holdfast.topology.names import host_of
-from holdfast.twin.scenarios import play
 
 GPU = "DCGM_FI_DEV_GPU_TEMP"
 PORT = "node_infiniband_state_id"

@@ -189,7 +189,7 @@ def test_a_server_that_recovers_is_asked_again() -> None:
     assert len(seen) == 3
 
 
-def test_a_server_that_is_not_there_is_said_to_be(servers: Any) -> None:
+def test_a_server_that_is_not_there_is_said_to_be() -> None:
     with (
         Prometheus(f"http://127.0.0.1:{free_port()}") as source,
         pytest.raises(SourceError, match=r"cannot be reached: .*refused"),

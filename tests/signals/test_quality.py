@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from holdfast.drills.scenarios import SCENARIOS, play
+from holdfast.drills.telemetry import CLEAN, Dirt
 from holdfast.signals.catalogue import describe
 from holdfast.signals.frame import Floats, Frame, Word
 from holdfast.signals.quality import FLAWS_PER_KIND_MAX, STUCK_SCRAPES_MIN, TRUST, Inspected, inspect
 from holdfast.signals.rates import per_second
 from holdfast.twin.cluster import Layout
-from holdfast.twin.scenarios import SCENARIOS, play
-from holdfast.twin.telemetry import CLEAN, Dirt
+
+pytestmark = pytest.mark.slow
 
 STEP_NS = 10 * 10**9
 SCRAPES = 180

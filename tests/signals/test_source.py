@@ -6,13 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from holdfast.drills.scenarios import play
+from holdfast.drills.telemetry import Telemetry
 from holdfast.signals.frame import Frame
 from holdfast.signals.prometheus import Prometheus
 from holdfast.signals.reading import Reading
 from holdfast.signals.source import Source
-from holdfast.signals.store import Store
-from holdfast.twin.scenarios import play
-from holdfast.twin.telemetry import Telemetry
+from holdfast.signals.store import SignalStore
+
+pytestmark = pytest.mark.slow
 
 METRIC = "DCGM_FI_DEV_GPU_TEMP"
 STEP_NS = 10 * 10**9
@@ -58,9 +60,11 @@ def known(request: pytest.FixtureRequest, history: tuple[Reading, ...], tmp_path
         yield source
 
 
-def opened(request: pytest.FixtureRequest, history: tuple[Reading, ...], folder: Path) -> Prometheus | Store:
+def opened(
+    request: pytest.FixtureRequest, history: tuple[Reading, ...], folder: Path
+) -> Prometheus | SignalStore:
     if request.param == "store":
-        store = Store(folder / "signals")
+        store = SignalStore(folder / "signals")
         store.append(history[: len(history) // 2])
         store.append(history[len(history) // 2 :])
         return store

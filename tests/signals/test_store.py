@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantity import examples
 
 from holdfast.record.errors import StoreError
 from holdfast.signals.frame import Word
 from holdfast.signals.quality import inspect
 from holdfast.signals.reading import Reading
-from holdfast.signals.store import MERGE_FILES, PARTIAL, Store
+from holdfast.signals.store import MERGE_FILES, PARTIAL, SignalStore
 
 METRIC = "FlowLitersPerMinute"
 STEP_NS = 10 * 10**9
@@ -44,7 +45,7 @@ def reading(scrape: int, value: float | None, *, cdu: str = "cdu-0", word: str =
 
 
 def test_words_are_kept_in_their_place(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
+    with SignalStore(tmp_path) as store:
         store.append([reading(0, 40.0), reading(0, 41.0, cdu="cdu-1")])
         store.append([reading(1, None, word="Null"), reading(1, None, cdu="cdu-1", word="42.5")])
         frame = store.frame(METRIC, (0, 2 * STEP_NS))
@@ -63,12 +64,12 @@ def test_words_are_kept_in_their_place(tmp_path: Path) -> None:
 numbers = st.one_of(st.none(), st.floats(allow_nan=False, width=64))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.lists(st.dictionaries(st.sampled_from(["a", "ü '"]), numbers), min_size=1, max_size=5))
 def test_what_is_appended_is_there(
     tmp_path_factory: pytest.TempPathFactory, scrapes: list[dict[str, float | None]]
 ) -> None:
-    with Store(tmp_path_factory.mktemp("it's")) as store:
+    with SignalStore(tmp_path_factory.mktemp("it's")) as store:
         for scrape, values in enumerate(scrapes):
             values |= {"always": float(scrape), "too": float(scrape)}  # most samples set the grid's step
             store.append(reading(scrape, value, cdu=cdu) for cdu, value in values.items())
@@ -83,7 +84,7 @@ def test_what_is_appended_is_there(
 
 
 def test_many_small_files_become_one(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
+    with SignalStore(tmp_path) as store:
         for scrape in range(2 * MERGE_FILES):
             store.append([reading(scrape, float(scrape))])
             store.merge()
@@ -94,7 +95,7 @@ def test_many_small_files_become_one(tmp_path: Path) -> None:
 
 
 def test_what_is_old_is_forgotten(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
+    with SignalStore(tmp_path) as store:
         for scrape in range(4):
             store.append([reading(scrape, float(scrape))])
         assert store.forget(2 * STEP_NS) == 2
@@ -104,7 +105,7 @@ def test_what_is_old_is_forgotten(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_none_of_ours_is_told(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
+    with SignalStore(tmp_path) as store:
         store.append([reading(0, 1.0)])
         (tmp_path / "0_9_0_abc.parquet").write_bytes(b"no such format")
         with pytest.raises(StoreError, match=r"cannot be read: .*0_9_0_abc.parquet"):
@@ -112,7 +113,7 @@ def test_a_file_that_is_none_of_ours_is_told(tmp_path: Path) -> None:
 
 
 def test_a_coarser_rhythm_gets_a_coarser_grid(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
+    with SignalStore(tmp_path) as store:
         store.append([reading(scrape, 1.0) for scrape in range(0, 18, 6)])
         frame = store.frame(METRIC, (0, 18 * STEP_NS))
     assert frame is not None
@@ -125,20 +126,20 @@ def test_killed_while_writing_it_loses_nothing_that_was_safe_and_is_read_meanwhi
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
         safe = -1
-        with Store(tmp_path) as reader:
+        with SignalStore(tmp_path) as reader:
             while safe < MERGE_FILES + 8:
                 safe = int(writer.stdout.readline())
                 if safe % 8 == 0:
                     assert whole_scrapes(reader) > safe
         writer.send_signal(signal.SIGKILL)
         safe = max([safe, *(int(line) for line in writer.stdout)])
-    with Store(tmp_path) as store:
+    with SignalStore(tmp_path) as store:
         assert safe < whole_scrapes(store) <= safe + 2  # the one in work may have had its name already
         store.append([Reading(metric="after", labels={"cdu": "x"}, at_ns=0, value=1.0)])
         assert store.metrics() == (METRIC, "after")
 
 
-def whole_scrapes(store: Store) -> int:
+def whole_scrapes(store: SignalStore) -> int:
     frame = store.frame(METRIC, (0, 10_000 * STEP_NS))
     assert frame is not None
     there = np.isfinite(frame.values)
@@ -153,7 +154,7 @@ def test_what_a_killed_writer_left_is_cleared_away(tmp_path: Path) -> None:
         path.write_bytes(b"half a file")
     day_ago_s = time.time() - 86_400
     os.utime(left, (day_ago_s, day_ago_s))
-    with Store(tmp_path) as store:
+    with SignalStore(tmp_path) as store:
         store.append([reading(0, 1.0)])
         store.merge()
         assert store.metrics() == (METRIC,)
@@ -164,11 +165,11 @@ def test_what_a_killed_writer_left_is_cleared_away(tmp_path: Path) -> None:
 def test_a_place_that_is_no_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(StoreError, match="cannot be made"):
-        Store(tmp_path / "file" / "signals")
+        SignalStore(tmp_path / "file" / "signals")
 
 
 def test_a_directory_that_is_gone_is_said_to_be(tmp_path: Path) -> None:
-    with Store(tmp_path / "signals") as store:
+    with SignalStore(tmp_path / "signals") as store:
         (tmp_path / "signals").rmdir()
         with pytest.raises(StoreError, match="cannot be written"):
             store.append([reading(0, 1.0)])

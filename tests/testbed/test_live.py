@@ -4,17 +4,16 @@ It needs root, namespaces and a real Prometheus, which is installed like the ser
 """
 
 import json
-import os
-import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from waiting import alone, until
+
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 LIVE = Path(__file__).parents[2] / "testbed" / "live.py"
 PLAY_WAIT_S = 300.0
@@ -22,27 +21,12 @@ TRIES = 2
 SLOWER_MIN = 2.0
 STARTED_WAIT_S = 60.0
 STOP_WAIT_S = 45.0
-PACKAGES = {
-    "ip": "iproute2",
-    "nsenter": "util-linux",
-    "mkfs.ext4": "e2fsprogs",
-    "prometheus": "prometheus",
-    "prometheus-node-exporter": "prometheus-node-exporter",
-}
 
 
 @pytest.fixture
-def live(request: pytest.FixtureRequest) -> Iterator[list[str]]:
+def live(need: Callable[..., None]) -> Iterator[list[str]]:
     """The command, once all it needs is there, and no other worker's testbed."""
-    servers: Any = request.config.pluginmanager.get_plugin(str(LIVE.parents[1] / "tests" / "conftest.py"))
-    if os.geteuid() != 0:
-        pytest.skip("no testbed: namespaces and limits need root")
-    try:
-        for command, package in PACKAGES.items():
-            if shutil.which(command) is None:
-                servers._apt_install(package)
-    except servers._Unavailable as reason:
-        pytest.skip(f"no testbed: {reason}")
+    need("iproute2", "util-linux", "e2fsprogs", "prometheus", "prometheus-node-exporter")
     with alone("testbed"):
         yield [sys.executable, str(LIVE)]
 

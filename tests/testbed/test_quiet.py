@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 QUIET = Path(__file__).parents[2] / "testbed" / "quiet.py"
 MINUTES = 4
 WAIT_S = 600.0

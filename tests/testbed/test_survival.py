@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 SURVIVAL = Path(__file__).parents[2] / "testbed" / "survival.py"
 WAIT_S = 400.0
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example as case
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantity import examples
 
 from holdfast.record.errors import InputError
 from holdfast.topology import document
@@ -219,7 +220,7 @@ def test_a_short_text_cannot_stand_for_a_huge_one() -> None:
 @given(st.text(alphabet="nra[]{}:-,0129 \n'\"&*!?|>#%each", max_size=120))
 @case("a: !!python/object:os.system x")
 @case("a: 2026-01-01\nb: 0x_")
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_any_text_is_a_topology_or_a_mistake(text: str) -> None:
     with suppress(InputError):
         described(text)

@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantity import examples
 
 from holdfast.record.errors import InputError
 from holdfast.topology.graph import DEFAULT_OWNERS, KINDS, Builder, Kind, Shared, Topology, in_order
@@ -68,7 +69,7 @@ def graphs(draw: st.DrawFn) -> tuple[dict[str, Kind], Edges]:
 
 
 @given(graphs())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_every_question_is_answered_as_by_walking(graph: tuple[dict[str, Kind], Edges]) -> None:
     kinds, edges = graph
     topology, back = built(kinds, edges), turned(edges)
@@ -115,7 +116,7 @@ def fewest_seams(topology: Topology, back: Edges, way: tuple[str, ...], end: str
 
 
 @given(graphs(), st.data())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_common_causes_count_who_is_reached_and_who_is_hit(
     graph: tuple[dict[str, Kind], Edges], data: st.DataObject
 ) -> None:
@@ -138,7 +139,7 @@ def test_common_causes_count_who_is_reached_and_who_is_hit(
 
 
 @given(graphs(), st.randoms())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_the_order_of_building_does_not_matter(graph: tuple[dict[str, Kind], Edges], random: object) -> None:
     kinds, edges = graph
     names = list(kinds)

@@ -5,6 +5,7 @@ from contextlib import suppress
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantity import examples
 
 from holdfast.record.errors import InputError
 from holdfast.topology.hostlist import expand, fold
@@ -80,13 +81,13 @@ names_in_lists = st.from_regex(r"[a-z]{1,2}[0-9]{0,3}([-./][a-z0-9]{1,3})?", ful
 
 
 @given(st.lists(names_in_lists, min_size=1, max_size=30))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_folding_loses_no_name_and_invents_none(names: list[str]) -> None:
     assert sorted(expand(fold(names))) == sorted({*names})
 
 
 @given(st.text(max_size=30))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_any_text_is_a_list_or_a_mistake(text: str) -> None:
     with suppress(InputError):
         assert expand(text)

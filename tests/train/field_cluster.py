@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 
 from holdfast.detect.scene import Healthy
-from holdfast.diagnose.assess import Assessment, assess
+from holdfast.diagnose.assess import Assessment, Circumstances, Inquiry, assess
 from holdfast.diagnose.incident import Incident
 from holdfast.record.events import KnownEvent
 from holdfast.signals.catalogue import describe
@@ -125,10 +125,8 @@ class Field:
         return assess(
             self.source(chosen),
             TOPOLOGY,
-            now_ns=int(self.times_ns[end - 1]) + 1,
-            events=self.events,
-            runs=(RUN,),
-            healthy={} if self.healthy is None else {RUN: self.healthy},
+            Inquiry(now_ns=int(self.times_ns[end - 1]) + 1, runs=(RUN,)),
+            Circumstances(events=self.events, healthy={} if self.healthy is None else {RUN: self.healthy}),
         )
 
     def source(self, metrics: Sequence[str] | None = None) -> Source:

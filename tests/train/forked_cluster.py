@@ -21,7 +21,8 @@ from holdfast.record.journal import read_directory
 from holdfast.record.recorder import Recorder
 from holdfast.run import wire
 from holdfast.run.coordinator import Coordinator
-from holdfast.run.state import Ending, Policy
+from holdfast.run.happenings import Ending
+from holdfast.run.state import RunPolicy
 from holdfast.run.tls import Identity, make_identity
 
 Meanwhile = Callable[[Coordinator], Awaitable[None]]
@@ -151,7 +152,7 @@ class Cluster:
             "deaths": list(deaths),
             "does": does,
         }
-        policy = Policy(
+        policy = RunPolicy(
             run=folder.name, slots=members, nodes_min=1, nodes_max=nodes, warm=1, faults=tuple(faults)
         )
         identity = make_identity() if tls else None
@@ -171,7 +172,7 @@ class Cluster:
 
     async def _run(
         self,
-        policy: Policy,
+        policy: RunPolicy,
         folder: Path,
         arguments: str,
         run_s_max: float,

@@ -18,6 +18,8 @@ from holdfast.record.events import RunEnded
 from holdfast.record.journal import read_directory
 from holdfast.train.checkpoint import DirectoryCheckpoints
 
+pytestmark = pytest.mark.slow
+
 WIDTH = 4
 
 

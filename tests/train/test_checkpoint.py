@@ -20,6 +20,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantity import examples
 from waiting import until
 
 from holdfast.record.clock import ManualClock
@@ -37,7 +38,10 @@ from holdfast.train.checkpoint import (
 )
 
 # From Python 3.12 on: the children here save, and die, and touch no other thread's business.
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
+]
 
 KILLS = 40
 KILL_AFTER_SAVES_MAX = 2
@@ -227,7 +231,7 @@ damages = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(damage=damages)
 def test_no_damage_is_loaded_and_the_one_before_is(
     tmp_path_factory: pytest.TempPathFactory, sound_bytes: bytes, damage: tuple[str, float, int]
@@ -560,7 +564,7 @@ def test_the_memory_of_one_copy_is_used_for_the_next(
     assert len({address for _, address in slow.kept.values()}) == 1
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     shapes=st.lists(st.lists(st.integers(0, 3), max_size=2).map(tuple), max_size=6),
     later=st.lists(st.lists(st.integers(0, 3), max_size=2).map(tuple), max_size=6),

@@ -16,6 +16,8 @@ from holdfast.run.handshake import Host, endpoint_of
 from holdfast.train.control import Coordinated, Dismissal
 from holdfast.train.group import Superseded
 
+pytestmark = pytest.mark.slow
+
 WAIT_S_MAX = 60.0
 SETUP = wire.Setup(lanes=8, seed=1, threads=1, torch="", device="cpu", deterministic=True, model="", parts={})
 Heard = TypeVar("Heard", bound=wire.AnyMessage)

@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantity import examples
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 from waiting import is_alive, until
 
@@ -21,7 +22,10 @@ from holdfast.record.errors import InputError
 from holdfast.train.data import MapData, StreamData
 
 # From Python 3.12 on; why the processes that work ahead are forked all the same is said in `MapData`.
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
+]
 
 WORKERS = min(2, len(os.sched_getaffinity(0)))
 """torch warns of more processes than cores, and warnings are errors."""
@@ -78,7 +82,7 @@ def assert_same(
 # ---- datasets with a length ------------------------------------------------------------------------------
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     length=st.integers(1, 40),
     batch_size=st.integers(1, 50),
@@ -147,7 +151,7 @@ def test_the_same_batches_with_and_without_processes_whoever_has_the_lanes() -> 
     assert len({tuple(batch[:, 1].tolist()) for batch in alone.values()}) == len(alone)  # all drawn anew
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(dealt=st.lists(st.sets(st.integers(0, 3), min_size=1).map(sorted), min_size=1, max_size=8))
 def test_any_deal_of_lanes_gives_the_same_batches(dealt: list[list[int]]) -> None:
     with MapData(Noisy(), 3, seed=1, workers=1) as data:
@@ -365,7 +369,7 @@ def test_without_a_batch_size_a_sample_is_a_batch() -> None:
     assert data(At(2, 0, 1)).tolist() == [0, 0]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     length=st.integers(1, 7),
     asked=st.lists(st.tuples(st.integers(1, 12), st.integers(0, 3)), min_size=1, max_size=12),

@@ -16,7 +16,9 @@ import torch
 from holdfast.record.errors import InputError
 from holdfast.record.events import FaultObserved, GenerationOpened
 from holdfast.record.journal import Damage, read_directory
-from holdfast.train.failures import DeviceFailure, Memory, device_failure, gpu_memory
+from holdfast.train.failures import DeviceMemory, ObservedFailure, device_failure, gpu_memory
+
+pytestmark = pytest.mark.slow
 
 WAIT_S = 120.0
 
@@ -67,7 +69,7 @@ NCCL = (
     ids=lambda value: str(value)[:30],
 )
 def test_a_failed_device_is_told_in_words_that_are_always_the_same(error: Exception, failure: str) -> None:
-    found = device_failure(error, Memory)
+    found = device_failure(error, DeviceMemory)
     assert found is not None
     assert found.failure == failure
 
@@ -107,7 +109,7 @@ def test_an_error_that_led_to_another_counts() -> None:
     caused, handled = ValueError("the step failed"), KeyError("x")
     caused.__cause__ = torch.AcceleratorError(ILLEGAL)
     handled.__context__ = caused
-    assert device_failure(handled) == DeviceFailure("CUDA error: an illegal memory access was encountered")
+    assert device_failure(handled) == ObservedFailure("CUDA error: an illegal memory access was encountered")
     handled.__suppress_context__ = True
     assert device_failure(handled) is None
     handled.__cause__ = handled  # a chain that never ends
@@ -115,7 +117,7 @@ def test_an_error_that_led_to_another_counts() -> None:
 
 
 def test_of_memory_that_ran_out_it_is_told_how_much_there_was() -> None:
-    memory = Memory("at most 100.00 GiB was allocated", "39.00 GiB of 139.80 GiB is free now")
+    memory = DeviceMemory("at most 100.00 GiB was allocated", "39.00 GiB of 139.80 GiB is free now")
     found = device_failure(torch.OutOfMemoryError(NO_MEMORY), lambda: memory)
     assert found is not None
     assert found.detail == (
@@ -136,7 +138,7 @@ def test_of_nccl_its_last_word() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="There is a GPU.")
 def test_without_a_gpu_nothing_is_known_of_its_memory() -> None:
-    assert gpu_memory() == Memory()
+    assert gpu_memory() == DeviceMemory()
 
 
 # ---- under a real coordinator, with real processes -------------------------------------------------------

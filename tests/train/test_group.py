@@ -13,6 +13,8 @@ from holdfast.record.errors import InputError
 from holdfast.train.group import Rendezvous, Superseded, form
 from holdfast.train.tcp import Credentials, TcpGroup
 
+pytestmark = pytest.mark.slow
+
 CREDENTIALS = Credentials("r", "token-of-the-tests")
 
 

@@ -8,6 +8,8 @@ import pytest
 from holdfast.run.wire import PlannedFault
 from holdfast.train.joining import gpu_of
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("slots", "nodes", "gpus", "expected", "is_shared"),

@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 from kill_plans import KILLS, STEPS, plan_of
 
+pytestmark = pytest.mark.slow
+
 FEW_STEPS, FEW_KILLS = 14, 8
 
 

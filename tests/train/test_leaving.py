@@ -12,6 +12,8 @@ from scripts import LEAVES_AFTER
 from holdfast.record.events import RunEnded
 from holdfast.record.journal import read_directory
 
+pytestmark = pytest.mark.slow
+
 TOLD_S_MAX = 60.0
 """From the start of a run to its end, on a busy machine. Nobody waits for a hang to be noticed, which would
 take ten minutes after so few steps.

@@ -10,6 +10,8 @@ import pytest
 
 from holdfast.run.waits import LEASE_S_MIN
 
+pytestmark = pytest.mark.slow
+
 HOLD_S = LEASE_S_MIN + 1.5
 RUN_S_MAX = 120.0
 

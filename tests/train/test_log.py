@@ -8,6 +8,8 @@ import pytest
 from holdfast.record.errors import InputError, StoreError
 from holdfast.train.log import LOOK_BYTES, LogFile, cut_from
 
+pytestmark = pytest.mark.slow
+
 
 def lines(*steps: int, padding: int = 0) -> str:
     return "".join(json.dumps({"step": step, "text": "x" * padding}) + "\n" for step in steps)

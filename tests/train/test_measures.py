@@ -20,6 +20,8 @@ from waiting import until
 from holdfast.train.group import Sending
 from holdfast.train.measures import FETCHING, SAMPLE_INTERVAL_S, Collections, HostWatch, Measures, Stopwatch
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 90.0
 STEPS_MIN = 20
 """Measured by a member before it is looked at."""

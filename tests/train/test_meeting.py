@@ -12,6 +12,8 @@ from holdfast.run.wire import PlannedFault
 from holdfast.train.meeting import TOLD_BYTES_MAX, own_bytes_max
 from holdfast.train.minutes import KEPT_BYTES_MAX
 
+pytestmark = pytest.mark.slow
+
 STEPS = 8
 HALF, END = f"after {STEPS // 2}", f"after {STEPS}"
 """What comes after the first loop, and after the last one."""

@@ -17,6 +17,8 @@ from holdfast.train.export import to_safetensors, to_torch
 from holdfast.train.opening import checkpoints_in
 from holdfast.train.whole_file import whole_file
 
+pytestmark = pytest.mark.slow
+
 STEPS = 4
 WIDTH = 4
 

@@ -5,7 +5,7 @@ from typing import Any
 from scripts import LANE_S
 
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.report import report
+from holdfast.ledger.reporting import report
 from holdfast.record.events import MembersTimed
 from holdfast.record.journal import Damage, read_directory
 

@@ -21,6 +21,8 @@ from holdfast.train.protected import (
 )
 from holdfast.train.skeleton import empty_like, put_together, take_apart
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 
 

@@ -7,22 +7,25 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantity import examples
 
 from holdfast.train import tree
 from holdfast.train.reduction import Reduction
-from holdfast.train.sheets import Fold, Layout, Sheet
+from holdfast.train.sheets import BucketLayout, LaneFold, Sheet
+
+pytestmark = pytest.mark.slow
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64)
 SHAPES = ((7,), (3, 5), (), (0, 4), (40,), (2, 3, 4))
 Together = Callable[..., list[Any]]
 
 
-def layout_of(lanes: int, bucket_bytes: int) -> Layout:
+def layout_of(lanes: int, bucket_bytes: int) -> BucketLayout:
     parameters = [
         torch.nn.Parameter(torch.zeros(shape, dtype=DTYPES[number % 3]))
         for number, shape in enumerate(SHAPES)
     ]
-    return Layout(parameters, [torch.zeros(3), torch.tensor(0)], lanes, bucket_bytes=bucket_bytes)
+    return BucketLayout(parameters, [torch.zeros(3), torch.tensor(0)], lanes, bucket_bytes=bucket_bytes)
 
 
 def fill(sheet: Sheet, lane: int) -> None:
@@ -34,7 +37,7 @@ def fill(sheet: Sheet, lane: int) -> None:
         flat.copy_(torch.ldexp(numbers, scales) * 100)
 
 
-def reference(layout: Layout, node: tree.Node) -> list[torch.Tensor]:
+def reference(layout: BucketLayout, node: tree.Node) -> list[torch.Tensor]:
     if node[0] == 0:
         sheet = Sheet(layout)
         fill(sheet, node[1])
@@ -43,8 +46,8 @@ def reference(layout: Layout, node: tree.Node) -> list[torch.Tensor]:
     return [a + b for a, b in zip(left, right, strict=True)]
 
 
-def fold_of(layout: Layout, lanes: Sequence[int]) -> Fold:
-    fold = Fold(layout)
+def fold_of(layout: BucketLayout, lanes: Sequence[int]) -> LaneFold:
+    fold = LaneFold(layout)
     for lane in lanes:
         sheet = fold.take()
         fill(sheet, lane)
@@ -61,7 +64,7 @@ def same(left: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> bool:
 
 
 @given(st.sampled_from([1, 2, 4, 8, 16]), st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_one_member_adds_along_the_tree_in_whatever_order_lanes_come(lanes: int, data: st.DataObject) -> None:
     layout = layout_of(lanes, bucket_bytes=64)
     fold = fold_of(layout, data.draw(st.permutations(range(lanes))))
@@ -75,7 +78,7 @@ def test_members_add_along_the_tree_whoever_has_which_lanes(together: Together, 
     """Twice, with what was held left as it was: a step that breaks off is reduced again by others."""
 
     @given(st.integers(1, 4), st.sampled_from([1, 2, 8, 16]), st.sampled_from([16, 100, 1 << 20]), st.data())
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=examples(40), deadline=None)
     def check(size: int, lanes: int, bucket_bytes: int, data: st.DataObject) -> None:
         layout = layout_of(lanes, bucket_bytes)
         owners = data.draw(st.lists(st.integers(0, size - 1), min_size=lanes, max_size=lanes))
@@ -127,12 +130,12 @@ def test_on_a_gpu_a_bucket_s_sums_are_shared_with_the_next_bucket(
 def test_types_that_take_turns_do_not_make_a_bucket_each() -> None:
     turns = [torch.float32, torch.bfloat16] * 50
     parameters = [torch.nn.Parameter(torch.zeros(64, dtype=dtype)) for dtype in turns]
-    assert Layout(parameters, [], 4).buckets <= 3
+    assert BucketLayout(parameters, [], 4).buckets <= 3
 
 
 def test_a_fold_uses_its_sheets_again() -> None:
     layout = layout_of(16, bucket_bytes=64)
-    fold = Fold(layout)
+    fold = LaneFold(layout)
     sheets: set[int] = set()
     for _ in range(3):
         for lane in range(16):

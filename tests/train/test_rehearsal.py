@@ -12,6 +12,8 @@ from holdfast.run.wire import PlannedFault
 from holdfast.train import determinism
 from holdfast.train.rehearsal import rehearse
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 
 

@@ -3,10 +3,14 @@
 import asyncio
 from typing import Any
 
+import pytest
+
 from holdfast.record.events import ActionTaken, FaultObserved, MemberLost
 from holdfast.record.journal import read_directory
 from holdfast.run.coordinator import Coordinator
 from holdfast.run.wire import Replace
+
+pytestmark = pytest.mark.slow
 
 POLL_INTERVAL_S = 0.02
 STEPS = 60

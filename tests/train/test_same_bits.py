@@ -7,6 +7,8 @@ from scripts import SAME_BITS
 
 from holdfast.run.wire import PlannedFault
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("build", SAME_BITS)
 def test_three_members_give_the_same_bits_as_one(cluster: Any, build: str) -> None:

@@ -15,7 +15,9 @@ from holdfast.train.gradients import Gradients
 from holdfast.train.group import Rendezvous, Superseded
 from holdfast.train.protected import Protected
 from holdfast.train.seat import Seat
-from holdfast.train.steps import Loop, Settings
+from holdfast.train.steps import Loop, ProtectSettings
+
+pytestmark = pytest.mark.slow
 
 WAIT_S_MAX = 60.0
 Together = Callable[..., list[Any]]
@@ -131,7 +133,7 @@ class Member:
             return group
 
         self.seat = Seat(self.control, self.state, gradients, {"lanes": 4}, make, None)
-        settings = Settings(lanes=4, seed=1, clip_norm=None, on_commit=None)
+        settings = ProtectSettings(lanes=4, seed=1, clip_norm=None, on_commit=None)
         self.loop = Loop(self.control, self.state, settings, gradients, self.seat, None)
 
     def run(self, total: int, stop_after: int) -> list[int]:

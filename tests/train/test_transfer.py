@@ -15,6 +15,8 @@ from holdfast.train import transfer
 from holdfast.train.group import GroupBroken
 from holdfast.train.protected import Protected
 
+pytestmark = pytest.mark.slow
+
 Together = Callable[..., list[Any]]
 
 

@@ -4,6 +4,8 @@ import pytest
 from forked_ranks import Ranks
 from transport_contract import TransportContract
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def ranks() -> Ranks:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast.run import wire
-from holdfast.run.handshake import Client, Entry, endpoint_of
+from holdfast.run.handshake import Entry, HandshakeClient, endpoint_of
 
 PR_SET_PDEATHSIG = 1
 RETURN_S = 0.3
@@ -131,7 +131,7 @@ class Connection:
         host, _, port = assignment.endpoint.rpartition(":")
         self._socket = socket.create_connection((host, int(port)))
         endpoint = endpoint_of(self._socket.getpeername())
-        self._entry = Entry(Client(assignment.token, role="agent", name=name, endpoint=endpoint))
+        self._entry = Entry(HandshakeClient(assignment.token, role="agent", name=name, endpoint=endpoint))
         while self._entry.run is None:
             self._socket.sendall(self._entry.take(self._read()))
 

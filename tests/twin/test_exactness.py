@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.report import report
+from holdfast.ledger.reporting import report
 from holdfast.record.events import FaultObserved, GenerationOpened, MemberLost, decode, encode
 from holdfast.twin.cluster import Layout
 from holdfast.twin.failures import FailureClass, Hazards
@@ -12,6 +12,8 @@ from holdfast.twin.job import Checkpointing, Job
 from holdfast.twin.policies import policies, policy
 from holdfast.twin.simulation import simulate
 from holdfast.twin.study import Study
+
+pytestmark = pytest.mark.slow
 
 GPUS = 64
 RATE = 3_000.0  # per 1000 node-days: a thousand times what real clusters have

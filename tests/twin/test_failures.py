@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantity import examples
 from scipy import stats
 
 from holdfast.twin.cluster import Domain, Layout
-from holdfast.twin.failures import DAY_NS, HOUR_NS, Failure, FailureClass, Hazards, Lemons, draw
+from holdfast.twin.failures import Failure, FailureClass, Hazards, LemonShare, draw
+from holdfast.wording.units import DAY_NS, HOUR_NS
 
 SEEDS = 40
 DAYS = 54
@@ -51,7 +53,7 @@ def test_each_class_has_its_own_rate() -> None:
 
 
 def test_the_same_seed_gives_the_same_failures() -> None:
-    lemons = Lemons(share=0.01, factor=20, source="a test")
+    lemons = LemonShare(share=0.01, factor=20, source="a test")
     hazards = Hazards(classes=(failure_class(transient_share=0.5, repair_median_h=20.0),), lemons=lemons)
     assert drawn(hazards, 7) == drawn(hazards, 7)
     assert drawn(hazards, 7) != drawn(hazards, 8)
@@ -103,7 +105,7 @@ def test_infant_mortality_is_more_failures_while_young() -> None:
 
 
 def test_lemons_get_their_share_and_the_total_stays() -> None:
-    lemons = Lemons(share=0.02, factor=30, source="a test")
+    lemons = LemonShare(share=0.02, factor=30, source="a test")
     hazards = Hazards(classes=(failure_class(40),), lemons=lemons)
     failures = drawn(hazards, 5)
     assert in_the_middle(len(failures), 40 / 1000 * 2_048 * DAYS)
@@ -114,7 +116,7 @@ def test_lemons_get_their_share_and_the_total_stays() -> None:
 
 
 def test_what_nodes_share_does_not_prefer_lemons() -> None:
-    lemons = Lemons(share=0.01, factor=1_000, source="a test")
+    lemons = LemonShare(share=0.01, factor=1_000, source="a test")
     failures = drawn(Hazards(classes=(failure_class(reach="rack"),), lemons=lemons))
     racks = {failure.node for failure in failures}
     assert len(racks) > 100
@@ -122,12 +124,12 @@ def test_what_nodes_share_does_not_prefer_lemons() -> None:
 
 @pytest.mark.parametrize("gpus", [8, 16])
 def test_a_cluster_too_small_for_a_lemon_has_none(gpus: int) -> None:
-    hazards = Hazards(classes=(failure_class(500),), lemons=Lemons(share=0.01, factor=9, source="a test"))
+    hazards = Hazards(classes=(failure_class(500),), lemons=LemonShare(share=0.01, factor=9, source="a test"))
     failures = drawn(hazards, layout=Layout(gpus=gpus))
     assert {failure.node for failure in failures} == set(range(gpus // 8))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     reach=st.sampled_from(("node", "rack", "shelf", "loop", "leaf", "pod", "mount", "cluster")),
     gpus=st.integers(8, 20_000),

@@ -5,13 +5,15 @@ from statistics import fmean
 import msgspec
 import pytest
 
-from holdfast.economics.expectation import ettr
+from holdfast.economics.cadence.expectation import ettr
 from holdfast.twin import outlook
-from holdfast.twin.failures import DAY_NS
 from holdfast.twin.policies import Policy, policies, policy
 from holdfast.twin.presets import preset
 from holdfast.twin.simulation import simulate
 from holdfast.twin.study import Study
+from holdfast.wording.units import DAY_NS
+
+pytestmark = pytest.mark.slow
 
 
 def study(name: str, days: float | None = None) -> Study:

@@ -8,8 +8,9 @@ from scipy import stats
 from holdfast.record.errors import InputError
 from holdfast.twin import presets
 from holdfast.twin.counts import TRANSIENT_SHARE
-from holdfast.twin.failures import DAY_NS, Hazards, draw
+from holdfast.twin.failures import Hazards, draw
 from holdfast.twin.presets import Preset, hazards_from, preset, resized
+from holdfast.wording.units import DAY_NS
 
 EVERY = pytest.mark.parametrize("name", presets.names())
 

@@ -9,10 +9,11 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantity import examples
 
 from holdfast.ledger.categories import Category
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.report import report
+from holdfast.ledger.reporting import report
 from holdfast.record.events import (
     ActionTaken,
     CheckpointBegun,
@@ -39,6 +40,8 @@ from holdfast.twin.policies import Policy, policies, policy
 from holdfast.twin.restarting import RestartingRun
 from holdfast.twin.simulation import simulate
 from holdfast.twin.study import START_NS, Study
+
+pytestmark = pytest.mark.slow
 
 SECOND_NS = 10**9
 GPUS = 64
@@ -138,7 +141,7 @@ studies = st.builds(
 )
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=examples(80), deadline=None, derandomize=True)
 @given(studies, st.sampled_from(POLICIES), st.integers(0, 3), st.integers(0, 1_000))
 def test_the_ledger_agrees_whatever_is_studied(
     studied: Study, name: str, spare_nodes: int, seed: int

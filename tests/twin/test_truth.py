@@ -4,19 +4,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.ledger.categories import Category
-from holdfast.twin.truth import Truth
+from holdfast.twin.truth import RunTruth
 
 JOB, PAID, STEP_NS = 8, 10, 100
 
 
-def begun(active: int = JOB, **others: int) -> Truth:
-    truth = Truth(paid_gpus=PAID, job_gpus=JOB, reference_gpu_ns=JOB * STEP_NS)
+def begun(active: int = JOB, **others: int) -> RunTruth:
+    truth = RunTruth(paid_gpus=PAID, job_gpus=JOB, reference_gpu_ns=JOB * STEP_NS)
     outside = {"joining": 0, "spare": 0, "out": 0, **others}
     truth.reshape(0, active=active, **outside)
     return truth
 
 
-def charged(truth: Truth) -> dict[str, int]:
+def charged(truth: RunTruth) -> dict[str, int]:
     return {category.key: gpu_ns for category, gpu_ns in truth.gpu_ns.items() if gpu_ns}
 
 

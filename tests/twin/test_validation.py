@@ -3,11 +3,13 @@
 import pytest
 from scipy import stats
 
-from holdfast.economics.expectation import Setting, ettr
+from holdfast.economics.cadence.expectation import Setting, ettr
 from holdfast.twin.policies import Policy, policy
 from holdfast.twin.presets import Preset, preset
 from holdfast.twin.study import Study
 from holdfast.twin.sweep import Figures, Task, play
+
+pytestmark = pytest.mark.slow
 
 DAY_NS = 86_400 * 10**9
 

@@ -43,7 +43,8 @@ _HOLDFAST = LazyGroup(
         },
         "Rehearse": {
             "plan": "Foresee a run: cadence, size, end, failures.",
-            "simulate": "Run a simulated cluster, or a tabletop scenario.",
+            "simulate": "Simulate a run on a cluster that breaks, under one policy or several.",
+            "drill": "Practise on simulated incidents: list, play and reveal scenarios.",
             "bench": "Measure Holdfast against a peer or a physical limit.",
         },
         "Record": {

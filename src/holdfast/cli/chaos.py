@@ -2,14 +2,15 @@
 
 import asyncio
 import secrets
+from typing import get_args
 
 import click
 
-from holdfast.cli.operator import asked
 from holdfast.cli.record import home, json_option
 from holdfast.cli.terminal import print_json, printable
 from holdfast.record.errors import HoldfastError
 from holdfast.run.endpoint import find_endpoint
+from holdfast.run.operator import asked
 from holdfast.run.wire import FaultKind, Strike
 
 FOR_S = 3.0
@@ -17,7 +18,7 @@ FOR_S = 3.0
 
 @click.command("chaos")
 @click.argument("run")
-@click.argument("fault", type=click.Choice(["kill", "node", "pause"]))
+@click.argument("fault", type=click.Choice(get_args(FaultKind)))
 @click.argument("target", default="")
 @click.option(
     "--for",

@@ -11,15 +11,13 @@ from typing import Any, get_args
 import click
 import msgspec
 
-from holdfast.cli.collect_faults import FaultRecord, Names
 from holdfast.cli.collect_outlets import Collected, Outlet, printing, recording, serving, storing, tell
-from holdfast.cli.collect_services import redfish_service
-from holdfast.cli.credentials import access, url_option
 from holdfast.cli.durations import some_seconds
-from holdfast.cli.ending import Ending, interrupt, on_signal
+from holdfast.cli.ending import StopRequest, interrupt, on_signal
 from holdfast.cli.record import home, json_option, store_option
-from holdfast.cli.signal_sources import SIGNALS_DIRECTORY
+from holdfast.cli.signal_sources import SIGNALS_DIRECTORY, url_option
 from holdfast.cli.xid_policy import load_xids
+from holdfast.detect.kernel_faults import FaultRecord, Names
 from holdfast.detect.xids import CATALOGUE, Source
 from holdfast.record.clock import Clock, SystemClock
 from holdfast.record.errors import InputError
@@ -29,9 +27,11 @@ from holdfast.signals.collectors.infiniband import SYSFS, InfinibandCollector, p
 from holdfast.signals.collectors.kernel_log_collector import KernelLogCollector
 from holdfast.signals.collectors.nvml import NvmlCollector
 from holdfast.signals.collectors.redfish import RedfishCollector
-from holdfast.signals.collectors.rounds import Outcome, Rounds
+from holdfast.signals.collectors.redfish_access import redfish_service
+from holdfast.signals.collectors.rounds import RoundOutcome, Rounds
 from holdfast.signals.collectors.scrape import ScrapeCollector
 from holdfast.signals.collectors.slurm import SlurmCollector
+from holdfast.signals.credentials import access
 from holdfast.signals.frame import Labels
 
 STDIN = "-"
@@ -163,7 +163,7 @@ def command(**flags: Any) -> int:
             _hand_out(sources.collected(outcomes), outlets)
             return 2 if all(outcome.readings is None for outcome in outcomes) else 0
         # Whoever is asked to end logs out of what it has logged in to.
-        ending = Ending()
+        ending = StopRequest()
         stack.enter_context(on_signal(ending, interrupt))
         while True:
             begun_s = time.monotonic()
@@ -179,7 +179,7 @@ def _hand_out(collected: Collected, outlets: list[Outlet]) -> None:
 
 
 @contextmanager
-def _uninterrupted(ending: Ending) -> Iterator[None]:
+def _uninterrupted(ending: StopRequest) -> Iterator[None]:
     """An interrupt waits until what was begun is done: a database would make an error of its own of it."""
     with on_signal(ending, lambda: None):
         yield
@@ -236,7 +236,7 @@ class _Sources:
     def names(self) -> Names:
         return Names(gpus=self._gpus(), ports=ports_by_address(self._sysfs))
 
-    def collected(self, outcomes: Sequence[Outcome]) -> Collected:
+    def collected(self, outcomes: Sequence[RoundOutcome]) -> Collected:
         if self._log is not None and self._log.unproven and not self._has_told:
             self._has_told = True
             tell(UNPROVEN, UNPROVEN_HINT)

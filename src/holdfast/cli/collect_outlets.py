@@ -11,12 +11,12 @@ from pathlib import Path
 import click
 import msgspec
 
-from holdfast.cli.collect_faults import PENDING_MAX, FaultRecord, Names
 from holdfast.cli.terminal import print_json, printable
+from holdfast.detect.kernel_faults import PENDING_MAX, FaultRecord, Names
 from holdfast.record.errors import HoldfastError, complaint
 from holdfast.signals.collectors.kernel_log import KernelEvent
 from holdfast.signals.collectors.redfish import CoolingLink, is_facility_water
-from holdfast.signals.collectors.rounds import Outcome
+from holdfast.signals.collectors.rounds import RoundOutcome
 from holdfast.signals.collectors.slurm import SlurmView
 from holdfast.signals.reading import Reading
 
@@ -30,7 +30,7 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
     """What a round brought."""
 
     at_ns: int
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[RoundOutcome, ...]
     events: tuple[KernelEvent, ...] = ()
     cooling: tuple[CoolingLink, ...] = ()
     slurm: SlurmView | None = None
@@ -40,7 +40,7 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(reading for outcome in self.outcomes for reading in outcome.readings or ())
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class ToldReadings(msgspec.Struct, frozen=True, kw_only=True):
     """The same for programs."""
 
     at_ns: int
@@ -78,12 +78,12 @@ def storing(path: Path, *, step_s: float, keep_s: float | None) -> Iterator[Outl
 
     keep_s: what is older than this is deleted; None: nothing is.
     """
-    from holdfast.signals.store import Store
+    from holdfast.signals.store import SignalStore
 
     complaints = _Complaints()
     waiting: list[Reading] = []
     dropped = 0
-    with Store(path, step_s=step_s) as store:
+    with SignalStore(path, step_s=step_s) as store:
 
         def outlet(collected: Collected) -> None:
             nonlocal dropped
@@ -141,8 +141,8 @@ def printing(*, as_json: bool, once: bool) -> Iterator[Outlet]:
     yield outlet
 
 
-def _told(collected: Collected) -> Told:
-    return Told(
+def _told(collected: Collected) -> ToldReadings:
+    return ToldReadings(
         at_ns=collected.at_ns,
         readings=collected.readings,
         events=collected.events,

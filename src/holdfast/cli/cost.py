@@ -4,15 +4,16 @@ from pathlib import Path
 
 import click
 
-from holdfast.cli.prices import load_prices, prices_option
-from holdfast.cli.record import find_run, json_option, open_record, store_option
-from holdfast.cli.second_opinions import consulted
+from holdfast.cli.prices import in_currency, load_prices, prices_option
+from holdfast.cli.record import json_option, open_record, store_option
 from holdfast.cli.terminal import print_json
-from holdfast.cli.windows import Look, read_run, require_time, window_options
-from holdfast.dashboard import wording
-from holdfast.economics.cost import incident_cost, run_cost
-from holdfast.economics.prices import template
-from holdfast.economics.rates import edges_ns
+from holdfast.cli.windows import require_time, window_options
+from holdfast.economics.pricing.cost import incident_cost, run_cost
+from holdfast.economics.pricing.prices import template
+from holdfast.economics.pricing.rates import edges_ns
+from holdfast.ledger.runs import AskedWindow, read_run
+from holdfast.ledger.second_opinions import consulted
+from holdfast.record.runs import find_run
 from holdfast.record.store import Store
 
 
@@ -26,7 +27,7 @@ from holdfast.record.store import Store
 def command(
     subject: str | None,
     example_prices: bool,
-    look: Look,
+    look: AskedWindow,
     prices_path: Path | None,
     store_url: str | None,
     as_json: bool,
@@ -49,7 +50,7 @@ def command(
         return
     from holdfast.cli.cost_text import show
 
-    with wording.in_currency(prices.currency.code, prices.currency.usd_per):
+    with in_currency(prices):
         show(cost)
 
 

@@ -6,11 +6,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from holdfast import wording
 from holdfast.cli.terminal import printable
-from holdfast.dashboard import wording
-from holdfast.economics.cost import (
+from holdfast.economics.pricing.cost import (
     LEDGER,
-    Checkpointing,
+    CheckpointThroughput,
     Exposure,
     IncidentCost,
     IncidentLine,
@@ -70,6 +70,8 @@ def _run(console: Console, cost: RunCost) -> None:
     console.print(Text("Run ", style="bold").append(_named(cost.run)))
     lasted = wording.duration(cost.last_ns - cost.first_ns)
     console.print(f"{wording.span(cost.first_ns, cost.last_ns)}, {lasted}, {wording.many(cost.gpus, 'GPU')}")
+    if cost.window != (None, None):
+        console.print(f"Only {wording.window(*cost.window)}", style="dim")
     console.print()
     total = cost.total
     lost, paid = wording.rough(total.lost_gpu_hours), wording.rough(cost.paid_gpu_hours)
@@ -177,7 +179,7 @@ def _incidents(console: Console, incidents: Sequence[IncidentLine]) -> None:
     console.print()
 
 
-def _checkpointing(console: Console, told: Checkpointing) -> None:
+def _checkpointing(console: Console, told: CheckpointThroughput) -> None:
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, GAP_CHARS, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
@@ -196,7 +198,7 @@ def _checkpointing(console: Console, told: Checkpointing) -> None:
     console.print()
 
 
-def _risk(told: Checkpointing) -> str:
+def _risk(told: CheckpointThroughput) -> str:
     if told.exposure_now is None:
         return "not known: no checkpoint is recorded"
     named = (("on average", told.exposure_mean), ("at worst", told.exposure_worst))

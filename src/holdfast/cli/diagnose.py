@@ -9,38 +9,45 @@ from typing import Any, NoReturn
 import click
 import msgspec
 
-from holdfast.cli import diagnosed
-from holdfast.cli.assessing import References, Setting, ends_ns, look, sees_machines
-from holdfast.cli.durations import window_seconds
-from holdfast.cli.incident_text import Answer, known_runs, show
+from holdfast.cli.durations import WINDOW_S_MAX, window_seconds
+from holdfast.cli.incident_text import DiagnoseAnswer, show
 from holdfast.cli.moments import past_moment_ns
 from holdfast.cli.prices import load_prices, prices_option
-from holdfast.cli.record import find_run, home, json_option, open_record, shown_store, store_option
+from holdfast.cli.record import home, json_option, open_record, shown_store, store_option
 from holdfast.cli.signal_sources import (
     STEP_KEY,
     STEP_LOG_KEY,
     STEP_METRIC_KEY,
     logged_runs,
     open_signals,
-    runs_in,
     signals_options,
 )
 from holdfast.cli.terminal import print_json
-from holdfast.cli.topology_sources import (
-    known_topology,
-    labelled_runs,
-    remark_on_topology,
-    topology_option,
-)
-from holdfast.dashboard.wording import stamp
+from holdfast.cli.topology_sources import known_topology, remark_on_topology, topology_option
+from holdfast.diagnose import recorded as diagnosed
 from holdfast.diagnose.incident import Incident
-from holdfast.diagnose.lifecycle import Casebook, Change, Taken
+from holdfast.diagnose.lifecycle import Casebook, IncidentChange, Taken
+from holdfast.diagnose.looking import (
+    LookSetting,
+    Recalled,
+    References,
+    look,
+    recall,
+    sees_machines,
+)
+from holdfast.diagnose.weighing import not_measured
+from holdfast.diagnose.wording import known_runs
 from holdfast.record.clock import SystemClock
 from holdfast.record.errors import InputError
+from holdfast.record.events import RunStarted
 from holdfast.record.journal import JOURNAL_DIRECTORY
 from holdfast.record.recorder import Recorder
+from holdfast.record.runs import ends_ns, find_run
 from holdfast.record.store import Store
-from holdfast.signals.stepped import last_step_ns
+from holdfast.signals.source import Source
+from holdfast.signals.stepped import last_step_ns, runs_in
+from holdfast.topology.discovery.prometheus import labelled_runs
+from holdfast.wording import stamp
 
 FRESH_NS_MAX = 600 * 10**9
 """A run of which something was recorded within this time is looked at as it is now, else as it was last; one
@@ -54,6 +61,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     run: str | None
     at_ns: int | None
     window_s: float
+    gpus: int | None
     check: bool
     record: bool
     prometheus_url: str | None
@@ -80,7 +88,10 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     default="30m",
     show_default=True,
     metavar="TIME",
-    help="How far to look back.",
+    help="How far to look back; where it is not given and the last step is older, so far as that.",
+)
+@click.option(
+    "--gpus", type=click.IntRange(1, 10**7), help="GPUs of the run, for its cost, where no record says."
 )
 @click.option(
     "--check", is_flag=True, help="Exit with code 1 if an incident is open, 2 if nothing can be said."
@@ -94,7 +105,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
 def command(**flags: Any) -> int:
     """Say why RUN is slow, whose problem it is, what it costs and what to do; or that nothing is wrong.
 
-    Without RUN it is the one with the newest event.
+    Without RUN it is that of the step log, if one is named, else the one with the newest event.
     """
     given = msgspec.convert(flags, _Flags)
     answer = _answered(given)
@@ -109,41 +120,41 @@ def command(**flags: Any) -> int:
     return int(given.check and is_open)
 
 
-def _answered(given: _Flags) -> Answer:
+def _answered(given: _Flags) -> DiagnoseAnswer:
     with ExitStack() as stack:
         store = stack.enter_context(open_record(given.store_url))
         run, at_ns = _asked_for(store, given)
         source = stack.enter_context(open_signals(given.prometheus_url, given.signals_path, at_ns))
-        setting = Setting(
+        ended = ends_ns(store, [run], at_ns)
+        setting = LookSetting(
             store=store,
             source=source,
             cluster=known_topology(given.topology_path, given.prometheus_url, source, at_ns),
             prices=load_prices(given.prices_path),
-            window_s=given.window_s,
+            window_s=given.window_s if run in ended else _wide_enough_s(source, run, at_ns, given.window_s),
             references=References(store),
         )
         seen = runs_in(source, setting.window_ns(at_ns))
         recorded = {summary.run for summary in store.runs() if summary.run}
-        told = {*seen, *labelled_runs(setting.cluster), *logged_runs()}
+        told = {*seen, *labelled_runs(setting.cluster.survey), *logged_runs()}
         if run not in {*told, *recorded}:
             _refuse(run, told, recorded)
         known = diagnosed.changes_of(store, run)
         # The answer is about this window: it neither reaches back to what the record has open, nor is that
         # over because this one look does not show it.
         book = Casebook(known, now_ns=at_ns)
-        assessment = look(setting, [run], at_ns)
+        assessment = look(setting, [run], at_ns, recalled=_recalled(setting, run, at_ns, given.gpus))
         pace = setting.references.pace(run, at_ns)
         last_ns = None if run in seen else last_step_ns(source, run, at_ns)
         is_seen = sees_machines(source)
-        ended = ends_ns(store, [run], at_ns)
         taken = book.take(assessment.incidents, at_ns, unseen={run} - seen, ends_ns=ended)
     if given.record:
         _write(taken.changes)
         known += taken.changes
-    return Answer(
+    return DiagnoseAnswer(
         run=run,
         at_ns=at_ns,
-        window_s=given.window_s,
+        window_s=setting.window_s,
         sees_run=run in seen,
         incidents=taken.incidents,
         unshown=_unshown(book, taken, at_ns),
@@ -154,7 +165,27 @@ def _answered(given: _Flags) -> Answer:
         pace=pace,
         last_ns=last_ns,
         sees_machines=is_seen,
+        unmeasured=tuple(not_measured(assessment.measured)),
     )
+
+
+def _wide_enough_s(source: Source, run: str, at_ns: int, window_s: float) -> float:
+    """So far back that a run that stands still shows when it stopped, unless the window was asked for."""
+    context = click.get_current_context()
+    if context.get_parameter_source("window_s") is click.core.ParameterSource.COMMANDLINE:
+        return window_s
+    last_ns = last_step_ns(source, run, at_ns)
+    since_s = 0.0 if last_ns is None else (at_ns - last_ns) / 1e9
+    return window_s + since_s if window_s / 2 < since_s <= WINDOW_S_MAX - window_s else window_s
+
+
+def _recalled(setting: LookSetting, run: str, at_ns: int, gpus: int | None) -> Recalled:
+    """What the record says; gpus: how many the run has where it says nothing of that."""
+    said = recall(setting, [run], at_ns)
+    if gpus is None or any(isinstance(event, RunStarted) and event.gpus for event in said.events):
+        return said
+    given = RunStarted(id="", occurred_ns=at_ns, run=run, gpus=gpus)
+    return msgspec.structs.replace(said, events=(*said.events, given))
 
 
 def _unshown(book: Casebook, taken: Taken, at_ns: int) -> tuple[Incident, ...]:
@@ -164,7 +195,7 @@ def _unshown(book: Casebook, taken: Taken, at_ns: int) -> tuple[Incident, ...]:
 
 def _asked_for(store: Store, given: _Flags) -> tuple[str, int]:
     """The run and the moment. A run need not be in the record: signals may be all there is of it."""
-    run = find_run(store, None) if given.run is None else given.run
+    run = given.run or _logged() or find_run(store, None)
     now_ns = SystemClock().now_ns()
     if given.at_ns is not None:
         return run, given.at_ns
@@ -172,6 +203,14 @@ def _asked_for(store: Store, given: _Flags) -> tuple[str, int]:
     last_ns = next((summary.last_ns for summary in found), now_ns)
     at_ns = now_ns if now_ns - last_ns < FRESH_NS_MAX else last_ns
     return run, ends_ns(store, [run], at_ns).get(run, at_ns)
+
+
+def _logged() -> str | None:
+    """The run of the step log that was named."""
+    runs = logged_runs()
+    if len(runs) > 1:
+        raise InputError("Several step logs are given, and no RUN.", hint=f"Name one of {', '.join(runs)}.")
+    return next(iter(runs), None)
 
 
 def _refuse(run: str, seen: Collection[str], recorded: Collection[str]) -> NoReturn:
@@ -189,6 +228,7 @@ def _again(given: _Flags, run: str) -> tuple[str, ...]:
     values = {
         "at_ns": None if given.at_ns is None else stamp(given.at_ns).replace(" ", "T"),
         "window_s": f"{given.window_s:g}s",
+        "gpus": given.gpus,
         "step": f"{context.meta[STEP_KEY]:g}s",
         "step_metric": context.meta[STEP_METRIC_KEY],
         "prometheus_url": given.prometheus_url and place(given.prometheus_url),
@@ -208,13 +248,13 @@ def _again(given: _Flags, run: str) -> tuple[str, ...]:
     return ("holdfast", "diagnose", run, "--record", *typed)
 
 
-def _write(changes: Iterable[Change]) -> None:
+def _write(changes: Iterable[IncidentChange]) -> None:
     with Recorder(home() / JOURNAL_DIRECTORY) as recorder:
         for change in changes:
             diagnosed.write(recorder, change)
 
 
-def _as_json(answer: Answer) -> dict[str, object]:
+def _as_json(answer: DiagnoseAnswer) -> dict[str, object]:
     """An incident's cause, domain, owner and so on are its own keys."""
     return {
         "run": answer.run,
@@ -228,5 +268,6 @@ def _as_json(answer: Answer) -> dict[str, object]:
             "sees_run": answer.sees_run,
             "sees_machines": answer.sees_machines,
             "flaws": answer.flaws,
+            "unmeasured": [what for what, _ in answer.unmeasured],
         },
     }

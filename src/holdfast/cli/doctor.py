@@ -6,16 +6,16 @@ from typing import Any
 import click
 import msgspec
 
-from holdfast.cli.checkup import check_up
 from holdfast.cli.doctor_text import show
 from holdfast.cli.moments import past_moment_ns
 from holdfast.cli.record import json_option
-from holdfast.cli.signal_sources import logged_runs, open_signals, runs_in, signals_options
+from holdfast.cli.signal_sources import logged_runs, open_signals, signals_options
 from holdfast.cli.terminal import print_json
 from holdfast.cli.topology_sources import known_topology, topology_option
+from holdfast.diagnose.checkup import check_up
 from holdfast.record.clock import SystemClock
 from holdfast.record.errors import InputError
-from holdfast.signals.stepped import last_step_ns
+from holdfast.signals.stepped import last_step_ns, runs_in
 from holdfast.topology.draft import draft
 
 STEPS_WITHIN_NS = 1_800 * 10**9

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.cli.checkup import LOGGED, Checkup, Missing, RunSeen, Seen, Spelling
+from holdfast import wording
 from holdfast.cli.terminal import printable
-from holdfast.dashboard import wording
+from holdfast.diagnose.checkup import LOGGED, Checkup, Missing, RunSeen, SeenExporter, Spelling
 from holdfast.topology.hostlist import fold
 
 NAMES_CHARS_MAX = 60
@@ -27,7 +27,7 @@ def show(found: Checkup) -> None:
             console.print(f"  {doubt.kind}: {printable(doubt.text)}")
 
 
-def _show_seen(console: Console, seen: Iterable[Seen]) -> None:
+def _show_seen(console: Console, seen: Iterable[SeenExporter]) -> None:
     rows = list(seen)
     if not rows:
         console.print("Nothing is seen: none of the metrics there are known.\n", style="bold yellow")

@@ -18,7 +18,7 @@ STDERR = 2
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class Ending:
+class StopRequest:
     """Whether the process was told to end, by an interrupt or SIGTERM."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Ending:
 
 
 @contextmanager
-def on_signal(ending: Ending, then: Callable[[], None]) -> Iterator[None]:
+def on_signal(ending: StopRequest, then: Callable[[], None]) -> Iterator[None]:
     """While the block lasts, a signal asks for the end and calls `then`, which may raise."""
 
     def told(number: int, frame: FrameType | None) -> None:

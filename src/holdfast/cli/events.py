@@ -11,9 +11,8 @@ import click
 import msgspec
 
 from holdfast.cli.moments import moment_ns
-from holdfast.cli.record import HomeJournal, find_run, home, recorded_name, store_option
+from holdfast.cli.record import home, home_journal, recorded_name, store_option
 from holdfast.cli.terminal import printable
-from holdfast.dashboard.wording import stamp
 from holdfast.record.errors import InputError, StoreError
 from holdfast.record.events import (
     KINDS,
@@ -25,8 +24,12 @@ from holdfast.record.events import (
     encode,
     kind_of,
 )
-from holdfast.record.store import Selection, Store, open_store
+from holdfast.record.home import HomeJournal
+from holdfast.record.runs import find_run
+from holdfast.record.store import Selection, Store
+from holdfast.record.stores import open_store
 from holdfast.record.untrusted import UNDECODABLE
+from holdfast.wording import stamp
 
 POLL_INTERVAL_S = 0.5
 _ENVELOPE = frozenset(Event.__struct_fields__)
@@ -77,7 +80,7 @@ def command(**flags: Any) -> None:
     """Show the events of RUN (the one with the newest event if left out), by the time they occurred."""
     given = msgspec.convert(flags, _Flags)
     with open_store(given.store_url, home()) as store:
-        journal = HomeJournal(store)
+        journal = home_journal(store)
         journal.take_in()
         selection = Selection(
             run=find_run(store, given.run),

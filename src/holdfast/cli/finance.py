@@ -6,23 +6,25 @@ from typing import Any
 import click
 import msgspec
 
-from holdfast.cli.files import parsed
+from holdfast import wording
 from holdfast.cli.pages import STDOUT, html_option, require_one_output, write_page
 from holdfast.cli.prices import load_prices, prices_option
-from holdfast.cli.record import find_run, json_option, left_out, open_record, simulated_runs, store_option
+from holdfast.cli.record import json_option, left_out, open_record, store_option
 from holdfast.cli.terminal import print_json, printable
-from holdfast.cli.windows import Look, read_run, reading, window_options
-from holdfast.dashboard import wording
-from holdfast.economics.finance import Question, cuts_ns, finance
-from holdfast.economics.invoice import focus_csv
-from holdfast.economics.months import months_between
-from holdfast.economics.ownership import Terms, read, template
-from holdfast.economics.prices import Prices
-from holdfast.economics.statement import Finance
+from holdfast.cli.windows import reading, window_options
+from holdfast.economics.finance.finance import FinanceQuestion, cuts_ns, finance
+from holdfast.economics.finance.invoice import focus_csv
+from holdfast.economics.finance.ownership import Terms, read, template
+from holdfast.economics.finance.statement import Finance
+from holdfast.economics.pricing.months import months_between
+from holdfast.economics.pricing.prices import Prices
 from holdfast.ledger.report import Report
+from holdfast.ledger.runs import AskedWindow, read_run
 from holdfast.ledger.window import SILENT_NS_MAX, fell_silent
 from holdfast.record.errors import InputError
 from holdfast.record.events import ReferenceDeclared, RunStarted, RunSubmitted
+from holdfast.record.files import parsed
+from holdfast.record.runs import find_run, simulated_runs
 from holdfast.record.store import RunSummary, Selection, Store
 
 SILENT_NAMED_MAX = 5
@@ -33,7 +35,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
 
     runs: tuple[str, ...]
     teams: tuple[str, ...]
-    look: Look
+    look: AskedWindow
     own_or_rent: bool
     own_path: Path | None
     example_own: bool
@@ -85,11 +87,13 @@ def command(**flags: Any) -> None:
         summaries, simulated = _summaries(store, given, look)
         reports = _reports(store, summaries, look, prices)
         known = None if given.runs or given.teams else _names(store)
-    chosen = _of_teams(reports, given.teams)
+    chosen = _of_teams(reports, given)
     within = [report for report in chosen if _has_time(report, look)]
     if look.window.is_bounded and not any(_is_there(report) for report in within):
         raise _nothing(chosen, within)
-    told = finance(within, prices, Question(window=look.window, now_ns=look.now_ns, terms=terms, known=known))
+    told = finance(
+        within, prices, FinanceQuestion(window=look.window, now_ns=look.now_ns, terms=terms, known=known)
+    )
     if simulated:
         told = msgspec.structs.replace(told, remarks=(*told.remarks, left_out(simulated)))
     _show(told, given)
@@ -116,7 +120,7 @@ def _terms(given: _Flags) -> Terms | None:
 # -- the books -------------------------------------------------------------------------------------------
 
 
-def _summaries(store: Store, given: _Flags, look: Look) -> tuple[list[RunSummary], int]:
+def _summaries(store: Store, given: _Flags, look: AskedWindow) -> tuple[list[RunSummary], int]:
     """The runs that are wanted, at least one; and how many are left out because they were simulated."""
     wanted = {find_run(store, run) for run in given.runs}
     if not wanted:
@@ -138,7 +142,7 @@ def _summaries(store: Store, given: _Flags, look: Look) -> tuple[list[RunSummary
     return real, len(within) - len(real)
 
 
-def _reports(store: Store, summaries: list[RunSummary], look: Look, prices: Prices) -> list[Report]:
+def _reports(store: Store, summaries: list[RunSummary], look: AskedWindow, prices: Prices) -> list[Report]:
     window = look.window
     last_ns = min(max(summary.last_ns for summary in summaries), look.until_ns or 2**63)
     if look.now_ns - last_ns <= SILENT_NS_MAX:
@@ -149,19 +153,26 @@ def _reports(store: Store, summaries: list[RunSummary], look: Look, prices: Pric
         return [read_run(store, summary.run, look, cuts) for summary in shown]
 
 
-def _of_teams(reports: list[Report], wanted: tuple[str, ...]) -> list[Report]:
+def _of_teams(reports: list[Report], given: _Flags) -> list[Report]:
     """The reports of these teams; of all where none is named."""
-    if not wanted:
+    if not given.teams:
         return reports
     teams = {report.team for report in reports}
-    for team in wanted:
-        if team not in teams:
-            known = ", ".join(sorted(repr(name) for name in teams if name)) or "none"
-            raise InputError(f"No run names the team {team!r}.", hint=f"Named are: {known}.")
-    return [report for report in reports if report.team in wanted]
+    for team in given.teams:
+        if team in teams:
+            continue
+        if given.runs:
+            own = ", ".join(f"{report.run} is of {report.team!r}" for report in reports if report.team)
+            raise InputError(
+                f"None of the runs given with --run is of the team {team!r}.",
+                hint=f"{own or 'They name no team'}; leave out --run or --team.",
+            )
+        known = ", ".join(sorted(repr(name) for name in teams if name)) or "none"
+        raise InputError(f"No run names the team {team!r}.", hint=f"Named are: {known}.")
+    return [report for report in reports if report.team in given.teams]
 
 
-def _has_time(report: Report, look: Look) -> bool:
+def _has_time(report: Report, look: AskedWindow) -> bool:
     """Whether a run has a part in the window, or may have: one that fell silent may go on, until now."""
     begin_ns, end_ns = look.window.clipped(report.known_ns, look.now_ns)
     is_silent = fell_silent(report, look.now_ns) and begin_ns < end_ns

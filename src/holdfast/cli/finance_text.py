@@ -6,13 +6,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from holdfast import wording
 from holdfast.cli.terminal import printable
 from holdfast.dashboard import finance_wording as said
-from holdfast.dashboard import wording
-from holdfast.economics.ownership import OwnOrRent
-from holdfast.economics.spending import Amount
-from holdfast.economics.statement import CauseSpend, Finance
-from holdfast.economics.trend import Stretch
+from holdfast.economics.finance.ownership import OwnOrRent
+from holdfast.economics.finance.statement import CauseSpend, Finance
+from holdfast.economics.finance.trend import SpendStretch
+from holdfast.economics.pricing.spending import Amount
 
 GAP_CHARS = 2
 RUNS_SHOWN_MAX = 8
@@ -119,7 +119,7 @@ def _months(console: Console, told: Finance) -> None:
         table.add_row(
             month.month,
             *(wording.usd_cell(amount, largest) for amount in amounts),
-            wording.percent(month.goodput),
+            _share(console, month.goodput, month.basis),
             wording.usd_cell(month.forecast_usd, largest) if month.forecast_usd is not None else "",
         )
     console.print(table)
@@ -217,7 +217,7 @@ def _trend(console: Console, told: Finance) -> None:
     console.print()
 
 
-def _spark(stretches: Sequence[Stretch]) -> str:
+def _spark(stretches: Sequence[SpendStretch]) -> str:
     """The useful share over time, a cell for each few stretches; a blank where nothing was paid for."""
     grouped = -(-len(stretches) // SPARK_CELLS_MAX)
     cells = []

@@ -3,19 +3,22 @@
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from io import BytesIO
 from pathlib import Path
 
 import click
 import msgspec
 
-from holdfast.cli.files import is_directory
-from holdfast.cli.record import ingest_directory, json_option, open_record, store_option
+from holdfast.cli.record import json_option, open_record, store_option
 from holdfast.cli.terminal import print_json, printable
 from holdfast.record.errors import HoldfastError, InputError
-from holdfast.record.importers import Options, Watch, import_file
-from holdfast.record.importers.intake import SKIPPED_SHOWN_MAX
+from holdfast.record.files import is_directory
+from holdfast.record.home import ingest_directory
+from holdfast.record.importers import FileReading, Options, Watch, import_file, table
+from holdfast.record.importers.intake import SKIPPED_SHOWN_MAX, Lines
 from holdfast.record.journal import Damage, holds_journal
-from holdfast.record.store import Store
+from holdfast.record.store import Ingested, Store
+from holdfast.signals.step_files import Shown, StepFiles
 
 
 class FileResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,9 +68,10 @@ def command(
     """Take in what happened, from FILES of any known format.
 
     The format is recognised: journals of Holdfast (a file or a whole directory), event logs of Google's
-    resiliency tool, `sacct -P` output of Slurm, InfiniteHBD's fault trace, CSV and JSON lines
-    (docs/import.md). Taking in the same file twice changes nothing. Lines that cannot be read are counted and
-    shown with their numbers.
+    resiliency tool, `sacct -P` output of Slurm, InfiniteHBD's fault trace, CSV and JSON lines, and whatever
+    `--step-log` takes: Megatron's log, TensorBoard's and W&B's files or directories (docs/import.md). Taking
+    in the same file twice changes nothing. Lines that cannot be read are counted and shown with their
+    numbers.
     """
     options = Options(
         run=run,
@@ -92,10 +96,37 @@ def command(
 
 
 def _take(store: Store, path: Path, options: Options) -> FileResult:
+    """By its format; a file in none of them may still be a step log, as `--step-log` takes it."""
     if is_directory(path):
-        return _take_directory(store, path)
-    with _watched(path) as watch, import_file(path, options, watch) as reading:
-        ingested = store.ingest(reading)
+        return _take_directory(store, path, options)
+    try:
+        with _watched(path) as watch, import_file(path, options, watch) as reading:
+            return _taken(path, store.ingest(reading), reading)
+    except InputError:
+        if not (shown := _steps_in(path)):
+            raise
+        return _take_steps(store, path, options, shown)
+
+
+def _steps_in(path: Path) -> list[Shown]:
+    """The steps in a log, or in the files of TensorBoard or W&B; none where it is nothing of the kind."""
+    files, count = StepFiles(path), -1
+    try:
+        while len(shown := files.steps()) > count:  # a large file is read in parts
+            count = len(shown)
+    except (InputError, OSError):
+        return []
+    return shown
+
+
+def _take_steps(store: Store, path: Path, options: Options, shown: list[Shown]) -> FileResult:
+    """As a table of them."""
+    rows = "".join(f"{at_ns},{step}\n" for at_ns, step in shown)
+    reading = table.read_csv(Lines(BytesIO(f"occurred_ns,step\n{rows}".encode()), str(path)), options)
+    return msgspec.structs.replace(_taken(path, store.ingest(reading), reading), format="step log")
+
+
+def _taken(path: Path, ingested: Ingested, reading: FileReading) -> FileResult:
     imported = reading.imported()
     if not ingested.new + ingested.known + ingested.conflicting:
         first = (
@@ -119,10 +150,15 @@ def _take(store: Store, path: Path, options: Options) -> FileResult:
     )
 
 
-def _take_directory(store: Store, path: Path) -> FileResult:
-    damages: list[Damage] = []
+def _take_directory(store: Store, path: Path, options: Options) -> FileResult:
     if not holds_journal(path):
-        raise InputError(f"{path} is a directory and holds no journal.", hint="Name the files in it.")
+        if steps := _steps_in(path):
+            return _take_steps(store, path, options, steps)
+        raise InputError(
+            f"{path} is a directory with neither a journal nor files of TensorBoard or W&B in it.",
+            hint="Name the files in it.",
+        )
+    damages: list[Damage] = []
     ingested = ingest_directory(store, path, damages)
     shown = damages[:SKIPPED_SHOWN_MAX]
     return FileResult(

@@ -10,30 +10,25 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from holdfast import wording
 from holdfast.cli.terminal import printable
-from holdfast.dashboard import wording
 from holdfast.diagnose.alerts import cost, severity, slowness, stands, summary
 from holdfast.diagnose.incident import Incident
-from holdfast.diagnose.lifecycle import Change
-from holdfast.diagnose.wording import members, share
-from holdfast.ledger.report import SLOW_SHARE_MIN, Pace
+from holdfast.diagnose.lifecycle import IncidentChange
+from holdfast.diagnose.wording import BLIND, known_runs, members, share, stepless
+from holdfast.ledger.report import ReportedPace
+from holdfast.ledger.reporting import SLOW_SHARE_MIN
 from holdfast.record.events import IncidentState
 from holdfast.signals.quality import Flaw
 
 FLAWS_SHOWN_MAX = 5
-RUNS_SHOWN_MAX = 5
-BLIND = (
-    "The signals have no metric of any machine, so only steps are judged. "
-    "`holdfast doctor` says what is missing and how to switch it on."
-)
-_NO_STEP = "no step of it in the window"
 LABEL_CHARS = 11
 CONTINUED = " \\"
 """With this at its end a command goes on in the next line."""
 _COLOURS = {"critical": "red", "warning": "yellow", "info": "cyan"}
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class DiagnoseAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What `diagnose` found.
 
     sees_run  whether the signals tell anything of the run in the window at all
@@ -44,6 +39,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     pace      how far the steps of the whole run are from a healthy one, as `report` has it
     last_ns   when its last step was made, where the window does not tell its pace
     sees_machines  whether the signals tell anything of machines at all
+    unmeasured     what the signals do not have that might tell of a cause, and whose it is
     """
 
     run: str
@@ -56,9 +52,10 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     others: tuple[str, ...]
     again: tuple[str, ...]
     flaws: tuple[Flaw, ...]
-    pace: Pace | None = None
+    pace: ReportedPace | None = None
     last_ns: int | None = None
     sees_machines: bool = True
+    unmeasured: tuple[tuple[str, str], ...] = ()
 
     @property
     def since_ns(self) -> int:
@@ -76,26 +73,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         return f"{sentence} {known_runs(self.others)}".rstrip()
 
 
-def stepless(last_ns: int | None, since_ns: int) -> str:
-    """Half a sentence on a run of whose pace the window tells nothing.
-
-    last_ns: when its last step was, if known. since_ns: when the window begins.
-    """
-    if last_ns is None:
-        return f"the signals have {_NO_STEP}."
-    is_within = last_ns >= since_ns
-    lack = "too few steps of it in the window: two do not tell its pace" if is_within else _NO_STEP
-    return f"the signals have {lack}; its last step was at {wording.stamp(last_ns)}."
-
-
-def known_runs(runs: Sequence[str]) -> str:
-    """A sentence for whoever asked for another run than these; none where there are none."""
-    more = len(runs) - RUNS_SHOWN_MAX
-    names = ", ".join(runs[:RUNS_SHOWN_MAX]) + (f" and {more:,} more" if more > 0 else "")
-    return f"The signals know {names}." if runs else ""
-
-
-def show(answer: Answer) -> None:
+def show(answer: DiagnoseAnswer) -> None:
     """Print the answer to stdout, as wide as the terminal."""
     console = Console(highlight=False, markup=False)
     console.print(Text("Run ", style="bold").append(printable(answer.run)))
@@ -109,6 +87,10 @@ def show(answer: Answer) -> None:
         console.print("Nothing wrong is seen, but not all beneath the run is.\n", style="bold yellow")
     elif not answer.incidents and not answer.sees_machines:
         console.print("The steps are as they should be; nothing else is seen.\n", style="bold yellow")
+    elif not answer.incidents and answer.unmeasured:
+        console.print("Nothing wrong is seen in what is measured.\n", style="bold green")
+        missing = ", ".join(f"{what} ({team})" for what, team in answer.unmeasured)
+        console.print(f"Not measured here: {missing}.\n")
     elif not answer.incidents:
         console.print(
             "Nothing is wrong: the run and all beneath it are as they should be.\n", style="bold green"
@@ -127,11 +109,11 @@ def show(answer: Answer) -> None:
     _show_flaws(console, answer.flaws)
 
 
-def _is_slow(pace: Pace | None) -> bool:
+def _is_slow(pace: ReportedPace | None) -> bool:
     return pace is not None and pace.slowdown_share >= SLOW_SHARE_MIN
 
 
-def _told(pace: Pace) -> str:
+def _told(pace: ReportedPace) -> str:
     """What the report of the run says of its steps: the two are held against the same reference."""
     origin = {
         "declared": "as declared",
@@ -301,7 +283,7 @@ def _cause(incident: Incident) -> str:
     return f"{incident.cause.mechanism} ({incident.cause.subject})"
 
 
-def change_line(change: Change) -> str:
+def change_line(change: IncidentChange) -> str:
     """A change in one line, as `watch` prints it."""
     incident = change.incident
     told = f"{wording.stamp(change.at_ns)}  {change.state:8}  {severity(incident):8}  {incident.name}"

@@ -3,9 +3,10 @@
 import click
 import msgspec
 
-from holdfast.cli import diagnosed
-from holdfast.cli.record import find_run, json_option, open_record, store_option
+from holdfast.cli.record import json_option, open_record, store_option
 from holdfast.cli.terminal import print_json
+from holdfast.diagnose import recorded as diagnosed
+from holdfast.record.runs import find_run
 
 
 @click.command("incidents")

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from holdfast.cli.live_text import progress, since
 from holdfast.cli.terminal import printable
-from holdfast.dashboard import wording
 from holdfast.record.clock import Clock
-from holdfast.run.nodes import Outlet
+from holdfast.run.nodes import LineOutlet
 from holdfast.run.output import STREAMS
 from holdfast.run.status import Happened, Status
 
@@ -32,7 +32,7 @@ NO_BOARD = ("dumb", "unknown")
 
 
 @contextmanager
-def show(status: Callable[[], Status], clock: Clock) -> Iterator[Outlet]:
+def show(status: Callable[[], Status], clock: Clock) -> Iterator[LineOutlet]:
     """Show the run until the block is left; `status` is called from a thread of the display."""
     on_terminal = sys.stderr.isatty() and os.environ.get("TERM") not in NO_BOARD
     with _board(status, clock) if on_terminal else _lines(status, clock) as outlet:
@@ -40,7 +40,7 @@ def show(status: Callable[[], Status], clock: Clock) -> Iterator[Outlet]:
 
 
 @contextmanager
-def _board(status: Callable[[], Status], clock: Clock) -> Iterator[Outlet]:
+def _board(status: Callable[[], Status], clock: Clock) -> Iterator[LineOutlet]:
     from rich.console import Console
     from rich.live import Live
 
@@ -59,13 +59,13 @@ def _board(status: Callable[[], Status], clock: Clock) -> Iterator[Outlet]:
 
 
 @contextmanager
-def _above(console: "Console") -> Iterator[Outlet]:
+def _above(console: "Console") -> Iterator[LineOutlet]:
     """An outlet whose lines scroll above the board. A stdout that is no terminal gets them as they are."""
     reading, writing = os.pipe()
     passing = threading.Thread(target=_pass_on, args=(reading, console), name="holdfast-live", daemon=True)
     passing.start()
     try:
-        yield Outlet(stdout=writing if sys.stdout.isatty() else STREAMS["stdout"], stderr=writing)
+        yield LineOutlet(stdout=writing if sys.stdout.isatty() else STREAMS["stdout"], stderr=writing)
     finally:
         os.close(writing)
         passing.join(DRAIN_WAIT_S)
@@ -93,7 +93,7 @@ def _print_above(lines: list[bytes], console: "Console") -> None:
 
 
 @contextmanager
-def _lines(status: Callable[[], Status], clock: Clock) -> Iterator[Outlet]:
+def _lines(status: Callable[[], Status], clock: Clock) -> Iterator[LineOutlet]:
     teller = Teller()
     over = threading.Event()
 
@@ -108,7 +108,7 @@ def _lines(status: Callable[[], Status], clock: Clock) -> Iterator[Outlet]:
     telling = threading.Thread(target=keep_telling, name="holdfast-live", daemon=True)
     telling.start()
     try:
-        yield Outlet()
+        yield LineOutlet()
     finally:
         over.set()
         telling.join()
@@ -136,27 +136,3 @@ class Teller:
         told = next((place + 1 for place in places if happened[place] == self._last), 0)
         self._last = happened[-1] if happened else self._last
         return happened[told:]
-
-
-def progress(status: Status) -> str:
-    """How far the run is, in one line."""
-    parts = [f"step {status.step:,}" + (f" of {status.steps_total:,}" if status.steps_total else "")]
-    if status.loss is not None:
-        parts.append(f"loss {status.loss:.4g}")
-    if status.rate:
-        parts.append(f"{status.rate:.3g} steps/s")
-    return ", ".join((*parts, strength(status), f"generation {status.generation}"))
-
-
-def strength(status: Status) -> str:
-    """How many take part."""
-    members = [member for member in status.members if member.alive and member.lanes]
-    nodes = {member.node for member in members}
-    return f"{wording.many(len(members), 'member')} on {wording.many(len(nodes), 'node')}"
-
-
-def since(start_ns: int, now_ns: int) -> str:
-    """A stretch of time as a stopwatch shows it."""
-    minutes, seconds = divmod(max(0, now_ns - start_ns) // 10**9, 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

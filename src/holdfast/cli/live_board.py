@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.live import since, strength
+from holdfast.cli.live_text import since, strength
 from holdfast.cli.terminal import printable
 from holdfast.record.clock import Clock
 from holdfast.run.status import MemberStatus, Status
@@ -68,7 +68,7 @@ class Board:
         yield Text()
         yield self._head(status, width)
         yield _progress(status, width)
-        if status.losses:
+        if status.loss_curve:
             yield _loss(status, width, SPARKS_ASCII if options.ascii_only else SPARKS)
         if status.outcome is None:
             if any(member.lanes for member in status.members):
@@ -180,7 +180,7 @@ def _progress(status: Status, width: int) -> Table | Text:
 
 
 def _loss(status: Status, width: int, sparks: str) -> Text:
-    losses = [loss for _, loss in status.losses]
+    losses = [loss for _, loss in status.loss_curve]
     line = Text("loss".ljust(LABEL_CHARS), style="dim")
     line.append(f"{losses[0]:.3f} ", style="not dim")
     line.append(

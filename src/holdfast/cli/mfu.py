@@ -20,7 +20,7 @@ from holdfast.ledger.flops import (
 )
 from holdfast.ledger.references import (
     MfuReference,
-    Setup,
+    ReferenceSetup,
     differences,
     mfu_sentence,
     published,
@@ -176,7 +176,7 @@ def _answer(flags: _Flags) -> _Answer:
 
 
 def _held_against_reference(answer: _Answer, chip: Chip) -> _Answer:
-    setup = Setup(
+    setup = ReferenceSetup(
         params=answer.throughput.model.params,
         gpus=answer.throughput.gpus,
         chip=chip,

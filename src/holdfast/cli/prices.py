@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 
 import click
 
-from holdfast.cli.files import is_there, parsed
+from holdfast import wording
 from holdfast.cli.record import home
-from holdfast.dashboard import wording
-from holdfast.economics.prices import DEFAULTS, Prices, read
+from holdfast.economics.pricing.prices import DEFAULTS, Prices, read
 from holdfast.record.clock import SystemClock
+from holdfast.record.files import is_there, parsed
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 

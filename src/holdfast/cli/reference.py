@@ -12,8 +12,8 @@ from holdfast.ledger.references import (
     BandwidthReference,
     KnownModel,
     MfuReference,
-    Published,
-    Source,
+    PublicationSource,
+    PublishedReferences,
     published,
 )
 
@@ -45,7 +45,9 @@ def command(chip: str | None, params: int | None, gpus: int | None, limit: int |
         bandwidth.sort(key=lambda row: row.octaves_from(gpus=gpus))
         limit = limit or NEAREST_ROWS_USUAL
     models = {} if chip or params or gpus else known.models
-    shown = Published(sources={}, models=models, mfu=tuple(mfu[:limit]), bandwidth=tuple(bandwidth[:limit]))
+    shown = PublishedReferences(
+        sources={}, models=models, mfu=tuple(mfu[:limit]), bandwidth=tuple(bandwidth[:limit])
+    )
     shown = _with_sources(shown, known.sources)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(shown), indent=2).decode())
@@ -71,7 +73,7 @@ def _of_chip(rows: Sequence[_Row], chip: Chip | None) -> list[_Row]:
     return [row for row in rows if chip in (None, row.chip)]
 
 
-def _with_sources(shown: Published, sources: dict[str, Source]) -> Published:
+def _with_sources(shown: PublishedReferences, sources: dict[str, PublicationSource]) -> PublishedReferences:
     """The same with the sources that it names, in the order in which a reader meets them."""
     named = [row.source for row in shown.mfu]
     named += [row.source for row in shown.bandwidth]
@@ -79,7 +81,7 @@ def _with_sources(shown: Published, sources: dict[str, Source]) -> Published:
     return msgspec.structs.replace(shown, sources={name: sources[name] for name in named})
 
 
-def _show(shown: Published) -> None:
+def _show(shown: PublishedReferences) -> None:
     numbers = {name: f"[{number}]" for number, name in enumerate(shown.sources, start=1)}
     mfu = [_mfu_cells(row, numbers[row.source]) for row in shown.mfu]
     bandwidth = [_bandwidth_cells(row, numbers[row.source]) for row in shown.bandwidth]
@@ -128,7 +130,7 @@ def _model_cells(name: str, model: KnownModel, source: str) -> tuple[str, ...]:
     return (name, _size(transformer.params), _size(transformer.active_params), source)
 
 
-def _source_cells(number: str, source: Source) -> tuple[str, str]:
+def _source_cells(number: str, source: PublicationSource) -> tuple[str, str]:
     return (number, ". ".join(part for part in (source.cite(), source.note.rstrip("."), source.url) if part))
 
 

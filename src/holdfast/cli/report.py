@@ -3,16 +3,19 @@
 from pathlib import Path
 
 import click
+import msgspec
 
 from holdfast.cli.pages import html_option, require_one_output, write_page
-from holdfast.cli.prices import load_prices, prices_option
-from holdfast.cli.record import find_run, json_option, open_record, store_option
-from holdfast.cli.second_opinions import consulted
+from holdfast.cli.prices import in_currency, load_prices, prices_option
+from holdfast.cli.record import json_option, open_record, store_option
 from holdfast.cli.terminal import print_json
-from holdfast.cli.windows import Look, read_run, require_time, window_options
-from holdfast.dashboard import wording
-from holdfast.economics.prices import DEFAULTS
-from holdfast.economics.rates import edges_ns
+from holdfast.cli.windows import require_time, window_options
+from holdfast.economics.pricing.prices import DEFAULTS
+from holdfast.economics.pricing.rates import edges_ns
+from holdfast.ledger.remarks import gap_remarks
+from holdfast.ledger.runs import AskedWindow, read_run
+from holdfast.ledger.second_opinions import consulted
+from holdfast.record.runs import find_run
 
 
 @click.command("report")
@@ -24,7 +27,7 @@ from holdfast.economics.rates import edges_ns
 @json_option
 def command(
     run: str | None,
-    look: Look,
+    look: AskedWindow,
     html_path: Path | None,
     prices_path: Path | None,
     store_url: str | None,
@@ -43,8 +46,10 @@ def command(
     if html_path is not None:
         from holdfast.dashboard.page import render
 
-        with wording.in_currency(prices.currency.code, prices.currency.usd_per):
-            write_page(render(told, prices), html_path)
+        said = dict(zip(gap_remarks(told), gap_remarks(told, prices.currency.said), strict=True))
+        page = msgspec.structs.replace(told, remarks=tuple(said.get(one, one) for one in told.remarks))
+        with in_currency(prices):
+            write_page(render(page, prices), html_path)
     if as_json:
         print_json(told)
     elif html_path is None:

@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from holdfast import wording
 from holdfast.cli.terminal import printable
-from holdfast.dashboard import wording
 from holdfast.ledger.categories import Category
 from holdfast.ledger.opinions import SLOWER_RATIO_MIN
 from holdfast.ledger.report import IncidentReport, Report, StepReference

@@ -11,18 +11,19 @@ import tempfile
 from collections.abc import Iterator
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
 import msgspec
 
 from holdfast.cli import torchrun
+from holdfast.cli.flags import argument, option, takes
 from holdfast.cli.record import home
 from holdfast.record.errors import InputError
 from holdfast.run.chaos import read_plan
 from holdfast.run.launcher import SIGNALS, Display, Order, launch
 from holdfast.run.output import Stream, View
-from holdfast.run.state import Policy
+from holdfast.run.state import RunPolicy
 from holdfast.run.visible import too_few
 from holdfast.run.wire import SLOTS_MAX, PlannedFault
 
@@ -40,46 +41,244 @@ _RUN_NAME = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.\-]{{0,{RUN_CHARS_MAX - 1}}}")
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     """The command line, typed; None for what was not given."""
 
-    script: str
-    arguments: tuple[str, ...]
-    nproc_per_node: str
-    nnodes: str | None
-    nodes: int
-    coordinator: str | None
-    tls: bool
-    master_addr: str | None
-    master_port: int | None
-    node_rank: int | None
-    local_addr: str | None
-    run: str | None
-    warm: int
-    max_restarts: int
-    wait_s: float | None
-    hang_after_s: float | None
-    rdzv_conf: str
-    shutdown_timeout: int | None
-    signals_to_handle: str | None
-    standalone: bool
-    is_module: bool
-    no_python: bool
-    run_path: bool
-    checkpoints: Path | None
-    checkpoint_every: int | None
-    log_dir: Path | None
-    role: str
-    redirects: str
-    tee: str
-    local_ranks_filter: str
-    duplicate_stdout_filters: str | None
-    duplicate_stderr_filters: str | None
-    virtual_local_rank: bool
-    chaos: str | None
-    seed: int | None
-    team: str
-    metrics_host: str
-    metrics_port: int | None
-    size: Path | None
-    live: bool
+    script: Annotated[str, argument()]
+    arguments: Annotated[tuple[str, ...], argument(nargs=-1, type=click.UNPROCESSED)]
+    nproc_per_node: Annotated[
+        str,
+        torchrun.option(
+            "Members of a node: a number, gpu, cpu or auto.  [default: 1]", default="1", metavar="N"
+        ),
+    ]
+    nnodes: Annotated[
+        str | None,
+        torchrun.option(
+            "Nodes of the run; with a range it goes on with as few as MIN.  [default: 1:NODES]",
+            metavar="N|MIN:MAX",
+        ),
+    ]
+    nodes: Annotated[
+        int,
+        option(
+            "Nodes to have on this machine, each with an agent.  [default: 1]",
+            type=click.IntRange(min=1),
+            default=1,
+            metavar="N",
+        ),
+    ]
+    coordinator: Annotated[
+        str | None,
+        torchrun.option(
+            "--coordinator",
+            "--rdzv-endpoint",
+            "Where the run's nodes meet; the same on all of them. The node that HOST is holds it.",
+            by="--rdzv-endpoint",
+            metavar="HOST:PORT",
+        ),
+    ]
+    tls: Annotated[
+        bool,
+        option(
+            "Encrypt the connections to the coordinator, by a key of the run's own.  [env: HOLDFAST_TLS]",
+            is_flag=True,
+            envvar="HOLDFAST_TLS",
+        ),
+    ]
+    run: Annotated[
+        str | None,
+        torchrun.option(
+            "--run",
+            "--rdzv-id",
+            "The run's name in the record.  [default: from the script's name]",
+            by="--rdzv-id",
+            metavar="NAME",
+        ),
+    ]
+    warm: Annotated[
+        int,
+        option(
+            "Processes a node keeps ready to step in.  [default: 1]",
+            type=click.IntRange(min=0),
+            default=1,
+            metavar="N",
+        ),
+    ]
+    max_restarts: Annotated[
+        int,
+        torchrun.option(
+            "Of a script that does not join, as a whole.  [default: 3]",
+            type=click.IntRange(min=0),
+            default=3,
+            metavar="N",
+        ),
+    ]
+    wait_s: Annotated[
+        float | None,
+        option(
+            "--wait",
+            "The longest to wait for nodes.  [default: 600]",
+            type=click.FloatRange(min=0),
+            metavar="S",
+        ),
+    ]
+    hang_after_s: Annotated[
+        float | None,
+        option(
+            "--hang-after",
+            "End a member that holds the others up for so long, from the run's first commit on.  "
+            "[default: from the run's own steps]",
+            type=click.FloatRange(min=0, min_open=True),
+            metavar="S",
+        ),
+    ]
+    is_module: Annotated[
+        bool,
+        torchrun.option(
+            "-m", "--module", "SCRIPT is a module, as with python -m.", by="--module", is_flag=True
+        ),
+    ]
+    no_python: Annotated[bool, torchrun.option("SCRIPT is a program of its own.", is_flag=True)]
+    checkpoints: Annotated[
+        Path | None,
+        option(
+            "For durable checkpoints.  [default: $HOLDFAST_HOME/runs/RUN/checkpoints]",
+            type=click.Path(path_type=Path),
+            metavar="DIR",
+        ),
+    ]
+    checkpoint_every: Annotated[
+        int | None,
+        option(
+            "How often.  [default: by cost, and at most every 10 s]",
+            type=click.IntRange(min=1),
+            metavar="STEPS",
+        ),
+    ]
+    log_dir: Annotated[
+        Path | None,
+        torchrun.option(
+            "Write each member's output there, too: DIR/RUN/MEMBER/stdout.log.",
+            type=click.Path(path_type=Path),
+            metavar="DIR",
+        ),
+    ]
+    chaos: Annotated[
+        str | None, option("Inject faults: a plan (TOML), or so many a minute.", metavar="PLAN|RATE")
+    ]
+    seed: Annotated[
+        int | None,
+        option("Of the faults at random.  [default: a new one]", type=click.IntRange(min=0), metavar="S"),
+    ]
+    team: Annotated[
+        str, option("Whose the run is, in the record and its metrics.", default="", metavar="NAME")
+    ]
+    project: Annotated[str, option("What it is for, for `holdfast finance`.", default="", metavar="NAME")]
+    cluster: Annotated[str, option("Where it runs, for prices by cluster.", default="", metavar="NAME")]
+    metrics_port: Annotated[
+        int | None,
+        option(
+            "Serve the run's metrics for Prometheus, where its coordinator is; 0 takes a free port.",
+            type=click.IntRange(0, 65535),
+            metavar="PORT",
+        ),
+    ]
+    metrics_host: Annotated[
+        str,
+        option(
+            "At which address of this machine.  [default: 127.0.0.1]", default="127.0.0.1", metavar="ADDRESS"
+        ),
+    ]
+    size: Annotated[
+        Path | None,
+        option(
+            "The model, its layout and its data loader (TOML), to be checked before anything starts.",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+        ),
+    ]
+    live: Annotated[
+        bool, option("--live/--no-live", "Show the run while it goes.  [default: --no-live]", default=False)
+    ]
+    node_rank: Annotated[
+        int | None, torchrun.option("Names this node nR.", type=click.IntRange(min=0), metavar="R")
+    ]
+    master_addr: Annotated[
+        str | None, torchrun.option("The coordinator's host, if --coordinator is not given.", metavar="HOST")
+    ]
+    master_port: Annotated[
+        int | None, torchrun.option("And its port.", type=click.IntRange(0, 65535), metavar="PORT")
+    ]
+    local_addr: Annotated[
+        str | None,
+        torchrun.option(
+            "Where the other nodes reach this one, if that cannot be told from here.", metavar="ADDRESS"
+        ),
+    ]
+    role: Annotated[
+        str, torchrun.option("ROLE_NAME in the members' environment.", default="default", metavar="NAME")
+    ]
+    tee: Annotated[
+        str,
+        torchrun.option(
+            "-t",
+            "--tee",
+            "Write streams to files and show them: 1 stdout, 2 stderr, 3 both; or by local rank, 0:3,1:2.",
+            default="0",
+            metavar="N|R:N,...",
+        ),
+    ]
+    redirects: Annotated[
+        str,
+        torchrun.option(
+            "-r",
+            "--redirects",
+            "Write streams to files and do not show them; as --tee.",
+            default="0",
+            metavar="N|R:N,...",
+        ),
+    ]
+    local_ranks_filter: Annotated[
+        str, torchrun.option("Show only what these local ranks print.", default="", metavar="R,...")
+    ]
+    duplicate_stdout_filters: Annotated[
+        str | None,
+        torchrun.option(
+            "Write shown lines with one of these words to filtered_stdout.log, too.", metavar="WORD,..."
+        ),
+    ]
+    duplicate_stderr_filters: Annotated[
+        str | None, torchrun.option("The same of stderr.", metavar="WORD,...")
+    ]
+    virtual_local_rank: Annotated[
+        bool,
+        torchrun.option(
+            "LOCAL_RANK is 0 in every member, and its GPU the only one that it sees.", is_flag=True
+        ),
+    ]
+    shutdown_timeout: Annotated[
+        int | None,
+        torchrun.option(
+            "From SIGTERM to SIGKILL, for members that are to end.  [default: 10]",
+            type=click.IntRange(min=0),
+            variables=("TORCH_ELASTIC_SHUTDOWN_TIMEOUT",),
+            metavar="S",
+        ),
+    ]
+    signals_to_handle: Annotated[
+        str | None,
+        torchrun.option("Signals that end the run.  [default: SIGINT,SIGTERM,SIGHUP]", metavar="NAME,..."),
+    ]
+    rdzv_conf: Annotated[
+        str,
+        torchrun.option(
+            "join_timeout is --wait; other keys have no effect.", default="", metavar="KEY=VALUE,..."
+        ),
+    ]
+    standalone: Annotated[
+        bool, torchrun.option("On this machine alone, whatever else says where.", is_flag=True)
+    ]
+    run_path: Annotated[
+        bool, torchrun.option("SCRIPT is a file for Python; overrides --no-python.", is_flag=True)
+    ]
 
 
 @click.command(
@@ -89,184 +288,12 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         "token_normalize_func": lambda name: name.replace("_", "-"),
     },
 )
-@click.argument("script")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@torchrun.option(
-    "--nproc-per-node",
-    default="1",
-    metavar="N",
-    help="Members of a node: a number, gpu, cpu or auto.  [default: 1]",
-)
-@torchrun.option(
-    "--nnodes",
-    metavar="N|MIN:MAX",
-    help="Nodes of the run; with a range it goes on with as few as MIN.  [default: 1:NODES]",
-)
-@click.option(
-    "--nodes",
-    type=click.IntRange(min=1),
-    default=1,
-    metavar="N",
-    help="Nodes to have on this machine, each with an agent.  [default: 1]",
-)
-@torchrun.option(
-    "--coordinator",
-    "--rdzv-endpoint",
-    by="--rdzv-endpoint",
-    metavar="HOST:PORT",
-    help="Where the run's nodes meet; the same on all of them. The node that HOST is holds it.",
-)
-@click.option(
-    "--tls",
-    is_flag=True,
-    envvar="HOLDFAST_TLS",
-    help="Encrypt the connections to the coordinator, by a key of the run's own.  [env: HOLDFAST_TLS]",
-)
-@torchrun.option(
-    "--run",
-    "--rdzv-id",
-    by="--rdzv-id",
-    metavar="NAME",
-    help="The run's name in the record.  [default: from the script's name]",
-)
-@click.option(
-    "--warm",
-    type=click.IntRange(min=0),
-    default=1,
-    metavar="N",
-    help="Processes a node keeps ready to step in.  [default: 1]",
-)
-@torchrun.option(
-    "--max-restarts",
-    type=click.IntRange(min=0),
-    default=3,
-    metavar="N",
-    help="Of a script that does not join, as a whole.  [default: 3]",
-)
-@click.option(
-    "--wait",
-    "wait_s",
-    type=click.FloatRange(min=0),
-    metavar="S",
-    help="The longest to wait for nodes.  [default: 600]",
-)
-@click.option(
-    "--hang-after",
-    "hang_after_s",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="S",
-    help="End a member that holds the others up for so long, from the run's first commit on.  "
-    "[default: from the run's own steps]",
-)
-@torchrun.option("-m", "--module", "is_module", is_flag=True, help="SCRIPT is a module, as with python -m.")
-@torchrun.option("--no-python", is_flag=True, help="SCRIPT is a program of its own.")
-@click.option(
-    "--checkpoints",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="For durable checkpoints.  [default: $HOLDFAST_HOME/runs/RUN/checkpoints]",
-)
-@click.option(
-    "--checkpoint-every",
-    type=click.IntRange(min=1),
-    metavar="STEPS",
-    help="How often.  [default: by cost, and at most every 10 s]",
-)
-@torchrun.option(
-    "--log-dir",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Write each member's output there, too: DIR/RUN/MEMBER/stdout.log.",
-)
-@click.option("--chaos", metavar="PLAN|RATE", help="Inject faults: a plan (TOML), or so many a minute.")
-@click.option(
-    "--seed", type=click.IntRange(min=0), metavar="S", help="Of the faults at random.  [default: a new one]"
-)
-@click.option("--team", default="", metavar="NAME", help="Whose the run is, in the record and its metrics.")
-@click.option(
-    "--metrics-port",
-    type=click.IntRange(0, 65535),
-    metavar="PORT",
-    help="Serve the run's metrics for Prometheus, where its coordinator is; 0 takes a free port.",
-)
-@click.option(
-    "--metrics-host",
-    default="127.0.0.1",
-    metavar="ADDRESS",
-    help="At which address of this machine.  [default: 127.0.0.1]",
-)
-@click.option(
-    "--size",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="The model, its layout and its data loader (TOML), to be checked before anything starts.",
-)
-@click.option("--live/--no-live", default=False, help="Show the run while it goes.  [default: --no-live]")
-@torchrun.option("--node-rank", type=click.IntRange(min=0), metavar="R", help="Names this node nR.")
-@torchrun.option(
-    "--master-addr", metavar="HOST", help="The coordinator's host, if --coordinator is not given."
-)
-@torchrun.option("--master-port", type=click.IntRange(0, 65535), metavar="PORT", help="And its port.")
-@torchrun.option(
-    "--local-addr",
-    metavar="ADDRESS",
-    help="Where the other nodes reach this one, if that cannot be told from here.",
-)
-@torchrun.option("--role", default="default", metavar="NAME", help="ROLE_NAME in the members' environment.")
-@torchrun.option(
-    "-t",
-    "--tee",
-    default="0",
-    metavar="N|R:N,...",
-    help="Write streams to files and show them: 1 stdout, 2 stderr, 3 both; or by local rank, 0:3,1:2.",
-)
-@torchrun.option(
-    "-r",
-    "--redirects",
-    default="0",
-    metavar="N|R:N,...",
-    help="Write streams to files and do not show them; as --tee.",
-)
-@torchrun.option(
-    "--local-ranks-filter", default="", metavar="R,...", help="Show only what these local ranks print."
-)
-@torchrun.option(
-    "--duplicate-stdout-filters",
-    metavar="WORD,...",
-    help="Write shown lines with one of these words to filtered_stdout.log, too.",
-)
-@torchrun.option("--duplicate-stderr-filters", metavar="WORD,...", help="The same of stderr.")
-@torchrun.option(
-    "--virtual-local-rank",
-    is_flag=True,
-    help="LOCAL_RANK is 0 in every member, and its GPU the only one that it sees.",
-)
-@torchrun.option(
-    "--shutdown-timeout",
-    type=click.IntRange(min=0),
-    variables=("TORCH_ELASTIC_SHUTDOWN_TIMEOUT",),
-    metavar="S",
-    help="From SIGTERM to SIGKILL, for members that are to end.  [default: 10]",
-)
-@torchrun.option(
-    "--signals-to-handle",
-    metavar="NAME,...",
-    help="Signals that end the run.  [default: SIGINT,SIGTERM,SIGHUP]",
-)
-@torchrun.option(
-    "--rdzv-conf",
-    default="",
-    metavar="KEY=VALUE,...",
-    help="join_timeout is --wait; other keys have no effect.",
-)
-@torchrun.option("--standalone", is_flag=True, help="On this machine alone, whatever else says where.")
-@torchrun.option("--run-path", is_flag=True, help="SCRIPT is a file for Python; overrides --no-python.")
-@torchrun.option(
+@takes(_Flags)
+@torchrun.accepted(
     "--rdzv-backend",
-    expose_value=False,
+    "Either means the same: the nodes meet at the coordinator.",
     type=click.Choice(["c10d", "static"]),
     default="c10d",
-    help="Either means the same: the nodes meet at the coordinator.",
 )
 @torchrun.without_effect("--monitor-interval", "an exit is seen at once.", type=float, metavar="S")
 @torchrun.without_effect(
@@ -283,14 +310,13 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     "members are not bound to CPUs",
     "Start the script with --no-python and numactl, or let it bind itself.",
 )
-def command(**flags: Any) -> int:
+def command(given: _Flags) -> int:
     """Run SCRIPT with its ARGUMENTS on one or more nodes, as torchrun would, and keep it going.
 
     A script that calls holdfast.train.join() goes on through the loss of members and nodes with the same
     bits; any other is restarted as a whole. Several machines: the same command on each, with --nnodes,
     --coordinator and $HOLDFAST_TOKEN.
     """
-    given = msgspec.convert(flags, _Flags)
     order = order_of(given)
     if order.log_directory is None and _wants_files(given):
         made = Path(tempfile.mkdtemp(prefix="holdfast_"))
@@ -301,7 +327,7 @@ def command(**flags: Any) -> int:
     return launch(order, _display() if given.live else None)
 
 
-def _doubts(given: _Flags, policy: Policy) -> Iterator[str]:
+def _doubts(given: _Flags, policy: RunPolicy) -> Iterator[str]:
     """What will slow the run down and can be told before it starts; what cannot work is refused."""
     cpus = len(os.sched_getaffinity(0))
     threads, members = os.environ.get("OMP_NUM_THREADS", ""), given.nodes * policy.slots
@@ -309,7 +335,7 @@ def _doubts(given: _Flags, policy: Policy) -> Iterator[str]:
         total = members * int(threads)
         yield f"OMP_NUM_THREADS={threads} makes {total} threads of {members} members on {cpus} CPUs."
     if given.size is not None:
-        from holdfast.cli.sizing import Dimensions, run_doubts
+        from holdfast.economics.sizing.starting import Dimensions, run_doubts
 
         planned = Dimensions(
             nodes_min=policy.nodes_min,
@@ -338,9 +364,11 @@ def order_of(given: _Flags) -> Order:
             hint="Start fewer members, or leave the flag out.",
         )
     plan, storm_per_min = _chaos(given.chaos)
-    policy = Policy(
+    policy = RunPolicy(
         run=_run_name(given),
         team=given.team,
+        project=given.project,
+        cluster=given.cluster,
         slots=slots,
         nodes_min=nodes_min,
         nodes_max=nodes_max,

@@ -2,9 +2,9 @@
 
 import click
 
-from holdfast.cli import diagnosed
 from holdfast.cli.record import json_option, open_record, recorded_name, store_option
 from holdfast.cli.terminal import print_json, printable
+from holdfast.diagnose import recorded as diagnosed
 from holdfast.record.clock import SystemClock
 
 

@@ -9,32 +9,35 @@ from pathlib import Path
 import click
 import msgspec
 
-from holdfast.cli.prices import load_prices, prices_option
-from holdfast.cli.record import json_option, open_record, simulated_runs, store_option
+from holdfast import wording
+from holdfast.cli.prices import in_currency, load_prices, prices_option
+from holdfast.cli.record import json_option, open_record, store_option
 from holdfast.cli.terminal import print_json, printable
-from holdfast.cli.windows import Look, read_run, reading
-from holdfast.dashboard import wording
-from holdfast.economics.prices import Prices
-from holdfast.economics.pricing import Pricing
-from holdfast.economics.rates import edges_ns
+from holdfast.cli.windows import reading
+from holdfast.economics.pricing.prices import Prices
+from holdfast.economics.pricing.pricing import Pricing
+from holdfast.economics.pricing.rates import edges_ns
 from holdfast.ledger.report import Ended
+from holdfast.ledger.runs import AskedWindow, read_run
 from holdfast.ledger.window import Window
+from holdfast.record.runs import simulated_runs
 from holdfast.record.store import RunSummary, Store
+from holdfast.wording.units import HOUR_NS
 
 RUN_CHARS_MAX = 40
 """A longer name is cut, so that the rest of every row still fits beside it; `--json` has the whole."""
 RUNNING_NS_MAX = 600 * 10**9
 """A run of which nothing was recorded for longer may have died without a word."""
 ASSUMED = "~"
-"""Before an amount that rests on a price nobody gave."""
+"""Before an amount that rests on a price nobody gave, and a share that rests on an estimate."""
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
     """A run in the list. ended: its last end; None where none is recorded since it was started last.
 
     gpu_hours: paid for, with what a run that goes on accrued since its last event. useful_share: of what is
-    accounted for; None where nothing tells. cost_usd: None of a simulated run, which nobody paid for, and of
-    one without recorded GPUs.
+    accounted for; None where nothing tells. useful_basis: how good that is, where it is an estimate.
+    cost_usd: None of a simulated run, which nobody paid for, and of one without recorded GPUs.
     """
 
     run: str
@@ -46,6 +49,7 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int
     gpu_hours: float
     useful_share: float | None
+    useful_basis: str
     cost_usd: float | None
     cost_assumed: bool
     simulated: bool
@@ -72,12 +76,12 @@ def command(prices_path: Path | None, store_url: str | None, as_json: bool) -> N
     if not runs:
         click.echo("The store holds no runs yet; take something in with `holdfast import FILE`.", err=True)
         return
-    with wording.in_currency(prices.currency.code, prices.currency.usd_per):
+    with in_currency(prices):
         _show(runs, now_ns)
 
 
 def _listed(store: Store, summary: RunSummary, prices: Prices, now_ns: int, simulated: bool) -> Listed:
-    look = Look(window=Window(), now_ns=now_ns)
+    look = AskedWindow(window=Window(), now_ns=now_ns)
     told = read_run(store, summary.run, look, edges_ns(prices.rates))
     charges = [charge for charge in Pricing(told, prices).charges() if charge.gpu_ns]
     gpu_ns = sum(charge.gpu_ns for charge in charges)
@@ -90,8 +94,9 @@ def _listed(store: Store, summary: RunSummary, prices: Prices, now_ns: int, simu
         last_ns=summary.last_ns,
         ended=told.ended,
         gpus=told.gpus,
-        gpu_hours=gpu_ns / wording.HOUR_NS,
+        gpu_hours=gpu_ns / HOUR_NS,
         useful_share=told.goodput.total,
+        useful_basis=told.goodput.basis,
         cost_usd=None if simulated or not told.gpus else float(usd),
         cost_assumed=any(charge.price.assumed for charge in charges),
         simulated=simulated,
@@ -110,12 +115,18 @@ def _show(runs: Sequence[Listed], now_ns: int) -> None:
             f"{cell:{side}{wide}}" for cell, side, wide in zip(cells, aligned, widths, strict=True)
         )
         click.echo(f"{name:{width}}  {told}")
-    if sys.stderr.isatty() and any(listed.cost_assumed and listed.cost_usd for listed in runs):
-        click.echo(f"{ASSUMED} at a list price that is assumed; `--prices FILE` gives yours", err=True)
+    if not sys.stderr.isatty():
+        return
+    if any(listed.useful_basis for listed in runs):
+        click.echo(f"{ASSUMED} before a share: estimated from the run's own steps; see its report", err=True)
+    if any(listed.cost_assumed and listed.cost_usd for listed in runs):
+        click.echo(
+            f"{ASSUMED} before money: at a list price that is assumed; `--prices` gives yours", err=True
+        )
 
 
 def _cells(listed: Listed, now_ns: int) -> tuple[str, ...]:
-    cost = wording.UNKNOWN
+    cost, useful = wording.UNKNOWN, wording.percent(listed.useful_share)
     if listed.simulated:
         cost = "simulated"
     elif listed.cost_usd is not None:
@@ -126,7 +137,7 @@ def _cells(listed: Listed, now_ns: int) -> tuple[str, ...]:
         _outcome(listed, now_ns),
         wording.duration(listed.last_ns - listed.first_ns),
         f"{listed.gpu_hours:,.1f}",
-        wording.percent(listed.useful_share),
+        f"{ASSUMED}{useful}" if listed.useful_basis and listed.useful_share else useful,
         cost,
     )
 

@@ -10,22 +10,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from holdfast.cli.durations import some_seconds
-from holdfast.cli.files import is_directory
 from holdfast.cli.record import home
 from holdfast.record.errors import InputError, complaint
+from holdfast.record.files import is_directory
 
 if TYPE_CHECKING:
     from holdfast.signals.source import Source
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
+Given = TypeVar("Given", str, tuple[str, ...], None)
 
 SIGNALS_DIRECTORY = "signals"
 DEFAULT_STEP = "10s"
 STEP_KEY = f"{__name__}.step_s"
 STEP_METRIC_KEY, STEP_LOG_KEY = f"{__name__}.step_metric", f"{__name__}.step_log"
 """Where options are kept for `open_signals`: the verbs have no other use for them."""
-RUN_METRICS = ("holdfast_run_step_seconds", "holdfast_run_steps_total")
-"""Of which every run that is watched has at least one."""
 
 
 def signals_options(verb: Verb) -> Verb:
@@ -41,7 +40,7 @@ def signals_options(verb: Verb) -> Verb:
         "--prometheus",
         "prometheus_url",
         envvar="HOLDFAST_PROMETHEUS",
-        callback=_spell_out,
+        callback=url_option,
         metavar="URL",
         help="Signals of a Prometheus-compatible server.  [default: $HOLDFAST_PROMETHEUS]",
     )
@@ -74,12 +73,18 @@ def signals_options(verb: Verb) -> Verb:
     return server(directory(step(metric(log(verb)))))
 
 
-def _spell_out(context: click.Context, parameter: click.Parameter, url: str | None) -> str | None:
-    if url is None:
-        return None
-    from holdfast.cli.credentials import url_option  # a verb that asks no server need not load a client
+def url_option(context: click.Context, parameter: click.Parameter, given: Given) -> Given:
+    """The callback of an option that takes one URL or several, each of them possibly in a file."""
+    if not given:
+        return given
+    from holdfast.signals.credentials import spelled_out  # a verb that asks no server need not load a client
 
-    return url_option(context, parameter, url)
+    what = parameter.opts[0]
+    if isinstance(given, str):
+        return spelled_out(given, what=what)
+    if isinstance(given, tuple):
+        return tuple(spelled_out(one, what=what) for one in given)
+    return given
 
 
 def _keep(key: str) -> Callable[[click.Context, click.Parameter, Any], None]:
@@ -164,9 +169,9 @@ def logged_runs() -> tuple[str, ...]:
 def _remark_on_log(path: str, steps: Sequence[tuple[int, int]]) -> None:
     """That a log has no step, or steps that were not made yet, on stderr: it may still grow."""
     from holdfast.cli.terminal import printable
-    from holdfast.diagnose.wording import lasting
     from holdfast.record.clock import SystemClock
     from holdfast.signals.step_files import AHEAD_S, FORMATS
+    from holdfast.wording import lasting
 
     if not steps:
         click.echo(complaint(f"No step can be read from {printable(path)} so far.", FORMATS), err=True)
@@ -187,16 +192,16 @@ def _opened(
     prometheus_url: str | None, path: Path | None, at_ns: int | None, step_s: float
 ) -> Iterator["Source"]:
     if prometheus_url is not None and not _is_named("signals_path"):
-        from holdfast.cli.credentials import access
+        from holdfast.signals.credentials import access
         from holdfast.signals.prometheus import Prometheus
 
         asked = Prometheus(prometheus_url, access=access("PROMETHEUS"), step_s=step_s, as_of_ns=at_ns)
         with asked as server:
             yield server
         return
-    from holdfast.signals.store import Store
+    from holdfast.signals.store import SignalStore
 
-    with _directory(path) as directory, Store(directory, step_s=step_s) as store:
+    with _directory(path) as directory, SignalStore(directory, step_s=step_s) as store:
         yield store
 
 
@@ -223,16 +228,3 @@ def _is_named(parameter: str) -> bool:
     if context is None:
         return False
     return context.get_parameter_source(parameter) is click.core.ParameterSource.COMMANDLINE
-
-
-def runs_in(source: "Source", window_ns: tuple[int, int]) -> frozenset[str]:
-    """The runs that have told their step time in this window."""
-    import numpy as np
-
-    frames = [frame for metric in RUN_METRICS if (frame := source.frame(metric, window_ns)) is not None]
-    return frozenset(
-        name
-        for frame in frames
-        for name, is_told in zip(frame.subjects, np.isfinite(frame.values).T.tolist(), strict=True)
-        if any(is_told)
-    )

@@ -1,4 +1,4 @@
-"""`holdfast simulate`: a cluster that breaks, and a run on it, under one policy or several; or a tabletop."""
+"""`holdfast simulate`: a cluster that breaks, and a run on it, under one policy or several."""
 
 import shlex
 from pathlib import Path
@@ -7,21 +7,20 @@ from typing import Any
 import click
 import msgspec
 
-from holdfast.cli.files import is_directory
 from holdfast.cli.numbers import number_between
 from holdfast.cli.pages import html_option, require_one_output, write_page
-from holdfast.cli.prices import load_planning_prices, prices_option
+from holdfast.cli.prices import in_currency, load_planning_prices, prices_option
 from holdfast.cli.record import json_option
 from holdfast.cli.terminal import print_json, printable
-from holdfast.economics.rates import USD
+from holdfast.economics.pricing.prices import Prices
 from holdfast.record.errors import InputError
 from holdfast.record.events import encode
 from holdfast.twin.policies import Policy, policies, policy
 from holdfast.twin.presets import Preset, hazards_from, names, preset, resized
 from holdfast.twin.study import Study
 from holdfast.twin.sweep import Comparison, Figures, Summary, Task, expected_interruptions, summarise
+from holdfast.wording.units import DAY_NS
 
-DAY_NS = 86_400 * 10**9
 RUNS_MAX = 100_000
 SPARES_MAX = 100_000
 DAYS_MAX = 10_000
@@ -29,7 +28,7 @@ DEFAULT_POLICIES = ("restart", "holdfast")
 DEFAULT_PRESET = "llama3-405b"
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class SimulateFlags(msgspec.Struct, frozen=True, kw_only=True):
     """The command line, typed."""
 
     preset: str
@@ -47,17 +46,31 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     record: Path | None
 
 
+def _moved(context: click.Context, option: click.Parameter, value: object) -> None:
+    """Earlier versions played scenarios here."""
+    if value:
+        raise InputError(
+            "Scenarios have a command of their own: `holdfast drill`.",
+            hint="`holdfast drill list` names them, `drill play NAME --out DIR` plays one, and "
+            "`drill reveal NAME` shows the truth.",
+        )
+
+
 @click.command("simulate")
-@click.option("--preset", "preset", metavar="NAME", help=f"A published cluster: {', '.join(names())}.")
+@click.option(
+    "--preset",
+    default=DEFAULT_PRESET,
+    show_default=True,
+    metavar="NAME",
+    help=f"A published cluster: {', '.join(names())}.",
+)
 @click.option(
     "--policy",
     "policies",
     multiple=True,
     metavar="NAME",
-    help="What is done about a failure, repeatable: restart, restart-best (at its best interval), requeue, "
-    "spares, snapshots, replicas, holdfast-static (no rebalancing), holdfast, holdfast-smaller (batch may "
-    "shrink), published (what the cluster's owners did), or all.  "
-    "[default: restart and holdfast]",
+    help=f"What is done about a failure, repeatable: {', '.join(one.name for one in policies(8, 0))}, "
+    "published (what the cluster's owners did), or all.  [default: restart and holdfast]",
 )
 @click.option("--gpus", type=click.IntRange(min=1), help="The same kind of cluster with so many GPUs.")
 @click.option("--days", type=number_between(0.001, DAYS_MAX), help="How long the run is watched.")
@@ -87,57 +100,35 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     metavar="OUT",
     help="Write the events of the first run, for `holdfast import`.",
 )
-@click.option("--scenario", metavar="NAME", help="Play a tabletop scenario instead; `list` names them.")
-@click.option(
-    "--out",
-    "directory",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Write a scenario's events, signals and truth there.",
-)
-@click.option("--reveal", is_flag=True, help="Show a scenario's cause as well.")
+@click.option("--scenario", hidden=True, expose_value=False, callback=_moved)
+@click.option("--out", hidden=True, expose_value=False, callback=_moved)
+@click.option("--reveal", hidden=True, expose_value=False, callback=_moved, is_flag=True)
 @html_option
 @prices_option
 @json_option
-def command(
-    scenario: str | None,
-    directory: Path | None,
-    reveal: bool,
-    html_path: Path | None,
-    as_json: bool,
-    **asked: Any,
-) -> None:
+def command(html_path: Path | None, as_json: bool, **asked: Any) -> None:
     """Simulate a training run on a cluster that breaks: what is interrupted, lost and saved, by policy."""
-    if scenario is not None:
-        if html_path is not None:
-            raise InputError("A scenario has no page.", hint="--out DIR writes its files, --json its data.")
-        _play(scenario, asked, directory, reveal, as_json)
-        return
-    if directory is not None or reveal:
-        raise InputError("--out and --reveal belong to a scenario.", hint="Name one: --scenario list.")
     require_one_output(html_path, as_json)
-    asked["preset"] = asked["preset"] or DEFAULT_PRESET
-    compared = _simulate(Asked(**asked))
-    if html_path is not None:
-        from holdfast.dashboard.simulation_page import render
+    prices = load_planning_prices(asked["prices_path"])
+    compared = _simulate(SimulateFlags(**asked), prices)
+    with in_currency(prices):
+        if html_path is not None:
+            from holdfast.dashboard.simulation_page import render
 
-        write_page(render(compared), html_path)
-    if as_json:
-        print_json(_as_json(compared))
-    elif html_path is None:
-        from holdfast.cli.simulate_text import show
+            write_page(render(compared), html_path)
+        if as_json:
+            print_json(_as_json(compared))
+        elif html_path is None:
+            from holdfast.cli.simulate_text import show
 
-        show(compared)
+            show(compared)
 
 
-def _simulate(asked: Asked) -> Comparison:
+def _simulate(asked: SimulateFlags, prices: Prices) -> Comparison:
     from holdfast.cli.sweeping import sweep
 
     chosen = _preset(asked)
-    prices = load_planning_prices(asked.prices_path)
     price = prices.planned(chosen.job.chip)
-    if prices.currency.code != USD:
-        click.echo(f"Simulated amounts are in USD, not in {prices.currency.code}.", err=True)
     days = chosen.duration_days if asked.days is None else asked.days
     study = _study(asked, chosen, days, price.value)
     played = _policies(asked, chosen)
@@ -170,12 +161,12 @@ def _simulate(asked: Asked) -> Comparison:
     )
 
 
-def _preset(asked: Asked) -> Preset:
+def _preset(asked: SimulateFlags) -> Preset:
     chosen = preset(asked.preset)
     return chosen if asked.gpus in (None, chosen.job.gpus) else resized(chosen, asked.gpus or 0)
 
 
-def _study(asked: Asked, chosen: Preset, days: float, usd_per_gpu_hour: float) -> Study:
+def _study(asked: SimulateFlags, chosen: Preset, days: float, usd_per_gpu_hour: float) -> Study:
     return Study(
         name=chosen.name,
         job=chosen.job,
@@ -187,13 +178,13 @@ def _study(asked: Asked, chosen: Preset, days: float, usd_per_gpu_hour: float) -
     )
 
 
-def _source(asked: Asked, chosen: Preset) -> str:
+def _source(asked: SimulateFlags, chosen: Preset) -> str:
     if asked.rates is None:
         return chosen.source
     return f"failures: {click.format_filename(asked.rates)}; the rest: {chosen.source}"
 
 
-def _command(asked: Asked) -> str:
+def _command(asked: SimulateFlags) -> str:
     """What plays the same runs again. Who shares the work changes nothing, so it is left out."""
     words = ["holdfast", "simulate", "--preset", asked.preset]
     for name in asked.policies:
@@ -214,7 +205,7 @@ def _command(asked: Asked) -> str:
     return shlex.join(words)
 
 
-def _policies(asked: Asked, chosen: Preset) -> list[Policy]:
+def _policies(asked: SimulateFlags, chosen: Preset) -> list[Policy]:
     """Those that were named, without repetitions. All keep the same spares unless one cannot do without."""
     gpus = chosen.job.gpus
     spares = chosen.practice.spare_nodes if asked.spares is None else asked.spares
@@ -260,44 +251,3 @@ def _plain(summary: dict[str, Any]) -> dict[str, Any]:
         key: value["p50"] if isinstance(value, dict) and "p50" in value else value
         for key, value in summary.items()
     }
-
-
-_NOT_OF_A_SCENARIO = {
-    "preset": "--preset",
-    "policies": "--policy",
-    "rates": "--rates",
-    "record": "--record",
-    "days": "--days",
-    "spares": "--spares",
-    "crews": "--crews",
-}
-
-
-def _play(name: str, asked: dict[str, Any], directory: Path | None, reveal: bool, as_json: bool) -> None:
-    from holdfast.cli import scenario_text
-    from holdfast.twin.scenarios import SCENARIOS, TABLETOP, play
-
-    for key, option in _NOT_OF_A_SCENARIO.items():
-        if asked[key]:
-            raise InputError(
-                f"{option} does not belong to a scenario.", hint="A scenario takes --seed and --gpus."
-            )
-    if name == "list":
-        if as_json:
-            print_json({one.name: one.title for one in SCENARIOS.values()})
-        else:
-            scenario_text.show_list()
-        return
-    if directory is not None and is_directory(directory) and any(directory.iterdir()):
-        raise InputError(
-            f"{directory} is not empty, and may hold another drill.", hint="Name a directory that is new."
-        )
-    layout = TABLETOP if asked["gpus"] is None else msgspec.structs.replace(TABLETOP, gpus=asked["gpus"])
-    played = play(name, asked["seed"], layout=layout)
-    if directory is not None:
-        for path in scenario_text.write(played, directory):
-            click.echo(f"Written: {printable(str(path))}", err=True)
-    if as_json:
-        print_json(scenario_text.tabletop(played, reveal=reveal))
-    else:
-        scenario_text.show(played, reveal)

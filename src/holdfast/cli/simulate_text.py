@@ -5,14 +5,12 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.table import Table
 
+from holdfast import wording
 from holdfast.cli.terminal import printable
-from holdfast.dashboard import wording
 from holdfast.twin.sweep import Comparison, Spread, Summary
 
 LOSSES_SHOWN_MAX = 5
 """The largest losses of a policy; the rest is in `--json`."""
-COLUMNS = ("", "interrupted", "effective\ntime", "useful\nof paid", "GPU-h\nlost", "USD\nlost", "USD\nsaved")
-"""Headed by short lines, so that the table fits a terminal of 80 columns."""
 _KEPT = ("useful",)
 
 
@@ -50,7 +48,10 @@ def _spares(compared: Comparison) -> str:
 def _table(compared: Comparison) -> Table:
     """A line for a policy; of several runs that is the middle, and four of five lie between the next two."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for number, column in enumerate(COLUMNS):
+    # Headed by short lines, so that the table fits a terminal of 80 columns.
+    money = (f"{wording.currency()}\n{what}" for what in ("lost", "saved"))
+    headings = ("", "interrupted", "effective\ntime", "useful\nof paid", "GPU-h\nlost", *money)
+    for number, column in enumerate(headings):
         table.add_column(column, justify="left" if number == 0 else "right")
     for number, one in enumerate(compared.policies):
         cells = _cells(one, with_saved=number > 0)
@@ -62,19 +63,23 @@ def _table(compared: Comparison) -> Table:
 
 
 def _cells(summary: Summary, *, with_saved: bool) -> list[tuple[Spread, Callable[[float], str]]]:
-    saved = [(summary.saved_usd, compact)] if with_saved else []
+    saved = [(summary.saved_usd, _money)] if with_saved else []
     return [
         (summary.interruptions, _whole),
         (summary.effective_time, wording.percent),
         (summary.goodput, wording.percent),
         (summary.lost_gpu_hours, compact),
-        (summary.cost_usd, compact),
+        (summary.cost_usd, _money),
         *saved,
     ]
 
 
 def _whole(value: float) -> str:
     return f"{value:,.0f}"
+
+
+def _money(usd: float) -> str:
+    return compact(wording.converted(usd))
 
 
 def compact(value: float) -> str:
@@ -103,7 +108,7 @@ def _losses(summary: Summary) -> str:
 def _show_sources(console: Console, compared: Comparison) -> None:
     console.print()
     console.print("What this rests on", style="bold")
-    price = f"{compared.usd_per_gpu_hour:g} USD a GPU-hour: {compared.price_source}"
+    price = f"{wording.usd(compared.usd_per_gpu_hour)} a GPU-hour: {compared.price_source}"
     lines = [compared.source, price, *(f"{one.policy}: {one.source}" for one in compared.policies)]
     for line in lines:
         console.print(f"  {printable(line)}", markup=False, style="dim", soft_wrap=True)

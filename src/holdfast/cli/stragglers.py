@@ -9,9 +9,9 @@ import msgspec
 from holdfast.cli.pages import html_option, require_one_output, write_page
 from holdfast.cli.record import json_option
 from holdfast.cli.terminal import print_json, printable
-from holdfast.diagnose.stragglers.meta import Meta, read_meta
-from holdfast.diagnose.stragglers.reading import FORMATS, Format, read_trace
-from holdfast.diagnose.stragglers.report import Report, report_on
+from holdfast.stragglers.meta import Meta, read_meta
+from holdfast.stragglers.reading import FORMATS, Format, read_trace
+from holdfast.stragglers.report import StragglerReport, report_on
 
 
 @click.command("stragglers")
@@ -56,12 +56,12 @@ def command(
         show(report)
 
 
-def _report(path: Path, meta_path: Path | None, form: Format | None) -> Report:
+def _report(path: Path, meta_path: Path | None, form: Format | None) -> StragglerReport:
     meta = Meta() if meta_path is None else read_meta(meta_path)
     return report_on(read_trace(path, form), meta, title=meta.trial_name or path.name)
 
 
-def _as_json(report: Report) -> dict[str, Any]:
+def _as_json(report: StragglerReport) -> dict[str, Any]:
     """The figures on top, the verdict as a sentence, and what it is made of as its cause."""
     verdict = msgspec.to_builtins(report.verdict)
     return {

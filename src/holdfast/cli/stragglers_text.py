@@ -6,11 +6,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from holdfast import wording
 from holdfast.cli.terminal import printable
-from holdfast.dashboard import wording
-from holdfast.diagnose.stragglers.report import Report
-from holdfast.diagnose.stragglers.verdict import seconds
-from holdfast.diagnose.stragglers.whatif import Analysis
+from holdfast.stragglers.report import StragglerReport
+from holdfast.stragglers.verdict import seconds
+from holdfast.stragglers.whatif import Analysis
 
 WORKERS_SHOWN_MAX = 6
 OPERATIONS_SHOWN_MAX = 6
@@ -23,7 +23,7 @@ FAINT = 0.02
 """A score less than this above 1 has no block."""
 
 
-def show(report: Report) -> None:
+def show(report: StragglerReport) -> None:
     console = Console(highlight=False)
     analysis = report.analysis
     _print(console, _heading(report))
@@ -44,7 +44,7 @@ def _print(console: Console, text: str, style: str = "") -> None:
     console.print(Text(printable(text)), style=style)
 
 
-def _heading(report: Report) -> str:
+def _heading(report: StragglerReport) -> str:
     analysis = report.analysis
     replicas, stages = len(report.dp_ranks), len(report.stages)
     grid = f"{wording.many(replicas, 'data-parallel rank')} x {wording.many(stages, 'stage')}"
@@ -75,7 +75,7 @@ def _figure_rows(analysis: Analysis) -> Iterator[tuple[str, str, str]]:
 # -- the heat map ------------------------------------------------------------------------------------------
 
 
-def _show_heat(console: Console, report: Report) -> None:
+def _show_heat(console: Console, report: StragglerReport) -> None:
     """Data-parallel ranks down, stages across; each place with how much it alone slows the step."""
     hottest = max((score for row in report.heat for score in row if score is not None), default=1.0)
     rows = sorted(range(len(report.heat)), key=lambda row: -max(score or 0.0 for score in report.heat[row]))

@@ -1,61 +1,18 @@
-"""How many simulated runs get done: here, in a pool of processes, or on a Ray cluster."""
+"""Many simulated runs, with a bar on the terminal of whoever waits for them."""
 
-import multiprocessing
-import os
-from collections.abc import Generator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Sequence
 from contextlib import closing
 
 from rich.console import Console
 from rich.progress import Progress
 
-from holdfast.cli.workers import batches, deaf_to_interrupts, end_with, in_order, play_batch
-from holdfast.record.errors import HoldfastError
-from holdfast.twin.sweep import Figures, Task, play
+from holdfast.twin.sweep import Figures, Task
+from holdfast.twin.sweeping import played
 
 
 def sweep(tasks: Sequence[Task], *, processes: int | None, ray_address: str | None) -> list[Figures]:
-    """Play all of them, in their order, with a progress bar on stderr where that is a terminal.
-
-    However it ends, the processes that it started have ended too.
-    """
+    """Play all of them, in their order. However it ends, the processes that it started have ended too."""
     console = Console(stderr=True)
     bar = Progress(console=console, transient=True, disable=not console.is_terminal)
-    with closing(_played(tasks, processes, ray_address)) as played, bar:
-        return list(bar.track(played, total=len(tasks)))
-
-
-def _played(
-    tasks: Sequence[Task], processes: int | None, ray_address: str | None
-) -> Generator[Figures, None, None]:
-    workers = min(len(tasks), processes or os.cpu_count() or 1)
-    if ray_address is not None:
-        from holdfast.cli.ray_cluster import played_by_ray
-
-        yield from played_by_ray(tasks, ray_address)
-    elif workers <= 1:
-        yield from map(play, tasks)
-    else:
-        yield from _by_pool(tasks, workers)
-
-
-def _by_pool(tasks: Sequence[Task], workers: int) -> Generator[Figures, None, None]:
-    # Forked processes would inherit locks that other threads hold; a fresh interpreter takes half a second.
-    context = multiprocessing.get_context("spawn")
-    lifeline, held = context.Pipe(duplex=False)
-    with lifeline, held, ProcessPoolExecutor(workers, context, end_with, (lifeline,)) as pool:
-        calls = (pool.submit(play_batch, batch) for batch in batches(tasks, workers))
-        try:
-            with deaf_to_interrupts():
-                played = in_order(calls, Future.result)
-            for figures in played:
-                yield from figures
-        except BrokenProcessPool:
-            raise HoldfastError(
-                "A process that simulated runs was ended from outside, perhaps for want of memory.",
-                hint="Share the runs among fewer --processes.",
-            ) from None
-        except BaseException:
-            held.close()  # The pool would wait for what is being played.
-            raise
+    with closing(played(tasks, processes=processes, ray_address=ray_address)) as figures, bar:
+        return list(bar.track(figures, total=len(tasks)))

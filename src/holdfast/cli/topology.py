@@ -6,11 +6,12 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from holdfast import wording
 from holdfast.cli.record import json_option
 from holdfast.cli.terminal import print_json, printable
-from holdfast.cli.topology_sources import Systems, load_topology, systems_options, topology_option
+from holdfast.cli.topology_sources import load_topology, systems_options, topology_option
 from holdfast.cli.topology_text import show_all, show_path, show_subject
-from holdfast.dashboard import wording
+from holdfast.signals.surveys import Systems
 from holdfast.topology import check, file
 from holdfast.topology.graph import KINDS, Topology
 

@@ -8,8 +8,8 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from holdfast import wording
 from holdfast.cli.terminal import printable
-from holdfast.dashboard import wording
 from holdfast.topology.graph import KINDS, Kind, Topology
 from holdfast.topology.hostlist import fold
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+from holdfast.cli import flags
+from holdfast.cli.flags import Declared
 from holdfast.cli.record import Verb
 from holdfast.record.errors import InputError
 from holdfast.run.output import STREAMS, Stream, View
@@ -21,20 +23,30 @@ _JOIN_TIMEOUTS = ("join_timeout", "timeout")
 """What `--rdzv-conf` calls the longest to wait for nodes, with the backends c10d and static."""
 
 
-def option(*names: str, by: str = "", **settings: Any) -> Callable[[Verb], Verb]:
-    """A flag that torchrun has, too. by: its name there, where that is not the first one here.
+def option(*words: str, by: str = "", **settings: Any) -> Declared:
+    """A flag that torchrun has, too. by: its name there, where that is not the field's.
 
     As with torchrun, the variable PET_NAME stands for a flag that is not given. Kubernetes' training operator
     sets these.
     """
-    name = by or next(name for name in names if name.startswith("--"))
-    variable = "PET_" + name.removeprefix("--").replace("-", "_").upper()
-    return click.option(*names, envvar=(variable, *settings.pop("variables", ())), **settings)
+    others = settings.pop("variables", ())
+    return lambda field: flags.option(
+        *words, envvar=_variables(by or flags.flag_of(field), *others), **settings
+    )(field)
+
+
+def _variables(name: str, *others: str) -> tuple[str, ...]:
+    return "PET_" + name.removeprefix("--").replace("-", "_").upper(), *others
+
+
+def accepted(name: str, told: str, **settings: Any) -> Callable[[Verb], Verb]:
+    """One whose value makes no difference. told: its help."""
+    return click.option(name, expose_value=False, help=told, envvar=_variables(name), **settings)
 
 
 def without_effect(name: str, why: str, **settings: Any) -> Callable[[Verb], Verb]:
     """One that asks for nothing that is not so anyway."""
-    return option(name, expose_value=False, help=f"Accepted, without effect: {why}", **settings)
+    return accepted(name, f"Accepted, without effect: {why}", **settings)
 
 
 def refused(name: str, why: str, hint: str) -> Callable[[Verb], Verb]:

@@ -10,17 +10,16 @@ from functools import wraps
 from typing import Any, TypeVar, cast
 
 import click
-import msgspec
 
+from holdfast import wording
 from holdfast.cli.moments import moment_ns
-from holdfast.cli.record import ledger_of
-from holdfast.dashboard import wording
-from holdfast.economics.months import Month, month_of
-from holdfast.ledger.report import Report, report
-from holdfast.ledger.window import Standing, Window, accruing, standing, within
+from holdfast.economics.pricing.months import Month, month_of
+from holdfast.ledger.report import Report
+from holdfast.ledger.runs import AskedWindow
+from holdfast.ledger.window import Window
 from holdfast.record.clock import SystemClock
 from holdfast.record.errors import InputError
-from holdfast.record.store import RunSummary, Selection, Store
+from holdfast.record.store import RunSummary
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
@@ -28,23 +27,16 @@ _MONTH = re.compile(r"(\d{4})-(\d{2})", re.ASCII)
 YEAR_MIN, YEAR_MAX = 1970, 2200
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True):
-    """Which time is looked at, and from when. until_ns: later events are not read, if given."""
-
-    window: Window
-    now_ns: int
-    until_ns: int | None = None
-
-    @classmethod
-    def of(cls, from_ns: int | None, to_ns: int | None, month: Month | None, as_of_ns: int | None) -> "Look":
-        if month is not None and (from_ns is not None or to_ns is not None):
-            raise InputError("`--month` is a window of its own.", hint="Leave `--from` and `--to` out.")
-        if month is not None:
-            from_ns, to_ns = month.from_ns, month.to_ns
-        if from_ns is not None and to_ns is not None and to_ns <= from_ns:
-            raise InputError("`--to` is not after `--from`.", hint="Swap them, or leave one out.")
-        now_ns = SystemClock().now_ns() if as_of_ns is None else as_of_ns
-        return cls(window=Window(from_ns=from_ns, to_ns=to_ns), now_ns=now_ns, until_ns=as_of_ns)
+def look_at(from_ns: int | None, to_ns: int | None, month: Month | None, as_of_ns: int | None) -> AskedWindow:
+    """The look that the options ask for."""
+    if month is not None and (from_ns is not None or to_ns is not None):
+        raise InputError("`--month` is a window of its own.", hint="Leave `--from` and `--to` out.")
+    if month is not None:
+        from_ns, to_ns = month.from_ns, month.to_ns
+    if from_ns is not None and to_ns is not None and to_ns <= from_ns:
+        raise InputError("`--to` is not after `--from`.", hint="Swap them, or leave one out.")
+    now_ns = SystemClock().now_ns() if as_of_ns is None else as_of_ns
+    return AskedWindow(window=Window(from_ns=from_ns, to_ns=to_ns), now_ns=now_ns, until_ns=as_of_ns)
 
 
 def window_options(verb: Verb) -> Verb:
@@ -80,7 +72,7 @@ def window_options(verb: Verb) -> Verb:
         as_of_ns: int | None,
         **others: Any,
     ) -> Any:
-        return verb(*arguments, look=Look.of(from_ns, to_ns, month, as_of_ns), **others)
+        return verb(*arguments, look=look_at(from_ns, to_ns, month, as_of_ns), **others)
 
     asking: Any = looking
     for option in reversed(options):
@@ -96,27 +88,6 @@ def month_option(context: click.Context, parameter: click.Parameter, text: str |
     if not (YEAR_MIN <= year <= YEAR_MAX and 1 <= month <= 12):
         raise InputError(f"{text!r:.40} is not a month.", hint="Write it as in `--month 2026-10`.")
     return month_of(year, month)
-
-
-def read_run(store: Store, run: str, look: Look, cuts_ns: Iterable[int] = ()) -> Report:
-    """The report of a run in the window, with what it accrued up to the look."""
-    window = look.window
-    ledger = ledger_of(store, run, (*cuts_ns, *window.edges_ns))
-    edges = sorted(edge for edge in window.edges_ns if look.until_ns is None or edge < look.until_ns)
-    standings: dict[int, Standing] = {}
-    since_ns: int | None = None
-    for edge in edges:
-        ledger.add(store.select(Selection(run=run, since_ns=since_ns, until_ns=edge)))
-        standings[edge] = standing(ledger.fold)
-        since_ns = edge
-    ledger.add(store.select(Selection(run=run, since_ns=since_ns, until_ns=look.until_ns)))
-    told = accruing(report(run, ledger.fold), look.now_ns)
-    begin = None
-    if window.from_ns is not None:
-        # Where it begins after the last event that is read, all was counted before.
-        begin = standings.get(window.from_ns) or standing(ledger.fold)
-    end = None if window.to_ns is None else standings.get(window.to_ns)
-    return within(told, window, begin, end)
 
 
 def require_time(told: Report) -> None:

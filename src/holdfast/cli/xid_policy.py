@@ -3,9 +3,9 @@
 from functools import cache
 from pathlib import Path
 
-from holdfast.cli.files import is_there, parsed
 from holdfast.cli.record import home
 from holdfast.detect.xids import NO_OVERRIDES, Overrides, parse_overrides
+from holdfast.record.files import is_there, parsed
 
 XIDS_FILE = "xids.toml"
 

@@ -12,10 +12,11 @@ from math import ceil
 import msgspec
 from markupsafe import Markup
 
-from holdfast.dashboard import wording
-from holdfast.economics.cost import LAYER_TITLES, LayerKey
+from holdfast import wording
+from holdfast.economics.pricing.cost import LAYER_TITLES, LayerKey
 from holdfast.ledger.categories import Category
-from holdfast.ledger.report import Course, Figure, IncidentReport, Report
+from holdfast.ledger.report import Course, IncidentReport, MeasuredFigure, Report
+from holdfast.wording.units import DAY_S
 
 STACK = (
     Category.USEFUL,
@@ -44,11 +45,10 @@ COLUMNS_MAX = 128
 COLUMN_CATEGORIES_MAX = 4
 TICKS_MAX = 6
 
-_DAY_S = 86_400
 _TICK_STEPS_S = (
     *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800),
     *(3_600, 7_200, 10_800, 21_600, 43_200),
-    *(_DAY_S * days for days in (1, 2, 4, 7, 14, 31, 93, 366, 5 * 366, 25 * 366)),
+    *(DAY_S * days for days in (1, 2, 4, 7, 14, 31, 93, 366, 5 * 366, 25 * 366)),
 )
 """The last one divides all the time that an event can name, 2**62 ns, into no more than TICKS_MAX parts."""
 
@@ -115,7 +115,7 @@ def stack(usd: Mapping[LayerKey, float | None], whole_usd: float) -> Markup:
     return Markup('<svg class="stack" aria-hidden="true">{}</svg>').format(_joined(rects))
 
 
-def gauge(figure: Figure) -> Markup:
+def gauge(figure: MeasuredFigure) -> Markup:
     """A measured number as a bar, its reference as a line across."""
     measured, reference = figure.measured, figure.reference
     end = GAUGE_ROOM * max(measured, reference or 0.0) or 1.0
@@ -312,7 +312,7 @@ class _CourseChart:
         labels, day = [], ""
         for moment_ns in range(first_ns, self.start_ns + self.span_ns + 1, step_ns):
             lines = [wording.tick(moment_ns, step_ns)]
-            if step_ns < _DAY_S * 10**9 and wording.day(moment_ns) != day:
+            if step_ns < DAY_S * 10**9 and wording.day(moment_ns) != day:
                 day = wording.day(moment_ns)
                 lines.append(day)
             labels.append(self._x_label(moment_ns, lines))

@@ -11,9 +11,10 @@ from math import ceil, floor, log10
 import msgspec
 from markupsafe import Markup
 
-from holdfast.dashboard import wording
-from holdfast.economics.ownership import OwnOrRent
-from holdfast.economics.trend import Stretch, Trend
+from holdfast import wording
+from holdfast.economics.finance.ownership import OwnOrRent
+from holdfast.economics.finance.trend import SpendStretch, Trend
+from holdfast.wording.units import HOUR_NS
 
 PLOT_WIDTH = 1_000
 MONEY_HEIGHT = 220
@@ -34,7 +35,7 @@ amount.
 """
 
 
-class Plot(msgspec.Struct, frozen=True, kw_only=True):
+class PlotArea(msgspec.Struct, frozen=True, kw_only=True):
     """A field of values over positions in percent: `value_max` is its upper edge."""
 
     height: int
@@ -116,7 +117,7 @@ def money(trend: Trend) -> Markup:
     spent = list(accumulate((one.spend_usd for one in stretches), initial=0.0))
     useful = list(accumulate((one.useful_usd for one in stretches), initial=0.0))
     levels = _money_levels(spent[-1])
-    plot = Plot(height=MONEY_HEIGHT, value_max=max(levels[-1], spent[-1]))
+    plot = PlotArea(height=MONEY_HEIGHT, value_max=max(levels[-1], spent[-1]))
     edges = _edges(stretches)
     areas = Markup('<path class="mark c-spent" d="{}"/><path class="mark c-useful" d="{}"/>').format(
         _area(plot, edges, spent), _area(plot, edges, useful)
@@ -138,7 +139,7 @@ def hourly(trend: Trend) -> Markup:
     known = [cost for cost in costs if cost is not None]
     top = COSTLY_MAX * sum(one.spend_usd for one in stretches) / _useful_hours(stretches)
     levels = _money_levels(min(top, max(known, default=top)))
-    plot = Plot(height=HOURLY_HEIGHT, value_max=levels[-1])
+    plot = PlotArea(height=HOURLY_HEIGHT, value_max=levels[-1])
     edges = _edges(stretches)
     columns = [
         Markup('<rect class="mark {}" x="{}" y="{:.1f}" width="{}" height="{:.1f}"/>').format(
@@ -162,7 +163,7 @@ def hourly(trend: Trend) -> Markup:
 def goodput(trend: Trend, target: float | None) -> Markup:
     """The useful share of the GPU-time in each stretch, with the target as a line across."""
     stretches = trend.stretches
-    plot = Plot(height=HOURLY_HEIGHT, value_max=100.0)
+    plot = PlotArea(height=HOURLY_HEIGHT, value_max=100.0)
     edges = _edges(stretches)
     shares = [100 * one.useful_gpu_ns / one.paid_gpu_ns if one.paid_gpu_ns else None for one in stretches]
     columns = [
@@ -188,11 +189,11 @@ def goodput(trend: Trend, target: float | None) -> Markup:
     return _with_scale(plot.scale("%", {level: level for level in levels}), drawn)
 
 
-def _hourly_usd(stretch: Stretch) -> float | None:
+def _hourly_usd(stretch: SpendStretch) -> float | None:
     return stretch.told_usd / _useful_hours([stretch]) if stretch.useful_gpu_ns else None
 
 
-def _hourly_title(stretch: Stretch, cost: float | None) -> str:
+def _hourly_title(stretch: SpendStretch, cost: float | None) -> str:
     when = wording.span(stretch.from_ns, stretch.to_ns)
     if cost is None and stretch.accrued_usd:
         return f"{when}: {wording.usd(stretch.spend_usd)} spent, not accounted for yet"
@@ -201,11 +202,11 @@ def _hourly_title(stretch: Stretch, cost: float | None) -> str:
     return f"{when}: {wording.usd(cost)} for a useful GPU-hour"
 
 
-def _useful_hours(stretches: Iterable[Stretch]) -> float:
-    return sum(one.useful_gpu_ns for one in stretches) / wording.HOUR_NS or 1.0
+def _useful_hours(stretches: Iterable[SpendStretch]) -> float:
+    return sum(one.useful_gpu_ns for one in stretches) / HOUR_NS or 1.0
 
 
-def _edges(stretches: Sequence[Stretch]) -> list[float]:
+def _edges(stretches: Sequence[SpendStretch]) -> list[float]:
     """Where the stretches begin, and the last one ends, in the plot's own units."""
     first_ns, last_ns = stretches[0].from_ns, stretches[-1].to_ns
     span_ns = max(1, last_ns - first_ns)
@@ -213,14 +214,14 @@ def _edges(stretches: Sequence[Stretch]) -> list[float]:
     return [PLOT_WIDTH * (moment - first_ns) / span_ns for moment in moments]
 
 
-def _area(plot: Plot, edges: Sequence[float], values: Sequence[float]) -> str:
+def _area(plot: PlotArea, edges: Sequence[float], values: Sequence[float]) -> str:
     points = "".join(
         f"L{_number(x)} {plot.y(value) - TOP_ROOM:.1f}" for x, value in zip(edges, values, strict=True)
     )
     return f"M0 {plot.height}{points}V{plot.height}Z"
 
 
-def _columns(plot: Plot, edges: Sequence[float], titles: Sequence[str]) -> Markup:
+def _columns(plot: PlotArea, edges: Sequence[float], titles: Sequence[str]) -> Markup:
     """What can be pointed at."""
     return _joined(
         Markup('<rect class="column" x="{}" width="{}" height="{}"><title>{}</title></rect>').format(
@@ -230,7 +231,7 @@ def _columns(plot: Plot, edges: Sequence[float], titles: Sequence[str]) -> Marku
     )
 
 
-def _moments(plot: Plot, stretches: Sequence[Stretch]) -> list[Markup]:
+def _moments(plot: PlotArea, stretches: Sequence[SpendStretch]) -> list[Markup]:
     """Labels at a few of the moments where stretches begin."""
     first_ns, last_ns = stretches[0].from_ns, stretches[-1].to_ns
     every = max(1, ceil((len(stretches) - 1) / TICKS_MAX))
@@ -242,7 +243,7 @@ def _moments(plot: Plot, stretches: Sequence[Stretch]) -> list[Markup]:
     ]
 
 
-def _below(plot: Plot, at_percent: float, text: str) -> Markup:
+def _below(plot: PlotArea, at_percent: float, text: str) -> Markup:
     anchor = "start" if at_percent < 5 else "end" if at_percent > 95 else "middle"
     base = TOP_ROOM + plot.height
     return Markup(
@@ -251,12 +252,12 @@ def _below(plot: Plot, at_percent: float, text: str) -> Markup:
     ).format(at_percent, base, base + 5, base + 19, anchor, text)
 
 
-def _across(plot: Plot, value: float) -> Markup:
+def _across(plot: PlotArea, value: float) -> Markup:
     """A line at this value."""
     return Markup('<line class="level" x1="0" x2="100%" y1="{0:.1f}" y2="{0:.1f}"/>').format(plot.y(value))
 
 
-def _at_end(plot: Plot, value: float, text: str, *, below: bool) -> Markup:
+def _at_end(plot: PlotArea, value: float, text: str, *, below: bool) -> Markup:
     """A name over, or under, the right end of a line that ends at this amount of USD."""
     return Markup('<text class="named" x="100%" y="{:.1f}" text-anchor="end">{} {:,.2f}</text>').format(
         plot.y(value) + (16 if below else -6), text, wording.converted(value)
@@ -271,7 +272,7 @@ def choice(found: OwnOrRent) -> Markup:
     rent = found.rent_usd_per_useful_gpu_hour
     lowest = min(cost for _, cost in found.curve)
     levels = _money_levels(CHOICE_ROOM * max(rent, lowest))
-    plot = Plot(height=CHOICE_HEIGHT, value_max=levels[-1])
+    plot = PlotArea(height=CHOICE_HEIGHT, value_max=levels[-1])
     visible = [(share, cost) for share, cost in found.curve if cost <= plot.value_max]
     points = "L".join(
         f"{_number(PLOT_WIDTH * share)} {plot.y(cost) - TOP_ROOM:.1f}" for share, cost in visible
@@ -285,7 +286,7 @@ def choice(found: OwnOrRent) -> Markup:
     return _with_scale(_money_scale(plot, levels), plot.drawn(inside, over, labels, label))
 
 
-def _utilisation(plot: Plot, found: OwnOrRent) -> Markup:
+def _utilisation(plot: PlotArea, found: OwnOrRent) -> Markup:
     """Where the two meet, and where these terms are."""
     marks = [(found.terms.utilisation.value, "these terms", "here")]
     if found.break_even_utilisation <= 1:
@@ -294,7 +295,7 @@ def _utilisation(plot: Plot, found: OwnOrRent) -> Markup:
     return _joined(_upright(plot, *mark, y=TOP_ROOM + 12 + 18 * row) for row, mark in enumerate(marks))
 
 
-def _upright(plot: Plot, share: float, text: str, css: str, *, y: int) -> Markup:
+def _upright(plot: PlotArea, share: float, text: str, css: str, *, y: int) -> Markup:
     """A line at this utilisation, with its name on the side where there is room."""
     at = 100 * share
     anchor, shift = ("end", -6) if at > 50 else ("start", 6)
@@ -323,7 +324,7 @@ def _money_levels(usd_max: float) -> list[float]:
     return [wording.from_report(level) for level in round_levels(wording.converted(usd_max))]
 
 
-def _money_scale(plot: Plot, levels: Sequence[float]) -> Markup:
+def _money_scale(plot: PlotArea, levels: Sequence[float]) -> Markup:
     shown = {level: round(wording.converted(level), ndigits=9) for level in levels}
     return plot.scale(wording.currency(), shown)
 

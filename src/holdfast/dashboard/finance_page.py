@@ -7,21 +7,19 @@ The style is that of a run's page. The numbers are those of `economics.finance`;
 places on the page.
 """
 
-from base64 import b64encode
 from functools import cache
-from hashlib import sha256
-from importlib.resources import files
 
-from jinja2 import Environment, StrictUndefined, Template
-from markupsafe import Markup
+from jinja2 import Template
 
-from holdfast import __version__
-from holdfast.dashboard import charts, finance_charts, wording
+from holdfast import __version__, wording
+from holdfast.dashboard import charts, finance_charts
 from holdfast.dashboard import finance_wording as said
-from holdfast.economics.invoice import CENTS
-from holdfast.economics.spending import CAUSES
-from holdfast.economics.statement import CauseSpend, Finance
+from holdfast.dashboard.template import template
+from holdfast.economics.finance.invoice import CENTS
+from holdfast.economics.finance.statement import CauseSpend, Finance
+from holdfast.economics.pricing.spending import CAUSES
 from holdfast.ledger.categories import Category
+from holdfast.wording.units import HOUR_NS
 
 RUNS_SHOWN_MAX = 20
 """The rest is counted and summed in one line."""
@@ -40,7 +38,7 @@ def render(told: Finance) -> str:
         version=__version__,
         told=told,
         amounts=wording.Amounts(told.spend.gpu_ns),
-        paid_usd=told.spend.usd / (told.spend.gpu_ns / wording.HOUR_NS) if told.spend.gpu_ns else None,
+        paid_usd=told.spend.usd / (told.spend.gpu_ns / HOUR_NS) if told.spend.gpu_ns else None,
         teams={run.team for run in told.runs if run.team},
         causes=causes,
         cause_max=max((cause.share or 0.0 for cause in causes), default=0.0) or 1.0,
@@ -86,32 +84,10 @@ def _colour(cause: CauseSpend) -> str:
 
 @cache
 def _template() -> Template:
-    package = files(__package__)
-    script = package.joinpath("page.js").read_text(encoding="utf-8")
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    return template(
+        "finance.html",
+        styles=("finance.css",),
+        has_script=True,
+        filters={"bar": finance_charts.bar, "colour": _colour},
+        values={"said": said},
     )
-    environment.filters.update(
-        bar=finance_charts.bar,
-        colour=_colour,
-        duration=wording.duration,
-        percent=wording.percent,
-        short=wording.short,
-        moment=wording.moment,
-        span=wording.span,
-        usd=wording.usd,
-    )
-    environment.globals.update(
-        many=wording.many,
-        said=said,
-        usd_cell=wording.usd_cell,
-        currency=wording.currency,
-        converted=wording.converted,
-        window=wording.window,
-        style=Markup("").join(
-            Markup(package.joinpath(name).read_text(encoding="utf-8")) for name in ("page.css", "finance.css")
-        ),
-        script=Markup(script),
-        script_hash=b64encode(sha256(script.encode()).digest()).decode(),
-    )
-    return environment.from_string(package.joinpath("finance.html").read_text(encoding="utf-8"))

@@ -1,13 +1,14 @@
 """The sentences of the finance view, the same in the terminal and on its page."""
 
-from holdfast.dashboard import wording
-from holdfast.economics.budget import BudgetLine, RunForecast
-from holdfast.economics.ownership import GUESS, MONTHS_PER_YEAR, OwnOrRent, Terms
-from holdfast.economics.prices import Priced
-from holdfast.economics.statement import Finance, IncidentShare, TeamSpend, Transfer
-from holdfast.economics.trend import PARTS, Rise, Verdict
-from holdfast.economics.wastes import Waste
-from holdfast.ledger.fold import MovedFor
+from holdfast import wording
+from holdfast.economics.finance.budget import BudgetLine, RunForecast
+from holdfast.economics.finance.ownership import GUESS, MONTHS_PER_YEAR, OwnOrRent, Terms
+from holdfast.economics.finance.statement import Finance, IncidentShare, TeamSpend, Transfer
+from holdfast.economics.finance.trend import PARTS, Rise, Verdict
+from holdfast.economics.finance.wastes import Waste
+from holdfast.economics.pricing.prices import Priced
+from holdfast.ledger.counts import MovedFor
+from holdfast.wording.units import HOUR_NS
 
 NO_TEAM = "no team named"
 NO_PROJECT = "no project named"
@@ -62,7 +63,7 @@ def hourly(told: Finance) -> str:
     """What an hour costs, paid for and useful; nothing where neither is known."""
     if told.usd_per_useful_gpu_hour is None or not told.spend.gpu_ns:
         return ""
-    paid = told.spend.usd / (told.spend.gpu_ns / wording.HOUR_NS)
+    paid = told.spend.usd / (told.spend.gpu_ns / HOUR_NS)
     useful = wording.usd(told.usd_per_useful_gpu_hour)
     return f"A useful GPU-hour cost {useful}, at {wording.usd(paid)} paid."
 

@@ -5,19 +5,17 @@ of the ledger, down to the exact sums. The numbers are the report's; nothing is 
 and places on the page. Its content security policy forbids all loading and all scripts but the page's own.
 """
 
-from base64 import b64encode
 from functools import cache
-from hashlib import sha256
-from importlib.resources import files
 
 import msgspec
-from jinja2 import Environment, StrictUndefined, Template
+from jinja2 import Template
 from markupsafe import Markup
 
-from holdfast import __version__
-from holdfast.dashboard import charts, wording
-from holdfast.economics.cost import LEDGER, IncidentLine, Input, Layer, LayerKey, RunCost, run_cost
-from holdfast.economics.prices import DEFAULTS, Prices
+from holdfast import __version__, wording
+from holdfast.dashboard import charts
+from holdfast.dashboard.template import template
+from holdfast.economics.pricing.cost import LEDGER, IncidentLine, Input, Layer, LayerKey, RunCost, run_cost
+from holdfast.economics.pricing.prices import DEFAULTS, Prices
 from holdfast.ledger.categories import Category
 from holdfast.ledger.report import Report
 
@@ -191,35 +189,10 @@ def _layer_amounts(layers: tuple[Layer, ...]) -> dict[LayerKey, float | None]:
 
 @cache
 def _template() -> Template:
-    package = files(__package__)
-    script = package.joinpath("page.js").read_text(encoding="utf-8")
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    shown = (charts.css_class, charts.gauge, charts.stack, charts.strip)
+    return template(
+        "page.html",
+        has_script=True,
+        filters={one.__name__: one for one in shown},
+        values={"layer_amounts": _layer_amounts},
     )
-    environment.filters.update(
-        css_class=charts.css_class,
-        duration=wording.duration,
-        exact_seconds=wording.exact_seconds,
-        gauge=charts.gauge,
-        moment=wording.moment,
-        opening=wording.opening,
-        percent=wording.percent,
-        short=wording.short,
-        rough=wording.rough,
-        span=wording.span,
-        stack=charts.stack,
-        strip=charts.strip,
-        usd=wording.usd,
-        usd_cell=wording.usd_cell,
-        with_unit=wording.with_unit,
-    )
-    environment.globals.update(
-        currency=wording.currency,
-        ending=wording.ending,
-        layer_amounts=_layer_amounts,
-        many=wording.many,
-        style=Markup(package.joinpath("page.css").read_text(encoding="utf-8")),
-        script=Markup(script),
-        script_hash=b64encode(sha256(script.encode()).digest()).decode(),
-    )
-    return environment.from_string(package.joinpath("page.html").read_text(encoding="utf-8"))

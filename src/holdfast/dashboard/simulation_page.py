@@ -8,20 +8,20 @@ from what was to be expected is worked out here.
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from importlib.resources import files
 
 import msgspec
-from jinja2 import Environment, StrictUndefined, Template
+from jinja2 import Template
 from markupsafe import Markup
 from scipy import stats
 
-from holdfast import __version__
-from holdfast.dashboard import charts, simulation_charts, wording
-from holdfast.economics.prices import GIVEN
+from holdfast import __version__, wording
+from holdfast.dashboard import charts, simulation_charts
+from holdfast.dashboard.template import template
+from holdfast.economics.pricing.prices import GIVEN
 from holdfast.ledger.categories import Category
 from holdfast.twin.sweep import QUANTILES, Comparison, Spread, Summary
+from holdfast.wording.units import HOUR_NS, HOURS_PER_DAY
 
-DAY_HOURS = 24
 LOSSES_NAMED_MAX = 3
 """How many of a policy's losses stand in words under its bar."""
 LOSS_SHARE_NAMED_MIN = 0.05
@@ -40,6 +40,10 @@ class _Bar(msgspec.Struct, frozen=True, kw_only=True):
     drawn: Markup
 
 
+MONEY = "money"
+"""The unit of amounts in the currency of the page."""
+
+
 class _Figure(msgspec.Struct, frozen=True):
     """A field of a summary, what it is called and means, and its unit; a count has none."""
 
@@ -54,9 +58,9 @@ _FIGURES = (
     _Figure("goodput", "Useful", "of what was paid for", "%"),
     _Figure("paid_gpu_hours", "Paid", "the job’s nodes and the spares", "GPU-hours"),
     _Figure("lost_gpu_hours", "Lost", "paid for and not useful", "GPU-hours"),
-    _Figure("cost_usd", "Lost", "what these GPU-hours cost", "USD"),
+    _Figure("cost_usd", "Lost", "what these GPU-hours cost", MONEY),
     _Figure("saved_gpu_hours", "Saved", "against the first policy", "GPU-hours"),
-    _Figure("saved_usd", "Saved", "against the first policy", "USD"),
+    _Figure("saved_usd", "Saved", "against the first policy", MONEY),
     _Figure("interruptions", "Interruptions", "failures that stopped the run"),
     _Figure("planned", "Planned stops", "maintenance and the like"),
     _Figure("restarts", "Restarts", "of the whole job"),
@@ -88,9 +92,9 @@ def render(compared: Comparison) -> str:
         first=compared.policies[0],
         best=best,
         alike=[one for one in compared.policies if one.policy != best.policy and _is_alike(one, best)],
-        saved_gpus=best.saved_gpu_hours.p50 / (DAY_HOURS * compared.days),
-        is_price_assumed=compared.price_source != GIVEN,
-        amounts=wording.Amounts(round(paid_gpu_hours * wording.HOUR_NS)),
+        saved_gpus=best.saved_gpu_hours.p50 / (HOURS_PER_DAY * compared.days),
+        is_price_assumed=not compared.price_source.startswith(GIVEN),
+        amounts=wording.Amounts(round(paid_gpu_hours * HOUR_NS)),
         effective=simulation_charts.axis_of_shares([one.effective_time for one in compared.policies]),
         interrupted=simulation_charts.axis_of_counts(
             [expected, *(one.interruptions for one in compared.policies)]
@@ -147,7 +151,7 @@ def _lost_gpu_hours(policy: Summary) -> float:
 
 
 def _gpu_ns(gpu_hours: float) -> int:
-    return round(gpu_hours * wording.HOUR_NS)
+    return round(gpu_hours * HOUR_NS)
 
 
 # -- all figures -----------------------------------------------------------------------------------------
@@ -175,6 +179,9 @@ def _written(unit: str, largest: float) -> tuple[str, Callable[[float], str]]:
         return "", _whole
     if unit == "%":
         return unit, _points
+    if unit == MONEY:
+        unit, words = _written(wording.currency(), wording.converted(largest))
+        return unit, lambda usd: words(wording.converted(usd))
     for size, word in _LARGE:
         if largest >= size:
             return f"{word} {unit}", partial(_in_units, size=size)
@@ -208,6 +215,10 @@ def _reach(spread: Spread, words: Callable[[float], str] = wording.rough) -> str
     return f"{number if unit and high.endswith(f' {unit}') else low} to {high}"
 
 
+def _money(usd: float) -> str:
+    return wording.rough(wording.converted(usd))
+
+
 def _points(share: float) -> str:
     return wording.percent(share).removesuffix(" %")
 
@@ -222,30 +233,16 @@ def _in_units(value: float, size: float) -> str:
 
 @cache
 def _template() -> Template:
-    package = files(__package__)
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    return template(
+        "simulation.html",
+        styles=("simulation.css",),
+        filters={
+            "css_class": charts.css_class,
+            "gpu_ns": _gpu_ns,
+            "money": _money,
+            "reach": _reach,
+            "scale": simulation_charts.scale,
+            "whole": _whole,
+        },
+        values={"money": _money, "whole": _whole, "whisker": simulation_charts.whisker},
     )
-    environment.filters.update(
-        css_class=charts.css_class,
-        gpu_ns=_gpu_ns,
-        opening=wording.opening,
-        percent=wording.percent,
-        reach=_reach,
-        scale=simulation_charts.scale,
-        rough=wording.rough,
-        short=wording.short,
-        usd=wording.usd,
-        whole=_whole,
-    )
-    environment.globals.update(
-        many=wording.many,
-        percent=wording.percent,
-        whole=_whole,
-        whisker=simulation_charts.whisker,
-        style=Markup("").join(
-            Markup(package.joinpath(name).read_text(encoding="utf-8"))
-            for name in ("page.css", "simulation.css")
-        ),
-    )
-    return environment.from_string(package.joinpath("simulation.html").read_text(encoding="utf-8"))

@@ -6,16 +6,15 @@ numbers. The style is that of a run's page; the numbers are those of `diagnose.s
 
 from collections.abc import Iterable, Iterator
 from functools import cache
-from importlib.resources import files
 
 import msgspec
-from jinja2 import Environment, StrictUndefined, Template
+from jinja2 import Template
 from markupsafe import Markup
 
-from holdfast import __version__
-from holdfast.dashboard import wording
-from holdfast.diagnose.stragglers.report import Report
-from holdfast.diagnose.stragglers.verdict import seconds
+from holdfast import __version__, wording
+from holdfast.dashboard.template import template
+from holdfast.stragglers.report import StragglerReport
+from holdfast.stragglers.verdict import seconds
 
 COLUMNS_MAX = 128
 """More columns than these nobody can tell apart; neighbours then share one."""
@@ -36,7 +35,7 @@ FAINT = 0.02
 """A score less than this above 1 is no heat."""
 
 
-def render(report: Report) -> str:
+def render(report: StragglerReport) -> str:
     """The whole page."""
     return _template().render(
         version=__version__,
@@ -54,7 +53,7 @@ def render(report: Report) -> str:
 # -- the heat map ------------------------------------------------------------------------------------------
 
 
-def heat_map(report: Report) -> Markup:
+def heat_map(report: StragglerReport) -> Markup:
     """Stages down and data-parallel ranks across, the hotter the more a worker alone slows the step."""
     columns = list(_columns(report))
     height = len(report.stages) * CELL_HEIGHT
@@ -76,7 +75,7 @@ def _grouped(count: int) -> int:
     return -(-count // COLUMNS_MAX)
 
 
-def _columns(report: Report) -> Iterator[range]:
+def _columns(report: StragglerReport) -> Iterator[range]:
     """The rows of `heat` in each column of the picture."""
     count = len(report.dp_ranks)
     size = _grouped(count)
@@ -84,13 +83,13 @@ def _columns(report: Report) -> Iterator[range]:
         yield range(first, min(first + size, count))
 
 
-def _scores(report: Report, column: range) -> list[float | None]:
+def _scores(report: StragglerReport, column: range) -> list[float | None]:
     """The highest score of the column in each stage."""
     told = [[report.heat[row][stage] for row in column] for stage in range(len(report.stages))]
     return [max((score for score in scores if score is not None), default=None) for scores in told]
 
 
-def _hottest(report: Report) -> float:
+def _hottest(report: StragglerReport) -> float:
     return max((score for row in report.heat for score in row if score is not None), default=1.0)
 
 
@@ -127,7 +126,7 @@ class _Cell(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def _cells(report: Report, columns: list[range]) -> Iterator[_Cell]:
+def _cells(report: StragglerReport, columns: list[range]) -> Iterator[_Cell]:
     hottest = _hottest(report)
     for number, column in enumerate(columns):
         for row, score in enumerate(_scores(report, column)):
@@ -143,7 +142,7 @@ def _cells(report: Report, columns: list[range]) -> Iterator[_Cell]:
                 )
 
 
-def _column_name(report: Report, column: range) -> str:
+def _column_name(report: StragglerReport, column: range) -> str:
     first, last = report.dp_ranks[column[0]], report.dp_ranks[column[-1]]
     return first if first == last else f"{first} to {last}"
 
@@ -157,7 +156,7 @@ def _stage_labels(stages: tuple[int, ...]) -> Markup:
     )
 
 
-def _column_labels(report: Report, columns: list[range], height: int) -> Markup:
+def _column_labels(report: StragglerReport, columns: list[range], height: int) -> Markup:
     """Names under the columns, as many as there is room for."""
     step = -(-len(columns) // LABELS_MAX)
     width = 100 / len(columns)
@@ -198,16 +197,5 @@ def _share(share: float | None) -> str:
 
 @cache
 def _template() -> Template:
-    package = files(__package__)
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters.update(seconds=seconds, share=_share, short=wording.short, bar=bar)
-    environment.globals.update(
-        many=wording.many,
-        style=Markup("").join(
-            Markup(package.joinpath(name).read_text(encoding="utf-8"))
-            for name in ("page.css", "stragglers.css")
-        ),
-    )
-    return environment.from_string(package.joinpath("stragglers.html").read_text(encoding="utf-8"))
+    filters = {"seconds": seconds, "share": _share, "bar": bar}
+    return template("stragglers.html", styles=("stragglers.css",), filters=filters)

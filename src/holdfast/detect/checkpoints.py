@@ -13,7 +13,8 @@ import numpy as np
 from holdfast.detect.detector import FunctionDetector, Look, Sense
 from holdfast.detect.finding import Finding
 from holdfast.detect.rules import SIGNS
-from holdfast.detect.scene import Healthy, Saved, Scene
+from holdfast.detect.scene import Healthy, SavedCheckpoint, Scene
+from holdfast.detect.signs import Sign
 
 METRIC = "holdfast_run_checkpoint_seconds"
 SIGNS_GIVEN = ("slow-checkpoint", "frequent-checkpoints")
@@ -55,7 +56,7 @@ def _checkpoint_findings(look: Look) -> Iterator[Finding]:
     return (one for one in found if one.until_ns is None or one.until_ns >= window_ns[0])
 
 
-def _shown(look: Look, run: str) -> tuple[Saved, ...]:
+def _shown(look: Look, run: str) -> tuple[SavedCheckpoint, ...]:
     """Where the record has none: those that the run shows, one for each new value."""
     end_ns = look.panels.window_ns[1]
     panel = look.panels.of_run(METRIC, run, (end_ns - HISTORY_NS, end_ns))
@@ -65,7 +66,7 @@ def _shown(look: Look, run: str) -> tuple[Saved, ...]:
     known = np.flatnonzero(np.isfinite(values))
     new = known[1:][np.diff(values[known]) != 0]
     return tuple(
-        Saved(
+        SavedCheckpoint(
             from_ns=int(panel.times_ns[row]) - round(float(values[row]) * 1e9),
             stall_s=float(values[row]),
             size_bytes=None,
@@ -167,7 +168,7 @@ def _per_step(scene: Scene, lost_s: float, gap_s: float) -> float | None:
 
 def _finding(
     scene: Scene,
-    sign: str,
+    sign: Sign,
     *,
     since_ns: int,
     until_ns: int | None,

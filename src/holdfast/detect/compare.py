@@ -31,7 +31,7 @@ ONSET_SHARE = 0.4
 """Of the difference that matters: from there on it was on its way."""
 
 
-class Stretch(msgspec.Struct, frozen=True, order=True, gc=False):
+class FindingStretch(msgspec.Struct, frozen=True, order=True, gc=False):
     """Rows of one series in which a finding holds. last: inclusive; noticed: the row at which it counted."""
 
     series: int
@@ -96,7 +96,7 @@ def lasting(
     times_ns: NDArray[np.int64],
     rows: int,
     bridge_s: float = BRIDGE_S,
-) -> list[Stretch]:
+) -> list[FindingStretch]:
     """The stretches of at least `rows` consecutive observations in which a series is wrong.
 
     known: where there is an observation at all; without one, what was before goes on. bridge_s: what comes
@@ -112,7 +112,7 @@ def lasting(
     noticed[:] = last[:] = -1
     # By series: until when what was last seen to be wrong may be missing, and is not over.
     until_ns = np.full(len(columns), NEVER_NS)
-    found: list[Stretch] = []
+    found: list[FindingStretch] = []
     bridge_ns = round(bridge_s * 1e9)
 
     # Over is what has been seen to be right again for a while, however long it was not looked at.
@@ -122,7 +122,7 @@ def lasting(
         ended = np.flatnonzero(which & (noticed >= 0))
         is_lasting = at_end & (times_ns[seen[ended]] - times_ns[last[ended]] <= bridge_ns)
         cells = (columns[ended], first[ended], noticed[ended], last[ended], is_lasting)
-        found.extend(map(Stretch, *(cell.tolist() for cell in cells)))
+        found.extend(map(FindingStretch, *(cell.tolist() for cell in cells)))
         noticed[which] = last[which] = -1
         until_ns[which] = NEVER_NS
         count[which] = 0

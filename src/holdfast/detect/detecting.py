@@ -23,7 +23,7 @@ from holdfast.detect.finding import Finding
 from holdfast.detect.machines import RULE_DETECTORS
 from holdfast.detect.pace import Pace, margin_of, onset_of, pace_of, stands_since
 from holdfast.detect.panel import MARGIN_S, Panels
-from holdfast.detect.scene import Healthy, Planned, Scene
+from holdfast.detect.scene import Healthy, PlannedWork, Scene
 from holdfast.detect.xids import NO_OVERRIDES, Overrides
 from holdfast.signals.quality import Flaw
 from holdfast.signals.source import Source
@@ -166,12 +166,12 @@ def _doubted(finding: Finding, suspect: set[str]) -> Finding:
     return msgspec.structs.replace(finding, confidence=finding.confidence * physics.SUSPECT_TRUST)
 
 
-def _out(topology: Topology, planned: Iterable[Planned], now_ns: int) -> Callable[[Finding], bool] | None:
+def _out(topology: Topology, planned: Iterable[PlannedWork], now_ns: int) -> Callable[[Finding], bool] | None:
     """Whether a finding began while its subject was out of use, and has not outlasted that.
 
     None where nothing is: there may be tens of thousands of findings to ask for.
     """
-    of: dict[str, list[Planned]] = {}
+    of: dict[str, list[PlannedWork]] = {}
     for one in planned:
         inside = topology.blast_radius(one.subject) if one.subject in topology else ()
         for subject in (one.subject, *(name for name in inside if topology.kind(name) in WITHIN)):

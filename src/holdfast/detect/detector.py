@@ -12,6 +12,7 @@ from holdfast.detect.finding import Finding
 from holdfast.detect.pace import Pace
 from holdfast.detect.panel import Panels
 from holdfast.detect.scene import Scene
+from holdfast.detect.signs import Sign
 from holdfast.detect.xids import NO_OVERRIDES, Overrides
 
 NO_HOSTS: Mapping[str, str] = MappingProxyType({})
@@ -20,7 +21,7 @@ NO_HOSTS: Mapping[str, str] = MappingProxyType({})
 class Sense(NamedTuple):
     """A sign that is found where all of these metrics are. None: it is read from the record."""
 
-    sign: str
+    sign: Sign
     metrics: tuple[str, ...] = ()
 
 

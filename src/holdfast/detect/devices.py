@@ -9,8 +9,9 @@ from holdfast.detect.detector import FunctionDetector, Look, Sense
 from holdfast.detect.finding import Finding
 from holdfast.detect.panel import Panel
 from holdfast.detect.rules import SIGNS, Rule
+from holdfast.detect.signs import Sign
 from holdfast.detect.stretches import findings
-from holdfast.detect.xids import XidPolicy, policy
+from holdfast.detect.xids import Action, XidPolicy, policy
 from holdfast.signals.frame import Labels
 
 WIDTH, WIDTH_MAX = "node_pcidevice_current_link_width", "node_pcidevice_max_link_width"
@@ -22,19 +23,19 @@ XIDS, XID_COUNTS = "DCGM_FI_DEV_XID_ERRORS", "DCGM_EXP_XID_ERRORS_COUNT"
 IDENTITY = ("segment", "bus", "device", "function", "instance")
 XID_CONFIDENCE = 0.97
 LOOKED_ROWS_MIN = 3
-SIGN_OF_CODES = {
+SIGN_OF_CODES: dict[Sign, frozenset[int]] = {
     "memory-xid": frozenset({48, 63, 64, 92, 94, 95, 140}),
     "nvlink-xid": frozenset({74, *range(144, 151)}),
 }
 """Codes that say which part of the GPU it is."""
-HARDWARE_ACTIONS = frozenset({"reset-gpu", "reboot", "restart-vm", "drain", "mechanical"})
+HARDWARE_ACTIONS: frozenset[Action] = frozenset({"reset-gpu", "reboot", "restart-vm", "drain", "mechanical"})
 HARDWARE_CODES = frozenset({48, 74, 94})
 """These are hardware's, whatever restarting the application does for now."""
 
 
 def _narrow_buses(look: Look) -> Iterator[Finding]:
-    """Devices whose link has fewer lanes than they have themselves."""
-    for metric, of_device, unit in ((WIDTH, WIDTH_MAX, "lanes"), (RATE, RATE_MAX, "1/s")):
+    """Devices whose PCIe link is narrower than they are themselves."""
+    for metric, of_device, unit in ((WIDTH, WIDTH_MAX, "PCIe lanes"), (RATE, RATE_MAX, "1/s")):
         now, most = look.panels.value(metric), look.panels.value(of_device)
         if now is None or most is None:
             continue
@@ -55,7 +56,7 @@ def _narrow_buses(look: Look) -> Iterator[Finding]:
 
 
 def _slow_buses(look: Look) -> Iterator[Finding]:
-    """GPUs whose link has fewer lanes, or a lower generation, than it had or than most have.
+    """GPUs whose PCIe link is narrower, or of a lower generation, than it had or than most have.
 
     An idle link may run at a lower generation to save power; then most do, and nobody is below them.
     """
@@ -71,7 +72,7 @@ def _slow_buses(look: Look) -> Iterator[Finding]:
             # Where all have gone down together, they are idle.
             wrong = panel.values < usual
             wrong &= wrong.mean(axis=1, keepdims=True) < IDLE_SHARE
-        unit = "lanes" if metric == LINK_WIDTH else "generation"
+        unit = "PCIe lanes" if metric == LINK_WIDTH else "generation"
         rule = Rule(
             sign="narrow-bus", metric=metric, unit=unit, note=SIGNS["narrow-bus"], against="peers", scrapes=3
         )
@@ -175,7 +176,7 @@ def _code(panel: Panel, row: int, column: int) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-def _sign(code: int) -> str:
+def _sign(code: int) -> Sign:
     return next((sign for sign, codes in SIGN_OF_CODES.items() if code in codes), "xid")
 
 

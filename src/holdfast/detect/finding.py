@@ -4,6 +4,8 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.detect.signs import Sign
+
 Method = Literal["peers", "past", "physics", "limit", "reference", "event", "trend"]
 """Against what it was held: others doing the same work, its own past, a law of nature or what it is built
 for, a limit in force, the declared reference, nothing at all (it happened), or where it is going."""
@@ -12,7 +14,7 @@ for, a limit in force, the declared reference, nothing at all (it happened), or 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What was found.
 
-    sign        what kind of thing is wrong; `signs` lists them
+    sign        what kind of thing is wrong
     subject     where, by its name in the topology
     since_ns    from when on; until_ns: when it was over, None while it lasts
     noticed_ns  when there had been enough observations to say so
@@ -24,7 +26,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     grave       a fault of hardware by itself, whether or not any run feels it yet
     """
 
-    sign: str
+    sign: Sign
     subject: str
     metric: str
     method: Method

@@ -9,6 +9,7 @@ from holdfast.detect.detector import FunctionDetector, Look, Sense
 from holdfast.detect.finding import Finding
 from holdfast.detect.panel import Panel
 from holdfast.detect.rules import SIGMAS, SIGNS, Rule
+from holdfast.detect.signs import Sign
 from holdfast.detect.stretches import findings
 from holdfast.signals.frame import Floats, Labels
 
@@ -159,12 +160,13 @@ def _all(values: Floats) -> Floats:
 
 def _exhausted(look: Look) -> Iterator[Finding]:
     """Where hardly anything is left of what there was enough of."""
-    for sign, left, whole, is_used in (
+    scarce: tuple[tuple[Sign, str, str, bool], ...] = (
         ("full-disk", AVAILABLE, SIZE, False),
         ("low-memory", MEMORY, MEMORY_ALL, False),
         ("full-table", TABLE, TABLE_ALL, True),
         ("full-buffer", BUFFER_FREE, BUFFER_USED, False),
-    ):
+    )
+    for sign, left, whole, is_used in scarce:
         part, all_of_it = look.panels.value(left), look.panels.value(whole)
         if part is None or all_of_it is None:
             continue

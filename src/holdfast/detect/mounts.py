@@ -12,6 +12,7 @@ from holdfast.detect.detector import FunctionDetector, Look, Sense
 from holdfast.detect.finding import Finding
 from holdfast.detect.panel import Panel
 from holdfast.detect.rules import SIGMAS, SIGNS, Rule
+from holdfast.detect.signs import Sign
 from holdfast.detect.stretches import findings
 from holdfast.signals.frame import Floats
 
@@ -20,7 +21,7 @@ REQUESTS, RESPONSE, SENT = (
     FAMILY.format(name) for name in ("requests", "response_time_seconds", "transmissions")
 )
 READ = (REQUESTS, RESPONSE, SENT)
-SIGN_OF = {"READ": "slow-reads", "WRITE": "slow-writes"}
+SIGN_OF: dict[str, Sign] = {"READ": "slow-reads", "WRITE": "slow-writes"}
 REQUESTS_PER_S_MIN = 1.0
 """Fewer requests say nothing about a mount."""
 SLOWER_SHARE, SLOWER_S = 0.5, 0.003

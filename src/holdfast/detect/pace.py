@@ -64,7 +64,7 @@ SEEN_S_MIN = 120.0
 """A run that was quick for a shorter time was slow from its beginning."""
 
 
-class Plateau(NamedTuple):
+class PacePlateau(NamedTuple):
     """Steps from one row to before another that take the same time, but for noise."""
 
     first: int
@@ -86,7 +86,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     crowded: NDArray[np.bool_]
     step_s: float | None
     method: Method
-    plateaus: tuple[Plateau, ...]
+    plateaus: tuple[PacePlateau, ...]
     shown_ns: NDArray[np.int64]
     held_ns: NDArray[np.int64]
     read_ns: int
@@ -235,7 +235,7 @@ def _is_even(times_ns: NDArray[np.int64]) -> bool:
     return len(apart) > 1 and float(apart.std()) < EVEN_SHARE * float(apart.mean())
 
 
-def plateaus_of(values: Floats, least: int = PLATEAU_STEPS_MIN) -> Iterator[Plateau]:
+def plateaus_of(values: Floats, least: int = PLATEAU_STEPS_MIN) -> Iterator[PacePlateau]:
     """The stretches between changes of the mean, in the order of time. least: so many steps each has."""
     known = np.flatnonzero(np.isfinite(values))
     taken = values[known].astype(np.float64)
@@ -249,7 +249,7 @@ def plateaus_of(values: Floats, least: int = PLATEAU_STEPS_MIN) -> Iterator[Plat
     for begin, end in itertools.pairwise(marks):
         if end > begin:
             after = int(known[end]) if end < len(known) else len(values)
-            yield Plateau(int(known[begin]), after, float(taken[begin:end].mean()))
+            yield PacePlateau(int(known[begin]), after, float(taken[begin:end].mean()))
 
 
 def _cut(taken: NDArray[np.float64], least: int) -> int | None:
@@ -258,7 +258,7 @@ def _cut(taken: NDArray[np.float64], least: int) -> int | None:
     return row if score > PLATEAU_T_MIN else None
 
 
-def _kept(plateaus: tuple[Plateau, ...], times_ns: NDArray[np.int64]) -> float | None:
+def _kept(plateaus: tuple[PacePlateau, ...], times_ns: NDArray[np.int64]) -> float | None:
     """The quickest plateau that was kept for a while."""
     long = [
         one.step_s
@@ -320,7 +320,7 @@ class _Noise(NamedTuple):
     """Of healthy steps: the deviation of one, as it counts for a mean over many, and how many there are."""
 
     step_s: float
-    count: int
+    steps: int
 
 
 def _noise_of(known: Floats) -> _Noise:
@@ -348,7 +348,7 @@ def _sure(steps: Panel, finding: Finding, noise: _Noise, least: int) -> Finding 
     first = first if len(taken) - first >= least else 0
     counts = np.arange(1, len(taken) - first + 1)
     more = np.cumsum(taken[first:]) / counts - finding.usual
-    enough = SURE_ERRORS * noise.step_s * np.sqrt(1 / counts + 1 / noise.count)
+    enough = SURE_ERRORS * noise.step_s * np.sqrt(1 / counts + 1 / noise.steps)
     sure = np.flatnonzero((more > enough) & (counts >= least))
     if not len(sure):
         return None

@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.detect.finding import Method
+from holdfast.detect.signs import Sign
 
 SIGMAS = 6.0
 """Among a million readings of half an hour, nobody may be so far off by chance."""
@@ -24,7 +25,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     grave        a fault of hardware by itself, whether or not any run feels it
     """
 
-    sign: str
+    sign: Sign
     metric: str
     unit: str
     note: str

@@ -8,6 +8,7 @@ published one, and say so.
 
 from holdfast.detect.boards import BOARD_RULES
 from holdfast.detect.rule import SIGMAS, Rule
+from holdfast.detect.signs import MEANINGS, Sign
 
 __all__ = ["RULES", "SIGMAS", "SIGNS", "Rule"]
 
@@ -438,42 +439,5 @@ RULES: tuple[Rule, ...] = (
 )
 """Against the past unless something else is said."""
 
-SIGNS: dict[str, str] = {rule.sign: rule.note for rule in RULES} | {
-    "slow-lustre": "Lustre takes long for each operation",
-    "clock-off": "the host's clock is off",
-    "low-clock": "the clock is lower than usual",
-    "low-power": "less power is drawn at a lower clock, and not for heat",
-    "low-limit": "the power limit is lower",
-    "thermal-throttle": "clocks are held down for heat",
-    "power-throttle": "clocks are held down for power",
-    "slow-link": "the link was trained to a lower rate than others",
-    "heating": "is heating up towards its limit",
-    "no-step": "no step has been made for longer than usual",
-    "stopped-first": "made no further step when others still did",
-    "slow-step": "steps take longer",
-    "late-compute": "computes longer than it did",
-    "late-stage": "the members of one stage compute longer than they did",
-    "late-exchange": "its exchange takes longer",
-    "late-data": "waits for its data",
-    "wandering": "another member is late each time",
-    "slow-checkpoint": "checkpoints hold training up for longer",
-    "frequent-checkpoints": "checkpoints are made more often, or are larger",
-    "collecting": "members spend more time in the garbage collector",
-    "slow-reads": "reads take longer on this mount",
-    "slow-writes": "writes take longer on this mount",
-    "busy-mount": "others ask far more of this mount than before",
-    "resent-calls": "calls to this mount are sent again",
-    "narrow-bus": "the PCIe link has fewer lanes than the device, or a lower rate",
-    "slow-disk": "a disk takes long for each request",
-    "full-disk": "a disk is full",
-    "low-memory": "hardly any memory is left",
-    "full-table": "the table of connections is full",
-    "full-buffer": "hardly any of the GPU's memory is left",
-    "changed": "other software runs",
-    "creeping": "steps become longer and longer",
-    "slow-nvlink": "moves less over NVLink than its peers",
-    "xid": "the driver reported an error",
-    "memory-xid": "the driver reported an error of the memory",
-    "nvlink-xid": "the driver reported an error of NVLink",
-}
+SIGNS: dict[Sign, str] = {rule.sign: rule.note for rule in RULES} | MEANINGS
 """Every sign there is, and what it says."""

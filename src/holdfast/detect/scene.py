@@ -27,7 +27,7 @@ NEWLY_NS = 900 * 10**9
 STEPS = (StepBegun, StepCommitted)
 
 
-class Planned(msgspec.Struct, frozen=True, kw_only=True):
+class PlannedWork(msgspec.Struct, frozen=True, kw_only=True):
     """Work that was announced: what is out of use, from when to when (None: still), and what for."""
 
     subject: str
@@ -40,7 +40,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
         return self.from_ns <= at_ns and (self.to_ns is None or at_ns <= self.to_ns + SETTLE_NS)
 
 
-class Saved(msgspec.Struct, frozen=True, kw_only=True):
+class SavedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """One checkpoint: when it began, how long it held training up (None: it still does), how large it is."""
 
     from_ns: int
@@ -85,10 +85,10 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
     healthy: Healthy | None
     members: dict[str, str]
     gone: dict[str, int]
-    checkpoints: tuple[Saved, ...]
+    checkpoints: tuple[SavedCheckpoint, ...]
     decisions: tuple[Decided, ...]
     faults: tuple[FaultObserved, ...]
-    out: tuple[Planned, ...]
+    out: tuple[PlannedWork, ...]
     phase: str = ""
     stepping_ns: int = 0
 
@@ -96,7 +96,7 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
 def scene(
     run: str,
     events: Iterable[KnownEvent],
-    planned: Sequence[Planned] = (),
+    planned: Sequence[PlannedWork] = (),
     *,
     now_ns: int,
     healthy: Healthy | None = None,
@@ -156,8 +156,8 @@ def _healthy(known: Healthy | None, declared: Healthy | None, now_ns: int) -> He
     return msgspec.structs.replace(known, since_ns=declared.since_ns)
 
 
-def _checkpoints(events: Iterable[KnownEvent]) -> tuple[Saved, ...]:
-    found: list[Saved] = []
+def _checkpoints(events: Iterable[KnownEvent]) -> tuple[SavedCheckpoint, ...]:
+    found: list[SavedCheckpoint] = []
     begun_ns: int | None = None
     for event in events:
         if isinstance(event, CheckpointBegun) and event.blocking:
@@ -168,7 +168,7 @@ def _checkpoints(events: Iterable[KnownEvent]) -> tuple[Saved, ...]:
             from_ns = event.occurred_ns if begun_ns is None else begun_ns
             stall_ns = event.occurred_ns - from_ns if event.stall_ns is None else event.stall_ns
             found.append(
-                Saved(
+                SavedCheckpoint(
                     from_ns=from_ns,
                     stall_s=stall_ns / 1e9,
                     size_bytes=event.size_bytes,
@@ -176,18 +176,20 @@ def _checkpoints(events: Iterable[KnownEvent]) -> tuple[Saved, ...]:
             )
             begun_ns = None
     if begun_ns is not None:
-        found.append(Saved(from_ns=begun_ns, stall_s=None, size_bytes=None))
+        found.append(SavedCheckpoint(from_ns=begun_ns, stall_s=None, size_bytes=None))
     return tuple(found)
 
 
-def _out(events: Iterable[KnownEvent]) -> tuple[Planned, ...]:
+def _out(events: Iterable[KnownEvent]) -> tuple[PlannedWork, ...]:
     """What was drained, until it was restored, or a member joined on it again."""
-    found: list[Planned] = []
+    found: list[PlannedWork] = []
     for event in events:
         match event:
             case ActionTaken(action="drain"):
                 found.append(
-                    Planned(subject=event.subject, from_ns=event.occurred_ns, to_ns=None, reason=event.reason)
+                    PlannedWork(
+                        subject=event.subject, from_ns=event.occurred_ns, to_ns=None, reason=event.reason
+                    )
                 )
             case ActionTaken(action="restore"):
                 found = [_back(one, event.subject, event.occurred_ns) for one in found]
@@ -198,7 +200,7 @@ def _out(events: Iterable[KnownEvent]) -> tuple[Planned, ...]:
     return tuple(found)
 
 
-def _back(one: Planned, subject: str, at_ns: int) -> Planned:
+def _back(one: PlannedWork, subject: str, at_ns: int) -> PlannedWork:
     if one.subject != subject or one.to_ns is not None:
         return one
     return msgspec.structs.replace(one, to_ns=at_ns)

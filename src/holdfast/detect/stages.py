@@ -25,7 +25,7 @@ LIKENESS_MIN = 0.9
 """Between those that are late and a part of the run: of sixteen members nobody may be missing."""
 
 
-class Part(NamedTuple):
+class StagePart(NamedTuple):
     """A regular part of a run's members: `size` neighbours, again and again every `period`."""
 
     size: int
@@ -98,7 +98,7 @@ def _first(labels: Mapping[str, str], names: Iterable[str]) -> str:
     return next((labels[name] for name in names if labels.get(name)), "")
 
 
-def part_of(late: Collection[str], members: Sequence[str]) -> Part | None:
+def part_of(late: Collection[str], members: Sequence[str]) -> StagePart | None:
     """The regular part of the members, which are in order, that the late ones are.
 
     Either every so many of them, or so many neighbours every so often, or one of equal parts of the whole:
@@ -113,8 +113,8 @@ def part_of(late: Collection[str], members: Sequence[str]) -> Part | None:
     size = runs.most_common(1)[0][0]
     if len(starts) == 1:
         is_part = len(members) % size == 0 and starts[0] % size == 0 and len(members) > size
-        return Part(size, len(members), False) if is_part else None
+        return StagePart(size, len(members), False) if is_part else None
     period = Counter(after - before for before, after in pairwise(starts)).most_common(1)[0][0]
     part = {number for number in range(len(members)) if (number - starts[0]) % period < size}
     likeness = len(part & set(at)) / len(part | set(at))
-    return Part(size, period, True) if likeness >= LIKENESS_MIN and period >= 2 * size else None
+    return StagePart(size, period, True) if likeness >= LIKENESS_MIN and period >= 2 * size else None

@@ -70,7 +70,7 @@ def _sure(differences: Floats, least: Floats, observations: NDArray[np.int64]) -
     return np.asarray(CONFIDENCE_MAX * (1.0 - 0.5**halvings), np.float64)
 
 
-def _changed(single: Floats, stretch: compare.Stretch) -> int:
+def _changed(single: Floats, stretch: compare.FindingStretch) -> int:
     """The row at which single readings changed the most: their means are late. The first where they did not:
     it was so before anybody looked.
     """

@@ -13,6 +13,7 @@ from holdfast.detect.pace import LANES, STEP, creeping, once, slow_steps
 from holdfast.detect.panel import Panel, Panels
 from holdfast.detect.rules import SIGMAS, SIGNS, Rule
 from holdfast.detect.scene import Scene
+from holdfast.detect.signs import Sign
 from holdfast.detect.stages import INFO, late_stage
 from holdfast.detect.stretches import findings
 from holdfast.detect.wandering import wandering
@@ -20,7 +21,7 @@ from holdfast.signals.frame import Floats
 
 COLLECTOR = "holdfast_member_gc_seconds_total"
 Part = Literal["compute", "exchange", "data"]
-PARTS: tuple[Part, ...] = ("compute", "exchange", "data")
+LATE: dict[Part, Sign] = {"compute": "late-compute", "exchange": "late-exchange", "data": "late-data"}
 LATE_SHARE = 0.02
 """Of a step: who is late by less does not hold it up noticeably."""
 PEERS_SHARE = 0.05
@@ -51,7 +52,7 @@ def _symptoms(look: Look) -> Iterator[Finding]:
         yield from creeping(pace, slow)
         # Who is late by little in a long step does not hold it up.
         step_s = max((one.value for one in slow if pace.method == "reference"), default=pace.step_s)
-    for part in PARTS:
+    for part in LATE:
         members = panels.of_run(f"holdfast_member_{part}_seconds", scene.run)
         if members is not None and step_s:
             if pace is not None:
@@ -72,7 +73,7 @@ def _late(part: Part, members: Panel, step_s: float, run: str) -> Iterator[Findi
     middle = float(known[(len(known) - 1) // 2]) if len(known) else 0.0
     usual = np.fmin(past, middle + PEERS_SHARE * step_s).astype(np.float32)
     least = max(LATE_SHARE * step_s, SIGMAS * members.scatter)
-    single = tuple(_found(f"late-{part}", metric, "past", members, usual, least))
+    single = tuple(_found(LATE[part], metric, "past", members, usual, least))
     on_average = tuple(_late_on_average(part, members, usual, step_s))
     since_ns = {one.subject: one.since_ns - EARLIER_NS for one in single if one.until_ns is None}
     besides = {
@@ -108,7 +109,7 @@ def _late_on_average(part: Part, members: Panel, usual: Floats, step_s: float) -
         members, values=compare.rolling(members.values, rows), single=members.values
     )
     metric = f"holdfast_member_{part}_seconds"
-    found = _found(f"late-{part}", metric, "past", means, usual.astype(np.float32), least)
+    found = _found(LATE[part], metric, "past", means, usual.astype(np.float32), least)
     place = {name: column for column, name in enumerate(members.subjects)}
     lasting = [
         one
@@ -129,7 +130,7 @@ def _is_mostly_late(finding: Finding, taken: Floats, members: Panel) -> bool:
 
 
 def _found(
-    sign: str, metric: str, method: Method, members: Panel, usual: Floats, least: float, scrapes: int = 3
+    sign: Sign, metric: str, method: Method, members: Panel, usual: Floats, least: float, scrapes: int = 3
 ) -> Iterator[Finding]:
     rule = Rule(sign=sign, metric=metric, unit="s", note=SIGNS[sign], against=method, scrapes=scrapes)
     with np.errstate(invalid="ignore"):
@@ -187,7 +188,7 @@ SYMPTOMS = FunctionDetector(
         Sense("slow-step", (STEP,)),
         Sense("slow-step", (STEP, LANES)),
         Sense("creeping", (STEP,)),
-        *(Sense(f"late-{part}", (f"holdfast_member_{part}_seconds",)) for part in PARTS),
+        *(Sense(sign, (f"holdfast_member_{part}_seconds",)) for part, sign in LATE.items()),
         Sense("wandering", ("holdfast_member_compute_seconds",)),
         Sense("late-stage", ("holdfast_member_compute_seconds",)),
         Sense("late-stage", ("holdfast_member_compute_seconds", INFO)),

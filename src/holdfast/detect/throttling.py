@@ -19,17 +19,18 @@ from holdfast.detect.detector import FunctionDetector, Look, Sense
 from holdfast.detect.finding import Finding
 from holdfast.detect.panel import Panel
 from holdfast.detect.rules import SIGMAS, SIGNS, Rule
+from holdfast.detect.signs import Sign
 from holdfast.detect.stretches import findings
 from holdfast.signals.frame import Floats
 
 CLOCK, TEMPERATURE, UTIL = "DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_GPU_UTIL"
 POWER, LIMIT = "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_POWER_MGMT_LIMIT"
-VIOLATIONS = {
+VIOLATIONS: dict[str, Sign] = {
     "DCGM_FI_DEV_THERMAL_VIOLATION": "thermal-throttle",
     "DCGM_FI_DEV_POWER_VIOLATION": "power-throttle",
 }
 EVENTS = "DCGM_EXP_CLOCK_EVENTS_COUNT"
-EVENT_SIGNS = {
+EVENT_SIGNS: dict[str, Sign] = {
     "sw_thermal": "thermal-throttle",
     "hw_thermal": "thermal-throttle",
     "hw_power_brake": "power-throttle",
@@ -126,7 +127,7 @@ def _or_peers(look: Look, means: Means, apart: float, sign: int, *, is_share: bo
     return usual
 
 
-def _below(sign: str, means: Means, least: float, share: float, unit: str) -> Iterator[Finding]:
+def _below(sign: Sign, means: Means, least: float, share: float, unit: str) -> Iterator[Finding]:
     panel, usual, noise = means
     enough = np.maximum(max(least, compare.MEAN_SIGMAS * noise), share * np.abs(usual)).astype(np.float32)
     with np.errstate(invalid="ignore"):
@@ -238,7 +239,7 @@ def _violations(look: Look, clocks: Panel | None, low: NDArray[np.bool_] | None)
 
 
 def _above(
-    sign: str,
+    sign: Sign,
     panel: Panel,
     usual: Floats,
     least: float,

@@ -61,7 +61,7 @@ class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     text: str | None = None
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class KernelVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """What a line of the kernel log asks for. fault: `xid-79`, `sxid-20034`, `mlx5-health-compromised`."""
 
     fault: str
@@ -87,7 +87,7 @@ def policy(code: int, *, source: Source = CATALOGUE, overrides: Overrides = NO_O
 
 def verdict(
     event: KernelEvent, *, source: Source = CATALOGUE, overrides: Overrides = NO_OVERRIDES
-) -> Verdict | None:
+) -> KernelVerdict | None:
     """What the line asks for; None where it tells of no fault."""
     match event.source:
         case "xid" if event.code is not None:
@@ -197,7 +197,7 @@ _MLX5: dict[str, tuple[Action, Severity]] = {
 }
 
 
-def _xid_verdict(event: KernelEvent, said: XidPolicy) -> Verdict:
+def _xid_verdict(event: KernelEvent, said: XidPolicy) -> KernelVerdict:
     action, severity = said.action, said.severity
     # A site's own word stands, whatever the line says.
     if said.source != SITE:
@@ -205,13 +205,13 @@ def _xid_verdict(event: KernelEvent, said: XidPolicy) -> Verdict:
             action, severity = _RECOVERIES[event.recovery]
         elif event.fatal is not None:
             severity = "fatal" if event.fatal else "degraded"
-    return Verdict(
+    return KernelVerdict(
         fault=f"xid-{said.code}", action=action, severity=severity, source=said.source, text=said.text
     )
 
 
-def _sxid_verdict(code: int, fatal: bool | None) -> Verdict:
-    return Verdict(
+def _sxid_verdict(code: int, fatal: bool | None) -> KernelVerdict:
+    return KernelVerdict(
         fault=f"sxid-{code}",
         action="reboot" if fatal else "workflow",
         severity="fatal" if fatal else "degraded",
@@ -220,7 +220,7 @@ def _sxid_verdict(code: int, fatal: bool | None) -> Verdict:
     )
 
 
-def _mlx5_verdict(sign: str) -> Verdict:
+def _mlx5_verdict(sign: str) -> KernelVerdict:
     action, severity = _MLX5[sign]
     text = f"network adapter: {sign.replace('-', ' ')}"
-    return Verdict(fault=f"mlx5-{sign}", action=action, severity=severity, source=FIELD, text=text)
+    return KernelVerdict(fault=f"mlx5-{sign}", action=action, severity=severity, source=FIELD, text=text)

@@ -20,6 +20,7 @@ from holdfast.diagnose.wording import moment
 from holdfast.record.clock import Clock, SystemClock
 from holdfast.signals.http_client import ANONYMOUS, Access, shown
 from holdfast.signals.prometheus import place
+from holdfast.wording.units import SECOND_NS
 
 RESEND_S = 60.0
 """As often as Prometheus does it."""
@@ -31,7 +32,6 @@ CLOSE_WAIT_S = 6.0
 """How long after `stop` closing waits for the last sending."""
 ALERTS_PATH = "/api/v2/alerts"
 
-_SECOND_NS = 10**9
 _Identity = tuple[tuple[str, str], ...]
 
 
@@ -154,7 +154,7 @@ class Alertmanager:
                     del self._over[identity]
 
     def _body(self, open_: Iterable[Alert], over: Iterable[Alert]) -> bytes:
-        ends_ns = self._clock.now_ns() + round(EXPIRY_RESENDS * self._every_s * _SECOND_NS)
+        ends_ns = self._clock.now_ns() + round(EXPIRY_RESENDS * self._every_s * SECOND_NS)
         posted = [self._posted(one, ends_ns) for one in open_]
         posted += [self._posted(one, one.ends_ns or ends_ns) for one in over]
         return msgspec.json.encode(posted)

@@ -9,7 +9,9 @@ from typing import Literal
 import msgspec
 
 from holdfast.diagnose.incident import Incident, Price
-from holdfast.diagnose.wording import lasting, members, money, share
+from holdfast.diagnose.wording import members, money, share
+from holdfast.wording import lasting
+from holdfast.wording.units import DAY_S
 
 ALERT_NAME = "HoldfastIncident"
 Severity = Literal["critical", "warning", "info"]
@@ -18,7 +20,6 @@ HANG = "hang"
 STANDSTILL_TIMES = 10.0
 """A run that takes so many times as long stands still: a percentage would only count the minutes of it."""
 
-_DAY_S = 86_400
 _GRAVITY = {"info": 0, "warning": 1, "critical": 2}
 
 
@@ -170,7 +171,7 @@ def cost(incident: Incident) -> str:
     """What it costs in money and in schedule; of what is over, what it has cost."""
     price = incident.cost
     if price is None:
-        return "Money: not known."
+        return "Money: not known, as nothing says how many GPUs the run has."
     spent = f"{price.lost_gpu_hours:,.1f} GPU-hours"
     if price.usd is not None:
         spent += f" ({money(price.usd)})"
@@ -184,5 +185,5 @@ def _going_on(price: Price) -> str:
     hourly = f"{price.gpu_hours_per_hour:,.1f} GPU-hours"
     if price.usd_per_hour is not None:
         hourly += f" ({money(price.usd_per_hour)})"
-    late = lasting(price.day_share_per_day * _DAY_S)
+    late = lasting(price.day_share_per_day * DAY_S)
     return f"{hourly} each hour; each day it goes on, the run is done {late} later"

@@ -9,15 +9,15 @@ import msgspec
 
 from holdfast.detect.detecting import detect
 from holdfast.detect.finding import Finding
-from holdfast.detect.scene import Healthy, Planned, Scene, scene
+from holdfast.detect.scene import Healthy, PlannedWork, Scene, scene
 from holdfast.detect.xids import NO_OVERRIDES, Overrides
-from holdfast.diagnose.case import LATE, STALLS, STOPPED, SYMPTOMS, Case
 from holdfast.diagnose.incident import Alternative, Cause, Incident
 from holdfast.diagnose.mechanisms import Mechanism
 from holdfast.diagnose.own import own_signs
 from holdfast.diagnose.pricing import price
+from holdfast.diagnose.run_findings import LATE, STALLS, STOPPED, SYMPTOMS, RunFindings
 from holdfast.diagnose.weighing import UNKNOWN, Hypothesis, hypotheses, lost_because, unknown
-from holdfast.economics.prices import DEFAULTS, Prices
+from holdfast.economics.pricing.prices import DEFAULTS, Prices
 from holdfast.record.events import KnownEvent
 from holdfast.signals.once import OnceSource
 from holdfast.signals.quality import Flaw
@@ -52,41 +52,64 @@ FLAW_WEIGHT, WIDE_FLAW_WEIGHT = 0.5, 0.15
 
 
 class Assessment(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found at one moment, by run."""
+    """What was found at one moment, by run. measured: the signs that would have been found, had they been."""
 
     at_ns: int
     incidents: tuple[Incident, ...]
     findings: tuple[Finding, ...]
     flaws: tuple[Flaw, ...]
+    measured: frozenset[str] = frozenset()
+
+
+class Inquiry(msgspec.Struct, frozen=True, kw_only=True):
+    """What is looked at: the last `window_s` of these runs (all that the events name, if told nothing).
+
+    since_ns: since when something is known to be wrong; what is usual is then taken from before that.
+    elsewhere: also look at machines that none of these runs is on. What is found there is reported under the
+    name `cluster`.
+    """
+
+    now_ns: int
+    runs: tuple[str, ...] = ()
+    window_s: float = WINDOW_S
+    since_ns: int | None = None
+    elsewhere: bool = False
+
+
+class Circumstances(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """What is known beside the signals.
+
+    planned: work that was announced. healthy: by run, the ledger's reference; where it has none, what the
+    events declare. xids: where a site's policy differs from the published.
+    """
+
+    events: Sequence[KnownEvent] = ()
+    planned: Sequence[PlannedWork] = ()
+    healthy: Mapping[str, Healthy] = NOTHING_KNOWN
+    prices: Prices = DEFAULTS
+    xids: Overrides = NO_OVERRIDES
+
+
+NO_CIRCUMSTANCES = Circumstances()
 
 
 def assess(
-    source: Source,
-    topology: Topology,
-    *,
-    now_ns: int,
-    events: Sequence[KnownEvent] = (),
-    runs: Sequence[str] = (),
-    planned: Sequence[Planned] = (),
-    window_s: float = WINDOW_S,
-    since_ns: int | None = None,
-    prices: Prices = DEFAULTS,
-    xids: Overrides = NO_OVERRIDES,
-    healthy: Mapping[str, Healthy] = NOTHING_KNOWN,
-    elsewhere: bool = False,
+    source: Source, topology: Topology, asked: Inquiry, known: Circumstances = NO_CIRCUMSTANCES
 ) -> Assessment:
-    """Look at the last `window_s` of these runs (all that the events name, if told nothing).
-
-    planned: work that was announced. since_ns: since when something is known to be wrong; what is usual
-    is then taken from before that. xids: where a site's policy differs from the published.
-    healthy: by run, the ledger's reference; where it has none, what the events declare. elsewhere: also look
-    at machines that none of these runs is on. What is found there is reported under the name `cluster`.
-    """
-    told_of = () if elsewhere else dict.fromkeys(event.run for event in events if event.run)
-    names = runs or tuple(told_of)
-    scenes = [scene(run, events, planned, now_ns=now_ns, healthy=healthy.get(run)) for run in names]
-    window_ns = (now_ns - round(window_s * 1e9), now_ns + 1)
-    detected = detect(OnceSource(source), topology, scenes, window_ns=window_ns, since_ns=since_ns, xids=xids)
+    """What is wrong with the runs that are asked about."""
+    now_ns, events, planned, prices = asked.now_ns, known.events, known.planned, known.prices
+    told_of = () if asked.elsewhere else dict.fromkeys(event.run for event in events if event.run)
+    names = asked.runs or tuple(told_of)
+    scenes = [scene(run, events, planned, now_ns=now_ns, healthy=known.healthy.get(run)) for run in names]
+    window_ns = (now_ns - round(asked.window_s * 1e9), now_ns + 1)
+    detected = detect(
+        OnceSource(source),
+        topology,
+        scenes,
+        window_ns=window_ns,
+        since_ns=asked.since_ns,
+        xids=known.xids,
+    )
     incidents: list[Incident] = []
     for one in scenes:
         findings = (*detected.machines, *detected.runs[one.run])
@@ -101,7 +124,7 @@ def assess(
             from_ns=detected.from_ns,
         )
         incidents += _incidents(findings, desk)
-    if elsewhere:
+    if asked.elsewhere:
         desk = _Desk(
             topology=topology,
             scene=scene(CLUSTER, (), planned, now_ns=now_ns),
@@ -114,7 +137,13 @@ def assess(
         )
         incidents += _incidents(_not_of(names, detected.machines, topology), desk)
     found = (*detected.machines, *(finding for of_run in detected.runs.values() for finding in of_run))
-    return Assessment(at_ns=now_ns, incidents=tuple(incidents), findings=found, flaws=detected.flaws)
+    return Assessment(
+        at_ns=now_ns,
+        incidents=tuple(incidents),
+        findings=found,
+        flaws=detected.flaws,
+        measured=detected.measured,
+    )
 
 
 def _not_of(runs: Iterable[str], findings: Iterable[Finding], topology: Topology) -> list[Finding]:
@@ -141,7 +170,7 @@ def _incidents(findings: Iterable[Finding], desk: _Desk) -> list[Incident]:
     left = own_signs(_concerning(findings, desk.topology, desk.scene))
     incidents: list[Incident] = []
     while left and len(incidents) < INCIDENTS_MAX:
-        case = Case(left, desk.topology, desk.scene, desk.measured, desk.from_ns)
+        case = RunFindings(left, desk.topology, desk.scene, desk.measured, desk.from_ns)
         told = (each for each in hypotheses(case) if _does_harm(each, case))
         ranked = sorted(told, key=_rank(desk.topology))
         if not ranked or ranked[0].bans < _least_bans(ranked[0], left):
@@ -162,7 +191,7 @@ def _incidents(findings: Iterable[Finding], desk: _Desk) -> list[Incident]:
     ]
 
 
-def _does_harm(each: Hypothesis, case: Case) -> bool:
+def _does_harm(each: Hypothesis, case: RunFindings) -> bool:
     """Whether anybody waits for it, of what is only worth a word then: a mount may well be busy, and the last
     stage of a pipeline have more to do than the others.
     """
@@ -209,7 +238,7 @@ def _concerning(findings: Iterable[Finding], topology: Topology, one: Scene) -> 
 
 
 def _incident(
-    ranked: Sequence[Hypothesis], explained: Sequence[Finding], case: Case, desk: _Desk
+    ranked: Sequence[Hypothesis], explained: Sequence[Finding], case: RunFindings, desk: _Desk
 ) -> Incident:
     """explained: all that the best hypothesis accounts for, also what came and went before."""
     best, one = ranked[0], desk.scene
@@ -253,7 +282,7 @@ def _incident(
     )
 
 
-def _affected(mechanism: Mechanism, explained: Iterable[Finding], case: Case) -> tuple[str, ...]:
+def _affected(mechanism: Mechanism, explained: Iterable[Finding], case: RunFindings) -> tuple[str, ...]:
     """The members that are late by it; of what holds up another one each time, or all at once, all. Of a run
     that stands, those that stopped first, and those whose nodes have broken hardware.
     """

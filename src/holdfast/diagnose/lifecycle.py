@@ -15,6 +15,7 @@ from holdfast.diagnose.alerts import is_graver
 from holdfast.diagnose.incident import Incident, Price
 from holdfast.record.events import AnyEvent, IncidentDiagnosed, IncidentState
 from holdfast.record.untrusted import UNDECODABLE
+from holdfast.wording.units import HOUR_S, SECOND_NS
 
 UNSEEN_S_MAX = 60.0
 """An incident that no assessment has shown for so long is over: six looks, at the usual ten seconds."""
@@ -37,13 +38,11 @@ SUBJECTS_KEPT_MAX = 64
 
 NO_ENDS: Mapping[str, int] = MappingProxyType({})
 
-_SECOND_NS = 10**9
-_HOUR_S = 3_600
 _NEVER_NS = 2**63
-_HOUR_NS = _HOUR_S * _SECOND_NS
+_HOUR_NS = HOUR_S * SECOND_NS
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class IncidentChange(msgspec.Struct, frozen=True, kw_only=True):
     """What is new about an incident, and when. before: as it was last written down; None for a new one."""
 
     state: IncidentState
@@ -56,7 +55,7 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
     """What came of an assessment. incidents: its own, in their order, as they are known from now on."""
 
     incidents: tuple[Incident, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[IncidentChange, ...]
 
 
 class _Case(msgspec.Struct):
@@ -78,20 +77,20 @@ class Casebook:
     """The incidents of some runs, open and over. `take` is called with each assessment, in their order."""
 
     def __init__(
-        self, changes: Iterable[Change] | None = (), *, now_ns: int = 0, is_only_look: bool = False
+        self, changes: Iterable[IncidentChange] | None = (), *, now_ns: int = 0, is_only_look: bool = False
     ) -> None:
         """changes: what was written down before, oldest first; None: that cannot be read yet, and is given
         to `recall` later. is_only_look: there will be no second look to confirm the first, so that what it
         does not see is over.
         """
         if is_only_look:
-            now_ns -= round(UNSEEN_S_MAX * _SECOND_NS)
+            now_ns -= round(UNSEEN_S_MAX * SECOND_NS)
         self._cases: dict[str, _Case] = {}
         self.knows_past = False
         if changes is not None:
             self.recall(changes, now_ns)
 
-    def recall(self, changes: Iterable[Change], now_ns: int) -> None:
+    def recall(self, changes: Iterable[IncidentChange], now_ns: int) -> None:
         """What was written down before this book began. What is open of it counts as seen at `now_ns`: while
         nobody looked, nobody can have missed it. What is the same as a case that this book has opened by
         then is over when it is not seen.
@@ -135,7 +134,7 @@ class Casebook:
             for incident in incidents
             if incident.run not in unseen and incident.began_ns < ends_ns.get(incident.run, _NEVER_NS)
         ]
-        changes: list[Change | None] = []
+        changes: list[IncidentChange | None] = []
         cases: list[_Case] = []
         for incident, known in zip(incidents, self._matched(incidents), strict=True):
             if known is None:
@@ -150,8 +149,10 @@ class Casebook:
             changes=tuple(change for change in changes if change is not None),
         )
 
-    def _ended(self, at_ns: int, unseen: Collection[str], ends_ns: Mapping[str, int]) -> Iterator[Change]:
-        last_ns = at_ns - round(UNSEEN_S_MAX * _SECOND_NS)
+    def _ended(
+        self, at_ns: int, unseen: Collection[str], ends_ns: Mapping[str, int]
+    ) -> Iterator[IncidentChange]:
+        last_ns = at_ns - round(UNSEEN_S_MAX * SECOND_NS)
         for case in self._cases.values():
             run_ended_ns = ends_ns.get(case.incident.run)
             if case.is_open and run_ended_ns is not None:
@@ -169,7 +170,7 @@ class Casebook:
 
     def _name(self, run: str, at_ns: int) -> str:
         # Which numbers are taken is not known without the past. The time, in seconds, is none of them.
-        first = 1 if self.knows_past else at_ns // _SECOND_NS
+        first = 1 if self.knows_past else at_ns // SECOND_NS
         return next(name for number in count(first) if (name := f"{run}/s{number}") not in self._cases)
 
     def _matched(self, incidents: Sequence[Incident]) -> list[_Case | None]:
@@ -184,7 +185,7 @@ class Casebook:
         return matched
 
 
-def restored(events: Iterable[AnyEvent]) -> list[Change]:
+def restored(events: Iterable[AnyEvent]) -> list[IncidentChange]:
     """The changes in a record, oldest first. What cannot be read was written by a newer version."""
     changes = []
     for event in events:
@@ -193,7 +194,7 @@ def restored(events: Iterable[AnyEvent]) -> list[Change]:
                 incident = msgspec.json.decode(event.diagnosis, type=Incident)
             except UNDECODABLE:
                 continue
-            changes.append(Change(state=event.state, at_ns=event.occurred_ns, incident=incident))
+            changes.append(IncidentChange(state=event.state, at_ns=event.occurred_ns, incident=incident))
     return changes
 
 
@@ -219,8 +220,8 @@ def _same_cause(incident: Incident, case: _Case) -> float:
     if case.is_open:
         return 1.0
     ended_ns = case.seen_ns if known.ended_ns is None else known.ended_ns
-    ago_s = max(0.0, (incident.began_ns - ended_ns) / _SECOND_NS)
-    apart_s = abs(incident.began_ns - known.began_ns) / _SECOND_NS
+    ago_s = max(0.0, (incident.began_ns - ended_ns) / SECOND_NS)
+    apart_s = abs(incident.began_ns - known.began_ns) / SECOND_NS
     return max(0.0, 1 - ago_s / REOPENED_S_MAX) / (2 + apart_s / REOPENED_S_MAX)
 
 
@@ -237,7 +238,7 @@ def _same_trouble(incident: Incident, case: _Case) -> float:
         return shared
     late, were_late = {*incident.affected}, {*known.affected}
     together = len(late & were_late) / len(late | were_late) if late | were_late else 0.0
-    if abs(incident.began_ns - known.began_ns) > ONSET_S_MAX * _SECOND_NS:
+    if abs(incident.began_ns - known.began_ns) > ONSET_S_MAX * SECOND_NS:
         return 0.0
     if known.verdict == "unknown":
         together = max(together, SHARED_MEMBERS_MIN)
@@ -262,16 +263,16 @@ def _observations(incident: Incident) -> set[tuple[str, str]]:
     }
 
 
-def _first_word(case: _Case, at_ns: int) -> Change | None:
+def _first_word(case: _Case, at_ns: int) -> IncidentChange | None:
     ended_ns = case.incident.ended_ns
     if ended_ns is None:
-        return Change(state="open", at_ns=at_ns, incident=case.incident)
-    if at_ns - ended_ns > NEWS_S_MAX * _SECOND_NS:
+        return IncidentChange(state="open", at_ns=at_ns, incident=case.incident)
+    if at_ns - ended_ns > NEWS_S_MAX * SECOND_NS:
         return None
-    return Change(state="resolved", at_ns=at_ns, incident=case.incident)
+    return IncidentChange(state="resolved", at_ns=at_ns, incident=case.incident)
 
 
-def _go_on(case: _Case, incident: Incident, at_ns: int) -> Change | None:
+def _go_on(case: _Case, incident: Incident, at_ns: int) -> IncidentChange | None:
     """Bring a case up to date, and say what there is to say about that."""
     if incident.ended_ns is not None and not case.is_open:
         return None  # it is still in the assessment's window, and known to be over
@@ -298,7 +299,7 @@ def _over_with(incident: Incident, run_ended_ns: int | None) -> Incident:
     return msgspec.structs.replace(incident, ended_ns=ended_ns)
 
 
-def _end(case: _Case, at_ns: int, run_ended_ns: int | None = None) -> Change:
+def _end(case: _Case, at_ns: int, run_ended_ns: int | None = None) -> IncidentChange:
     """Over with its run, or when it was last shown: how much later somebody looked says nothing about it."""
     case.is_open = False
     ended_ns = max(case.shown_ns, case.incident.noticed_ns) if run_ended_ns is None else run_ended_ns
@@ -306,9 +307,9 @@ def _end(case: _Case, at_ns: int, run_ended_ns: int | None = None) -> Change:
     return _told(case, "resolved", at_ns)
 
 
-def _told(case: _Case, state: IncidentState, at_ns: int) -> Change:
+def _told(case: _Case, state: IncidentState, at_ns: int) -> IncidentChange:
     before, case.told = case.told, case.incident
-    return Change(state=state, at_ns=at_ns, incident=case.incident, before=before)
+    return IncidentChange(state=state, at_ns=at_ns, incident=case.incident, before=before)
 
 
 def _cost_so_far(case: _Case, incident: Incident, at_ns: int) -> Price | None:
@@ -323,7 +324,7 @@ def _cost_so_far(case: _Case, incident: Incident, at_ns: int) -> Price | None:
     from_ns = case.shown_ns if case.is_open else max(case.shown_ns, incident.began_ns)
     hours = max(0, until_ns - from_ns) / _HOUR_NS
     gpu_hours = known.lost_gpu_hours + hours * assessed.gpu_hours_per_hour
-    run_s = known.lost_run_s + hours * _HOUR_S * assessed.day_share_per_day
+    run_s = known.lost_run_s + hours * HOUR_S * assessed.day_share_per_day
     usd = assessed.usd
     if usd is not None and known.usd is not None:
         usd = max(usd, known.usd + hours * (assessed.usd_per_hour or 0.0))

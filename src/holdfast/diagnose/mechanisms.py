@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.detect.signs import Sign
 from holdfast.diagnose.incident import Verdict
 from holdfast.signals.domains import Domain, Seam
 from holdfast.topology.graph import Kind
@@ -42,21 +43,21 @@ class Mechanism(msgspec.Struct, frozen=True, kw_only=True):
     seam: Seam
     kinds: tuple[Kind, ...]
     reach: Reach
-    slows: tuple[str, ...]
+    slows: tuple[Sign, ...]
     decides: str
     action: str
     owner: str = ""
     verdict: Verdict = "cause"
-    shows: dict[str, float] = {}
-    follows: dict[str, float] = {}
-    uneven: tuple[str, ...] = ()
-    against: dict[str, float] = {}
-    clears: dict[str, float] = {}
-    needs: tuple[str, ...] = ()
+    shows: dict[Sign, float] = {}
+    follows: dict[Sign, float] = {}
+    uneven: tuple[Sign, ...] = ()
+    against: dict[Sign, float] = {}
+    clears: dict[Sign, float] = {}
+    needs: tuple[Sign, ...] = ()
     decisions: tuple[str, ...] = ()
     is_owned: bool = True
     leads_s: float = 0.0
-    rivals: tuple[str, ...] = ()
+    rivals: tuple[Sign, ...] = ()
 
 
 MECHANISMS: tuple[Mechanism, ...] = (

@@ -6,7 +6,7 @@ from itertools import pairwise
 import msgspec
 
 from holdfast.detect.finding import Finding
-from holdfast.diagnose.case import LATE, PORT_OWN
+from holdfast.diagnose.run_findings import LATE, PORT_OWN
 
 RESENT, ANSWERED = "resent-packets", "answered-packets"
 HOST_OWN = frozenset({"swapping", "memory-pressure", "thrashing", "slow-disk", "cpu-pressure", "io-pressure"})

@@ -1,9 +1,8 @@
 """What an incident costs so far, and each hour it goes on: in GPU-hours, money and progress."""
 
 from holdfast.diagnose.incident import Price
-from holdfast.economics.prices import Prices
-
-HOUR_S = 3_600.0
+from holdfast.economics.pricing.prices import Prices
+from holdfast.wording.units import HOUR_S
 
 
 def price(slowdown: float, lasted_s: float, gpus: int, prices: Prices) -> Price:

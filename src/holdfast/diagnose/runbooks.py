@@ -15,9 +15,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from holdfast.diagnose.alerts import cost, runtime, severity, slowness
 from holdfast.diagnose.incident import Evidence, Incident
-from holdfast.diagnose.wording import listed, moment, share
+from holdfast.diagnose.wording import moment, share
 from holdfast.signals.domains import Seam
 from holdfast.topology.hostlist import fold
+from holdfast.wording import listed
+from holdfast.wording.units import SECOND_NS
 
 FOLDER = Path(__file__).parent / "runbooks"
 SEAMS: tuple[Seam, ...] = ("facilities-ml", "gpu-fabric-pool", "runtime-schedule-finance")
@@ -27,7 +29,6 @@ HOSTS_IN_QUERIES_MAX = 16
 MARGIN_S = 600
 """Graphs and logs are asked for from so long before the beginning: what came first is what matters."""
 
-_SECOND_NS = 10**9
 _GPU = re.compile(r"(?P<host>.+)\.(?P<index>[0-9]+)")
 _PORT = re.compile(r"(?P<host>[^/]+)/(?P<device>[^/]+)(?:/(?P<port>[0-9]+))?")
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
@@ -99,7 +100,7 @@ def facts(incident: Incident, now_ns: int) -> Facts:
     hosts = tuple(dict.fromkeys(_host_of(name) for name in incident.affected)) or (host,)
     shown = hosts[:HOSTS_IN_QUERIES_MAX]
     until_ns = max(now_ns if incident.ended_ns is None else incident.ended_ns, incident.began_ns)
-    since_ns = max(0, incident.began_ns - MARGIN_S * _SECOND_NS)
+    since_ns = max(0, incident.began_ns - MARGIN_S * SECOND_NS)
     return Facts(
         incident=incident,
         subject=subject,
@@ -116,7 +117,7 @@ def facts(incident: Incident, now_ns: int) -> Facts:
         ended="" if incident.ended_ns is None else moment(incident.ended_ns),
         since=moment(since_ns),
         until=moment(until_ns),
-        range=f"{-(-(until_ns - since_ns) // (60 * _SECOND_NS))}m",
+        range=f"{-(-(until_ns - since_ns) // (60 * SECOND_NS))}m",
         severity=severity(incident),
         slowness=slowness(incident),
         runtime=runtime(incident),

@@ -1,6 +1,6 @@
 """How a message leaves: one POST of JSON, and how long to wait before the next attempt."""
 
-from holdfast.signals.http_client import ANONYMOUS, Access, Client, Failed, Limits, Manners
+from holdfast.signals.http_client import ANONYMOUS, Access, Failed, HttpClient, Limits, Manners
 
 POST_S_MAX = 5.0
 """What one POST may take, from the name of the host to the last byte of the answer."""
@@ -11,9 +11,9 @@ REASON_CHARS_MAX = 200
 _JSON = {"Content-Type": "application/json"}
 
 
-def client(url: str, *, what: str, access: Access = ANONYMOUS) -> Client:
+def client(url: str, *, what: str, access: Access = ANONYMOUS) -> HttpClient:
     """Proxies of the environment are used: a receiver outside the cluster is often behind one."""
-    return Client(
+    return HttpClient(
         url,
         what=what,
         limits=Limits(total_s=POST_S_MAX, body_bytes_max=ANSWER_BYTES_MAX),
@@ -22,7 +22,7 @@ def client(url: str, *, what: str, access: Access = ANONYMOUS) -> Client:
     )
 
 
-def post(http: Client, body: bytes, *, path: str = "", quotes: bool = False) -> str | None:
+def post(http: HttpClient, body: bytes, *, path: str = "", quotes: bool = False) -> str | None:
     """Why it was not taken; None where it was.
 
     quotes: repeat what the server answered. One that repeats the path it was asked for gives away a secret.

@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.diagnose.alerts import Alert, alert
 from holdfast.diagnose.incident import Incident
-from holdfast.diagnose.lifecycle import Change
+from holdfast.diagnose.lifecycle import IncidentChange
 from holdfast.diagnose.sending import backoff_s, client, post
 from holdfast.record.events import IncidentState
 from holdfast.signals.http_client import ANONYMOUS, Access, shown
@@ -31,7 +31,7 @@ CLOSE_WAIT_S = 10.0
 """How long after `stop` closing waits for what is still to be delivered."""
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True):
+class WebhookMessage(msgspec.Struct, frozen=True, kw_only=True):
     """What a receiver gets. alert: for people, joined into sentences; incident: all of it, as data."""
 
     version: int
@@ -40,8 +40,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     incident: Incident
 
 
-def message(change: Change) -> Message:
-    return Message(
+def message(change: IncidentChange) -> WebhookMessage:
+    return WebhookMessage(
         version=VERSION, state=change.state, alert=alert(change.incident), incident=change.incident
     )
 
@@ -64,7 +64,7 @@ class Webhook:
         self._thread = threading.Thread(target=self._deliver_on, name="holdfast-webhook", daemon=True)
         self._thread.start()
 
-    def send(self, change: Change) -> None:
+    def send(self, change: IncidentChange) -> None:
         try:
             self._waiting.put_nowait(msgspec.json.encode(message(change)))
         except queue.Full:

@@ -6,26 +6,26 @@ against it: healthy members beneath it, late ones that are not, signs of somethi
 `mechanisms`; the rest is counting.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from statistics import fmean, median, pstdev
 
 import msgspec
 
 from holdfast.detect.finding import Finding
 from holdfast.detect.rules import SIGNS
-from holdfast.detect.stages import Part, part_of
-from holdfast.diagnose.case import (
+from holdfast.detect.stages import StagePart, part_of
+from holdfast.diagnose.incident import Evidence
+from holdfast.diagnose.mechanisms import MECHANISMS, Mechanism
+from holdfast.diagnose.own import ANSWERED, RESENT
+from holdfast.diagnose.run_findings import (
     EVERYONE_SHARE,
     FELT,
     LATE,
     MACHINE_SIGNS,
     PORT_OWN,
-    Case,
-    Fit,
+    RunFindings,
+    SignFit,
 )
-from holdfast.diagnose.incident import Evidence
-from holdfast.diagnose.mechanisms import MECHANISMS, Mechanism
-from holdfast.diagnose.own import ANSWERED, RESENT
 
 PRIOR = -1.0
 """Of any one cause, against there being none that is known: one in ten."""
@@ -122,7 +122,7 @@ UNKNOWN = Mechanism(
 )
 
 
-def hypotheses(case: Case) -> Iterator[Hypothesis]:
+def hypotheses(case: RunFindings) -> Iterator[Hypothesis]:
     """Every mechanism at every subject that a sign points to."""
     return _Weighing(case).hypotheses()
 
@@ -130,7 +130,7 @@ def hypotheses(case: Case) -> Iterator[Hypothesis]:
 class _Weighing:
     """What speaks for and against each cause of one case."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: RunFindings) -> None:
         self.case = case
 
     def hypotheses(self) -> Iterator[Hypothesis]:
@@ -441,7 +441,12 @@ class _Weighing:
                 yield one
 
 
-def unknown(case: Case) -> Hypothesis:
+def not_measured(measured: Collection[str]) -> list[tuple[str, str]]:
+    """What might tell of a cause, and whose it is, where these signs are all that is measured."""
+    return [told for sign, told in TOLD_BY.items() if sign not in measured]
+
+
+def unknown(case: RunFindings) -> Hypothesis:
     """Nothing explains what is wrong with the run."""
     symptoms = tuple(finding for finding in case.findings if finding.sign in FELT)
     late = set().union(*case.late.values()) & set(case.members)
@@ -455,7 +460,7 @@ def unknown(case: Case) -> Hypothesis:
     if case.has_grown:
         text = "all members compute longer by the same factor, and clocks and power are as before"
         evidence.append(Evidence(text=f"{text}: a step may have more to do", weight=0.0))
-    missing = [told for sign, told in TOLD_BY.items() if sign not in case.measured]
+    missing = not_measured(case.measured)
     if case.has("wandering") and "collecting" not in case.measured:
         missing.insert(0, COLLECTING_BY)
     decides = [GROWN] if case.may_have_grown else []
@@ -482,7 +487,7 @@ def lost_because(best: Hypothesis, other: Hypothesis) -> str:
     return "it explains the same, less well"
 
 
-def _share(mechanism: Mechanism, sign: str, fit: Fit) -> float:
+def _share(mechanism: Mechanism, sign: str, fit: SignFit) -> float:
     """How well a sign lies where this mechanism would put it, between 0 and 1."""
     if sign in mechanism.uneven:
         return fit.precision * (1.0 if fit.recall <= UNEVEN_SHARE else 0.0)
@@ -491,7 +496,7 @@ def _share(mechanism: Mechanism, sign: str, fit: Fit) -> float:
     return fit.precision * min(1.0, fit.recall / FOLLOWS_RECALL)
 
 
-def _seen(findings: Sequence[Finding], weight: float, fit: Fit | None) -> Evidence:
+def _seen(findings: Sequence[Finding], weight: float, fit: SignFit | None) -> Evidence:
     first = min(findings, key=lambda finding: finding.since_ns)
     strongest = max(findings, key=lambda finding: finding.confidence)
     where = strongest.subject if len(findings) == 1 else f"{len(findings)} subjects"
@@ -523,7 +528,7 @@ def _some(subjects: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(subjects)[:SHOWN_MAX])
 
 
-def _regular(part: Part, count: int) -> str:
+def _regular(part: StagePart, count: int) -> str:
     """What is regular about the late members, in words."""
     as_stages = "as the stages of a pipeline are"
     if not part.is_repeated:

@@ -1,15 +1,20 @@
 """Amounts, times and names as an alert or a runbook writes them: few digits, UTC, no locale."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
+from holdfast import wording
 from holdfast.topology.hostlist import fold
 
 HOSTS_CHARS_MAX = 80
 
-_UNITS_S = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 _CENTS_BELOW = 100
-_SECOND_NS = 10**9
+
+RUNS_SHOWN_MAX = 5
+BLIND = (
+    "The signals have no metric of any machine, so only steps are judged. "
+    "`holdfast doctor` says what is missing and how to switch it on."
+)
+_NO_STEP = "no step of it in the window"
 
 
 def money(usd: float) -> str:
@@ -24,30 +29,30 @@ def share(ratio: float) -> str:
     return "> 99 %" if ratio < 1 and written == "100 %" else written
 
 
-def lasting(seconds: float) -> str:
-    """The two largest units: `3 h 20 min`, `4 min 10 s`, `8 s`."""
-    left_s = max(0, round(seconds))
-    parts: list[str] = []
-    for unit, unit_s in _UNITS_S:
-        count, left_s = divmod(left_s, unit_s)
-        if count or parts:
-            parts.append(f"{count} {unit}" if count else "")
-    return " ".join(filter(None, parts[:2])) or "0 s"
-
-
 def moment(at_ns: int) -> str:
     """To the second, and as every tool takes it back: `2026-03-02T09:11:40Z`."""
-    return f"{datetime.fromtimestamp(at_ns // _SECOND_NS, UTC):%Y-%m-%dT%H:%M:%SZ}"
-
-
-def listed(names: Sequence[str], most: int) -> str:
-    """`n00001, n00002 and 14 more`."""
-    shown = ", ".join(names[:most])
-    return f"{shown} and {len(names) - most:,} more" if len(names) > most else shown
+    return wording.stamp(at_ns).replace(" ", "T")
 
 
 def members(names: Sequence[str]) -> str:
     """`16 members, n[00000-00015]`: without the run that is said beside it, and no longer than a line."""
     hosts = fold(name.rpartition("/")[2] for name in names)
-    count = "1 member" if len(names) == 1 else f"{len(names):,} members"
+    count = wording.many(len(names), "member")
     return f"{count}, {hosts}" if len(hosts) <= HOSTS_CHARS_MAX else f"{count}, {hosts[:HOSTS_CHARS_MAX]}…"
+
+
+def stepless(last_ns: int | None, since_ns: int) -> str:
+    """Half a sentence on a run of whose pace the window tells nothing.
+
+    last_ns: when its last step was, if known. since_ns: when the window begins.
+    """
+    if last_ns is None:
+        return f"the signals have {_NO_STEP}."
+    is_within = last_ns >= since_ns
+    lack = "too few steps of it in the window: two do not tell its pace" if is_within else _NO_STEP
+    return f"the signals have {lack}; its last step was at {wording.stamp(last_ns)}."
+
+
+def known_runs(runs: Sequence[str]) -> str:
+    """A sentence for whoever asked for another run than these; none where there are none."""
+    return f"The signals know {wording.listed(runs, RUNS_SHOWN_MAX)}." if runs else ""

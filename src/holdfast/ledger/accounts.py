@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from holdfast.ledger.categories import Category
 from holdfast.ledger.cuts import Cuts
-from holdfast.ledger.incidents import Incident
-from holdfast.ledger.membership import Shape
+from holdfast.ledger.incidents import LedgerIncident
+from holdfast.ledger.membership import GpuShares
 from holdfast.ledger.tally import LAUNCH, Tally, measured_key, own_bin, work_bin
 from holdfast.ledger.timeline import Timeline
 from holdfast.record.events import AnyEvent, Severity
@@ -65,7 +65,7 @@ class Accounts:
         self.first_ns = 0
         self.now_ns = -1
         self.since_ns = 0  # up to where everything is charged or held back
-        self.shape = Shape()
+        self.shape = GpuShares()
         self.gpus_max = 0  # that ever took part in an attempt
         self.paid_gpu_ns = 0
         self.prices: list[RecordedPrice] = []
@@ -73,7 +73,7 @@ class Accounts:
         self.tally = Tally()
         cuts = Cuts(cuts_ns)
         self.timeline = Timeline(0, cuts if cuts.edges else None)
-        self.incidents: list[Incident] = []
+        self.incidents: list[LedgerIncident] = []
         self.nature: int = Category.IDLE
         self.is_up = False  # an attempt is there, so its time is held back
         self.pieces: list[Piece] = []
@@ -111,7 +111,7 @@ class Accounts:
         self.settle()
         self.nature = nature
 
-    def reshape(self, shape: Shape) -> None:
+    def reshape(self, shape: GpuShares) -> None:
         """From now on there are this many GPUs."""
         if self.is_up:
             self.gpus_max = max(self.gpus_max, shape.active)
@@ -312,7 +312,7 @@ class Accounts:
 
     # -- incidents -----------------------------------------------------------------------------------
 
-    def own(self, incident: int) -> Incident:
+    def own(self, incident: int) -> LedgerIncident:
         """The incident of this number, to be changed: no copy of these accounts sees it."""
         if incident not in self._owned:
             self.incidents[incident] = self.incidents[incident].copy()
@@ -322,7 +322,7 @@ class Accounts:
     def begin_incident(self, event: AnyEvent, what: str, onset_ns: int | None, severity: Severity) -> int:
         number = len(self.incidents)
         self.incidents.append(
-            Incident(
+            LedgerIncident(
                 what,
                 event.subject,
                 began_ns=self.onset(onset_ns),
@@ -334,7 +334,7 @@ class Accounts:
         self.incidents[number].add_evidence(event)
         return number
 
-    def fail(self, event: AnyEvent, what: str, onset_ns: int | None = None) -> Incident:
+    def fail(self, event: AnyEvent, what: str, onset_ns: int | None = None) -> LedgerIncident:
         """Something fatal: part of the incident the run is in, or the beginning of one."""
         self.settle()
         if self.open is None:

@@ -6,8 +6,7 @@ speed of the wire, so compare it only with one that was measured the same way.
 """
 
 from holdfast.record.events import Collective
-
-_NS_PER_S = 1_000_000_000
+from holdfast.wording.units import SECOND_NS
 
 
 def bus_bytes_per_s(collective: Collective, size_bytes: int, ranks: int, duration_ns: int) -> float | None:
@@ -18,7 +17,7 @@ def bus_bytes_per_s(collective: Collective, size_bytes: int, ranks: int, duratio
     """
     if ranks < 2 or size_bytes <= 0 or duration_ns <= 0:
         return None
-    return size_bytes * _bus_factor(collective, ranks) * _NS_PER_S / duration_ns
+    return size_bytes * _bus_factor(collective, ranks) * SECOND_NS / duration_ns
 
 
 def _bus_factor(collective: Collective, ranks: int) -> float:

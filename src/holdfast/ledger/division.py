@@ -12,8 +12,8 @@ from typing import Literal
 
 from holdfast.ledger.categories import Category
 from holdfast.ledger.fold import LATE_SHARE_MIN, Fold
-from holdfast.ledger.normal import Course, Plateau, declared_plateau, plateaus
-from holdfast.ledger.stages import Stage
+from holdfast.ledger.normal import Plateau, StageCourse, declared_plateau, plateaus
+from holdfast.ledger.stages import ReferenceStage
 from holdfast.ledger.tally import LAUNCH, PLAIN, STAGE, Tally, estimate_reference, measured
 
 Origin = Literal["declared", "estimated", "members"]
@@ -45,7 +45,7 @@ class Division:
 
     # -- stages --------------------------------------------------------------------------------------
 
-    def _add_stage(self, number: int, stage: Stage) -> None:
+    def _add_stage(self, number: int, stage: ReferenceStage) -> None:
         if stage.step_ns:
             reference = Fraction(stage.step_ns * (stage.step_gpus or self._accounts.gpus_max))
             origin: Origin | None = "declared"
@@ -62,7 +62,7 @@ class Division:
     def _estimated(self, number: int) -> tuple[list[Plateau], Origin | None]:
         accounts, fold = self._accounts, self._fold
         found = plateaus(
-            Course(
+            StageCourse(
                 stage=number,
                 tally=accounts.tally,
                 timeline=accounts.timeline,

@@ -7,22 +7,20 @@ taken to happen now, so no stretch of time is ever negative and the sum is exact
 
 import copy
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, NamedTuple
-
-import msgspec
+from typing import Any
 
 from holdfast.ledger.accounts import STEPPING, Accounts, Piece, cut
 from holdfast.ledger.categories import Category
+from holdfast.ledger.counts import Counts, Declared, HeldUp, LaunchAttempt, Moved, MovedFor, Saves, Traffic
 from holdfast.ledger.disorder import Disorder
 from holdfast.ledger.gaps import SCHEDULERS, Gap, Gaps
 from holdfast.ledger.membership import Membership
-from holdfast.ledger.progress import Progress
+from holdfast.ledger.progress import StepProgress
 from holdfast.ledger.stages import Stages
 from holdfast.ledger.tally import BIN, LAUNCH, STAGE, Tally, measured_key, work_bin
 from holdfast.record.events import (
     ActionTaken,
     AnyEvent,
-    Attention,
     CheckpointBegun,
     CheckpointFailed,
     CheckpointLoaded,
@@ -40,7 +38,6 @@ from holdfast.record.events import (
     MemberLost,
     MembersTimed,
     PhaseEntered,
-    Precision,
     ReferenceDeclared,
     RunEnded,
     RunStarted,
@@ -82,132 +79,6 @@ _WORK_FIELDS = (
 )
 
 
-MovedFor = Literal["checkpoints_saved", "checkpoints_loaded", "dataset", "cold", "egress"]
-"""What bytes were moved for: the checkpoints' own events tell of theirs, `data.moved` of the others."""
-
-
-class Counts(msgspec.Struct):
-    """What is counted rather than timed.
-
-    Launches with nothing recorded between them are one start, which is how others count; `launches` has
-    every one. begun_again: how often the step counter began again after the run was complete; from_scratch:
-    how often it went back to the first step without having been complete.
-    """
-
-    launches: int = 0
-    starts: int = 0
-    loads: int = 0
-    saves: int = 0
-    members_lost: int = 0
-    unknown_events: int = 0
-    begun_again: int = 0
-    from_scratch: int = 0
-
-
-class Declared(msgspec.Struct):
-    """What the run was said to be. The last word counts; `Stages` has what was said of its steps."""
-
-    name: str = ""
-    team: str = ""
-    project: str = ""
-    cluster: str = ""
-    tokens_per_step: int | None = None
-    model_flops_per_step: float | None = None
-    hardware_flops_per_step: float | None = None
-    params: int | None = None
-    chip: str | None = None
-    precision: Precision = "bf16"
-    attention: Attention | None = None
-
-
-class Launch(msgspec.Struct):
-    """What is known of the attempt that is up, or was last.
-
-    is_implied      nobody recorded it; somebody spoke
-    is_last         nothing was recorded since
-    is_warm         no step was committed since the start, the load or the new generation
-    knows_position  somebody said where it goes on from
-    stepped         a step was begun or committed
-    grouped         its generation was opened, and nobody of it was lost since
-    leader          whose commits move the run on
-    loaded          the step of the last load, and who told
-    is_scheduled    a scheduler recorded it, and nobody else has spoken yet
-    begun_step      the last step that was said to begin; -1 where none was
-    """
-
-    size_gpus: int = 0
-    is_implied: bool = False
-    is_last: bool = False
-    is_warm: bool = True
-    knows_position: bool = False
-    stepped: bool = False
-    grouped: bool = False
-    spoke_after_end: bool = False
-    leader: str | None = None
-    loaded: tuple[int, str] | None = None
-    is_scheduled: bool = False
-    begun_step: int = -1
-
-
-class Saves(msgspec.Struct):
-    """The checkpoints that brought the run further: first and last step, how many, and how far apart.
-
-    One of a step that was saved before, or of an earlier one, does not count: it protects nothing new.
-    """
-
-    first_step: int | None = None
-    last_step: int | None = None
-    count: int = 0
-    gap_steps_max: int = 0
-
-    def add(self, step: int) -> None:
-        if self.last_step is None:
-            self.first_step = step
-        elif step <= self.last_step:
-            return
-        else:
-            self.gap_steps_max = max(self.gap_steps_max, step - self.last_step)
-        self.last_step = step
-        self.count += 1
-
-
-class Traffic(msgspec.Struct):
-    """What the collectives of one kind and size of group moved, and how long that took them."""
-
-    size_bytes: int = 0
-    duration_ns: int = 0
-
-
-class Moved(msgspec.Struct):
-    """What was moved to one end.
-
-    times, sized    how often it was recorded, and how often with its size
-    usd             what was recorded to have been charged for it
-    unpriced_bytes  what of it no charge was recorded for
-    """
-
-    times: int = 0
-    sized: int = 0
-    size_bytes: int = 0
-    usd: float = 0.0
-    unpriced_bytes: int = 0
-
-    def add(self, size_bytes: int | None, usd: float | None = None) -> None:
-        self.times += 1
-        self.sized += size_bytes is not None
-        self.size_bytes += size_bytes or 0
-        self.usd += usd or 0.0
-        self.unpriced_bytes += 0 if usd is not None else size_bytes or 0
-
-
-class HeldUp(NamedTuple):
-    """All members waited for one of them, from when to when."""
-
-    from_ns: int
-    to_ns: int
-    member: str
-
-
 class Fold:
     """One run up to the last event. `apply` takes the next one, `settled` gives accounts to read."""
 
@@ -216,7 +87,7 @@ class Fold:
         self.counts = Counts()
         self.declared = Declared()
         self.members = Membership()
-        self.progress = Progress()
+        self.progress = StepProgress()
         self.stages = Stages()
         self.gaps = Gaps()
         self.disorder = Disorder()
@@ -231,7 +102,7 @@ class Fold:
         self.saves = Saves()
         self._calm = False  # see `_is_calm`
         self._useful_step = _USEFUL_STEP  # the key of a step that is nothing but useful, less its bin
-        self._launch = Launch()
+        self._launch = LaunchAttempt()
         self._is_complete = False  # an attempt was, and no step was done since
         self._is_bare = True  # nothing but commits, starts and ends is told
         self._reports_steps = False  # so that a checkpoint says nothing new about progress
@@ -376,7 +247,7 @@ class Fold:
         accounts.is_up = False
         accounts.alarm = None
         self.ended = True
-        self._launch = Launch(size_gpus=self.members.size_gpus)
+        self._launch = LaunchAttempt(size_gpus=self.members.size_gpus)
         self.members.start(0)
         self._reshape()
 
@@ -396,7 +267,7 @@ class Fold:
         self.counts.launches += 1
         self.ended = False
         self.ending = None
-        self._launch = Launch(size_gpus=gpus, is_last=self._launch.is_last)
+        self._launch = LaunchAttempt(size_gpus=gpus, is_last=self._launch.is_last)
         self.members.start(gpus)
         self._reshape()
 

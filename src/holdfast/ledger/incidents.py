@@ -11,7 +11,7 @@ EVIDENCE_MAX = 16
 """How many of an incident's events are named; a node's loss can bring thousands."""
 
 
-class Incident:
+class LedgerIncident:
     """What happened, when it began, was noticed and was over, and the GPU-time it cost."""
 
     __slots__ = (
@@ -52,7 +52,7 @@ class Incident:
         if len(self.evidence) < EVIDENCE_MAX:
             self.evidence.append(event.id)
 
-    def copy(self) -> "Incident":
+    def copy(self) -> "LedgerIncident":
         twin = copy.copy(self)
         twin.evidence = self.evidence.copy()
         twin.tally = self.tally.copy()

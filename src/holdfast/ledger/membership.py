@@ -11,7 +11,7 @@ from typing import NamedTuple
 from holdfast.record.events import Role
 
 
-class Shape(NamedTuple):
+class GpuShares(NamedTuple):
     """A division of the GPUs paid for; the parts sum to `paid`."""
 
     paid: int = 0
@@ -83,7 +83,7 @@ class Membership:
     def restore(self, name: str) -> None:
         self._drained.pop(name, None)
 
-    def shape(self) -> Shape:
+    def shape(self) -> GpuShares:
         active, joining, spare = self._gpus_by_role.values()
         held_gpus = max(self.held_gpus, self.allocated_gpus)
         if not self._is_told:
@@ -93,7 +93,7 @@ class Membership:
         paid = max(held_gpus, self.size_gpus + spare, present)
         drained = min(sum(self._drained.values()), paid - present)
         missing = min(paid - present - drained, max(0, self.size_gpus - active - joining))
-        return Shape(paid, active, missing, joining, spare, drained, paid - present - drained - missing)
+        return GpuShares(paid, active, missing, joining, spare, drained, paid - present - drained - missing)
 
     def copy(self) -> "Membership":
         twin = Membership()

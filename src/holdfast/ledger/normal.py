@@ -52,6 +52,8 @@ UNCERTAINTY_MIN = 0.001
 _SPREAD_MIN = 0.01
 _FEW_STEPS = 16
 _SPREAD_OF_FEW = 0.03
+_SPREAD_OF_TOO_FEW = 0.2
+"""Fewer than HEALTHY_STEPS_MIN steps do not tell how much they spread; healthy runs do up to 20 %."""
 _MIDMEAN_SIGMAS = 1.2
 """The middle half's mean varies by about this many standard deviations over the root of the count."""
 _IQR_SIGMAS = 1.35
@@ -206,7 +208,7 @@ class _Segment:
         return _Segment(self.first, other.end, both, self.pieces + other.pieces)
 
 
-class Course(NamedTuple):
+class StageCourse(NamedTuple):
     """What the steps of one stage are estimated from.
 
     slow     stretches of the timeline, as buckets, in which the run is known to be slow: from, to
@@ -224,7 +226,7 @@ class Course(NamedTuple):
     within: tuple[int, int] = (0, 0)
 
 
-def plateaus(course: Course) -> list[Plateau]:
+def plateaus(course: StageCourse) -> list[Plateau]:
     """The plateaus of a stage in the order of time; none where it has no steps."""
     pieces = _pieces(course)
     if not pieces:
@@ -255,7 +257,7 @@ def plateaus(course: Course) -> list[Plateau]:
 # -- pieces, and plateaus of them ----------------------------------------------------------------------------
 
 
-def _pieces(course: Course) -> list[_Segment]:
+def _pieces(course: StageCourse) -> list[_Segment]:
     """The stage in pieces of about as many steps each. Only steps that follow another one count, because the
     first one after a start is always slow; where a stage has no other, they count too.
     """
@@ -286,7 +288,7 @@ def _pieces(course: Course) -> list[_Segment]:
     return pieces
 
 
-def _bins(course: Course, excess: Category) -> dict[int, int]:
+def _bins(course: StageCourse, excess: Category) -> dict[int, int]:
     """The bins of the keys that steps of this stage are tallied under, of those with this excess."""
     tally, bins = course.tally, {}
     for key, steps in tally.steps.items():
@@ -370,7 +372,9 @@ def _overlaps(segment: _Segment, slow: Iterable[tuple[float, float]]) -> bool:
     return covered > (segment.end - segment.first) / 2
 
 
-def _plateau(course: Course, segment: _Segment, reference: float, spread: float, mixed: float) -> Plateau:
+def _plateau(
+    course: StageCourse, segment: _Segment, reference: float, spread: float, mixed: float
+) -> Plateau:
     histogram, level = segment.histogram, segment.level
     is_healthy = reference == level
     ceiling = _ceiling(segment, spread, is_healthy=is_healthy)
@@ -424,6 +428,7 @@ def _mixed(healthy: list[tuple[_Segment, float]]) -> float:
 def _uncertainty(segment: _Segment, spread: float) -> float:
     """Two standard errors of the level: by the spread of its steps, and by how its pieces differ."""
     own = max(spread, _SPREAD_OF_FEW) if segment.steps < _FEW_STEPS else spread
+    own = max(own, _SPREAD_OF_TOO_FEW) if segment.steps < HEALTHY_STEPS_MIN else own
     by_steps = _MIDMEAN_SIGMAS * own / sqrt(max(1.0, segment.steps))
     levels = [log(max(1.0, piece.midmean())) for piece in segment.pieces]
     middle = median(levels)
@@ -471,7 +476,7 @@ ENTRIES_MAX = 16_384
 """So many of the latest steps are searched for what comes at regular intervals."""
 
 
-def _with_regular(found: list[Plateau], course: Course) -> list[Plateau]:
+def _with_regular(found: list[Plateau], course: StageCourse) -> list[Plateau]:
     """Steps that are longer every so many steps: an evaluation, a save, a log."""
     begin, end = course.within
     total = sum(one.steps for one in found)

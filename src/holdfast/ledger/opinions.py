@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.ledger.fold import Declared
+from holdfast.ledger.counts import Declared
 from holdfast.ledger.report import Opinion, Report
 
 SLOWER_RATIO_MIN = 1.1

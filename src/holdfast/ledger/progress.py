@@ -14,7 +14,7 @@ from typing import NamedTuple
 from holdfast.ledger.categories import Category
 
 
-class Lost(NamedTuple):
+class RolledBackSteps(NamedTuple):
     """Steps that were done and are rolled back now."""
 
     entry: int
@@ -27,7 +27,7 @@ class Lost(NamedTuple):
     incident: int | None  # who answered for that
 
 
-class Progress:
+class StepProgress:
     """Position, high mark, and debts as (up to which step, number of the incident).
 
     First executions are kept as one entry a commit, in the order of their steps. Nearly every entry is one
@@ -115,7 +115,7 @@ class Progress:
         while self.debts and self.position is not None and self.debts[-1][0] <= self.position:
             self.debts.pop()
 
-    def lost(self) -> Iterator[Lost]:
+    def lost(self) -> Iterator[RolledBackSteps]:
         """The steps between position and high mark, latest first."""
         position = self.high if self.position is None else self.position
         entry = self._seen() - 1
@@ -124,7 +124,7 @@ class Progress:
             lost_steps = min(steps, last - position)
             gpu_ns = self.entries_gpu_ns[entry]
             if gpu_ns:
-                yield Lost(
+                yield RolledBackSteps(
                     entry,
                     last,
                     gpu_ns * lost_steps // steps,
@@ -142,9 +142,9 @@ class Progress:
         at, step = self._jumps[bisect_right(self._jumps, entry, key=itemgetter(0)) - 1]
         return step + entry - at
 
-    def copy(self) -> "Progress":
+    def copy(self) -> "StepProgress":
         """A copy that shares the entries; `adopt` it before going on from it."""
-        twin = Progress()
+        twin = StepProgress()
         twin.position, twin.high, twin.debts = self.position, self.high, self.debts.copy()
         twin.entries_gpu_ns, twin._length = self.entries_gpu_ns, self._seen()
         twin._first_entry, twin._kept_before = self._first_entry, self._kept_before

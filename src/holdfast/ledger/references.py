@@ -31,7 +31,7 @@ _NVLINK_DOMAIN_GPUS: dict[Chip | None, int] = {"gb200": 72, "gb300": 72}
 _NVLINK_DOMAIN_GPUS_USUAL = 8
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True):
+class PublicationSource(msgspec.Struct, frozen=True, kw_only=True):
     """Who published a figure, and where in it to look."""
 
     title: str
@@ -44,12 +44,13 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that can be asked for by name. sequence_tokens, global_batch: as it was trained with."""
+    """A model that can be asked for by name. The last three: as it was trained with, where that is known."""
 
     shape: Shape
     source: str
     sequence_tokens: int | None = None
     global_batch: int | None = None
+    precision: Precision | None = None
 
 
 class MfuReference(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,16 +106,16 @@ class BandwidthReference(msgspec.Struct, frozen=True, kw_only=True):
         return _octaves(gpus, self.gpus)
 
 
-class Published(msgspec.Struct, frozen=True, kw_only=True):
+class PublishedReferences(msgspec.Struct, frozen=True, kw_only=True):
     """All of references.json."""
 
-    sources: dict[str, Source]
+    sources: dict[str, PublicationSource]
     models: dict[str, KnownModel]
     mfu: tuple[MfuReference, ...]
     bandwidth: tuple[BandwidthReference, ...]
 
 
-class Setup(msgspec.Struct, frozen=True, kw_only=True):
+class ReferenceSetup(msgspec.Struct, frozen=True, kw_only=True):
     """The run a reference is wanted for. moe: whether its model is a mixture of experts."""
 
     params: int
@@ -139,12 +140,14 @@ class PublishedRate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @cache
-def published() -> Published:
+def published() -> PublishedReferences:
     """The table, read once."""
-    return msgspec.json.decode(files(__package__).joinpath("references.json").read_bytes(), type=Published)
+    return msgspec.json.decode(
+        files(__package__).joinpath("references.json").read_bytes(), type=PublishedReferences
+    )
 
 
-def reference_mfu(setup: Setup) -> MfuReference:
+def reference_mfu(setup: ReferenceSetup) -> MfuReference:
     """The published row nearest to the run; `differences` says what it does not share with it.
 
     Precision and kind of model weigh more than the chip: FP8 against the FP8 peak, or a mixture of experts,
@@ -165,7 +168,7 @@ def reference_mfu(setup: Setup) -> MfuReference:
     return min(published().mfu, key=rank)
 
 
-def published_rate(setup: Setup) -> PublishedRate:
+def published_rate(setup: ReferenceSetup) -> PublishedRate:
     """The median of what is published for such a run, rather than the best.
 
     Rows count that are within NEAR_OCTAVES of it, half an octave for one of GPUs or of sequence length; where
@@ -193,7 +196,7 @@ def published_rate(setup: Setup) -> PublishedRate:
     )
 
 
-def _alike(setup: Setup) -> list[MfuReference]:
+def _alike(setup: ReferenceSetup) -> list[MfuReference]:
     """Rows of the same precision, kind of model and chip; of each the next best where there are none."""
     peak = peak_flops_per_s(setup.chip, setup.precision)
 
@@ -226,7 +229,7 @@ def reference_bandwidth(chip: Chip, gpus: int, collective: Collective) -> Bandwi
     return min(rows, key=lambda row: row.octaves_from(gpus=gpus), default=None)
 
 
-def differences(setup: Setup, row: MfuReference) -> tuple[str, ...]:
+def differences(setup: ReferenceSetup, row: MfuReference) -> tuple[str, ...]:
     """In what the row is not like the run, in words; empty where it is near."""
     found = [
         f"the {row.chip.upper()} in place of the {setup.chip.upper()}" if row.chip != setup.chip else "",

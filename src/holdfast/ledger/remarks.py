@@ -1,21 +1,19 @@
 """What a reader of a report must know to read its numbers right, in sentences."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
+from holdfast import wording
 from holdfast.ledger.fold import Fold
-from holdfast.ledger.normal import MIXED_RATIO_MAX
+from holdfast.ledger.normal import HEALTHY_STEPS_MIN, MIXED_RATIO_MAX
+from holdfast.ledger.report import ReferenceStretch, Report
+from holdfast.wording.units import HOUR_NS
 
-if TYPE_CHECKING:
-    from holdfast.ledger.report import Report, Stretch
-
-_HOUR_NS = 3_600 * 10**9
 SHOWN_MAX = 3
 """So many of a kind are told one by one."""
 
 
-def remarks(told: "Report", fold: Fold) -> tuple[str, ...]:
+def remarks(told: Report, fold: Fold) -> tuple[str, ...]:
     return (
         *_of_the_record(told, fold),
         *_of_the_reference(told),
@@ -26,7 +24,7 @@ def remarks(told: "Report", fold: Fold) -> tuple[str, ...]:
     )
 
 
-def _of_the_record(told: "Report", fold: Fold) -> Iterator[str]:
+def _of_the_record(told: Report, fold: Fold) -> Iterator[str]:
     counts, goodput = fold.counts, told.goodput
     if not told.gpus:
         yield "No GPUs are recorded for this run; import it with --gpus."
@@ -47,7 +45,7 @@ def _of_the_record(told: "Report", fold: Fold) -> Iterator[str]:
         )
 
 
-def _of_the_reference(told: "Report") -> Iterator[str]:
+def _of_the_reference(told: Report) -> Iterator[str]:
     reference = told.reference
     if reference is None or reference.uncertainty is None:
         return
@@ -61,6 +59,11 @@ def _of_the_reference(told: "Report") -> Iterator[str]:
             "No reference step time was declared; it is estimated from the run's own steps. "
             "What slowed down all steps alike does not show."
         )
+    if told.counts.steps <= HEALTHY_STEPS_MIN:
+        yield (
+            f"{told.counts.steps} steps are too few to tell what a step normally takes: the useful share is "
+            "hardly more than a guess."
+        )
     longer = [one for one in reference.stretches if one.doubt_gpu_ns]
     if longer:
         yield _of_longer_steps(longer, told)
@@ -73,10 +76,10 @@ def _of_the_reference(told: "Report") -> Iterator[str]:
         )
 
 
-def _of_longer_steps(longer: list["Stretch"], told: "Report") -> str:
+def _of_longer_steps(longer: list[ReferenceStretch], told: Report) -> str:
     first = longer[0]
     ratio = max(one.work_gpu_ns / (one.was_gpu_ns or one.work_gpu_ns) for one in longer)
-    hours = sum(one.doubt_gpu_ns for one in longer) / _HOUR_NS
+    hours = sum(one.doubt_gpu_ns for one in longer) / HOUR_NS
     least = told.goodput.total_min
     goodput = "" if least is None else f", and goodput {100 * least:.1f} %"
     return (
@@ -87,27 +90,30 @@ def _of_longer_steps(longer: list["Stretch"], told: "Report") -> str:
     )
 
 
-def gap_remarks(told: "Report") -> Iterator[str]:
+def _in_usd(amount_usd: float) -> str:
+    return f"{amount_usd:,.2f} USD"
+
+
+def gap_remarks(told: Report, said: Callable[[float], str] = _in_usd) -> Iterator[str]:
+    """said: how an amount in USD is written."""
     open_gaps = [gap for gap in told.gaps if not gap.given_back]
     for gap in sorted(open_gaps, key=lambda gap: -gap.gpu_ns)[:SHOWN_MAX]:
         price = (
-            ""
-            if told.usd_per_gpu_hour is None
-            else f", {gap.gpu_ns / _HOUR_NS * told.usd_per_gpu_hour:,.2f} USD"
+            "" if told.usd_per_gpu_hour is None else f", {said(gap.gpu_ns / HOUR_NS * told.usd_per_gpu_hour)}"
         )
         yield (
             f"From {_moment(gap.from_ns)} to {_moment(gap.to_ns)} the run was down between two attempts, and "
             f"nothing says who held its {gap.gpus:,} GPUs: that time costs nothing here. If they were held, "
-            f"it is {gap.gpu_ns / _HOUR_NS:,.2f} GPU-hours{price} more. Record a cost.rate with the GPUs "
+            f"it is {gap.gpu_ns / HOUR_NS:,.2f} GPU-hours{price} more. Record a cost.rate with the GPUs "
             "that are held, or import the scheduler's accounting (sacct) of this run."
         )
     if len(open_gaps) > SHOWN_MAX:
-        hours = sum(gap.gpu_ns for gap in open_gaps) / _HOUR_NS
+        hours = sum(gap.gpu_ns for gap in open_gaps) / HOUR_NS
         yield f"There are {len(open_gaps):,} such gaps, {hours:,.2f} GPU-hours together."
     given_back = [gap for gap in told.gaps if gap.given_back]
     if given_back:
-        hours = sum(gap.to_ns - gap.from_ns for gap in given_back) / _HOUR_NS
-        times = "once" if len(given_back) == 1 else f"{len(given_back):,} times"
+        hours = sum(gap.to_ns - gap.from_ns for gap in given_back) / HOUR_NS
+        times = wording.times(len(given_back))
         yield (
             f"The run was down between two jobs {times}, {hours:,.2f} hours together. The scheduler says "
             "that the GPUs were given back, so that time costs nothing."
@@ -127,13 +133,13 @@ def _of_clocks(fold: Fold) -> Iterator[str]:
 def _of_counters(fold: Fold) -> Iterator[str]:
     counts = fold.counts
     if counts.begun_again:
-        times = "once" if counts.begun_again == 1 else f"{counts.begun_again:,} times"
+        times = wording.times(counts.begun_again)
         yield (
             f"The step counter began again {times} after the run was complete. That is another run of the "
             "same name, not work done again: its steps count as useful. Give each run a name of its own."
         )
     if counts.from_scratch:
-        times = "once" if counts.from_scratch == 1 else f"{counts.from_scratch:,} times"
+        times = wording.times(counts.from_scratch)
         yield (
             f"The step counter went back to its beginning {times}, and nothing says that the run was "
             "complete: the steps count as recomputed. If that was a new run, import it under a name of its "
@@ -141,7 +147,7 @@ def _of_counters(fold: Fold) -> Iterator[str]:
         )
 
 
-def _of_the_rest(told: "Report") -> Iterator[str]:
+def _of_the_rest(told: Report) -> Iterator[str]:
     if told.useful_parts is not None and told.useful_parts.rest_gpu_ns < 0:
         yield "More FLOPs are declared than the chips' peak allows; check model and chip."
     if told.counts.unknown_events:

@@ -5,46 +5,17 @@ nanoseconds, GPU-time is GPU-nanoseconds, ratios are between 0 and 1, and None m
 tells. Rendering is for others.
 """
 
-from bisect import bisect_right
-from collections.abc import Iterable, Mapping
-from itertools import accumulate
-from operator import attrgetter
 from typing import Self
 
 import msgspec
 
-from holdfast.ledger.bandwidth import bus_bytes_per_s
-from holdfast.ledger.categories import NOT_SCHEDULED, Category
-from holdfast.ledger.cuts import Cuts
-from holdfast.ledger.division import Division, Origin, summed
-from holdfast.ledger.flops import Chip, chip_named, peak_flops_per_s
-from holdfast.ledger.fold import Declared, Fold, MovedFor
+from holdfast.ledger.counts import MovedFor
+from holdfast.ledger.division import Origin
 from holdfast.ledger.gaps import Gap
-from holdfast.ledger.incidents import Incident
 from holdfast.ledger.references import (
     Reach,
-    Setup,
-    bandwidth_sentence,
-    mfu_sentence,
-    reach,
-    reference_bandwidth,
-    reference_mfu,
 )
-from holdfast.ledger.remarks import remarks
-from holdfast.ledger.tally import PLAIN
-from holdfast.record.errors import InputError
 from holdfast.record.events import Outcome, RunEnded, Severity
-
-_HOUR_NS = 3_600 * 10**9
-OUTSIDE = (Category.IDLE, Category.SPARE, Category.DRAINED)
-"""Held, and outside of the run."""
-_OUTSIDE_KEYS = tuple(category.key for category in OUTSIDE)
-SLIDING_WINDOW_NS = _HOUR_NS
-"""ETTR over the last hour tells what the run does now; ByteRobust (SOSP 2025) uses the same window."""
-SLOW_SHARE_MIN = 0.1
-"""A stretch whose steps lose a tenth to slowdown is worth a line of its own."""
-SLOW_COST_MIN = 0.005
-"""... if it cost at least this share of everything paid for."""
 
 
 class Goodput(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +68,7 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
     unknown_events: int
 
 
-class Stretch(msgspec.Struct, frozen=True, kw_only=True):
+class ReferenceStretch(msgspec.Struct, frozen=True, kw_only=True):
     """A stretch of the run whose steps have one reference: a declared stage, or a plateau that was found.
 
     level_gpu_ns  what its steps took, where the reference is an estimate
@@ -135,7 +106,7 @@ class StepReference(msgspec.Struct, frozen=True, kw_only=True):
     origin: Origin
     basis: str = ""
     uncertainty: float | None = None
-    stretches: tuple[Stretch, ...] = ()
+    stretches: tuple[ReferenceStretch, ...] = ()
 
 
 class Opinion(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,7 +117,7 @@ class Opinion(msgspec.Struct, frozen=True, kw_only=True):
     sentence: str
 
 
-class Pace(msgspec.Struct, frozen=True, kw_only=True):
+class ReportedPace(msgspec.Struct, frozen=True, kw_only=True):
     """How a run's steps stand to a healthy one.
 
     step_ns: what that takes on the GPUs the run has now, or had. slowdown_share: of the time in steps.
@@ -182,7 +153,7 @@ class UsefulParts(msgspec.Struct, frozen=True, kw_only=True):
     rest_gpu_ns: int
 
 
-class Figure(msgspec.Struct, frozen=True, kw_only=True):
+class MeasuredFigure(msgspec.Struct, frozen=True, kw_only=True):
     """A measured number against its published reference, and the sentence that says both.
 
     reach: of a bandwidth, whether it was measured within one NVLink domain or over the network.
@@ -232,7 +203,7 @@ class IncidentReport(msgspec.Struct, frozen=True, kw_only=True):
     basis: str = ""
 
 
-class Saved(msgspec.Struct, frozen=True, kw_only=True):
+class CheckpointReach(msgspec.Struct, frozen=True, kw_only=True):
     """How far checkpoints reach. since_steps: what the run has and no checkpoint does.
 
     between_steps_mean, between_steps_max: from one checkpoint that brought the run further to the next.
@@ -329,608 +300,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     useful_work: UsefulWork
     useful_parts: UsefulParts | None
     reference: StepReference | None
-    mfu: Figure | None
+    mfu: MeasuredFigure | None
     hfu_percent: float | None
-    bandwidth: Figure | None
+    bandwidth: MeasuredFigure | None
     incidents: tuple[IncidentReport, ...]
-    saved: Saved
+    saved: CheckpointReach
     course: Course
     basis: str
     estimated: tuple[str, ...]
     gaps: tuple[Gap, ...]
     opinions: tuple[Opinion, ...] = ()
     remarks: tuple[str, ...]
-
-
-def report(run: str, fold: Fold) -> Report:
-    """Read a fold. The fold is not changed and may go on."""
-    settled = fold.settled()
-    told = _Reader(run, settled).report()
-    return msgspec.structs.replace(told, remarks=remarks(told, settled))
-
-
-def counted(fold: Fold) -> Counted:
-    counts = fold.counts
-    return Counted(
-        starts=counts.starts,
-        launches=counts.launches,
-        restarts=max(0, counts.launches - 1),
-        loads=counts.loads,
-        saves=counts.saves,
-        steps=fold.progress.kept(),
-        members_lost=counts.members_lost,
-        incidents=len(fold.accounts.incidents),
-        unknown_events=counts.unknown_events,
-    )
-
-
-def moved_bytes(fold: Fold) -> dict[MovedFor, MovedBytes]:
-    return {use: msgspec.convert(sums, MovedBytes, from_attributes=True) for use, sums in fold.moved.items()}
-
-
-def pace_of(fold: Fold) -> Pace | None:
-    """How the steps stand to the reference that a report would hold them against; None without one."""
-    return _Reader("", fold.settled()).pace()
-
-
-class _Reader:
-    """Everything the parts of a report are computed from, computed once."""
-
-    def __init__(self, run: str, fold: Fold) -> None:
-        self.run = run
-        self.fold = fold
-        self.accounts = fold.accounts
-        self.elapsed_ns = max(0, fold.accounts.now_ns) - fold.accounts.first_ns
-        self.division = Division(fold)
-        self.parts = self.division.parts
-        self.reference = self._reference()
-        self.basis = "" if self.reference is None else _basis(self.reference)
-        self.estimated = self._estimated()
-        self.timed_steps = self.accounts.tally.steps_of(Category.USEFUL)
-        self.kept_gpu_ns: list[int] = []  # of each bucket of the course: in steps that the run has
-        self.course = self._course()
-
-    def part(self, *categories: Category) -> int:
-        return sum(self.parts.get(category, 0) for category in categories)
-
-    def report(self) -> Report:
-        fold = self.fold
-        mfu, hfu_percent = self._mfu()
-        incidents = self._incidents()
-        return Report(
-            run=self.run,
-            name=fold.declared.name,
-            team=fold.declared.team,
-            project=fold.declared.project,
-            cluster=fold.declared.cluster,
-            window=(None, None),
-            known_ns=max(0, self.accounts.now_ns),
-            held_gpus=self.accounts.shape.paid if self.accounts.is_up else 0,
-            steps_kept=fold.progress.kept(),
-            recorded_prices=tuple((one.from_ns, one.usd_per_gpu_hour) for one in self.accounts.prices),
-            accrued=None,
-            segments=self._segments(incidents),
-            ended=None if fold.ending is None else Ended.of(fold.ending),
-            first_ns=self.accounts.first_ns,
-            last_ns=max(0, self.accounts.now_ns),
-            elapsed_s=self.elapsed_ns / 1e9,
-            gpus=self.accounts.gpus_max,
-            paid_gpu_ns=self.accounts.paid_gpu_ns,
-            paid_usd=self._paid_usd(),
-            usd_per_gpu_hour=self._usd_per_gpu_hour(),
-            chip=fold.declared.chip,
-            tokens_per_step=fold.declared.tokens_per_step,
-            partition={category.key: self.part(category) for category in Category},
-            goodput=self._goodput(),
-            ettr=self._ettr(),
-            counts=counted(fold),
-            moved=moved_bytes(fold),
-            useful_work=self._useful_work(),
-            useful_parts=self._useful_parts(),
-            reference=self.reference,
-            mfu=mfu,
-            hfu_percent=hfu_percent,
-            bandwidth=self._bandwidth(),
-            incidents=incidents,
-            saved=self._saved(),
-            course=self.course,
-            basis=self.basis,
-            estimated=self.estimated,
-            gaps=tuple(fold.gaps.all),
-            remarks=(),
-        )
-
-    def pace(self) -> Pace | None:
-        reference = self.reference
-        if reference is None:
-            return None
-        slow = self.part(Category.SLOWDOWN)
-        share = _ratio(slow, slow + self.part(Category.USEFUL, Category.RECOMPUTED))
-        gpus = self.accounts.shape.active or reference.gpus
-        return Pace(
-            step_ns=reference.work_gpu_ns // gpus, origin=reference.origin, slowdown_share=share or 0.0
-        )
-
-    def _goodput(self) -> Goodput:
-        paid, useful = self.accounts.paid_gpu_ns, self.part(Category.USEFUL)
-        in_run = paid - self.part(*NOT_SCHEDULED)
-        parts = self._useful_parts()
-        told = self.fold.instrumented
-        doubt = min(useful, sum(one.doubt_gpu_ns for one in self.division.plateaus))
-        return Goodput(
-            total=_ratio(useful, paid) if told else None,
-            scheduling=_ratio(in_run, paid),
-            runtime=_ratio(useful, in_run) if told else None,
-            program=None if parts is None else _ratio(parts.model_flops_gpu_ns, useful),
-            checkpoint_span=self._checkpoint_span(),
-            basis=self.basis if told else "",
-            total_min=_ratio(useful - doubt, paid) if told and doubt else None,
-        )
-
-    def _checkpoint_span(self) -> float | None:
-        fold = self.fold
-        saved_step = fold.saves.last_step
-        step_ns = fold.stages.current.step_ns
-        if step_ns is None or fold.loaded_step_min is None or saved_step is None:
-            return None
-        steps = saved_step - fold.loaded_step_min
-        return _ratio(steps * step_ns, self.elapsed_ns) if steps > 0 else None
-
-    def _ettr(self) -> Ettr:
-        if not self.fold.instrumented:
-            return Ettr(cumulative=None, sliding=None, sliding_min=None, sliding_window_ns=SLIDING_WINDOW_NS)
-        buckets = self.course.buckets
-        width = max(1, min(len(buckets), round(SLIDING_WINDOW_NS / self.course.bucket_ns)))
-        kept = list(accumulate(self.kept_gpu_ns, initial=0))
-        stayed = list(accumulate(map(_in_run, buckets), initial=0))
-        windows = [
-            _ratio(kept[end] - kept[end - width], stayed[end] - stayed[end - width])
-            for end in range(width, len(buckets) + 1)
-        ]
-        known = [window for window in windows if window is not None]
-        in_run = self.accounts.paid_gpu_ns - self.part(*OUTSIDE)
-        return Ettr(
-            cumulative=_ratio(kept[-1], in_run),
-            sliding=known[-1] if known else None,
-            sliding_min=min(known, default=None),
-            sliding_window_ns=width * self.course.bucket_ns,
-        )
-
-    def _paid_usd(self) -> float | None:
-        """What was paid since a price was first known."""
-        prices = self.accounts.prices
-        if not prices:
-            return None
-        ends = [*(price.before_gpu_ns for price in prices[1:]), self.accounts.paid_gpu_ns]
-        return sum(
-            (end - price.before_gpu_ns) / _HOUR_NS * price.usd_per_gpu_hour
-            for price, end in zip(prices, ends, strict=True)
-        )
-
-    def _usd_per_gpu_hour(self) -> float | None:
-        paid_usd, prices = self._paid_usd(), self.accounts.prices
-        if paid_usd is None:
-            return None
-        priced_gpu_ns = self.accounts.paid_gpu_ns - prices[0].before_gpu_ns
-        return paid_usd / (priced_gpu_ns / _HOUR_NS) if priced_gpu_ns else prices[-1].usd_per_gpu_hour
-
-    def _saved(self) -> Saved:
-        saves, progress = self.fold.saves, self.fold.progress
-        if saves.last_step is None or saves.first_step is None:
-            return Saved(
-                last_step=None,
-                since_steps=progress.kept(),
-                between_steps_mean=None,
-                between_steps_max=None,
-            )
-        gaps = saves.count - 1
-        return Saved(
-            last_step=saves.last_step,
-            since_steps=max(0, (progress.position or 0) - saves.last_step),
-            between_steps_mean=(saves.last_step - saves.first_step) / gaps if gaps else None,
-            between_steps_max=saves.gap_steps_max if gaps else None,
-        )
-
-    def _useful_work(self) -> UsefulWork:
-        hours = self.accounts.paid_gpu_ns / _HOUR_NS
-        steps, tokens = self.fold.progress.kept(), self.fold.declared.tokens_per_step
-        return UsefulWork(
-            useful_gpu_hours_per_gpu_hour=self._goodput().total,
-            steps_per_gpu_hour=steps / hours if hours else None,
-            tokens_per_gpu_hour=steps * tokens / hours if hours and tokens else None,
-        )
-
-    def _useful_parts(self) -> UsefulParts | None:
-        declared, peak = self.fold.declared, _peak_flops_per_s(self.fold.declared)
-        if peak is None or declared.model_flops_per_step is None:
-            return None
-        useful = self.part(Category.USEFUL)
-        model = int(declared.model_flops_per_step * self.timed_steps * 1e9 / peak)
-        hardware_flops = declared.hardware_flops_per_step or declared.model_flops_per_step
-        hardware = int(hardware_flops * self.timed_steps * 1e9 / peak)
-        return UsefulParts(
-            model_flops_gpu_ns=model,
-            recompute_flops_gpu_ns=hardware - model,
-            rest_gpu_ns=useful - hardware,
-        )
-
-    def _reference(self) -> StepReference | None:
-        """The reference at the end of the record, and all of them."""
-        plateaus, gpus_max = self.division.plateaus, self.accounts.gpus_max
-        if not plateaus or not gpus_max:
-            return None
-        stretches = self._stretches()
-        last = stretches[-1]
-        stages = list(self.fold.stages)
-        gpus = stages[plateaus[-1].stage].step_gpus or gpus_max
-        found = StepReference(
-            work_gpu_ns=last.work_gpu_ns,
-            step_ns=last.work_gpu_ns // gpus,
-            gpus=gpus,
-            origin=last.origin,
-            uncertainty=_uncertainty(stretches),
-            stretches=stretches,
-        )
-        return msgspec.structs.replace(found, basis=_basis(found) or last.origin)
-
-    def _stretches(self) -> tuple[Stretch, ...]:
-        timeline, stages = self.accounts.timeline, list(self.fold.stages)
-        found = []
-        for one in self.division.plateaus:
-            stage, origin = stages[one.stage], self.division.origins[one.stage]
-            assert origin is not None
-            if origin == "declared":
-                later = [other.from_ns for other in stages[one.stage + 1 :]]
-                from_ns = stage.from_ns if one.stage else self.accounts.first_ns
-                to_ns = later[0] if later else self.accounts.now_ns
-            else:
-                from_ns = timeline.origin_ns + (one.first << timeline.width_log2)
-                to_ns = min(timeline.origin_ns + (one.end << timeline.width_log2), self.accounts.now_ns)
-            found.append(
-                Stretch(
-                    from_ns=from_ns,
-                    to_ns=to_ns,
-                    step_ns=int(one.reference) // (stage.step_gpus or self.accounts.gpus_max),
-                    work_gpu_ns=int(one.reference),
-                    origin=origin,
-                    uncertainty=None if origin == "declared" else one.uncertainty,
-                    tokens_per_step=stage.tokens_per_step,
-                    level_gpu_ns=None if origin == "declared" else one.level,
-                    was_gpu_ns=one.was or None,
-                    doubt_gpu_ns=one.doubt_gpu_ns,
-                    mixed_share=one.mixed,
-                )
-            )
-        return tuple(found)
-
-    def _estimated(self) -> tuple[str, ...]:
-        """The categories that would be others, had an estimated reference been."""
-        if not self.basis:
-            return ()
-        division = self.division
-        found = {
-            category
-            for (number, key), parts in division.splits.items()
-            if key >= PLAIN and number >= 0 and division.plateaus[number].uncertainty is not None
-            for category, part in parts
-            if part
-        }
-        return tuple(category.key for category in sorted(found))
-
-    def _mfu(self) -> tuple[Figure | None, float | None]:
-        """MFU while stepping, and HFU: the FLOPs of the kept steps over the peak of their GPU-time."""
-        declared, peak = self.fold.declared, _peak_flops_per_s(self.fold.declared)
-        stepping_s = sum(self.kept_gpu_ns) / 1e9
-        if peak is None or declared.model_flops_per_step is None or not stepping_s:
-            return None, None
-        per_flop = 100 * self.timed_steps / (stepping_s * peak)
-        measured = per_flop * declared.model_flops_per_step
-        hfu = per_flop * (declared.hardware_flops_per_step or declared.model_flops_per_step)
-        if not declared.params or declared.chip is None:
-            return Figure(
-                measured=measured, reference=None, unit="%", sentence=f"{measured:.1f} % of the peak"
-            ), hfu
-        setup = Setup(
-            params=declared.params,
-            gpus=self.accounts.gpus_max,
-            chip=chip_named(declared.chip),
-            precision=declared.precision,
-        )
-        row = reference_mfu(setup)
-        sentence = mfu_sentence(measured, row)
-        return Figure(measured=measured, reference=row.mfu_percent, unit="%", sentence=sentence), hfu
-
-    def _bandwidth(self) -> Figure | None:
-        """Bus bandwidth of the collectives that moved most, between nodes where there are any such."""
-        chip = _chip(self.fold.declared)
-        measured = [
-            (reach(chip, ranks) == "network", traffic.size_bytes, collective, ranks, bus)
-            for (collective, ranks), traffic in self.fold.traffic.items()
-            if (bus := bus_bytes_per_s(collective, traffic.size_bytes, ranks, traffic.duration_ns))
-            is not None
-        ]
-        if not measured:
-            return None
-        _, _, collective, ranks, bus = max(measured)
-        row = None if chip is None else reference_bandwidth(chip, ranks, collective)
-        if row is None:
-            sentence = f"{bus / 1e9:.1f} GB/s ({collective}, {ranks} ranks)"
-        else:
-            sentence = bandwidth_sentence(bus / 1e9, row)
-        return Figure(
-            measured=bus / 1e9,
-            reference=row.bus_gb_per_s if row else None,
-            unit="GB/s",
-            sentence=sentence,
-            reach=reach(chip, ranks),
-        )
-
-    def _course(self) -> Course:
-        timeline = self.accounts.timeline
-        divided: dict[tuple[int, int], int] = {}
-        buckets = []
-        for bucket in self.division.buckets:
-            parts: list[tuple[Category, int]] = []
-            kept_gpu_ns = 0
-            for place, gpu_ns in bucket.items():
-                before = divided.get(place, 0)
-                split = self.division.divided(place, gpu_ns, before)
-                parts += split
-                kept_gpu_ns += self.division.kept(place[1], split)
-                divided[place] = before + gpu_ns
-            buckets.append(summed(parts))
-            self.kept_gpu_ns.append(kept_gpu_ns)
-        return Course(
-            start_ns=timeline.origin_ns,
-            bucket_ns=1 << timeline.width_log2,
-            buckets=tuple(_keyed(bucket) for bucket in buckets),
-            timed=tuple(timeline.timed),
-        )
-
-    def _segments(self, found: Iterable[IncidentReport]) -> tuple[Segment, ...]:
-        """What lies between the cuts: of each key, the parts sum to its split, and so they do by incident."""
-        slow = [incident for incident in found if not incident.evidence]
-        accounts = self.accounts
-        cuts = accounts.timeline.cuts or Cuts.after(
-            accounts.tally.gpu_ns,
-            {number: incident.tally.gpu_ns for number, incident in enumerate(accounts.incidents)},
-        )
-        before: dict[int, int] = {}
-        blamed_before: dict[int, dict[int, int]] = {}
-        blamed_in: dict[int, list[int]] = {}  # the incidents that lost something in a part
-        for number, parts in cuts.blamed.items():
-            for index in parts:
-                blamed_in.setdefault(index, []).append(number)
-        edges = [accounts.first_ns, *cuts.edges, max(accounts.first_ns, accounts.now_ns)]
-        segments = []
-        for index, sums in enumerate(cuts.parts):
-            partition: list[tuple[Category, int]] = []
-            kept_gpu_ns = 0
-            for key, gpu_ns in sums.items():
-                parts_of = self.division.between(key, before.get(key, 0), gpu_ns)
-                partition += parts_of
-                kept_gpu_ns += self.division.kept(key, parts_of)
-                before[key] = before.get(key, 0) + gpu_ns
-            incidents: dict[str, dict[str, int]] = {}
-            for number in blamed_in.get(index, ()):
-                known = blamed_before.setdefault(number, {})
-                if lost := self._lost(number, cuts.blamed[number][index], known):
-                    incidents[str(number + 1)] = lost
-            from_ns = min(max(edges[index], edges[0]), edges[-1])
-            to_ns = min(max(edges[index + 1], edges[0]), edges[-1])
-            if to_ns > from_ns or not index:
-                segments.append(
-                    Segment(
-                        from_ns=from_ns,
-                        to_ns=to_ns,
-                        partition=_keyed(summed(partition)),
-                        kept_gpu_ns=kept_gpu_ns,
-                        incidents=incidents,
-                        usd_per_gpu_hour=self._recorded_price(from_ns),
-                    )
-                )
-        return _with_slow_stretches(segments, slow)
-
-    def _lost(self, number: int, sums: Mapping[int, int], before: dict[int, int]) -> dict[str, int]:
-        """What an incident lost in one segment, after what it lost `before`, which is brought up to date."""
-        incident = self.accounts.incidents[number]
-        earlier = self._losses(incident, before) if before else {}
-        for key, gpu_ns in sums.items():
-            before[key] = before.get(key, 0) + gpu_ns
-        lost = {key: part - earlier.get(key, 0) for key, part in self._losses(incident, before).items()}
-        return {key: part for key, part in lost.items() if part}
-
-    def _recorded_price(self, at_ns: int) -> float | None:
-        prices = self.accounts.prices
-        held = bisect_right(prices, at_ns, key=attrgetter("from_ns"))
-        return prices[held - 1].usd_per_gpu_hour if held else None
-
-    def _incidents(self) -> tuple[IncidentReport, ...]:
-        """The costliest first: what was recorded, and stretches of slow steps that no incident explains."""
-        recorded = [
-            self._incident(str(number), incident)
-            for number, incident in enumerate(self.accounts.incidents, start=1)
-        ]
-        found = [*recorded, *self._slow_stretches(recorded)]
-        return tuple(sorted(found, key=lambda incident: (-incident.lost_gpu_ns, incident.began_ns)))
-
-    def _incident(self, name: str, incident: Incident) -> IncidentReport:
-        began_ns, losses = self._began_ns(incident), self._losses(incident, incident.tally.gpu_ns)
-        return IncidentReport(
-            name=name,
-            what=incident.what,
-            subject=incident.subject,
-            severity=incident.severity,
-            began_ns=began_ns,
-            noticed_ns=incident.noticed_ns,
-            recovered_ns=incident.recovered_ns,
-            restarts=incident.restarts,
-            members_lost=incident.members_lost,
-            steps_rolled_back=incident.steps_rolled_back,
-            lost_gpu_ns=sum(losses.values()),
-            losses=losses,
-            evidence=tuple(incident.evidence),
-            basis=self.basis if losses.keys() & set(self.estimated) else "",
-        )
-
-    def _began_ns(self, incident: Incident) -> int:
-        """When it began: its onset, or else where the time begins that its work cannot have taken."""
-        if incident.silence is None:
-            return incident.began_ns
-        key, from_ns, to_ns = incident.silence
-        dead_gpu_ns = self.division.excess_of(key)
-        silent_ns = (to_ns - from_ns) * dead_gpu_ns // (self.accounts.tally.gpu_ns[key] or 1)
-        return min(incident.began_ns, to_ns - silent_ns) if silent_ns else incident.began_ns
-
-    def _losses(self, incident: Incident, sums: Mapping[int, int]) -> dict[str, int]:
-        """What an incident lost of each category, of these sums."""
-        to_ns = incident.recovered_ns or self.accounts.now_ns
-        return _keyed(self.division.losses(sums, self._began_ns(incident), to_ns))
-
-    def _slow_stretches(self, recorded: list[IncidentReport]) -> list[IncidentReport]:
-        """Consecutive buckets whose steps were slow, as far as recorded incidents do not answer for it."""
-        course = self.course
-        explained = sum(incident.losses.get("slowdown", 0) for incident in recorded)
-        unexplained = self.part(Category.SLOWDOWN) - explained
-        stretches: list[tuple[int, int, int]] = []
-        for index, bucket in enumerate(course.buckets):
-            slow = bucket.get("slowdown", 0)
-            stepping = slow + bucket.get("useful", 0) + bucket.get("recomputed", 0)
-            if slow and slow >= SLOW_SHARE_MIN * stepping:
-                goes_on = stretches and stretches[-1][1] == index
-                first, _, lost = stretches.pop() if goes_on else (index, index, 0)
-                stretches.append((first, index + 1, lost + slow))
-        found: list[tuple[int, int, int]] = []
-        for first, end, lost in sorted(stretches, key=lambda stretch: -stretch[2]):
-            charged = min(lost, unexplained)
-            if charged >= SLOW_COST_MIN * self.accounts.paid_gpu_ns:
-                unexplained -= charged
-                began_ns = course.start_ns + first * course.bucket_ns
-                ended_ns = min(course.start_ns + end * course.bucket_ns, self.accounts.now_ns)
-                found.append((began_ns, ended_ns, charged))
-        return [
-            _slow_stretch(f"slow-{number}", *one, self._slowest(*one[:2]), self.basis)
-            for number, one in enumerate(sorted(found), start=1)
-        ]
-
-    def _slowest(self, from_ns: int, to_ns: int) -> str:
-        """Whom the other members waited for in this time, if that is recorded of one."""
-        names = {
-            held.member
-            for held in self.fold.held_up
-            if min(held.to_ns, to_ns) - max(held.from_ns, from_ns) > (held.to_ns - held.from_ns) // 2
-        }
-        return names.pop() if len(names) == 1 else ""
-
-
-def _uncertainty(stretches: tuple[Stretch, ...]) -> float | None:
-    """Of the levels that are references, on average over the time they hold for; None: all are declared."""
-    unsure = [(one.to_ns - one.from_ns, one.uncertainty, one) for one in stretches if one.uncertainty]
-    own = [found for found in unsure if found[2].level_gpu_ns == found[2].work_gpu_ns] or unsure
-    weight = sum(lasted_ns for lasted_ns, _, _ in own)
-    if not weight:
-        return max((uncertainty for _, uncertainty, _ in own), default=None)
-    return sum(lasted_ns * uncertainty for lasted_ns, uncertainty, _ in own) / weight
-
-
-def _basis(reference: StepReference) -> str:
-    """What figures rest on, in words; empty where nothing is estimated."""
-    if reference.uncertainty is None:
-        return ""
-    word = "estimated from members" if reference.origin == "members" else "estimated"
-    return f"{word} ± {_percent(reference.uncertainty)}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
-
-
-def _with_slow_stretches(segments: list[Segment], slow: list[IncidentReport]) -> tuple[Segment, ...]:
-    """With what stretches of slow steps lost in each.
-
-    It is spread evenly over their time, but no segment has more of it than it booked as slowdown: what is
-    beyond that goes to the others that the stretch touches, and then to any.
-    """
-    key = Category.SLOWDOWN.key
-    room = [
-        max(0, one.partition.get(key, 0) - sum(lost.get(key, 0) for lost in one.incidents.values()))
-        for one in segments
-    ]
-    charged: list[dict[str, dict[str, int]]] = [{} for _ in segments]
-    for stretch in slow:
-        even = [_share_of(stretch, one.from_ns, one.to_ns).get(key, 0) for one in segments]
-        parts = [min(share, left) for share, left in zip(even, room, strict=True)]
-        beyond = sum(even) - sum(parts)
-        for index in sorted(range(len(segments)), key=lambda index: not even[index]) if beyond else ():
-            more = min(beyond, room[index] - parts[index])
-            parts[index] += more
-            beyond -= more
-        for index, part in enumerate(parts):
-            room[index] -= part
-            if part:
-                charged[index][stretch.name] = {key: part}
-    return tuple(
-        msgspec.structs.replace(one, incidents=one.incidents | more) if more else one
-        for one, more in zip(segments, charged, strict=True)
-    )
-
-
-def _share_of(stretch: IncidentReport, from_ns: int, to_ns: int) -> dict[str, int]:
-    """What a stretch of slow steps lost between these moments, spread evenly over its time."""
-    lasted_ns = (stretch.recovered_ns or stretch.began_ns) - stretch.began_ns
-    begin, end = (min(max(0, at_ns - stretch.began_ns), lasted_ns) for at_ns in (from_ns, to_ns))
-    lost = {
-        key: part * end // lasted_ns - part * begin // lasted_ns
-        for key, part in stretch.losses.items()
-        if lasted_ns
-    }
-    return {key: part for key, part in lost.items() if part}
-
-
-def _chip(declared: Declared) -> Chip | None:
-    try:
-        return None if declared.chip is None else chip_named(declared.chip)
-    except InputError:
-        return None  # whoever recorded it knows a chip that we do not: then there is no reference
-
-
-def _peak_flops_per_s(declared: Declared) -> float | None:
-    chip = _chip(declared)
-    try:
-        return None if chip is None else peak_flops_per_s(chip, declared.precision)
-    except InputError:
-        return None
-
-
-def _in_run(bucket: dict[str, int]) -> int:
-    return sum(bucket.values()) - sum(bucket.get(key, 0) for key in _OUTSIDE_KEYS)
-
-
-def _keyed(parts: dict[Category, int]) -> dict[str, int]:
-    """By name and in the order of the categories, without what is zero."""
-    return {category.key: part for category, part in sorted(parts.items()) if part}
-
-
-def _slow_stretch(
-    name: str, began_ns: int, ended_ns: int, lost_gpu_ns: int, slowest: str, basis: str
-) -> IncidentReport:
-    return IncidentReport(
-        name=name,
-        what="slow steps, " + ("all waited for one member" if slowest else "nothing recorded says why"),
-        subject=slowest,
-        severity="degraded",
-        began_ns=began_ns,
-        noticed_ns=began_ns,
-        recovered_ns=ended_ns,
-        restarts=0,
-        members_lost=0,
-        steps_rolled_back=0,
-        lost_gpu_ns=lost_gpu_ns,
-        losses={Category.SLOWDOWN.key: lost_gpu_ns},
-        evidence=(),
-        basis=basis,
-    )
-
-
-def _ratio(part: int, whole: int) -> float | None:
-    return part / whole if whole > 0 else None

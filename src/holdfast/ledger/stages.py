@@ -17,7 +17,7 @@ STAGES_MAX = 64
 _WORK = ("tokens_per_step", "sequence_tokens", "batch_sequences")
 
 
-class Stage(msgspec.Struct):
+class ReferenceStage(msgspec.Struct):
     """What was declared of the steps of one stage.
 
     from_ns, entry  when it began, and with which first execution of a step
@@ -40,16 +40,16 @@ class Stages:
     __slots__ = ("_all",)
 
     def __init__(self) -> None:
-        self._all = [Stage()]
+        self._all = [ReferenceStage()]
 
-    def __iter__(self) -> Iterator[Stage]:
+    def __iter__(self) -> Iterator[ReferenceStage]:
         return iter(self._all)
 
     def __len__(self) -> int:
         return len(self._all)
 
     @property
-    def current(self) -> Stage:
+    def current(self) -> ReferenceStage:
         return self._all[-1]
 
     def copy(self) -> "Stages":

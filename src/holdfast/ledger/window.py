@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from holdfast.ledger.categories import NOT_SCHEDULED, Category
-from holdfast.ledger.fold import Fold, MovedFor
+from holdfast.ledger.counts import MovedFor
+from holdfast.ledger.fold import Fold
 from holdfast.ledger.gaps import Gap
 from holdfast.ledger.remarks import gap_remarks
 from holdfast.ledger.report import (
-    OUTSIDE,
     Accrued,
     Course,
     Ettr,
@@ -25,14 +25,13 @@ from holdfast.ledger.report import (
     Report,
     Segment,
     UsefulWork,
-    counted,
-    moved_bytes,
 )
 from holdfast.ledger.report import Counted as Counts
+from holdfast.ledger.reporting import OUTSIDE, counted, moved_bytes
+from holdfast.wording.units import HOUR_NS
 
 SILENT_NS_MAX = 24 * 3_600 * 10**9
 """A run that has not ended and was heard of within a day is taken to hold its GPUs still."""
-_HOUR_NS = 3_600 * 10**9
 _NOTHING = MovedBytes(times=0, sized=0, size_bytes=0, usd=0.0, unpriced_bytes=0)
 
 
@@ -60,15 +59,15 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         return (self.from_ns is None or at_ns >= self.from_ns) and (self.to_ns is None or at_ns < self.to_ns)
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class WindowStanding(msgspec.Struct, frozen=True, kw_only=True):
     """What a run had counted at some moment."""
 
     counts: Counts
     moved: dict[MovedFor, MovedBytes]
 
 
-def standing(fold: Fold) -> Standing:
-    return Standing(counts=counted(fold), moved=moved_bytes(fold))
+def standing(fold: Fold) -> WindowStanding:
+    return WindowStanding(counts=counted(fold), moved=moved_bytes(fold))
 
 
 def accruing(report: Report, now_ns: int) -> Report:
@@ -93,7 +92,9 @@ def fell_silent(report: Report, now_ns: int) -> bool:
     return report.held_gpus > 0 and now_ns - report.known_ns > SILENT_NS_MAX
 
 
-def within(report: Report, window: Window, begin: Standing | None, end: Standing | None) -> Report:
+def within(
+    report: Report, window: Window, begin: WindowStanding | None, end: WindowStanding | None
+) -> Report:
     """The report of this window, whose bounds its fold was cut at.
 
     begin, end: what the run had counted there; None: nothing before, or all that it has.
@@ -107,7 +108,7 @@ def within(report: Report, window: Window, begin: Standing | None, end: Standing
     counts, moved = _between(report, begin, end)
     ended = report.ended if report.ended is not None and window.has(report.ended.ended_ns) else None
     priced = [one for one in segments if one.usd_per_gpu_hour is not None]
-    paid_usd = sum(sum(one.partition.values()) / _HOUR_NS * (one.usd_per_gpu_hour or 0.0) for one in priced)
+    paid_usd = sum(sum(one.partition.values()) / HOUR_NS * (one.usd_per_gpu_hour or 0.0) for one in priced)
     priced_gpu_ns = sum(sum(one.partition.values()) for one in priced)
     told = msgspec.structs.replace(
         report,
@@ -118,7 +119,7 @@ def within(report: Report, window: Window, begin: Standing | None, end: Standing
         elapsed_s=(last_ns - first_ns) / 1e9,
         paid_gpu_ns=paid,
         paid_usd=paid_usd if priced else None,
-        usd_per_gpu_hour=paid_usd / (priced_gpu_ns / _HOUR_NS) if priced_gpu_ns else report.usd_per_gpu_hour,
+        usd_per_gpu_hour=paid_usd / (priced_gpu_ns / HOUR_NS) if priced_gpu_ns else report.usd_per_gpu_hour,
         partition=partition,
         goodput=_goodput(report, partition),
         ettr=_ettr(report, segments, partition),
@@ -144,7 +145,7 @@ def _partition(segments: Iterable[Segment]) -> dict[str, int]:
 
 
 def _between(
-    report: Report, begin: Standing | None, end: Standing | None
+    report: Report, begin: WindowStanding | None, end: WindowStanding | None
 ) -> tuple[Counts, dict[MovedFor, MovedBytes]]:
     """What was counted from the one moment to the other."""
     counts, moved = (report.counts, report.moved) if end is None else (end.counts, end.moved)
@@ -190,7 +191,7 @@ def _ettr(report: Report, segments: Iterable[Segment], partition: Mapping[str, i
 
 def _useful_work(report: Report, partition: Mapping[str, int], steps: int) -> UsefulWork:
     paid = sum(partition.values())
-    hours, tokens = paid / _HOUR_NS, report.tokens_per_step
+    hours, tokens = paid / HOUR_NS, report.tokens_per_step
     return UsefulWork(
         useful_gpu_hours_per_gpu_hour=_goodput(report, partition).total,
         steps_per_gpu_hour=steps / hours if hours else None,

@@ -29,6 +29,8 @@ Positive = Annotated[int, msgspec.Meta(ge=1, le=2**62)]
 Outcome = Literal["completed", "failed", "stopped", "preempted"]
 Phase = Literal["launch", "init", "load", "step", "data", "eval", "check", "stop"]
 Severity = Literal["fatal", "degraded"]
+Action = Literal["restart", "replace", "shrink", "grow", "drain", "restore", "stop"]
+"""What Holdfast itself does about a run. Records of others may name actions of their own."""
 Role = Literal["active", "spare"]
 Precision = Literal["bf16", "fp8"]
 Attention = Literal["full", "causal"]

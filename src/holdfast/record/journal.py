@@ -181,6 +181,14 @@ def read_directory(
                 yield item
 
 
+def events_of(home: Path) -> list[AnyEvent]:
+    """Every event recorded in a home, in the order of recording."""
+    found = {
+        item.id: item for item in read_directory(home / JOURNAL_DIRECTORY) if not isinstance(item, Damage)
+    }
+    return sorted(found.values(), key=lambda event: event.recorded_ns)
+
+
 def follow(
     directory: Path,
     stop: threading.Event,

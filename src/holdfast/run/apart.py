@@ -5,11 +5,11 @@ is, and who did not make it, the members find out themselves when they regroup, 
 To regroup once too often does no harm.
 """
 
-from holdfast.run.state import Member, State, Trouble
+from holdfast.run.state import Member, RunState, Trouble
 from holdfast.run.waits import APART_S, ns
 
 
-def look(state: State) -> bool:
+def look(state: RunState) -> bool:
     """After a heartbeat from a meeting, now and then. Whether the generation is to be opened again: nobody
     has moved since the last look.
     """
@@ -26,7 +26,7 @@ def look(state: State) -> bool:
     return True
 
 
-def _waiting_apart(state: State) -> tuple[tuple[str, int, int], ...]:
+def _waiting_apart(state: RunState) -> tuple[tuple[str, int, int], ...]:
     """Who waits in a meeting that nobody will come to: name, step, and how much it has told the others."""
     generation = state.generations.announced
     if (

@@ -21,8 +21,7 @@ from holdfast.record.recorder import Recorder
 from holdfast.run import membership
 from holdfast.run.frames import FrameBuffer
 from holdfast.run.handshake import HANDSHAKE_BYTES_MAX, Host, endpoint_of
-from holdfast.run.recording import write_down
-from holdfast.run.state import (
+from holdfast.run.happenings import (
     Begun,
     Close,
     Disconnected,
@@ -32,7 +31,6 @@ from holdfast.run.state import (
     FromMember,
     FromNode,
     Happening,
-    Policy,
     Print,
     Record,
     ReplaceRequested,
@@ -45,6 +43,8 @@ from holdfast.run.state import (
     ToMembers,
     ToNode,
 )
+from holdfast.run.recording import write_down
+from holdfast.run.state import RunPolicy
 from holdfast.run.status import Happened, MemberStatus, NodeStatus, Status
 from holdfast.run.tls import Channel, Identity
 from holdfast.run.wire import (
@@ -102,7 +102,7 @@ class Coordinator:
 
     def __init__(
         self,
-        policy: Policy,
+        policy: RunPolicy,
         token: str,
         recorder: Recorder,
         clock: Clock,
@@ -219,7 +219,7 @@ class Coordinator:
             )
             for member in list(state.roster.members.values())
         )
-        closing, losses = state.ending.closing, tuple(state.progress.loss_values)
+        closing, loss_curve = state.ending.closing, tuple(state.progress.loss_values)
         return Status(
             run=state.policy.run,
             team=state.policy.team,
@@ -227,8 +227,8 @@ class Coordinator:
             generation=0 if state.generations.formed is None else state.generations.formed.number,
             step=state.progress.step,
             steps_total=state.progress.steps_total,
-            loss=losses[-1][1] if losses else None,
-            losses=losses,
+            loss=loss_curve[-1][1] if loss_curve else None,
+            loss_curve=loss_curve,
             rate=self._rate(),
             step_s=self._step_s(),
             stall_s=None if (stall_ns := state.progress.checkpointing.stall_ns) is None else stall_ns / 1e9,

@@ -6,7 +6,7 @@ judged. It is the script's mistake where the work carries the failure from one G
 """
 
 from holdfast.run import ending, losses, processes
-from holdfast.run.state import Ailing, DeviceFailure, Failing, Generation, Member, State
+from holdfast.run.state import Ailing, DeviceFailure, Failing, Generation, Member, RunState
 from holdfast.run.waits import BACKOFF_S_MAX, DEVICE_EXIT_S, EXPLAIN_S, backoff_ns, ns
 from holdfast.run.wire import CODE_DEVICE_FAILED, DeviceFailed, WorkerExited
 
@@ -23,7 +23,7 @@ the same next proves nothing."""
 # ---- what is told ----------------------------------------------------------------------------------------
 
 
-def said(state: State, name: str, message: DeviceFailed) -> None:
+def said(state: RunState, name: str, message: DeviceFailed) -> None:
     """A member's last words."""
     failing = state.devices.failing.get(name)
     if failing is None and state.ending.closing is None and (member := state.roster.living(name)) is not None:
@@ -40,7 +40,7 @@ def said(state: State, name: str, message: DeviceFailed) -> None:
         _look(state, failing)
 
 
-def exited(state: State, member: Member, message: WorkerExited) -> bool:
+def exited(state: RunState, member: Member, message: WorkerExited) -> bool:
     """An agent saw a process go. False: not because of its GPU."""
     failing = state.devices.failing.get(member.name)
     has_hung_up = (
@@ -63,14 +63,14 @@ def exited(state: State, member: Member, message: WorkerExited) -> bool:
     return True
 
 
-def disconnected(state: State, name: str) -> None:
+def disconnected(state: RunState, name: str) -> None:
     """What a member said before came before."""
     failing = state.devices.failing.get(name)
     if failing is not None and failing.exited is not None:
         _conclude(state, failing)
 
 
-def give_up(state: State, *, at_once: bool = False) -> None:
+def give_up(state: RunState, *, at_once: bool = False) -> None:
     """End those that do not go, and write down what is known of those that nobody says more about."""
     for failing in list(state.devices.failing.values()):
         known = state.generations.unexplained.get(failing.member)
@@ -88,13 +88,13 @@ def give_up(state: State, *, at_once: bool = False) -> None:
 # ---- who gets the seat -----------------------------------------------------------------------------------
 
 
-def free_ns(state: State, seat: tuple[str, int]) -> int:
+def free_ns(state: RunState, seat: tuple[str, int]) -> int:
     """When another member may have the seat."""
     known = state.devices.ailing.get(seat)
     return 0 if known is None else known.start_ns
 
 
-def awaits_exit(state: State, generation: Generation) -> bool:
+def awaits_exit(state: RunState, generation: Generation) -> bool:
     """Whether a warm process is to take a failed one's place as soon as that one has given up its memory.
 
     Where the seat failed before, nobody waits: others compute its lanes, and show whose fault it is.
@@ -113,13 +113,13 @@ def awaits_exit(state: State, generation: Generation) -> bool:
     return bool(dues_ns)
 
 
-def _lose(state: State, member: Member, why: str) -> Failing:
+def _lose(state: RunState, member: Member, why: str) -> Failing:
     failing = _failing(state, member)
     losses.lose_unexplained(state, member, why, is_known=why != losses.DEVICE_FAILED)
     return failing
 
 
-def _failing(state: State, member: Member) -> Failing:
+def _failing(state: RunState, member: Member) -> Failing:
     """The seat is kept until the process is gone. It counts anew for a GPU that has held for long."""
     seat = (member.node, member.slot)
     known = state.devices.ailing.get(seat)
@@ -134,7 +134,7 @@ def _failing(state: State, member: Member) -> Failing:
     return failing
 
 
-def _set_ailing(state: State, seat: tuple[str, int], failures: int, start_ns: int) -> None:
+def _set_ailing(state: RunState, seat: tuple[str, int], failures: int, start_ns: int) -> None:
     state.devices.ailing[seat] = Ailing(
         failures=failures, step_max=state.progress.step_max, start_ns=start_ns
     )
@@ -143,12 +143,12 @@ def _set_ailing(state: State, seat: tuple[str, int], failures: int, start_ns: in
 # ---- what it means ---------------------------------------------------------------------------------------
 
 
-def _look(state: State, failing: Failing) -> None:
+def _look(state: RunState, failing: Failing) -> None:
     if failing.said is not None and failing.exited is not None:
         _conclude(state, failing)
 
 
-def _conclude(state: State, failing: Failing) -> None:
+def _conclude(state: RunState, failing: Failing) -> None:
     """Write the failure down, and judge it."""
     del state.devices.failing[failing.member]
     told = failing.said or DeviceFailed(member="", generation=0, step=0, failure=_words(failing.exited))
@@ -189,7 +189,7 @@ def _words(message: WorkerExited | None) -> str:
     return losses.DEVICE_FAILED
 
 
-def _alike(state: State, failure: DeviceFailure) -> list[DeviceFailure]:
+def _alike(state: RunState, failure: DeviceFailure) -> list[DeviceFailure]:
     """Those before it, at the same step, that failed with the same error."""
     return [
         other
@@ -198,7 +198,7 @@ def _alike(state: State, failure: DeviceFailure) -> list[DeviceFailure]:
     ]
 
 
-def _mistake(state: State, failing: Failing, failure: DeviceFailure, alike: list[DeviceFailure]) -> str:
+def _mistake(state: RunState, failing: Failing, failure: DeviceFailure, alike: list[DeviceFailure]) -> str:
     """Why this is the script's mistake; empty: it is taken for the GPU's."""
     where = f"at step {failure.step}" if failure.step else "before the first step"
     what = f"failed {where} with the same error ({failure.failure})"
@@ -225,7 +225,7 @@ def _mistake(state: State, failing: Failing, failure: DeviceFailure, alike: list
     return ""
 
 
-def _cohort(state: State, failing: Failing, alike: list[DeviceFailure]) -> tuple[int, bool]:
+def _cohort(state: RunState, failing: Failing, alike: list[DeviceFailure]) -> tuple[int, bool]:
     """How many members were in the generation, and whether all of them failed alike.
 
     Before the first generation it is everybody who has a seat.

@@ -11,8 +11,8 @@ from holdfast.run.handshake import (
     ATTEMPT_INTERVAL_S,
     ATTEMPTS_MAX,
     HANDSHAKE_WAIT_S,
-    Client,
     Entry,
+    HandshakeClient,
     endpoint_of,
     stranger,
     unreachable,
@@ -82,7 +82,7 @@ async def _attempt(host: str, port: int, token: str, role: Role, name: str) -> C
         raise unreachable(place, error) from None
     try:
         endpoint = endpoint_of(writer.get_extra_info("peername"))
-        entry = Entry(Client(token, role=role, name=name, endpoint=endpoint))
+        entry = Entry(HandshakeClient(token, role=role, name=name, endpoint=endpoint))
         async with asyncio.timeout(HANDSHAKE_WAIT_S):
             while entry.run is None:
                 writer.write(entry.take(await reader.read(READ_BYTES) or _hung_up()))

@@ -3,7 +3,8 @@
 from holdfast.record.errors import complaint
 from holdfast.record.events import ActionTaken, RunEnded
 from holdfast.run import processes
-from holdfast.run.state import Closing, Ending, Member, State, ToMembers, ToNode
+from holdfast.run.happenings import Ending, ToMembers, ToNode
+from holdfast.run.state import Closing, Member, RunState
 from holdfast.run.waits import EXIT_MARGIN_S, IDLE_S_MAX, ns
 from holdfast.run.wire import Dismissed, EndNode, Outcome, Released
 
@@ -12,7 +13,7 @@ CODE_MISTAKE = 2
 """What `holdfast` exits with for a user's mistake."""
 
 
-def complete(state: State, outcome: Outcome = "completed", reason: str = "") -> None:
+def complete(state: RunState, outcome: Outcome = "completed", reason: str = "") -> None:
     """Training is through: release everybody. What the script does after it may take `IDLE_S_MAX`.
 
     Warm processes that were never needed have nothing to finish.
@@ -27,13 +28,13 @@ def complete(state: State, outcome: Outcome = "completed", reason: str = "") -> 
             processes.stop(state, member, state.policy.grace_s)
 
 
-def fail(state: State, reason: str, *, code: int = CODE_FAILED, complaint: str = "") -> None:
+def fail(state: RunState, reason: str, *, code: int = CODE_FAILED, complaint: str = "") -> None:
     """Something the run cannot go on from."""
     state.outbox.say(f"the run fails: {reason}", "failure")
     _stop_all(state, Ending("failed", code, reason, complaint))
 
 
-def blame(state: State, sentence: str, told: str) -> None:
+def blame(state: RunState, sentence: str, told: str) -> None:
     """The user's mistake, in a run that got under way: members have the time to keep what there is.
 
     told: the sentence and its hint, as they are printed.
@@ -41,13 +42,13 @@ def blame(state: State, sentence: str, told: str) -> None:
     _stop_all(state, Ending("failed", CODE_MISTAKE, sentence, told))
 
 
-def refuse(state: State, sentence: str, hint: str) -> None:
+def refuse(state: RunState, sentence: str, hint: str) -> None:
     """The user's mistake: the members cannot take part, and `holdfast run` says why."""
     state.outbox.effects.append(ToMembers(_present(state), Dismissed(sentence=sentence, hint=hint)))
     blame(state, sentence, complaint(sentence, hint))
 
 
-def stop(state: State, reason: str, code: int) -> None:
+def stop(state: RunState, reason: str, code: int) -> None:
     """The operator's wish; the second time, without grace."""
     if state.ending.closing is not None and not state.ending.closing.is_released:
         state.ending.closing.patience, state.ending.closing.due_ns = "term", state.now_ns
@@ -57,7 +58,7 @@ def stop(state: State, reason: str, code: int) -> None:
     _stop_all(state, Ending("stopped", code, reason))
 
 
-def settle(state: State) -> None:
+def settle(state: RunState) -> None:
     """End harder whoever had time enough, and the run once nobody is left or nothing more can be done."""
     ending = state.ending.closing
     assert ending is not None
@@ -76,14 +77,14 @@ def settle(state: State) -> None:
     state.outbox.wake(state.ending.closing.due_ns)
 
 
-def is_due(state: State) -> bool:
+def is_due(state: RunState) -> bool:
     """Whether the run that is ending is over: nobody is left, or nothing more can be done about them."""
     assert state.ending.closing is not None
     is_late = state.now_ns >= state.ending.closing.due_ns
     return not state.roster.running or (is_late and state.ending.closing.patience == "kill")
 
 
-def _stop_all(state: State, end: Ending) -> None:
+def _stop_all(state: RunState, end: Ending) -> None:
     grace_s = state.policy.grace_s
     state.ending.closing = Closing(
         end=end, due_ns=state.now_ns + ns(grace_s + EXIT_MARGIN_S), patience="term"
@@ -93,16 +94,16 @@ def _stop_all(state: State, end: Ending) -> None:
         processes.stop(state, member, grace_s)
 
 
-def _running(state: State) -> list[Member]:
+def _running(state: RunState) -> list[Member]:
     return [member for member in state.roster.members.values() if not member.is_gone]
 
 
-def _present(state: State) -> tuple[str, ...]:
+def _present(state: RunState) -> tuple[str, ...]:
     """Those that can be spoken to."""
     return tuple(member.name for member in _running(state) if member.reached != "started")
 
 
-def _say_unsaved(state: State) -> None:
+def _say_unsaved(state: RunState) -> None:
     """That the newest checkpoint is not of the end, if none could be written there."""
     saved = state.progress.checkpointing
     if saved.failure and saved.saved_step < state.progress.step:
@@ -112,7 +113,7 @@ def _say_unsaved(state: State) -> None:
         state.outbox.say(f"the last checkpoint failed, and {newest}: {saved.failure}", "trouble")
 
 
-def _finish(state: State, end: Ending) -> None:
+def _finish(state: RunState, end: Ending) -> None:
     state.ending.is_over = True
     _say_unsaved(state)
     state.outbox.record(

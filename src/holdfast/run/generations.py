@@ -7,11 +7,13 @@ and the ledger sees the time in between as what it was, recovery.
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from holdfast.record.events import ActionTaken, CheckpointLoaded, GenerationOpened, StepCommitted
+from holdfast.record.events import Action, ActionTaken, CheckpointLoaded, GenerationOpened, StepCommitted
 from holdfast.run import pacing, processes, replacing
+from holdfast.run.happenings import ToMembers
 from holdfast.run.history import gist
-from holdfast.run.state import Generation, State, ToMembers, Trouble
+from holdfast.run.state import Generation, RunState, Trouble
 from holdfast.run.wire import Announced
+from holdfast.wording import many
 
 FATE_CHARS_MAX = 60
 """Of what a lost member died of, in the line of the generation: it was said in full a moment before."""
@@ -20,7 +22,7 @@ WORDS_CHARS_MAX = 300
 
 
 def announce(
-    state: State, survivors: Sequence[str], *, at_boundary: bool, because: Trouble | None = None
+    state: RunState, survivors: Sequence[str], *, at_boundary: bool, because: Trouble | None = None
 ) -> None:
     """The next generation: the survivors, and those who are ready, as far as the lanes allow."""
     leaving = replacing.ready(state, survivors) if at_boundary else {}
@@ -62,7 +64,7 @@ def announce(
         state.outbox.effects.append(ToMembers(tuple(leaving), announcement))
 
 
-def _ranked(state: State, survivors: Sequence[str], newcomers: Sequence[str]) -> tuple[str, ...]:
+def _ranked(state: RunState, survivors: Sequence[str], newcomers: Sequence[str]) -> tuple[str, ...]:
     """In rank order: by seat, but rank 0 stays one process as long as it lives."""
     everyone = sorted(
         (*survivors, *newcomers), key=lambda name: state.roster.seat_of(state.roster.members[name])
@@ -73,7 +75,7 @@ def _ranked(state: State, survivors: Sequence[str], newcomers: Sequence[str]) ->
     return (main, *(name for name in everyone if name != main))
 
 
-def _main(state: State, survivors: Sequence[str], newcomers: Sequence[str]) -> str:
+def _main(state: RunState, survivors: Sequence[str], newcomers: Sequence[str]) -> str:
     """Who has rank 0: whoever had it, or else the oldest. Empty at the start, where seats decide.
 
     Of several that came together, the one with the lowest rank before is the oldest. After the last step the
@@ -89,7 +91,7 @@ def _main(state: State, survivors: Sequence[str], newcomers: Sequence[str]) -> s
     return min(survivors, key=lambda name: state.roster.members[name].since_generation)
 
 
-def room(state: State) -> int:
+def room(state: RunState) -> int:
     """How many members more the lanes allow."""
     if state.launch.setup is None:
         return 0
@@ -101,7 +103,7 @@ def room(state: State) -> int:
     return state.launch.setup[1].lanes - present
 
 
-def broke(state: State, generation: Generation) -> Trouble:
+def broke(state: RunState, generation: Generation) -> Trouble:
     """Nobody was lost, but the generation cannot go on: what it was, said once however often it comes."""
     trouble, before = generation.trouble, state.progress.trouble
     if trouble is None:
@@ -121,7 +123,7 @@ def trouble_of(member: str, operation: str, reason: str) -> Trouble:
     return Trouble(member=member, words=f"could not {operation}: {told}")
 
 
-def form(state: State, generation: Generation) -> None:
+def form(state: RunState, generation: Generation) -> None:
     """Everybody regrouped: the generation goes on from the highest version that one of them had."""
     version = max(generation.regrouped.values())
     if version > state.progress.step:
@@ -144,7 +146,7 @@ def form(state: State, generation: Generation) -> None:
         keep(state, generation, step)
 
 
-def keep(state: State, generation: Generation, step: int) -> None:
+def keep(state: RunState, generation: Generation, step: int) -> None:
     """The run has the step, if all of the generation do."""
     if generation.formed_ns is None or generation.tally.get(step, 0) < len(generation.members):
         return
@@ -171,7 +173,7 @@ def keep(state: State, generation: Generation, step: int) -> None:
         _say_recovered(state, generation, step)
 
 
-def _go_back(state: State, version: int) -> None:
+def _go_back(state: RunState, version: int) -> None:
     """Nobody had the state: say what that costs. The very first generation only begins here."""
     if state.generations.formed is not None:
         steps = state.progress.step - version
@@ -183,7 +185,7 @@ def _go_back(state: State, version: int) -> None:
     state.progress.worked.go_back(version)
 
 
-def _note_hurt(state: State) -> None:
+def _note_hurt(state: RunState) -> None:
     """Recovery takes until all members have committed a step; it may take more than one generation."""
     if state.generations.hurt is None and state.generations.lost_ns is not None:
         state.generations.hurt = (state.generations.lost_ns, "loss")
@@ -191,7 +193,7 @@ def _note_hurt(state: State) -> None:
         state.generations.hurt = (state.generations.failed_ns, "failure")
 
 
-def _say_recovered(state: State, generation: Generation, step: int) -> None:
+def _say_recovered(state: RunState, generation: Generation, step: int) -> None:
     assert state.generations.hurt is not None
     (since_ns, what), state.generations.hurt = state.generations.hurt, None
     count = len(generation.members)
@@ -210,7 +212,7 @@ def _duration(took_ns: int) -> str:
     return f"{took_s / 60:.0f} min" if took_s < 36_000 else f"{took_s / 3600:.1f} h"
 
 
-def _note_time(state: State, generation: Generation, step: int, since_ns: int) -> None:
+def _note_time(state: RunState, generation: Generation, step: int, since_ns: int) -> None:
     """What the step took, and what the script took before it; since_ns: since the step before.
 
     Members that wait for another one have a long step, and that one a short one: the shortest counts, and the
@@ -229,7 +231,7 @@ def _note_time(state: State, generation: Generation, step: int, since_ns: int) -
     state.observed.note_pause(took_ns - step_ns)
 
 
-def _keep_late(state: State, generation: Generation, version: int) -> None:
+def _keep_late(state: RunState, generation: Generation, version: int) -> None:
     """Record a step that only some had when others were lost, and that the new generation goes on from.
 
     It is dated back to when it was first reported, but before the loss: it was done by then. At the start it
@@ -246,7 +248,7 @@ def _keep_late(state: State, generation: Generation, version: int) -> None:
     state.outbox.record(StepCommitted(id="", occurred_ns=min(first_ns, lost_ns - 1), step=version))
 
 
-def _record_loaded(state: State, generation: Generation, version: int) -> None:
+def _record_loaded(state: RunState, generation: Generation, version: int) -> None:
     """A checkpoint matters to the run only if the generation goes on from it, rather than from a peer."""
     if state.generations.formed is not None and version >= state.progress.step:
         return
@@ -256,7 +258,7 @@ def _record_loaded(state: State, generation: Generation, version: int) -> None:
         state.outbox.record(CheckpointLoaded(id="", occurred_ns=state.now_ns, step=version, place=place))
 
 
-def _record_opened(state: State, generation: Generation, version: int) -> None:
+def _record_opened(state: RunState, generation: Generation, version: int) -> None:
     opened_ns, began_ns = state.now_ns, generation.opened_ns
     if generation.at_boundary:
         # The generation before went on until its last commit; the change began there.
@@ -282,7 +284,7 @@ def _record_opened(state: State, generation: Generation, version: int) -> None:
     state.launch.gpus = gpus
 
 
-def _act(state: State, generation: Generation, lost: Sequence[str], newcomers: list[str]) -> None:
+def _act(state: RunState, generation: Generation, lost: Sequence[str], newcomers: list[str]) -> None:
     """Work out, and record, what is done about losses and newcomers."""
     by = {state.roster.members[name].replaces: name for name in newcomers}
     generation.replaced = {old: by[old] for old in lost if old in by}
@@ -316,7 +318,7 @@ def _carry_over(before: Generation, generation: Generation) -> None:
     generation.added = (*added, *generation.added)
 
 
-def _changes(state: State, generation: Generation) -> str:
+def _changes(state: RunState, generation: Generation) -> str:
     """How it differs from the generation before, and why it had to."""
     parts = [f"{new} takes the place of {_fated(state, [old])}" for old, new in generation.replaced.items()]
     parts += [
@@ -337,7 +339,7 @@ def _changes(state: State, generation: Generation) -> str:
     return f"{changes}, because {trouble}"
 
 
-def _reason(state: State, generation: Generation) -> str:
+def _reason(state: RunState, generation: Generation) -> str:
     """Why it was opened, for the record."""
     lost = [*generation.replaced, *generation.missing]
     parts = [str(generation.because)] if generation.because is not None else []
@@ -350,7 +352,7 @@ def _reason(state: State, generation: Generation) -> str:
     return "; ".join(parts)
 
 
-def _fated(state: State, names: Iterable[str]) -> str:
+def _fated(state: RunState, names: Iterable[str]) -> str:
     """The names, and behind them what they were lost of, where that is known by now."""
 
     def fate(name: str) -> str:
@@ -361,7 +363,7 @@ def _fated(state: State, names: Iterable[str]) -> str:
     return ", ".join(f"{named} ({words})" if words else named for words, named in grouped)
 
 
-def _record_action(state: State, action: str, subject: str, reason: str) -> None:
+def _record_action(state: RunState, action: Action, subject: str, reason: str) -> None:
     causes = () if action == "grow" else (f"lost {subject}",)
     state.outbox.record(
         ActionTaken(
@@ -370,12 +372,12 @@ def _record_action(state: State, action: str, subject: str, reason: str) -> None
     )
 
 
-def _say_formed(state: State, generation: Generation, version: int) -> None:
+def _say_formed(state: RunState, generation: Generation, version: int) -> None:
     count = len(generation.members)
-    members = "1 member" if count == 1 else f"{count} members"
+    members = many(count, "member")
     if state.generations.formed is None:
         nodes = len({state.roster.members[name].node for name in generation.members})
-        where = "1 node" if nodes == 1 else f"{nodes} nodes"
+        where = many(nodes, "node")
         then = f"step {version + 1} is next"
         if state.progress.is_last:
             then = f"the checkpoint has all {version} steps"

@@ -77,7 +77,7 @@ def prove(token: str, side: Side, claim: Claim, said: bytes = b"") -> bytes:
     return hmac.digest(token.encode(), msgspec.msgpack.encode([CONTEXT, side, claim, said]), hashlib.sha256)
 
 
-class Client:
+class HandshakeClient:
     """A client's side of one connection. endpoint: where its socket is connected to."""
 
     def __init__(self, token: str, *, role: Role, name: str, endpoint: str) -> None:
@@ -133,7 +133,7 @@ class Client:
 class Entry:
     """A client's way in over one connection: it is given what arrives, and says what to send."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: HandshakeClient) -> None:
         self.run: str | None = None
         """The run that has let us in."""
         self.channel = Channel()

@@ -9,14 +9,12 @@ that a script has declared (`run.alone`) is waited for, and the last copies of t
 from collections.abc import Sequence
 
 from holdfast.run import losses, replacing, seats
-from holdfast.run.state import Generation, Member, Stall, State, ToNode, Trouble, Work
+from holdfast.run.happenings import ToNode
+from holdfast.run.stages import HELD_UP, REGROUPING
+from holdfast.run.state import DeclaredWork, Generation, Member, RunState, Stall, Trouble
 from holdfast.run.waits import IDLE_S_MAX, LOCATE_S, LOOK_S_MAX, PATIENT_S, ns
 from holdfast.run.wire import Locate, Located, Stage, Working
 
-HELD_UP: frozenset[Stage] = frozenset({"reduce", "meeting", "waiting"})
-"""Stages in which a member waits for others: if a step hangs, it is not their fault."""
-REGROUPING: frozenset[Stage] = frozenset({"regroup", "state", "waiting"})
-"""Stages of a member that has left what it was in. Where it is then, shows what it has told the others."""
 STEP_HANGS = "no progress"
 FORMATION_HANGS = "did not regroup in time"
 """What a member that was ended is said to have died of."""
@@ -33,30 +31,30 @@ HINT = (
 # ---- what is told ----------------------------------------------------------------------------------------
 
 
-def working(state: State, member: Member, message: Working) -> None:
+def working(state: RunState, member: Member, message: Working) -> None:
     """A script has declared work, which begins or is over."""
     work = state.hangs.working.pop(member.name, None)
     if work is not None:
         state.observed.note_work(state.now_ns - work.since_ns)
         state.hangs.resumed_ns = state.now_ns
     if not message.is_over:
-        state.hangs.working[member.name] = Work(name=message.work, since_ns=state.now_ns)
+        state.hangs.working[member.name] = DeclaredWork(name=message.work, since_ns=state.now_ns)
 
 
-def located(state: State, message: Located) -> None:
+def located(state: RunState, message: Located) -> None:
     stall = state.hangs.stall
     if stall is not None and message.member in stall.awaited:
         del stall.awaited[message.member]
         stall.places[message.member] = message.place
 
 
-def moved(state: State, member: Member, stage: Stage) -> None:
+def moved(state: RunState, member: Member, stage: Stage) -> None:
     """A heartbeat. Whoever leaves its step to regroup has a while for that from now on."""
     if stage in REGROUPING and member.stage not in REGROUPING:
         _note_left(state)
 
 
-def published(state: State, member: Member, number: int) -> None:
+def published(state: RunState, member: Member, number: int) -> None:
     """It told the other members of a generation something; how it stands is the first that it tells them."""
     generation = state.generations.announced
     if generation is not None and generation.number == number and member.name not in generation.published:
@@ -64,14 +62,14 @@ def published(state: State, member: Member, number: int) -> None:
         _note_left(state)
 
 
-def _note_left(state: State) -> None:
+def _note_left(state: RunState) -> None:
     generation = state.generations.announced
     if generation is not None and generation.formed_ns is None:
         generation.left_ns = state.now_ns
         state.outbox.wake(state.now_ns + state.observed.form_wait_ns // LOOKS)
 
 
-def bound_ns(state: State, generation: Generation) -> int:
+def bound_ns(state: RunState, generation: Generation) -> int:
     """How long a step of this generation may take before somebody is ended. Before the run's first commit
     nobody can know, so what the user has set holds from there on.
     """
@@ -86,7 +84,7 @@ def bound_ns(state: State, generation: Generation) -> int:
 # ---- how things stand ------------------------------------------------------------------------------------
 
 
-def watch(state: State, generation: Generation) -> None:
+def watch(state: RunState, generation: Generation) -> None:
     """See to it that the generation gets further: that it is formed, and then that steps are committed."""
     if generation.lost or _is_excused(state, generation):
         state.hangs.stall = None
@@ -103,7 +101,7 @@ def watch(state: State, generation: Generation) -> None:
     state.outbox.wake(due_ns)
 
 
-def _is_excused(state: State, generation: Generation) -> bool:
+def _is_excused(state: RunState, generation: Generation) -> bool:
     """Somebody is stopped, which has a lease of its own, or has declared work that may still take a while."""
     names = generation.names.union(generation.leaving)
     if not names.isdisjoint(state.hangs.stopped):
@@ -116,7 +114,7 @@ def _is_excused(state: State, generation: Generation) -> bool:
     return True
 
 
-def _since_ns(state: State, generation: Generation) -> int:
+def _since_ns(state: RunState, generation: Generation) -> int:
     """When the run last got further. Until a boundary comes, the generation before goes on stepping."""
     moments = [state.hangs.resumed_ns, generation.opened_ns, generation.left_ns]
     if generation.formed_ns is not None:
@@ -126,7 +124,7 @@ def _since_ns(state: State, generation: Generation) -> int:
     return max(moments)
 
 
-def _due_ns(state: State, generation: Generation, stall: Stall) -> int:
+def _due_ns(state: RunState, generation: Generation, stall: Stall) -> int:
     """When to look next, or until when to wait for what agents answer."""
     if stall.asked_ns is not None:
         return stall.asked_ns + ns(LOCATE_S) if stall.awaited else state.now_ns
@@ -137,7 +135,7 @@ def _due_ns(state: State, generation: Generation, stall: Stall) -> int:
     return stall.since_ns + min(limit_ns << (stall.looks - LOOKS + 1), _idle_ns(limit_ns))
 
 
-def _limit_ns(state: State, generation: Generation) -> int:
+def _limit_ns(state: RunState, generation: Generation) -> int:
     """After so long somebody is ended. A generation forms once all have left what they were in: the step
     before it, or what the script does between steps.
     """
@@ -155,7 +153,7 @@ def _idle_ns(limit_ns: int) -> int:
     return max(limit_ns, ns(IDLE_S_MAX))
 
 
-def _late(state: State, generation: Generation) -> list[Member]:
+def _late(state: RunState, generation: Generation) -> list[Member]:
     """Who keeps a generation from being formed: those that have not regrouped, and those that are to leave
     with its boundary. Whoever is done does not come to a boundary any more, and is not waited for there.
     """
@@ -164,7 +162,7 @@ def _late(state: State, generation: Generation) -> list[Member]:
     return [member for member in members if not (generation.at_boundary and member.is_done)]
 
 
-def _suspects(state: State, generation: Generation) -> tuple[list[str], bool]:
+def _suspects(state: RunState, generation: Generation) -> tuple[list[str], bool]:
     """Who may be to blame, and whether anybody waits for them.
 
     A process that cannot speak may be further than it said last: one that is in the reduction of an earlier
@@ -193,7 +191,7 @@ def _behind(members: list[Member], others: list[Member], excused: frozenset[Stag
     return [member for member in members if member.stage not in excused or _is_through(member, step)]
 
 
-def _stuck(state: State, generation: Generation, late: list[Member]) -> list[Member]:
+def _stuck(state: RunState, generation: Generation, late: list[Member]) -> list[Member]:
     """Who is stuck in regrouping itself, which members do together: whoever has not even told the others how
     it stands. If all have, and some are through, it is the others; of those, whoever has the state gives it
     to the rest. If nobody is through, all begin anew, and then it shows.
@@ -214,7 +212,7 @@ def _is_through(member: Member, step: int) -> bool:
     return member.stage == "meeting" and member.step < step
 
 
-def _is_last_copy(state: State, suspects: Sequence[str]) -> bool:
+def _is_last_copy(state: RunState, suspects: Sequence[str]) -> bool:
     """Whether nobody would be left that holds the state."""
     holders = state.holders
     return bool(holders) and set(suspects).issuperset(holders)
@@ -223,7 +221,7 @@ def _is_last_copy(state: State, suspects: Sequence[str]) -> bool:
 # ---- what is done about it -------------------------------------------------------------------------------
 
 
-def _ask(state: State, generation: Generation, stall: Stall) -> None:
+def _ask(state: RunState, generation: Generation, stall: Stall) -> None:
     """Where are they? Their agents can tell even if they cannot."""
     suspects, _ = _suspects(state, generation)
     stall.asked_ns, stall.places = state.now_ns, {}
@@ -232,7 +230,7 @@ def _ask(state: State, generation: Generation, stall: Stall) -> None:
         state.outbox.effects.append(ToNode(state.roster.members[name].node, Locate(member=name)))
 
 
-def _conclude(state: State, generation: Generation, stall: Stall) -> bool:
+def _conclude(state: RunState, generation: Generation, stall: Stall) -> bool:
     """Say how it stands or, once the bound is reached, do something about it: whether that was done."""
     stall.asked_ns, stall.awaited = None, {}
     stall.looks += 1
@@ -249,7 +247,7 @@ def _conclude(state: State, generation: Generation, stall: Stall) -> bool:
     return True
 
 
-def _end(state: State, generation: Generation, stall: Stall, suspects: list[str]) -> None:
+def _end(state: RunState, generation: Generation, stall: Stall, suspects: list[str]) -> None:
     waited_s = (state.now_ns - stall.since_ns) // ns(1)
     fault = STEP_HANGS if generation.formed_ns is not None else FORMATION_HANGS
     if not suspects:
@@ -273,7 +271,7 @@ def _end(state: State, generation: Generation, stall: Stall, suspects: list[str]
 
 
 def _say(
-    state: State, generation: Generation, stall: Stall, suspects: list[str], is_waited_for: bool
+    state: RunState, generation: Generation, stall: Stall, suspects: list[str], is_waited_for: bool
 ) -> None:
     """One line, unless the last one has said the same."""
     if generation.formed_ns is not None and state.progress.is_last:

@@ -6,6 +6,8 @@ from itertools import pairwise
 
 import msgspec
 
+from holdfast.wording import many
+
 MARKS_MAX = 256
 """Of so many steps at most it is kept how much work there was before them."""
 KINDS_MAX = 64
@@ -85,5 +87,5 @@ class Survived(msgspec.Struct, kw_only=True):
     @property
     def words(self) -> str:
         """For the line that says how the run ended."""
-        count = "1 survived error" if self.errors == 1 else f"{self.errors} survived errors"
+        count = many(self.errors, "survived error")
         return f" with {count}" if self.errors else ""

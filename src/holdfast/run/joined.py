@@ -21,11 +21,12 @@ from holdfast.run import (
     seats,
     setups,
 )
-from holdfast.run.state import Generation, Member, State, ToMembers, Trouble
+from holdfast.run.happenings import ToMembers
+from holdfast.run.stages import IN_STEP
+from holdfast.run.state import Generation, Member, RunState, Trouble
 from holdfast.run.waits import ns
-from holdfast.run.wire import Broken, Committed, Finished, Regrouped, Released, Stage, WorkerReady
+from holdfast.run.wire import Broken, Committed, Finished, Regrouped, Released, WorkerReady
 
-STEPPING: frozenset[Stage] = frozenset({"lanes", "reduce", "commit"})
 LEFT_BEHIND_S = 1.0
 """Whoever still waits for the gradients of one that left its step so long ago waits in vain."""
 
@@ -33,7 +34,7 @@ LEFT_BEHIND_S = 1.0
 # ---- what members say ------------------------------------------------------------------------------------
 
 
-def enter(state: State, member: Member) -> None:
+def enter(state: RunState, member: Member) -> None:
     """It is at `join()`. An active one goes on at once, a warm one stays until it is needed."""
     if member.reached != "started":
         return
@@ -47,7 +48,7 @@ def enter(state: State, member: Member) -> None:
         state.roster.nodes[member.node].failures = 0
 
 
-def ready(state: State, member: Member, message: WorkerReady) -> None:
+def ready(state: RunState, member: Member, message: WorkerReady) -> None:
     """It is at `protect()`: from here on it can be in a generation, if it is built like the others."""
     if member.reached != "admitted" or not setups.fits(state, member, message.setup):
         return
@@ -58,7 +59,7 @@ def ready(state: State, member: Member, message: WorkerReady) -> None:
     state.roster.waiting[member.name] = None
 
 
-def regrouped(state: State, member: Member, message: Regrouped) -> bool:
+def regrouped(state: RunState, member: Member, message: Regrouped) -> bool:
     """It is in the group of the generation and has its state. Whether it was the last, and completes it."""
     generation = state.generations.announced
     if generation is None or message.generation != generation.number or member.name not in generation.names:
@@ -78,7 +79,7 @@ def regrouped(state: State, member: Member, message: Regrouped) -> bool:
     return True
 
 
-def enter_regrouped(state: State, members: Sequence[Member], message: Regrouped) -> None:
+def enter_regrouped(state: RunState, members: Sequence[Member], message: Regrouped) -> None:
     """These members of the announced generation are in its group, and others are still to come."""
     generation = state.generations.announced
     assert generation is not None
@@ -92,7 +93,7 @@ def enter_regrouped(state: State, members: Sequence[Member], message: Regrouped)
             generation.parts_ns[part] = max(generation.parts_ns.get(part, 0), ns(took_s))
 
 
-def planned(state: State, steps_total: int) -> bool:
+def planned(state: RunState, steps_total: int) -> bool:
     """A script has come to a loop over steps. Whether the step that seemed to be the last one is not.
 
     A newcomer's script goes through loops that the others have left.
@@ -106,7 +107,7 @@ def planned(state: State, steps_total: int) -> bool:
     return False
 
 
-def broken(state: State, message: Broken) -> None:
+def broken(state: RunState, message: Broken) -> None:
     """A collective failed. Who is to blame shows within moments; if nobody does, all of them try again.
 
     The first to say so counts: what the others then see is that the first has left.
@@ -122,7 +123,7 @@ def broken(state: State, message: Broken) -> None:
         generation.trouble = generations.trouble_of(message.member, message.operation, message.reason)
 
 
-def committed(state: State, member: Member, message: Committed) -> bool:
+def committed(state: RunState, member: Member, message: Committed) -> bool:
     """One member has the step; the run has it when all of the generation do. Whether it is the first of its
     generation, after which the next must not take as long.
     """
@@ -146,7 +147,7 @@ def committed(state: State, member: Member, message: Committed) -> bool:
     return False
 
 
-def enter_commits(state: State, members: Sequence[Member], message: Committed) -> None:
+def enter_commits(state: RunState, members: Sequence[Member], message: Committed) -> None:
     """These members of the formed generation have the step, and others are still to report it."""
     generation = state.generations.formed
     assert generation is not None
@@ -162,7 +163,7 @@ def enter_commits(state: State, members: Sequence[Member], message: Committed) -
         generation.took_ns[message.step] = min(took_ns, generation.took_ns.get(message.step, took_ns))
 
 
-def finished(state: State, member: Member, message: Finished) -> None:
+def finished(state: RunState, member: Member, message: Finished) -> None:
     member.finished, member.finished_ns, member.stage = message, state.now_ns, "finished"
     state.ending.is_anybody_done = True
     if state.ending.closing is not None:  # the run ends anyway: nobody is left to stay for
@@ -174,7 +175,7 @@ def finished(state: State, member: Member, message: Finished) -> None:
             return
 
 
-def stepped(state: State, member: Member) -> bool:
+def stepped(state: RunState, member: Member) -> bool:
     """What a member is doing may show that another one has left the loop over steps alone. Whether it does.
 
     All of them can leave after the same step, or in the middle of one, and not at the same moment.
@@ -182,7 +183,7 @@ def stepped(state: State, member: Member) -> bool:
     generation = state.generations.announced
     if not state.ending.is_anybody_done or generation is None or member.name not in generation.names:
         return False
-    if member.is_lost or member.is_done or member.stage not in STEPPING or state.ending.closing is not None:
+    if member.is_lost or member.is_done or member.stage not in IN_STEP or state.ending.closing is not None:
         return False
     for name in generation.members:
         left = state.roster.members[name].finished
@@ -196,7 +197,7 @@ def stepped(state: State, member: Member) -> bool:
     return False
 
 
-def _blame(state: State, name: str, left: Finished, other: Member) -> None:
+def _blame(state: RunState, name: str, left: Finished, other: Member) -> None:
     when = f"in the middle of step {left.begun}" if left.begun else f"after step {left.step}"
     where = f" ({left.place})" if left.place else ""
     does = f"has begun step {other.step}" if other.step > left.begun else "waits for it there"
@@ -208,7 +209,7 @@ def _blame(state: State, name: str, left: Finished, other: Member) -> None:
 # ---- how things stand ------------------------------------------------------------------------------------
 
 
-def settle(state: State) -> None:
+def settle(state: RunState) -> None:
     """Do what can be done as things stand."""
     if _is_complete(state):
         _complete(state)
@@ -230,7 +231,7 @@ def settle(state: State) -> None:
         seats.fill_pools(state)
 
 
-def _gather(state: State) -> None:
+def _gather(state: RunState) -> None:
     """Nobody steps: at the start, or when everybody was lost. Wait for all who come, but not too long."""
     if state.devices.failing:
         return  # whether that was the script shows within moments: see devices.give_up
@@ -247,7 +248,7 @@ def _gather(state: State) -> None:
         _announce(state, [], at_boundary=False)
 
 
-def _go_on(state: State, generation: Generation) -> None:
+def _go_on(state: RunState, generation: Generation) -> None:
     """There are survivors: without the lost ones as soon as may be, with newcomers when it suits."""
     survivors = generation.living
     if generation.lost or generation.is_void:
@@ -276,7 +277,7 @@ def _go_on(state: State, generation: Generation) -> None:
         _announce(state, survivors, at_boundary=True)
 
 
-def _awaits_replacement(state: State, generation: Generation) -> bool:
+def _awaits_replacement(state: RunState, generation: Generation) -> bool:
     """Whether somebody who takes a lost one's place may be ready soon enough to wait for.
 
     Nobody waits for one whose predecessor was lost earlier: the run has gone on without that one already.
@@ -294,7 +295,7 @@ def _awaits_replacement(state: State, generation: Generation) -> bool:
     return bool(dues_ns)
 
 
-def _awaits_main(state: State) -> bool:
+def _awaits_main(state: RunState) -> bool:
     """Whether somebody is to come who does again what only rank 0 does, after the last step.
 
     The others have nothing more to compute. If one of them were rank 0 meanwhile, two might do it at once; or
@@ -303,7 +304,7 @@ def _awaits_main(state: State) -> bool:
     return bool(state.ending.undone_main) and not state.roster.waiting and seats.is_anybody_coming(state)
 
 
-def _may_grow(state: State, generation: Generation) -> bool:
+def _may_grow(state: RunState, generation: Generation) -> bool:
     """Whether newcomers are to come in now. Members that are done never reach a step boundary again."""
     return (
         generation.formed_ns is not None
@@ -316,7 +317,7 @@ def _may_grow(state: State, generation: Generation) -> bool:
     )
 
 
-def _awaits_siblings(state: State) -> bool:
+def _awaits_siblings(state: RunState) -> bool:
     """Whether more members of a newcomer's node are about to be ready: better one change than several."""
     if not state.roster.waiting:
         return False
@@ -332,18 +333,18 @@ def _awaits_siblings(state: State) -> bool:
 
 
 def _announce(
-    state: State, survivors: Sequence[str], *, at_boundary: bool, because: Trouble | None = None
+    state: RunState, survivors: Sequence[str], *, at_boundary: bool, because: Trouble | None = None
 ) -> None:
     generations.announce(state, survivors, at_boundary=at_boundary, because=because)
     assert state.generations.announced is not None
     hangs.watch(state, state.generations.announced)  # it must be formed in time
 
 
-def _has_nodes(state: State) -> bool:
+def _has_nodes(state: RunState) -> bool:
     return state.roster.nodes_active >= state.policy.nodes_min
 
 
-def _stall(state: State) -> None:
+def _stall(state: RunState) -> None:
     """The run cannot go on for want of nodes or members: wait for them, at most `wait_s`."""
     want = "members that are ready"
     if not _has_nodes(state):
@@ -362,7 +363,7 @@ def _stall(state: State) -> None:
 # ---- who is late -----------------------------------------------------------------------------------------
 
 
-def _give_up_late(state: State) -> None:
+def _give_up_late(state: RunState) -> None:
     """Whoever has a seat and does not get ready keeps it from others. The first has had it longest."""
     while state.roster.coming:
         member = state.roster.members[next(iter(state.roster.coming))]
@@ -376,7 +377,7 @@ def _give_up_late(state: State) -> None:
 # ---- the end ---------------------------------------------------------------------------------------------
 
 
-def _is_complete(state: State) -> bool:
+def _is_complete(state: RunState) -> bool:
     """Whether everybody who is left is done. Newcomers need not be, if no boundary came for them; but whoever
     was cut short in what its script does after the last step must have somebody to do it again.
     """
@@ -401,13 +402,13 @@ def _is_complete(state: State) -> bool:
     return all(member.is_done for member in present)
 
 
-def _is_anybody_done(state: State, generation: Generation) -> bool:
+def _is_anybody_done(state: RunState, generation: Generation) -> bool:
     return state.ending.is_anybody_done and any(
         state.roster.members[name].is_done for name in generation.present
     )
 
 
-def _complete(state: State) -> None:
+def _complete(state: RunState) -> None:
     """Release everybody, if they agree on what they have."""
     names = () if state.generations.announced is None else state.generations.announced.members
     finished = {name: told for name in names if (told := state.roster.members[name].finished) is not None}
@@ -429,7 +430,7 @@ def _complete(state: State) -> None:
     ending.fail(state, f"the members ended with different weights: {others} differs from {agreeing}")
 
 
-def _exited_early(state: State, finished: Iterable[Finished]) -> str:
+def _exited_early(state: RunState, finished: Iterable[Finished]) -> str:
     """In words, that the scripts exited before their last step; empty where they did not."""
     told = [each for each in finished if each.is_exit]
     if not any(member.finished for member in state.roster.members.values()):  # they ended by os._exit(0), say

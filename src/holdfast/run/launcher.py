@@ -28,10 +28,11 @@ from holdfast.run.chaos import Storm
 from holdfast.run.coordinator import Coordinator
 from holdfast.run.endpoint import Endpoint, reserved, run_directory
 from holdfast.run.handshake import Unreachable
-from holdfast.run.nodes import Node, Outlet, end_orphans
+from holdfast.run.happenings import Ending, FromMember, Happening, StrikeRequested
+from holdfast.run.nodes import LineOutlet, NodeAgent, end_orphans
 from holdfast.run.output import STREAMS, Printer, View
 from holdfast.run.site import Site, reach, survey
-from holdfast.run.state import Ending, FromMember, Happening, Policy, StrikeRequested
+from holdfast.run.state import RunPolicy
 from holdfast.run.status import Status
 from holdfast.run.tls import Identity, make_identity
 from holdfast.run.wire import FaultKind, Strike, Struck
@@ -55,7 +56,7 @@ EXIT_FAILED = 1
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What the kernel says of a disk, a quota or a file that takes no more."""
 
-Display = Callable[[Callable[[], Status], Clock], AbstractContextManager[Outlet]]
+Display = Callable[[Callable[[], Status], Clock], AbstractContextManager[LineOutlet]]
 """Shows a run while the block lasts; the members print to its outlet."""
 
 
@@ -72,7 +73,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     coordinator is.
     """
 
-    policy: Policy
+    policy: RunPolicy
     is_named: bool
     command: tuple[str, ...]
     home: Path
@@ -136,7 +137,7 @@ class _Hub(Coordinator):
 
     def __init__(
         self,
-        policy: Policy,
+        policy: RunPolicy,
         token: str,
         recorder: Recorder,
         clock: Clock,
@@ -188,7 +189,7 @@ async def _hold(order: Order, site: Site, display: Display | None, voice: "_Voic
                     if order.storm_per_min:
                         say(f"chaos: {order.storm_per_min:g} faults a minute, --seed {order.seed}")
                     assignments = _assignments(order, site, run, _names(order, is_first=True))
-                    nodes = [Node(one, outlet, coordinator.away_s, say) for one in assignments]
+                    nodes = [NodeAgent(one, outlet, coordinator.away_s, say) for one in assignments]
                     ending = await _conduct(order, coordinator, nodes)
         finally:
             watch.tell = voice.say
@@ -197,7 +198,7 @@ async def _hold(order: Order, site: Site, display: Display | None, voice: "_Voic
     return ending.code
 
 
-async def _conduct(order: Order, coordinator: Coordinator, nodes: Sequence[Node]) -> Ending:
+async def _conduct(order: Order, coordinator: Coordinator, nodes: Sequence[NodeAgent]) -> Ending:
     """Have the nodes, and pass on what the operator wants, until the run ends."""
     signals = 0
 
@@ -225,7 +226,7 @@ async def _conduct(order: Order, coordinator: Coordinator, nodes: Sequence[Node]
             await _end(nodes, keeping)
 
 
-async def _end(nodes: Sequence[Node], keeping: Sequence[asyncio.Task[int]]) -> None:
+async def _end(nodes: Sequence[NodeAgent], keeping: Sequence[asyncio.Task[int]]) -> None:
     """Wait for the agents, whom the coordinator told to exit; but not for ever."""
     for node in nodes:
         node.finish()
@@ -269,7 +270,9 @@ async def _join(order: Order, site: Site, voice: "_Voice") -> int:
             hint="Leave --run out, or choose another port.",
         )
     names = _names(order, is_first=False)
-    nodes = [Node(one, Outlet(), _away_s, voice.say) for one in _assignments(order, site, run, names)]
+    nodes = [
+        NodeAgent(one, LineOutlet(), _away_s, voice.say) for one in _assignments(order, site, run, names)
+    ]
     received: list[signal.Signals] = []
 
     def leave(number: signal.Signals) -> None:
@@ -352,12 +355,14 @@ def _signals(numbers: Sequence[signal.Signals], handle: Callable[[signal.Signals
             loop.remove_signal_handler(number)
 
 
-def _shown(display: Display | None, coordinator: Coordinator, clock: Clock) -> AbstractContextManager[Outlet]:
-    return nullcontext(Outlet()) if display is None else display(coordinator.status, clock)
+def _shown(
+    display: Display | None, coordinator: Coordinator, clock: Clock
+) -> AbstractContextManager[LineOutlet]:
+    return nullcontext(LineOutlet()) if display is None else display(coordinator.status, clock)
 
 
 @contextmanager
-def _printer(voice: "_Voice", outlet: Outlet) -> Iterator[Printer]:
+def _printer(voice: "_Voice", outlet: LineOutlet) -> Iterator[Printer]:
     """Prints where the members' lines go, and is done with it before a display closes that."""
     if outlet.stderr == STREAMS["stderr"]:
         yield voice.printer  # in order with what we say ourselves
@@ -369,7 +374,7 @@ def _printer(voice: "_Voice", outlet: Outlet) -> Iterator[Printer]:
         printer.close()
 
 
-def _show(printer: Printer, outlet: Outlet, member: str, text: str) -> None:
+def _show(printer: Printer, outlet: LineOutlet, member: str, text: str) -> None:
     """What a member said last, and its agent held back: as its other lines."""
     lines = "".join(f"[{member}] {line}\n" for line in text.splitlines())
     printer.put(outlet.stderr, lines.encode("utf-8", "replace"))

@@ -21,8 +21,8 @@ from holdfast.run.handshake import (
     ATTEMPT_INTERVAL_S,
     ATTEMPTS_MAX,
     HANDSHAKE_WAIT_S,
-    Client,
     Entry,
+    HandshakeClient,
     endpoint_of,
     stranger,
     unreachable,
@@ -282,7 +282,9 @@ def _shake_hands(endpoint: str, token: str, member: str) -> tuple[socket.socket,
 
 def _proven(connection: socket.socket, token: str, member: str) -> Entry:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    entry = Entry(Client(token, role="worker", name=member, endpoint=endpoint_of(connection.getpeername())))
+    entry = Entry(
+        HandshakeClient(token, role="worker", name=member, endpoint=endpoint_of(connection.getpeername()))
+    )
     due_s = time.monotonic() + HANDSHAKE_WAIT_S
     while entry.run is None:
         left_s = due_s - time.monotonic()

@@ -14,10 +14,12 @@ from holdfast.record.errors import COMPLAINT_PREFIX
 from holdfast.record.events import FaultObserved, MemberLost
 from holdfast.record.kernel import Xid
 from holdfast.run import ending, processes
+from holdfast.run.happenings import Close, Expect
 from holdfast.run.history import gist
-from holdfast.run.state import Close, Expect, Loss, Member, Node, State
+from holdfast.run.state import Loss, Member, Node, RunState
 from holdfast.run.waits import EXPLAIN_S, ns
 from holdfast.run.wire import CODE_DEVICE_FAILED, COORDINATOR_GONE, WorkerExited
+from holdfast.wording import many
 
 SETBACKS_MAX = 16
 """Losses, or generations that broke, without a commit in between before the run is given up; or so many times
@@ -30,14 +32,14 @@ DEVICE_FAILED = "GPU failure"
 """What a member died of whose own words about it did not arrive."""
 
 
-def lose(state: State, member: Member, why: str, *, onset_ns: int | None = None, cause: str = "") -> None:
+def lose(state: RunState, member: Member, why: str, *, onset_ns: int | None = None, cause: str = "") -> None:
     """The member does not count any more. cause: the key of the fault that is recorded already."""
     _take_out(state, member, why)
     loss = Loss(lost_ns=state.now_ns, onset_ns=member.onset_ns if onset_ns is None else onset_ns)
     _record_lost(state, member.name, why, loss, cause)
 
 
-def _take_out(state: State, member: Member, why: str) -> None:
+def _take_out(state: RunState, member: Member, why: str) -> None:
     member.is_lost = True
     state.progress.setbacks += 1
     state.hangs.end_excuses(member.name)
@@ -61,7 +63,7 @@ def _take_out(state: State, member: Member, why: str) -> None:
     processes.vacate(state, member)
 
 
-def lose_unexplained(state: State, member: Member, guess: str, *, is_known: bool = False) -> None:
+def lose_unexplained(state: RunState, member: Member, guess: str, *, is_known: bool = False) -> None:
     """The agent is about to say more: the record of the loss waits for it, and the run goes on.
 
     is_known: the guess is more than that.
@@ -75,7 +77,7 @@ def lose_unexplained(state: State, member: Member, guess: str, *, is_known: bool
     )
 
 
-def fence(state: State, member: Member, why: str, *, onset_ns: int | None, account: str = "") -> None:
+def fence(state: RunState, member: Member, why: str, *, onset_ns: int | None, account: str = "") -> None:
     """Give up a member that may still run: end it first, so that it cannot come back.
 
     account: why, with what is known of this one.
@@ -87,12 +89,12 @@ def fence(state: State, member: Member, why: str, *, onset_ns: int | None, accou
     lose(state, member, account or why, onset_ns=onset_ns, cause=cause)
 
 
-def lose_node(state: State, node: Node, why: str, *, onset_ns: int | None) -> None:
+def lose_node(state: RunState, node: Node, why: str, *, onset_ns: int | None) -> None:
     """The node is gone with everybody on it."""
     members = [member for member in state.roster.members.values() if member.node == node.name]
     living = [member for member in members if not member.is_lost]
     state.progress.setback = f"node {node.name} lost ({why})"
-    state.outbox.say(f"{state.progress.setback} with {_counted(len(living), 'member')}", "trouble")
+    state.outbox.say(f"{state.progress.setback} with {many(len(living), 'member')}", "trouble")
     struck = [member.onset_ns for member in living if member.onset_ns is not None]
     onset_ns = min(struck) if struck else onset_ns
     cause = _record_fault(state, node.name, "node lost", onset_ns=onset_ns, detail=why)
@@ -114,7 +116,7 @@ def lose_node(state: State, node: Node, why: str, *, onset_ns: int | None) -> No
     state.roster.vacant = {seat: None for seat in state.roster.vacant if seat[0] != node.name}
 
 
-def leave(state: State, member: Member) -> None:
+def leave(state: RunState, member: Member) -> None:
     """The script came to its end on this member, though the run had not: it counts as finished."""
     member.has_left = state.ending.is_anybody_done = True
     state.hangs.end_excuses(member.name)
@@ -142,7 +144,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     xid: int | None = None
 
 
-def explain(state: State, member: Member, message: WorkerExited) -> None:
+def explain(state: RunState, member: Member, message: WorkerExited) -> None:
     """Write down what it died of; and that it was lost, unless that is known."""
     why = "connection ended" if is_cut_off(message) else cause_of_death(message)
     # A sentence is said when the run fails with it; of a traceback the last line has the exception.
@@ -158,7 +160,7 @@ def explain(state: State, member: Member, message: WorkerExited) -> None:
         lose(state, member, why, cause=cause)
 
 
-def account(state: State, name: str, told: Account) -> None:
+def account(state: RunState, name: str, told: Account) -> None:
     """Write down a loss that was noticed before, and the fault behind it, as of that moment."""
     known = state.generations.unexplained.pop(name, None)
     if known is None:
@@ -172,7 +174,7 @@ def account(state: State, name: str, told: Account) -> None:
     _say_lost(state, name, told)
 
 
-def close_account(state: State, name: str, why: str) -> None:
+def close_account(state: RunState, name: str, why: str) -> None:
     """Write down a loss that was noticed before, and behind which there is no fault of its own."""
     known = state.generations.unexplained.pop(name, None)
     if known is not None:
@@ -193,7 +195,7 @@ def xid_words(xid: Xid) -> str:
     return f"XID {xid.code}{where}: {xid.text}"[:XID_CHARS_MAX]
 
 
-def give_up_explanations(state: State, *, at_once: bool = False) -> None:
+def give_up_explanations(state: RunState, *, at_once: bool = False) -> None:
     """Write down losses that nobody explained in time, with what was guessed."""
     for name, known in list(state.generations.unexplained.items()):
         due_ns = known.lost_ns + ns(EXPLAIN_S)
@@ -203,11 +205,11 @@ def give_up_explanations(state: State, *, at_once: bool = False) -> None:
             state.outbox.wake(due_ns)
 
 
-def judge_mistake(state: State, message: WorkerExited) -> None:
+def judge_mistake(state: RunState, message: WorkerExited) -> None:
     ending.blame(state, _sentence(message), message.complaint)
 
 
-def judge_script(state: State, member: Member, message: WorkerExited) -> None:
+def judge_script(state: RunState, member: Member, message: WorkerExited) -> None:
     """A script that raised would raise again: at the start, or twice the same, it ends the run.
 
     In a step, data or a machine may be to blame, so commits in between excuse it. What the script does by
@@ -229,14 +231,14 @@ def judge_script(state: State, member: Member, message: WorkerExited) -> None:
         survive(state, member.name, message.complaint)
 
 
-def survive(state: State, name: str, complaint: str) -> None:
+def survive(state: RunState, name: str, complaint: str) -> None:
     """The run goes on after this, once a step is committed; if others fail the same way first, it ends."""
     state.progress.survived.hold(name, complaint)
     if not state.progress.setbacks or state.ending.closing is not None:
         state.print_held()  # it has gone on already
 
 
-def judge_setbacks(state: State) -> None:
+def judge_setbacks(state: RunState) -> None:
     """Losses with nothing gained in between cannot go on for ever."""
     if (
         state.progress.setbacks > SETBACKS_MAX
@@ -246,7 +248,7 @@ def judge_setbacks(state: State) -> None:
         ending.fail(state, f"{state.progress.setbacks} failures and not one commit in between{last}")
 
 
-def is_mistake(state: State, member: Member, message: WorkerExited) -> bool:
+def is_mistake(state: RunState, member: Member, message: WorkerExited) -> bool:
     """Whether the process ended with a sentence for the user, that all of them would end with.
 
     Not so a newcomer to a run that has come some way: what it cannot do, its machine cannot.
@@ -281,13 +283,13 @@ def _sentence(message: WorkerExited) -> str:
     return complaint.removeprefix(COMPLAINT_PREFIX).strip().partition("\n")[0] or "a mistake"
 
 
-def _say_lost(state: State, name: str, told: Account) -> None:
+def _say_lost(state: RunState, name: str, told: Account) -> None:
     why = told.why if told.xid is None else f"{told.why}; XID {told.xid}"
     state.progress.setback = f"{name} lost ({why}): {told.said}" if told.said else f"{name} lost ({why})"
     state.outbox.say(state.progress.setback, "trouble")
 
 
-def _record_lost(state: State, name: str, why: str, loss: Loss, cause: str = "") -> None:
+def _record_lost(state: RunState, name: str, why: str, loss: Loss, cause: str = "") -> None:
     state.outbox.record(
         MemberLost(
             id=_key(name),
@@ -301,7 +303,7 @@ def _record_lost(state: State, name: str, why: str, loss: Loss, cause: str = "")
 
 
 def _record_fault(
-    state: State,
+    state: RunState,
     subject: str,
     fault: str,
     *,
@@ -328,7 +330,3 @@ def _record_fault(
 def _key(member: str) -> str:
     """By which what follows from a member's loss names it."""
     return f"lost {member}"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -11,11 +11,9 @@ as a whole (plain.py). Which of them it is shows when the first worker joins; un
 from collections.abc import Sequence
 from typing import assert_never
 
-from holdfast.record.events import PhaseEntered, RunStarted
+from holdfast.record.events import PhaseEntered
 from holdfast.run import apart, devices, ending, hangs, joined, losses, plain, processes, replacing
-from holdfast.run.history import gist
-from holdfast.run.recording import checkpoint_event
-from holdfast.run.state import (
+from holdfast.run.happenings import (
     Begun,
     Close,
     Disconnected,
@@ -24,19 +22,17 @@ from holdfast.run.state import (
     FromMembers,
     FromNode,
     Happening,
-    Launch,
-    Member,
-    Node,
-    Policy,
     Present,
     ReplaceRequested,
     Reply,
-    State,
     StopRequested,
     StrikeRequested,
     Tick,
     ToNode,
 )
+from holdfast.run.history import gist
+from holdfast.run.recording import checkpoint_event
+from holdfast.run.state import Launch, Member, Node, RunPolicy, RunState
 from holdfast.run.waits import LATE_S, ns
 from holdfast.run.wire import (
     CODE_DEVICE_FAILED,
@@ -68,11 +64,11 @@ from holdfast.run.wire import (
     Working,
 )
 
-__all__ = ["Policy", "State", "advance", "deadline", "initial"]
+__all__ = ["RunPolicy", "RunState", "advance", "deadline", "initial"]
 
 
-def initial(policy: Policy, now_ns: int) -> State:
-    return State(
+def initial(policy: RunPolicy, now_ns: int) -> RunState:
+    return RunState(
         policy=policy,
         started_ns=now_ns,
         now_ns=now_ns,
@@ -81,7 +77,7 @@ def initial(policy: Policy, now_ns: int) -> State:
     )
 
 
-def deadline(state: State) -> int | None:
+def deadline(state: RunState) -> int | None:
     """When `advance` wants a `Tick` at the latest; None: only something else that happens can matter."""
     if state.ending.is_over:
         return None
@@ -89,7 +85,7 @@ def deadline(state: State) -> int | None:
     return min(dues_ns, default=None)
 
 
-def advance(state: State, event: Happening, now_ns: int) -> tuple[Effect, ...]:
+def advance(state: RunState, event: Happening, now_ns: int) -> tuple[Effect, ...]:
     """Take in what happened; what is to be done about it, in this order."""
     state.now_ns = max(state.now_ns, now_ns)  # a clock that goes back must not undo a deadline
     if state.ending.is_over:
@@ -100,7 +96,7 @@ def advance(state: State, event: Happening, now_ns: int) -> tuple[Effect, ...]:
     return out
 
 
-def _take_in(state: State, event: Happening) -> bool:
+def _take_in(state: RunState, event: Happening) -> bool:
     """Whether the event may change what is to be done; heartbeats and commits do not."""
     match event:
         case FromMember(name, DeviceFailed() as message):
@@ -132,10 +128,7 @@ def _take_in(state: State, event: Happening) -> bool:
         case ReplaceRequested(message):
             state.outbox.effects.append(Reply(replacing.ask(state, message)))
         case Begun():
-            team = state.policy.team
-            state.outbox.record(
-                RunStarted(id="", occurred_ns=state.now_ns, gpus=state.launch.gpus, team=team)
-            )
+            state.outbox.record(state.policy.started(state.now_ns, state.launch.gpus))
         case Tick():
             if state.outbox.due_ns is not None and state.now_ns - state.outbox.due_ns > ns(LATE_S):
                 state.hangs.resumed_ns = state.now_ns  # commits that were made meanwhile are still to be read
@@ -143,7 +136,7 @@ def _take_in(state: State, event: Happening) -> bool:
     return True
 
 
-def _settle(state: State) -> None:
+def _settle(state: RunState) -> None:
     """Do whatever can be done as things stand, and work out when to look again."""
     state.outbox.due_ns = None
     devices.give_up(state)
@@ -160,7 +153,7 @@ def _settle(state: State) -> None:
         ending.settle(state)
 
 
-def _turn_back(state: State, event: Happening) -> None:
+def _turn_back(state: RunState, event: Happening) -> None:
     """The run is over; whoever comes now is told so."""
     match event:
         case FromNode(name, AgentJoined()):
@@ -175,7 +168,7 @@ def _turn_back(state: State, event: Happening) -> None:
 # ---- nodes -----------------------------------------------------------------------------------------------
 
 
-def _node_joined(state: State, name: str, message: AgentJoined) -> None:
+def _node_joined(state: RunState, name: str, message: AgentJoined) -> None:
     if name in state.roster.nodes:
         _lose_node(state, state.roster.nodes[name], "its agent came back")
     state.roster.nodes[name] = Node(
@@ -192,7 +185,7 @@ def _node_joined(state: State, name: str, message: AgentJoined) -> None:
     state.outbox.say(f"node {name} joined")
 
 
-def _lose_node(state: State, node: Node, why: str, onset_ns: int | None = None) -> None:
+def _lose_node(state: RunState, node: Node, why: str, onset_ns: int | None = None) -> None:
     had_work = any(
         member.node == node.name
         and not (member.is_lost or member.is_stopped or _came_too_late(state, member))
@@ -211,12 +204,12 @@ def _lose_node(state: State, node: Node, why: str, onset_ns: int | None = None) 
         plain.fail(state, reason)
 
 
-def _note_presence(state: State, node: Node) -> None:
+def _note_presence(state: RunState, node: Node) -> None:
     state.observed.note_gap(state.now_ns - node.seen_ns)
     node.seen_ns = state.now_ns
 
 
-def _heard_node(state: State, node: Node, message: FromAgent) -> bool:
+def _heard_node(state: RunState, node: Node, message: FromAgent) -> bool:
     _note_presence(state, node)
     match message:
         case NodeBeat():
@@ -235,7 +228,7 @@ def _heard_node(state: State, node: Node, message: FromAgent) -> bool:
 # ---- workers ---------------------------------------------------------------------------------------------
 
 
-def _heard_member(state: State, member: Member, message: FromWorker) -> bool:
+def _heard_member(state: RunState, member: Member, message: FromWorker) -> bool:
     """Whether what a living member said may change what is to be done."""
     member.seen_ns = state.now_ns
     match message:
@@ -281,7 +274,7 @@ def _heard_member(state: State, member: Member, message: FromWorker) -> bool:
     return True
 
 
-def _heard_members(state: State, names: Sequence[str], message: Committed | Regrouped) -> bool:
+def _heard_members(state: RunState, names: Sequence[str], message: Committed | Regrouped) -> bool:
     """Whether what they all said may change what is to be done. The last one decides; what the others said is
     only entered, which is much quicker for thousands of members.
     """
@@ -296,14 +289,14 @@ def _heard_members(state: State, names: Sequence[str], message: Committed | Regr
     return _heard_member(state, last, message)
 
 
-def _worker_joined(state: State, member: Member) -> None:
+def _worker_joined(state: RunState, member: Member) -> None:
     if not state.launch.is_protected:
         state.launch.is_protected = True
         state.outbox.record(PhaseEntered(id="", occurred_ns=state.now_ns, phase="init"))
     joined.enter(state, member)
 
 
-def _worker_disconnected(state: State, name: str) -> None:
+def _worker_disconnected(state: RunState, name: str) -> None:
     devices.disconnected(state, name)
     member = state.roster.living(name)
     if member is None or not state.launch.is_protected or state.ending.closing is not None:
@@ -311,7 +304,7 @@ def _worker_disconnected(state: State, name: str) -> None:
     losses.lose_unexplained(state, member, "connection ended")
 
 
-def _worker_exited(state: State, node: Node, message: WorkerExited) -> None:
+def _worker_exited(state: RunState, node: Node, message: WorkerExited) -> None:
     """An agent saw a process go. The loss may be known already; what it died of is not."""
     node.port = message.port or node.port
     member = state.roster.members.get(message.member)
@@ -332,7 +325,7 @@ def _worker_exited(state: State, node: Node, message: WorkerExited) -> None:
     processes.gone(state, member)
 
 
-def _judge(state: State, member: Member, message: WorkerExited) -> None:
+def _judge(state: RunState, member: Member, message: WorkerExited) -> None:
     """What a failed process means for the run as a whole."""
     if losses.is_cut_off(message):
         return
@@ -345,13 +338,13 @@ def _judge(state: State, member: Member, message: WorkerExited) -> None:
         losses.judge_script(state, member, message)
 
 
-def _came_too_late(state: State, member: Member) -> bool:
+def _came_too_late(state: RunState, member: Member) -> bool:
     """A newcomer before whom the end came: its script has nothing to finish."""
     is_released = state.ending.closing is not None and state.ending.closing.is_released
     return is_released and state.launch.is_protected and not member.is_done
 
 
-def _exited_at_the_end(state: State, member: Member, message: WorkerExited) -> None:
+def _exited_at_the_end(state: RunState, member: Member, message: WorkerExited) -> None:
     """After the release a script may still fail, in what it does with the result."""
     assert state.ending.closing is not None
     if message.code == 0:
@@ -369,7 +362,7 @@ def _exited_at_the_end(state: State, member: Member, message: WorkerExited) -> N
     ending.fail(state, reason, complaint=message.complaint)
 
 
-def _checkpointed(state: State, member: Member, message: Checkpointed) -> None:
+def _checkpointed(state: RunState, member: Member, message: Checkpointed) -> None:
     if message.happened == "loaded":
         member.loaded = (message.step, message.place)  # recorded if the generation goes on from it
         return
@@ -386,7 +379,7 @@ def _checkpointed(state: State, member: Member, message: Checkpointed) -> None:
     state.outbox.record(checkpoint_event(message, state.now_ns))
 
 
-def _time_checkpoint(state: State, message: Checkpointed) -> None:
+def _time_checkpoint(state: RunState, message: Checkpointed) -> None:
     times = state.progress.checkpointing
     if message.happened == "saved" and times.begun_ns is not None:
         times.stall_ns, times.write_ns = message.stall_ns, state.now_ns - times.begun_ns
@@ -396,7 +389,7 @@ def _time_checkpoint(state: State, message: Checkpointed) -> None:
 # ---- chaos -----------------------------------------------------------------------------------------------
 
 
-def _struck(state: State, member: Member, message: Struck) -> None:
+def _struck(state: RunState, member: Member, message: Struck) -> None:
     """A planned fault strikes: it must not strike again, and the loss that follows began here."""
     member.struck_ns = state.now_ns
     for fault in state.policy.faults:
@@ -410,7 +403,7 @@ def _struck(state: State, member: Member, message: Struck) -> None:
     state.faults = tuple(fault for fault in state.faults if fault.id != message.fault)
 
 
-def _strike(state: State, strike: Strike) -> Answer:
+def _strike(state: RunState, strike: Strike) -> Answer:
     """Do as the operator wants, to whom they name or to one that their seed picks."""
     if state.ending.closing is not None:
         return Answer(ok=False, sentence="the run is ending")
@@ -450,7 +443,7 @@ def _strike(state: State, strike: Strike) -> Answer:
 # ---- leases ----------------------------------------------------------------------------------------------
 
 
-def _expect(state: State, seen_ns: int) -> None:
+def _expect(state: RunState, seen_ns: int) -> None:
     """Somebody who was seen then has a lease: look when it may end."""
     due_ns = seen_ns + state.observed.lease_ns
     state.outbox.lease_due_ns = (
@@ -458,7 +451,7 @@ def _expect(state: State, seen_ns: int) -> None:
     )
 
 
-def _note_stops(state: State, node: Node, stopped: tuple[str, ...]) -> bool:
+def _note_stops(state: RunState, node: Node, stopped: tuple[str, ...]) -> bool:
     """The kernel shows other processes of the node as stopped than before."""
     before, node.stopped = node.stopped, stopped
     for name in before:
@@ -479,7 +472,7 @@ def _note_stops(state: State, node: Node, stopped: tuple[str, ...]) -> bool:
     return True
 
 
-def _check_leases(state: State) -> None:
+def _check_leases(state: RunState) -> None:
     """Give up nodes that were silent for too long, and members that were stopped for as long."""
     due_ns = state.outbox.lease_due_ns
     if due_ns is None or state.now_ns < due_ns:
@@ -499,7 +492,7 @@ def _check_leases(state: State) -> None:
         _check_stops(state, lease_ns)
 
 
-def _check_stops(state: State, lease_ns: int) -> None:
+def _check_stops(state: RunState, lease_ns: int) -> None:
     """Whoever is stopped is replaced; but if nobody else holds the state, the run waits first."""
     holders = state.holders
     is_last = bool(holders) and state.hangs.stopped.keys() >= set(holders)
@@ -517,7 +510,7 @@ def _check_stops(state: State, lease_ns: int) -> None:
             _expect(state, since_ns)
 
 
-def _is_patience_over(state: State) -> bool:
+def _is_patience_over(state: RunState) -> bool:
     """All that hold the state are stopped: whether the run has waited for them long enough."""
     assert state.hangs.all_stopped_ns is not None
     due_ns = state.hangs.all_stopped_ns + state.wait_ns
@@ -534,7 +527,7 @@ def _is_patience_over(state: State) -> bool:
     return False
 
 
-def _renew_leases(state: State, more_ns: int) -> None:
+def _renew_leases(state: RunState, more_ns: int) -> None:
     """This process was held up: what the others said meanwhile is still to be read."""
     for node in state.roster.nodes.values():
         node.seen_ns = min(state.now_ns, node.seen_ns + more_ns)

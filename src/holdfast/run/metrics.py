@@ -17,9 +17,9 @@ from prometheus_client.registry import Collector
 
 from holdfast import __version__
 from holdfast.run import pages
-from holdfast.run.hangs import HELD_UP
+from holdfast.run.stages import HELD_UP, IN_STEP
 from holdfast.run.status import MemberStatus, Status
-from holdfast.run.wire import Spent, Stage
+from holdfast.run.wire import Spent
 
 PATH = "/metrics"
 
@@ -30,7 +30,6 @@ _PARTS = (
     ("wait", "waiting for the other members in the reduction"),
     ("checkpoint", "standing still while its state was copied for a checkpoint"),
 )
-_IN_STEP: frozenset[Stage] = frozenset({"lanes", "reduce", "commit"})
 _RUN = ("run",)
 _MEMBER = ("run", "member", "node")
 
@@ -108,7 +107,7 @@ def _of_members(run: str, members: list[MemberStatus]) -> Iterator[Metric]:
     gauges: tuple[tuple[str, str, Callable[[MemberStatus], float]], ...] = (
         ("lanes", "Lanes that the member computes.", lambda member: len(member.lanes)),
         ("waiting", "1 while it waits for others.", lambda member: member.stage in HELD_UP),
-        ("in_step", "1 from its first lane to its commit.", lambda member: member.stage in _IN_STEP),
+        ("in_step", "1 from its first lane to its commit.", lambda member: member.stage in IN_STEP),
     )
     for name, meaning, show in gauges:
         gauge = GaugeMetricFamily(f"holdfast_member_{name}", meaning, labels=_MEMBER)
@@ -134,9 +133,9 @@ def serving(host: str, port: int, ask: Ask) -> Iterator[str]:
         yield url_of(host, bound)
 
 
-def page(metrics: Collector | CollectorRegistry) -> pages.Page:
+def page(metrics: Collector | CollectorRegistry) -> pages.MetricsPage:
     """Not OpenMetrics: there a gauge and a counter cannot share a name but for the counter's _total."""
-    return pages.Page(content_type=CONTENT_TYPE_LATEST, body=generate_latest(metrics))
+    return pages.MetricsPage(content_type=CONTENT_TYPE_LATEST, body=generate_latest(metrics))
 
 
 def url_of(host: str, port: int) -> str:

@@ -21,20 +21,20 @@ STOPS_INTERVAL_S = 0.5
 """How often the kernel is asked whether an agent is stopped."""
 
 
-class Outlet(msgspec.Struct, frozen=True, kw_only=True):
+class LineOutlet(msgspec.Struct, frozen=True, kw_only=True):
     """Descriptors to which the members' lines go: this process's own, where nobody says otherwise."""
 
     stdout: int = STREAMS["stdout"]
     stderr: int = STREAMS["stderr"]
 
 
-class Node:
+class NodeAgent:
     """The agent of one node, or rather one after the other."""
 
     def __init__(
         self,
         assignment: Assignment,
-        outlet: Outlet,
+        outlet: LineOutlet,
         away_s: Callable[[], Awaitable[float]],
         say: Callable[[str], None] = lambda _text: None,
     ) -> None:

@@ -7,7 +7,7 @@ how long each of them worked and how long it waited for the others, and tell so 
 import msgspec
 
 from holdfast.record.events import MembersTimed
-from holdfast.run.state import Generation, Member, State
+from holdfast.run.state import Generation, Member, RunState
 from holdfast.run.waits import ns
 from holdfast.run.wire import Spent
 
@@ -39,13 +39,13 @@ class _Mean(msgspec.Struct, frozen=True, kw_only=True):
         return self.work_s * lanes / self.lanes + self.exchange_s
 
 
-def begin(state: State, generation: Generation) -> None:
+def begin(state: RunState, generation: Generation) -> None:
     """The generation is formed: its members' times count from here."""
     state.progress.pace_from = {name: state.roster.members[name].spent[0] for name in generation.members}
     state.progress.pace_due_ns = state.now_ns + _interval_ns(state)
 
 
-def note(state: State, *, is_last: bool = False) -> None:
+def note(state: RunState, *, is_last: bool = False) -> None:
     """Write down how fast the members were, if it is time to. is_last: the run is complete."""
     generation = state.generations.formed
     if generation is None or (state.now_ns < state.progress.pace_due_ns and not is_last):
@@ -62,7 +62,7 @@ def note(state: State, *, is_last: bool = False) -> None:
     _record(state, known, present)
 
 
-def _record(state: State, means: list[_Mean], members: list[Member]) -> None:
+def _record(state: RunState, means: list[_Mean], members: list[Member]) -> None:
     share = -(-sum(mean.lanes for mean in means) // len(means))
     quick_s = sorted(mean.own_s_with(share) for mean in means)[(len(means) - 1) // QUICK_PART]
     slowest_s, slowest = max((mean.own_s, member.name) for mean, member in zip(means, members, strict=True))
@@ -99,5 +99,5 @@ def _mean(member: Member, before: Spent) -> _Mean | None:
     )
 
 
-def _interval_ns(state: State) -> int:
+def _interval_ns(state: RunState) -> int:
     return max(ns(INTERVAL_S_MIN), (state.now_ns - state.started_ns) // INTERVAL_SHARE)

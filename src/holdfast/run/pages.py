@@ -32,12 +32,12 @@ _REQUEST = re.compile(rb"(GET|HEAD) (/[!-~]*) HTTP/1\.[01]\r\n")
 _END = b"\r\n\r\n"
 
 
-class Page(msgspec.Struct, frozen=True, kw_only=True):
+class MetricsPage(msgspec.Struct, frozen=True, kw_only=True):
     content_type: str
     body: bytes
 
 
-MakePage = Callable[[], Page]
+MakePage = Callable[[], MetricsPage]
 
 
 @contextlib.contextmanager
@@ -141,11 +141,11 @@ class _Server:
 
 
 def _plain(status: HTTPStatus, text: str) -> bytes:
-    page = Page(content_type="text/plain; charset=utf-8", body=f"{text}\n".encode())
+    page = MetricsPage(content_type="text/plain; charset=utf-8", body=f"{text}\n".encode())
     return _head(status, page) + page.body
 
 
-def _head(status: HTTPStatus, page: Page) -> bytes:
+def _head(status: HTTPStatus, page: MetricsPage) -> bytes:
     lines = (
         f"HTTP/1.1 {status.value} {status.phrase}",
         f"Content-Type: {page.content_type}",

@@ -4,13 +4,13 @@ Such a script makes its own process group from torchrun's variables, so nobody c
 that fails or a node that is lost ends the attempt; the next one has a new port and a higher restart count.
 """
 
-from holdfast.record.events import ActionTaken, GenerationOpened, RunEnded, RunStarted
+from holdfast.record.events import ActionTaken, GenerationOpened, RunEnded
 from holdfast.run import ending, processes
-from holdfast.run.state import State
+from holdfast.run.state import RunState
 from holdfast.run.waits import EXIT_MARGIN_S, LAST_CALL_S, ns
 
 
-def fail(state: State, reason: str, complaint: str = "", *, whose: str = "") -> None:
+def fail(state: RunState, reason: str, complaint: str = "", *, whose: str = "") -> None:
     """Something failed: stop what is left of the attempt and start all again, so many times at most.
 
     whose: the member that failed with the complaint.
@@ -45,7 +45,7 @@ def fail(state: State, reason: str, complaint: str = "", *, whose: str = "") -> 
             processes.stop(state, member, grace_s)
 
 
-def settle(state: State) -> None:
+def settle(state: RunState) -> None:
     """Start when there are nodes enough, end when all workers have ended well."""
     if state.launch.is_launched and state.launch.restart_due_ns is None:
         if not state.roster.running:
@@ -63,7 +63,7 @@ def settle(state: State) -> None:
         _launch(state)
 
 
-def _may_launch(state: State) -> bool:
+def _may_launch(state: RunState) -> bool:
     """Enough nodes, and a moment for more of them."""
     present, policy = len(state.roster.nodes), state.policy
     if present < policy.nodes_min:
@@ -84,7 +84,7 @@ def _may_launch(state: State) -> bool:
     return True
 
 
-def _launch(state: State) -> None:
+def _launch(state: RunState) -> None:
     """Start a worker in every slot of every node that takes part."""
     for names in (state.roster.members, state.roster.departed, state.roster.coming, state.roster.vacant):
         names.clear()
@@ -98,8 +98,7 @@ def _launch(state: State) -> None:
         processes.activate(state, node)
     if state.launch.is_launched:
         state.launch.gpus = state.roster.seats
-        team = state.policy.team
-        state.outbox.record(RunStarted(id="", occurred_ns=state.now_ns, gpus=state.launch.gpus, team=team))
+        state.outbox.record(state.policy.started(state.now_ns, state.launch.gpus))
     state.launch.is_launched, state.launch.restart_due_ns, state.launch.launched_ns = True, None, state.now_ns
     for name, slot in list(state.roster.vacant):
         processes.start(state, state.roster.nodes[name], slot, "active")
@@ -112,7 +111,7 @@ def _natural(name: str) -> tuple[int, str]:
     return (len(name), name)
 
 
-def _record_generation(state: State) -> None:
+def _record_generation(state: RunState) -> None:
     """The attempt that ends had these members.
 
     Until somebody joined or all of it is over, nobody knows that the script is one that never joins.

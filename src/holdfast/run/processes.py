@@ -5,12 +5,13 @@ is used twice. Warm processes are started in slots beyond the node's seats.
 """
 
 from holdfast.record.events import MemberJoined, Role
-from holdfast.run.state import Member, Node, State, ToMembers, ToNode
+from holdfast.run.happenings import ToMembers, ToNode
+from holdfast.run.state import Member, Node, RunState
 from holdfast.run.waits import backoff_ns
 from holdfast.run.wire import Admitted, ShowWorker, StartWorker, StopWorker
 
 
-def start(state: State, node: Node, slot: int, role: Role) -> None:
+def start(state: RunState, node: Node, slot: int, role: Role) -> None:
     """Have the script started. As active it has the seat from now on; otherwise it joins the node's pool."""
     place = f"{node.name}.{slot}"
     count = state.roster.counts.get(place, 0)
@@ -38,7 +39,7 @@ def start(state: State, node: Node, slot: int, role: Role) -> None:
     state.outbox.effects.append(ToNode(node.name, order))
 
 
-def seat_from_pool(state: State, node: Node, slot: int) -> bool:
+def seat_from_pool(state: RunState, node: Node, slot: int) -> bool:
     """Give an empty seat to the process of the node's pool that is furthest; False: there is none."""
     member = from_pool(state, node, slot)
     if member is None:
@@ -49,7 +50,7 @@ def seat_from_pool(state: State, node: Node, slot: int) -> bool:
     return True
 
 
-def from_pool(state: State, node: Node, slot: int) -> Member | None:
+def from_pool(state: RunState, node: Node, slot: int) -> Member | None:
     """Take the process that is furthest out of the pool, for this slot."""
     pool = [state.roster.members[name] for name in node.pool.values()]
     member = min(
@@ -64,20 +65,20 @@ def from_pool(state: State, node: Node, slot: int) -> Member | None:
     return member
 
 
-def admit_parked(state: State, member: Member) -> None:
+def admit_parked(state: RunState, member: Member) -> None:
     """Let it out of `join()`, if it is there by now."""
     if member.reached == "parked":
         show(state, member)
         admit(state, member)
 
 
-def show(state: State, member: Member) -> None:
+def show(state: RunState, member: Member) -> None:
     """Have what it prints from now on shown: it waits in `join()`, and prints nothing until it leaves it."""
     member.is_muted = False
     state.outbox.effects.append(ToNode(member.node, ShowWorker(member=member.name, slot=member.slot)))
 
 
-def admit(state: State, member: Member) -> None:
+def admit(state: RunState, member: Member) -> None:
     member.reached, member.admitted_ns = "admitted", state.now_ns
     slots = state.roster.nodes[member.node].slots
     # A fault planned for a join strikes one newcomer only: whoever comes first once its step is reached.
@@ -90,7 +91,7 @@ def admit(state: State, member: Member) -> None:
     )
 
 
-def record_started(state: State, member: Member) -> None:
+def record_started(state: RunState, member: Member) -> None:
     """At the start all are there as soon as their processes are.
 
     Later the others step while a newcomer starts: until it is ready it is missing, and not there to step in.
@@ -102,13 +103,13 @@ def record_started(state: State, member: Member) -> None:
         record_active(state, member)
 
 
-def record_active(state: State, member: Member, *, at_ns: int | None = None) -> None:
+def record_active(state: RunState, member: Member, *, at_ns: int | None = None) -> None:
     """at_ns: when that was, if not now."""
     if member.recorded_as != "active":
         _record_joined(state, member, gpus=1, at_ns=at_ns)
 
 
-def _record_joined(state: State, member: Member, *, gpus: int, at_ns: int | None = None) -> None:
+def _record_joined(state: RunState, member: Member, *, gpus: int, at_ns: int | None = None) -> None:
     member.recorded_as = member.role
     state.outbox.record(
         MemberJoined(
@@ -122,7 +123,7 @@ def _record_joined(state: State, member: Member, *, gpus: int, at_ns: int | None
     )
 
 
-def activate(state: State, node: Node) -> None:
+def activate(state: RunState, node: Node) -> None:
     """The node takes part from now on, at the first place that is free among the active ones."""
     taken = {other.order for other in state.roster.nodes.values() if not other.is_spare}
     node.order = next(order for order in range(len(taken) + 1) if order not in taken)
@@ -133,7 +134,7 @@ def activate(state: State, node: Node) -> None:
     state.roster.short[node.name] = None
 
 
-def vacate(state: State, member: Member) -> None:
+def vacate(state: RunState, member: Member) -> None:
     """Whatever place it had, in a seat or in the pool, is free."""
     node = state.roster.nodes.get(member.node)
     state.roster.coming.pop(member.name, None)
@@ -151,13 +152,13 @@ def vacate(state: State, member: Member) -> None:
         node.start_ns = state.now_ns + backoff_ns(node.failures)
 
 
-def stop(state: State, member: Member, grace_s: float) -> None:
+def stop(state: RunState, member: Member, grace_s: float) -> None:
     member.is_stopped = True
     if member.node in state.roster.nodes:
         state.outbox.effects.append(ToNode(member.node, StopWorker(member=member.name, grace_s=grace_s)))
 
 
-def gone(state: State, member: Member) -> None:
+def gone(state: RunState, member: Member) -> None:
     """Its process exists no more. The name is kept while it matters to the present generation."""
     if member.is_gone:
         return
@@ -171,14 +172,14 @@ def gone(state: State, member: Member) -> None:
         del state.roster.members[member.name]
 
 
-def _sit(state: State, node: Node, member: Member, slot: int) -> None:
+def _sit(state: RunState, node: Node, member: Member, slot: int) -> None:
     node.seats[slot] = member.name
     member.seated_ns = state.now_ns
     state.roster.vacant.pop((node.name, slot), None)
     state.roster.coming[member.name] = None
 
 
-def _environment(state: State, node: Node, member: Member) -> dict[str, str]:
+def _environment(state: RunState, node: Node, member: Member) -> dict[str, str]:
     """What torchrun would set, and who the member is.
 
     The agent adds what is the same for all of its workers: where the coordinator is, the token, and the

@@ -11,15 +11,16 @@ a spare node, where there is one, takes part in its place.
 
 from collections.abc import Sequence
 
-from holdfast.record.events import ActionTaken, MemberJoined
+from holdfast.record.events import Action, ActionTaken, MemberJoined
 from holdfast.run import processes
-from holdfast.run.state import Close, Generation, Member, Node, State
+from holdfast.run.happenings import Close
+from holdfast.run.state import Generation, Member, Node, RunState
 from holdfast.run.wire import Answer, Replace
 
 REASON = "asked for by the operator"
 
 
-def ask(state: State, message: Replace) -> Answer:
+def ask(state: RunState, message: Replace) -> Answer:
     """Begin to replace the member, or say how that stands."""
     name = message.member
     if state.replacing.replaced.get(name):
@@ -35,7 +36,7 @@ def ask(state: State, message: Replace) -> Answer:
     return _begin(state, name)
 
 
-def _begin(state: State, name: str) -> Answer:
+def _begin(state: RunState, name: str) -> Answer:
     generation = state.generations.announced
     if generation is None:
         return Answer(ok=False, sentence="the script has not joined, so its processes cannot be replaced")
@@ -53,7 +54,7 @@ def _begin(state: State, name: str) -> Answer:
     return Answer(ok=True, sentence=f"{name} is being replaced", is_done=False)
 
 
-def _drain(state: State, node: Node) -> Answer:
+def _drain(state: RunState, node: Node) -> Answer:
     """Have the run go on without the node's members; a spare node takes part as soon as they are gone."""
     if node.is_drained:
         sentence = (
@@ -79,7 +80,7 @@ def _drain(state: State, node: Node) -> Answer:
     return Answer(ok=True, sentence=f"{node.name} is being drained", is_done=False)
 
 
-def settle(state: State) -> None:
+def settle(state: RunState) -> None:
     """Find an heir for whoever has none; see to it that what was begun can go on, or is undone."""
     generation = state.generations.announced
     if generation is None or not (state.replacing.leaving or generation.leaving):
@@ -99,7 +100,7 @@ def settle(state: State) -> None:
             _find_heir(state, member)
 
 
-def ready(state: State, present: Sequence[str]) -> dict[str, str]:
+def ready(state: RunState, present: Sequence[str]) -> dict[str, str]:
     """Who of those present can go at the next boundary, and the heir that waits to take the place, if there
     is to be one. Somebody who has the state stays: where all are to go, one of them, or one node, goes later.
     """
@@ -115,20 +116,20 @@ def ready(state: State, present: Sequence[str]) -> dict[str, str]:
     return {name: heir for name, heir in going.items() if name not in kept}
 
 
-def is_newcomer(state: State, name: str) -> bool:
+def is_newcomer(state: RunState, name: str) -> bool:
     """Whether one that is ready is to come in beside the others."""
     return name not in state.replacing.leaving.values() and not _is_drained(state, name)
 
 
-def _is_beside(state: State, name: str, other: Member) -> bool:
+def _is_beside(state: RunState, name: str, other: Member) -> bool:
     return state.roster.members[name].node == other.node
 
 
-def _is_drained(state: State, name: str) -> bool:
+def _is_drained(state: RunState, name: str) -> bool:
     return state.roster.nodes[state.roster.members[name].node].is_drained
 
 
-def hand_over(state: State, generation: Generation, opened_ns: int) -> None:
+def hand_over(state: RunState, generation: Generation, opened_ns: int) -> None:
     """The generation is formed: the heirs have the seats, and those who had them are ended."""
     drained: dict[str, None] = {}
     for name, heir_name in generation.leaving.items():
@@ -154,7 +155,7 @@ def hand_over(state: State, generation: Generation, opened_ns: int) -> None:
         _retire(state, state.roster.nodes[node_name], opened_ns)
 
 
-def _retire(state: State, node: Node, at_ns: int) -> None:
+def _retire(state: RunState, node: Node, at_ns: int) -> None:
     """Nobody of the node takes part any more, nor is kept warm there."""
     _record_action(state, "drain", node.name, at_ns, gpus=node.slots)
     for member in [one for one in state.roster.members.values() if one.node == node.name and not one.is_lost]:
@@ -165,13 +166,13 @@ def _retire(state: State, node: Node, at_ns: int) -> None:
     state.roster.nodes_active -= 1
 
 
-def _record_action(state: State, action: str, subject: str, at_ns: int, gpus: int = 0) -> None:
+def _record_action(state: RunState, action: Action, subject: str, at_ns: int, gpus: int = 0) -> None:
     state.outbox.record(
         ActionTaken(id="", occurred_ns=at_ns, subject=subject, action=action, gpus=gpus, reason=REASON)
     )
 
 
-def revert(state: State, generation: Generation, why: str) -> None:
+def revert(state: RunState, generation: Generation, why: str) -> None:
     """The generation that was to replace members is not formed, and will not be: they stay in it.
 
     One that was lost meanwhile is lost from it like any other, and its heir waits to take its place.
@@ -197,7 +198,7 @@ def revert(state: State, generation: Generation, why: str) -> None:
     generation.is_void = True
 
 
-def _is_upset(state: State, generation: Generation) -> bool:
+def _is_upset(state: RunState, generation: Generation) -> bool:
     """Whether the generation that is to replace members cannot come as it was announced."""
     return generation.formed_ns is None and bool(
         generation.leaving
@@ -205,7 +206,7 @@ def _is_upset(state: State, generation: Generation) -> bool:
     )
 
 
-def _find_heir(state: State, member: Member) -> None:
+def _find_heir(state: RunState, member: Member) -> None:
     node = state.roster.nodes[member.node]
     heir = processes.from_pool(state, node, member.slot)
     if heir is not None:
@@ -222,7 +223,7 @@ def _find_heir(state: State, member: Member) -> None:
         _find_heir(state, member)
 
 
-def _inherit(state: State, name: str, heir: Member | None) -> None:
+def _inherit(state: RunState, name: str, heir: Member | None) -> None:
     """The member was lost: its heir takes the seat as any replacement does, unless somebody else has it or
     nobody is to have it any more.
     """
@@ -239,7 +240,7 @@ def _inherit(state: State, name: str, heir: Member | None) -> None:
     _end_drain(state, name)
 
 
-def _end_drain(state: State, name: str) -> None:
+def _end_drain(state: RunState, name: str) -> None:
     """If the member was the last one that its node was to be rid of, nobody has to wait for a boundary."""
     member = state.roster.members.get(name)
     node = None if member is None else state.roster.nodes.get(member.node)
@@ -250,7 +251,7 @@ def _end_drain(state: State, name: str) -> None:
         _retire(state, node, state.now_ns)
 
 
-def _give_up(state: State, name: str, why: str) -> None:
+def _give_up(state: RunState, name: str, why: str) -> None:
     state.replacing.leaving.pop(name, None)
     state.replacing.kept[name] = f"{name} stays: {why}"
     node = state.roster.nodes[state.roster.members[name].node]
@@ -260,7 +261,7 @@ def _give_up(state: State, name: str, why: str) -> None:
     state.outbox.say(state.replacing.kept[name], "trouble")
 
 
-def _dismiss(state: State, heir: Member) -> None:
+def _dismiss(state: RunState, heir: Member) -> None:
     """It is not needed any more. That it ends is no loss."""
     processes.stop(state, heir, 0)
     state.outbox.effects.append(Close("worker", heir.name))

@@ -1,10 +1,10 @@
 """Somebody for every seat, and somebody warm behind them."""
 
 from holdfast.run import devices, processes
-from holdfast.run.state import State
+from holdfast.run.state import RunState
 
 
-def promote_spare_nodes(state: State) -> None:
+def promote_spare_nodes(state: RunState) -> None:
     """A node that is there and not needed yet takes part as soon as there is room for it."""
     room = state.policy.nodes_max - state.roster.nodes_active
     if room > 0 and len(state.roster.nodes) > state.roster.nodes_active:
@@ -14,7 +14,7 @@ def promote_spare_nodes(state: State) -> None:
             processes.activate(state, node)
 
 
-def fill_seats(state: State) -> None:
+def fill_seats(state: RunState) -> None:
     """A warm process takes an empty seat at once; a cold one is started when that disturbs nobody.
 
     Where a GPU failed, the process that had it must be gone first; where it failed before, the seat rests.
@@ -35,14 +35,14 @@ def fill_seats(state: State) -> None:
             processes.start(state, node, slot, "active")
 
 
-def is_anybody_coming(state: State) -> bool:
+def is_anybody_coming(state: RunState) -> bool:
     """Whether a process is getting ready, or is to be started in an empty seat."""
     return bool(state.roster.coming) or any(
         not state.roster.nodes[node].is_drained for node, _ in state.roster.vacant
     )
 
 
-def fill_pools(state: State) -> None:
+def fill_pools(state: RunState) -> None:
     """Warm processes where they are missing. A spare node's disturb nobody: it has nothing else to do."""
     is_calm = _is_calm(state)
     if not is_calm and len(state.roster.nodes) == state.roster.nodes_active:
@@ -64,7 +64,7 @@ def fill_pools(state: State) -> None:
         del state.roster.short[name]
 
 
-def _is_calm(state: State) -> bool:
+def _is_calm(state: RunState) -> bool:
     """Whether the generation is formed and whole: only then may new processes compete with it."""
     generation = state.generations.announced
     return generation is not None and generation.formed_ns is not None and not generation.lost

@@ -1,13 +1,14 @@
 """Whether members fit together: they must be built alike, and there must be a lane for each."""
 
 from holdfast.run import ending, losses
-from holdfast.run.state import Member, State, ToMembers
+from holdfast.run.happenings import ToMembers
+from holdfast.run.state import Member, RunState
 from holdfast.run.wire import Dismissed, Setup
 
 _SETTINGS = ("lanes", "seed", "threads", "torch", "device", "deterministic")
 
 
-def fits(state: State, member: Member, setup: Setup) -> bool:
+def fits(state: RunState, member: Member, setup: Setup) -> bool:
     """Whether the member is built like the first one.
 
     At the start nobody can tell which of two is right, so the run ends; later only the newcomer has to go.
@@ -29,7 +30,7 @@ def fits(state: State, member: Member, setup: Setup) -> bool:
     return False
 
 
-def has_lanes(state: State) -> bool:
+def has_lanes(state: RunState) -> bool:
     """Whether nobody would be without a lane; if somebody would, the run ends here."""
     assert state.launch.setup is not None
     lanes = state.launch.setup[1].lanes

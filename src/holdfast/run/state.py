@@ -1,4 +1,4 @@
-"""What the membership of a run is made of: its policy, its state, what happens to it and what it then wants.
+"""What the membership of a run is made of: its policy and its state.
 
 Data only, and the few sums that keep them consistent. What follows from an event is decided in membership.py
 (nodes, losses, the end), joined.py (generations) and plain.py (restarts).
@@ -10,26 +10,17 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from holdfast.record.events import KnownEvent, Role
+from holdfast.record.events import KnownEvent, Role, RunStarted
+from holdfast.run.happenings import Effect, Ending, Print, Record, Say, Severity
 from holdfast.run.history import Survived, Worked
 from holdfast.run.waits import Observed, ns
 from holdfast.run.wire import (
-    Answer,
-    Committed,
     DeviceFailed,
     Finished,
-    FromAgent,
-    FromWorker,
-    Outcome,
     PlannedFault,
-    Regrouped,
-    Replace,
     Setup,
     Spent,
     Stage,
-    Strike,
-    ToAgent,
-    ToWorker,
     WorkerExited,
 )
 
@@ -38,21 +29,23 @@ LOSS_VALUES_MAX = 512
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
-Severity = Literal["note", "trouble", "failure"]
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
+class RunPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """What the user asked for.
 
-    team: whose the run is. slots: members a node has. nodes_min: without so many nodes the run waits; nodes
-    beyond `nodes_max` are spares. warm: processes a node keeps ready to step in. max_restarts: of a script
-    that never joins. wait_s: the longest the run waits for nodes or members that it cannot go on without.
-    hang_after_s: whoever holds the others up for so long is ended; None: by what the run has seen so far.
-    grace_s: what a worker has between SIGTERM and SIGKILL. faults: strikes that are planned.
+    team, project, cluster: whose the run is, for what and where, for its bill. slots: members a node has.
+    nodes_min: without so many nodes the run waits; nodes beyond `nodes_max` are spares. warm: processes a
+    node keeps ready to step in. max_restarts: of a script that never joins. wait_s: the longest the run waits
+    for nodes or members that it cannot go on without. hang_after_s: whoever holds the others up for so long
+    is ended; None: by what the run has seen so far. grace_s: what a worker has between SIGTERM and SIGKILL.
+    faults: strikes that are planned.
     """
 
     run: str
     team: str = ""
+    project: str = ""
+    cluster: str = ""
     slots: Positive = 1
     nodes_min: Positive = 1
     nodes_max: Positive = 1
@@ -63,155 +56,17 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     grace_s: float = 10.0
     faults: tuple[PlannedFault, ...] = ()
 
+    def started(self, now_ns: int, gpus: int) -> RunStarted:
+        """What the record is told at the start."""
+        return RunStarted(
+            id="",
+            occurred_ns=now_ns,
+            gpus=gpus,
+            team=self.team,
+            project=self.project,
+            cluster=self.cluster,
+        )
 
-# ---- what happens ----------------------------------------------------------------------------------------
-
-
-class Begun(msgspec.Struct, frozen=True):
-    """Agents can reach the coordinator from now on."""
-
-
-class FromNode(msgspec.Struct, frozen=True):
-    """An agent said something."""
-
-    node: str
-    message: FromAgent
-
-
-class FromMember(msgspec.Struct, frozen=True):
-    """A worker said something."""
-
-    member: str
-    message: FromWorker
-
-
-class FromMembers(msgspec.Struct, frozen=True):
-    """Several living workers said the same at one moment; the message is the last one's."""
-
-    members: tuple[str, ...]
-    message: Committed | Regrouped
-
-
-class Present(msgspec.Struct, frozen=True):
-    """These nodes and living workers were heard at one moment, and do what they did."""
-
-    nodes: tuple[str, ...]
-    members: tuple[str, ...]
-
-
-class Disconnected(msgspec.Struct, frozen=True):
-    """The connection of an agent or a worker ended."""
-
-    role: Literal["agent", "worker"]
-    name: str
-
-
-class Tick(msgspec.Struct, frozen=True):
-    """The time that `deadline` named has come."""
-
-
-class StopRequested(msgspec.Struct, frozen=True):
-    """The operator wants the run to end; the second time, at once. code: what `holdfast run` exits with."""
-
-    reason: str
-    code: int
-
-
-class StrikeRequested(msgspec.Struct, frozen=True):
-    """The operator wants a fault, now."""
-
-    strike: Strike
-
-
-class ReplaceRequested(msgspec.Struct, frozen=True):
-    """The operator wants a member replaced."""
-
-    replace: Replace
-
-
-Happening = (
-    Begun
-    | FromNode
-    | FromMember
-    | FromMembers
-    | Present
-    | Disconnected
-    | Tick
-    | StopRequested
-    | StrikeRequested
-    | ReplaceRequested
-)
-
-# ---- what is to be done about it -------------------------------------------------------------------------
-
-
-class ToNode(msgspec.Struct, frozen=True):
-    """Send this to the node's agent."""
-
-    node: str
-    message: ToAgent
-
-
-class ToMembers(msgspec.Struct, frozen=True):
-    """Send this to each of these workers."""
-
-    members: tuple[str, ...]
-    message: ToWorker
-
-
-class Close(msgspec.Struct, frozen=True):
-    """End this connection: whoever holds it was given up."""
-
-    role: Literal["agent", "worker"]
-    name: str
-
-
-class Record(msgspec.Struct, frozen=True):
-    """Write this down.
-
-    Neither `id` nor `causes` are those of the record: the membership names an event that it will refer to
-    by a key of its own, and whoever records puts the true ids in their place.
-    """
-
-    event: KnownEvent
-
-
-class Expect(msgspec.Struct, frozen=True):
-    """An event of this key will be recorded later: others may name it as their cause before that."""
-
-    key: str
-
-
-class Say(msgspec.Struct, frozen=True):
-    """One line for the operator."""
-
-    text: str
-    severity: Severity = "note"
-
-
-class Print(msgspec.Struct, frozen=True):
-    """Print what a member said last, as if it had printed it itself: its agent held it back."""
-
-    member: str
-    text: str
-
-
-class Reply(msgspec.Struct, frozen=True):
-    """The answer to what the operator requested."""
-
-    answer: Answer
-
-
-class Ending(msgspec.Struct, frozen=True):
-    """The run is over. complaint: what is to be printed for the user, once: a traceback or a sentence."""
-
-    outcome: Outcome
-    code: int
-    reason: str
-    complaint: str = ""
-
-
-Effect = ToNode | ToMembers | Close | Record | Expect | Say | Print | Reply | Ending
 
 # ---- what is ----------------------------------------------------------------------------------------------
 
@@ -366,7 +221,7 @@ class Generation(msgspec.Struct, kw_only=True):
         return name in self.lost or name in self.replaced or name in self.missing
 
 
-class Work(msgspec.Struct, frozen=True, kw_only=True):
+class DeclaredWork(msgspec.Struct, frozen=True, kw_only=True):
     """What a script has declared to do for longer than a step: its name, and since when."""
 
     name: str
@@ -389,7 +244,7 @@ class Stall(msgspec.Struct, kw_only=True):
     said: str = ""
 
 
-class Checkpointing(msgspec.Struct, kw_only=True):
+class CheckpointTimes(msgspec.Struct, kw_only=True):
     """What checkpoints cost. begun_ns: since when one is being written; stall_ns, write_ns: how long training
     waited for the last that is durable, and how long it took to be. saved_step: which that is. failure: why
     the last one failed, if it did.
@@ -603,7 +458,7 @@ class Progress(msgspec.Struct, kw_only=True):
     complaint: str = ""
     worked: Worked = msgspec.field(default_factory=Worked)
     survived: Survived = msgspec.field(default_factory=Survived)
-    checkpointing: Checkpointing = msgspec.field(default_factory=Checkpointing)
+    checkpointing: CheckpointTimes = msgspec.field(default_factory=CheckpointTimes)
     pace_from: dict[str, Spent] = {}
     pace_due_ns: int = 0
     loss_values: deque[tuple[int, float]] = msgspec.field(
@@ -633,7 +488,7 @@ class Hangs(msgspec.Struct, kw_only=True):
 
     stopped: dict[str, int] = {}
     all_stopped_ns: int | None = None
-    working: dict[str, Work] = {}
+    working: dict[str, DeclaredWork] = {}
     resumed_ns: int = 0
     stall: Stall | None = None
     endings: int = 0
@@ -684,10 +539,10 @@ class Ends(msgspec.Struct, kw_only=True):
     is_anybody_done: bool = False
 
 
-class State(msgspec.Struct, kw_only=True):
+class RunState(msgspec.Struct, kw_only=True):
     """Everything the coordinator knows about a run. now_ns: the time of the event being handled."""
 
-    policy: Policy
+    policy: RunPolicy
     started_ns: int
     now_ns: int
     faults: tuple[PlannedFault, ...] = ()

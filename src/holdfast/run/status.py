@@ -46,7 +46,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """A run as the coordinator sees it.
 
     generation: the last one that was formed; 0 before the first. step: the last one that all members have.
-    loss: that of the last step that reported one; losses: those of the last steps, as (step, loss).
+    loss: that of the last step that reported one; loss_curve: those of the last steps, as (step, loss).
     rate: steps per second over the last ones, 0 while there are none. step_s: how long a step took, over
     those of the last second, or the last one where that took longer; None while there are none.
     stall_s, write_s: how long training waited for the last checkpoint, and how long that took to be durable,
@@ -60,7 +60,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     steps_total: int
     loss: float | None
-    losses: tuple[tuple[int, float], ...]
+    loss_curve: tuple[tuple[int, float], ...]
     rate: float
     members: tuple[MemberStatus, ...]
     nodes: tuple[NodeStatus, ...]

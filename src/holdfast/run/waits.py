@@ -7,7 +7,7 @@ outlier from making every later wait useless.
 
 import msgspec
 
-SECOND_NS = 10**9
+from holdfast.wording.units import SECOND_NS
 
 LEASE_S_MIN, LEASE_S_MAX = 5.0, 30.0
 """Heartbeats come four times a second, but a machine with more threads than cores starves one for seconds."""

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from holdfast.signals.catalogue import Metric
 from holdfast.signals.frame import Frame, Labels, Word
+from holdfast.wording.units import SECOND_NS
 
 COARSE_FACTOR = 1.25
 """Of the step asked for: what is scraped less often than this gets a grid as coarse as its scrapes."""
 CELLS_MAX = 100_000
-SECOND_NS = 1_000_000_000
 LEFT_OUT = -1
 
 

@@ -94,7 +94,7 @@ class TooLong(Failed):
     """The answer is longer than anybody should hold in memory."""
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class HttpAnswer(msgspec.Struct, frozen=True, kw_only=True):
     status: int
     phrase: str
     headers: Mapping[str, str]
@@ -110,7 +110,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         return self.body.decode("utf-8", "replace")
 
 
-class Client:
+class HttpClient:
     """The way to one server. It may be used by any thread, by one at a time."""
 
     def __init__(
@@ -138,7 +138,7 @@ class Client:
         content: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         within_s: float | None = None,
-    ) -> Answer:
+    ) -> HttpAnswer:
         """What the server answers at its URL and `path`. `Failed` where that is nothing, or took too long.
 
         within_s: where less time is left than the limits give.
@@ -165,7 +165,7 @@ class Client:
         except Exception:  # What is left of a connection ends with the process.
             closing.cancel()
 
-    def _result(self, exchange: "Future[Answer]", limit_s: float) -> Answer:
+    def _result(self, exchange: "Future[HttpAnswer]", limit_s: float) -> HttpAnswer:
         try:
             return exchange.result(max(0.0, limit_s) + LOOP_GRACE_S)
         except TimeoutError:
@@ -173,7 +173,7 @@ class Client:
         finally:
             exchange.cancel()  # also where the wait itself was interrupted
 
-    async def _within(self, request: httpx.Request, limit_s: float) -> Answer:
+    async def _within(self, request: httpx.Request, limit_s: float) -> HttpAnswer:
         try:
             async with asyncio.timeout(limit_s):
                 return await self._exchange(request)
@@ -185,13 +185,13 @@ class Client:
             # Servers, resolvers and TLS make libraries raise more than they document; all of it is no answer.
             raise Failed(_reason(error)) from None
 
-    async def _exchange(self, request: httpx.Request) -> Answer:
+    async def _exchange(self, request: httpx.Request) -> HttpAnswer:
         for _ in range(REDIRECTS_MAX + 1):
             answer = await self._client.send(request, stream=True)
             try:
                 onward = answer.next_request if self._redirects else None
                 if onward is None:
-                    return Answer(
+                    return HttpAnswer(
                         status=answer.status_code,
                         phrase=answer.reason_phrase,
                         headers={name.lower(): value for name, value in answer.headers.items()},

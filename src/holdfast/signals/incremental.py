@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from holdfast.signals.catalogue import Metric, describe
 from holdfast.signals.frame import Floats, Frame, Labels
-from holdfast.signals.grid import CELLS_MAX, SECOND_NS, Samples, step_of
+from holdfast.signals.grid import CELLS_MAX, Samples, step_of
 from holdfast.signals.prometheus import Prometheus, Raw
+from holdfast.wording.units import SECOND_NS
 
 OVERLAP_NS = 60 * SECOND_NS
 EARLY_SPARE_NS = 300 * SECOND_NS

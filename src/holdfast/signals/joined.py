@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 
 from holdfast.signals.frame import Frame
-from holdfast.signals.rates import NS_PER_S
+from holdfast.wording.units import SECOND_NS
 
 
 def joined(one: Frame | None, other: Frame, *, is_again: bool = False) -> Frame | None:
@@ -20,7 +20,7 @@ def joined(one: Frame | None, other: Frame, *, is_again: bool = False) -> Frame 
         return one
     middles_ns = (other.times_ns[1:] + other.times_ns[:-1]) // 2
     rows = np.searchsorted(middles_ns, one.times_ns)
-    step_ns = float(np.median(np.diff(one.times_ns))) if len(one.times_ns) > 1 else NS_PER_S
+    step_ns = float(np.median(np.diff(one.times_ns))) if len(one.times_ns) > 1 else SECOND_NS
     near = np.abs(other.times_ns[rows] - one.times_ns) <= step_ns
     added = np.where(near[:, None], other.values[rows][:, columns], np.nan)
     return msgspec.structs.replace(

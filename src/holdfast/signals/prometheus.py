@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from holdfast.signals.catalogue import describe
 from holdfast.signals.frame import Frame, Labels
-from holdfast.signals.grid import SECOND_NS, Samples, on_grid
+from holdfast.signals.grid import Samples, on_grid
 from holdfast.signals.http_client import (
     ANONYMOUS,
     Access,
-    Answer,
-    Client,
     Failed,
+    HttpAnswer,
+    HttpClient,
     Limits,
     Manners,
     TimedOut,
@@ -35,6 +35,7 @@ from holdfast.signals.http_client import (
 )
 from holdfast.signals.naming import NO_BUSES, Buses, buses_of, subject_of
 from holdfast.signals.source import STEP_S, SourceError
+from holdfast.wording.units import SECOND_NS
 
 TIMEOUT_S = 30.0
 """For a whole answer; one that took longer is not asked for again."""
@@ -122,7 +123,7 @@ class Prometheus:
         self._where = dict(where)
         self._as_of_ns = as_of_ns
         self._buses: tuple[int, Buses] = (-BUSES_NS_MAX, NO_BUSES)
-        self._client = Client(
+        self._client = HttpClient(
             url,
             what="Prometheus",
             limits=Limits(total_s=timeout_s, body_bytes_max=ANSWER_BYTES_MAX),
@@ -246,14 +247,14 @@ class Prometheus:
                 raise failure
             time.sleep(wait_s)
 
-    def _once(self, call: str, form: _Form) -> Answer:
+    def _once(self, call: str, form: _Form) -> HttpAnswer:
         """POST, for a selector may be longer than a URL; the names of labels are only to be had by GET."""
         path = f"/api/v1/{call}"
         if call.startswith("label/"):
             return self._client.ask("GET", path, query=form)
         return self._client.ask("POST", path, form=form)
 
-    def _checked(self, answer: Answer) -> msgspec.Raw:
+    def _checked(self, answer: HttpAnswer) -> msgspec.Raw:
         if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             raise SourceError(
                 f"{self._url} does not let us in ({answer.status}).",
@@ -303,7 +304,7 @@ def _quoted(text: str) -> str:
     return msgspec.json.encode(text).decode()
 
 
-def _complaint(answer: Answer) -> str:
+def _complaint(answer: HttpAnswer) -> str:
     """In Prometheus' own words where it has any."""
     try:
         text = decoded(answer.body, _Answer).error
@@ -312,7 +313,7 @@ def _complaint(answer: Answer) -> str:
     return " ".join((text or answer.phrase).split())[:COMPLAINT_LENGTH_MAX].rstrip(".")
 
 
-def _is_page(answer: Answer) -> bool:
+def _is_page(answer: HttpAnswer) -> bool:
     """Whether it is HTML, which no Prometheus answers with: for people, and too long for a sentence."""
     return answer.body.lstrip().startswith(b"<")
 

@@ -11,10 +11,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast import wording
 from holdfast.signals import units
 from holdfast.signals.catalogue import Metric, Scope, describe
 from holdfast.signals.frame import Floats, Frame
-from holdfast.signals.rates import NS_PER_S, per_second
+from holdfast.signals.rates import per_second
+from holdfast.wording.units import SECOND_NS
 
 FlawKind = Literal[
     "reset",
@@ -388,7 +390,7 @@ def _note_resets(work: _Inspection) -> None:
     ):
         found.setdefault(index, []).append(time + 1)
     for index, at in found.items():
-        often = "once" if len(at) == 1 else f"{len(at)} times"
+        often = wording.times(len(at))
         work.note("reset", index, f"began again at zero {often}", since=min(at))
 
 
@@ -454,5 +456,5 @@ def _note_gaps(work: _Inspection, series: int, missing: Flags) -> None:
 
 
 def _span(duration_ns: float) -> str:
-    seconds = duration_ns / NS_PER_S
+    seconds = duration_ns / SECOND_NS
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.signals.frame import Frame
-
-NS_PER_S = 1e9
+from holdfast.wording.units import SECOND_NS
 
 
 def per_second(frame: Frame) -> Frame:
@@ -25,7 +24,7 @@ def per_second(frame: Frame) -> Frame:
 
 
 def _fill(rates: NDArray[np.float32], frame: Frame) -> None:
-    values, seconds = frame.values, (frame.times_ns - frame.times_ns[0]) / NS_PER_S
+    values, seconds = frame.values, (frame.times_ns - frame.times_ns[0]) / SECOND_NS
     # What was last known, and when, of whoever was absent at the scrape before: few, as a rule.
     last, last_s = np.full(values.shape[1], np.nan), np.zeros(values.shape[1])
     absent = np.flatnonzero(np.isnan(values[0]))

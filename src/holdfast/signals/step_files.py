@@ -19,9 +19,9 @@ from holdfast.record.importers.intake import time_ns
 from holdfast.record.untrusted import UNDECODABLE, decoded
 from holdfast.signals import wandb_file
 from holdfast.signals.frame import Frame
-from holdfast.signals.grid import SECOND_NS
 from holdfast.signals.source import Source
 from holdfast.signals.stepped import WithSteps, between_counts, step_frame
+from holdfast.wording.units import SECOND_NS
 
 TIME_KEYS = ("time", "timestamp", "_timestamp", "wall_time", "ts")
 STEP_KEYS = ("step", "_step", "global_step", "iteration", "iter", "total_steps")

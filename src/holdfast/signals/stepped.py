@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from holdfast.signals.catalogue import describe
 from holdfast.signals.frame import Floats, Frame, Labels
 from holdfast.signals.joined import joined
-from holdfast.signals.rates import NS_PER_S
 from holdfast.signals.source import Source
 from holdfast.topology.jobs import job_of
+from holdfast.wording.units import SECOND_NS
 
 STEP = "holdfast_run_step_seconds"
 UNITS: tuple[tuple[tuple[str, ...], float], ...] = (
@@ -34,9 +34,11 @@ MARK_SHARE = 1e-6
 """Two steps that took equally long are two: the last digits of every other time are marked."""
 
 Meant = Literal["count", "duration", "histogram"]
+RUN_METRICS = ("holdfast_run_step_seconds", "holdfast_run_steps_total")
+"""Of which every run that is watched has at least one."""
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class MetricGuess(msgspec.Struct, frozen=True, kw_only=True):
     """What a metric is taken for, and what tells: half a sentence."""
 
     meant: Meant
@@ -104,7 +106,7 @@ class SteppedSource(WithSteps):
     def __init__(self, source: Source, metric: str) -> None:
         super().__init__(source)
         self._metric = metric
-        self.told: Told | None = None
+        self.told: MetricGuess | None = None
 
     def _has_steps(self, there: Collection[str]) -> bool:
         return self._metric in there or f"{self._metric}_count" in there
@@ -119,14 +121,14 @@ class SteppedSource(WithSteps):
         if counts is None or sums is None:
             return None
         unit_s, by = _unit(self._metric)
-        self.told = Told(meant="histogram", scale_s=unit_s, by=f"it has _sum and _count, in {by}")
+        self.told = MetricGuess(meant="histogram", scale_s=unit_s, by=f"it has _sum and _count, in {by}")
         return _mean_steps(counts, sums, unit_s)
 
 
-def taken_for(frame: Frame) -> Told:
+def taken_for(frame: Frame) -> MetricGuess:
     """By its name, else by its values: a count is whole and never falls."""
     if frame.metric.endswith(COUNT_ENDINGS) or frame.metric in ("step", "steps", "iteration", "global_step"):
-        return Told(meant="count", by="its name ends as a count's does")
+        return MetricGuess(meant="count", by="its name ends as a count's does")
     scale_s, by = _unit(frame.metric)
     values = frame.values
     if len(values) >= COUNT_ROWS_MIN and scale_s == 1.0 and not frame.metric.endswith("_seconds"):
@@ -136,8 +138,8 @@ def taken_for(frame: Frame) -> Told:
             is_whole = (values[known] == np.rint(values[known])).all()
             falls, rises = (values < highest).any(), (np.fmax.reduce(values) > np.fmin.reduce(values)).any()
         if known.any() and is_whole and rises and not falls:
-            return Told(meant="count", by="its values are whole and never fall")
-    return Told(meant="duration", scale_s=scale_s, by=f"it is no count; its unit is taken as {by}")
+            return MetricGuess(meant="count", by="its values are whole and never fall")
+    return MetricGuess(meant="duration", scale_s=scale_s, by=f"it is no count; its unit is taken as {by}")
 
 
 def _unit(name: str) -> tuple[float, str]:
@@ -147,7 +149,7 @@ def _unit(name: str) -> tuple[float, str]:
     return 1.0, "seconds"
 
 
-def as_steps(frame: Frame, told: Told) -> Frame:
+def as_steps(frame: Frame, told: MetricGuess) -> Frame:
     """The time of a step by run; of several series of a run, of the slowest."""
     columns: dict[str, list[int]] = {}
     for column, labels in enumerate(frame.labels):
@@ -203,7 +205,7 @@ def between_counts(times_ns: NDArray[np.int64], counts: Floats) -> Floats:
 
     So a run that hangs goes on to show its last step, as one that shows its own does.
     """
-    return _quotients(times_ns / NS_PER_S, counts)
+    return _quotients(times_ns / SECOND_NS, counts)
 
 
 def _quotients(amounts: Floats, counts: Floats) -> Floats:
@@ -223,3 +225,14 @@ def _quotients(amounts: Floats, counts: Floats) -> Floats:
             last = (amount, count)
         values[row] = shown
     return values
+
+
+def runs_in(source: Source, window_ns: tuple[int, int]) -> frozenset[str]:
+    """The runs that have told their step time in this window."""
+    frames = [frame for metric in RUN_METRICS if (frame := source.frame(metric, window_ns)) is not None]
+    return frozenset(
+        name
+        for frame in frames
+        for name, is_told in zip(frame.subjects, np.isfinite(frame.values).T.tolist(), strict=True)
+        if any(is_told)
+    )

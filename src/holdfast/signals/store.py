@@ -25,10 +25,11 @@ from holdfast.record.errors import StoreError
 from holdfast.record.private import make_private_directory
 from holdfast.signals.catalogue import describe
 from holdfast.signals.frame import Frame, Labels
-from holdfast.signals.grid import SECOND_NS, Samples, on_grid
+from holdfast.signals.grid import Samples, on_grid
 from holdfast.signals.naming import NO_BUSES, Buses, buses_of, subject_of
 from holdfast.signals.reading import Reading
 from holdfast.signals.source import STEP_S
+from holdfast.wording.units import SECOND_NS
 
 MERGE_FILES = 32
 """So many files are merged into one, and so many of those again: a day at 10 s, 8,640 files, ends as 70."""
@@ -54,7 +55,7 @@ class _Segment(msgspec.Struct, frozen=True, kw_only=True):
     merges: int
 
 
-class Store:
+class SignalStore:
     """Signals in a directory, which is made where it is missing."""
 
     def __init__(self, path: str | Path, *, step_s: float = STEP_S) -> None:

@@ -16,7 +16,7 @@ from holdfast.signals.source import Source
 
 How = Literal["value", "rate", "share", "generation"]
 """value: the same, times `scale`. rate: what moves in a second, of a total. share: a percentage of the time
-becomes the time itself, in all. generation: of PCIe, from the rate of a lane.
+becomes the time itself, in all. generation: of PCIe, from the rate of a PCIe lane.
 """
 PREFIXES = ("", "amd_")
 """AMD's exporter has its names with and without, by version and setting."""

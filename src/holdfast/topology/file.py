@@ -17,9 +17,17 @@ from holdfast.record.importers.intake import time_ns
 from holdfast.topology import document
 from holdfast.topology.assemble import assemble, matching
 from holdfast.topology.document import Document, Place
-from holdfast.topology.file_format import KEY_LIKENESS_MIN, Names, Nodes, Run, TopologyFile, Window, converted
+from holdfast.topology.file_format import (
+    KEY_LIKENESS_MIN,
+    Names,
+    Nodes,
+    RunEntry,
+    TopologyFile,
+    WindowEntry,
+    converted,
+)
 from holdfast.topology.graph import KINDS, Kind, Topology
-from holdfast.topology.groups import Group, deal
+from holdfast.topology.groups import HostGroup, deal
 from holdfast.topology.hostlist import NAMES_MAX, count, expand
 from holdfast.topology.hosts import Hosts
 from holdfast.topology.survey import Doubt, Survey
@@ -64,13 +72,13 @@ class Described(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
         return assemble(survey, kind_owners=self.kind_owners, owners=self.owners)
 
 
-class Page(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class TopologyPage(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """What a file says: facts, to be merged with those of others, and what only a file can say."""
 
     survey: Survey
     kind_owners: dict[Kind, str]
     owners: dict[str, str]
-    windows: tuple[tuple[int, Window], ...]
+    windows: tuple[tuple[int, WindowEntry], ...]
     doubts: tuple[Doubt, ...]
 
     def described(self, survey: Survey, doubts: tuple[Doubt, ...] = ()) -> Described:
@@ -96,7 +104,7 @@ def schema() -> str:
     return resources.files("holdfast.topology").joinpath("schema.json").read_text("utf-8")
 
 
-def read(text: str, *, source: str = "the file") -> Page:
+def read(text: str, *, source: str = "the file") -> TopologyPage:
     """What the text says. source: what to call it where others contradict it."""
     if len(text) > TEXT_CHARS_MAX:
         raise InputError(f"The file is longer than {TEXT_CHARS_MAX:,} characters.", hint="Use host lists.")
@@ -128,7 +136,7 @@ class _Reader:
         self._survey = Survey(source)
         self._doubts: list[Doubt] = []
 
-    def page(self) -> Page:
+    def page(self) -> TopologyPage:
         said = self._said
         self._nodes()
         nodes = [name for name, kind in self._survey.kinds.items() if kind == "node"]
@@ -146,7 +154,7 @@ class _Reader:
             self._survey.uses[name] = self._names(("milestones", name), runs, "run")
         self._further()
         kinds = {kind: owner for kind, owner in said.owners.items() if kind in KINDS}
-        return Page(
+        return TopologyPage(
             survey=self._survey,
             kind_owners=msgspec.convert(kinds, dict[Kind, str]),
             owners={pattern: owner for pattern, owner in said.owners.items() if pattern not in KINDS},
@@ -185,7 +193,7 @@ class _Reader:
         groups = []
         for names, who in getattr(self._said, section).items():
             place = (section, names)
-            group = Group(heads=self._expanded(place, names), who=who, line=self._written.line(place))
+            group = HostGroup(heads=self._expanded(place, names), who=who, line=self._written.line(place))
             for head in group.heads:
                 self._add(place, head, kind)
             groups.append(group)
@@ -215,7 +223,7 @@ class _Reader:
             if run.pools:
                 self._survey.uses[name] = self._names(("runs", name, "pools"), run.pools, "pool")
 
-    def _members(self, name: str, run: Run) -> dict[str, str]:
+    def _members(self, name: str, run: RunEntry) -> dict[str, str]:
         place: Place = ("runs", name)
         if sum(map(bool, (run.partition, run.nodes, run.members))) != 1:
             raise _mistake(
@@ -279,7 +287,7 @@ class _Reader:
         return found
 
 
-def _maintenance(line: int, window: Window, topology: Topology) -> Maintenance:
+def _maintenance(line: int, window: WindowEntry, topology: Topology) -> Maintenance:
     patterns = [window.subjects] if isinstance(window.subjects, str) else window.subjects
     known = frozenset(topology.names())
     try:

@@ -36,7 +36,7 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     receives_from: Names = ""
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RunEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A run's nodes: all of a partition, or these, or those of its members, by the members' own names."""
 
     partition: str = ""
@@ -45,7 +45,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     pools: Names = ""
 
 
-class Subject(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SubjectEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Anything else, with what it depends on, and why."""
 
     kind: Kind = "other"
@@ -53,7 +53,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     why: str = ""
 
 
-class Window(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class WindowEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Planned work. subjects: names, host lists or patterns."""
 
     subjects: Names
@@ -76,19 +76,19 @@ class TopologyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     mounts: dict[str, Names] = {}
     partitions: dict[str, Names] = {}
     pools: dict[str, Pool] = {}
-    runs: dict[str, Run] = {}
+    runs: dict[str, RunEntry] = {}
     milestones: dict[str, Names] = {}
-    subjects: dict[str, Subject] = {}
+    subjects: dict[str, SubjectEntry] = {}
     owners: dict[str, str] = {}
-    maintenance: list[Window] = []
+    maintenance: list[WindowEntry] = []
 
 
 _TABLES: dict[str, type[msgspec.Struct]] = {
     "nodes": Nodes,
     "pools": Pool,
-    "runs": Run,
-    "subjects": Subject,
-    "maintenance": Window,
+    "runs": RunEntry,
+    "subjects": SubjectEntry,
+    "maintenance": WindowEntry,
 }
 """The sections whose entries are tables of their own."""
 

@@ -21,7 +21,7 @@ _DEALING = re.compile(
 )
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True):
+class HostGroup(msgspec.Struct, frozen=True, kw_only=True):
     """One entry: `heads` (the racks, say) and who is on them, as it is written."""
 
     heads: list[str]
@@ -38,7 +38,7 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def deal(
-    groups: Sequence[Group], below: Sequence[str], ports: Mapping[str, Sequence[str]], doubts: list[Doubt]
+    groups: Sequence[HostGroup], below: Sequence[str], ports: Mapping[str, Sequence[str]], doubts: list[Doubt]
 ) -> Iterator[Placed]:
     """Who is on whom. below: all that may be dealt out, in order; ports: those of each node.
 
@@ -68,13 +68,13 @@ def deal(
             doubts.append(_left_over(group, pool[len(taken) :]))
 
 
-def _in_order(group: Group, names: Sequence[str], size: int) -> Iterator[Placed]:
+def _in_order(group: HostGroup, names: Sequence[str], size: int) -> Iterator[Placed]:
     for index, name in enumerate(names):
         yield Placed(name=name, on=group.heads[index // size], line=group.line)
 
 
 def _by_rail(
-    group: Group, nodes: Sequence[str], size: int, ports: Mapping[str, Sequence[str]]
+    group: HostGroup, nodes: Sequence[str], size: int, ports: Mapping[str, Sequence[str]]
 ) -> Iterator[Placed]:
     for index, node in enumerate(nodes):
         for rail, port in enumerate(ports[node]):
@@ -86,16 +86,16 @@ def _dealing(who: str | list[str]) -> "re.Match[str] | None":
     return _DEALING.fullmatch(who.strip()) if isinstance(who, str) else None
 
 
-def _each_with_all(group: Group, names: Sequence[str]) -> Iterator[Placed]:
+def _each_with_all(group: HostGroup, names: Sequence[str]) -> Iterator[Placed]:
     return (Placed(name=name, on=head, line=group.line) for name in names for head in group.heads)
 
 
-def _named(group: Group) -> list[str]:
+def _named(group: HostGroup) -> list[str]:
     texts = [group.who] if isinstance(group.who, str) else group.who
     return [name for text in texts for name in _expanded(group, text)]
 
 
-def _expanded(group: Group, text: str) -> list[str]:
+def _expanded(group: HostGroup, text: str) -> list[str]:
     try:
         return expand(text)
     except InputError as error:
@@ -105,7 +105,7 @@ def _expanded(group: Group, text: str) -> list[str]:
         ) from None
 
 
-def _rails(group: Group, nodes: Sequence[str], ports: Mapping[str, Sequence[str]]) -> int:
+def _rails(group: HostGroup, nodes: Sequence[str], ports: Mapping[str, Sequence[str]]) -> int:
     """How many ports each node has: it must be the same for all."""
     counts = {len(ports.get(node, ())) for node in nodes}
     if len(counts) != 1 or counts == {0}:
@@ -116,7 +116,7 @@ def _rails(group: Group, nodes: Sequence[str], ports: Mapping[str, Sequence[str]
     return counts.pop()
 
 
-def _judge(group: Group, size: int, filled: Mapping[str, int], doubts: list[Doubt]) -> None:
+def _judge(group: HostGroup, size: int, filled: Mapping[str, int], doubts: list[Doubt]) -> None:
     partly = [head for head in group.heads if 0 < filled.get(head, 0) < size]
     empty = [head for head in group.heads if head not in filled]
     if not (partly or empty):
@@ -134,6 +134,6 @@ def _has(names: Sequence[str]) -> str:
     return "has" if len(names) == 1 else "have"
 
 
-def _left_over(group: Group, names: Sequence[str]) -> Doubt:
+def _left_over(group: HostGroup, names: Sequence[str]) -> Doubt:
     text = f"line {group.line}: {fold(names)} {'is' if len(names) == 1 else 'are'} left over."
     return Doubt(kind="grouping", subjects=tuple(names), text=text)

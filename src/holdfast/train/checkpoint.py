@@ -23,7 +23,7 @@ from typing import BinaryIO, Literal, NamedTuple, Protocol, Self, cast
 import msgspec
 import torch
 
-from holdfast.economics.cadence import daly_work_s, learned_mtbf_s, mtbf_of_nodes_s
+from holdfast.economics.cadence.cadence import daly_work_s, learned_mtbf_s, mtbf_of_nodes_s
 from holdfast.record.clock import Clock, SystemClock
 from holdfast.record.errors import InputError, StoreError
 from holdfast.train.whole_file import is_left_behind, part_of
@@ -51,7 +51,7 @@ Happened = Literal["begun", "saved", "failed"]
 """What the record calls it; `failed`: could not be written, or was found unfit to be read."""
 
 
-class Told(Protocol):
+class CheckpointListener(Protocol):
     """Who hears what happened to checkpoints, from whichever thread it happened in. Must not raise."""
 
     def __call__(
@@ -248,7 +248,7 @@ class DirectoryCheckpoints:
         self,
         directory: Path | str,
         *,
-        told: Told,
+        told: CheckpointListener,
         keep: int = 2,
         read_pauses_s: Sequence[float] = READ_PAUSES_S,
     ) -> None:
@@ -470,7 +470,7 @@ class Writer:
         self,
         checkpoints: Checkpoints,
         *,
-        told: Told,
+        told: CheckpointListener,
         clock: Clock | None = None,
         interval_s: float = INTERVAL_S_MIN,
         every_steps: int | None = None,

@@ -31,7 +31,7 @@ _NCCL = re.compile(
 _NCCL_LAST = re.compile(r"Last error:\s*([^\n]+)")
 
 
-class DeviceFailure(NamedTuple):
+class ObservedFailure(NamedTuple):
     """failure: what happened, in words that are the same wherever the same happens. detail: what else is
     known about it, in one line; empty where nothing is.
     """
@@ -40,7 +40,7 @@ class DeviceFailure(NamedTuple):
     detail: str = ""
 
 
-class Memory(NamedTuple):
+class DeviceMemory(NamedTuple):
     """Of a GPU, in words: what this process has used at most, and what is free now; empty where unknown."""
 
     used: str = ""
@@ -48,8 +48,8 @@ class Memory(NamedTuple):
 
 
 def device_failure(
-    error: BaseException | None, memory: Callable[[], Memory] | None = None
-) -> DeviceFailure | None:
+    error: BaseException | None, memory: Callable[[], DeviceMemory] | None = None
+) -> ObservedFailure | None:
     """What failed, by the exception or one that led to it; None where no device did.
 
     memory: is asked when that ran out.
@@ -58,21 +58,21 @@ def device_failure(
         return None  # somebody has found out already what is wrong
     for link in _chain(error):
         if failure := _of_type(link) or _of_words(link):
-            return DeviceFailure(failure, _detail(failure, str(link), memory or gpu_memory))
+            return ObservedFailure(failure, _detail(failure, str(link), memory or gpu_memory))
     return None
 
 
-def gpu_memory() -> Memory:
+def gpu_memory() -> DeviceMemory:
     """Of this process's GPU, as far as it can be asked."""
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return Memory()
+        return DeviceMemory()
     peak, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
     used = f"at most {_gib(peak)} was allocated and {_gib(reserved)} reserved"
     try:
         free, total = torch.cuda.mem_get_info()
     except RuntimeError:  # the context is of no use any more
-        return Memory(used)
-    return Memory(used, f"{_gib(free)} of {_gib(total)} is free now")
+        return DeviceMemory(used)
+    return DeviceMemory(used, f"{_gib(free)} of {_gib(total)} is free now")
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -120,7 +120,7 @@ def _nccl(text: str) -> str:
     return f"NCCL error: {found[0]}" if found else ""
 
 
-def _detail(failure: str, text: str, memory: Callable[[], Memory]) -> str:
+def _detail(failure: str, text: str, memory: Callable[[], DeviceMemory]) -> str:
     if failure != OUT_OF_MEMORY:
         last = _NCCL_LAST.search(text)
         return last[1].strip() if last else ""

@@ -15,7 +15,7 @@ from holdfast.train import tree
 from holdfast.train.group import GroupBroken
 from holdfast.train.protected import Buffer, Protected, fingerprint
 from holdfast.train.reduction import Reduction
-from holdfast.train.sheets import Fold, Layout, Sheet
+from holdfast.train.sheets import BucketLayout, LaneFold, Sheet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,11 +42,11 @@ class Gradients:
 
     def __init__(self, state: Protected, lanes: int, accumulate: int) -> None:
         self._moving = [(buffer, tensor) for buffer in state.moving if (tensor := buffer.tensor) is not None]
-        self.layout = Layout(state.parameters, [tensor for _, tensor in self._moving], lanes)
+        self.layout = BucketLayout(state.parameters, [tensor for _, tensor in self._moving], lanes)
         self._state = state
         self._lanes = lanes
         self._accumulate = accumulate
-        self._fold = Fold(self.layout)
+        self._fold = LaneFold(self.layout)
         self._lane: _OpenLane | None = None
         self._reduction: Reduction | None = None
         self._total: Sheet | None = None

@@ -22,7 +22,7 @@ from holdfast.train import determinism, randomness, tree
 from holdfast.train.checkpoint import DirectoryCheckpoints, Happened, Writer
 from holdfast.train.control import Alone, Control, Coordinated, declared
 from holdfast.train.data import whole
-from holdfast.train.failures import DeviceFailure, device_failure
+from holdfast.train.failures import ObservedFailure, device_failure
 from holdfast.train.gradients import Gradients
 from holdfast.train.group import Group, Rendezvous
 from holdfast.train.libnccl import library
@@ -33,7 +33,7 @@ from holdfast.train.nccl import NcclGroup, pose, warm_up
 from holdfast.train.protected import Protected, digest
 from holdfast.train.rehearsal import Rehearsal, rehearse
 from holdfast.train.seat import MakeGroup, RunOver, Seat
-from holdfast.train.steps import Loop, Settings, Step
+from holdfast.train.steps import Loop, ProtectSettings, Step
 from holdfast.train.tcp import Credentials, TcpGroup
 
 LOOPBACK = "127.0.0.1"
@@ -188,7 +188,7 @@ class Run:
         make_group = _maker(state.device)
         identity = {"lanes": lanes, "seed": seed, "threads": setup.threads}
         self._seat = Seat(self._control, state, gradients, identity, make_group, checkpoints)
-        settings = Settings(lanes=lanes, seed=seed, clip_norm=clip_norm, on_commit=on_commit)
+        settings = ProtectSettings(lanes=lanes, seed=seed, clip_norm=clip_norm, on_commit=on_commit)
         self._loop = Loop(self._control, state, settings, gradients, self._seat, writer)
         self._control.ready(setup)
         return State(state, self._loop, self._seat)
@@ -326,7 +326,7 @@ class Run:
         self._again.daemon = True
         self._again.start()
 
-    def _say_failed(self, failure: DeviceFailure) -> None:
+    def _say_failed(self, failure: ObservedFailure) -> None:
         """The last words of this member."""
         generation = self._seat.number if self._seat is not None else 0
         step = self._seat.version + 1 if self._seat is not None and generation else 0

@@ -62,7 +62,7 @@ FETCHING = Stopwatch()
 """The time this process spends in data helpers, which know nothing of the run; a process is one member."""
 
 
-class Watch(Protocol):
+class DeviceWatch(Protocol):
     """Marks moments of the device that computes."""
 
     def mark(self) -> Any: ...
@@ -125,7 +125,7 @@ class Collections:
 class Measures:
     """One member's times. The script's thread measures; any thread may ask for the `report`."""
 
-    def __init__(self, watch: Watch, collections: Collections | None = None) -> None:
+    def __init__(self, watch: DeviceWatch, collections: Collections | None = None) -> None:
         self._watch = watch
         self._collections = collections
         self._spent = Spent()

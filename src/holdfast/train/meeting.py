@@ -16,7 +16,7 @@ from holdfast.run.whereabouts import here
 from holdfast.train import randomness, tree, values
 from holdfast.train.control import Control, declared
 from holdfast.train.group import Superseded
-from holdfast.train.minutes import Met, Stretch
+from holdfast.train.minutes import Met, ScriptStretch
 from holdfast.train.seat import Seat
 
 Op = Literal["sum", "mean", "min", "max"]
@@ -51,7 +51,7 @@ class Meeting:
         self._device = device
         self._seed = seed
         self._regroup = regroup
-        self._stretch: Stretch | None = None
+        self._stretch: ScriptStretch | None = None
         self._count = 0
         self._is_busy = False
 
@@ -167,7 +167,7 @@ class Meeting:
         self._regroup()
         self._control.at(self._seat.version, "script")
 
-    def _next(self, called: str) -> tuple[Stretch, int]:
+    def _next(self, called: str) -> tuple[ScriptStretch, int]:
         """Where in the script this call stands."""
         stretch = self._seat.minutes.stretch
         if stretch is None:
@@ -184,7 +184,7 @@ class Meeting:
         self._stretch = stretch
         return stretch, self._count - 1
 
-    def _participants(self, stretch: Stretch, number: int, called: str) -> list[int]:
+    def _participants(self, stretch: ScriptStretch, number: int, called: str) -> list[int]:
         """The ranks of those who make this call too. Who is past it has its result, if it made it at all."""
         ranks = []
         for rank, (place, between) in enumerate(self._seat.places):
@@ -269,7 +269,7 @@ def _differs(member: str, called: str, other: str, others_call: str, where: str)
     )
 
 
-def _left(seat: Seat, called: str, rank: int, stretch: Stretch) -> InputError:
+def _left(seat: Seat, called: str, rank: int, stretch: ScriptStretch) -> InputError:
     return InputError(
         f"{seat.name} called run.{called} at {here()}, {stretch}; {seat.members[rank]} did not, and has"
         " gone on.",

@@ -26,7 +26,7 @@ HANDED_BYTES = 2 << 20
 """So much travels in one message, or one result."""
 
 
-class Stretch(msgspec.Struct, frozen=True):
+class ScriptStretch(msgspec.Struct, frozen=True):
     """A part of the script. number: the total of the loop before it, or the step."""
 
     kind: Literal["outside", "between"]
@@ -38,7 +38,7 @@ class Stretch(msgspec.Struct, frozen=True):
         return f"after the loop to step {self.number}" if self.number else "before the first step"
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class ScriptPlace(msgspec.Struct, frozen=True, kw_only=True):
     """Where a script is. total: of the last loop it began. left: of the last loop it left.
 
     at: `outside` all loops, at the `head` of one, about to begin whatever step is next, in the `lanes` of a
@@ -71,8 +71,8 @@ class Minutes:
     """One member's."""
 
     def __init__(self) -> None:
-        self.place = Place()
-        self._met: dict[Stretch, list[Met]] = {}
+        self.place = ScriptPlace()
+        self._met: dict[ScriptStretch, list[Met]] = {}
         self._bytes = {"outside": 0, "between": 0}
         self._version = 0
         self._was_there = False
@@ -89,11 +89,11 @@ class Minutes:
     def leave(self, total: int) -> None:
         """The script left this loop; where it has begun another one since, that is no news."""
         if self.place.total == total:
-            self.place = Place(total=total, left=max(total, self.place.left), at="outside")
+            self.place = ScriptPlace(total=total, left=max(total, self.place.left), at="outside")
 
     def finish(self) -> None:
         """The script is through: it calls nothing any more."""
-        self.place = Place(total=END, left=END)
+        self.place = ScriptPlace(total=END, left=END)
 
     def committed(self, version: int) -> None:
         self._begin(version, was_there=True)
@@ -107,7 +107,7 @@ class Minutes:
             self._begin(version, was_there=False)
 
     def _begin(self, version: int, *, was_there: bool) -> None:
-        self._met.pop(Stretch("between", self._version), None)
+        self._met.pop(ScriptStretch("between", self._version), None)
         self._bytes["between"] = 0
         self._version, self._was_there = version, was_there
 
@@ -117,18 +117,18 @@ class Minutes:
         return self.place.at == "outside" and self.place.total < min(self.place.left, self._version)
 
     @property
-    def stretch(self) -> Stretch | None:
+    def stretch(self) -> ScriptStretch | None:
         """None: the script is inside a step."""
         if self.place.at == "between":
-            return Stretch("between", self._version)
-        return Stretch("outside", self.place.total) if self.place.at == "outside" else None
+            return ScriptStretch("between", self._version)
+        return ScriptStretch("outside", self.place.total) if self.place.at == "outside" else None
 
     # ---- results -----------------------------------------------------------------------------------------
 
-    def of(self, stretch: Stretch) -> list[Met]:
+    def of(self, stretch: ScriptStretch) -> list[Met]:
         return self._met.get(stretch, [])
 
-    def add(self, stretch: Stretch, met: Sequence[Met]) -> None:
+    def add(self, stretch: ScriptStretch, met: Sequence[Met]) -> None:
         self._met.setdefault(stretch, []).extend(met)
         self._bytes[stretch.kind] += sum(len(one.value) for one in met)
         if self._bytes[stretch.kind] > KEPT_BYTES_MAX:
@@ -142,7 +142,7 @@ class Minutes:
         outside = {
             stretch.number: len(met) for stretch, met in self._met.items() if stretch.kind == "outside"
         }
-        between = len(self.of(Stretch("between", self._version))) if self._was_there else None
+        between = len(self.of(ScriptStretch("between", self._version))) if self._was_there else None
         return Known(outside=outside, between=between)
 
 

@@ -15,7 +15,7 @@ import torch
 
 from holdfast.train import tree
 from holdfast.train.group import Group, Transfer, Work
-from holdfast.train.sheets import ALIGNMENT, Layout, Sheet
+from holdfast.train.sheets import ALIGNMENT, BucketLayout, Sheet
 
 
 class _Transfers(NamedTuple):
@@ -26,7 +26,7 @@ class _Transfers(NamedTuple):
 class Reduction:
     """The reduction of one generation. `nodes`: the subtrees each rank holds when its lanes are done."""
 
-    def __init__(self, group: Group, layout: Layout, nodes: Sequence[Sequence[tree.Node]]) -> None:
+    def __init__(self, group: Group, layout: BucketLayout, nodes: Sequence[Sequence[tree.Node]]) -> None:
         self._group = group
         self._layout = layout
         self._nodes = nodes

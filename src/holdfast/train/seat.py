@@ -19,7 +19,7 @@ from holdfast.train.checkpoint import Checkpoints
 from holdfast.train.control import Control
 from holdfast.train.gradients import Gradients
 from holdfast.train.group import Group, GroupBroken, Rendezvous, Sending, Superseded, Work, form
-from holdfast.train.minutes import Handed, Known, Met, Minutes, Place, Stretch, parcels
+from holdfast.train.minutes import Handed, Known, Met, Minutes, ScriptPlace, ScriptStretch, parcels
 from holdfast.train.protected import Protected
 from holdfast.train.reduction import Reduction
 from holdfast.train.transfer import Numbers
@@ -48,7 +48,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     held: tuple[int, ...]
     through: bool
     chip: str = ""
-    place: Place = Place()
+    place: ScriptPlace = ScriptPlace()
     known: Known = Known()
 
 
@@ -81,7 +81,7 @@ class Seat:
         self.through = False
         self.minutes = Minutes()
         self.members: tuple[str, ...] = (control.member,)
-        self.places: list[tuple[Place, int | None]] = [(Place(), None)]
+        self.places: list[tuple[ScriptPlace, int | None]] = [(ScriptPlace(), None)]
         self.version_met = 0
         self._fresh = True
         self._patched = False
@@ -344,8 +344,8 @@ class Seat:
         adopters = [
             is_behind and one.place.at == "lanes" for is_behind, one in zip(behind, standings, strict=True)
         ]
-        between = Stretch("between", self.version)
-        counts: dict[Stretch, list[int | None]] = {between: []}
+        between = ScriptStretch("between", self.version)
+        counts: dict[ScriptStretch, list[int | None]] = {between: []}
         self.places = []
         for rank, one in enumerate(standings):
             count = None if behind[rank] else one.known.between
@@ -355,14 +355,14 @@ class Seat:
             self.places.append((place, count))
             counts[between].append(count)
         for total in sorted({total for one in standings for total in one.known.outside}):
-            counts[Stretch("outside", total)] = [one.known.outside.get(total, 0) for one in standings]
+            counts[ScriptStretch("outside", total)] = [one.known.outside.get(total, 0) for one in standings]
         for stretch, known in counts.items():
             self._hand_over(stretch, known)
         self.minutes.place = msgspec.structs.replace(
             self.minutes.place, left=max(one.place.left for one in standings)
         )
 
-    def _hand_over(self, stretch: Stretch, known: Sequence[int | None]) -> None:
+    def _hand_over(self, stretch: ScriptStretch, known: Sequence[int | None]) -> None:
         """From the first that knows most results to those who know fewer. None: needs none."""
         counts = [count for count in known if count is not None]
         if not counts or min(counts) == max(counts):

@@ -46,7 +46,7 @@ class Region:
         return flat.as_strided(self.shape, self.stride, flat.storage_offset() + start)
 
 
-class Layout:
+class BucketLayout:
     """Which stretch of which bucket holds what. The same on every member, as their models are."""
 
     def __init__(
@@ -143,7 +143,7 @@ class Tail:
 class Sheet:
     """One lane's contribution, or the sum of several."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: BucketLayout) -> None:
         self._layout = layout
         self.flats = layout.flats()
         self.gradients = [region.of(self.flats) for region in layout.gradients]
@@ -173,12 +173,12 @@ class Sheet:
         )
 
 
-class Fold:
+class LaneFold:
     """The sums one member holds of the step under way, by node of the tree. Kept until the step is committed:
     when others die, they need not be computed again.
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: BucketLayout) -> None:
         self._layout = layout
         self._free: list[Sheet] = []
         self.held: dict[tree.Node, Sheet] = {}

@@ -44,7 +44,7 @@ class MalformedSkeleton(ValueError):
     """Bytes that are no skeleton."""
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True):
+class TensorPlace(msgspec.Struct, frozen=True, array_like=True):
     """Stands for a tensor. stride: None where it does not fill its memory."""
 
     number: int
@@ -71,7 +71,7 @@ def take_apart(tree: Any) -> tuple[bytes, list[torch.Tensor]]:
 
 def empty_like(skeleton: bytes, device: torch.device) -> list[torch.Tensor]:
     """Tensors for every place of a skeleton, with whatever contents."""
-    places: list[Place] = []
+    places: list[TensorPlace] = []
     _rebuilt(skeleton, places.append)
     places.sort(key=lambda place: place.number)
     if [place.number for place in places] != list(range(len(places))):
@@ -158,8 +158,8 @@ def _plain_numpy(value: Any) -> Any:
     return [kind, array.dtype.str, [] if kind == "scalar" else list(value.shape), array.tobytes()]
 
 
-def _place(number: int, tensor: torch.Tensor) -> Place:
-    return Place(
+def _place(number: int, tensor: torch.Tensor) -> TensorPlace:
+    return TensorPlace(
         number,
         str(tensor.dtype).removeprefix("torch."),
         tuple(tensor.shape),
@@ -182,7 +182,7 @@ def _refused(value: object) -> InputError:
 # ---- and back --------------------------------------------------------------------------------------------
 
 
-def _rebuilt(skeleton: bytes, visit: Callable[[Place], Any]) -> Any:
+def _rebuilt(skeleton: bytes, visit: Callable[[TensorPlace], Any]) -> Any:
     """The tree with what `visit` gives in every place. Raises `MalformedSkeleton`."""
     try:
         return _build(msgspec.msgpack.decode(skeleton), visit, 0)
@@ -192,14 +192,14 @@ def _rebuilt(skeleton: bytes, visit: Callable[[Place], Any]) -> Any:
         raise MalformedSkeleton(str(error)) from None
 
 
-def _build(plain: Any, visit: Callable[[Place], Any], depth: int) -> Any:
+def _build(plain: Any, visit: Callable[[TensorPlace], Any], depth: int) -> Any:
     if not isinstance(plain, list):
         if isinstance(plain, dict) or depth > DEPTH_MAX:
             raise MalformedSkeleton("no value of a skeleton")
         return plain
     kind, *parts = plain
     if kind == "tensor":
-        return visit(_checked(msgspec.convert(parts, Place)))
+        return visit(_checked(msgspec.convert(parts, TensorPlace)))
     if kind in _LEAVES:
         return _LEAVES[kind](*parts)
     if depth > DEPTH_MAX:
@@ -208,7 +208,7 @@ def _build(plain: Any, visit: Callable[[Place], Any], depth: int) -> Any:
     return _CONTAINERS[kind](items)
 
 
-def _checked(place: Place) -> Place:
+def _checked(place: TensorPlace) -> TensorPlace:
     """Its layout must fill exactly as much memory as its elements take."""
     if place.dtype not in DTYPES or any(length < 0 for length in place.shape):
         raise MalformedSkeleton("no such tensor")
@@ -276,7 +276,7 @@ _CONTAINERS: dict[str, Callable[[list[Any]], Any]] = {
 
 
 def _described(value: Any) -> Any:
-    if isinstance(value, Place):
+    if isinstance(value, TensorPlace):
         return f"torch.{value.dtype}", value.shape, value.number
     if isinstance(value, dict):
         return [(_described(key), _described(item)) for key, item in value.items()]

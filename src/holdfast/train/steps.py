@@ -30,7 +30,7 @@ from holdfast.train.seat import Number, RunOver, Seat
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class ProtectSettings:
     """What `protect` was told."""
 
     lanes: int
@@ -122,7 +122,7 @@ class Loop:
         self,
         control: Control,
         state: Protected,
-        settings: Settings,
+        settings: ProtectSettings,
         gradients: Gradients,
         seat: Seat,
         writer: Writer | None,

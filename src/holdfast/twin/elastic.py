@@ -30,7 +30,7 @@ from holdfast.record.events import (
     PhaseEntered,
 )
 from holdfast.run import membership
-from holdfast.run.state import (
+from holdfast.run.happenings import (
     Begun,
     Disconnected,
     Effect,
@@ -68,8 +68,9 @@ from holdfast.run.wire import (
 )
 from holdfast.twin.agenda import Action, Agenda
 from holdfast.twin.failures import Failure
-from holdfast.twin.ground import SECOND_NS, Ground
+from holdfast.twin.ground import Ground
 from holdfast.twin.lanes import idle_share, rounds, step_rounds
+from holdfast.wording.units import SECOND_NS
 
 PLACE = "storage"
 SILENT_PARTS = frozenset({"power", "host", "fabric"})
@@ -91,7 +92,7 @@ at least.
 """
 
 
-class Alarm(msgspec.Struct, kw_only=True):
+class NoticedFault(msgspec.Struct, kw_only=True):
     """A fault that was reported while the run went on, and may be the end of what it does: when it began, was
     noticed and was acted upon.
     """
@@ -133,7 +134,7 @@ class ElasticRun:
         self._is_pause_due = False
         self._hung: dict[str, Failure] = {}  # by member
         self._silent: set[str] = set()  # replicas that are gone, which nobody knows yet
-        self._alarm: Alarm | None = None
+        self._alarm: NoticedFault | None = None
         self._is_hurt = False  # something failed, and no step was committed since
         self._tick_ns: int | None = None
         self._target = 0
@@ -149,7 +150,7 @@ class ElasticRun:
         self._replicas = {f"r{number:04}": number for number in range(self.job.members)}
         self._machines = ground.study.nodes_per_member
         self.state = membership.initial(
-            membership.Policy(
+            membership.RunPolicy(
                 run=ground.study.name,
                 nodes_max=self.job.members,
                 nodes_min=1,
@@ -385,7 +386,7 @@ class ElasticRun:
 
     def _sound_alarm(self, now_ns: int, onset_ns: int | None) -> None:
         if self._alarm is None:
-            self._alarm = Alarm(onset_ns=now_ns if onset_ns is None else onset_ns, noticed_ns=now_ns)
+            self._alarm = NoticedFault(onset_ns=now_ns if onset_ns is None else onset_ns, noticed_ns=now_ns)
 
     def _formed(self, now_ns: int) -> None:
         """What the first step takes too much is part of a recovery if something failed since the last commit;

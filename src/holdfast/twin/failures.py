@@ -15,9 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.twin.cluster import Domain, Layout
-
-DAY_NS = 86_400 * 10**9
-HOUR_NS = 3_600 * 10**9
+from holdfast.wording.units import DAY_NS, HOUR_NS
 
 Part = Literal[
     "gpu", "memory", "host", "fabric", "storage", "power", "cooling", "software", "planned", "unknown"
@@ -64,7 +62,7 @@ class FailureClass(msgspec.Struct, frozen=True, kw_only=True):
         return self.repair_median_h * exp(self.repair_sigma**2 / 2)
 
 
-class Lemons(msgspec.Struct, frozen=True, kw_only=True):
+class LemonShare(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes that fail again and again: their share of all, and their rate as a multiple of the others'."""
 
     share: Share
@@ -82,7 +80,7 @@ class Hazards(msgspec.Struct, frozen=True, kw_only=True):
     """All that can break. age_days: the cluster's when the run begins. The rates hold at `rated_age_days`."""
 
     classes: tuple[FailureClass, ...]
-    lemons: Lemons | None = None
+    lemons: LemonShare | None = None
     age_days: NotNegative = 0.0
     rated_age_days: Positive = 365.0
 
@@ -177,7 +175,7 @@ def draw(hazards: Hazards, layout: Layout, duration_ns: int, rng: np.random.Gene
 
 def _struck(
     row: FailureClass,
-    lemons: Lemons | None,
+    lemons: LemonShare | None,
     layout: Layout,
     shuffled: NDArray[np.int64] | None,
     rng: np.random.Generator,

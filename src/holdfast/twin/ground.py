@@ -5,6 +5,7 @@ truth in step with each other, so that no runner can tell one and not the others
 """
 
 from fractions import Fraction
+from typing import assert_never
 
 import msgspec
 
@@ -24,9 +25,9 @@ from holdfast.twin.fleet import Fleet
 from holdfast.twin.policies import Policy
 from holdfast.twin.study import Study
 from holdfast.twin.tape import Tape
-from holdfast.twin.truth import Truth
+from holdfast.twin.truth import RunTruth
+from holdfast.wording.units import SECOND_NS
 
-SECOND_NS = 10**9
 SPARES = "spares"
 
 
@@ -51,7 +52,7 @@ class Ground:
         self.paid_gpus = study.job.gpus + policy.spare_nodes * self.gpus_per_node
         self.fleet = Fleet(places=study.layout.nodes, spares=policy.spare_nodes, crews=study.crews)
         self.tape = Tape(study.name, study.start_ns)
-        self.truth = Truth(
+        self.truth = RunTruth(
             paid_gpus=self.paid_gpus, job_gpus=study.job.gpus, reference_gpu_ns=study.reference_gpu_ns
         )
         self.interruptions = 0
@@ -103,10 +104,15 @@ class Ground:
         )
 
     def count(self, failure: Failure) -> None:
-        if failure.kind == "planned":
-            self.planned += 1
-        elif failure.kind != "gray":
-            self.interruptions += 1
+        match failure.kind:
+            case "planned":
+                self.planned += 1
+            case "crash" | "hang":
+                self.interruptions += 1
+            case "gray":
+                pass  # the run goes on, slower
+            case _:
+                assert_never(failure.kind)
 
     def complete(self, now_ns: int) -> None:
         self.tape.record(RunEnded, now_ns, outcome="completed")

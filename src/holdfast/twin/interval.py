@@ -1,7 +1,9 @@
 """How often a simulated run saves: as its policy says, as its job does, or as is best for its failures."""
 
-from math import inf, isinf, sqrt
+from math import inf, isinf
 
+from holdfast.economics.cadence.cadence import Costs
+from holdfast.economics.cadence.renewal import optimum_s
 from holdfast.twin.policies import Policy
 from holdfast.twin.study import Study
 
@@ -13,12 +15,12 @@ def interval_s(study: Study, policy: Policy) -> float:
 
 
 def best_interval_s(study: Study) -> float | None:
-    """Young's, to whole seconds, and not before the last checkpoint is written; None where none stalls."""
+    """As `holdfast plan cadence` has it, to whole seconds; None where none stalls."""
     checkpointing = study.job.checkpointing
     if not checkpointing.stall_s or isinf(mtbf_s(study)):
         return None
-    young_s = sqrt(2 * checkpointing.stall_s * mtbf_s(study))
-    return float(max(round(young_s), round(checkpointing.stall_s + checkpointing.write_s)))
+    costs = Costs(stall_s=checkpointing.stall_s, write_s=checkpointing.write_s)
+    return float(round(optimum_s(costs, mtbf_s(study))))
 
 
 def mtbf_s(study: Study) -> float:

@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from holdfast.economics.expectation import Interruption, Prospect, Setting, spares_for
+from holdfast.economics.cadence.expectation import Interruption, Prospect, Setting, spares_for
 from holdfast.run.waits import Observed
-from holdfast.twin.failures import DAY_NS, FailureClass, Hazards
+from holdfast.twin.failures import FailureClass, Hazards
 from holdfast.twin.interval import best_interval_s, interval_s
 from holdfast.twin.policies import Policy, hot_s, policy
 from holdfast.twin.study import Study
+from holdfast.wording.units import DAY_NS
 
 DETECT_S = 15.0
 LOCATE_S = 20.0
@@ -36,7 +37,7 @@ Floats = NDArray[np.float64]
 _POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(64)
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class RunChange(msgspec.Struct, frozen=True, kw_only=True):
     """Something that could be done about a run, and the study and policy it would have then."""
 
     name: str
@@ -66,10 +67,11 @@ def prospect(study: Study, policy: Policy, days: float) -> Prospect:
     """The study under a policy, with its failures by class, for a run of about so many days."""
     rows = [(row, _per_day(study, row)) for row in study.hazards.classes]
     stands = _elastic if policy.recovery != "restart" else _restarting
+    stall_s = study.job.checkpointing.stall_s
     return Prospect(
         nodes=study.layout.nodes,
         interruptions=tuple(stands(study, policy, row, per_day) for row, per_day in rows if per_day),
-        stall_share=study.job.checkpointing.stall_s / interval_s(study, policy),
+        stall_share=stall_s / (interval_s(study, policy) - stall_s),
         nodes_out=nodes_out(study, days),
         spare_nodes=policy.spare_nodes,
         unit_nodes=0 if policy.recovery == "restart" else study.nodes_per_member,
@@ -108,13 +110,13 @@ def _still_away(row: FailureClass, ago_days: Floats) -> Floats:
     return away
 
 
-def changes(study: Study, now: Policy) -> tuple[Change, ...]:
+def changes(study: Study, now: Policy) -> tuple[RunChange, ...]:
     """What could be done, each by itself; only what differs from what is."""
 
-    def under(name: str, **times: float | None) -> Change:
-        return Change(name=name, study=study, policy=msgspec.structs.replace(now, **times))
+    def under(name: str, **times: float | None) -> RunChange:
+        return RunChange(name=name, study=study, policy=msgspec.structs.replace(now, **times))
 
-    found: list[Change] = []
+    found: list[RunChange] = []
     if now.recovery == "restart":
         seen = {"detect_s": DETECT_S, "hang_s": DETECT_S, "locate_s": LOCATE_S}
         sooner = {field: min(getattr(now, field), value) for field, value in seen.items()}
@@ -133,10 +135,10 @@ def changes(study: Study, now: Policy) -> tuple[Change, ...]:
     needed = spares_needed(study)
     if needed > now.spare_nodes:
         found.append(under(f"{needed} spare nodes in place of {now.spare_nodes}", spare_nodes=needed))
-    found.append(Change(name="half as many failures", study=_with_fewer_failures(study), policy=now))
+    found.append(RunChange(name="half as many failures", study=_with_fewer_failures(study), policy=now))
     if now.name != "holdfast":
         holdfast = policy("holdfast", study.job.gpus, now.spare_nodes)
-        found.append(Change(name="Holdfast", study=study, policy=holdfast))
+        found.append(RunChange(name="Holdfast", study=study, policy=holdfast))
     return tuple(change for change in found if (change.study, change.policy) != (study, now))
 
 

@@ -134,7 +134,7 @@ def policies(gpus: int, spare_nodes: int) -> tuple[Policy, ...]:
             spare_nodes=spare_nodes,
             finds_interval=True,
             source=f"cold start {cold_s(gpus):.0f} s: {_META}; 30 s to detect, 60 s to locate: assumed; the "
-            "interval: Young, and not before the last checkpoint is written",
+            "interval: as holdfast plan cadence computes it",
         ),
         Policy(
             name="requeue",

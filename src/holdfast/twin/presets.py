@@ -19,7 +19,7 @@ from holdfast.record.errors import InputError
 from holdfast.record.untrusted import UNDECODABLE
 from holdfast.twin.cluster import Layout
 from holdfast.twin.counts import Count, classes
-from holdfast.twin.failures import Hazards, Lemons, Part
+from holdfast.twin.failures import Hazards, LemonShare, Part
 from holdfast.twin.job import Checkpointing, Job
 from holdfast.twin.lanes import lanes_for
 from holdfast.twin.policies import Policy
@@ -36,7 +36,7 @@ _ACME = "Characterization of Large Language Model Development in the Datacenter 
 Bound = Literal["about", "at least", "at most"]
 
 
-class Figure(msgspec.Struct, frozen=True, kw_only=True):
+class ReportedFigure(msgspec.Struct, frozen=True, kw_only=True):
     """A number that its owners reported. effective_time and the like are shares, 0 to 1."""
 
     name: str
@@ -59,7 +59,7 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     job: Job
     practice: Policy
     duration_days: float
-    published: tuple[Figure, ...]
+    published: tuple[ReportedFigure, ...]
     source: str
 
 
@@ -226,9 +226,11 @@ def _llama3() -> Preset:
         ),
         duration_days=54,
         published=(
-            Figure(name="interruptions_unexpected", value=419, source=f"{_LLAMA3}, Table 5"),
-            Figure(name="interruptions", value=466, source=f"{_LLAMA3}, section 3.3.4"),
-            Figure(name="effective_time", value=0.90, bound="at least", source=f"{_LLAMA3}, section 3.3.4"),
+            ReportedFigure(name="interruptions_unexpected", value=419, source=f"{_LLAMA3}, Table 5"),
+            ReportedFigure(name="interruptions", value=466, source=f"{_LLAMA3}, section 3.3.4"),
+            ReportedFigure(
+                name="effective_time", value=0.90, bound="at least", source=f"{_LLAMA3}, section 3.3.4"
+            ),
         ),
         source=f"{_LLAMA3}, sections 3.3.1-3.3.4, Tables 4 and 5. Lanes: one sequence each. "
         f"Checkpoints: every ten minutes assumed; stall, write and restore from {_BYTECHECKPOINT}.",
@@ -285,15 +287,17 @@ def _meta_32k() -> Preset:
         ),
         duration_days=node_days / 4_096,
         published=(
-            Figure(name="interruptions_unexpected", value=678, source=_FT_HSDP),
-            Figure(name="rate_per_1000_node_days", value=_META_32K_RATE, source=_FT_HSDP),
+            ReportedFigure(name="interruptions_unexpected", value=678, source=_FT_HSDP),
+            ReportedFigure(name="rate_per_1000_node_days", value=_META_32K_RATE, source=_FT_HSDP),
         ),
         source=f"{_FT_HSDP}. Assumed: layout, model and step as Llama 3's on twice the GPUs; the days follow "
         "from the count and the rate.",
     )
 
 
-def _rsc(cluster: str, gpus: int, rate_per_1000_node_days: float, published: tuple[Figure, ...]) -> Preset:
+def _rsc(
+    cluster: str, gpus: int, rate_per_1000_node_days: float, published: tuple[ReportedFigure, ...]
+) -> Preset:
     """One of the two research clusters, under the assumptions of the paper's own formula."""
     work = _Work(
         model="llama3-70b",
@@ -330,8 +334,8 @@ _RSC_GPUS = 16_384
 
 def _rsc_1() -> Preset:
     figures = (
-        Figure(name="effective_time", value=0.70, source=f"{_RSC}, projection at 16K GPUs"),
-        Figure(name="mttf_h", value=1.8, source=f"{_RSC}, projection at 16,384 GPUs"),
+        ReportedFigure(name="effective_time", value=0.70, source=f"{_RSC}, projection at 16K GPUs"),
+        ReportedFigure(name="mttf_h", value=1.8, source=f"{_RSC}, projection at 16,384 GPUs"),
     )
     return _rsc("RSC-1", _RSC_GPUS, 6.50, figures)
 
@@ -387,7 +391,9 @@ def _byterobust() -> Preset:
         ),
         duration_days=90,
         published=(
-            Figure(name="effective_time", value=0.97, bound="at most", source=f"{_BYTEROBUST}, abstract"),
+            ReportedFigure(
+                name="effective_time", value=0.97, bound="at most", source=f"{_BYTEROBUST}, abstract"
+            ),
         ),
         source=f"{_BYTEROBUST}. Assumed: rate (Llama 3's), model, layout, a checkpoint every "
         "ten minutes, written in 30 s, and that a decline of MFU is one node at 1.3 times its step time.",
@@ -432,7 +438,7 @@ def _infinitehbd() -> Preset:
         layout=Layout(gpus=3_200),
         hazards=Hazards(
             classes=classes(_INFINITEHBD_ROWS, 400 * _INFINITEHBD_DAYS, _INFINITEHBD),
-            lemons=Lemons(
+            lemons=LemonShare(
                 share=0.267,
                 factor=6.5,
                 source=f"{_INFINITEHBD}: two Poisson rates of maximum likelihood for the 400 nodes' counts.",
@@ -448,11 +454,11 @@ def _infinitehbd() -> Preset:
         ),
         duration_days=_INFINITEHBD_DAYS,
         published=(
-            Figure(name="faults", value=584, source=_INFINITEHBD),
-            Figure(name="rate_per_1000_node_days", value=4.20, source=_INFINITEHBD),
-            Figure(name="repair_median_h", value=20.4, source=_INFINITEHBD),
-            Figure(name="repair_mean_h", value=133, source=_INFINITEHBD),
-            Figure(name="nodes_with_five_faults", value=33, source=_INFINITEHBD),
+            ReportedFigure(name="faults", value=584, source=_INFINITEHBD),
+            ReportedFigure(name="rate_per_1000_node_days", value=4.20, source=_INFINITEHBD),
+            ReportedFigure(name="repair_median_h", value=20.4, source=_INFINITEHBD),
+            ReportedFigure(name="repair_mean_h", value=133, source=_INFINITEHBD),
+            ReportedFigure(name="nodes_with_five_faults", value=33, source=_INFINITEHBD),
         ),
         source=f"{_INFINITEHBD}: each fault took its node out. Assumed: job, checkpoints and recovery.",
     )
@@ -498,7 +504,9 @@ def _acme() -> Preset:
             source="assumed",
         ),
         duration_days=30,
-        published=(Figure(name="failures", value=sum(row.count for row in _ACME_ROWS), source=_ACME),),
+        published=(
+            ReportedFigure(name="failures", value=sum(row.count for row in _ACME_ROWS), source=_ACME),
+        ),
         source=f"{_ACME}: failed jobs of two clusters in six months. Assumed: job, checkpoints and recovery.",
     )
 

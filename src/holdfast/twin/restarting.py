@@ -20,8 +20,9 @@ from holdfast.record.events import (
 from holdfast.twin.agenda import Agenda
 from holdfast.twin.cluster import name
 from holdfast.twin.failures import Failure
-from holdfast.twin.ground import SECOND_NS, Ground
+from holdfast.twin.ground import Ground
 from holdfast.twin.interval import interval_s
+from holdfast.wording.units import SECOND_NS
 
 PLACE = "storage"
 RETRY_NS = 600 * SECOND_NS

@@ -4,7 +4,8 @@ import msgspec
 import numpy as np
 
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.report import Report, report
+from holdfast.ledger.report import Report
+from holdfast.ledger.reporting import report
 from holdfast.record.events import KnownEvent
 from holdfast.twin.elastic import ElasticRun
 from holdfast.twin.failures import draw
@@ -14,7 +15,7 @@ from holdfast.twin.restarting import RestartingRun
 from holdfast.twin.study import Study
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class SimulationOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a run. truth: GPU-ns by category, as the simulation itself kept them."""
 
     policy: str
@@ -33,7 +34,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return self.truth == self.report.partition and sum(self.truth.values()) == self.report.paid_gpu_ns
 
 
-def simulate(study: Study, policy: Policy, seed: int) -> Outcome:
+def simulate(study: Study, policy: Policy, seed: int) -> SimulationOutcome:
     """Play the run. The failures depend on the study, the spares and the seed, not on what is done about
     them.
     """
@@ -46,7 +47,7 @@ def simulate(study: Study, policy: Policy, seed: int) -> Outcome:
     run.run()
     ledger = Ledger()
     ledger.add(ground.tape.events)
-    return Outcome(
+    return SimulationOutcome(
         policy=policy.name,
         seed=seed,
         events=ground.tape.events,

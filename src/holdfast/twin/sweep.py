@@ -11,11 +11,11 @@ import numpy as np
 
 from holdfast.ledger.categories import Category
 from holdfast.twin.policies import Policy
-from holdfast.twin.presets import Figure
+from holdfast.twin.presets import ReportedFigure
 from holdfast.twin.simulation import simulate
 from holdfast.twin.study import Study
+from holdfast.wording.units import HOUR_NS
 
-_HOUR_NS = 3_600 * 10**9
 QUANTILES = (10, 50, 90)
 
 
@@ -57,7 +57,7 @@ def play(task: Task) -> Figures:
     outcome = simulate(task.study, task.policy, task.seed)
     told = outcome.report
     paid_gpu_ns, useful_gpu_ns = told.paid_gpu_ns, told.partition[Category.USEFUL.key]
-    lost_gpu_hours = (paid_gpu_ns - useful_gpu_ns) / _HOUR_NS
+    lost_gpu_hours = (paid_gpu_ns - useful_gpu_ns) / HOUR_NS
     return Figures(
         policy=task.policy.name,
         seed=task.seed,
@@ -68,7 +68,7 @@ def play(task: Task) -> Figures:
         rolled_back_steps=outcome.rolled_back_steps,
         effective_time=told.ettr.cumulative or 0.0,
         goodput=told.goodput.total or 0.0,
-        paid_gpu_hours=paid_gpu_ns / _HOUR_NS,
+        paid_gpu_hours=paid_gpu_ns / HOUR_NS,
         lost_gpu_hours=lost_gpu_hours,
         cost_usd=lost_gpu_hours * task.study.usd_per_gpu_hour,
         partition=told.partition,
@@ -129,7 +129,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     days: float
     preset_days: float
     expected_interruptions: float
-    reported: tuple[Figure, ...]
+    reported: tuple[ReportedFigure, ...]
     seed: int
     runs: int
     usd_per_gpu_hour: float
@@ -144,7 +144,7 @@ def summarise(policy: Policy, runs: Sequence[Figures], baseline: Sequence[Figure
     categories = {category.key: 0.0 for category in Category}
     for one in runs:
         for key, gpu_ns in one.partition.items():
-            categories[key] += gpu_ns / _HOUR_NS / len(runs)
+            categories[key] += gpu_ns / HOUR_NS / len(runs)
     return Summary(
         policy=policy.name,
         title=policy.title,

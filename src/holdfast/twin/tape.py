@@ -5,8 +5,7 @@ from typing import Any
 import msgspec
 
 from holdfast.record.events import GenerationOpened, KnownEvent, MemberJoined, RunStarted
-
-SOURCE = "twin"
+from holdfast.record.runs import SIMULATED
 
 
 class Tape:
@@ -24,7 +23,7 @@ class Tape:
         self, kind: type[KnownEvent], at_ns: int, *, causes: tuple[str, ...] = (), **fields: Any
     ) -> str:
         """Write down what happened at this moment of the run; its id, for effects to name as their cause."""
-        identity = f"{SOURCE}-{len(self.events):08}"
+        identity = f"{SIMULATED}-{len(self.events):08}"
         occurred_ns = self._start_ns + at_ns
         causes = self._in_order(identity, occurred_ns, causes)
         if (onset_ns := fields.get("onset_ns")) is not None:
@@ -34,7 +33,7 @@ class Tape:
                 id=identity,
                 occurred_ns=occurred_ns,
                 recorded_ns=occurred_ns,
-                source=SOURCE,
+                source=SIMULATED,
                 run=self._run,
                 causes=causes,
                 **fields,

@@ -7,7 +7,7 @@ with the ledger but the names of the categories: the two agree or one of them is
 from holdfast.ledger.categories import Category
 
 
-class Truth:
+class RunTruth:
     """GPU-nanoseconds by category, how far the run has come, and the GPUs outside its steps.
 
     `reference_gpu_ns` is a step's work with every member at full speed. A step done for the first time is

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.report import Report, report
+from holdfast.ledger.report import Report
+from holdfast.ledger.reporting import report
 from holdfast.record.importers import Options, import_file
 from holdfast.record.sqlite import SqliteStore
 from holdfast.record.store import Selection

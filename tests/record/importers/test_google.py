@@ -26,7 +26,7 @@ from holdfast.record.events import (
     encode,
     kind_of,
 )
-from holdfast.record.importers import Imported, Options, Reading, import_file
+from holdfast.record.importers import FileReading, Imported, Options, import_file
 from holdfast.record.importers.google import read
 from holdfast.record.importers.intake import Lines
 
@@ -41,7 +41,7 @@ class Told(Imported, frozen=True, kw_only=True):
     events: tuple[AnyEvent, ...]
 
 
-def drawn(reading: Reading) -> Told:
+def drawn(reading: FileReading) -> Told:
     events = tuple(reading)
     return Told(events=events, **msgspec.structs.asdict(reading.imported()))
 
@@ -73,7 +73,7 @@ def published() -> Told:
 
 def test_every_line_of_the_published_run_is_told(published: Told) -> None:
     assert (published.format, published.lines, published.skipped_count) == ("google-resiliency", 7_798, 0)
-    assert published.summary() == "7798 lines, 1 run"
+    assert published.summary() == "7,798 lines, 1 run"
     assert {event.run for event in published.events} == {RUN}
     assert Counter(kind_of(event) for event in published.events) == {
         "cost.rate": 2,

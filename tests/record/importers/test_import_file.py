@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from quantity import examples
 
 from holdfast.record.errors import InputError
 from holdfast.record.events import AnyEvent, StepCommitted, decode, encode
@@ -242,13 +243,13 @@ options = st.builds(
 )
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.binary(max_size=400), options=options)
 def test_no_bytes_break_it(tmp_path: Path, content: bytes, options: Options) -> None:
     _import(tmp_path, content, options)
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(200), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.sampled_from(SEEDS),
     changes=st.lists(
@@ -295,7 +296,7 @@ VALUES = [
 ]
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.lists(
         st.dictionaries(st.sampled_from(KEYS), st.sampled_from(VALUES) | json_values), min_size=1, max_size=8

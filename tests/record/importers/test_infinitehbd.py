@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.report import report
+from holdfast.ledger.reporting import report
 from holdfast.record.errors import InputError
 from holdfast.record.events import ActionTaken, AnyEvent, CostRate, FaultObserved
 from holdfast.record.importers import Imported, Options, import_file

@@ -15,10 +15,10 @@ from holdfast.record.importers.intake import (
     HEAD_LINES_MAX,
     LINE_BYTES_MAX,
     SKIPPED_SHOWN_MAX,
+    FileReading,
     Imported,
     Lines,
     Options,
-    Reading,
     event_id,
     said,
     time_ns,
@@ -156,7 +156,7 @@ def test_events_are_given_out_as_they_are_read_and_then_the_account_is_complete(
         for number, content in lines:
             yield StepCommitted(id=str(number), occurred_ns=0, run=content.decode(), step=1)
 
-    reading = Reading("csv", lines, events())
+    reading = FileReading("csv", lines, events())
     drawing = iter(reading)
     assert next(drawing).run == "1"
     assert reading.imported().lines == 1

@@ -18,7 +18,7 @@ from holdfast.record.events import (
     RunSubmitted,
     kind_of,
 )
-from holdfast.record.importers import Imported, Options, Reading, import_file
+from holdfast.record.importers import FileReading, Imported, Options, import_file
 from holdfast.record.importers.intake import Lines, time_ns
 from holdfast.record.importers.slurm import read
 
@@ -44,7 +44,7 @@ class Told(Imported, frozen=True, kw_only=True):
     events: tuple[AnyEvent, ...]
 
 
-def drawn(reading: Reading) -> Told:
+def drawn(reading: FileReading) -> Told:
     events = tuple(reading)
     return Told(events=events, **msgspec.structs.asdict(reading.imported()))
 

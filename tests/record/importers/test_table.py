@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantity import examples
 
 from holdfast.record.errors import InputError
 from holdfast.record.events import (
@@ -24,7 +25,7 @@ from holdfast.record.events import (
     encode,
     kind_of,
 )
-from holdfast.record.importers import Imported, Options, Reading
+from holdfast.record.importers import FileReading, Imported, Options
 from holdfast.record.importers.intake import Lines
 from holdfast.record.importers.table import read_csv, read_jsonl
 
@@ -38,7 +39,7 @@ class Told(Imported, frozen=True, kw_only=True):
     events: tuple[AnyEvent, ...]
 
 
-def drawn(reading: Reading) -> Told:
+def drawn(reading: FileReading) -> Told:
     events = tuple(reading)
     return Told(events=events, **msgspec.structs.asdict(reading.imported()))
 
@@ -305,7 +306,7 @@ kind = st.sampled_from([*sorted(KINDS), ""])
 number = st.integers(-(2**70), 2**70) | st.floats() | cell
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.lists(st.tuples(kind, number, number, number, cell), max_size=6))
 def test_whatever_comes_out_can_be_kept_and_has_an_id_of_its_own(rows: list[tuple[object, ...]]) -> None:
     names = ("kind", "time", "step", "usd_per_gpu_hour", "reason")

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from holdfast.ledger.ledger import Ledger
-from holdfast.ledger.report import Report, report
+from holdfast.ledger.report import Report
+from holdfast.ledger.reporting import report
 from holdfast.record.events import KINDS
 from holdfast.record.importers import Options, import_file
 from holdfast.record.importers.table import _TIE_RANKS

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from quantity import examples
 
 from holdfast.record.clock import ManualClock
 from holdfast.signals.collectors import Unavailable
@@ -103,7 +104,9 @@ def test_a_machine_without_adapters_says_so(tmp_path: Path) -> None:
     assert read(tmp_path) == []
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
 @given(
     st.sampled_from(["state", "rate", "counters/port_rcv_data", "hw_counters/lifespan", "../../fw_ver"]),
     st.one_of(st.binary(max_size=300), st.text(max_size=60).map(str.encode)),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantity import examples
 
 from holdfast.record.kernel import LINE_BYTES_MAX, pci_address
 from holdfast.signals.collectors.kernel_log import KernelEvent, parse_line
@@ -236,14 +237,14 @@ heads = st.sampled_from(
 noise = st.text(max_size=60)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.one_of(noise, st.text(max_size=400), st.binary(max_size=400)))
 def test_no_line_whatever_raises(line: str | bytes) -> None:
     event = parse_line(line, now_ns=LATER_NS)
     assert len(event.message) <= LINE_BYTES_MAX
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(heads, st.sampled_from([text for text, _ in FAULTS]), st.data())
 def test_no_damaged_line_raises(head: str, text: str, data: st.DataObject) -> None:
     line = head.replace("{}", text).encode()
@@ -253,7 +254,7 @@ def test_no_damaged_line_raises(head: str, text: str, data: st.DataObject) -> No
     parse_line(damaged, now_ns=data.draw(st.one_of(st.none(), st.integers(0, 2**62))))
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(heads, st.integers(1, 999), st.integers(0, 0xFFFF), st.integers(0, 255), noise)
 def test_every_xid_is_found_behind_every_head(head: str, code: int, domain: int, bus: int, text: str) -> None:
     text = re.sub(r'[\x00-\x1f"\\\x85\u2028\u2029]', "", text)

@@ -9,6 +9,7 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from quantity import examples
 
 from holdfast.record.clock import ManualClock
 from holdfast.signals.catalogue import CATALOGUE
@@ -298,7 +299,9 @@ def changing_service(serve: Serve) -> tuple[str, dict[str, Any]]:
     return serve(lambda path: tree(**resources)(path)), resources
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
 @given(st.sampled_from(["ThermalEquipment", "u", "c", "c/1"]), st.one_of(anything, st.binary(max_size=40)))
 def test_no_service_whatever_raises_more_than_that(
     changing_service: tuple[str, dict[str, Any]], place: str, body: Any

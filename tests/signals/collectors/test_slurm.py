@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantity import examples
 from waiting import until
 
 from holdfast.record.clock import ManualClock
@@ -163,7 +164,7 @@ def test_only_reservations_for_maintenance_count() -> None:
     assert parse_reservations(text) == (window,)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.text(alphabet=st.sampled_from("n1[]-,|= \nMAINTFlagsStartTimeEnd:T0"), max_size=200))
 def test_no_output_raises(text: str) -> None:
     parse_nodes(text)

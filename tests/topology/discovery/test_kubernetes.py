@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantity import examples
 
 from holdfast.record.errors import InputError
 from holdfast.topology.assemble import assemble
@@ -80,7 +81,7 @@ def test_what_is_no_list_of_nodes_is_refused() -> None:
 
 
 @given(st.binary(max_size=60))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_any_answer_is_survived(answer: bytes) -> None:
     with suppress(InputError):
         kubernetes.survey(answer)

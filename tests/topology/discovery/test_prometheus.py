@@ -2,6 +2,7 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantity import examples
 
 from holdfast.signals.catalogue import describe
 from holdfast.signals.naming import subject_of
@@ -123,6 +124,6 @@ keys = st.sampled_from(
 @given(
     st.lists(st.tuples(names, st.dictionaries(keys, st.sampled_from(["", "a", "b:1", "SW", "CA", "c d"]))))
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_any_labels_are_survived(series: list[tuple[str, dict[str, str]]]) -> None:
     prometheus.survey([{**labels, "__name__": name} for name, labels in series])

@@ -2,6 +2,7 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantity import examples
 
 from holdfast.topology.assemble import assemble
 from holdfast.topology.discovery import redfish
@@ -74,7 +75,7 @@ plain = st.recursive(st.none() | st.integers() | st.text(max_size=3), st.lists, 
     st.sampled_from(sorted(SERVICE)),
     plain | st.dictionaries(st.sampled_from(["Id", "Members", "Links", "@odata.id"]), plain),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_a_broken_answer_hides_only_itself(path: str, answer: object) -> None:
     found = redfish.survey(lambda asked: answer if asked == path else fetch(asked))
     if path not in (CDUS, f"{CDUS}/cdu-0001"):

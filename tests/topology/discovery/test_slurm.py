@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantity import examples
 
 from holdfast.record.errors import InputError
 from holdfast.topology.assemble import assemble
@@ -89,7 +90,7 @@ def test_what_is_no_queue_is_refused() -> None:
 
 
 @given(st.text(max_size=80), st.text(max_size=80), st.binary(max_size=40))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_any_text_is_survived(nodes: str, switches: str, jobs: bytes) -> None:
     slurm.survey(nodes=f"NodeName={nodes}", switches=f"SwitchName={switches}", jobs=NO_JOBS)
     with suppress(InputError):

@@ -8,11 +8,11 @@ import msgspec
 from holdfast.cli.checkpoint.place import located
 from holdfast.cli.record import json_option
 from holdfast.cli.terminal import print_json, printable
-from holdfast.dashboard.wording import stamp
 from holdfast.record.errors import InputError
+from holdfast.wording import stamp
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True):
     """A checkpoint's file. fault: why it cannot be loaded; empty: it was read, and its SHA-256 agrees."""
 
     step: int
@@ -50,7 +50,7 @@ def command(run_or_path: str, as_json: bool) -> None:
         click.echo(f"{row.step:>10}  {size:>12}  {stamp(row.written_ns):20}  {sound}")
 
 
-def _row(step: int, path: Path) -> Row:
+def _row(step: int, path: Path) -> CheckpointRow:
     from holdfast.train.checkpoint import Unsound, verify
 
     fault = ""
@@ -59,6 +59,6 @@ def _row(step: int, path: Path) -> Row:
     except (OSError, Unsound) as error:
         fault = str(error)
     status = path.lstat()
-    return Row(
+    return CheckpointRow(
         step=step, size_bytes=status.st_size, written_ns=status.st_mtime_ns, fault=fault, path=str(path)
     )

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from holdfast.cli.files import is_there
 from holdfast.cli.record import home
 from holdfast.record.errors import InputError
+from holdfast.record.files import is_there
 from holdfast.run.endpoint import run_directory
 from holdfast.run.launcher import CHECKPOINTS_DIRECTORY
 

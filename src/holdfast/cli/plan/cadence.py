@@ -10,20 +10,21 @@ import numpy as np
 
 from holdfast.cli.durations import seconds, seconds_with_unit, some_seconds
 from holdfast.cli.numbers import number_between
-from holdfast.cli.plan.cadence_inputs import GIVEN, Given, Recorded, read_run, settle
 from holdfast.cli.prices import in_currency, load_planning_prices, prices_option
-from holdfast.cli.record import find_run, json_option, open_record, store_option
+from holdfast.cli.record import json_option, open_record, store_option
 from holdfast.cli.terminal import print_json
-from holdfast.economics import renewal
-from holdfast.economics.cadence import Level
-from holdfast.economics.cadence_advice import DURABLE, Simulated, advise
+from holdfast.economics.cadence import renewal
+from holdfast.economics.cadence.advice import DURABLE, Simulated, advise
+from holdfast.economics.cadence.cadence import CheckpointLevel
+from holdfast.economics.cadence.inputs import GIVEN, CadenceInputs, Recorded, read_run, settle
 from holdfast.record.errors import InputError
+from holdfast.record.runs import find_run
 
 COUNT_MAX = 10**7
 GAPS_FILE_BYTES_MAX = 1 << 26
 
 
-def _level(text: str) -> Level:
+def _level(text: str) -> CheckpointLevel:
     """NAME:STALL:SHARE, as in memory:0.5s:90% or memory:0.5s:0.9."""
     name, *rest = text.split(":")
     if len(rest) != 2 or not name:
@@ -35,7 +36,7 @@ def _level(text: str) -> Level:
         survives = math.nan
     if not 0 <= survives <= 1:
         raise click.BadParameter(f"{share!r} is no share of failures; write 90% or 0.9.")
-    return Level(name=name, stall_s=some_seconds(stall), survives=survives)
+    return CheckpointLevel(name=name, stall_s=some_seconds(stall), survives=survives)
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +52,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     downtime: float | None
     step: float | None
     interval: float | None
-    level: tuple[Level, ...]
+    level: tuple[CheckpointLevel, ...]
     distribution: str
     run: str | None
     seed: int
@@ -135,7 +136,7 @@ def command(**flags: Any) -> None:
         show(advice)
 
 
-def _given(asked: _Flags, gaps: renewal.RecordedGaps | None) -> Given:
+def _given(asked: _Flags, gaps: renewal.RecordedGaps | None) -> CadenceInputs:
     rates = {
         "--mtbf": asked.mtbf,
         "--failures-per-1000-node-days": asked.failures_per_1000_node_days,
@@ -144,7 +145,7 @@ def _given(asked: _Flags, gaps: renewal.RecordedGaps | None) -> Given:
     named = [name for name, value in rates.items() if value is not None]
     if len(named) > 1:
         raise InputError(f"{' and '.join(named)} both say how often the run fails.", hint="Give one of them.")
-    return Given(
+    return CadenceInputs(
         mtbf_s=asked.mtbf if gaps is None else gaps.mean_s,
         mtbf_source=GIVEN if gaps is None else "their mean",
         gpus=asked.gpus,
@@ -160,7 +161,7 @@ def _given(asked: _Flags, gaps: renewal.RecordedGaps | None) -> Given:
     )
 
 
-def _levels(levels: tuple[Level, ...]) -> tuple[Level, ...]:
+def _levels(levels: tuple[CheckpointLevel, ...]) -> tuple[CheckpointLevel, ...]:
     names = [level.name for level in levels]
     if len(set(names)) < len(names):
         raise InputError("Two levels have the same name.", hint="Give each level once.")
@@ -175,7 +176,7 @@ def _levels(levels: tuple[Level, ...]) -> tuple[Level, ...]:
 # ---- failures that are not exponential -------------------------------------------------------------------
 
 
-def _simulated(asked: _Flags, gaps: renewal.Gaps | None, mtbf_s: float) -> Simulated | None:
+def _simulated(asked: _Flags, gaps: renewal.GapDistribution | None, mtbf_s: float) -> Simulated | None:
     """None where failures are exponential: then everything is known exactly."""
     kind, colon, shape = asked.distribution.partition(":")
     if kind == "exponential" and not colon:

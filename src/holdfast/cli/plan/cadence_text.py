@@ -4,11 +4,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.plan.cadence_inputs import PRESENT_INTERVAL
+from holdfast import wording
 from holdfast.cli.terminal import printable
-from holdfast.dashboard import wording
-from holdfast.economics.cadence_advice import EXPONENTIAL, Advice, Choice, LevelAdvice, Rule
-from holdfast.economics.cost import Input
+from holdfast.economics.cadence.advice import EXPONENTIAL, Advice, Choice, LevelAdvice, Rule
+from holdfast.economics.cadence.inputs import PRESENT_INTERVAL
+from holdfast.economics.pricing.cost import Input
 
 GAP_CHARS = 2
 _LABELS: dict[Rule, str] = {
@@ -49,8 +49,14 @@ def _answer(console: Console, advice: Advice, choices: dict[Rule, Choice]) -> No
     kept = f"{wording.percent(best.efficiency)} of the time is kept"
     console.print(f"Checkpoint every {_duration(best.interval_s)}{steps}: {kept}.", style="bold")
     lost = f"{wording.rough(advice.regret_gpu_hours_per_day)} GPU-hours a day less"
-    is_assumed = any(one.assumed for one in advice.inputs if one.name == PRESENT_INTERVAL)
-    present = f"Every {_duration(now.interval_s)}, {'as is assumed of' if is_assumed else 'as'} now"
+    present = f"Every {_duration(now.interval_s)}, as now"
+    for one in advice.inputs:
+        if one.name == PRESENT_INTERVAL and one.assumed:
+            present = f"Every {_duration(now.interval_s)}, as is assumed of now"
+        elif one.name == PRESENT_INTERVAL and one.value < now.interval_s:
+            present = (
+                f"Every {_duration(now.interval_s)}, the least possible in place of {_duration(one.value)}"
+            )
     worth = f"{wording.percent(now.efficiency)}: {lost}, {wording.usd(advice.regret_usd_per_day)}"
     console.print(f"{present}, it is {worth}.")
 

@@ -12,25 +12,26 @@ import click
 import msgspec
 
 from holdfast.cli.numbers import number_between
-from holdfast.cli.record import (
-    find_run,
-    fold_run,
-    json_option,
-    left_out,
-    open_record,
-    simulated_runs,
-    store_option,
-)
+from holdfast.cli.record import json_option, left_out, open_record, store_option
 from holdfast.cli.terminal import print_json, printable
-from holdfast.economics.outages import KINDS, Given, Observation, RunPaid, declares_nodes, observe
+from holdfast.economics.fitting.outages import (
+    KINDS,
+    Observation,
+    OutageFacts,
+    RunPaid,
+    declares_nodes,
+    observe,
+)
+from holdfast.ledger.runs import fold_run
 from holdfast.record.errors import InputError
 from holdfast.record.events import AnyEvent
 from holdfast.record.importers import Options, import_file
+from holdfast.record.runs import find_run, simulated_runs
 from holdfast.record.sqlite import SqliteStore
 from holdfast.record.store import RunSummary, Selection, Store
 
 if TYPE_CHECKING:
-    from holdfast.economics.fitting import Fit
+    from holdfast.economics.fitting.fitting import FailureFit
 
 RUNS_SHOWN_MIN = 1_000
 """Accounts of fewer runs are made before a bar could be read."""
@@ -116,23 +117,23 @@ def command(**flags: Any) -> None:
         show(told)
 
 
-def _fitted(seen: Observation, domains: dict[str, str] | None, flags: _Flags) -> "Fit":
+def _fitted(seen: Observation, domains: dict[str, str] | None, flags: _Flags) -> "FailureFit":
     # Help and mistakes need not wait for scipy, which takes longer to load than everything else together.
     import numpy as np
 
-    from holdfast.economics.coincidences import domains_by_name
-    from holdfast.economics.fitting import Settings, fit
+    from holdfast.economics.fitting.coincidences import domains_by_name
+    from holdfast.economics.fitting.fitting import FitSettings, fit
 
     if domains is None:
         domains = domains_by_name([fault.node for fault in seen.faults if fault.node])
-    settings = Settings(
+    settings = FitSettings(
         lemon_faults=flags.lemon_faults, flap_minutes=flags.flap_minutes, burst_minutes=flags.burst_minutes
     )
     return fit(seen, domains, settings, np.random.default_rng(flags.seed))
 
 
 def _observed(flags: _Flags) -> Observation:
-    known = Given(nodes=flags.nodes, days=flags.days, gpus_per_node=flags.gpus_per_node)
+    known = OutageFacts(nodes=flags.nodes, days=flags.days, gpus_per_node=flags.gpus_per_node)
     with _record(flags) as store:
         run = None if flags.run is None else find_run(store, flags.run)
         is_named = run is not None or flags.file is not None
@@ -169,7 +170,9 @@ def _record(flags: _Flags) -> Iterator[Store]:
         yield store
 
 
-def _paid(store: Store, summaries: list[RunSummary], events: list[AnyEvent], given: Given) -> list[RunPaid]:
+def _paid(
+    store: Store, summaries: list[RunSummary], events: list[AnyEvent], given: OutageFacts
+) -> list[RunPaid]:
     """What each run paid for; where the nodes are told otherwise, only when it was, which is quick."""
     if given.nodes is not None or declares_nodes(events):
         return [RunPaid(first_ns=summary.first_ns, last_ns=summary.last_ns) for summary in summaries]

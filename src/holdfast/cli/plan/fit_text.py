@@ -6,12 +6,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from holdfast import wording
 from holdfast.cli.terminal import printable
-from holdfast.dashboard import wording
-from holdfast.economics.fitting import Fit, Interval
-from holdfast.economics.lemons import JOB_NODES, Removal
-from holdfast.economics.outages import DAY_NS, Source
-from holdfast.economics.repairs import Repairs
+from holdfast.economics.fitting.fitting import FailureFit, Interval
+from holdfast.economics.fitting.lemons import JOB_NODES, Removal
+from holdfast.economics.fitting.outages import Source
+from holdfast.economics.fitting.repairs import Repairs
+from holdfast.wording.units import DAY_NS
 
 CLASSES_SHOWN_MAX = 10
 NODES_SHOWN_MAX = 5
@@ -33,7 +34,7 @@ _SOURCES: dict[Source, str] = {
 }
 
 
-def show(told: Fit) -> None:
+def show(told: FailureFit) -> None:
     """Print it to stdout, as wide as the terminal and with colours where it has them."""
     console = Console(highlight=False, markup=False)
     console.print(_headline(told), style="bold")
@@ -60,7 +61,7 @@ def show(told: Fit) -> None:
         console.print(f"• {printable(assumption)}")
 
 
-def _headline(told: Fit) -> str:
+def _headline(told: FailureFit) -> str:
     if told.faults:
         rate = f"{told.faults_per_1000_node_days:.2f} faults per 1000 node-days"
         return f"{rate} ({_between(told.faults_interval)} with 95 %)"
@@ -72,7 +73,7 @@ def _grid() -> Table:
     return Table(box=None, show_header=False, pad_edge=False, padding=(0, GAP_CHARS, 0, 0))
 
 
-def _figures(told: Fit) -> Table:
+def _figures(told: FailureFit) -> Table:
     table = _grid()
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
@@ -81,7 +82,7 @@ def _figures(told: Fit) -> Table:
     return table
 
 
-def _named_figures(told: Fit) -> Iterator[tuple[str, str]]:
+def _named_figures(told: FailureFit) -> Iterator[tuple[str, str]]:
     span = wording.duration(told.until_ns - told.from_ns)
     every = "" if told.hours_between_faults is None else f"; {_every(told, told.hours_between_faults)}"
     yield "Faults", f"{told.faults:,} on {wording.many(told.nodes, 'node')} in {span}{every}"
@@ -97,11 +98,11 @@ def _named_figures(told: Fit) -> Iterator[tuple[str, str]]:
         yield "Outages", _outages(told.repairs)
 
 
-def _is_wider(told: Fit) -> bool:
+def _is_wider(told: FailureFit) -> bool:
     return _between(told.faults_interval) != _between(told.faults_interval_poisson)
 
 
-def _every(told: Fit, hours: float) -> str:
+def _every(told: FailureFit, hours: float) -> str:
     """Where nodes were not watched all the time, what the interval is of must be said."""
     span_node_days = told.nodes * (told.until_ns - told.from_ns) / DAY_NS
     is_watched = told.node_days >= WATCHED_SHARE_MIN * span_node_days
@@ -121,7 +122,7 @@ def _outages(repairs: Repairs) -> str:
     return ", ".join(parts)
 
 
-def _verdicts(told: Fit) -> Table:
+def _verdicts(told: FailureFit) -> Table:
     table = _grid()
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
@@ -145,7 +146,7 @@ def _numbers(first: str, *headings: str) -> Table:
     return table
 
 
-def _classes(told: Fit) -> Table:
+def _classes(told: FailureFit) -> Table:
     table = _numbers("class", "faults", "rate", "95 %", "median outage")
     for row in told.classes[:CLASSES_SHOWN_MAX]:
         table.add_row(
@@ -158,7 +159,7 @@ def _classes(told: Fit) -> Table:
     return table
 
 
-def _worst(told: Fit) -> Table:
+def _worst(told: FailureFit) -> Table:
     """rate: what is to be expected of the node."""
     table = _numbers("node", "faults", "flaps once", "rate", "95 %")
     for node in told.worst_nodes[:NODES_SHOWN_MAX]:
@@ -172,7 +173,7 @@ def _worst(told: Fit) -> Table:
     return table
 
 
-def _without(told: Fit, removal: Removal) -> str:
+def _without(told: FailureFit, removal: Removal) -> str:
     bad = sum(node.is_bad for node in told.lemon_nodes)
     return (
         f"{bad} of the {removal.nodes} are worse than chance even each by itself. Without the {removal.nodes}"

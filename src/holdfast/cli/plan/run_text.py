@@ -3,17 +3,17 @@
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.cli.plan.run import Answer, BadGpus
+from holdfast import wording
 from holdfast.cli.terminal import printable
-from holdfast.dashboard import wording
-from holdfast.economics.cadence import DAY_S
+from holdfast.twin.foresight import BadGpus, Forecast
+from holdfast.wording.units import DAY_S
 
 LABEL_CHARS = 24
 WIDE_DAYS = 1.0
 """Between P10 and P90; nearer to each other they need a second decimal."""
 
 
-def show(told: Answer) -> None:
+def show(told: Forecast) -> None:
     """Print the answer to stdout, as wide as the terminal."""
     console = Console(highlight=False, markup=False)
     _headline(console, told)
@@ -23,7 +23,7 @@ def show(told: Answer) -> None:
     _assumed(console, told)
 
 
-def _headline(console: Console, told: Answer) -> None:
+def _headline(console: Console, told: Forecast) -> None:
     best, days = told.best, _Days(told)
     console.print(printable(told.title))
     work = f"{_short(told.work_days)} {'day' if told.work_days == 1 else 'days'} of training"
@@ -40,12 +40,12 @@ def _headline(console: Console, told: Answer) -> None:
     console.print()
 
 
-def _sides(console: Console, told: Answer) -> None:
+def _sides(console: Console, told: Forecast) -> None:
     days = _Days(told)
     table = _table("", "goodput", "mean", "P10", "P50", "P90")
     if told.ettr is not None:
         mean = days(told.work_days / told.ettr) if told.ettr > 0 else "never"
-        table.add_row("ETTR, Kokolis et al.", wording.percent(told.ettr), mean)
+        table.add_row("ETTR, Kokolis et al.", wording.percent(max(0.0, told.ettr)), mean)
     sides = {
         "formula": told.formula,
         f"twin, {wording.many(told.twin_runs, 'run')}": told.twin,
@@ -66,7 +66,7 @@ def _sides(console: Console, told: Answer) -> None:
     console.print()
 
 
-def _worth(console: Console, told: Answer) -> None:
+def _worth(console: Console, told: Forecast) -> None:
     if not told.worth:
         return
     table = _table("what would help, each alone", "goodput", "sooner", "GPU-hours", wording.currency())
@@ -84,7 +84,7 @@ def _worth(console: Console, told: Answer) -> None:
     console.print()
 
 
-def _bad(console: Console, told: Answer) -> None:
+def _bad(console: Console, told: Forecast) -> None:
     bad = told.bad_gpus
     of, effect = bad.degraded, bad.effect
     share = f"{100 * of.share:g} %"
@@ -117,7 +117,7 @@ def _ways(bad: BadGpus) -> list[tuple[str, float]]:
     ]
 
 
-def _assumed(console: Console, told: Answer) -> None:
+def _assumed(console: Console, told: Forecast) -> None:
     if not told.assumed:
         return
     console.print("Assumed", style="bold")
@@ -144,7 +144,7 @@ def _short(days: float) -> str:
 class _Days:
     """Days with as many decimals as it takes to tell the quantiles apart."""
 
-    def __init__(self, told: Answer) -> None:
+    def __init__(self, told: Forecast) -> None:
         self._decimals = 1 if told.best.p90_days - told.best.p10_days >= WIDE_DAYS else 2
 
     def __call__(self, days: float) -> str:

@@ -9,10 +9,9 @@ import msgspec
 from holdfast.cli.numbers import count
 from holdfast.cli.prices import in_currency, load_planning_prices, prices_option
 from holdfast.cli.record import json_option
-from holdfast.cli.sizing import Printed, load_request
 from holdfast.cli.terminal import print_json
-from holdfast.economics.parallelism import Framework, Recompute
-from holdfast.economics.size_file import (
+from holdfast.economics.sizing.parallelism import Framework, Recompute
+from holdfast.economics.sizing.size_file import (
     SPARE_NODES_MAX,
     ClusterTable,
     ModelTable,
@@ -21,7 +20,8 @@ from holdfast.economics.size_file import (
     merged,
     understood,
 )
-from holdfast.economics.sizing import RANKED_BY, Wanted, answer
+from holdfast.economics.sizing.sizing import RANKED_BY, Wanted, answer
+from holdfast.economics.sizing.starting import Printed, load_request
 from holdfast.ledger.flops import Precision
 
 ROWS_USUAL = 10

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.cli.sizing import Printed
-from holdfast.dashboard import wording
-from holdfast.economics.pace import setup_of
-from holdfast.economics.sizing import GIB, Sized, range_gib
-from holdfast.economics.survival import Survival
+from holdfast import wording
+from holdfast.economics.sizing.pace import setup_of
+from holdfast.economics.sizing.sizing import GIB, Sized, range_gib
+from holdfast.economics.sizing.starting import Printed
+from holdfast.economics.sizing.survival import Survival
 from holdfast.ledger.references import differences, published
 
 GAP_CHARS = 2
@@ -31,6 +31,7 @@ _PACE = {
     "data_s": "data parallel exchange, not hidden",
     "unexplained_s": "down to the published MFU",
 }
+_HIDDEN = {"expert_hidden_s": "expert parallel exchange", "data_hidden_s": "data parallel exchange"}
 
 
 def show_ranked(told: Printed, rows: int) -> None:
@@ -46,6 +47,12 @@ def show_ranked(told: Printed, rows: int) -> None:
     _ranking(console, told.sized[:rows])
     if len(told.sized) > rows:
         console.print(f"and {len(told.sized) - rows:,} more; see --limit", style="dim")
+    equal = sum(one.pace.step_s == best.pace.step_s for one in told.sized)
+    if equal > 1:
+        console.print(
+            f"{equal:,} layouts are equally quick: none is credited with more than the published MFU.",
+            style="dim",
+        )
     console.print(f"Ranked by the {told.ranked_by}.", style="dim")
     if any(one.may_run_out for one in told.sized[:rows]):
         console.print(MAY_RUN_OUT, style="dim")
@@ -153,6 +160,13 @@ def _breakdown(console: Console, sized: Sized) -> None:
     console.print()
 
 
+def _hidden(sized: Sized) -> str:
+    """What of the first layout's exchanges costs no time, if all goes well."""
+    hidden = ((label, getattr(sized.pace, name)) for name, label in _HIDDEN.items())
+    parts = [f"{_seconds(time_s)} of {label}" for label, time_s in hidden if time_s]
+    return f"computing hides {' and '.join(parts)} in a step of {sized.layout}" if parts else ""
+
+
 def _assumptions(console: Console, told: Printed) -> None:
     row = told.rate.reference
     where = f"{row.model} on {row.gpus:,} {row.chip.upper()}"
@@ -164,7 +178,7 @@ def _assumptions(console: Console, told: Printed) -> None:
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
     rate = f"{rate}, which has {', '.join(unlike)}" if unlike else rate
     memory = f"memory: {told.sized[0].memory_range.basis}"
-    for line in (rate, memory, *told.assumed):
+    for line in filter(None, (rate, memory, _hidden(told.sized[0]), *told.assumed)):
         table.add_row("•", line)
     console.print("Assumed", style="bold")
     console.print(table)

@@ -16,11 +16,11 @@ from holdfast.record.errors import InputError
 from holdfast.record.events import AnyEvent
 from holdfast.record.importers import google, infinitehbd, slurm, table
 from holdfast.record.importers.intake import (
+    FileReading,
     Format,
     Imported,
     Lines,
     Options,
-    Reading,
     Skipped,
     Watch,
     readable,
@@ -28,7 +28,7 @@ from holdfast.record.importers.intake import (
 from holdfast.record.journal import JOURNAL_SUFFIX, Damage, read
 from holdfast.record.untrusted import decoded
 
-__all__ = ["Format", "Imported", "Options", "Reading", "Skipped", "Watch", "detect", "import_file"]
+__all__ = ["FileReading", "Format", "Imported", "Options", "Skipped", "Watch", "detect", "import_file"]
 
 _JOURNAL = re.compile(rb"^[0-9a-f]{8} \{", re.MULTILINE)
 _SACCT_WITHOUT_HEADER = re.compile(rb"[0-9]+[0-9_+.a-z\[\]-]*\|")
@@ -82,7 +82,7 @@ def _keys(line: bytes) -> set[str] | None:
 
 
 @contextmanager
-def import_file(path: Path, options: Options, watch: Watch | None = None) -> Iterator[Reading]:
+def import_file(path: Path, options: Options, watch: Watch | None = None) -> Iterator[FileReading]:
     """The events in this file, which is open meanwhile; `InputError` where nothing in it can be used.
 
     watch: called with the number of bytes that were read, every now and then.
@@ -95,7 +95,7 @@ def import_file(path: Path, options: Options, watch: Watch | None = None) -> Ite
         form = detect(head)
         if form == "journal":
             with _on_disk(path, lines) as journal:
-                yield Reading(form, lines, _journal_events(journal, lines))
+                yield FileReading(form, lines, _journal_events(journal, lines))
         elif form is None or b"\0" in head:
             raise _refusal(head, lines.name)
         else:

@@ -22,9 +22,9 @@ from holdfast.record.events import (
     RunSubmitted,
 )
 from holdfast.record.importers.intake import (
+    FileReading,
     Lines,
     Options,
-    Reading,
     declarations,
     event_id,
     reason_of,
@@ -81,7 +81,7 @@ class _Fact(NamedTuple):
 _line = msgspec.json.Decoder(_Line)
 
 
-def read(lines: Lines, options: Options) -> Reading:
+def read(lines: Lines, options: Options) -> FileReading:
     """The events of every job in the file, each job a run."""
     runs: dict[str, set[_Fact]] = {}
     for number, content in lines:
@@ -93,7 +93,7 @@ def read(lines: Lines, options: Options) -> Reading:
         # A set, because what is said twice to the same microsecond was delivered twice; it happened once.
         runs.setdefault(options.run or fact.job_name, set()).add(fact)
     events = (event for run, facts in runs.items() for event in _events(run, sorted(facts), options))
-    return Reading("google-resiliency", lines, events)
+    return FileReading("google-resiliency", lines, events)
 
 
 def _fact(line: _Line) -> _Fact:

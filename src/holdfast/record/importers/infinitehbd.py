@@ -14,9 +14,9 @@ import msgspec
 from holdfast.record.errors import InputError
 from holdfast.record.events import ActionTaken, AnyEvent, CostRate, FaultObserved
 from holdfast.record.importers.intake import (
+    FileReading,
     Lines,
     Options,
-    Reading,
     declarations,
     event_id,
     reason_of,
@@ -84,9 +84,9 @@ def is_head(head: bytes) -> bool:
     return head.lstrip().startswith(b"[") and all(key in head for key in KEYS)
 
 
-def read(lines: Lines, options: Options) -> Reading:
+def read(lines: Lines, options: Options) -> FileReading:
     """A fault and its drain for each that begins, a restore for each that ends, and the GPUs watched."""
-    return Reading("infinitehbd", lines, _events(lines, _entries(lines), options))
+    return FileReading("infinitehbd", lines, _events(lines, _entries(lines), options))
 
 
 def _entries(lines: Lines) -> list[tuple[int, bytes]]:

@@ -1,8 +1,8 @@
 """What every importer shares: lines and options in; events, their ids and an account of the lines out.
 
-An importer is a function from `Lines` and `Options` to a `Reading`: events to be drawn once, and after the
-last one what became of the lines. It never fails on a line: one that it cannot use is skipped with a reason.
-Only a file that cannot be used at all raises an `InputError`.
+An importer is a function from `Lines` and `Options` to a `FileReading`: events to be drawn once, and after
+the last one what became of the lines. It never fails on a line: one that it cannot use is skipped with a
+reason. Only a file that cannot be used at all raises an `InputError`.
 """
 
 import hashlib
@@ -18,6 +18,7 @@ import msgspec
 
 from holdfast.record.errors import InputError
 from holdfast.record.events import NAME_CHARS_MAX, AnyEvent, CostRate, ReferenceDeclared
+from holdfast.wording import many
 
 Format = Literal["journal", "google-resiliency", "infinitehbd", "sacct", "csv", "jsonl"]
 Watch = Callable[[int], None]
@@ -106,15 +107,11 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
 
     def summary(self) -> str:
         """One line for people, such as `68 lines, 1 run, no GPUs`."""
-        parts = [_counted(self.lines, "line"), _counted(self.runs, "run")]
+        parts = [many(self.lines, "line"), many(self.runs, "run")]
         if self.runs_without_gpus:
             everything = self.runs_without_gpus == self.runs
             parts.append("no GPUs" if everything else f"{self.runs_without_gpus} without GPUs")
         return ", ".join(parts)
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 @contextmanager
@@ -213,7 +210,7 @@ class Lines:
                     watch(read_bytes)
 
 
-class Reading:
+class FileReading:
     """The events in a file, to be drawn once, and then what became of its lines."""
 
     def __init__(

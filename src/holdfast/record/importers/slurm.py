@@ -28,9 +28,9 @@ from holdfast.record.events import (
 )
 from holdfast.record.importers.intake import (
     GPUS_MAX,
+    FileReading,
     Lines,
     Options,
-    Reading,
     declarations,
     event_id,
     require_name,
@@ -155,14 +155,14 @@ def is_header(line: str) -> bool:
     return bool({"JobID", "JobIDRaw"} & _header(line).fields.keys())
 
 
-def read(lines: Lines, options: Options) -> Reading:
+def read(lines: Lines, options: Options) -> FileReading:
     """The events of every job in the file, each job a run."""
     header = _usable(_header(lines.header().decode("utf-8", "replace")), lines.name)
     shelf = _Shelf()
     shelf.add_rows(_rows(lines, header, options))
     without = shelf.add_attempts(options.run)
     events = (event for run, attempts in shelf.runs() for event in _events(run, attempts, options))
-    return Reading("sacct", lines, events, runs_without_gpus=without)
+    return FileReading("sacct", lines, events, runs_without_gpus=without)
 
 
 class _Shelf:

@@ -26,9 +26,9 @@ from holdfast.record.events import (
     kind_of,
 )
 from holdfast.record.importers.intake import (
+    FileReading,
     Lines,
     Options,
-    Reading,
     declarations,
     event_id,
     reason_of,
@@ -72,7 +72,7 @@ def is_header(line: str) -> bool:
     return not {"time", "occurred_ns", "kind"}.isdisjoint(columns(line))
 
 
-def read_csv(lines: Lines, options: Options) -> Reading:
+def read_csv(lines: Lines, options: Options) -> FileReading:
     header = lines.header().decode("utf-8", "replace")
     names, delimiter = columns(header), _delimiter(header)
     _require_usable(names, lines.name, options)
@@ -92,10 +92,10 @@ def read_csv(lines: Lines, options: Options) -> Reading:
         lines.replaced_count += "\ufffd" in text
         return event
 
-    return Reading("csv", lines, table.told(lines, event_in))
+    return FileReading("csv", lines, table.told(lines, event_in))
 
 
-def read_jsonl(lines: Lines, options: Options) -> Reading:
+def read_jsonl(lines: Lines, options: Options) -> FileReading:
     table = _Table(options)
 
     def event_in(content: bytes) -> AnyEvent:
@@ -104,7 +104,7 @@ def read_jsonl(lines: Lines, options: Options) -> Reading:
             return decode(content)
         return table.event({name: value for name, value in row.items() if value is not None})
 
-    return Reading("jsonl", lines, table.told(lines, event_in))
+    return FileReading("jsonl", lines, table.told(lines, event_in))
 
 
 def _delimiter(header: str) -> str:

@@ -31,7 +31,7 @@ CLOCK_EVENTS = {
 }
 """Why a clock is low, by the bit that says so, as dcgm-exporter calls them."""
 TRANSFERS_PER_SECOND = {1: 2.5e9, 2: 5e9, 3: 8e9, 4: 16e9, 5: 32e9, 6: 64e9}
-"""Of a lane, by PCIe generation."""
+"""Of a PCIe lane, by generation."""
 
 _UNION_PARTS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 """Which part of NVML's union holds a field's value, by the type it names."""

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.record.clock import Clock
 from holdfast.signals.collectors import Unavailable
-from holdfast.signals.collectors.redfish_service import ROOT, Connection, Resource, Service, Walk
+from holdfast.signals.collectors.redfish_service import ROOT, RedfishConnection, Resource, Service, Walk
 from holdfast.signals.frame import Labels
 from holdfast.signals.reading import Reading
 from holdfast.topology.names import unit_name
@@ -60,7 +60,7 @@ class RedfishCollector:
         self.name = service.title
         self._service = service
         self._clock = clock
-        self._connection = Connection(service)
+        self._connection = RedfishConnection(service)
         self._links: tuple[CoolingLink, ...] = ()
 
     def collect(self) -> list[Reading]:

@@ -16,9 +16,9 @@ import msgspec
 from holdfast.signals.collectors import Unavailable
 from holdfast.signals.http_client import (
     Access,
-    Answer,
-    Client,
     Failed,
+    HttpAnswer,
+    HttpClient,
     Limits,
     Manners,
     TooLong,
@@ -65,12 +65,12 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
         return f"Redfish at {self.name or shown(self.url).partition('://')[2]}"
 
 
-class Connection:
+class RedfishConnection:
     """The way to one service, opened when it is first needed and again after a refusal."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._client: Client | None = None
+        self._client: HttpClient | None = None
         self._session: str | None = None
         self._token: dict[str, str] = {}
 
@@ -106,7 +106,7 @@ class Connection:
         if self._client is None:
             service = self._service
             signed = {} if service.session else {"user": service.user, "password": service.password}
-            self._client = Client(
+            self._client = HttpClient(
                 service.url,
                 what="Redfish",
                 limits=Limits(total_s=REQUEST_TIMEOUT_S, body_bytes_max=BODY_BYTES_MAX),
@@ -118,7 +118,7 @@ class Connection:
             self._log_in(self._client)
         return Walk(self._client, self._service.title, self._token)
 
-    def _log_in(self, client: Client) -> None:
+    def _log_in(self, client: HttpClient) -> None:
         who = {"UserName": self._service.user, "Password": self._service.password}
         try:
             answer = client.ask("POST", SESSIONS, content=msgspec.json.encode(who), headers=_JSON)
@@ -134,7 +134,7 @@ class Connection:
 class Walk:
     """The requests of one look at a service, and their bounds."""
 
-    def __init__(self, client: Client, title: str, token: Mapping[str, str]) -> None:
+    def __init__(self, client: HttpClient, title: str, token: Mapping[str, str]) -> None:
         self._client = client
         self._title = title
         self._token = token
@@ -164,7 +164,7 @@ class Walk:
         return _resource(path, answer)
 
 
-def _resource(path: str, answer: Answer) -> Resource | None:
+def _resource(path: str, answer: HttpAnswer) -> Resource | None:
     if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         raise _Refused
     if answer.status == HTTPStatus.NOT_FOUND:

@@ -22,7 +22,7 @@ Tell = Callable[[str, str], None]
 """Tells a person a sentence and a hint."""
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class RoundOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What a collector gave in a round. readings: None where it failed, for the reason in `problem`."""
 
     collector: str
@@ -37,7 +37,7 @@ class Rounds:
         self._slots = [_Slot(collector) for collector in collectors]
         self._tell = tell
 
-    def play(self, wait_s: float | None) -> list[Outcome]:
+    def play(self, wait_s: float | None) -> list[RoundOutcome]:
         """One round: what came of it within this time; None to wait for all, each of which has its bounds."""
         for slot in self._slots:
             slot.begin()
@@ -79,12 +79,12 @@ class _Slot:
         if self._thread is not None:
             self._thread.join(seconds)
 
-    def take(self) -> Outcome | None:
+    def take(self) -> RoundOutcome | None:
         """What it gave; None while it is at work."""
         if self._thread is None or self._thread.is_alive():
             return None
         self._thread = None
-        return Outcome(
+        return RoundOutcome(
             collector=self._collector.name,
             readings=None if self._readings is None else tuple(self._readings),
             problem=self._problem.sentence if self._problem else "",

@@ -7,7 +7,16 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.record.clock import Clock
 from holdfast.signals.collectors import Unavailable
-from holdfast.signals.http_client import ANONYMOUS, Access, Client, Failed, Limits, Manners, checked, shown
+from holdfast.signals.http_client import (
+    ANONYMOUS,
+    Access,
+    Failed,
+    HttpClient,
+    Limits,
+    Manners,
+    checked,
+    shown,
+)
 from holdfast.signals.reading import Reading
 
 WAIT_S = 5.0
@@ -31,7 +40,7 @@ class ScrapeCollector:
         self.name = f"scrape {self.place}"
         self._instance = f"{address.host}:{address.port or _PORTS[address.scheme]}"
         self._clock = clock
-        self._client = Client(
+        self._client = HttpClient(
             url,
             what="--scrape",
             limits=Limits(total_s=WAIT_S, body_bytes_max=BYTES_MAX),

@@ -175,3 +175,9 @@ def _add_tiers(found: Survey, neighbours: dict[str, set[str]], leaves: set[str])
                 found.place(switch, "spine", other)
         seen |= above
         tier = above
+
+
+def labelled_runs(survey: Survey) -> frozenset[str]:
+    """The runs of which only the labels of series tell: jobs of Slurm, pods."""
+    labels = (SOURCE, STORED)
+    return frozenset(run for run in survey.members if survey.source_of(run, "members") in labels)

@@ -1,0 +1,60 @@
+"""How a page is made: one file with its style and script in it, and the wording of all pages at hand."""
+
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined, Template
+from markupsafe import Markup
+
+from holdfast import wording
+
+_FILTERS: dict[str, Callable[..., Any]] = {
+    name: getattr(wording, name)
+    for name in (
+        *("duration", "exact_seconds", "moment", "opening", "percent", "rough", "short", "span", "usd"),
+        *("usd_cell", "with_unit"),
+    )
+}
+_GLOBALS: dict[str, Callable[..., Any]] = {
+    name: getattr(wording, name)
+    for name in (
+        "converted",
+        "currency",
+        "ending",
+        "kept",
+        "many",
+        "percent",
+        "resting",
+        "usd_cell",
+        "window",
+    )
+}
+
+
+def template(
+    name: str,
+    *,
+    styles: Sequence[str] = (),
+    has_script: bool = False,
+    filters: Mapping[str, Callable[..., Any]],
+    values: Mapping[str, Any] | None = None,
+) -> Template:
+    """The page of this file. styles: beside page.css. has_script: page.js, and the hash that lets it run."""
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update({**_FILTERS, **filters})
+    environment.globals.update({**_GLOBALS, **(values or {})})
+    environment.globals["style"] = Markup("").join(Markup(_text(one)) for one in ("page.css", *styles))
+    if has_script:
+        script = _text("page.js")
+        environment.globals["script"] = Markup(script)
+        environment.globals["script_hash"] = b64encode(sha256(script.encode()).digest()).decode()
+    return environment.from_string(_text(name))
+
+
+def _text(name: str) -> str:
+    return files("holdfast.dashboard").joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,232 @@
+"""One look at runs: their record and their signals put before `assess`, at a price that fits them."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+
+import msgspec
+
+from holdfast.detect.scene import Healthy, PlannedWork
+from holdfast.detect.xids import NO_OVERRIDES, Overrides
+from holdfast.diagnose.assess import Assessment, Circumstances, Inquiry, assess
+from holdfast.economics.pricing.prices import Prices
+from holdfast.ledger.report import ReportedPace
+from holdfast.ledger.reporting import pace_of
+from holdfast.ledger.runs import fold_run
+from holdfast.record.events import (
+    CostRate,
+    GenerationOpened,
+    KnownEvent,
+    MemberJoined,
+    MemberLost,
+    ReferenceDeclared,
+    Unknown,
+)
+from holdfast.record.store import Selection, Store
+from holdfast.signals.catalogue import describe
+from holdfast.signals.clocks import skewed
+from holdfast.signals.coverage import Coverage, coverage
+from holdfast.signals.named import HOSTED, NamedSource, Namer
+from holdfast.signals.source import Source
+from holdfast.signals.translated import TranslatedSource
+from holdfast.topology.file import Described, Maintenance
+from holdfast.topology.graph import Topology
+
+REFERENCE_AGE_NS_MAX = 300 * 10**9
+"""What a healthy step takes changes little from one look to the next."""
+REFERENCE_AGE_TIMES = 50
+"""For so many times as long as it took, a reading is kept: a watch must not be busy with it."""
+CONTEXT_KINDS = (
+    "run.started",
+    "run.ended",
+    "generation.opened",
+    "member.joined",
+    "member.lost",
+    "checkpoint.begun",
+    "checkpoint.saved",
+    "checkpoint.failed",
+    "phase.entered",
+    "fault.observed",
+    "action.taken",
+    "cost.rate",
+    "reference.declared",
+)
+"""What an assessment wants of the record. Steps are left out: they are in the signals, and too many."""
+
+
+class References:
+    """What a healthy step of each run takes, and how far its steps are from that: as `report` says it.
+
+    A reading is kept for a while: a whole run is folded for it.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._read: dict[str, tuple[range, ReportedPace | None]] = {}
+
+    def pace(self, run: str, at_ns: int) -> ReportedPace | None:
+        """None where the record has no step of the run."""
+        known_ns, pace = self._read.get(run, (range(0), None))
+        if at_ns not in known_ns:
+            begun_ns = time.monotonic_ns()
+            pace = pace_of(fold_run(self._store, run))
+            took_ns = time.monotonic_ns() - begun_ns
+            age_ns_max = max(REFERENCE_AGE_NS_MAX, REFERENCE_AGE_TIMES * took_ns)
+            self._read[run] = range(at_ns, at_ns + age_ns_max), pace
+        return pace
+
+    def healthy(self, run: str, at_ns: int) -> Healthy | None:
+        pace = self.pace(run, at_ns)
+        if pace is None:
+            return None
+        return Healthy(step_s=pace.step_ns / 1e9, is_declared=pace.origin == "declared")
+
+
+class LookSetting(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """What an assessment looks at, and with which prices."""
+
+    store: Store
+    source: Source
+    cluster: Described
+    prices: Prices
+    window_s: float
+    references: "References"
+    xids: Overrides = NO_OVERRIDES
+
+    def window_ns(self, at_ns: int) -> tuple[int, int]:
+        return at_ns - round(self.window_s * 10**9), at_ns + 1
+
+
+class Recalled(msgspec.Struct, frozen=True, kw_only=True):
+    """What the record says of runs, for an assessment. healthy: what their steps should take."""
+
+    events: tuple[KnownEvent, ...]
+    healthy: dict[str, Healthy]
+
+
+def sees_machines(source: Source) -> bool:
+    """Whether there is a metric of any host or device: without one, nothing beneath a run can be seen."""
+    return any(describe(name).scope in HOSTED for name in TranslatedSource(source).metrics())
+
+
+def recall(setting: LookSetting, runs: Sequence[str], at_ns: int) -> Recalled:
+    found = ((run, setting.references.healthy(run, at_ns)) for run in runs)
+    return Recalled(
+        events=tuple(event for run in (*runs, "") for event in _context(setting.store, run, at_ns)),
+        healthy={run: known for run, known in found if known is not None},
+    )
+
+
+def look(
+    setting: LookSetting,
+    runs: Sequence[str],
+    at_ns: int,
+    since_ns: int | None = None,
+    recalled: Recalled | None = None,
+    *,
+    elsewhere: bool = False,
+) -> Assessment:
+    """What is wrong with these runs at this moment. since_ns: since when something is known to be.
+
+    recalled: what the record said, where it was asked before. elsewhere: also of machines that none of them
+    is on.
+    """
+    said = recall(setting, runs, at_ns) if recalled is None else recalled
+    topology = _grounded(setting.cluster, _members(said.events))
+    source = NamedSource(TranslatedSource(setting.source), _namer(setting.cluster))
+    asked = Inquiry(
+        now_ns=at_ns, runs=tuple(runs), window_s=setting.window_s, since_ns=since_ns, elsewhere=elsewhere
+    )
+    known = Circumstances(
+        events=said.events,
+        planned=_planned(setting.cluster.maintenance),
+        healthy={run: said.healthy[run] for run in runs if run in said.healthy},
+        prices=_priced(setting.prices.holding(at_ns), said.events),
+        xids=setting.xids,
+    )
+    found = assess(source, topology, asked, known)
+    covered = {run: coverage(topology, run, source.hosts) for run in runs}
+    found = msgspec.structs.replace(found, flaws=(*skewed(source, at_ns), *found.flaws))
+    return _doubted(found, covered)
+
+
+def _doubted(found: Assessment, covered: Mapping[str, Coverage]) -> Assessment:
+    """The same, less sure of runs whose machines the telemetry does not know by their names."""
+    flaws = {run: one.flaw for run, one in covered.items() if one.flaw is not None}
+    if not flaws:
+        return found
+    incidents = tuple(
+        msgspec.structs.replace(
+            incident,
+            quality=incident.quality * covered[incident.run].trust,
+            confidence=incident.confidence * covered[incident.run].trust,
+            flaws=(flaws[incident.run].text, *incident.flaws),
+        )
+        if incident.run in flaws
+        else incident
+        for incident in found.incidents
+    )
+    return msgspec.structs.replace(found, incidents=incidents, flaws=(*flaws.values(), *found.flaws))
+
+
+@lru_cache(maxsize=2)
+def _namer(cluster: Described) -> Namer:
+    return Namer(cluster.hosts, frozenset(cluster.topology.names()))
+
+
+Seats = tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
+
+
+def _members(events: Iterable[KnownEvent]) -> Seats:
+    """Of each run, who is in it by the record, and on which node."""
+    found: dict[str, dict[str, str]] = {}
+    seated: dict[str, frozenset[str]] = {}
+    for event in events:
+        if isinstance(event, MemberJoined) and event.node:
+            found.setdefault(event.run, {})[event.subject] = event.node
+        elif isinstance(event, MemberLost):
+            found.get(event.run, {}).pop(event.subject, None)
+        elif isinstance(event, GenerationOpened) and event.members:
+            seated[event.run] = frozenset(event.members)
+    # Processes that are kept warm have joined as well, and are in no generation.
+    return tuple(
+        (run, seats)
+        for run, members in found.items()
+        if (seats := tuple(seat for seat in members.items() if seat[0] in seated.get(run, members)))
+    )
+
+
+@lru_cache(maxsize=2)
+def _grounded(cluster: Described, members: Seats) -> Topology:
+    """The cluster with the runs on it as they are now; made again when somebody comes or goes."""
+    return cluster.with_members({run: dict(seats) for run, seats in members}) if members else cluster.topology
+
+
+def _planned(windows: Iterable[Maintenance]) -> list[PlannedWork]:
+    return [
+        PlannedWork(subject=subject, from_ns=one.from_ns, to_ns=one.to_ns, reason=one.reason)
+        for one in windows
+        for subject in one.subjects
+    ]
+
+
+def _context(store: Store, run: str, at_ns: int) -> Iterable[KnownEvent]:
+    found = store.select(Selection(run=run, kinds=CONTEXT_KINDS, until_ns=at_ns + 1))
+    return (event for event in found if not isinstance(event, Unknown))
+
+
+def _priced(prices: Prices, events: Iterable[KnownEvent]) -> Prices:
+    """With what a GPU-hour costs by the record, where all runs agree on it; an assessment has one price.
+
+    Without such a record the rates count that hold at the moment.
+    """
+    rates: dict[str, float] = {}
+    chips: dict[str, str] = {}
+    for event in events:
+        if isinstance(event, CostRate) and event.usd_per_gpu_hour is not None:
+            rates[event.run] = event.usd_per_gpu_hour
+        elif isinstance(event, ReferenceDeclared) and event.chip is not None:
+            chips[event.run] = event.chip
+    rate, chip = {*rates.values()}, {*chips.values()}
+    price = prices.planned(chip.pop() if len(chip) == 1 else None, rate.pop() if len(rate) == 1 else None)
+    return msgspec.structs.replace(prices, usd_per_gpu_hour=price)

@@ -1,0 +1,55 @@
+"""Incidents in the record: how they are written there, and how they are found again."""
+
+import re
+from collections.abc import Iterable
+
+from holdfast.diagnose.lifecycle import IncidentChange, diagnosis, restored
+from holdfast.record.errors import InputError
+from holdfast.record.events import NAME_CHARS_MAX, IncidentDiagnosed
+from holdfast.record.recorder import Recorder
+from holdfast.record.store import Selection, Store
+
+KIND = "incident.diagnosed"
+_NAME = re.compile(r"(?P<run>.+)/s[0-9]+")
+
+
+def write(recorder: Recorder, change: IncidentChange) -> None:
+    incident = change.incident
+    recorder.record(
+        IncidentDiagnosed,
+        occurred_ns=change.at_ns,
+        run=incident.run,
+        subject=incident.cause.subject[:NAME_CHARS_MAX],
+        incident=incident.name,
+        state=change.state,
+        diagnosis=diagnosis(incident),
+    )
+
+
+def changes_of(store: Store, *runs: str) -> list[IncidentChange]:
+    """All that was said of incidents of these runs, oldest first; of every run where none is named."""
+    return [
+        change
+        for run in runs or (None,)
+        for change in restored(store.select(Selection(run=run, kinds=(KIND,))))
+    ]
+
+
+def latest(changes: Iterable[IncidentChange]) -> list[IncidentChange]:
+    """The last word on each incident, the one that began last first."""
+    last = {change.incident.name: change for change in changes}
+    return sorted(last.values(), key=lambda change: (-change.incident.began_ns, change.incident.name))
+
+
+def find(store: Store, name: str | None) -> IncidentChange:
+    """The incident of this name; of a run, the newest that is open, or the newest; of nothing, of any run."""
+    found = _NAME.fullmatch(name) if name else None
+    run = found["run"] if found else name
+    known = latest(changes_of(store) if run is None else changes_of(store, run))
+    if found:
+        known = [change for change in known if change.incident.name == name]
+    if not known:
+        what = f"no incident {name!r}" if found else "no incident" + (f" of {name!r}" if name else "")
+        hint = "`holdfast incidents` lists them; `holdfast watch` and `holdfast diagnose --record` find them."
+        raise InputError(f"The record has {what}.", hint=hint)
+    return next((change for change in known if change.state != "resolved"), known[0])

@@ -1,0 +1,143 @@
+"""What `holdfast watch` tells Prometheus about itself and about what it has found.
+
+Names, units and types follow Prometheus' conventions: base units, `_total` for what only grows. A series is a
+run and one way to be slow: neither members nor incidents' names are labels, so that there are few of them,
+and they go when the incident does.
+"""
+
+from collections import Counter as Counting
+from collections.abc import Iterable, Iterator
+
+import msgspec
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from holdfast import __version__
+from holdfast.diagnose.alerts import severity
+from holdfast.diagnose.incident import Incident
+from holdfast.diagnose.lifecycle import IncidentChange
+from holdfast.signals.quality import Flaw
+from holdfast.wording.units import HOUR_S
+
+INCIDENT_LABELS = ("run", "mechanism", "domain", "owner", "seam", "severity")
+EVALUATION_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+
+
+class WatchMetrics:
+    """The metrics of one watcher, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._board = _Board()
+        self.registry.register(self._board)
+        registry = self.registry
+        Info("holdfast_watch", "The watcher.", registry=registry).info({"version": __version__})
+        self._took = Histogram(
+            "holdfast_watch_evaluation_seconds",
+            "Time that one evaluation of all runs took.",
+            buckets=EVALUATION_BUCKETS_S,
+            registry=registry,
+        )
+        self._failures = Counter(
+            "holdfast_watch_evaluation_failures", "Evaluations that could not be made.", registry=registry
+        )
+        self._succeeded = Gauge(
+            "holdfast_watch_last_success_timestamp_seconds",
+            "When the last evaluation was made that could be.",
+            registry=registry,
+        )
+        self._runs = Gauge("holdfast_watch_runs", "Runs that are watched.", registry=registry)
+        self._unseen = Gauge(
+            "holdfast_watch_unseen_runs", "Runs that the signals tell nothing of.", registry=registry
+        )
+        self._incidents = Counter(
+            "holdfast_incidents",
+            "Incidents that were opened.",
+            ("run", "mechanism", "domain", "owner", "seam"),
+            registry=registry,
+        )
+
+    def evaluated(self, seen: "SeenEvaluation") -> None:
+        """After an evaluation that succeeded."""
+        self._took.observe(seen.took_s)
+        self._succeeded.set(seen.at_s)
+        self._runs.set(len(seen.runs))
+        self._unseen.set(len(seen.unseen))
+        for change in seen.changes:
+            if change.before is None:
+                one = change.incident
+                self._incidents.labels(one.run, one.cause.mechanism, one.domain, one.owner, one.seam).inc()
+        self._board.show(seen)
+
+    def failed(self) -> None:
+        self._failures.inc()
+
+
+class SeenEvaluation(msgspec.Struct, frozen=True, kw_only=True):
+    """An evaluation, as far as metrics tell of it. incidents: those that are open."""
+
+    at_s: float
+    took_s: float
+    runs: tuple[str, ...]
+    unseen: tuple[str, ...]
+    incidents: tuple[Incident, ...]
+    changes: tuple[IncidentChange, ...]
+    flaws: tuple[Flaw, ...]
+
+
+class _Board(Collector):
+    """Gauges made when they are asked for, from the last evaluation: what is over leaves no series."""
+
+    def __init__(self) -> None:
+        self._seen: SeenEvaluation | None = None
+
+    def show(self, seen: SeenEvaluation) -> None:
+        self._seen = seen
+
+    def collect(self) -> Iterator[Metric]:
+        # One reference, read once: the evaluation is never seen half changed.
+        seen = self._seen
+        incidents = seen.incidents if seen else ()
+        yield from _of_incidents(incidents)
+        flaws = _gauge("holdfast_signal_flaws", "Series with a flaw, by its kind.", ("kind",))
+        for kind, count in sorted(Counting(flaw.kind for flaw in (seen.flaws if seen else ())).items()):
+            flaws.add_metric([kind], count)
+        yield flaws
+
+
+def _of_incidents(incidents: Iterable[Incident]) -> Iterator[Metric]:
+    """Incidents with the same labels are added up, and of shares the worst counts."""
+    groups: dict[tuple[str, ...], list[Incident]] = {}
+    for one in incidents:
+        groups.setdefault(_labels(one), []).append(one)
+    opened = _gauge("holdfast_incident_open", "Open incidents.", INCIDENT_LABELS)
+    slower = _gauge(
+        "holdfast_incident_slowdown_ratio", "Time per step over that of a healthy run.", INCIDENT_LABELS
+    )
+    sure = _gauge("holdfast_incident_confidence_ratio", "That the cause is right.", INCIDENT_LABELS)
+    usd = _gauge("holdfast_incident_cost_usd", "What open incidents have cost so far.", INCIDENT_LABELS)
+    rate = _gauge(
+        "holdfast_incident_cost_usd_per_second", "What open incidents cost a second.", INCIDENT_LABELS
+    )
+    lost = _gauge("holdfast_incident_lost_gpu_seconds", "GPU-time lost to open incidents.", INCIDENT_LABELS)
+    trust = _gauge("holdfast_signal_quality_ratio", "Trust in what incidents rest on.", INCIDENT_LABELS)
+    for labels, group in groups.items():
+        costs = [one.cost for one in group if one.cost is not None]
+        opened.add_metric(labels, len(group))
+        slower.add_metric(labels, max(one.slowdown for one in group))
+        sure.add_metric(labels, min(one.confidence for one in group))
+        trust.add_metric(labels, min(one.quality for one in group))
+        lost.add_metric(labels, sum(cost.lost_gpu_hours for cost in costs) * HOUR_S)
+        if costs and all(cost.usd is not None for cost in costs):
+            usd.add_metric(labels, sum(cost.usd or 0.0 for cost in costs))
+            rate.add_metric(labels, sum(cost.usd_per_hour or 0.0 for cost in costs) / HOUR_S)
+    yield from (opened, slower, sure, usd, rate, lost, trust)
+
+
+def _labels(one: Incident) -> tuple[str, ...]:
+    return one.run, one.cause.mechanism, one.domain, one.owner, one.seam, severity(one)
+
+
+def _gauge(name: str, meaning: str, labels: tuple[str, ...]) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, meaning, labels=labels)

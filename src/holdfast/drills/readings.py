@@ -1,0 +1,399 @@
+"""The state of the twin as each metric would show it if sensors were perfect: scrape by series.
+
+A reader takes the history and, for what happens by chance, a generator. `metrics` gives each its real name.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from holdfast.drills import fabric, pools, storage
+from holdfast.drills.levers import PCIE_WIDTH, Floats, Indices, on_which
+from holdfast.drills.plant import CLOCK_MAX_MHZ, SUPPLIES_PER_SHELF
+from holdfast.drills.training import EXCHANGE_S, STEP_S
+from holdfast.drills.world import HOST_COPY_S, History
+
+Read = Callable[[History, np.random.Generator], Floats]
+
+IDLE_MHZ = 345.0
+CLOCK_CHECKS_PER_S = 1.0
+"""How often dcgm-exporter looks at the reasons why a clock is low."""
+COPY_BYTES_PER_STEP = HOST_COPY_S * 50e9
+EXCHANGE_BYTES_PER_STEP = EXCHANGE_S * fabric.ACHIEVED_SHARE * fabric.PORT_BYTES_PER_S
+REMAPS_PER_ERROR = 0.002
+REPLAYS_PER_S = 2.0
+"""On a PCIe link that has trained down."""
+DOWNS_PER_RECOVERY = 0.1
+BACKGROUND_SHARE, BACKGROUND_PER_S = 0.01, 2e-3
+"""Of GPUs and ports, and how often: far below what anybody acts upon."""
+HUNG_TASKS_PER_S = 0.004
+MAJOR_TIMEOUTS_PER_RETRANSMISSION = 0.02
+XIDS_BEYOND_ECC = (48, 95)
+PHYSICAL_LINK_UP, PHYSICAL_RECOVERING = 5.0, 6.0
+STATE_ACTIVE = 4.0
+HEALTH_OK, HEALTH_CRITICAL = 1.0, 3.0
+
+
+# -- GPUs ---------------------------------------------------------------------------------------------
+
+
+def _flat(values: NDArray[Any]) -> Floats:
+    return values.reshape(len(values), -1)
+
+
+def _by_gpu(by_node: Floats, history: History) -> Floats:
+    return np.repeat(by_node, history.layout.gpus_per_node, axis=1)
+
+
+def _summed(rates: Floats, history: History) -> Floats:
+    """A counter from its rate a second."""
+    return np.cumsum(rates, axis=0, dtype=np.float64) * history.scrape_s
+
+
+def _happened(rates: Floats, history: History, rng: np.random.Generator) -> Floats:
+    """A counter of things that happen by chance at these rates a second; few subjects ever have any."""
+    counts = np.zeros(rates.shape)
+    active = rates.max(axis=0) > 0
+    # A difference of single-precision sums may be a hair below nothing.
+    counts[:, active] = rng.poisson(np.maximum(rates[:, active], 0.0) * history.scrape_s)
+    return np.cumsum(counts, axis=0)
+
+
+def _background(history: History, rng: np.random.Generator) -> Floats:
+    """By GPU: the rate of errors that some have all the time, and that do no harm."""
+    gpus = history.layout.nodes * history.layout.gpus_per_node
+    return np.where(rng.random(gpus) < BACKGROUND_SHARE, BACKGROUND_PER_S, 0.0)
+
+
+def _is_idle(history: History) -> Floats:
+    """Scrape by GPU: whether nothing runs on its node."""
+    idle = np.isnan(history.compute_s)
+    idle[:, history.cast.prefill.start : history.cast.decode.stop] = False
+    return _by_gpu(idle, history)
+
+
+def sm_clock(history: History, _: np.random.Generator) -> Floats:
+    running = _flat(history.clock_share) * CLOCK_MAX_MHZ
+    return np.where(_is_idle(history), IDLE_MHZ, running)
+
+
+def gpu_temperature(history: History, _: np.random.Generator) -> Floats:
+    return _flat(history.temperature_c)
+
+
+def memory_temperature(history: History, _: np.random.Generator) -> Floats:
+    return _flat(history.temperature_c) + 5.0 + 0.008 * _flat(history.power_w)
+
+
+def power(history: History, _: np.random.Generator) -> Floats:
+    return _flat(history.power_w)
+
+
+def energy(history: History, _: np.random.Generator) -> Floats:
+    return _summed(_flat(history.power_w) * 1_000, history)
+
+
+def utilisation(history: History, _: np.random.Generator) -> Floats:
+    # Waiting for the others is done by spinning: to this metric a GPU that waits is as busy as any.
+    busy = np.broadcast_to(100.0 * history.stepping_share[:, None], history.compute_s.shape)
+    return np.where(_is_idle(history), 0.0, _by_gpu(busy, history))
+
+
+def tensor_active(history: History, _: np.random.Generator) -> Floats:
+    return 0.46 * _by_gpu(history.activity, history)
+
+
+def memory_active(history: History, _: np.random.Generator) -> Floats:
+    return 0.38 * _by_gpu(history.activity, history)
+
+
+def pcie_received(history: History, _: np.random.Generator) -> Floats:
+    return _by_gpu(_steps_per_s(history)[:, None] * _is_member(history) * COPY_BYTES_PER_STEP, history)
+
+
+def pcie_replays(history: History, rng: np.random.Generator) -> Floats:
+    narrow = history.levers.over_time("pcie_width") < PCIE_WIDTH
+    return _happened(REPLAYS_PER_S * narrow + _background(history, rng), history, rng)
+
+
+def corrected(history: History, rng: np.random.Generator) -> Floats:
+    return _happened(history.levers.over_time("ecc") + _background(history, rng), history, rng)
+
+
+def remapped(history: History, rng: np.random.Generator) -> Floats:
+    return _happened(REMAPS_PER_ERROR * history.levers.over_time("ecc"), history, rng)
+
+
+def lost_rows(history: History, _: np.random.Generator) -> Floats:
+    """Rows that were lost before ECC could help: what a fatal error leaves behind."""
+    rows = np.zeros((history.ticks, history.layout.nodes * history.layout.gpus_per_node))
+    for xid in history.xids:
+        if xid.code in XIDS_BEYOND_ECC:
+            rows[history.times_ns >= xid.at_ns, xid.gpu] += 1
+    return rows
+
+
+def last_xid(history: History, _: np.random.Generator) -> Floats:
+    """One column a GPU without an error, and then one for each error: its labels name it."""
+    gpus = history.layout.nodes * history.layout.gpus_per_node
+    values = np.zeros((history.ticks, gpus + len(history.xids)), np.float32)
+    for index, xid in enumerate(history.xids):
+        later = [other.at_ns for other in history.xids if other.gpu == xid.gpu and other.at_ns > xid.at_ns]
+        shown = (history.times_ns >= xid.at_ns) & (history.times_ns < min(later, default=2**62))
+        values[:, gpus + index] = np.where(shown, xid.code, np.nan)
+        values[history.times_ns >= xid.at_ns, xid.gpu] = np.nan
+    return values
+
+
+def hot_s(history: History, _: np.random.Generator) -> Floats:
+    return _summed(_flat(history.is_hot), history)
+
+
+def braked_s(history: History, _: np.random.Generator) -> Floats:
+    return _summed(_flat(history.is_braked), history)
+
+
+def clock_events(history: History, _: np.random.Generator) -> Floats:
+    seen = np.stack([_flat(history.is_hot), _flat(history.is_braked)], axis=2)
+    return _flat(seen) * (CLOCK_CHECKS_PER_S * history.scrape_s)
+
+
+# -- fabric -------------------------------------------------------------------------------------------
+
+
+def _steps_per_s(history: History) -> Floats:
+    return history.stepping_share / np.nan_to_num(history.step_s, nan=STEP_S)
+
+
+def _is_member(history: History) -> Floats:
+    return np.isfinite(history.compute_s).astype(np.float32)
+
+
+def port_state(history: History, _: np.random.Generator) -> Floats:
+    return np.full((history.ticks, history.layout.nodes * history.layout.gpus_per_node), STATE_ACTIVE)
+
+
+def port_physical_state(history: History, rng: np.random.Generator) -> Floats:
+    recovering = history.levers.over_time("recoveries") * fabric.RECOVERY_S
+    hit = rng.random(recovering.shape, np.float32) < recovering
+    return np.where(hit, PHYSICAL_RECOVERING, PHYSICAL_LINK_UP)
+
+
+def port_rate(history: History, _: np.random.Generator) -> Floats:
+    ports = history.layout.nodes * history.layout.gpus_per_node
+    return np.full((history.ticks, ports), fabric.PORT_BYTES_PER_S)
+
+
+def symbol_errors(history: History, rng: np.random.Generator) -> Floats:
+    return _happened(history.levers.over_time("symbols") + _background(history, rng), history, rng)
+
+
+def recoveries(history: History, rng: np.random.Generator) -> Floats:
+    return _happened(history.levers.over_time("recoveries"), history, rng)
+
+
+def downs(history: History, rng: np.random.Generator) -> Floats:
+    return _happened(DOWNS_PER_RECOVERY * history.levers.over_time("recoveries"), history, rng)
+
+
+def _waiting(history: History) -> Floats:
+    """Scrape by leaf: ticks a second that one of its ports waits."""
+    return fabric.waiting_share(history.levers) * history.stepping_share[:, None] * fabric.WAIT_TICKS_PER_S
+
+
+def transmit_wait(history: History, _: np.random.Generator) -> Floats:
+    by_node = _waiting(history)[:, on_which(history.layout, "leaf")]
+    return _summed(_by_gpu(by_node, history), history)
+
+
+def switch_wait(history: History, _: np.random.Generator) -> Floats:
+    return _summed(np.repeat(_waiting(history), history.layout.spines_per_pod, axis=1), history)
+
+
+def sent_bytes(history: History, _: np.random.Generator) -> Floats:
+    by_node = _steps_per_s(history)[:, None] * _is_member(history) * EXCHANGE_BYTES_PER_STEP
+    return _summed(_by_gpu(by_node, history), history)
+
+
+# -- hosts and storage --------------------------------------------------------------------------------
+
+
+def pci_width(history: History, _: np.random.Generator) -> Floats:
+    return history.levers.over_time("pcie_width")
+
+
+def pci_width_max(history: History, _: np.random.Generator) -> Floats:
+    return np.full((history.ticks, history.layout.nodes * history.layout.gpus_per_node), float(PCIE_WIDTH))
+
+
+def cpu_pressure(history: History, _: np.random.Generator) -> Floats:
+    loading = history.levers.over_time("loader") / STEP_S
+    return _summed(np.minimum(0.01 + history.levers.over_time("cpu") + loading, 1.0), history)
+
+
+def _by_node(by_mount: Floats, history: History) -> Floats:
+    return by_mount[:, on_which(history.layout, "mount")]
+
+
+def io_pressure(history: History, _: np.random.Generator) -> Floats:
+    read_s = storage.read_s(_by_node(history.read_rates, history))
+    waiting = np.maximum(read_s - STEP_S, 0.0) / read_s + history.writing_share[:, None]
+    return _summed(0.01 + _is_member(history) * np.minimum(waiting, 0.9), history)
+
+
+def hung_tasks(history: History, rng: np.random.Generator) -> Floats:
+    stuck = storage.timeouts_share(_by_node(history.read_rates, history)) > 0
+    return _happened(HUNG_TASKS_PER_S * stuck, history, rng)
+
+
+def _nfs_rates(history: History) -> Floats:
+    """Scrape by node and operation: bytes a second that a client gets."""
+    return np.stack([_by_node(history.read_rates, history), _by_node(history.write_rates, history)], axis=2)
+
+
+def _operations(history: History) -> Floats:
+    """Scrape by node and operation: how many a second."""
+    reads = _steps_per_s(history) * storage.READ_BYTES_PER_STEP
+    share = np.stack([np.broadcast_to(reads[:, None], history.compute_s.shape), _written(history)], axis=2)
+    return share * _is_member(history)[:, :, None] / storage.OPERATION_BYTES
+
+
+def _written(history: History) -> Floats:
+    """Scrape by node: bytes a second into checkpoints."""
+    return history.writing_share[:, None] * _by_node(history.write_rates, history)
+
+
+def _sent_again(history: History) -> Floats:
+    """Scrape by node and operation: how many a second. A filer that is only busy answers all of them."""
+    share = storage.timeouts_share(_by_node(history.read_rates, history))
+    return _operations(history) * share[:, :, None]
+
+
+def nfs_requests(history: History, _: np.random.Generator) -> Floats:
+    return _summed(_flat(_operations(history)), history)
+
+
+def nfs_transmissions(history: History, _: np.random.Generator) -> Floats:
+    return _summed(_flat(_operations(history) + _sent_again(history)), history)
+
+
+def nfs_major_timeouts(history: History, rng: np.random.Generator) -> Floats:
+    return _happened(MAJOR_TIMEOUTS_PER_RETRANSMISSION * _flat(_sent_again(history)), history, rng)
+
+
+def nfs_response(history: History, _: np.random.Generator) -> Floats:
+    return _summed(_flat(_operations(history) * storage.response_s(_nfs_rates(history))), history)
+
+
+def retransmissions(history: History, rng: np.random.Generator) -> Floats:
+    return _happened(_sent_again(history).sum(axis=2), history, rng)
+
+
+# -- cooling, power, scheduler ------------------------------------------------------------------------
+
+
+def flow(history: History, _: np.random.Generator) -> Floats:
+    return history.flow_lpm
+
+
+def supply(history: History, _: np.random.Generator) -> Floats:
+    return history.supply_c
+
+
+def returned(history: History, _: np.random.Generator) -> Floats:
+    return history.return_c
+
+
+def heat(history: History, _: np.random.Generator) -> Floats:
+    return history.heat_kw
+
+
+def pump(history: History, _: np.random.Generator) -> Floats:
+    return history.pump_percent
+
+
+def rated_flow(history: History, _: np.random.Generator) -> Floats:
+    rated_lpm = history.flow_lpm[0] / history.levers.at("flow", 0)
+    return np.broadcast_to(rated_lpm, history.flow_lpm.shape)
+
+
+def supplies(history: History, _: np.random.Generator) -> Floats:
+    left = np.round(history.levers.over_time("supplies") * SUPPLIES_PER_SHELF)
+    gone = np.arange(SUPPLIES_PER_SHELF) >= left[:, :, None]
+    return _flat(np.where(gone, HEALTH_CRITICAL, HEALTH_OK))
+
+
+def nodes_in_maintenance(history: History, _: np.random.Generator) -> Floats:
+    count: Floats = history.levers.over_time("down").sum(axis=1, keepdims=True)
+    return count
+
+
+def nodes_allocated(history: History, _: np.random.Generator) -> Floats:
+    count: Floats = _is_member(history).sum(axis=1, keepdims=True)
+    return count
+
+
+# -- the run and its pools ----------------------------------------------------------------------------
+
+
+def member_compute(history: History, _: np.random.Generator) -> Floats:
+    return history.compute_s[:, ever_members(history)]
+
+
+def member_data(history: History, _: np.random.Generator) -> Floats:
+    return history.data_s[:, ever_members(history)]
+
+
+def member_exchange(history: History, _: np.random.Generator) -> Floats:
+    return history.exchange_s[:, ever_members(history)]
+
+
+def member_wait(history: History, _: np.random.Generator) -> Floats:
+    return history.wait_s[:, ever_members(history)]
+
+
+def member_collected(history: History, _: np.random.Generator) -> Floats:
+    return history.collected_s[:, ever_members(history)]
+
+
+def ever_members(history: History) -> Indices:
+    """The nodes that were in the run at any time."""
+    return np.flatnonzero(np.isfinite(history.compute_s).any(axis=0))
+
+
+def run_step(history: History, _: np.random.Generator) -> Floats:
+    return history.step_s[:, None]
+
+
+def run_steps(history: History, _: np.random.Generator) -> Floats:
+    return history.steps[:, None].astype(np.float64)
+
+
+def run_checkpoint(history: History, _: np.random.Generator) -> Floats:
+    return history.checkpoint_s[:, None]
+
+
+def _requests_per_s(history: History) -> Floats:
+    return history.requests * (pools.REQUESTS_PER_STEP * _steps_per_s(history))[:, None, None]
+
+
+def transfers(history: History, _: np.random.Generator) -> Floats:
+    return np.floor(_summed(_requests_per_s(history).sum(axis=1), history))
+
+
+def transfer_time(history: History, _: np.random.Generator) -> Floats:
+    return _summed((_requests_per_s(history) * history.transfer_s).sum(axis=1), history)
+
+
+def cache_usage(history: History, _: np.random.Generator) -> Floats:
+    return history.cache_share
+
+
+def first_token(history: History, _: np.random.Generator) -> Floats:
+    return history.first_token_s
+
+
+def pair_transfer(history: History, _: np.random.Generator) -> Floats:
+    return _flat(history.transfer_s)

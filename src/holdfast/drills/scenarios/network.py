@@ -1,0 +1,152 @@
+"""Fabric: causes in switches, cables and ports that are felt in everybody's reduction, or in another pool."""
+
+import numpy as np
+
+from holdfast.drills.fabric import RETRANSMIT_S
+from holdfast.drills.levers import POOL_ENGINES
+from holdfast.drills.pools import spine_of
+from holdfast.drills.scenarios.stage import Plot, Scenario, Stage, at_port, members
+from holdfast.drills.scenarios.truth import MetricTrace
+from holdfast.twin.cluster import name, port_name, spine_name
+
+PREFILL_SHARE, DECODE_SHARE, SPINE_SHARE = (0.25, 0.4), (0.06, 0.085), (0.12, 0.18)
+"""What is left of a path: the fewer pairs use it, the worse it must be to be felt."""
+
+
+def _congestion(stage: Stage) -> Plot:
+    leaf = stage.pick("leaf")
+    affected = stage.members_on("leaf", leaf)
+    uplink = stage.turn("uplink", [leaf], stage.uniform(0.35, 0.55), over_s=stage.uniform(20, 90))
+    return Plot(
+        subject=name("leaf", leaf),
+        turned=(uplink,),
+        affected=affected,
+        traces=(
+            MetricTrace(metric="infiniband_switch_port_transmit_wait_total", subjects=(name("leaf", leaf),)),
+            MetricTrace(
+                metric="node_infiniband_port_transmit_wait_total",
+                subjects=tuple(
+                    port_name(node, gpu) for node in affected for gpu in range(stage.layout.gpus_per_node)
+                ),
+            ),
+        ),
+        surface=_slow_exchange(affected),
+    )
+
+
+def _flap(stage: Stage) -> Plot:
+    node, gpu = stage.pick_gpu()
+    there = stage.bursts(on_s=stage.uniform(60, 120), off_s=stage.uniform(20, 50))
+    port = [stage.gpu_number(node, gpu)]
+    return Plot(
+        subject=port_name(node, gpu),
+        turned=(
+            stage.turn("symbols", port, there * stage.uniform(250, 700)),
+            stage.turn("recoveries", port, there * stage.uniform(0.1, 0.2)),
+        ),
+        affected=(node,),
+        traces=(
+            at_port("node_infiniband_symbol_error_total", node, gpu),
+            at_port("node_infiniband_link_error_recovery_total", node, gpu),
+        ),
+        surface=_slow_exchange((node,)),
+    )
+
+
+def _pool_link(stage: Stage) -> Plot:
+    """The port of a prefill engine (a row of pairs), of a decode engine (a column), or a spine."""
+    cast, engine, gpu = stage.cast, stage.one_of(POOL_ENGINES), stage.one_of(stage.layout.gpus_per_node)
+    spines = spine_of(stage.layout)
+    slow = np.zeros(spines.shape, np.bool_)
+    traces: tuple[MetricTrace, ...] = ()
+    variant = stage.one_of(3)
+    if variant == 2:
+        spine = engine % stage.layout.spines_per_pod
+        slow[spines == spine] = True
+        subject = spine_name(spine)
+        turned = stage.turn("spine", [spine], stage.uniform(*SPINE_SHARE))
+    else:
+        node = (cast.prefill, cast.decode)[variant][engine]
+        slow[(engine, slice(None)) if variant == 0 else (slice(None), engine)] = True
+        subject = port_name(node, gpu)
+        left = stage.uniform(*(PREFILL_SHARE, DECODE_SHARE)[variant])
+        turned = stage.turn("symbols", [stage.gpu_number(node, gpu)], (1 / left - 1) / RETRANSMIT_S)
+        traces = (at_port("node_infiniband_symbol_error_total", node, gpu),)
+    pairs = tuple(
+        f"{name('node', cast.prefill[one])}>{name('node', cast.decode[other])}"
+        for one, other in np.argwhere(slow).tolist()
+    )
+    return Plot(
+        subject=subject,
+        turned=(turned,),
+        affected=stage.everyone(),
+        traces=(*traces, MetricTrace(metric="holdfast_pool_transfer_seconds", subjects=pairs)),
+        surface=MetricTrace(metric="holdfast_member_data_seconds", subjects=members(stage.everyone())),
+    )
+
+
+def _slow_exchange(nodes: tuple[int, ...]) -> MetricTrace:
+    return MetricTrace(metric="holdfast_member_exchange_seconds", subjects=members(nodes))
+
+
+NETWORK = (
+    Scenario(
+        name="leaf-congestion",
+        found_as="leaf-congestion",
+        title="a leaf's uplinks are crowded, and everybody's reduction waits for its nodes",
+        told="Steps take longer. All members compute as fast as ever; all spend more time in the reduction.",
+        domain="fabric",
+        surfaces_in="runtime",
+        what="the reduction takes longer for everybody; a few members' own exchange is slow",
+        mechanism="another tenant's traffic fills the uplinks, and every node on the leaf waits to send",
+        owner="network",
+        seam="gpu-fabric-pool",
+        loss="slowdown",
+        decides="Which members' own exchange is slow: all of them, and only they, hang on one leaf.",
+        questions=(
+            "No link has errors. Does that clear the network?",
+            "Who could make it better at once, and who may ask them to?",
+        ),
+        draw=_congestion,
+    ),
+    Scenario(
+        name="link-flap",
+        found_as="link-errors",
+        title="one cable has symbol errors, and the whole run retransmits",
+        told="Steps are slow, then well, then slow again, every few minutes. Nobody has changed anything.",
+        domain="fabric",
+        surfaces_in="runtime",
+        what="steps slow down in bursts; one member's exchange is slow each time",
+        mechanism="a bad cable or module corrupts symbols, the link retrains, packets are sent again",
+        owner="network",
+        seam="gpu-fabric-pool",
+        loss="slowdown",
+        decides="Symbol errors and link recoveries on one port, rising exactly in the slow stretches.",
+        questions=(
+            "What comes and goes at that pace? What would tell hardware from software?",
+            "Would you take anything out of the run before somebody is in the hall?",
+        ),
+        draw=_flap,
+    ),
+    Scenario(
+        name="pool-link",
+        found_as="pool-path",
+        title="a bad path between prefill and decode engines starves training of samples",
+        told="The trainer waits for samples before every step. The inference pools say that they are healthy:"
+        " no engine is down, no request fails.",
+        domain="fabric",
+        surfaces_in="runtime",
+        what="training waits for data; the pools' transfers are slow between some engines only",
+        mechanism="a port or spine path carries less, caches arrive late, prefill engines hold them longer",
+        owner="network",
+        seam="gpu-fabric-pool",
+        loss="data_stall",
+        decides="Transfer times by pair of engines: a slow row or column is a port, a slow diagonal a spine.",
+        questions=(
+            "No metric names both ends of a transfer. How do you find out who is slow with whom?",
+            "Who owns a path from one pool to another?",
+        ),
+        draw=_pool_link,
+        with_pools=True,
+    ),
+)

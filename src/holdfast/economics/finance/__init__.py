@@ -1,0 +1,1 @@
+"""The budget: spend by cause, team and month, invoices, forecasts, own or rent."""

@@ -1,0 +1,143 @@
+"""Months against their budgets, and forecasts: to the end of the month, and of a run whose steps are planned.
+
+A forecast says what happens if all goes on as it does: runs that hold GPUs keep them until the month ends,
+each hour at its own price; a run goes on at the pace and the cost per step that it had in the window.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from typing import Literal
+
+import msgspec
+
+from holdfast.economics.pricing.months import Month
+from holdfast.economics.pricing.prices import Priced, Prices
+from holdfast.economics.pricing.pricing import ACCRUED, Charge
+from holdfast.economics.pricing.spending import Amount, Bill
+from holdfast.ledger.report import Report
+
+Scope = Literal["all", "team", "project"]
+
+
+class MonthSpend(msgspec.Struct, frozen=True, kw_only=True):
+    """A month's part of the window.
+
+    goodput: useful of all GPU-time that is accounted for. basis: what that rests on, where it is an estimate.
+    forecast_usd: at the end of the month, of the one that is not over.
+    """
+
+    month: str
+    from_ns: int
+    to_ns: int
+    spend: Amount
+    useful: Amount
+    waste: Amount
+    accrued: Amount
+    useful_share: float | None
+    usd_per_useful_gpu_hour: float | None
+    goodput: float | None
+    budget_usd: float | None
+    forecast_usd: float | None
+    basis: str = ""
+
+
+class BudgetLine(msgspec.Struct, frozen=True, kw_only=True):
+    """What was to be spent in a month, and what was. left_usd: of the forecast where there is one; below 0:
+    over.
+    """
+
+    month: str
+    scope: Scope
+    name: str
+    budget_usd: float
+    actual_usd: float
+    forecast_usd: float | None
+    left_usd: float
+
+
+class RunForecast(msgspec.Struct, frozen=True, kw_only=True):
+    """A run to its planned end. None where it made no step in the window, or has ended."""
+
+    run: str
+    steps: int
+    planned_steps: int
+    end_ns: int | None
+    to_go_usd: float | None
+
+
+def budget_lines(
+    prices: Prices,
+    charged: Iterable[tuple[Report, Month, Charge]],
+    to_come: Mapping[str, Fraction],
+    forecast_month: Month | None,
+) -> tuple[BudgetLine, ...]:
+    """One for each budget in each month that has a part in the window.
+
+    to_come: by run, what it will cost until the end of `forecast_month`.
+    """
+    budgets: list[tuple[Scope, str, Priced]] = [
+        *((("all", "", prices.budget),) if prices.budget else ()),
+        *(("team", name, budget) for name, budget in prices.team_budgets.items()),
+        *(("project", name, budget) for name, budget in prices.project_budgets.items()),
+    ]
+    if not budgets:
+        return ()
+    spent: dict[tuple[str, Scope, str], Fraction] = {}
+    reports: dict[str, Report] = {}
+    months: dict[str, None] = {}
+    for report, month, charge in charged:
+        reports[report.run] = report
+        months[month.name] = None
+        for scope, name in _scopes(report):
+            key = month.name, scope, name
+            spent[key] = spent.get(key, Fraction()) + charge.usd(charge.gpu_ns)
+    lines = []
+    for month_name in sorted(months):
+        for scope, name, budget in budgets:
+            actual = float(spent.get((month_name, scope, name), Fraction()))
+            forecast = None
+            if forecast_month is not None and forecast_month.name == month_name:
+                coming = [to_come[run] for run, one in reports.items() if (scope, name) in _scopes(one)]
+                forecast = actual + float(sum(coming, Fraction()))
+            lines.append(
+                BudgetLine(
+                    month=month_name,
+                    scope=scope,
+                    name=name,
+                    budget_usd=budget.value,
+                    actual_usd=actual,
+                    forecast_usd=forecast,
+                    left_usd=budget.value - (actual if forecast is None else forecast),
+                )
+            )
+    return tuple(lines)
+
+
+def _scopes(report: Report) -> tuple[tuple[Scope, str], ...]:
+    return ("all", ""), ("team", report.team), ("project", report.project)
+
+
+def run_forecasts(
+    reports: Sequence[Report], prices: Prices, bills: Mapping[str, Bill], now_ns: int
+) -> tuple[RunForecast, ...]:
+    """When the runs with planned steps will be done, and what they will cost until then."""
+    found = []
+    for report in reports:
+        planned = prices.planned_steps.get(report.run)
+        if planned is None:
+            continue
+        to_go = max(0, int(planned.value) - report.steps_kept)
+        steps, elapsed_ns = report.counts.steps, report.last_ns - report.first_ns
+        goes_on = report.accrued is not None and steps > 0
+        bill = bills[report.run]
+        spent_usd = bill.total().usd - bill.under(ACCRUED).usd
+        found.append(
+            RunForecast(
+                run=report.run,
+                steps=report.steps_kept,
+                planned_steps=int(planned.value),
+                end_ns=now_ns + to_go * elapsed_ns // steps if goes_on else None,
+                to_go_usd=to_go * spent_usd / steps if goes_on else None,
+            )
+        )
+    return tuple(found)

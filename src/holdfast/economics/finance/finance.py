@@ -1,0 +1,598 @@
+"""Spend, useful spend and waste over all runs: by cause, by team against its target, and over time.
+
+A pure reading of runs' reports and of prices; `statement` says what it gives. Whatever is divided here sums
+to what was spent, exactly; `spending` says how.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from itertools import pairwise
+from typing import TypedDict
+
+import msgspec
+
+from holdfast.economics.finance.budget import MonthSpend, budget_lines, run_forecasts
+from holdfast.economics.finance.invoice import invoice
+from holdfast.economics.finance.ownership import POINT, OwnOrRent, Terms, compare
+from holdfast.economics.finance.statement import (
+    CauseSpend,
+    DataMovement,
+    Finance,
+    IncidentShare,
+    ProjectSpend,
+    Retries,
+    RunSpend,
+    Standing,
+    TeamSpend,
+    Transfer,
+)
+from holdfast.economics.finance.trend import SpendStretch, edges_ns, trend
+from holdfast.economics.finance.wastes import wastes
+from holdfast.economics.pricing.months import Month, month_at, months_between
+from holdfast.economics.pricing.prices import Priced, Prices
+from holdfast.economics.pricing.pricing import ACCRUED, Charge, Pricing, price_changes
+from holdfast.economics.pricing.rates import SUBJECTS, unmatched
+from holdfast.economics.pricing.rates import edges_ns as rate_edges_ns
+from holdfast.economics.pricing.spending import CAUSES, Amount, Bill, WasteCause, usd_per_hour
+from holdfast.ledger.categories import NOT_SCHEDULED, Category
+from holdfast.ledger.counts import MovedFor
+from holdfast.ledger.report import IncidentReport, MovedBytes, Report
+from holdfast.ledger.window import Window, fell_silent, part_between
+from holdfast.wording import many
+from holdfast.wording.units import DAY_NS, HOUR_NS
+
+INCIDENTS_PER_CAUSE = 3
+GB_BYTES = 10**9
+"""As clouds charge for it."""
+
+_AGAIN = (Category.STARTING, Category.RECOVERING, Category.QUEUED)
+"""What an incident costs until the run is where it was, before anything is computed again."""
+_TWICE = (Category.RECOMPUTED, Category.DISCARDED)
+_NOTHING = MovedBytes(times=0, sized=0, size_bytes=0, usd=0.0, unpriced_bytes=0)
+
+
+class FinanceQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked of the books.
+
+    window  the time that the reports are of
+    now_ns  when somebody looks: what is still running counts up to then, and forecasts begin
+    terms   on what terms GPUs are owned; None: whether to own or to rent is not asked
+    known   every name in the record by kind (run, team, ...), to tell which of the prices' are none of them;
+            None: that is not asked, as where only some runs are read
+    """
+
+    now_ns: int
+    window: Window = Window()
+    terms: Terms | None = None
+    known: Mapping[str, Sequence[str]] | None = None
+
+
+def cuts_ns(first_ns: int, last_ns: int, prices: Prices) -> set[int]:
+    """The moments at which runs' accounts must be cut for a view of this time."""
+    months = {month.from_ns for month in months_between(first_ns, last_ns)}
+    return months | set(edges_ns(first_ns, last_ns)) | rate_edges_ns(prices.rates)
+
+
+def finance(reports: Sequence[Report], prices: Prices, question: FinanceQuestion) -> Finance:
+    """Read the reports of all runs, cut as `cuts_ns` says. There must be at least one."""
+    return _Reader(reports, prices, question).finance()
+
+
+class _Reader:
+    """Everything the parts are computed from, computed once."""
+
+    def __init__(self, reports: Sequence[Report], prices: Prices, question: FinanceQuestion) -> None:
+        self.reports = reports
+        self.prices = prices
+        self.question = question
+        self.first_ns = min(report.first_ns for report in reports)
+        self.last_ns = max(self.first_ns, *(_last_ns(report) for report in reports))
+        self.edges_ns = edges_ns(self.first_ns, self.last_ns)
+        self.months = list(months_between(self.first_ns, self.last_ns))
+        self.by_stretch = [Bill() for _ in pairwise(self.edges_ns)]
+        self.by_month = {month.name: Bill() for month in self.months}
+        self.by_run = {report.run: Bill() for report in reports}
+        self.pricing = {report.run: Pricing(report, prices) for report in reports}
+        self.priced = {report.run: self.pricing[report.run].charges(self._cuts()) for report in reports}
+        self.charges = [(report, charge) for report in reports for charge in self._cut(report)]
+        for report, charge in self.charges:
+            self.by_stretch[self._stretch(charge.from_ns)].add(charge.usd_per_gpu_hour, charge.parts.items())
+            self.by_month[month_at(charge.from_ns).name].add(charge.usd_per_gpu_hour, charge.parts.items())
+            self.by_run[report.run].add(charge.usd_per_gpu_hour, charge.parts.items())
+        self.bill = _together(self.by_run.values())
+        self.losses: dict[tuple[str, str], list[tuple[Fraction, Mapping[str, int]]]] = {}
+        for run, charges in self.priced.items():
+            for charge in charges:
+                for name, lost in charge.incidents.items():
+                    self.losses.setdefault((run, name), []).append((charge.usd_per_gpu_hour, lost))
+        self.to_come = {report.run: self._to_come(report) for report in reports}
+
+    def _cuts(self) -> list[int]:
+        return sorted({*self.edges_ns, *(month.from_ns for month in self.months)})
+
+    def _cut(self, report: Report) -> Iterator[Charge]:
+        """The charges of a run, each within one stretch and one month."""
+        edges = self._cuts()
+        for charge in self.priced[report.run]:
+            yield from _divided(charge, edges)
+
+    def _stretch(self, at_ns: int) -> int:
+        return min(max(0, bisect_right(self.edges_ns, at_ns) - 1), len(self.by_stretch) - 1)
+
+    def finance(self) -> Finance:
+        question = self.question
+        runs = sorted(
+            (self._run(report) for report in self.reports), key=lambda run: (-run.spend.usd, run.run)
+        )
+        months = {month.name: month for month in self.months}
+        return Finance(
+            **_balance(self.bill),
+            basis=_basis(self.reports),
+            first_ns=self.first_ns,
+            last_ns=self.last_ns,
+            window=(question.window.from_ns, question.window.to_ns),
+            now_ns=question.now_ns,
+            point_usd=self._point_usd(),
+            causes=self._causes(),
+            wastes=wastes(self.bill, self.by_run),
+            months=tuple(self._month(month) for month in self.months),
+            budgets=budget_lines(
+                self.prices,
+                [(report, month_at(charge.from_ns), charge) for report, charge in self.charges],
+                self.to_come,
+                self._forecast_month(),
+            ),
+            forecasts=run_forecasts(self.reports, self.prices, self.by_run, question.now_ns),
+            runs=tuple(runs),
+            teams=self._teams(),
+            projects=self._projects(),
+            trend=trend(self._stretches()),
+            retries=self._retries(),
+            data=self._data(),
+            invoice=invoice(
+                ((report, months[month_at(charge.from_ns).name], charge) for report, charge in self.charges),
+                self.prices.currency,
+            ),
+            prices=self.prices,
+            own_or_rent=None if question.terms is None else self._own_or_rent(question.terms),
+            remarks=self._remarks(),
+        )
+
+    def _run(self, report: Report) -> RunSpend:
+        bill = self.by_run[report.run]
+        return RunSpend(
+            **_balance(bill),
+            basis=report.basis,
+            run=report.run,
+            name=report.name,
+            team=report.team,
+            project=report.project,
+            gpus=report.gpus,
+            first_ns=report.first_ns,
+            last_ns=report.last_ns,
+            usd_per_gpu_hour=self._run_price(report),
+            causes={cause.key: bill.part(*cause.categories) for cause in CAUSES},
+            steps=report.counts.steps,
+        )
+
+    def _run_price(self, report: Report) -> Priced:
+        """What its GPU-hours cost; where that changed, on average."""
+        prices = {charge.price: None for charge in self.priced[report.run] if charge.gpu_ns}
+        total = self.by_run[report.run].total()
+        if len(prices) < 2 or not total.gpu_ns:
+            return next(iter(prices), self.pricing[report.run].at(report.first_ns, None)[1])
+        return Priced(
+            value=total.usd / (total.gpu_ns / HOUR_NS),
+            assumed=any(price.assumed for price in prices),
+            source=f"mean of {len(prices)} prices, each hour at its own",
+        )
+
+    # -- months ----------------------------------------------------------------------------------------
+
+    def _forecast_month(self) -> Month | None:
+        """The month in which somebody looks, if the window reaches so far and it is not over."""
+        now_ns, to_ns = self.question.now_ns, self.question.window.to_ns
+        month = month_at(now_ns)
+        if month.name not in self.by_month or (to_ns is not None and to_ns < now_ns):
+            return None
+        return month
+
+    def _to_come(self, report: Report) -> Fraction:
+        """What a run that still holds its GPUs will cost from now until the month ends."""
+        month = self._forecast_month()
+        if report.accrued is None or month is None:
+            return Fraction()
+        return self.pricing[report.run].held(report.accrued.gpus, report.accrued.to_ns, month.to_ns)
+
+    def _month(self, month: Month) -> MonthSpend:
+        bill = self.by_month[month.name]
+        balance, forecast = _balance(bill), self._forecast_month()
+        is_open = forecast is not None and forecast.name == month.name
+        to_come = sum(self.to_come.values(), Fraction())
+        spend, useful = bill.total(), bill.useful()
+        told_gpu_ns = spend.gpu_ns - balance["accrued"].gpu_ns
+        runs = {one.run for one, charge in self.charges if month.from_ns <= charge.from_ns < month.to_ns}
+        return MonthSpend(
+            month=month.name,
+            from_ns=month.from_ns,
+            to_ns=month.to_ns,
+            **balance,
+            goodput=_share(useful.gpu_ns, told_gpu_ns) if _is_told(bill) else None,
+            budget_usd=self.prices.budget.value if self.prices.budget else None,
+            forecast_usd=spend.usd + float(to_come) if is_open else None,
+            basis=_basis(report for report in self.reports if report.run in runs),
+        )
+
+    # -- causes ----------------------------------------------------------------------------------------
+
+    def _incidents(self) -> Iterator[tuple[str, IncidentReport]]:
+        """Those of the window, with what they cost in it, and their runs."""
+        for report in self.reports:
+            for incident in report.incidents:
+                yield report.run, incident
+
+    def _causes(self) -> tuple[CauseSpend, ...]:
+        """The costliest first."""
+        found = [self._cause(cause) for cause in CAUSES]
+        return tuple(sorted(found, key=lambda cause: -cause.usd))
+
+    def _cause(self, cause: WasteCause) -> CauseSpend:
+        amount = self.bill.part(*cause.categories)
+        shares = [
+            self._incident_share(run, incident, cause.categories)
+            for run, incident in self._incidents()
+            if _lost(incident, cause.categories)
+        ]
+        shares.sort(key=lambda share: (-share.usd, share.began_ns))
+        return CauseSpend(
+            key=cause.key,
+            label=cause.label,
+            meaning=cause.meaning,
+            gpu_ns=amount.gpu_ns,
+            usd=amount.usd,
+            share=_share_of(amount, self.bill.total()),
+            incidents=tuple(shares[:INCIDENTS_PER_CAUSE]),
+            incidents_count=len(shares),
+            incidents_gpu_ns=sum(share.gpu_ns for share in shares),
+            basis=_basis(
+                report
+                for report in self.reports
+                if {category.key for category in cause.categories} & set(report.estimated)
+            ),
+        )
+
+    def _incident_share(
+        self, run: str, incident: IncidentReport, categories: tuple[Category, ...]
+    ) -> IncidentShare:
+        lost = self._lost_to([(run, incident)], categories)
+        return IncidentShare(
+            run=run,
+            name=incident.name,
+            what=incident.what,
+            subject=incident.subject,
+            began_ns=incident.began_ns,
+            gpu_ns=lost.gpu_ns,
+            usd=lost.usd,
+        )
+
+    def _lost_to(
+        self, incidents: Iterable[tuple[str, IncidentReport]], categories: tuple[Category, ...]
+    ) -> Amount:
+        """What these incidents lost under these categories, each hour at its own price."""
+        bill, keys = Bill(), {category.key for category in categories}
+        for run, incident in incidents:
+            for usd_per_gpu_hour, lost in self.losses.get((run, incident.name), ()):
+                bill.add(usd_per_gpu_hour, [("", part) for key, part in lost.items() if key in keys])
+        return bill.total()
+
+    # -- teams -----------------------------------------------------------------------------------------
+
+    def _teams(self) -> tuple[TeamSpend, ...]:
+        """The one that is furthest behind its target first, in USD; then by spend."""
+        runs_of: dict[str, list[str]] = {}
+        for report in self.reports:
+            runs_of.setdefault(report.team, []).append(report.run)
+        teams = [self._team(team, runs) for team, runs in runs_of.items()]
+        return tuple(
+            sorted(
+                teams, key=lambda team: (-(team.short.usd if team.short else 0.0), -team.spend.usd, team.team)
+            )
+        )
+
+    def _team(self, team: str, runs: list[str]) -> TeamSpend:
+        bill = _together(self.by_run[run] for run in runs)
+        spend, useful = bill.total(), bill.useful()
+        target = self.prices.team_targets.get(team)
+        told = _is_told(bill)
+        short: Amount | None = None
+        standing: Standing = "unknown" if target else "no target"
+        if target and told:
+            paid_gpu_ns = spend.gpu_ns - bill.under(ACCRUED).gpu_ns
+            short_gpu_ns = max(0, int(Fraction(target.value) * paid_gpu_ns) - useful.gpu_ns)
+            short = Amount(gpu_ns=short_gpu_ns, usd=short_gpu_ns * spend.usd / spend.gpu_ns)
+            standing = "below" if short_gpu_ns else "met"
+        return TeamSpend(
+            **_balance(bill),
+            basis=_basis(report for report in self.reports if report.run in runs),
+            team=team,
+            runs=len(runs),
+            utilisation=_share(useful.gpu_ns, spend.gpu_ns - bill.under(ACCRUED).gpu_ns) if told else None,
+            target=target.value if target else None,
+            standing=standing,
+            short=short,
+        )
+
+    def _projects(self) -> tuple[ProjectSpend, ...]:
+        runs_of: dict[str, list[str]] = {}
+        for report in self.reports:
+            runs_of.setdefault(report.project, []).append(report.run)
+        found = [
+            ProjectSpend(
+                **_balance(_together(self.by_run[run] for run in runs)),
+                basis=_basis(report for report in self.reports if report.run in runs),
+                project=project,
+                runs=len(runs),
+            )
+            for project, runs in runs_of.items()
+        ]
+        return tuple(sorted(found, key=lambda one: (-one.spend.usd, one.project)))
+
+    # -- time, retries and data ------------------------------------------------------------------------
+
+    def _stretches(self) -> list[SpendStretch]:
+        return [
+            SpendStretch(
+                from_ns=from_ns,
+                to_ns=to_ns,
+                spend_usd=bill.total().usd,
+                paid_gpu_ns=bill.part(*Category).gpu_ns,
+                useful_gpu_ns=bill.useful().gpu_ns,
+                useful_usd=bill.useful().usd,
+                timed=timed,
+                accrued_usd=bill.under(ACCRUED).usd,
+            )
+            for (from_ns, to_ns), bill, timed in zip(
+                pairwise(self.edges_ns), self.by_stretch, self._timed(), strict=True
+            )
+        ]
+
+    def _timed(self) -> list[int]:
+        """How many times steps were timed in each stretch; within a bucket of a course they are spread
+        evenly.
+        """
+        timed = [0] * len(self.by_stretch)
+        for report in self.reports:
+            for index, count in _timed_in(report, self.edges_ns):
+                timed[index] += count
+        return timed
+
+    def _retries(self) -> Retries:
+        counts = [report.counts for report in self.reports]
+        lost = list(self._incidents())
+        return Retries(
+            restarts=sum(one.restarts for one in counts),
+            fruitless_launches=sum(one.launches - one.starts for one in counts),
+            starting_again=self._lost_to(lost, _AGAIN),
+            done_again=self._lost_to(lost, _TWICE),
+            share=_share_of(self._lost_to(lost, (*_AGAIN, *_TWICE)), self.bill.total()),
+        )
+
+    def _data(self) -> DataMovement:
+        sums: dict[MovedFor, MovedBytes] = {}
+        for report in self.reports:
+            for use, moved in report.moved.items():
+                sums[use] = _added(sums.get(use, _NOTHING), moved)
+        transfers = [self._transfer(use, moved) for use, moved in sums.items() if moved.times]
+        return DataMovement(
+            transfers=tuple(sorted(transfers, key=lambda transfer: -transfer.size_bytes)),
+            charged_usd=sum(transfer.usd or 0.0 for transfer in transfers),
+            stall=self.bill.part(Category.CHECKPOINT_STALL, Category.DATA_STALL),
+        )
+
+    def _transfer(self, use: MovedFor, moved: MovedBytes) -> Transfer:
+        """Only egress has a price by the byte that is the same wherever it is asked for."""
+        price = self.prices.egress_usd_per_gb
+        by_price = use == "egress" and moved.unpriced_bytes > 0
+        usd = moved.usd + (moved.unpriced_bytes / GB_BYTES * price.value if by_price else 0.0)
+        is_known = by_price or moved.unpriced_bytes < moved.size_bytes
+        return Transfer(
+            what=use,
+            times=moved.times,
+            sized=moved.sized,
+            size_bytes=moved.size_bytes,
+            usd=usd if is_known else None,
+            assumed=by_price and price.assumed,
+        )
+
+    def _point_usd(self) -> float | None:
+        told, useful = self.bill.part(*Category), self.bill.useful()
+        return told.usd * POINT * told.gpu_ns / useful.gpu_ns if useful.gpu_ns else None
+
+    def _mean_price(self) -> Priced | None:
+        """What a GPU-hour costs now; where prices differ, on average. None: it costs nothing."""
+        spend, prices = self.bill.total(), {self._run_price(report): None for report in self.reports}
+        mean = usd_per_hour(spend.usd, spend.gpu_ns)
+        if not mean:
+            return None
+        if len(prices) == 1:
+            return next(iter(prices))
+        return Priced(
+            value=mean, assumed=any(price.assumed for price in prices), source="the mean of these runs"
+        )
+
+    def _own_or_rent(self, terms: Terms) -> OwnOrRent:
+        """With what these runs pay for a GPU-hour, and the share of their time in a run that was useful."""
+        in_run = (category for category in Category if category not in NOT_SCHEDULED)
+        in_run_gpu_ns = self.bill.part(*in_run).gpu_ns
+        return compare(
+            terms.completed(
+                rent=self._mean_price(),
+                labour=self.prices.labour_usd_per_hour,
+                goodput=_share(self.bill.useful().gpu_ns, in_run_gpu_ns),
+            )
+        )
+
+    def _remarks(self) -> tuple[str, ...]:
+        """What a reader of the numbers must know to read them right."""
+        reports, now_ns = self.reports, self.question.now_ns
+        remarks = []
+        if without := sum(not report.gpus for report in reports):
+            remarks.append(
+                f"{many(without, 'run')} without recorded GPUs: nothing is known to have been paid for them."
+            )
+        if silent := sum(report.paid_gpu_ns > 0 and report.goodput.total is None for report in reports):
+            remarks.append(
+                f"{many(silent, 'run')} reported neither steps nor checkpoints: their spend is not explained."
+            )
+        remarks += [self._silence(report) for report in reports if fell_silent(report, now_ns)]
+        remarks += filter(None, (pricing.overruled() for pricing in self.pricing.values()))
+        remarks += price_changes(self.priced.values(), self.prices.currency)
+        remarks += self._unmatched()
+        remarks += self._unheld()
+        if self.question.window.is_bounded:
+            remarks.append("Incidents count with what they cost in this window.")
+        return tuple(remarks)
+
+    def _unheld(self) -> Iterator[str]:
+        """Time between attempts in which nothing says who held the GPUs, with its price if they were."""
+        gaps = [(report.run, gap) for report in self.reports for gap in report.gaps if not gap.given_back]
+        if not gaps:
+            return
+        hours = sum(gap.gpu_ns for _, gap in gaps) / HOUR_NS
+        usd = sum(self.pricing[run].held(gap.gpus, gap.from_ns, gap.to_ns) for run, gap in gaps)
+        yield (
+            f"{many(len({run for run, _ in gaps}), 'run')} went down between attempts, and nothing says who "
+            f"held the GPUs: {hours:,.2f} GPU-hours are not in the spend. If they were held, "
+            f"{self.prices.currency.said(usd)} more were paid."
+        )
+
+    def _silence(self, report: Report) -> str:
+        """A run that nobody knows to have ended may hold its GPUs still: what that would cost is said."""
+        usd = self.pricing[report.run].held(report.held_gpus, report.known_ns, report.known_ns + DAY_NS)
+        cost = self.prices.currency.said(usd, decimals=0)
+        days = (self.question.now_ns - report.known_ns) / DAY_NS
+        return (
+            f"Run {report.run} has not ended and was last heard of {days:,.1f} days ago. Nothing is counted "
+            f"since; if it still holds its {report.held_gpus:,} GPUs, that costs {cost} a day."
+        )
+
+    def _unmatched(self) -> list[str]:
+        if self.question.known is None:
+            return []
+        prices = self.prices
+        named = [
+            *(
+                (f"Rate {rate.number} of the prices", subject, getattr(rate, subject))
+                for rate in prices.rates
+                for subject in SUBJECTS
+                if getattr(rate, subject)
+            ),
+            *(("`team_targets` of the prices", "team", team) for team in prices.team_targets),
+            *(("`team_budgets` of the prices", "team", team) for team in prices.team_budgets),
+            *(("`project_budgets` of the prices", "project", one) for one in prices.project_budgets),
+            *(("`planned_steps` of the prices", "run", run) for run in prices.planned_steps),
+        ]
+        return unmatched(named, self.question.known)
+
+
+def _last_ns(report: Report) -> int:
+    return report.last_ns if report.accrued is None else report.accrued.to_ns
+
+
+def _divided(charge: Charge, edges: list[int]) -> Iterator[Charge]:
+    """The charge, cut at these moments. Accounts that were cut there have none to cut; else it is spread
+    evenly.
+    """
+    inside = edges[bisect_right(edges, charge.from_ns) : bisect_left(edges, charge.to_ns)]
+    if not inside:
+        yield charge
+        return
+    whole = charge.to_ns - charge.from_ns
+    for from_ns, to_ns in pairwise([charge.from_ns, *inside, charge.to_ns]):
+        place = from_ns - charge.from_ns, to_ns - charge.from_ns, whole
+        yield msgspec.structs.replace(
+            charge,
+            from_ns=from_ns,
+            to_ns=to_ns,
+            parts={key: part_between(part, *place) for key, part in charge.parts.items()},
+            incidents={},
+        )
+
+
+def _timed_in(report: Report, edges: list[int]) -> Iterator[tuple[int, int]]:
+    """How many times steps were timed, by the number of the stretch."""
+    course = report.course
+    for number, timed in enumerate(course.timed):
+        from_ns = course.start_ns + number * course.bucket_ns
+        to_ns = max(from_ns + 1, min(from_ns + course.bucket_ns, report.last_ns))
+        cuts = [from_ns, *edges[bisect_right(edges, from_ns) : bisect_left(edges, to_ns)], to_ns]
+        for begin_ns, end_ns in pairwise(cuts):
+            index = min(bisect_right(edges, begin_ns) - 1, len(edges) - 2)
+            if index >= 0:
+                yield index, part_between(timed, begin_ns - from_ns, end_ns - from_ns, to_ns - from_ns)
+
+
+def _together(bills: Iterable[Bill]) -> Bill:
+    whole = Bill()
+    for bill in bills:
+        whole.include(bill)
+    return whole
+
+
+class _Balanced(TypedDict):
+    spend: Amount
+    useful: Amount
+    waste: Amount
+    accrued: Amount
+    useful_share: float | None
+    usd_per_useful_gpu_hour: float | None
+
+
+def _balance(bill: Bill) -> _Balanced:
+    spend, useful, accrued = bill.total(), bill.useful(), bill.under(ACCRUED)
+    told = bill.part(*Category)
+    return {
+        "spend": spend,
+        "useful": useful,
+        "waste": bill.waste(),
+        "accrued": accrued,
+        "useful_share": _share_of(useful, told) if _is_told(bill) else None,
+        "usd_per_useful_gpu_hour": usd_per_hour(told.usd, useful.gpu_ns),
+    }
+
+
+def _basis(reports: Iterable[Report]) -> str:
+    """What these runs' useful time rests on, where that of some is estimated: their mean uncertainty."""
+    found = [report for report in reports if report.partition[Category.USEFUL.key]]
+    useful = sum(report.partition[Category.USEFUL.key] for report in found)
+    unsure = sum(
+        report.partition[Category.USEFUL.key] * (report.reference.uncertainty or 0.0)
+        for report in found
+        if report.reference is not None
+    )
+    return f"estimated ± {100 * unsure / useful:.1f} %" if unsure else ""
+
+
+def _is_told(bill: Bill) -> bool:
+    """Whether anything recorded says what it was spent on."""
+    return bill.part(*Category).gpu_ns > bill.part(Category.UNATTRIBUTED).gpu_ns
+
+
+def _share_of(part: Amount, whole: Amount) -> float | None:
+    """Of the money; where GPUs cost nothing, of their time."""
+    return part.usd / whole.usd if whole.usd > 0 else _share(part.gpu_ns, whole.gpu_ns)
+
+
+def _lost(incident: IncidentReport, categories: tuple[Category, ...]) -> int:
+    return sum(incident.losses.get(category.key, 0) for category in categories)
+
+
+def _added(one: MovedBytes, other: MovedBytes) -> MovedBytes:
+    return MovedBytes(
+        **{name: getattr(one, name) + getattr(other, name) for name in MovedBytes.__struct_fields__}
+    )
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole > 0 else None

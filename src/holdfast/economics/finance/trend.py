@@ -1,0 +1,204 @@
+"""Spend against progress over time, and whether spend rises faster than progress does.
+
+Progress is counted in useful GPU-hours: steps that count, at the reference rate of their run, so that runs
+of different models can be added. What was spent is cut into four parts of about equal spend; the last is
+compared with the best of the others. How much of a difference chance makes is estimated from how much the
+stretches of time within a part differ from each other. Stretches that one long step fills differ by nothing
+and tell no more than one: no part is worth more samples than its steps were timed.
+"""
+
+from collections.abc import Sequence
+from math import exp, inf, sqrt
+from typing import Literal
+
+import msgspec
+from scipy.special import stdtrit
+
+from holdfast.wording.units import DAY_S, HOUR_NS, SECOND_NS
+
+PARTS = 4
+STRETCHES_MAX = 96
+SAMPLES_PER_PART_MIN = 5
+"""From fewer, how much they differ by chance cannot be told."""
+RISE_MIN = 0.10
+"""A useful GPU-hour that costs a tenth more than it did is worth a question; any two weeks differ by less."""
+CONFIDENCE = 0.95
+
+_WIDTHS_S = (
+    *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800),
+    *(3_600, 7_200, 10_800, 21_600, 43_200),
+    *(DAY_S * days for days in (1, 2, 7, 14, 28, 91, 364)),
+)
+
+Verdict = Literal["yes", "no", "unknown"]
+
+
+class SpendStretch(msgspec.Struct, frozen=True, kw_only=True):
+    """What was spent from one moment to another, and what of it was useful. timed: as in `Course`.
+
+    accrued_usd: what of the spend nobody can say yet what it brought; no part of `paid_gpu_ns`.
+    """
+
+    from_ns: int
+    to_ns: int
+    spend_usd: float
+    paid_gpu_ns: int
+    useful_gpu_ns: int
+    useful_usd: float
+    timed: int
+    accrued_usd: float = 0.0
+
+    @property
+    def told_usd(self) -> float:
+        return self.spend_usd - self.accrued_usd
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """A number of stretches, taken together. spend_usd: without what is accrued."""
+
+    from_ns: int
+    to_ns: int
+    stretches: int
+    spend_usd: float
+    useful_gpu_ns: int
+    usd_per_useful_gpu_hour: float | None
+
+
+class Rise(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether spend rises faster than progress.
+
+    ratio              cost of a useful GPU-hour now, over what it was in the best part before
+    ratio_low          the ratio is above this with the confidence given
+    rise_min           from which rise on it is called one
+    """
+
+    verdict: Verdict
+    reason: str
+    latest: Part | None
+    best: Part | None
+    ratio: float | None
+    ratio_low: float | None
+    rise_min: float
+    confidence: float
+
+
+class Trend(msgspec.Struct, frozen=True, kw_only=True):
+    """The stretches in the order of time, without gaps, and what they say."""
+
+    stretch_ns: int
+    stretches: tuple[SpendStretch, ...]
+    rise: Rise
+
+
+def edges_ns(from_ns: int, to_ns: int) -> list[int]:
+    """Where the stretches of this time begin and end: at round moments, but for the first and the last."""
+    span_s = max(1, to_ns - from_ns) / SECOND_NS
+    width_s = next((width_s for width_s in _WIDTHS_S if span_s <= width_s * (STRETCHES_MAX - 1)), None)
+    width_ns = (width_s or _WIDTHS_S[-1] * (int(span_s / _WIDTHS_S[-1] / STRETCHES_MAX) + 1)) * SECOND_NS
+    first = from_ns // width_ns + 1
+    last = -(-to_ns // width_ns)
+    return [from_ns, *(number * width_ns for number in range(first, last)), to_ns]
+
+
+def trend(stretches: Sequence[SpendStretch]) -> Trend:
+    widths_ns = [stretch.to_ns - stretch.from_ns for stretch in stretches]
+    return Trend(
+        stretch_ns=max(widths_ns, default=0), stretches=tuple(stretches), rise=_rise(_cut(stretches))
+    )
+
+
+def _cut(stretches: Sequence[SpendStretch]) -> list[list[SpendStretch]]:
+    """Parts of about equal spend; stretches in which nothing was spent say nothing."""
+    spent = [stretch for stretch in stretches if stretch.told_usd > 0]
+    whole, before = sum(stretch.told_usd for stretch in spent), 0.0
+    parts: list[list[SpendStretch]] = [[] for _ in range(PARTS)]
+    for stretch in spent:
+        middle = before + stretch.told_usd / 2
+        parts[min(PARTS - 1, int(PARTS * middle / whole))].append(stretch)
+        before += stretch.told_usd
+    return parts
+
+
+def _rise(parts: list[list[SpendStretch]]) -> Rise:
+    *earlier, latest = parts
+    enough = [part for part in earlier if _samples(part) >= SAMPLES_PER_PART_MIN]
+    known = [part for part in enough if _usd_per_useful(part) < inf]
+    is_fruitless = len(latest) >= SAMPLES_PER_PART_MIN and _usd_per_useful(latest) == inf
+    if not known or not (is_fruitless or _samples(latest) >= SAMPLES_PER_PART_MIN):
+        needed = f"{SAMPLES_PER_PART_MIN} stretches of time and as many steps timed each by itself"
+        return _told("unknown", f"it takes {needed} in each quarter of the spend to tell")
+    best = min(known, key=_usd_per_useful)
+    if is_fruitless:
+        return _told("yes", "the latest part of the spend brought no progress at all", latest, best)
+    ratio, ratio_low = _ratio(latest, best, comparisons=len(known))
+    if ratio <= 1 + RISE_MIN:
+        verdict: Verdict = "no"
+        reason = "a useful GPU-hour costs about what it cost at best"
+    elif ratio_low <= 1:
+        verdict, reason = "unknown", "it costs more, but the stretches differ so much that it may be chance"
+    else:
+        verdict, reason = "yes", "a useful GPU-hour costs more than it did, and that is no chance"
+    return _told(verdict, reason, latest, best, ratio, ratio_low)
+
+
+def _samples(part: list[SpendStretch]) -> int:
+    """How many stretches of a part can differ from each other."""
+    return min(len(part), sum(stretch.timed for stretch in part))
+
+
+def _usd_per_useful(part: list[SpendStretch]) -> float:
+    useful = sum(stretch.useful_gpu_ns for stretch in part)
+    return sum(stretch.told_usd for stretch in part) / (useful / HOUR_NS) if useful else inf
+
+
+def _ratio(latest: list[SpendStretch], best: list[SpendStretch], *, comparisons: int) -> tuple[float, float]:
+    """The ratio of their costs, and what it is above. Being the best of several takes luck: that is allowed
+    for by asking more of each comparison (Bonferroni).
+    """
+    ratio = _usd_per_useful(latest) / _usd_per_useful(best)
+    error = sqrt(_relative_error(latest) ** 2 + _relative_error(best) ** 2)
+    freedom = min(_samples(latest), _samples(best)) - 1
+    quantile = float(stdtrit(freedom, 1 - (1 - CONFIDENCE) / comparisons))
+    return ratio, ratio * exp(-quantile * error)
+
+
+def _relative_error(part: list[SpendStretch]) -> float:
+    """The standard error of a part's cost per useful hour, over that cost: that of a ratio of two sums.
+
+    Where there are fewer samples than stretches, some stretches repeat others, whose errors do not cancel.
+    """
+    cost, spend = _usd_per_useful(part), sum(stretch.told_usd for stretch in part)
+    off = [stretch.told_usd - cost * stretch.useful_gpu_ns / HOUR_NS for stretch in part]
+    return sqrt(len(part) / (_samples(part) - 1) * sum(one * one for one in off)) / spend
+
+
+def _told(
+    verdict: Verdict,
+    reason: str,
+    latest: list[SpendStretch] | None = None,
+    best: list[SpendStretch] | None = None,
+    ratio: float | None = None,
+    ratio_low: float | None = None,
+) -> Rise:
+    return Rise(
+        verdict=verdict,
+        reason=reason,
+        latest=_part(latest) if latest else None,
+        best=_part(best) if best else None,
+        ratio=ratio,
+        ratio_low=ratio_low,
+        rise_min=RISE_MIN,
+        confidence=CONFIDENCE,
+    )
+
+
+def _part(stretches: list[SpendStretch]) -> Part:
+    cost = _usd_per_useful(stretches)
+    return Part(
+        from_ns=stretches[0].from_ns,
+        to_ns=stretches[-1].to_ns,
+        stretches=len(stretches),
+        spend_usd=sum(stretch.told_usd for stretch in stretches),
+        useful_gpu_ns=sum(stretch.useful_gpu_ns for stretch in stretches),
+        usd_per_useful_gpu_hour=None if cost == inf else cost,
+    )

@@ -1,0 +1,109 @@
+"""The costliest wastes, what to do about each, and what that would bring, by a rule that is shown.
+
+What it would bring is computed from the same accounts by a plain rule, and says so; nothing is promised.
+Where no rule is at hand, the amount is None.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from holdfast.economics.pricing.spending import CAUSES, Amount, Bill
+from holdfast.ledger.categories import Category
+
+WASTES_MAX = 5
+
+
+class Remedy(msgspec.Struct, frozen=True, kw_only=True):
+    """What to do about a cause. share: what of `categories` that would bring; `basis` says why."""
+
+    todo: str
+    basis: str
+    categories: tuple[Category, ...] = ()
+    share: float = 1.0
+
+
+REMEDIES: dict[str, Remedy] = {
+    "starting": Remedy(
+        todo="Restart from warm processes and a peer's memory: `holdfast run --warm 1`.",
+        basis="half of it: restarts that keep what survives skip launch and load",
+        categories=(Category.STARTING,),
+        share=0.5,
+    ),
+    "failures": Remedy(
+        todo="Notice and place failures at once: `holdfast watch` with alerts; keep a spare node ready.",
+        basis="the time in which nobody had noticed, or nobody knew where",
+        categories=(Category.DEAD_UNDETECTED, Category.LOCALISING),
+    ),
+    "repeated": Remedy(
+        todo="Save at the interval that `holdfast plan cadence --run RUN` computes, with its gain a day.",
+        basis="half of it: twice as many checkpoints lose half as much, their own stalls not counted",
+        categories=(Category.RECOMPUTED, Category.DISCARDED),
+        share=0.5,
+    ),
+    "slow": Remedy(
+        todo="Find who holds the others up: `holdfast diagnose RUN`; replace or mend it.",
+        basis="all of it: steps at their reference again",
+        categories=(Category.SLOWDOWN,),
+    ),
+    "waiting": Remedy(
+        todo="Save in the background, read data ahead; check the filer with `holdfast diagnose RUN`.",
+        basis="all of it: nobody waits for what happens meanwhile",
+        categories=(Category.DATA_STALL, Category.CHECKPOINT_STALL),
+    ),
+    "idle": Remedy(
+        todo="Give GPUs back, or to a team that waits, when a run ends; `holdfast runs` shows which have.",
+        basis="all of it: what is not held is not paid for",
+        categories=(Category.IDLE, Category.QUEUED),
+    ),
+    "reserve": Remedy(
+        todo="Size the reserve with `holdfast plan run`, and bring drained machines back sooner.",
+        basis="the machines out of service; spares pay for themselves elsewhere",
+        categories=(Category.DRAINED,),
+    ),
+    "planned": Remedy(
+        todo="Nothing, unless evaluation takes longer than it needs to.", basis="wanted as it is"
+    ),
+    "unexplained": Remedy(
+        todo="Record what the run does: a line in the training script, see docs/journal.md.",
+        basis="not known before it is recorded",
+    ),
+}
+"""By the cause's key, one for each."""
+
+
+class Waste(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the costliest causes. run: where most of it arose. bring_usd: see `basis`."""
+
+    cause: str
+    label: str
+    amount: Amount
+    run: str
+    todo: str
+    bring_usd: float | None
+    basis: str
+
+
+def wastes(bill: Bill, by_run: Mapping[str, Bill]) -> tuple[Waste, ...]:
+    """The costliest first."""
+    found = [(bill.part(*cause.categories), cause) for cause in CAUSES if bill.part(*cause.categories).gpu_ns]
+    found.sort(key=lambda one: (-one[0].usd, -one[0].gpu_ns))
+    told = []
+    for amount, cause in found[:WASTES_MAX]:
+        remedy = REMEDIES[cause.key]
+        told.append(
+            Waste(
+                cause=cause.key,
+                label=cause.label,
+                amount=amount,
+                run=(run := _worst(by_run, cause.categories)),
+                todo=remedy.todo.replace("RUN", run),
+                bring_usd=bill.part(*remedy.categories).usd * remedy.share if remedy.categories else None,
+                basis=remedy.basis,
+            )
+        )
+    return tuple(told)
+
+
+def _worst(by_run: Mapping[str, Bill], categories: Sequence[Category]) -> str:
+    return max(by_run, key=lambda run: (by_run[run].part(*categories).gpu_ns, run))

@@ -1,0 +1,1 @@
+"""What a record of faults says about a cluster: rates, repairs, bad nodes, independence."""

@@ -1,0 +1,169 @@
+"""Whether faults come independently of each other and at any time, as models with a constant rate suppose.
+
+A Poisson process does. Three things keep faults from it: some strike many nodes at once, the rate drifts, and
+people take machines out while they are at work. Trend and time of day are asked of bursts, each counted once:
+what strikes twenty nodes at a time is one event.
+"""
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from holdfast.economics.fitting import lilliefors
+from holdfast.economics.fitting.outages import Observation
+from holdfast.economics.fitting.repairs import Durations, fit_weibull
+from holdfast.economics.fitting.verdict import Verdict, chance, is_chance
+from holdfast.wording.units import DAY_NS, HOURS_PER_DAY
+
+FAULTS_MIN = 20
+DAYS_MIN = 14.0
+"""Less than two weeks say nothing about days."""
+
+MINUTES_PER_DAY = 1_440
+SECOND_DAYS = 1 / 86_400
+"""Gaps are fitted as at least this, which is as fine as logs tell time."""
+
+SHIFT_HOURS = 8
+CONFIDENCE = 0.95
+
+POISSON = "faults are Poisson"
+TREND = "the rate changes"
+TIME_OF_DAY = "time of day matters"
+QUESTIONS = (POISSON, TREND, TIME_OF_DAY)
+
+Array = NDArray[np.float64]
+Interval = tuple[float, float]
+
+
+class Regularity(msgspec.Struct, frozen=True, kw_only=True):
+    """How far from Poisson some events are.
+
+    dispersion     variance over mean of daily counts: 1 for Poisson, more where they come in clusters
+    gaps_distance  between the gaps and the exponential distribution of their mean, 0 to 1
+    gaps_shape     of the nearest Weibull distribution: 1 for Poisson, less where they come in clusters
+    """
+
+    count: int
+    dispersion: float
+    dispersion_p_value: float
+    gaps_distance: float
+    gaps_p_value: float
+    gaps_shape: float | None
+    gaps_shape_interval: Interval | None
+
+    @property
+    def is_poisson(self) -> bool:
+        return is_chance(self.dispersion_p_value) and is_chance(self.gaps_p_value)
+
+
+class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
+    """When faults begin: each of them, and bursts counted once.
+
+    growth   the faults up to a time grow with this power of it: 1 is steady, less means fewer and fewer
+             (infant mortality), more means wear
+    by_hour  bursts by hour of the day, in UTC
+    """
+
+    faults: Regularity
+    bursts: Regularity
+    growth: float
+    growth_interval: Interval
+    by_hour: tuple[int, ...]
+    verdicts: tuple[Verdict, ...]
+
+
+def arrivals(seen: Observation, burst_minutes: float, rng: np.random.Generator) -> Arrivals | None:
+    """None where there are too few faults or days. A burst goes on as long as no gap is longer than this."""
+    times = np.array([(fault.at_ns - seen.from_ns) / DAY_NS for fault in seen.faults])
+    is_new = np.diff(times, prepend=-np.inf) > burst_minutes / MINUTES_PER_DAY
+    bursts = times[is_new]
+    if bursts.size < FAULTS_MIN or seen.days < DAYS_MIN:
+        return None
+    faults, counted_once = (_regularity(moments, seen.days, rng) for moments in (times, bursts))
+    # Events in clusters are worth fewer: the square root of the dispersion is what clusters add to an error.
+    clustering = max(1.0, counted_once.dispersion)
+    growth, growth_interval = _growth(bursts, seen.days, clustering)
+    hours = (bursts + seen.from_ns % DAY_NS / DAY_NS) % 1 * HOURS_PER_DAY
+    by_hour = np.bincount(hours.astype(int) % HOURS_PER_DAY, minlength=HOURS_PER_DAY)
+    return Arrivals(
+        faults=faults,
+        bursts=counted_once,
+        growth=growth,
+        growth_interval=growth_interval,
+        by_hour=tuple(by_hour.tolist()),
+        verdicts=(
+            _judged(faults, counted_once),
+            _trend(bursts, seen.days, clustering),
+            _time_of_day(hours, by_hour),
+        ),
+    )
+
+
+def _regularity(times: Array, days: float, rng: np.random.Generator) -> Regularity:
+    daily = np.bincount(times.astype(int), minlength=int(np.ceil(days)))
+    dispersion = daily.var(ddof=1) / daily.mean()
+    surplus = stats.chi2(daily.size - 1)
+    statistic = dispersion * (daily.size - 1)
+    gaps = np.diff(times)
+    exponential = lilliefors.exponential(gaps, rng)
+    weibull = fit_weibull(Durations(gaps).at_least(SECOND_DAYS))
+    return Regularity(
+        count=times.size,
+        dispersion=float(dispersion),
+        dispersion_p_value=float(2 * min(surplus.sf(statistic), surplus.cdf(statistic))),
+        gaps_distance=exponential.distance,
+        gaps_p_value=exponential.p_value,
+        gaps_shape=None if weibull is None else weibull.shape,
+        gaps_shape_interval=None if weibull is None else weibull.shape_interval,
+    )
+
+
+def _judged(faults: Regularity, bursts: Regularity) -> Verdict:
+    daily = f"Daily counts vary {faults.dispersion:.1f} times as much as Poisson's"
+    once = f"with bursts counted once {bursts.dispersion:.1f} times ({chance(bursts.dispersion_p_value)})"
+    return Verdict(
+        question=POISSON,
+        answer="yes" if faults.is_poisson else "no",
+        sentence=f"{daily} ({chance(faults.dispersion_p_value)}), {once}.",
+        p_value=min(faults.dispersion_p_value, faults.gaps_p_value),
+    )
+
+
+def _growth(times: Array, days: float, clustering: float) -> tuple[float, Interval]:
+    """The power law of Crow (1974) by maximum likelihood, with its interval, exact where nothing clusters."""
+    growth = times.size / np.log(days / np.maximum(times, SECOND_DAYS)).sum()
+    freedom, tail = 2 * times.size / clustering, (1 - CONFIDENCE) / 2
+    low, high = growth * stats.chi2.ppf([tail, 1 - tail], freedom) / freedom
+    return float(growth), (float(low), float(high))
+
+
+def _trend(times: Array, days: float, clustering: float) -> Verdict:
+    """Laplace's test: under a constant rate faults begin, on average, in the middle of the time."""
+    score = (times.mean() / days - 0.5) * np.sqrt(12 * times.size / clustering)
+    p_value = float(2 * stats.norm.sf(abs(score)))
+    early = int((times < days / 2).sum())
+    course = "no clear trend" if is_chance(p_value) else "rising" if score > 0 else "falling"
+    return Verdict(
+        question=TREND,
+        answer="no" if is_chance(p_value) else "yes",
+        sentence=f"{early} bursts began in the first half, {times.size - early} in the second: {course}"
+        f" ({chance(p_value)}).",
+        p_value=p_value,
+    )
+
+
+def _time_of_day(hours: Array, by_hour: NDArray[np.int64]) -> Verdict:
+    """Rayleigh's test: whether the hours, as directions on a dial, cancel out."""
+    count = hours.size
+    length = abs(np.exp(2j * np.pi * hours / HOURS_PER_DAY).sum())
+    p_value = min(1.0, float(np.exp(np.sqrt(1 + 4 * count + 4 * (count**2 - length**2)) - 1 - 2 * count)))
+    shifts = [int(np.roll(by_hour, -hour)[:SHIFT_HOURS].sum()) for hour in range(HOURS_PER_DAY)]
+    busiest = int(np.argmax(shifts))
+    return Verdict(
+        question=TIME_OF_DAY,
+        answer="no" if is_chance(p_value) else "yes",
+        sentence=f"{100 * shifts[busiest] / count:.0f} % begin in the busiest {SHIFT_HOURS} hours, from"
+        f" {busiest}:00 UTC; {100 * SHIFT_HOURS / HOURS_PER_DAY:.0f} % would by chance ({chance(p_value)}).",
+        p_value=p_value,
+    )

@@ -1,0 +1,230 @@
+"""A cluster's failures as its own record tells them: rates, repairs, bad nodes, and whether Poisson holds.
+
+`fit` puts together what the other modules find; every question gets a verdict. The result holds a `preset`,
+which a simulated cluster takes for its own failures.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+import numpy as np
+from scipy import stats
+
+from holdfast.economics.fitting import arrivals, coincidences, lemons, repairs
+from holdfast.economics.fitting.arrivals import Arrivals
+from holdfast.economics.fitting.coincidences import Coincidences
+from holdfast.economics.fitting.lemons import LemonNode, Lemons
+from holdfast.economics.fitting.outages import Observation, Source, by_class
+from holdfast.economics.fitting.preset import FittedPreset, preset
+from holdfast.economics.fitting.repairs import Repairs
+from holdfast.economics.fitting.verdict import Verdict, unknown
+from holdfast.wording.units import DAY_NS, HOURS_PER_DAY
+
+CONFIDENCE = 0.95
+BLOCK_DAYS, BLOCKS_MIN = (1, 7, 28), 5
+"""Days whose faults are counted together, and how many such blocks it takes to tell how they vary."""
+HARDWARE = "hardware"
+Interval = tuple[float, float]
+
+
+class FitSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where lines are drawn.
+
+    lemon_faults   so many faults make a lemon
+    flap_minutes   a node that fails again so soon after it came back flaps: its faults are one episode
+    burst_minutes  faults of different nodes so near to each other belong together
+    """
+
+    lemon_faults: int = 5
+    flap_minutes: float = 60.0
+    burst_minutes: float = 10.0
+
+
+class ClassRate(msgspec.Struct, frozen=True, kw_only=True):
+    """One class of faults. interval: that of its rate, 95 %."""
+
+    name: str
+    faults: int
+    rate_per_1000_node_days: float
+    interval: Interval
+    outage_median_h: float | None
+
+
+class FailureFit(msgspec.Struct, frozen=True, kw_only=True):
+    """What `holdfast plan fit --json` prints. Rates are per 1000 node-days, intervals hold 95 %.
+
+    faults_interval            holds for faults that come in clusters, too (`clustered_interval`)
+    faults_interval_poisson    exact, if faults were Poisson; never wider
+    in_service_...             over the time nodes were not away; None where outages are not known
+    hardware_...               None where no fault has a level
+    lemons, lemon_nodes        nodes with as many faults as make a lemon, where the verdict is that there are
+                               lemons; else none
+    worst_nodes                the same nodes whatever the verdict
+    advice                     what to do about bad nodes; empty where the verdicts do not tell
+    """
+
+    faults: int
+    nodes: int
+    nodes_source: Source
+    node_days: float
+    from_ns: int
+    until_ns: int
+    faults_per_1000_node_days: float
+    faults_interval: Interval
+    faults_interval_poisson: Interval
+    in_service_per_1000_node_days: float | None
+    hardware_per_1000_node_days: float | None
+    hardware_interval: Interval | None
+    hours_between_faults: float | None
+    outage_mean_h: float | None
+    outage_median_h: float | None
+    lemons: int
+    lemon_p_value: float | None
+    lemon_nodes: tuple[LemonNode, ...]
+    worst_nodes: tuple[LemonNode, ...]
+    classes: tuple[ClassRate, ...]
+    repairs: Repairs | None
+    repeats: Lemons | None
+    arrivals: Arrivals | None
+    coincidences: Coincidences | None
+    verdicts: tuple[Verdict, ...]
+    advice: str
+    preset: FittedPreset
+    assumptions: tuple[str, ...]
+
+
+def fit(
+    seen: Observation, domains: Mapping[str, str], settings: FitSettings, rng: np.random.Generator
+) -> FailureFit:
+    """Everything that can be said about these faults. domains: what each node stands in, as far as known."""
+    repaired = repairs.repairs(seen.faults, rng)
+    repeats = lemons.lemons(seen, settings.lemon_faults, settings.flap_minutes, rng)
+    came = arrivals.arrivals(seen, settings.burst_minutes, rng)
+    together = coincidences.coincidences(seen, domains, settings.burst_minutes, rng)
+    verdicts = _verdicts(len(seen.faults), repaired, repeats, came, together)
+    hardware = [fault for fault in seen.faults if fault.level == HARDWARE]
+    has_levels = any(fault.level for fault in seen.faults)
+    rate = _rate(len(seen.faults), seen.node_days)
+    answers = {verdict.question: verdict.answer for verdict in verdicts}
+    worst = () if repeats is None else repeats.nodes
+    bad = worst if answers[lemons.LEMONS] == "yes" else ()
+    return FailureFit(
+        faults=len(seen.faults),
+        nodes=seen.nodes,
+        nodes_source=seen.source,
+        node_days=seen.node_days,
+        from_ns=seen.from_ns,
+        until_ns=seen.until_ns,
+        faults_per_1000_node_days=rate,
+        faults_interval=clustered_interval(seen),
+        faults_interval_poisson=interval(len(seen.faults), seen.node_days),
+        in_service_per_1000_node_days=_in_service(seen),
+        hardware_per_1000_node_days=_rate(len(hardware), seen.node_days) if has_levels else None,
+        hardware_interval=interval(len(hardware), seen.node_days) if has_levels else None,
+        hours_between_faults=HOURS_PER_DAY * 1000 / (rate * seen.nodes) if rate else None,
+        outage_mean_h=None if repaired is None else repaired.mean_h,
+        outage_median_h=None if repaired is None else repaired.median_h,
+        lemons=len(bad),
+        lemon_p_value=None if repeats is None else repeats.faults.p_value,
+        lemon_nodes=bad,
+        worst_nodes=worst,
+        classes=tuple(_classes(seen)),
+        repairs=repaired,
+        repeats=repeats,
+        arrivals=came,
+        coincidences=together,
+        verdicts=verdicts,
+        advice=_advice(answers),
+        preset=preset(seen, repeats),
+        assumptions=seen.assumptions,
+    )
+
+
+def interval(count: int, node_days: float) -> Interval:
+    """Of the rate per 1000 node-days: exact for Poisson counts (Garwood 1936)."""
+    tail = (1 - CONFIDENCE) / 2
+    low = stats.chi2.ppf(tail, 2 * count) / 2 if count else 0.0
+    high = stats.chi2.ppf(1 - tail, 2 * count + 2) / 2
+    return _rate(float(low), node_days), _rate(float(high), node_days)
+
+
+def clustered_interval(seen: Observation) -> Interval:
+    """Of the rate per 1000 node-days, for faults that may come in clusters.
+
+    The time is cut into blocks of a day, a week and four weeks. How much their counts vary tells the error of
+    their sum, whatever makes them vary: bursts, bad weeks, nodes that flap. The widest interval counts, and
+    never less than Poisson's. The logarithm of the rate is taken to be Student's, with a degree of freedom
+    less than there are blocks.
+    """
+    count = len(seen.faults)
+    low, high = interval(count, seen.node_days)
+    times = np.array([fault.at_ns - seen.from_ns for fault in seen.faults], dtype=float) / DAY_NS
+    for block_days in BLOCK_DAYS:
+        blocks = int(seen.days // block_days)
+        if count < 2 or blocks < BLOCKS_MIN:
+            continue
+        counts = np.histogram(times, bins=blocks, range=(0.0, max(seen.days, float(times.max()))))[0]
+        dispersion = counts.var(ddof=1) / counts.mean()
+        width = stats.t.ppf((1 + CONFIDENCE) / 2, blocks - 1) * np.sqrt(dispersion / count)
+        rate = _rate(count, seen.node_days)
+        low, high = min(low, float(rate * np.exp(-width))), max(high, float(rate * np.exp(width)))
+    return low, high
+
+
+def _rate(count: float, node_days: float) -> float:
+    return 1000 * count / node_days
+
+
+def _in_service(seen: Observation) -> float | None:
+    # A node may have several faults at a time, and is away but once.
+    apart = lemons.episodes([fault for fault in seen.faults if fault.node], flap_minutes=0.0)
+    away_ns = sum(fault.outage_ns or 0 for fault in apart)
+    in_service = seen.node_days - away_ns / DAY_NS
+    return _rate(len(seen.faults), in_service) if away_ns and in_service > 0 else None
+
+
+def _classes(seen: Observation) -> Iterator[ClassRate]:
+    for name, faults in by_class(seen.faults):
+        usual = repairs.usual(faults)
+        yield ClassRate(
+            name=name,
+            faults=len(faults),
+            rate_per_1000_node_days=_rate(len(faults), seen.node_days),
+            interval=interval(len(faults), seen.node_days),
+            outage_median_h=None if usual is None else usual.median_h,
+        )
+
+
+def _verdicts(
+    count: int,
+    repaired: Repairs | None,
+    repeats: Lemons | None,
+    came: Arrivals | None,
+    together: Coincidences | None,
+) -> tuple[Verdict, ...]:
+    """One for every question; where a test could not be made, that is the answer."""
+    few = f"{count:,} faults are too few, or the time too short, to tell."
+    parts = (
+        (repeats, lemons.QUESTIONS),
+        (came, arrivals.QUESTIONS),
+        (together, coincidences.QUESTIONS),
+    )
+    told = [
+        verdict
+        for part, questions in parts
+        for verdict in (part.verdicts if part else [unknown(question, few) for question in questions])
+    ]
+    no_outages = unknown(
+        repairs.QUESTION, "No outage is recorded to its end: a drain and a restore would tell."
+    )
+    return (*told, no_outages if repaired is None else repaired.verdict)
+
+
+def _advice(answers: Mapping[str, str]) -> str:
+    if answers[lemons.LEMONS] != "yes":
+        return ""
+    if answers[lemons.PERSISTENCE] == "yes":
+        return "Bad nodes stay bad: take them out of service for good, or replace what keeps failing in them."
+    if answers[lemons.REPAIRS_HOLD] == "no":
+        return "Bad nodes recover, but repairs do not hold: test a node longer before it goes back to work."
+    return ""

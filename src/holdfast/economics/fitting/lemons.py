@@ -1,0 +1,399 @@
+"""Repeat offenders: whether the nodes that fail again and again are worse than chance makes some look.
+
+If every node were alike, faults would fall on nodes as balls fall into boxes. How many boxes get five or
+more, and how many the fullest gets, is compared with that. A second count takes a node that flaps, failing
+again within the hour after it came back, for one episode. And what nodes did in the first half of the time is
+held against what they did in the second, since only a node that stays bad is worth throwing out.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize, stats
+
+from holdfast.economics.fitting.outages import Fault, Observation
+from holdfast.economics.fitting.verdict import Answer, Verdict, chance, is_chance, unknown
+from holdfast.wording.units import DAY_NS, MINUTE_NS
+
+FAULTS_MIN = 10
+"""With fewer nothing can be said about nodes."""
+
+DRAWS, DRAWS_MIN = 9_999, 999
+NUMBERS_AT_ONCE = 1_000_000
+NUMBERS_MAX = 20_000_000
+"""How many faults a test may deal out; where there are many, it makes do with fewer draws."""
+
+FALSE_SHARE_MAX = 0.05
+"""Of the nodes called bad, so many may be called so by chance (Benjamini and Hochberg 1995)."""
+
+RELAPSE_DAYS = 7
+RELAPSE_DRAWS = 1_999
+PERSISTENT_RATIO_MIN = 2.0
+"""Once bad nodes that fail less than twice as often as the others are not worth throwing out."""
+
+CONFIDENCE = 0.95
+JOB_NODES = 64
+"""512 GPUs: for jobs of this size and more Meta tells what removing lemons did (Kokolis et al. 2024)."""
+
+SHAPE_LOG_MIN, SHAPE_LOG_MAX = -4.0, 12.0
+
+LEMONS = "lemons"
+PERSISTENCE = "lemons stay bad"
+REPAIRS_HOLD = "repairs hold"
+QUESTIONS = (LEMONS, PERSISTENCE, REPAIRS_HOLD)
+
+Counts = NDArray[np.int64]
+Interval = tuple[float, float]
+
+
+class LemonNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A node with at least as many faults as make a lemon.
+
+    episodes        its faults, flapping counted once
+    p_value         how often an average node has so many faults, corrected for having looked at every node
+    is_bad          whether that is too rarely to be chance
+    rate, interval  faults to expect of it per 1000 days: its own, weighed against those of all nodes
+    """
+
+    node: str
+    faults: int
+    episodes: int
+    p_value: float
+    is_bad: bool
+    rate: float
+    interval: Interval
+
+
+class Crowding(msgspec.Struct, frozen=True, kw_only=True):
+    """How unevenly something falls on nodes, and how often it would by chance.
+
+    nodes       nodes with at least as many as make a lemon
+    most        what the worst node has
+    dispersion  variance over mean of the nodes' counts: about 1 where nodes are alike
+    p_value     of the most telling of the three, trebled for having tried three (Bonferroni)
+    """
+
+    count: int
+    nodes: int
+    nodes_expected: float
+    nodes_p_value: float
+    most: int
+    most_expected: float
+    most_p_value: float
+    dispersion: float
+    dispersion_p_value: float
+    p_value: float
+
+
+class Removal(msgspec.Struct, frozen=True, kw_only=True):
+    """The rate per 1000 node-days with the lemons, and without them: as it was, and as it may be expected.
+
+    job_percent  how often a job of 512 GPUs would have met a fault within a day
+    """
+
+    nodes: int
+    rate: float
+    rate_without: float
+    rate_without_expected: float
+    job_percent: float
+    job_percent_without: float
+
+
+class Lemons(msgspec.Struct, frozen=True, kw_only=True):
+    """threshold: how many faults make a lemon.
+
+    spread  shape of the gamma distribution of the nodes' rates; the larger, the more alike they are
+    factor  what is expected of the lemons over what is expected of the others; None where there are none
+    """
+
+    threshold: int
+    faults: Crowding
+    episodes: Crowding
+    nodes: tuple[LemonNode, ...]
+    spread: float
+    factor: float | None
+    removal: Removal | None
+    verdicts: tuple[Verdict, ...]
+
+
+def lemons(seen: Observation, threshold: int, flap_minutes: float, rng: np.random.Generator) -> Lemons | None:
+    """None where there are too few faults that name their node, or only one node."""
+    placed = [fault for fault in seen.faults if fault.node]
+    if len(placed) < FAULTS_MIN or seen.nodes < 2:
+        return None
+    merged = episodes(placed, flap_minutes)
+    names, counts = _by_node(placed, seen.nodes)
+    faults, flaps_once = (
+        _crowding(_by_node(counted, seen.nodes)[1], threshold, rng) for counted in (placed, merged)
+    )
+    expectations = _Expectations(counts, seen.node_days / seen.nodes)
+    bad = counts >= threshold
+    expected = expectations.means
+    return Lemons(
+        threshold=threshold,
+        faults=faults,
+        episodes=flaps_once,
+        nodes=_named(names, counts, Counter(fault.node for fault in merged), threshold, expectations),
+        spread=expectations.shape,
+        factor=float(expected[bad].mean() / expected[~bad].mean()) if 0 < bad.sum() < bad.size else None,
+        removal=_removal(counts, bad, expectations) if 0 < bad.sum() < bad.size else None,
+        verdicts=(
+            _judged(faults, flaps_once, threshold),
+            _persistence(placed, seen, threshold),
+            relapses(merged, seen, flap_minutes, rng),
+        ),
+    )
+
+
+def episodes(faults: Sequence[Fault], flap_minutes: float) -> list[Fault]:
+    """The faults, each joined by those of its node that follow while it is away or soon after it is back."""
+    kept: list[Fault] = []
+    last_of: dict[str, int] = {}
+    for fault in faults:
+        last = last_of.get(fault.node)
+        if last is not None and fault.at_ns <= _end_ns(kept[last]) + flap_minutes * MINUTE_NS:
+            kept[last] = _joined(kept[last], fault)
+        else:
+            last_of[fault.node] = len(kept)
+            kept.append(fault)
+    return kept
+
+
+def _end_ns(fault: Fault) -> int:
+    return fault.at_ns + (fault.outage_ns or 0)
+
+
+def _joined(first: Fault, then: Fault) -> Fault:
+    outage_ns = None
+    if first.outage_ns is not None or then.outage_ns is not None:
+        outage_ns = max(_end_ns(first), _end_ns(then)) - first.at_ns
+    return msgspec.structs.replace(first, outage_ns=outage_ns, is_open=first.is_open or then.is_open)
+
+
+def _by_node(faults: Sequence[Fault], nodes: int) -> tuple[list[str], Counts]:
+    """The nodes with faults, the worst first, and how many each had; then a zero for each of the others."""
+    ranked = Counter(fault.node for fault in faults).most_common()
+    counts = np.zeros(nodes, dtype=np.int64)
+    counts[: len(ranked)] = [count for _, count in ranked]
+    return [node for node, _ in ranked], counts
+
+
+def _crowding(counts: Counts, threshold: int, rng: np.random.Generator) -> Crowding:
+    """As many faults are dealt out to nodes at random, many times over, and compared with the record."""
+    total, nodes = int(counts.sum()), counts.size
+    draws = max(DRAWS_MIN, min(DRAWS, NUMBERS_MAX // total))
+    at_once = max(1, NUMBERS_AT_ONCE // max(total, nodes))
+    sizes = [min(at_once, draws - done) for done in range(0, draws, at_once)]
+    dealt = np.concatenate([_unevenness(_dealt(total, nodes, size, rng), threshold) for size in sizes])
+    observed = _unevenness(counts[np.newaxis], threshold)[0]
+    full, most, dispersion = observed.tolist()
+    full_p, most_p, dispersion_p = (((dealt >= observed).sum(axis=0) + 1) / (draws + 1)).tolist()
+    full_expected, most_expected, _ = dealt.mean(axis=0).tolist()
+    return Crowding(
+        count=total,
+        nodes=int(full),
+        nodes_expected=full_expected,
+        nodes_p_value=full_p,
+        most=int(most),
+        most_expected=most_expected,
+        most_p_value=most_p,
+        dispersion=dispersion,
+        dispersion_p_value=dispersion_p,
+        p_value=min(1.0, 3 * min(full_p, most_p, dispersion_p)),
+    )
+
+
+def _dealt(faults: int, nodes: int, deals: int, rng: np.random.Generator) -> Counts:
+    """What each node gets in each deal; a deal is a row."""
+    places = rng.integers(0, nodes, (deals, faults)) + nodes * np.arange(deals)[:, np.newaxis]
+    return np.bincount(places.ravel(), minlength=deals * nodes).reshape(deals, nodes)
+
+
+def _unevenness(counts: Counts, threshold: int) -> NDArray[np.float64]:
+    """Of each row: nodes with as many as make a lemon, the most that one has, and variance over mean."""
+    dispersion = counts.var(axis=1, ddof=1) / counts.mean(axis=1)
+    return np.stack([(counts >= threshold).sum(axis=1), counts.max(axis=1), dispersion], axis=1)
+
+
+class _Expectations:
+    """What to expect of each node: a gamma distribution of rates over nodes, and a node's own faults.
+
+    The distribution's mean is the mean of all nodes, its shape the likeliest; a node without faults is not
+    taken to be perfect, nor the worst to be quite as bad as it looked.
+    """
+
+    def __init__(self, counts: Counts, days: float) -> None:
+        self.days = days
+        self._counts = counts
+        self._mean = float(counts.mean())
+        found = optimize.minimize_scalar(self._loss, bounds=(SHAPE_LOG_MIN, SHAPE_LOG_MAX), method="bounded")
+        self.shape = float(np.exp(found.x))
+
+    def _loss(self, shape_log: float) -> float:
+        shape = np.exp(shape_log)
+        return float(-stats.nbinom.logpmf(self._counts, shape, shape / (shape + self._mean)).sum())
+
+    @property
+    def means(self) -> NDArray[np.float64]:
+        """Of each node, per 1000 days."""
+        return (self._counts.astype(np.float64) + self.shape) * self._scale
+
+    def interval(self, count: int) -> Interval:
+        """Of a node with so many faults, per 1000 days."""
+        tail = (1 - CONFIDENCE) / 2
+        low, high = stats.gamma.ppf([tail, 1 - tail], self.shape + count, scale=self._scale)
+        return float(low), float(high)
+
+    @property
+    def _scale(self) -> float:
+        return 1000 / self.days / (self.shape / self._mean + 1)
+
+
+def _named(
+    names: list[str], counts: Counts, merged: Counter[str], threshold: int, expectations: _Expectations
+) -> tuple[LemonNode, ...]:
+    p_values = stats.false_discovery_control(stats.poisson.sf(counts - 1, counts.mean()))
+    return tuple(
+        LemonNode(
+            node=node,
+            faults=int(count),
+            episodes=merged[node],
+            p_value=float(p_value),
+            is_bad=bool(p_value < FALSE_SHARE_MAX),
+            rate=float(mean),
+            interval=expectations.interval(int(count)),
+        )
+        for node, count, p_value, mean in zip(names, counts, p_values, expectations.means, strict=False)
+        if count >= threshold
+    )
+
+
+def _removal(counts: Counts, bad: NDArray[np.bool_], expectations: _Expectations) -> Removal:
+    rate, rate_without = (float(1000 * part.mean() / expectations.days) for part in (counts, counts[~bad]))
+    return Removal(
+        nodes=int(bad.sum()),
+        rate=rate,
+        rate_without=rate_without,
+        rate_without_expected=float(expectations.means[~bad].mean()),
+        job_percent=_job_percent(rate),
+        job_percent_without=_job_percent(rate_without),
+    )
+
+
+def _job_percent(rate_per_1000_node_days: float) -> float:
+    return -100 * math.expm1(-JOB_NODES * rate_per_1000_node_days / 1000)
+
+
+def _judged(faults: Crowding, merged: Crowding, threshold: int) -> Verdict:
+    """Only what holds however flapping is counted is a yes."""
+    certain = is_chance(faults.p_value) == is_chance(merged.p_value)
+    nodes = (
+        f"{faults.nodes} nodes had {threshold} faults or more, by chance {faults.nodes_expected:.1f} would"
+    )
+    most = f"the worst had {faults.most}, by chance {faults.most_expected:.1f}"
+    flapping = f"with flapping counted once {merged.nodes} and {merged.most} ({chance(merged.p_value)})"
+    return Verdict(
+        question=LEMONS,
+        answer="unknown" if not certain else "no" if is_chance(faults.p_value) else "yes",
+        sentence=f"{nodes}; {most} ({chance(faults.p_value)}); {flapping}.",
+        p_value=faults.p_value,
+    )
+
+
+def _persistence(faults: Sequence[Fault], seen: Observation, threshold: int) -> Verdict:
+    """Whether the nodes that were bad in the first half are so in the second."""
+    middle_ns = (seen.from_ns + seen.until_ns) // 2
+    early = Counter(fault.node for fault in faults if fault.at_ns < middle_ns)
+    late = Counter(fault.node for fault in faults if fault.at_ns >= middle_ns)
+    enough = -(-threshold // 2)
+    once_bad = [node for node, count in early.items() if count >= enough]
+    total, theirs = late.total(), sum(late[node] for node in once_bad)
+    if len(once_bad) < 2 or total < FAULTS_MIN:
+        return unknown(PERSISTENCE, "Too few nodes were bad in the first half of the time to follow them.")
+    if len(once_bad) == seen.nodes:
+        return unknown(PERSISTENCE, "All nodes were bad in the first half of the time: there are no others.")
+    share = stats.binomtest(theirs, total).proportion_ci(CONFIDENCE)
+    low, ratio, high = (
+        _ratio(part, len(once_bad), seen.nodes) for part in (share.low, theirs / total, share.high)
+    )
+    second = (
+        f"all {total:,} faults of the second"
+        if theirs == total
+        else f"{ratio:.1f} times the others' rate in the second ({low:.1f} to {high:.1f})"
+    )
+    sentence = f"The {len(once_bad)} nodes with {enough} faults or more in the first half had {second}."
+    answer: Answer = "yes" if low > 1 else "no" if high < PERSISTENT_RATIO_MIN else "unknown"
+    return Verdict(question=PERSISTENCE, answer=answer, sentence=sentence)
+
+
+def _ratio(share: float, theirs: int, nodes: int) -> float:
+    """Their nodes' rate over that of the other nodes, where theirs have this share of all faults."""
+    return math.inf if share >= 1 else (share / theirs) / ((1 - share) / (nodes - theirs))
+
+
+def relapses(
+    merged: Sequence[Fault], seen: Observation, flap_minutes: float, rng: np.random.Generator
+) -> Verdict:
+    """Whether nodes fail again within a week of coming back more often than their own rates make them.
+
+    A node's faults are held against as many that fall anywhere in its own time at work: one that is bad all
+    the time fails often after a repair, and before it as well. Flapping is left out.
+    """
+    week_days, flap_days = float(RELAPSE_DAYS), flap_minutes * MINUTE_NS / DAY_NS
+    service = [found for found in _service(merged, seen) if len(found.gaps_days)]
+    gaps = np.concatenate([found.gaps_days for found in service]) if service else np.zeros(0)
+    if gaps.size < FAULTS_MIN:
+        return unknown(REPAIRS_HOLD, "Too few nodes were seen to fail again after they came back.")
+    again = int((gaps <= week_days).sum())
+    drawn = _drawn_relapses(service, week_days, flap_days, rng)
+    p_value = float(((drawn >= again).sum() + 1) / (drawn.size + 1))
+    sentence = (
+        f"{again} of {gaps.size} faults of nodes that had failed before came within {RELAPSE_DAYS} days of "
+        f"their coming back; by each node's own rate {drawn.mean():.1f} would ({chance(p_value)})."
+    )
+    answer: Answer = "yes" if is_chance(p_value) else "no"
+    return Verdict(question=REPAIRS_HOLD, answer=answer, sentence=sentence, p_value=p_value)
+
+
+class _Service(msgspec.Struct, frozen=True, kw_only=True):
+    """A node's time at work, and how long it worked from each coming back to its next fault."""
+
+    days: float
+    gaps_days: NDArray[np.float64]
+
+
+def _service(merged: Sequence[Fault], seen: Observation) -> Iterator[_Service]:
+    """Of every node whose outages are all known; a node that is away does not fail."""
+    by_node: defaultdict[str, list[Fault]] = defaultdict(list)
+    for fault in merged:
+        by_node[fault.node].append(fault)
+    for faults in by_node.values():
+        if any(fault.outage_ns is None for fault in faults):
+            continue
+        away_ns = sum(min(_end_ns(fault), seen.until_ns) - fault.at_ns for fault in faults)
+        gaps_ns = [then.at_ns - _end_ns(first) for first, then in pairwise(faults)]
+        yield _Service(
+            days=(seen.until_ns - seen.from_ns - away_ns) / DAY_NS,
+            gaps_days=np.array(gaps_ns, dtype=float) / DAY_NS,
+        )
+
+
+def _drawn_relapses(
+    service: Sequence[_Service], week_days: float, flap_days: float, rng: np.random.Generator
+) -> Counts:
+    """How many gaps are of a week at most, where each node's faults fall anywhere in its time at work."""
+    total = sum(len(found.gaps_days) + 1 for found in service)
+    draws = max(DRAWS_MIN, min(RELAPSE_DRAWS, NUMBERS_MAX // total))
+    again = np.zeros(draws, dtype=np.int64)
+    for found in service:
+        faults = len(found.gaps_days) + 1
+        # Gaps shorter than flapping are none: what is left of the time is dealt out, and they are added.
+        room_days = max(found.days - flap_days * (faults - 1), 0.0)
+        moments = np.sort(rng.uniform(0, room_days, (draws, faults)), axis=1)
+        again += (np.diff(moments, axis=1) + flap_days <= week_days).sum(axis=1)
+    return again

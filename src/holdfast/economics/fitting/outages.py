@@ -1,0 +1,338 @@
+"""What a record says about broken nodes: each fault, how long its node was away, and how many were watched.
+
+A fault is a `fault.observed`; its node is away from then until the `restore` that follows its `drain`. How
+many nodes could have had one, and for how long, is told by the user, by the cluster's own rates (`cost.rate`
+of no run), by what the ledger says was paid for, or, failing all that, assumed from the nodes that appear.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Literal
+
+import msgspec
+
+from holdfast.ledger.ledger import retracted
+from holdfast.record.errors import InputError
+from holdfast.record.events import ActionTaken, AnyEvent, Correction, CostRate, FaultObserved, MemberJoined
+from holdfast.wording.units import DAY_NS
+
+KINDS = ("fault.observed", "action.taken", "cost.rate", "member.joined", "correction")
+"""The kinds of events that `observe` reads; the others need not be fetched."""
+
+GPUS_PER_NODE_USUAL = 8
+"""Of an HGX or DGX server, which is what the published failure rates are of."""
+
+NOT_OF_THE_CLUSTER = frozenset({"recorder-dropped"})
+"""Faults of the record itself, which break no node."""
+
+Source = Literal["given", "declared", "paid", "seen"]
+
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One fault. node: empty where the record does not say which.
+
+    outage_ns  how long the node was away; where `is_open`, how long so far; None where nothing tells
+    """
+
+    node: str
+    kind: str
+    at_ns: int
+    outage_ns: int | None = None
+    is_open: bool = False
+
+    @property
+    def level(self) -> str:
+        """`hardware` of `hardware/GPU`; empty where the kind has no level."""
+        level, slash, _ = self.kind.partition("/")
+        return level if slash else ""
+
+
+class RunPaid(msgspec.Struct, frozen=True, kw_only=True):
+    """When a run was, and what its ledger says of GPUs and losses, where that was asked."""
+
+    first_ns: int
+    last_ns: int
+    paid_gpu_ns: int = 0
+    gpus_max: int = 0
+    members_lost: int = 0
+
+
+class OutageFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user knows better than the record."""
+
+    nodes: int | None = None
+    days: float | None = None
+    gpus_per_node: int | None = None
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
+    """Faults in order of time, the nodes that were watched, and for how long.
+
+    node_days    of all nodes together, in service or not
+    source       who says how many nodes there were
+    assumptions  what was taken for granted, each a sentence
+    """
+
+    faults: tuple[Fault, ...]
+    nodes: int
+    node_days: float
+    from_ns: int
+    until_ns: int
+    source: Source
+    assumptions: tuple[str, ...]
+
+    @property
+    def days(self) -> float:
+        return (self.until_ns - self.from_ns) / DAY_NS
+
+
+def observe(events: Iterable[AnyEvent], runs: Sequence[RunPaid], given: OutageFacts) -> Observation:
+    """What these events say. runs: the ledgers of the runs among them.
+
+    Raises `InputError` where nothing tells how many nodes were watched, or for how long.
+    """
+    known = _current(events)
+    faults = _faults(known)
+    from_ns, until_ns = _window(known, runs)
+    if given.days is not None:
+        _check_days(faults, given.days)
+        until_ns = max(until_ns, from_ns + round(given.days * DAY_NS))
+    watched = _watched(_Facts(events=known, runs=runs, faults=faults, given=given), from_ns, until_ns)
+    seen = {fault.node for fault in faults} - {""}
+    if len(seen) > watched.nodes:
+        raise InputError(
+            f"{len(seen):,} nodes had faults, and there were only {watched.nodes:,}.",
+            hint="Say with `--nodes` how many there were.",
+        )
+    days = given.days if given.days is not None else (until_ns - from_ns) / DAY_NS
+    node_days = watched.nodes * days if watched.node_days is None else watched.node_days
+    if not node_days > 0:
+        raise InputError("Nothing tells for how long the nodes were watched.", hint="Say it with `--days`.")
+    return Observation(
+        faults=tuple(_closed(faults, until_ns)),
+        nodes=watched.nodes,
+        node_days=node_days,
+        from_ns=from_ns,
+        until_ns=until_ns,
+        source=watched.source,
+        assumptions=(*watched.assumptions, *_gaps(faults, runs)),
+    )
+
+
+def _check_days(faults: Sequence["_Open"], days: float) -> None:
+    """Faults that lie further apart than the days in which they were watched make a rate that never was."""
+    begun_ns = [fault.at_ns for fault in faults]
+    span_days = (max(begun_ns) - min(begun_ns)) / DAY_NS if begun_ns else 0.0
+    if span_days > days:
+        span_days = math.ceil(10 * span_days) / 10
+        raise InputError(
+            f"The faults lie {span_days:,.1f} days apart, and `--days` says that {days:g} were watched.",
+            hint=f"Give at least {span_days:.1f}, or leave `--days` out.",
+        )
+
+
+def declares_nodes(events: Iterable[AnyEvent]) -> bool:
+    """Whether the cluster's own rates tell its size: then the runs' ledgers need not."""
+    return any(_declared_gpus(event) for event in events)
+
+
+def _declared_gpus(event: AnyEvent) -> int | None:
+    """How many GPUs the cluster has from now on, by its own rate; None where this is none."""
+    return event.gpus if isinstance(event, CostRate) and not event.run else None
+
+
+def by_class(faults: Sequence[Fault]) -> list[tuple[str, list[Fault]]]:
+    """The faults by their kind, the most frequent first."""
+    classes: defaultdict[str, list[Fault]] = defaultdict(list)
+    for fault in faults:
+        classes[fault.kind].append(fault)
+    return sorted(classes.items(), key=lambda item: (-len(item[1]), item[0]))
+
+
+def _current(events: Iterable[AnyEvent]) -> list[AnyEvent]:
+    """The events that no correction takes back, by time; a fault before what is done about it."""
+    everything = sorted(events, key=lambda event: (event.occurred_ns, _rank(event), event.id))
+    gone = retracted(event for event in everything if isinstance(event, Correction))
+    return [event for event in everything if event.id not in gone and not isinstance(event, Correction)]
+
+
+def _rank(event: AnyEvent) -> int:
+    """At one moment a fault comes first, and a restore after the drain."""
+    if isinstance(event, ActionTaken):
+        return 2 if event.action == "restore" else 1
+    return 0
+
+
+class _Open:
+    """A fault whose node may still be away."""
+
+    __slots__ = ("at_ns", "ended_ns", "is_drained", "kind", "node")
+
+    def __init__(self, node: str, kind: str, at_ns: int) -> None:
+        self.node, self.kind, self.at_ns = node, kind, at_ns
+        self.is_drained = False
+        self.ended_ns: int | None = None
+
+
+def _faults(events: Sequence[AnyEvent]) -> list[_Open]:
+    node_of = {(event.run, event.subject): event.node for event in events if isinstance(event, MemberJoined)}
+    faults: list[_Open] = []
+    away: defaultdict[str, list[_Open]] = defaultdict(list)
+    for event in events:
+        node = node_of.get((event.run, event.subject)) or event.subject
+        if isinstance(event, FaultObserved) and event.fault not in NOT_OF_THE_CLUSTER:
+            at_ns = event.occurred_ns if event.onset_ns is None else min(event.onset_ns, event.occurred_ns)
+            faults.append(_Open(node, event.fault, at_ns))
+            away[node].append(faults[-1])
+        elif isinstance(event, ActionTaken) and event.action == "drain":
+            for fault in away[node]:
+                fault.is_drained = True
+        elif isinstance(event, ActionTaken) and event.action == "restore":
+            away[node] = _restored(away[node], event)
+    faults.sort(key=lambda fault: fault.at_ns)
+    return faults
+
+
+def _restored(away: list[_Open], event: ActionTaken) -> list[_Open]:
+    """What still keeps the node away. A restore ends the oldest fault it names, or all if it names none."""
+    meant = [fault for fault in away if fault.kind == event.reason][:1] or away
+    for fault in meant:
+        fault.ended_ns = event.occurred_ns
+    return [fault for fault in away if fault.ended_ns is None]
+
+
+def _closed(faults: Iterable[_Open], until_ns: int) -> Iterable[Fault]:
+    for fault in faults:
+        is_open = fault.is_drained and fault.ended_ns is None
+        ended_ns = until_ns if is_open else fault.ended_ns
+        yield Fault(
+            node=fault.node,
+            kind=fault.kind,
+            at_ns=fault.at_ns,
+            outage_ns=None if ended_ns is None else ended_ns - fault.at_ns,
+            is_open=is_open,
+        )
+
+
+def _window(events: Sequence[AnyEvent], runs: Sequence[RunPaid]) -> tuple[int, int]:
+    """From the first thing known to the last."""
+    moments = [event.occurred_ns for event in events]
+    moments += [event.onset_ns for event in events if isinstance(event, FaultObserved) and event.onset_ns]
+    moments += [moment for run in runs for moment in (run.first_ns, run.last_ns)]
+    if not moments:
+        raise InputError(
+            "The record holds neither faults nor runs.", hint="Take something in with `holdfast import FILE`."
+        )
+    return min(moments), max(moments)
+
+
+class _Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """All that may tell how many nodes there were."""
+
+    events: Sequence[AnyEvent]
+    runs: Sequence[RunPaid]
+    faults: Sequence[_Open]
+    given: OutageFacts
+
+
+class _Watched(msgspec.Struct, frozen=True, kw_only=True):
+    """node_days: None where it is the nodes times the window."""
+
+    nodes: int
+    source: Source
+    node_days: float | None = None
+    assumptions: tuple[str, ...] = ()
+
+
+def _watched(facts: _Facts, from_ns: int, until_ns: int) -> _Watched:
+    """The first of the four ways to know that knows."""
+    given = facts.given
+    if given.nodes is not None:
+        return _Watched(nodes=given.nodes, source="given")
+    found = _declared(facts, until_ns) or _paid(facts) or _seen(facts, from_ns, until_ns)
+    # The days that were said hold for however many nodes there turned out to be.
+    return found if given.days is None else msgspec.structs.replace(found, node_days=None)
+
+
+def _declared(facts: _Facts, until_ns: int) -> _Watched | None:
+    """The GPUs that the cluster holds, by its own rates; a rate holds until the next."""
+    rates = [(event.occurred_ns, _declared_gpus(event)) for event in facts.events]
+    sized = [(at_ns, gpus) for at_ns, gpus in rates if gpus is not None]
+    gpus_max = max((gpus for _, gpus in sized), default=0)
+    if not gpus_max:
+        return None
+    ends_ns = [at_ns for at_ns, _ in sized[1:]] + [until_ns]
+    gpu_ns = sum(gpus * (end_ns - at_ns) for (at_ns, gpus), end_ns in zip(sized, ends_ns, strict=True))
+    gpus_per_node, assumed = _gpus_per_node(facts)
+    return _Watched(
+        nodes=math.ceil(gpus_max / gpus_per_node),
+        node_days=gpu_ns / gpus_per_node / DAY_NS,
+        source="declared",
+        assumptions=assumed,
+    )
+
+
+def _paid(facts: _Facts) -> _Watched | None:
+    """What the runs paid for, if they paid for GPUs."""
+    gpu_ns = sum(run.paid_gpu_ns for run in facts.runs)
+    if not gpu_ns:
+        return None
+    gpus_per_node, assumed = _gpus_per_node(facts)
+    joined = {event.node or event.subject for event in facts.events if isinstance(event, MemberJoined)}
+    named = joined | {fault.node for fault in facts.faults} - {""}
+    return _Watched(
+        nodes=max(math.ceil(_gpus_at_once(facts.runs) / gpus_per_node), len(named)),
+        node_days=gpu_ns / gpus_per_node / DAY_NS,
+        source="paid",
+        assumptions=(*assumed, "Nodes count while a run holds them; faults of idle nodes are not known."),
+    )
+
+
+def _gpus_at_once(runs: Sequence[RunPaid]) -> int:
+    """The most GPUs that runs had at one time."""
+    sizes = [(run, max(run.gpus_max, _gpus_on_average(run))) for run in runs]
+    changes = [change for run, gpus in sizes for change in ((run.first_ns, gpus), (run.last_ns, -gpus))]
+    return max(accumulate(gpus for _, gpus in sorted(changes)))
+
+
+def _gpus_on_average(run: RunPaid) -> int:
+    """GPUs may be paid for without ever having taken part in the run."""
+    return -(-run.paid_gpu_ns // max(1, run.last_ns - run.first_ns))
+
+
+def _seen(facts: _Facts, from_ns: int, until_ns: int) -> _Watched:
+    nodes = len({fault.node for fault in facts.faults} - {""})
+    if not nodes or from_ns == until_ns:
+        raise InputError(
+            "Nothing in the record tells how many nodes were watched.",
+            hint="Say it with `--nodes`, and with `--days` for how long.",
+        )
+    said = (
+        f"Only the {nodes:,} nodes that had faults are known: the rate is too high unless `--nodes` is given."
+    )
+    return _Watched(nodes=nodes, source="seen", assumptions=(said,))
+
+
+def _gpus_per_node(facts: _Facts) -> tuple[int, tuple[str, ...]]:
+    """What the user says, else what drains take out of service, else what the members on one node have."""
+    if facts.given.gpus_per_node is not None:
+        return facts.given.gpus_per_node, ()
+    drained = [event.gpus for event in facts.events if isinstance(event, ActionTaken)]
+    members: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(dict)
+    for event in facts.events:
+        if isinstance(event, MemberJoined):
+            members[event.run, event.node or event.subject][event.subject] = event.gpus
+    on_nodes = [sum(gpus.values()) for gpus in members.values()]
+    if gpus := max(drained, default=0) or max(on_nodes, default=0):
+        return gpus, ()
+    return GPUS_PER_NODE_USUAL, (f"A node is taken to have {GPUS_PER_NODE_USUAL} GPUs.",)
+
+
+def _gaps(faults: Sequence[_Open], runs: Sequence[RunPaid]) -> Iterable[str]:
+    """What the record leaves out, as far as that can be seen."""
+    if unplaced := sum(not fault.node for fault in faults):
+        yield f"{unplaced:,} of the faults name no node; they count in rates only."
+    if (lost := sum(run.members_lost for run in runs)) > len(faults):
+        yield f"{lost:,} members were lost; only a recorded fault counts as one, and {len(faults):,} were."

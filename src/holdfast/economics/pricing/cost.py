@@ -1,0 +1,647 @@
+"""What an incident or a run cost: five layers side by side, and the same loss as training progress.
+
+The ledger says how much GPU-time was lost to what; here it is priced. A layer shows its formula and every
+input with its source, so that nobody has to believe a number. The layers answer different questions and are
+not one bill: direct compute, rollback and labour share nothing and add up; reserved capacity counts only what
+lies beyond the price paid; schedule slip looks at the same GPU-hours as time. Hence a sum is given as a
+range, with what it leaves out. Everything is linear in the ledger's amounts: a run's layers are the sums of
+its incidents' and of what no incident explains.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from fractions import Fraction
+from typing import Literal
+
+import msgspec
+
+from holdfast.economics.pricing.prices import Priced, Prices
+from holdfast.economics.pricing.pricing import ACCRUED, Charge, Pricing, price_changes
+from holdfast.ledger.categories import Category
+from holdfast.ledger.report import IncidentReport, Report
+from holdfast.record.errors import InputError
+from holdfast.wording.units import HOUR_NS, HOURS_PER_DAY, MINUTE_NS
+
+DAY_NS = HOURS_PER_DAY * HOUR_NS
+LEDGER = "the ledger"
+
+LayerKey = Literal["direct_compute", "reserved_capacity", "rollback", "response_labour", "schedule_slip"]
+
+LAYER_TITLES: dict[LayerKey, str] = {
+    "direct_compute": "direct compute",
+    "reserved_capacity": "reserved capacity",
+    "rollback": "rollback, regression",
+    "response_labour": "response labour",
+    "schedule_slip": "schedule slip",
+}
+
+ROLLBACK = frozenset({Category.RECOMPUTED.key, Category.DISCARDED.key})
+"""Work that was done and thrown away, and work that is done again for it. The rest of a loss is direct."""
+
+NO_LOSS = frozenset({Category.USEFUL.key, Category.UNATTRIBUTED.key})
+"""Useful time is none, and of what nothing explains nobody can say that it was."""
+
+NO_DELAY = frozenset({Category.IDLE.key, Category.SPARE.key, Category.DRAINED.key})
+"""GPUs outside a run cost money, but the run is no slower for what they do not do."""
+
+_STEPPING = tuple(category for category in Category if Category.USEFUL <= category < Category.UNATTRIBUTED)
+
+
+class Input(msgspec.Struct, frozen=True, kw_only=True):
+    """One number that a layer is computed from."""
+
+    name: str
+    value: float
+    unit: str
+    assumed: bool
+    source: str
+
+
+class Layer(msgspec.Struct, frozen=True, kw_only=True):
+    """One way in which a loss costs. usd: None where it cannot be known, as without a number of GPUs.
+
+    basis: what the GPU-hours rest on, where that is an estimate: "estimated ± 0.4 %".
+    """
+
+    key: LayerKey
+    title: str
+    formula: str
+    inputs: tuple[Input, ...]
+    usd: float | None
+    gpu_hours: float | None
+    basis: str = ""
+
+
+class Together(msgspec.Struct, frozen=True, kw_only=True):
+    """The layers' sum as a range, and what it does and does not contain."""
+
+    usd_min: float
+    usd_max: float
+    caveat: str
+
+
+class LostProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """A loss as training progress: hours of the whole run, and what a healthy run does in them.
+
+    day_share: of what the run, with nothing lost, gets done in a day.
+    """
+
+    run_hours: float | None
+    steps: float | None
+    tokens: float | None
+    day_share: float | None
+
+
+class Stack(msgspec.Struct, frozen=True, kw_only=True):
+    """A loss in five layers and as progress. together: None where not every layer is known."""
+
+    lost_gpu_hours: float
+    layers: tuple[Layer, ...]
+    together: Together | None
+    progress: LostProgress
+    basis: str = ""
+
+
+class IncidentCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What one incident cost; so far, if it is not over."""
+
+    run: str
+    name: str
+    what: str
+    subject: str
+    began_ns: int
+    ended_ns: int
+    over: bool
+    gpus: int
+    stack: Stack
+    remarks: tuple[str, ...]
+
+
+class IncidentLine(msgspec.Struct, frozen=True, kw_only=True):
+    """An incident among a run's: what each layer of it amounts to."""
+
+    name: str
+    what: str
+    subject: str
+    began_ns: int
+    lost_gpu_hours: float
+    usd: dict[LayerKey, float | None]
+    basis: str = ""
+
+
+class PerDay(msgspec.Struct, frozen=True, kw_only=True):
+    """A throughput. tokens: None where the run did not declare how many are in a step."""
+
+    steps: float
+    tokens: float | None
+
+
+class Exposure(msgspec.Struct, frozen=True, kw_only=True):
+    """What a failure would roll back if only checkpoints survived it."""
+
+    steps: float
+    tokens: float | None
+    gpu_hours: float | None
+    usd: float | None
+    day_share: float | None
+
+
+class CheckpointThroughput(msgspec.Struct, frozen=True, kw_only=True):
+    """Saving and recovering in terms of throughput.
+
+    efficiency          the share of the time in steps that was not spent waiting for checkpoints; None
+                        where none is recorded
+    healthy, actual     what a day brings with nothing lost, and what it brought
+    lost_to_saving      what waiting for checkpoints took from a day
+    lost_to_recovery    what fatal incidents took from a day
+    recoveries          how many there were
+    recovery_gpu_hours  what each of them took, on average
+    exposure_now        what a failure at the end of the record would roll back, since the last checkpoint;
+                        nothing of a completed run, None where no checkpoint is recorded
+    exposure_mean       half of what lies between two checkpoints: a failure may come at any time
+    exposure_worst      the most that ever lay between two, or lies there now; None where none is recorded
+    basis               what a healthy step is, where that is an estimate
+    """
+
+    efficiency: float | None
+    healthy: PerDay | None
+    actual: PerDay | None
+    lost_to_saving: PerDay | None
+    lost_to_recovery: PerDay | None
+    recoveries: int
+    recovery_gpu_hours: float | None
+    exposure_now: Exposure | None
+    exposure_mean: Exposure | None
+    exposure_worst: Exposure | None
+    basis: str = ""
+
+
+class RunCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run lost: altogether, in its incidents, and where no incident explains it."""
+
+    run: str
+    first_ns: int
+    last_ns: int
+    window: tuple[int | None, int | None]
+    gpus: int
+    paid_gpu_hours: float
+    total: Stack
+    in_incidents: Stack
+    elsewhere: Stack
+    incidents: tuple[IncidentLine, ...]
+    checkpointing: CheckpointThroughput
+    remarks: tuple[str, ...]
+
+
+class _Loss(msgspec.Struct, frozen=True, kw_only=True):
+    """What is priced: lost GPU-ns by category, what those cost at each hour's own price, and people's work.
+
+    calls: incidents that somebody was called for; response_ns: how long those took together
+    """
+
+    gpu_ns: Mapping[str, int]
+    usd: Mapping[str, Fraction]
+    calls: int = 0
+    response_ns: int = 0
+
+    def of(self, keys: Iterable[str]) -> int:
+        return sum(self.gpu_ns.get(key, 0) for key in keys)
+
+    def usd_of(self, keys: Iterable[str]) -> float:
+        return float(sum((self.usd.get(key, Fraction()) for key in keys), Fraction()))
+
+    @property
+    def direct(self) -> set[str]:
+        return self.gpu_ns.keys() - ROLLBACK
+
+    @property
+    def delay(self) -> set[str]:
+        return self.gpu_ns.keys() - NO_DELAY
+
+
+def incident_cost(report: Report, name: str, prices: Prices) -> IncidentCost:
+    """The cost of the incident of this name in the report."""
+    incident = next((one for one in report.incidents if one.name == name), None)
+    if incident is None:
+        raise _no_incident(report, name)
+    pricing = _Pricing(report, prices)
+    remarks = list(pricing.remarks)
+    if incident.recovered_ns is None:
+        remarks.append("The incident is not over; this is what it has cost so far.")
+    if not incident.evidence:
+        remarks.append("Nobody reported it: the ledger found it, and nobody's time is counted.")
+    return IncidentCost(
+        run=report.run,
+        name=name,
+        what=incident.what,
+        subject=incident.subject,
+        began_ns=incident.began_ns,
+        ended_ns=_ended_ns(incident, report),
+        over=incident.recovered_ns is not None,
+        gpus=report.gpus,
+        stack=pricing.stack(pricing.loss(incident)),
+        remarks=tuple(remarks),
+    )
+
+
+def run_cost(report: Report, prices: Prices) -> RunCost:
+    """The cost of all that a run lost."""
+    pricing = _Pricing(report, prices)
+    losses = [pricing.loss(incident) for incident in report.incidents]
+    within = _summed(losses)
+    elsewhere = pricing.elsewhere(within)
+    return RunCost(
+        run=report.run,
+        first_ns=report.first_ns,
+        last_ns=report.last_ns,
+        window=report.window,
+        gpus=report.gpus,
+        paid_gpu_hours=report.paid_gpu_ns / HOUR_NS,
+        total=pricing.stack(_summed((within, elsewhere))),
+        in_incidents=pricing.stack(within),
+        elsewhere=pricing.stack(elsewhere),
+        incidents=tuple(
+            pricing.line(incident, loss) for incident, loss in zip(report.incidents, losses, strict=True)
+        ),
+        checkpointing=pricing.checkpointing(),
+        remarks=pricing.remarks,
+    )
+
+
+class _Pricing:
+    """A report with the prices that hold for it."""
+
+    def __init__(self, report: Report, prices: Prices) -> None:
+        self.report = report
+        pricing = Pricing(report, prices)
+        self.charges = [charge for charge in pricing.charges() if ACCRUED not in charge.parts]
+        latest = self.charges[-1].price
+        self.prices = msgspec.structs.replace(prices, usd_per_gpu_hour=latest)
+        self.day = self.prices.day_of_delay(report.gpus)
+        self.remarks = (
+            *_remarks(report, prices, pricing.overruled()),
+            *price_changes([pricing.charges()], prices.currency),
+            *_estimates(report, pricing),
+        )
+
+    def loss(self, incident: IncidentReport) -> _Loss:
+        """An incident's loss. Nobody works on what nobody noticed, or on what is over before they come.
+
+        People's work counts in the window as far as it was done in it, and a call where it came.
+        """
+        report = self.report
+        over_ns = report.known_ns if incident.recovered_ns is None else incident.recovered_ns
+        called = bool(incident.evidence) and (
+            max(0, over_ns - incident.noticed_ns) >= self.prices.paged_after_minutes.value * MINUTE_NS
+        )
+        from_ns, to_ns = max(incident.noticed_ns, report.first_ns), min(over_ns, report.last_ns)
+        began_here = report.first_ns <= incident.noticed_ns and (
+            incident.noticed_ns < report.last_ns or report.last_ns == report.known_ns
+        )
+        return _Loss(
+            gpu_ns=incident.losses,
+            usd=_priced_parts((charge, charge.incidents.get(incident.name, {})) for charge in self.charges),
+            calls=int(called and began_here),
+            response_ns=max(0, to_ns - from_ns) if called else 0,
+        )
+
+    def elsewhere(self, within: _Loss) -> _Loss:
+        """What was lost and no incident explains."""
+        whole = _priced_parts((charge, charge.parts) for charge in self.charges)
+        return _Loss(
+            gpu_ns={
+                key: gpu_ns - within.gpu_ns.get(key, 0)
+                for key, gpu_ns in self.report.partition.items()
+                if key not in NO_LOSS and gpu_ns != within.gpu_ns.get(key, 0)
+            },
+            usd={
+                key: usd - within.usd.get(key, Fraction()) for key, usd in whole.items() if key not in NO_LOSS
+            },
+        )
+
+    def line(self, incident: IncidentReport, loss: _Loss) -> IncidentLine:
+        return IncidentLine(
+            name=incident.name,
+            what=incident.what,
+            subject=incident.subject,
+            began_ns=incident.began_ns,
+            lost_gpu_hours=incident.lost_gpu_ns / HOUR_NS,
+            basis=incident.basis,
+            usd={layer.key: layer.usd for layer in self._layers(loss)},
+        )
+
+    def stack(self, loss: _Loss) -> Stack:
+        layers = self._layers(loss)
+        return Stack(
+            lost_gpu_hours=sum(loss.gpu_ns.values()) / HOUR_NS,
+            layers=layers,
+            together=self._together({layer.key: layer.usd for layer in layers}),
+            progress=self._progress(loss),
+            basis=self._basis(loss.gpu_ns),
+        )
+
+    def _basis(self, keys: Iterable[str]) -> str:
+        """What GPU-hours of these categories rest on, where that is an estimate."""
+        return self.report.basis if set(keys) & set(self.report.estimated) else ""
+
+    # -- the layers ----------------------------------------------------------------------------------
+
+    def _layers(self, loss: _Loss) -> tuple[Layer, ...]:
+        rests_on: tuple[tuple[Iterable[str], Callable[[_Loss], Layer]], ...] = (
+            (loss.direct, self._direct_compute),
+            (loss.gpu_ns, self._reserved_capacity),
+            (loss.gpu_ns.keys() & ROLLBACK, self._rollback),
+            ((), self._response_labour),
+            (loss.delay, self._schedule_slip),
+        )
+        return tuple(
+            msgspec.structs.replace(layer(loss), basis=self._basis(keys)) for keys, layer in rests_on
+        )
+
+    def _direct_compute(self, loss: _Loss) -> Layer:
+        hours = loss.of(loss.direct) / HOUR_NS
+        parts = [
+            _measured(Category[key.upper()].label, gpu_ns / HOUR_NS, "GPU-h")
+            for key, gpu_ns in loss.gpu_ns.items()
+            if key not in ROLLBACK
+        ]
+        return Layer(
+            key="direct_compute",
+            title=LAYER_TITLES["direct_compute"],
+            formula="GPU-hours lost, rollback apart × price",
+            inputs=(*parts, _priced("price", self._price(loss), "USD/GPU-h")),
+            usd=self._if_known(loss.usd_of(loss.direct)),
+            gpu_hours=hours,
+        )
+
+    def _price(self, loss: _Loss) -> Priced:
+        """What an hour of the loss cost: its price, or their mean where it had several."""
+        prices = {charge.usd_per_gpu_hour: charge.price for charge in self.charges if charge.gpu_ns}
+        if len(prices) < 2:
+            return next(iter(prices.values()), self.prices.usd_per_gpu_hour)
+        gpu_ns, usd = loss.of(loss.gpu_ns), loss.usd_of(loss.gpu_ns)
+        if not gpu_ns:
+            gpu_ns = sum(charge.gpu_ns for charge in self.charges)
+            usd = float(sum((charge.usd(charge.gpu_ns) for charge in self.charges), Fraction()))
+        sources = " and ".join(dict.fromkeys(price.source for price in prices.values()))
+        currency = self.prices.currency
+        least = f"{float(min(prices)) / currency.usd_per:,.2f}"
+        span = f"{least} to {currency.said(max(prices))}, each hour at its own"
+        return Priced(
+            value=usd / (gpu_ns / HOUR_NS),
+            assumed=any(price.assumed for price in prices.values()),
+            source=f"mean of {span}; {sources}",
+        )
+
+    def _reserved_capacity(self, loss: _Loss) -> Layer:
+        hours = sum(loss.gpu_ns.values()) / HOUR_NS
+        multiplier = self.prices.opportunity_multiplier
+        return Layer(
+            key="reserved_capacity",
+            title=LAYER_TITLES["reserved_capacity"],
+            formula="GPU-hours lost × price × (multiplier − 1)",
+            inputs=(
+                _measured("GPU-hours lost", hours, "GPU-h"),
+                _priced("price", self._price(loss), "USD/GPU-h"),
+                _priced("multiplier", multiplier, "× the price"),
+            ),
+            usd=self._if_known(loss.usd_of(loss.gpu_ns) * (multiplier.value - 1)),
+            gpu_hours=hours,
+        )
+
+    def _rollback(self, loss: _Loss) -> Layer:
+        hours = loss.of(ROLLBACK) / HOUR_NS
+        parts = [
+            _measured(Category[key.upper()].label, gpu_ns / HOUR_NS, "GPU-h")
+            for key, gpu_ns in loss.gpu_ns.items()
+            if key in ROLLBACK
+        ]
+        return Layer(
+            key="rollback",
+            title=LAYER_TITLES["rollback"],
+            formula="GPU-hours discarded and recomputed × price",
+            inputs=(*parts, _priced("price", self._price(loss), "USD/GPU-h")),
+            usd=self._if_known(loss.usd_of(ROLLBACK)),
+            gpu_hours=hours,
+        )
+
+    def _response_labour(self, loss: _Loss) -> Layer:
+        prices, hours = self.prices, loss.response_ns / HOUR_NS
+        person_hours = prices.responders.value * hours + prices.follow_up_hours.value * loss.calls
+        return Layer(
+            key="response_labour",
+            title=LAYER_TITLES["response_labour"],
+            formula="rate × (people × hours + follow-up × calls)",
+            inputs=(
+                _measured("calls", loss.calls, "incident" if loss.calls == 1 else "incidents"),
+                _measured("hours", hours, "h until over"),
+                _priced("called after", prices.paged_after_minutes, "min"),
+                _priced("people", prices.responders, "people"),
+                _priced("follow-up", prices.follow_up_hours, "h a call"),
+                _priced("rate", prices.labour_usd_per_hour, "USD/h"),
+            ),
+            usd=person_hours * prices.labour_usd_per_hour.value,
+            gpu_hours=None,
+        )
+
+    def _schedule_slip(self, loss: _Loss) -> Layer:
+        hours = self._run_hours(loss.of(loss.delay))
+        day, usd = self.day, None if hours is None else hours / HOURS_PER_DAY * self.day.value
+        if day.assumed and hours:
+            # A day of the run's GPUs at their price: of each hour's own, so that months sum to the whole.
+            usd = loss.usd_of(loss.delay)
+            day = Priced(value=usd / (hours / HOURS_PER_DAY), assumed=True, source=day.source)
+        return Layer(
+            key="schedule_slip",
+            title=LAYER_TITLES["schedule_slip"],
+            formula="hours of the whole run lost ÷ 24 × value of a day",
+            inputs=(
+                *(() if hours is None else (_measured("hours of the run", hours, "h"),)),
+                _priced("value of a day", day, "USD/day"),
+            ),
+            usd=usd,
+            gpu_hours=None,
+        )
+
+    def _together(self, usd: Mapping[LayerKey, float | None]) -> Together | None:
+        known = {key: amount for key, amount in usd.items() if amount is not None}
+        if len(known) < len(usd):
+            return None
+        bill = known["direct_compute"] + known["rollback"] + known["response_labour"]
+        most = bill + known["reserved_capacity"]
+        caveat = (
+            "The least is direct compute, rollback and labour, which share nothing. The most adds what "
+            "others would have paid for the capacity beyond its price"
+        )
+        if self.day.assumed:
+            caveat += (
+                ". Schedule slip is in neither: no value of a day is given, and at the run's own price it is "
+                "the same GPU-hours again."
+            )
+        else:
+            most += known["schedule_slip"]
+            caveat += ", and what the delay is worth."
+        return Together(usd_min=bill, usd_max=most, caveat=caveat)
+
+    def _if_known(self, usd: float) -> float | None:
+        """Without a number of GPUs there are no GPU-hours: then an amount is not 0, but unknown."""
+        return usd if self.report.gpus else None
+
+    # -- progress ------------------------------------------------------------------------------------
+
+    def _progress(self, loss: _Loss) -> LostProgress:
+        hours = self._run_hours(loss.of(loss.delay))
+        steps = self._steps(loss.of(loss.delay))
+        return LostProgress(
+            run_hours=hours,
+            steps=steps,
+            tokens=self._tokens(steps),
+            day_share=None if hours is None else hours / HOURS_PER_DAY,
+        )
+
+    def _run_hours(self, gpu_ns: float) -> float | None:
+        return gpu_ns / HOUR_NS / self.report.gpus if self.report.gpus else None
+
+    def _steps(self, gpu_ns: float) -> float | None:
+        reference = self.report.reference
+        return gpu_ns / reference.work_gpu_ns if reference and reference.work_gpu_ns else None
+
+    def _tokens(self, steps: float | None) -> float | None:
+        per_step = self.report.tokens_per_step
+        return steps * per_step if steps is not None and per_step else None
+
+    # -- checkpoints ---------------------------------------------------------------------------------
+
+    def checkpointing(self) -> CheckpointThroughput:
+        report, saved = self.report, self.report.saved
+        stall = report.partition.get(Category.CHECKPOINT_STALL.key, 0)
+        stepping = sum(report.partition.get(category.key, 0) for category in _STEPPING)
+        fatal = [incident for incident in report.incidents if incident.severity == "fatal"]
+        recovery_gpu_ns = sum(incident.lost_gpu_ns for incident in fatal)
+        mean = saved.between_steps_mean
+        is_over = report.ended is not None and report.ended.outcome == "completed"
+        at_risk = 0 if is_over else saved.since_steps
+        is_told = saved.last_step is not None
+        has_saved = report.counts.saves > 0 or stall > 0
+        return CheckpointThroughput(
+            efficiency=1 - stall / stepping if stepping and has_saved else None,
+            healthy=self._per_day(self._steps(DAY_NS * report.gpus)),
+            actual=self._per_day(self._a_day(report.counts.steps)),
+            lost_to_saving=self._per_day(self._a_day(self._steps(stall))),
+            lost_to_recovery=self._per_day(self._a_day(self._steps(recovery_gpu_ns))),
+            recoveries=len(fatal),
+            recovery_gpu_hours=recovery_gpu_ns / HOUR_NS / len(fatal) if fatal else None,
+            exposure_now=self._exposure(at_risk) if is_told or is_over else None,
+            exposure_mean=None if mean is None else self._exposure(mean / 2),
+            exposure_worst=self._exposure(max(at_risk, saved.between_steps_max or 0)) if is_told else None,
+            basis=report.basis,
+        )
+
+    def _a_day(self, steps: float | None) -> float | None:
+        elapsed_ns = self.report.last_ns - self.report.first_ns
+        return steps / (elapsed_ns / DAY_NS) if steps is not None and elapsed_ns else None
+
+    def _per_day(self, steps: float | None) -> PerDay | None:
+        return None if steps is None else PerDay(steps=steps, tokens=self._tokens(steps))
+
+    def _exposure(self, steps: float) -> Exposure:
+        reference, gpus = self.report.reference, self.report.gpus
+        gpu_hours = None if reference is None else steps * reference.work_gpu_ns / HOUR_NS
+        return Exposure(
+            steps=steps,
+            tokens=self._tokens(steps),
+            gpu_hours=gpu_hours,
+            usd=None if gpu_hours is None else gpu_hours * self.prices.usd_per_gpu_hour.value,
+            day_share=None if gpu_hours is None or not gpus else gpu_hours / gpus / HOURS_PER_DAY,
+        )
+
+
+def _ended_ns(incident: IncidentReport, report: Report) -> int:
+    return report.last_ns if incident.recovered_ns is None else incident.recovered_ns
+
+
+def _summed(losses: Iterable[_Loss]) -> _Loss:
+    gpu_ns: dict[str, int] = {}
+    usd: dict[str, Fraction] = {}
+    calls = response_ns = 0
+    for loss in losses:
+        calls += loss.calls
+        response_ns += loss.response_ns
+        for key, part in loss.gpu_ns.items():
+            gpu_ns[key] = gpu_ns.get(key, 0) + part
+        for key, amount in loss.usd.items():
+            usd[key] = usd.get(key, Fraction()) + amount
+    in_order = {category.key: gpu_ns[category.key] for category in Category if category.key in gpu_ns}
+    return _Loss(gpu_ns=in_order, usd=usd, calls=calls, response_ns=response_ns)
+
+
+def _priced_parts(parts: Iterable[tuple[Charge, Mapping[str, int]]]) -> dict[str, Fraction]:
+    """What these parts of charges cost, by category."""
+    usd: dict[str, Fraction] = {}
+    for charge, gpu_ns in parts:
+        for key, part in gpu_ns.items():
+            usd[key] = usd.get(key, Fraction()) + charge.usd(part)
+    return usd
+
+
+def _measured(name: str, value: float, unit: str) -> Input:
+    return Input(name=name, value=value, unit=unit, assumed=False, source=LEDGER)
+
+
+def _priced(name: str, price: Priced, unit: str) -> Input:
+    return Input(name=name, value=price.value, unit=unit, assumed=price.assumed, source=price.source)
+
+
+def _remarks(report: Report, prices: Prices, overruled: str) -> Iterable[str]:
+    """What a reader of the amounts must know to read them right."""
+    price, said = prices.usd_per_gpu_hour, prices.currency.said
+    if not report.gpus:
+        yield "No GPUs are recorded for this run, so only labour can be priced; import it with --gpus."
+    if report.usd_per_gpu_hour is not None and not price.assumed and price.value != report.usd_per_gpu_hour:
+        yield (
+            f"The run recorded {said(report.usd_per_gpu_hour)} a GPU-hour, which is what was paid; the "
+            f"{said(price.value)} of {price.source} are not used."
+        )
+    if overruled:
+        yield overruled
+    if report.window != (None, None):
+        yield "Only this window is priced; the incidents count with what they cost in it."
+    if report.accrued is not None:
+        hours = report.accrued.gpu_ns / HOUR_NS
+        yield (
+            f"{hours:,.1f} GPU-hours since the last event are accrued and in no layer: the run goes on, and "
+            "nothing says yet what they brought."
+        )
+    unattributed = report.partition.get(Category.UNATTRIBUTED.key, 0)
+    if unattributed:
+        share = 100 * unattributed / report.paid_gpu_ns
+        yield f"{share:.1f} % of what was paid for is in no layer: nothing recorded says whether it was lost."
+
+
+def _estimates(report: Report, pricing: Pricing) -> Iterable[str]:
+    """What would cost more, or less, if what nothing recorded tells were otherwise."""
+    said = pricing.prices.currency.said
+    doubt_gpu_ns = (
+        0 if report.reference is None else sum(one.doubt_gpu_ns for one in report.reference.stretches)
+    )
+    if doubt_gpu_ns:
+        money = said(pricing.charges()[-1].usd(doubt_gpu_ns))
+        yield (
+            f"{doubt_gpu_ns / HOUR_NS:,.2f} GPU-hours ({money}) are in no layer: steps grew longer "
+            "for good and nothing recorded says why. If that is a slowdown, they are lost."
+        )
+    yield from (opinion.sentence for opinion in report.opinions if opinion.ratio > 1)
+    gaps = [gap for gap in report.gaps if not gap.given_back]
+    if gaps:
+        money = said(sum((pricing.held(gap.gpus, gap.from_ns, gap.to_ns) for gap in gaps), Fraction()))
+        yield (
+            f"{sum(gap.gpu_ns for gap in gaps) / HOUR_NS:,.2f} GPU-hours between attempts ({money}) "
+            "are in no layer: nothing says that the GPUs were held. Record a cost.rate, or import the "
+            "scheduler's accounting (sacct)."
+        )
+
+
+def _no_incident(report: Report, name: str) -> InputError:
+    sentence = f"Run {report.run!r} has no incident {name!r}."
+    if not report.incidents:
+        return InputError(sentence, hint=f"It has none. `holdfast cost {report.run}` prices the whole run.")
+    return InputError(sentence, hint=f"`holdfast report {report.run}` shows what they are called.")

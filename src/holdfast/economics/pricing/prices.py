@@ -1,0 +1,391 @@
+"""What things cost: read from a small policy file, with a sourced default for what it does not say.
+
+Every price says where it comes from and whether it is assumed, so that whoever computes with it can show it.
+The file is TOML, its keys are the fields of `Prices`; docs/cost.md describes it. Nothing here does I/O.
+"""
+
+import tomllib
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from fractions import Fraction
+from math import prod
+
+import msgspec
+
+from holdfast.economics.pricing.rates import RATES, USD, PricedSubject, Rate, RateLine, read_rates, worth_usd
+from holdfast.ledger.flops import Chip, chip_named
+from holdfast.record.errors import InputError
+from holdfast.wording.units import HOURS_PER_DAY
+
+GIVEN = "the prices file"
+RECORDED = "recorded in the run"
+TEAM_TARGETS = "team_targets"
+TEAM_BUDGETS = "team_budgets"
+PROJECT_BUDGETS = "project_budgets"
+PLANNED_STEPS = "planned_steps"
+FACTORS = "factors"
+FACTOR_MAX = 100.0
+CURRENCY = "currency"
+USD_PER = "usd_per"
+KEY_LIKENESS_MIN = 0.5
+"""How alike a mistyped key and a known one are for the known one to be suggested."""
+
+PRICE_MAX = 1e15
+"""More than anything costs, and little enough that no product of prices and GPU-hours overflows."""
+
+_A_DAY_OF_THE_RUN = "a day of the run's GPUs at their price"
+_LIST_PRICES = "list prices of August 2026"
+_SRE_BOOK = "Google's SRE book (2016), chapter 11"
+
+
+class Priced(msgspec.Struct, frozen=True, kw_only=True):
+    """A price, where it comes from, and whether it is assumed: neither given by the user nor recorded."""
+
+    value: float
+    assumed: bool
+    source: str
+
+
+class Currency(msgspec.Struct, frozen=True, kw_only=True):
+    """What a report is in, and what one of it is worth in USD, as given."""
+
+    code: str = USD
+    usd_per: float = 1.0
+
+    def said(self, amount_usd: float | Fraction, decimals: int = 2) -> str:
+        return f"{float(amount_usd) / self.usd_per:,.{decimals}f} {self.code}"
+
+
+class Prices(msgspec.Struct, frozen=True, kw_only=True):
+    """What things cost an organisation.
+
+    usd_per_gpu_hour          paid for a GPU-hour, used or not
+    opportunity_multiplier    what others would pay for the same GPU-hour, over its price; at least 1
+    labour_usd_per_hour       an hour of somebody who responds to incidents, all costs included
+    responders                people who work on an incident until it is over
+    follow_up_hours           hours of one person afterwards: finding the cause, mending, writing it up
+    paged_after_minutes       an incident that is over sooner calls nobody
+    usd_per_day_of_delay      the run being done a day later; None: see `day_of_delay`
+    egress_usd_per_gb         moving a GB out of the cloud or region it is in
+    storage_usd_per_gb_month  keeping a GB for a month
+    team_targets              team to the share of its GPU-time that should be useful, 0 to 1
+    goodput_target            the same for all together
+    budget                    USD a month for everything
+    team_budgets              team to USD a month
+    project_budgets           project to USD a month
+    planned_steps             run to the number of steps that it is to do
+    rates                     prices of a GPU-hour over time, see `rates`
+    factors                   what every price of a GPU-hour is multiplied by: tax, overhead
+    currency                  what a report is in
+    """
+
+    usd_per_gpu_hour: Priced
+    opportunity_multiplier: Priced
+    labour_usd_per_hour: Priced
+    responders: Priced
+    follow_up_hours: Priced
+    paged_after_minutes: Priced
+    usd_per_day_of_delay: Priced | None
+    egress_usd_per_gb: Priced
+    storage_usd_per_gb_month: Priced
+    team_targets: dict[str, Priced]
+    goodput_target: Priced | None = None
+    budget: Priced | None = None
+    team_budgets: dict[str, Priced] = {}
+    project_budgets: dict[str, Priced] = {}
+    planned_steps: dict[str, Priced] = {}
+    rates: tuple[Rate, ...] = ()
+    factors: dict[str, Priced] = {}
+    currency: Currency = Currency()
+
+    @property
+    def factor(self) -> Fraction:
+        return prod((Fraction(repr(factor.value)) for factor in self.factors.values()), start=Fraction(1))
+
+    @property
+    def factors_said(self) -> str:
+        return " ".join(f"× {factor.value:g} {name}" for name, factor in self.factors.items())
+
+    def for_chip(self, chip: str | None) -> "Prices":
+        """With the list price of this chip, unless the price of a GPU-hour is known."""
+        if chip is None or not self.usd_per_gpu_hour.assumed:
+            return self
+        return msgspec.structs.replace(self, usd_per_gpu_hour=list_price(chip))
+
+    def at(self, usd_per_gpu_hour: float) -> "Prices":
+        """With this price of a GPU-hour, which was recorded: it is what was paid, whatever the file says."""
+        recorded = Priced(value=usd_per_gpu_hour, assumed=False, source=RECORDED)
+        return msgspec.structs.replace(self, usd_per_gpu_hour=recorded)
+
+    def for_run(self, usd_per_gpu_hour: float | None, chip: str | None) -> "Prices":
+        """With what a GPU-hour of a run costs: as recorded, else as given, else its chip's list price."""
+        return self.for_chip(chip) if usd_per_gpu_hour is None else self.at(usd_per_gpu_hour)
+
+    def holding(self, at_ns: int) -> "Prices":
+        """With those of the rates alone that hold at this moment, for good: what a plan reckons with."""
+        rates = tuple(
+            msgspec.structs.replace(rate, from_ns=None, to_ns=None)
+            for rate in self.rates
+            if (rate.from_ns is None or rate.from_ns <= at_ns) and (rate.to_ns is None or at_ns < rate.to_ns)
+        )
+        return msgspec.structs.replace(self, rates=rates)
+
+    def planned(self, chip: str | None, recorded: float | None = None) -> Priced:
+        """A GPU-hour of a run to come, with the factors, of prices that are `holding`.
+
+        As recorded, else by a rate for any run or this chip, else the one price of the file or the chip's.
+        """
+        rate = RateLine.of(self.rates, PricedSubject(chip=chip or "")).rates[0]
+        if recorded is not None or rate is None:
+            price = self.for_run(recorded, chip).usd_per_gpu_hour
+        else:
+            price = Priced(value=rate.usd_per_gpu_hour, assumed=False, source=rate.source)
+        if not self.factors:
+            return price
+        return Priced(
+            value=float(Fraction(repr(price.value)) * self.factor),
+            assumed=price.assumed,
+            source=f"{price.source}; {self.factors_said}",
+        )
+
+    def day_of_delay(self, gpus: float) -> Priced:
+        """A day later, in USD. If not given: a day of these GPUs, held that much longer; the least it can be.
+
+        What a delay is worth beyond that (a release, a customer, a competitor) only its owner can say.
+        """
+        if self.usd_per_day_of_delay is not None:
+            return self.usd_per_day_of_delay
+        return Priced(
+            value=HOURS_PER_DAY * gpus * self.usd_per_gpu_hour.value,
+            assumed=True,
+            source=_A_DAY_OF_THE_RUN,
+        )
+
+
+def _assumed(value: float, source: str) -> Priced:
+    return Priced(value=value, assumed=True, source=source)
+
+
+_USD_PER_GPU_HOUR: dict[Chip, Priced] = {
+    "a100": _assumed(2.79, f"A100 80 GB, the lowest of the {_LIST_PRICES} (2.79 to 4.10)"),
+    "h100": _assumed(3.99, f"H100, Lambda, {_LIST_PRICES} (1.87 to 14.21)"),
+    "h200": _assumed(4.50, f"H200, the lowest of the {_LIST_PRICES} (4.50 to 9.31)"),
+    "b200": _assumed(6.69, f"B200, the lowest of the {_LIST_PRICES} (6.69 to 19.33)"),
+}
+_LISTED_AS: dict[Chip, Chip] = {"h800": "h100", "b300": "b200", "gb200": "b200", "gb300": "b200"}
+"""Chips of which no list price is at hand, and the nearest of which there is one."""
+
+DEFAULTS = Prices(
+    usd_per_gpu_hour=_USD_PER_GPU_HOUR["h100"],
+    opportunity_multiplier=_assumed(2.05, f"H100, {_LIST_PRICES}: Azure's 8.19 over Lambda's 3.99"),
+    labour_usd_per_hour=_assumed(
+        91.0,
+        "US Bureau of Labor Statistics, 2022: a software developer's mean wage, 132,930 USD for 2,080 hours, "
+        "as 70.4 % of the cost, the share of wages in all private industry",
+    ),
+    responders=_assumed(2.0, f"{_SRE_BOOK}: a primary and a secondary on call"),
+    follow_up_hours=_assumed(6.0, f"{_SRE_BOOK}: six hours to find, mend and write up"),
+    paged_after_minutes=_assumed(5.0, f"{_SRE_BOOK}: five minutes to respond if urgent"),
+    usd_per_day_of_delay=None,
+    egress_usd_per_gb=_assumed(0.09, "Amazon S3, us-east-1, to the internet, the first 10 TB of a month"),
+    storage_usd_per_gb_month=_assumed(0.023, "Amazon S3 Standard, us-east-1, the first 50 TB"),
+    team_targets={},
+)
+"""What holds where nobody says otherwise."""
+
+_MEANINGS = {
+    "usd_per_gpu_hour": "USD paid for a GPU-hour, used or not. By chip where a run declares its chip.",
+    "opportunity_multiplier": "What others would pay for the same GPU-hour, over its price (at least 1).",
+    "labour_usd_per_hour": "USD for an hour of somebody who responds to incidents, all costs included.",
+    "responders": "People who work on an incident until it is over.",
+    "follow_up_hours": "Hours of one person after it: finding the cause, mending, writing it up.",
+    "paged_after_minutes": "An incident that is over within so many minutes calls nobody.",
+    "usd_per_day_of_delay": "USD lost by being done a day later. Only you can know it.",
+    "egress_usd_per_gb": "USD for moving a GB out of the cloud or region it is in.",
+    "storage_usd_per_gb_month": "USD for keeping a GB for a month.",
+}
+"""Every key that is a number and has a default, in the order of the template."""
+
+_WISHES = ("goodput_target", "budget")
+_TABLES = (TEAM_TARGETS, TEAM_BUDGETS, PROJECT_BUDGETS, PLANNED_STEPS, FACTORS)
+_KEYS = (*_MEANINGS, *_WISHES, *_TABLES, RATES, CURRENCY, USD_PER)
+
+_LEAST = {"opportunity_multiplier": 1.0}
+"""The least a key may be, where that is not 0."""
+
+
+def list_price(chip: str) -> Priced:
+    """The list price of a GPU-hour of this chip; of an unknown one, the default's."""
+    try:
+        known = chip_named(chip)
+    except InputError:
+        default = DEFAULTS.usd_per_gpu_hour
+        return _assumed(default.value, f"no list price is at hand for {chip}; {default.source}")
+    if known in _USD_PER_GPU_HOUR:
+        return _USD_PER_GPU_HOUR[known]
+    nearest = _USD_PER_GPU_HOUR[_LISTED_AS[known]]
+    return _assumed(nearest.value, f"no list price is at hand for the {known.upper()}; {nearest.source}")
+
+
+def read(text: str) -> Prices:
+    """The prices in a policy file. What it does not say is assumed; what it says wrongly is refused."""
+    try:
+        found = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            f"The prices are not TOML: {error}.", hint="`holdfast cost --example-prices` prints a template."
+        ) from None
+    for key in found:
+        if key not in _KEYS:
+            raise _unknown(key)
+    usd_per = _usd_per(found.get(USD_PER, {}))
+    currency = _currency(found.get(CURRENCY, USD), usd_per)
+    given: dict[str, object] = {CURRENCY: currency, RATES: read_rates(found.get(RATES, []), usd_per)}
+    readers: Mapping[str, Callable[[str, object], object]] = {
+        **dict.fromkeys((TEAM_BUDGETS, PROJECT_BUDGETS), lambda key, value: _budgets(key, value, currency)),
+        TEAM_TARGETS: lambda key, value: _table(key, value, least=0.0, most=1.0),
+        PLANNED_STEPS: lambda key, value: _table(key, value, least=1.0, most=PRICE_MAX),
+        FACTORS: lambda key, value: _table(key, value, least=0.0, most=FACTOR_MAX),
+        "goodput_target": lambda key, value: _given(key, value, least=0.0, most=1.0),
+        "budget": lambda key, value: _in_usd(_given(key, value, least=0.0, most=PRICE_MAX), currency),
+    }
+    for key in found.keys() - given.keys() - {USD_PER}:
+        if key in readers:
+            given[key] = readers[key](key, found[key])
+        else:
+            given[key] = _given(key, found[key], least=_LEAST.get(key, 0.0), most=PRICE_MAX)
+    return msgspec.structs.replace(DEFAULTS, **given)
+
+
+def _currency(code: object, usd_per: Mapping[str, float]) -> Currency:
+    if not isinstance(code, str) or not code.strip():
+        raise InputError(f"`{CURRENCY}` in the prices must be text.", hint=f'Write `{CURRENCY} = "EUR"`.')
+    return Currency(code=code, usd_per=worth_usd(code, usd_per, "The report"))
+
+
+def _usd_per(value: object) -> dict[str, float]:
+    """What one of each currency is worth; one that is worth nothing would make its rates cost nothing."""
+    found = {code: priced.value for code, priced in _table(USD_PER, value, least=0.0, most=PRICE_MAX).items()}
+    for code, worth in found.items():
+        if not worth:
+            raise InputError(
+                f"`{USD_PER}.{code:.20}` in the prices is 0.", hint="Write what one of it is in USD."
+            )
+    return found
+
+
+def _budgets(key: str, value: object, currency: Currency) -> dict[str, Priced]:
+    found = _table(key, value, least=0.0, most=PRICE_MAX)
+    return {name: _in_usd(amount, currency) for name, amount in found.items()}
+
+
+def _in_usd(amount: Priced, currency: Currency) -> Priced:
+    """A budget is written in the currency of the report."""
+    return msgspec.structs.replace(amount, value=amount.value * currency.usd_per)
+
+
+def template() -> str:
+    """A policy file with every key, its meaning and its default, all commented out."""
+    lines = ["# What things cost. What is left out is assumed, and shown as such."]
+    for key, meaning in _MEANINGS.items():
+        default: Priced | None = getattr(DEFAULTS, key)
+        if default is None:
+            source, value = _A_DAY_OF_THE_RUN, "100000"
+        else:
+            source, value = default.source, f"{default.value:g}"
+        lines += ["", f"# {meaning}", f"# Assumed otherwise: {source}.", f"# {key} = {value}"]
+    return "\n".join((*lines, *_TEMPLATE_TABLES)) + "\n"
+
+
+_TEMPLATE_TABLES = f"""
+# The share of all GPU-time that should be useful, 0 to 1.
+# goodput_target = 0.9
+
+# What may be spent in a month, in the currency of the report.
+# budget = 2_000_000
+
+# What the report is in. [{USD_PER}] below says what one of it is worth.
+# {CURRENCY} = "EUR"
+
+# The share of each team's GPU-time that should be useful, 0 to 1.
+# [{TEAM_TARGETS}]
+# pretraining = 0.9
+
+# What a team, or a project, may spend in a month.
+# [{TEAM_BUDGETS}]
+# pretraining = 1_500_000
+# [{PROJECT_BUDGETS}]
+# assistant = 500_000
+
+# How many steps a run is to do: then what it will cost in the end is forecast.
+# [{PLANNED_STEPS}]
+# pretrain-70b = 100_000
+
+# What every price of a GPU-hour is multiplied by.
+# [{FACTORS}]
+# tax = 1.19
+# overhead = 1.05
+
+# What one of a currency is worth in USD.
+# [{USD_PER}]
+# EUR = 1.08
+
+# Prices over time, for a run, team, cluster or chip, or for all. `to` is no part of the time.
+# [[{RATES}]]
+# per_gpu_hour = 2.5
+# kind = "reserved"
+# chip = "h100"
+# from = 2026-10-01
+# to = 2026-11-01""".split("\n")
+
+_LINES = {
+    TEAM_TARGETS: "each team, as in `pretraining = 0.9`",
+    TEAM_BUDGETS: "each team, as in `pretraining = 1_500_000`",
+    PROJECT_BUDGETS: "each project, as in `assistant = 500_000`",
+    PLANNED_STEPS: "each run, as in `pretrain-70b = 100_000`",
+    FACTORS: "each factor, as in `tax = 1.19`",
+    USD_PER: "each currency, as in `EUR = 1.08`",
+}
+
+
+def _table(key: str, value: object, *, least: float, most: float) -> dict[str, Priced]:
+    if not isinstance(value, dict):
+        raise InputError(
+            f"`{key}` in the prices is no table.",
+            hint=f"Write `[{key}]`, and below it a line for {_LINES[key]}.",
+        )
+    return {str(name): _given(f"{key}.{name}", one, least=least, most=most) for name, one in value.items()}
+
+
+def _given(key: str, value: object, *, least: float, most: float) -> Priced:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InputError(
+            f"`{key}` in the prices is {_kind(value)}, and must be a number.",
+            hint=f"Write it without quotes or units, as in `{key.rpartition('.')[2]} = 1.5`.",
+        )
+    if not least <= value <= most:
+        bounds = f"between {least:g} and {most:g}"
+        raise InputError(
+            f"`{key}` in the prices is {value!s:.40}, and must be {bounds}.",
+            hint=_within_hint(key, value, most),
+        )
+    return Priced(value=float(value), assumed=False, source=GIVEN)
+
+
+def _within_hint(key: str, value: float, most: float) -> str:
+    """Nobody assumes a team's target; who writes one as a percentage is told the share."""
+    if not key.startswith((TEAM_TARGETS, "goodput_target")):
+        return "Leave it out to have it assumed." if key in _MEANINGS else "Write a number that is."
+    share = value / 100 if most < value <= 100 else 0.9
+    return f"Write the share, as in `{key.rpartition('.')[2]} = {share:g}`."
+
+
+def _kind(value: object) -> str:
+    kinds = {bool: "true or false", str: "text", list: "a list", dict: "a table"}
+    return kinds.get(type(value), "a date or time")
+
+
+def _unknown(key: str) -> InputError:
+    near = get_close_matches(key, _KEYS, n=1, cutoff=KEY_LIKENESS_MIN)
+    hint = f"Did you mean `{near[0]}`?" if near else f"Known are {', '.join(_KEYS)}."
+    return InputError(f"The prices have no key `{key}`.", hint=hint)

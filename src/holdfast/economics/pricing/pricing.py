@@ -1,0 +1,178 @@
+"""Each hour of a run at its own price: the segments of its report, and what it accrued, with what they cost.
+
+A price that was recorded in the run is what was paid. Else the prices file's `[[rates]]` count, then its one
+price for all, and then the list price of the chip, which is assumed. Declared factors (tax, overhead)
+multiply all of them. Money is kept as exact fractions and rounded when it is shown.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from fractions import Fraction
+from itertools import pairwise
+from operator import itemgetter
+
+import msgspec
+
+from holdfast.economics.pricing.prices import Currency, Priced, Prices
+from holdfast.economics.pricing.rates import Kind, PricedSubject, RateLine
+from holdfast.ledger.report import Report, Segment
+from holdfast.wording.units import HOUR_NS
+
+ACCRUED = "accrued"
+"""The key of what is still running and not accounted for yet; no category of the ledger."""
+
+CHANGES_SHOWN_MAX = 5
+"""So many changes of the price are told one by one."""
+
+
+class Charge(msgspec.Struct, frozen=True, kw_only=True):
+    """A stretch of a run's time at one price.
+
+    usd_per_gpu_hour  exactly, with the declared factors
+    price             the same, with where it comes from
+    parts             GPU-ns by category
+    incidents         what of that each incident lost
+    """
+
+    from_ns: int
+    to_ns: int
+    usd_per_gpu_hour: Fraction
+    price: Priced
+    kind: Kind | None
+    parts: Mapping[str, int]
+    incidents: Mapping[str, Mapping[str, int]]
+
+    @property
+    def gpu_ns(self) -> int:
+        return sum(self.parts.values())
+
+    def usd(self, gpu_ns: int) -> Fraction:
+        return self.usd_per_gpu_hour * gpu_ns / HOUR_NS
+
+
+class Pricing:
+    """What the hours of one run cost."""
+
+    def __init__(self, report: Report, prices: Prices) -> None:
+        self.report = report
+        self.prices = prices
+        subject = PricedSubject(
+            run=report.run, team=report.team, cluster=report.cluster, chip=report.chip or ""
+        )
+        self.line = RateLine.of(prices.rates, subject)
+        self._recorded = report.recorded_prices
+
+    def at(self, at_ns: int, recorded: float | None) -> tuple[Fraction, Priced, Kind | None]:
+        """What a GPU-hour costs at this moment, with the factors; and what kind of price it is."""
+        kind: Kind | None = None
+        if recorded is not None:
+            price = self.prices.at(recorded).usd_per_gpu_hour
+        elif (rate := self.line.at(at_ns)) is not None:
+            kind = rate.kind
+            price = Priced(value=rate.usd_per_gpu_hour, assumed=False, source=rate.source)
+        elif self._recorded and self.prices.usd_per_gpu_hour.assumed:
+            price = self.prices.at(self._recorded[0][1]).usd_per_gpu_hour  # the first that is known
+        else:
+            price = self.prices.for_chip(self.report.chip).usd_per_gpu_hour
+        exact = exactly(price.value) * self.prices.factor
+        if self.prices.factors:
+            price = Priced(
+                value=float(exact),
+                assumed=price.assumed,
+                source=f"{price.source}; {self.prices.factors_said}",
+            )
+        return exact, price, kind
+
+    def charges(self, cuts_ns: Iterable[int] = ()) -> list[Charge]:
+        """All that the report has, in the order of time, then what was accrued, cut at these moments."""
+        found = [self._charge(segment) for segment in self.report.segments]
+        accrued = self.report.accrued
+        if accrued is None:
+            return found
+        for from_ns, to_ns in self._stretches(accrued.from_ns, accrued.to_ns, cuts_ns):
+            exact, price, kind = self.at(from_ns, self._recorded_at(from_ns))
+            found.append(
+                Charge(
+                    from_ns=from_ns,
+                    to_ns=to_ns,
+                    usd_per_gpu_hour=exact,
+                    price=price,
+                    kind=kind,
+                    parts={ACCRUED: (to_ns - from_ns) * accrued.gpus},
+                    incidents={},
+                )
+            )
+        return found
+
+    def held(self, gpus: int, from_ns: int, to_ns: int) -> Fraction:
+        """What so many GPUs of this run cost if they are held from one moment to the other."""
+        usd = Fraction()
+        for begin_ns, end_ns in self._stretches(from_ns, to_ns):
+            price = self.at(begin_ns, self._recorded_at(begin_ns))[0]
+            usd += price * gpus * (end_ns - begin_ns) / HOUR_NS
+        return usd
+
+    def _stretches(self, from_ns: int, to_ns: int, cuts_ns: Iterable[int] = ()) -> Iterator[tuple[int, int]]:
+        """This time, cut where a price may change and at these moments."""
+        edges = self.line.edges_ns
+        rates = edges[bisect_right(edges, from_ns) : bisect_left(edges, to_ns)]
+        others = (*cuts_ns, *(since_ns for since_ns, _ in self._recorded))
+        within = {*rates, *(edge for edge in others if from_ns < edge < to_ns)}
+        return pairwise([from_ns, *sorted(within), to_ns])
+
+    def _recorded_at(self, at_ns: int) -> float | None:
+        """The price that was recorded for this moment, whether or not the run was up."""
+        known = bisect_right(self._recorded, at_ns, key=itemgetter(0))
+        return self._recorded[known - 1][1] if known else None
+
+    def overruled(self) -> str:
+        """The sentence that says so where a recorded price stands in the way of the file's."""
+        for segment in self.report.segments:
+            rate = self.line.at(segment.from_ns)
+            recorded = segment.usd_per_gpu_hour
+            if recorded is not None and rate is not None and rate.usd_per_gpu_hour != recorded:
+                said = self.prices.currency.said
+                paid = f"{said(recorded)} a GPU-hour (cost.rate), which is what was paid"
+                given = f"the {said(rate.usd_per_gpu_hour)} of rate {rate.number} in the prices"
+                return f"Run {self.report.run} recorded {paid}; {given} are not used."
+        return ""
+
+    def _charge(self, segment: Segment) -> Charge:
+        exact, price, kind = self.at(segment.from_ns, segment.usd_per_gpu_hour)
+        return Charge(
+            from_ns=segment.from_ns,
+            to_ns=segment.to_ns,
+            usd_per_gpu_hour=exact,
+            price=price,
+            kind=kind,
+            parts=segment.partition,
+            incidents=segment.incidents,
+        )
+
+
+def price_changes(priced: Iterable[Sequence[Charge]], currency: Currency) -> Iterator[str]:
+    """Where the price of a GPU-hour changed in the course of runs, with these charges each: a sentence."""
+    runs: Counter[tuple[int, Fraction, Fraction]] = Counter()
+    for charges in priced:
+        paid = [charge for charge in charges if charge.gpu_ns]
+        runs.update(
+            (after.from_ns, before.usd_per_gpu_hour, after.usd_per_gpu_hour)
+            for before, after in pairwise(paid)
+            if before.usd_per_gpu_hour != after.usd_per_gpu_hour
+        )
+    for (at_ns, before, after), count in sorted(runs.items())[:CHANGES_SHOWN_MAX]:
+        at = f"{datetime.fromtimestamp(at_ns // 10**9, tz=UTC):%Y-%m-%d %H:%M} UTC"
+        of = f" ({count} runs)" if count > 1 else ""
+        yield (
+            f"The price of a GPU-hour went from {currency.said(before)} to {currency.said(after)} at "
+            f"{at}{of}; each hour counts at its own."
+        )
+    if len(runs) > CHANGES_SHOWN_MAX:
+        yield f"It changed {len(runs) - CHANGES_SHOWN_MAX:,} more times."
+
+
+def exactly(value: float) -> Fraction:
+    """The decimal number that was written, not the nearest binary one."""
+    return Fraction(repr(value))

@@ -1,0 +1,256 @@
+"""How long a step takes in a layout: FLOPs at a published rate, and what the layout adds.
+
+The rate comes from the median of the published MFU near the run (`ledger.references`). That MFU already has
+its own run's bubble, communication and recomputation in it, and its layout is rarely published with it. So
+what Llama 3's own layout costs by this module's arithmetic, REFERENCE_OVERHEAD, is taken for what every
+published run lost: the busy rate is the published MFU times that, and a layout is never credited with more
+than the published MFU. Between layouts the ratio counts; the level is no better than the reference.
+"""
+
+from functools import cache
+
+import msgspec
+
+from holdfast.economics.sizing.memory import ELEMENT_BYTES, WEIGHT_BYTES, stage_params
+from holdfast.economics.sizing.parallelism import (
+    Cluster,
+    Parallelism,
+    Recompute,
+    SizingCase,
+    imbalance,
+    micro_batches,
+)
+from holdfast.economics.sizing.rules import bubble_share
+from holdfast.ledger.flops import Chip, model_flops_per_token, peak_flops_per_s
+from holdfast.ledger.references import MfuReference, ReferenceSetup, reference_bandwidth
+from holdfast.record.events import Collective
+
+REFERENCE_OVERHEAD = 1.23
+"""Llama 3 405B on 8,192 H100 (TP8 PP16 DP64, 32 sequences a replica; Table 4): a step by this module over its
+FLOPs at the busy rate, with the eight interleaved stages that its 126 layers and two ends allow."""
+
+_NETWORK_GBIT_PER_S: dict[Chip, int] = {"a100": 200, "b300": 800, "gb300": 800}
+_NETWORK_GBIT_PER_S_USUAL = 400
+"""Of one GPU's network card: NVIDIA's DGX A100, H100, H200, B200, GB200 and B300 data sheets."""
+NETWORK_SHARE = 0.92
+"""Of the line: the 370 GB/s of `holdfast reference --chip h100`, with eight cards of 400 Gbit/s."""
+_SAME_NVLINK: dict[Chip, Chip] = {"b300": "b200", "gb300": "gb200"}
+"""Chips without a published bandwidth, and those with NVLink of the same generation."""
+_NVLINK_GB_PER_S: dict[Chip, float] = {"h800": 160}
+"""As DeepSeek measures it (README of github.com/deepseek-ai/DeepEP): an H100 with a slower NVLink."""
+
+FORWARD_SHARE = 1 / 3
+"""Of a step's FLOPs: the backward pass has twice as many as the forward one."""
+LAYER_EXCHANGES: dict[Recompute, int] = {"none": 4, "selective": 4, "full": 6}
+"""All-reduces of tensor parallelism in a layer, or pairs of gather and scatter: two forward, two backward,
+and the forward ones again where it is computed again (Shoeybi et al. 2019)."""
+KEY_VALUE_EXCHANGES = 3
+"""Of context parallelism in a layer: keys and values forward, again backward, and their gradients."""
+EXPERT_EXCHANGES = 4
+"""All-to-alls in a layer: tokens to their experts and back, forward and backward."""
+
+ROUNDING_SHARE = 1e-9
+"""Of a step: so little is how the sum of its parts is rounded."""
+
+
+class StepPace(msgspec.Struct, frozen=True, kw_only=True):
+    """A step, and what it is made of, in seconds of the fullest stage.
+
+    compute_s    the model's FLOPs at the busy rate
+    recompute_s  what is computed a second time
+    tensor_s, context_s, pipeline_s  exchanges within a replica, taken to be hidden by nothing
+    expert_s     the experts' exchange as far as computing does not hide it, as in DeepSeek-V3's pipeline
+    imbalance_s  waiting for the fullest stage
+    bubble_s     waiting for the pipeline to fill and to drain
+    data_s       the exchange of gradients and weights between replicas, as far as computing does not hide it
+    expert_hidden_s, data_hidden_s  of both, what computing does hide: not part of the step
+    """
+
+    step_s: float
+    mfu_percent: float
+    compute_s: float
+    recompute_s: float
+    tensor_s: float
+    context_s: float
+    expert_s: float
+    pipeline_s: float
+    imbalance_s: float
+    bubble_s: float
+    data_s: float
+    expert_hidden_s: float
+    data_hidden_s: float
+
+    @property
+    def busy_s(self) -> float:
+        """All of it together; less than a step where the published rate is what bounds it."""
+        return float(sum(msgspec.structs.astuple(self)[2:-2]))
+
+    @property
+    def unexplained_s(self) -> float:
+        """What the published run lost to more than the parts here; 0 where they are slower than it was."""
+        left_s = self.step_s - self.busy_s
+        return left_s if left_s > ROUNDING_SHARE * self.step_s else 0.0
+
+
+def pace(case: SizingCase, layout: Parallelism, reference: MfuReference) -> StepPace:
+    """The step of a layout, with the reference's MFU for the rate."""
+    count, micro = micro_batches(case, layout), _micro_batch(case, layout, reference)
+    busy_s = count * micro.total_s
+    imbalance_s = (imbalance(case.shape.layers, layout.pp) - 1) * busy_s
+    bubble_s = bubble_share(layout, count) * (busy_s + imbalance_s)
+    expert_hidden_s = _expert_s(case, layout, _tokens(case, layout)) - micro.expert_s
+    # Both exchanges share one network: what hides the experts' cannot hide the other as well.
+    shared_s = expert_hidden_s if layout.tp * layout.ep > case.cluster.domain_gpus else 0.0
+    data_s, data_hidden_s = _data_s(case, layout, count, micro.total_s - shared_s)
+    flops = case.training.tokens_per_step * _flops_per_token(case, reference)
+    peak = peak_flops_per_s(case.cluster.chip, case.cluster.precision) * layout.gpus
+    published_s = flops / (peak * reference.mfu_percent / 100)
+    step_s = max(published_s, busy_s + imbalance_s + bubble_s + data_s)
+    return StepPace(
+        step_s=step_s,
+        mfu_percent=100 * flops / (peak * step_s),
+        compute_s=count * micro.compute_s,
+        recompute_s=count * micro.recompute_s,
+        tensor_s=count * micro.tensor_s,
+        context_s=count * micro.context_s,
+        expert_s=count * micro.expert_s,
+        pipeline_s=count * micro.pipeline_s,
+        imbalance_s=imbalance_s,
+        bubble_s=bubble_s,
+        data_s=data_s,
+        expert_hidden_s=count * expert_hidden_s,
+        data_hidden_s=data_hidden_s,
+    )
+
+
+def setup_of(case: SizingCase) -> ReferenceSetup:
+    """What a published run is compared with."""
+    model = case.shape.transformer()
+    return ReferenceSetup(
+        params=model.params,
+        gpus=case.cluster.gpus,
+        chip=case.cluster.chip,
+        precision=case.cluster.precision,
+        moe=model.moe,
+        sequence_tokens=case.training.sequence_tokens,
+    )
+
+
+class _MicroBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """One micro-batch on one stage, forward and backward."""
+
+    compute_s: float
+    recompute_s: float
+    tensor_s: float
+    context_s: float
+    expert_s: float
+    pipeline_s: float
+
+    @property
+    def total_s(self) -> float:
+        return float(sum(msgspec.structs.astuple(self)))
+
+
+def _micro_batch(case: SizingCase, layout: Parallelism, reference: MfuReference) -> _MicroBatch:
+    peak = peak_flops_per_s(case.cluster.chip, case.cluster.precision)
+    rate = peak * reference.mfu_percent / 100 * REFERENCE_OVERHEAD * layout.replica_gpus
+    tokens = _tokens(case, layout)
+    compute_s = tokens * _flops_per_token(case, reference) / rate
+    return _MicroBatch(
+        compute_s=compute_s,
+        recompute_s=compute_s * FORWARD_SHARE if layout.recompute == "full" else 0.0,
+        tensor_s=_tensor_s(case, layout, tokens),
+        context_s=_context_s(case, layout, tokens),
+        expert_s=max(0.0, _expert_s(case, layout, tokens) - compute_s),
+        pipeline_s=_pipeline_s(case, layout, tokens),
+    )
+
+
+def _tokens(case: SizingCase, layout: Parallelism) -> int:
+    return case.training.sequence_tokens * layout.micro_batch
+
+
+def _flops_per_token(case: SizingCase, reference: MfuReference) -> float:
+    model = case.shape.transformer()
+    return model_flops_per_token(model, case.training.sequence_tokens, reference.compared_as)
+
+
+def _tensor_s(case: SizingCase, layout: Parallelism, tokens: int) -> float:
+    size = tokens / layout.cp * case.shape.hidden * ELEMENT_BYTES
+    exchanges = LAYER_EXCHANGES[layout.recompute] * case.shape.layers / layout.pp
+    return exchanges * 2 * _others(layout.tp) * size / _nvlink_bytes_per_s(case.cluster)
+
+
+def _context_s(case: SizingCase, layout: Parallelism, tokens: int) -> float:
+    keys_and_values = 2 * case.shape.kv_heads * case.shape.head_dim / layout.tp
+    size = tokens * keys_and_values * ELEMENT_BYTES
+    exchanges = KEY_VALUE_EXCHANGES * case.shape.layers / layout.pp
+    return exchanges * _others(layout.cp) * size / _bytes_per_s(case.cluster, layout.tp * layout.cp)
+
+
+def _expert_s(case: SizingCase, layout: Parallelism, tokens: int) -> float:
+    copies = case.shape.active_experts * case.shape.hidden
+    size = tokens / (layout.cp * layout.tp) * copies * ELEMENT_BYTES
+    exchanges = EXPERT_EXCHANGES * case.shape.layers / layout.pp
+    return exchanges * _others(layout.ep) * size / _bytes_per_s(case.cluster, layout.tp * layout.ep)
+
+
+def _pipeline_s(case: SizingCase, layout: Parallelism, tokens: int) -> float:
+    """To the next stage and back again, once for each stage that a GPU has."""
+    if layout.pp == 1:
+        return 0.0
+    size = tokens / (layout.cp * layout.tp) * case.shape.hidden * ELEMENT_BYTES
+    return 2 * layout.interleave * size / _bytes_per_s(case.cluster, layout.replica_gpus)
+
+
+def _data_s(case: SizingCase, layout: Parallelism, count: int, micro_s: float) -> tuple[float, float]:
+    """The exchange between replicas beyond what a micro-batch beside it hides, in `micro_s`; and the rest.
+
+    With ZeRO 2 gradients are exchanged in every micro-batch, with ZeRO 3 weights too, and twice; else once a
+    step.
+    """
+    ranks = layout.dp * layout.cp
+    if ranks == 1:
+        return 0.0, 0.0
+    params = max(sum(stage_params(case.shape, layout, stage)) for stage in (0, layout.pp - 1))
+    per_node = max(1, min(ranks, case.cluster.gpus_per_node // layout.tp))
+    speed = _network_bytes_per_s(case.cluster) * per_node
+    if ranks * layout.tp <= case.cluster.domain_gpus:
+        speed = _nvlink_bytes_per_s(case.cluster)
+    gradients_s = _others(ranks) * params * case.training.gradient_bytes / speed
+    weights_s = _others(ranks) * params * WEIGHT_BYTES / speed
+    each, once = {
+        2: (gradients_s, weights_s),
+        3: (gradients_s + 2 * weights_s, 0.0),
+    }.get(layout.zero, (0.0, gradients_s + weights_s))
+    exposed_s = count * max(0.0, each - micro_s) + max(0.0, once - micro_s)
+    return exposed_s, count * each + once - exposed_s
+
+
+def _others(ranks: int) -> float:
+    """The part of a group that is not oneself: what has to travel."""
+    return (ranks - 1) / ranks
+
+
+def _bytes_per_s(cluster: Cluster, reach_gpus: int) -> float:
+    return (
+        _nvlink_bytes_per_s(cluster) if reach_gpus <= cluster.domain_gpus else _network_bytes_per_s(cluster)
+    )
+
+
+def _nvlink_bytes_per_s(cluster: Cluster) -> float:
+    if known := _NVLINK_GB_PER_S.get(cluster.chip):
+        return known * 1e9
+    return _bus_gb_per_s(_SAME_NVLINK.get(cluster.chip, cluster.chip)) * 1e9
+
+
+@cache
+def _bus_gb_per_s(chip: Chip) -> float:
+    kinds: tuple[Collective, ...] = ("all-gather", "all-reduce")
+    rows = (reference_bandwidth(chip, 2, kind) for kind in kinds)
+    return next(row.bus_gb_per_s for row in rows if row)
+
+
+def _network_bytes_per_s(cluster: Cluster) -> float:
+    gbit_per_s = _NETWORK_GBIT_PER_S.get(cluster.chip, _NETWORK_GBIT_PER_S_USUAL)
+    return gbit_per_s / 8 * 1e9 * NETWORK_SHARE

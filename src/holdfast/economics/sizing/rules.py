@@ -1,0 +1,180 @@
+"""What makes a layout right or wrong, each rule with its reason as a sentence.
+
+`refusals` are what cannot work; `warnings` what works, but not well. Memory is in `memory`, time in `pace`.
+"""
+
+from collections.abc import Iterator
+
+from holdfast.economics.sizing.parallelism import (
+    Parallelism,
+    SizingCase,
+    balance,
+    fills_with_ends,
+    imbalance,
+    micro_batches,
+)
+
+BALANCE_MIN = 0.9
+"""A deal of lanes that leaves members idle for more than a tenth of the step is warned of."""
+BUBBLE_MAX = 0.25
+"""So much waiting in the pipeline, over the time it computes, is warned of."""
+
+
+def refusals(case: SizingCase, layout: Parallelism) -> Iterator[str]:
+    """Why it cannot work; nothing where it can."""
+    yield from _nodes(case)
+    yield from _tensor(case, layout)
+    yield from _pipeline(case, layout)
+    yield from _context(case, layout)
+    yield from _experts(case, layout)
+    yield from _world(case, layout)
+    yield from _batch(case, layout) if case.training.lanes is None else _lanes(case, layout)
+
+
+def warnings(case: SizingCase, layout: Parallelism) -> Iterator[str]:
+    """What will cost time, in a layout that works."""
+    excess = imbalance(case.shape.layers, layout.pp) - 1
+    if excess:
+        yield (
+            f"{case.shape.layers} layers over PP {layout.pp} leave the fullest stage {100 * excess:.1f} % "
+            "above the mean, and all others wait for it."
+        )
+    stages = layout.pp * layout.interleave
+    if (
+        layout.interleave > 1
+        and case.shape.layers % stages
+        and not fills_with_ends(case.shape.layers, stages)
+    ):
+        yield (
+            f"{case.shape.layers} layers do not divide into {stages} interleaved stages (PP {layout.pp} x "
+            f"{layout.interleave}): it takes a framework that is told which stage has which layers."
+        )
+    count = micro_batches(case, layout)
+    bubble = bubble_share(layout, count)
+    if bubble > BUBBLE_MAX:
+        yield (
+            f"The pipeline stands idle for {100 * bubble:.0f} % of the time it computes: {count} "
+            f"micro-batches are few for {layout.pp} stages."
+        )
+    if layout.interleave > 1 and count % layout.pp:
+        yield (
+            f"{count} micro-batches are no multiple of PP {layout.pp}: some interleaved schedules move "
+            "them in groups of that many, and refuse others."
+        )
+    if layout.ep * layout.tp > case.cluster.domain_gpus:
+        yield (
+            f"EP {layout.ep} x TP {layout.tp} reaches beyond the {case.cluster.domain_gpus} GPUs of an "
+            "NVLink domain: its all-to-all in every layer goes over the network."
+        )
+    lanes = case.training.lanes
+    if lanes is not None and balance(lanes, layout.dp) < BALANCE_MIN:
+        yield lane_balance_sentence(lanes, layout.dp)
+
+
+def bubble_share(layout: Parallelism, count: int) -> float:
+    """Waiting in the pipeline over the time it computes (Narayanan et al. 2021, section 2.2)."""
+    return (layout.pp - 1) / (layout.interleave * count)
+
+
+def lane_balance_sentence(lanes: int, members: int) -> str:
+    """What an uneven deal costs."""
+    most = -(-lanes // members)
+    return (
+        f"{members} members share {lanes} lanes unevenly: a step takes the time of {most} lanes where "
+        f"{lanes / members:.2f} are the mean, {100 * balance(lanes, members):.0f} % busy."
+    )
+
+
+def _nodes(case: SizingCase) -> Iterator[str]:
+    gpus, per_node = case.cluster.gpus, case.cluster.gpus_per_node
+    if gpus > per_node and gpus % per_node:
+        yield (
+            f"{gpus:,} GPUs are no whole number of nodes of {per_node}: groups of GPUs would straddle "
+            "nodes unevenly, and the slowest group sets the pace."
+        )
+
+
+def _tensor(case: SizingCase, layout: Parallelism) -> Iterator[str]:
+    tp, shape, domain, node = layout.tp, case.shape, case.cluster.domain_gpus, case.cluster.gpus_per_node
+    if tp > domain:
+        yield (
+            f"TP {tp} reaches beyond the {domain} GPUs of an NVLink domain: it exchanges activations "
+            "several times in every layer, and the network is about a tenth as fast."
+        )
+    elif tp > 1 and node % tp and tp % node:
+        yield f"TP {tp} does not tile nodes of {node} GPUs: a group would straddle two of them."
+    if shape.heads % tp or shape.kv_heads % tp:
+        yield (
+            f"TP {tp} does not divide the {shape.heads} heads and {shape.kv_heads} key-value heads: each "
+            "GPU computes whole heads."
+        )
+    if shape.ffn % tp:
+        yield f"TP {tp} does not divide the feed-forward width of {shape.ffn}: all GPUs hold equal slices."
+
+
+def _pipeline(case: SizingCase, layout: Parallelism) -> Iterator[str]:
+    layers, stages = case.shape.layers, layout.pp * layout.interleave
+    if stages > layers and not fills_with_ends(layers, stages):
+        yield f"{stages} stages are more than the {layers} layers: each needs one at least."
+    if layout.interleave > 1 and layout.pp == 1:
+        yield "There is nothing to interleave without a pipeline: PP is 1."
+
+
+def _context(case: SizingCase, layout: Parallelism) -> Iterator[str]:
+    tokens = case.training.sequence_tokens
+    if layout.cp > 1 and tokens % (2 * layout.cp):
+        yield (
+            f"CP {layout.cp} does not cut {tokens:,} tokens into {2 * layout.cp} equal pieces: each GPU "
+            "has one from the front and one from the back, so that the causal mask leaves all with as "
+            "much work."
+        )
+
+
+def _experts(case: SizingCase, layout: Parallelism) -> Iterator[str]:
+    ep, experts = layout.ep, case.shape.experts
+    if ep > 1 and experts == 1:
+        yield f"EP {ep} has nothing to divide: {case.name} is no mixture of experts."
+    elif experts % ep:
+        yield f"EP {ep} does not divide the {experts} experts: each GPU holds as many."
+    if layout.gpus // layout.pp % ep:
+        yield (
+            f"EP {ep} does not divide DP x CP x TP = {layout.gpus // layout.pp}: the ranks that share out "
+            "experts are those of one stage."
+        )
+
+
+def _world(case: SizingCase, layout: Parallelism) -> Iterator[str]:
+    if layout.gpus != case.cluster.gpus:
+        product = f"TP {layout.tp} x PP {layout.pp} x CP {layout.cp}"
+        yield (
+            f"{product} x DP {layout.dp} = {layout.gpus:,} are not the {case.cluster.gpus:,} GPUs: every "
+            "GPU has one place."
+        )
+
+
+def _batch(case: SizingCase, layout: Parallelism) -> Iterator[str]:
+    together, batch = layout.dp * layout.micro_batch, case.training.global_batch
+    if batch % together:
+        yield (
+            f"A global batch of {batch:,} sequences does not divide by DP {layout.dp} x micro-batch "
+            f"{layout.micro_batch} = {together:,}: some replicas would have a micro-batch more than "
+            "others, and the others would wait."
+        )
+
+
+def _lanes(case: SizingCase, layout: Parallelism) -> Iterator[str]:
+    lanes, batch = case.training.lanes or 0, case.training.global_batch
+    if layout.replica_gpus > 1 or layout.ep > 1 or layout.zero:
+        yield (
+            f"Lanes are dealt to members that hold the whole model each; {layout} with ZeRO {layout.zero} "
+            "splits it."
+        )
+    if layout.dp > lanes:
+        yield f"{layout.dp} members cannot share {lanes} lanes: each needs one at least."
+    if batch % lanes:
+        yield f"A global batch of {batch:,} sequences does not divide by {lanes} lanes: all have as many."
+    elif batch // lanes % layout.micro_batch:
+        yield (
+            f"A lane's batch of {batch // lanes} sequences does not divide by the micro-batch "
+            f"{layout.micro_batch}: a lane is computed in whole ones."
+        )

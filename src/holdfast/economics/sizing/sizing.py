@@ -1,0 +1,435 @@
+"""Right-sizing: which layouts fit a model and a cluster, what each costs, and the nearest right ones to a
+wrong one.
+
+Everything that is possible is tried: there are some thousands of layouts at most. Pure arithmetic, without
+numpy, so that `holdfast run` can ask before it starts anything.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from math import inf, log2
+from typing import TypeVar
+
+import msgspec
+
+from holdfast.economics.sizing.loader import Loader, loader_refusals, loader_warnings
+from holdfast.economics.sizing.memory import (
+    LOW_SHARE,
+    MemoryRange,
+    MemoryUse,
+    least_state_bytes,
+    memory,
+    memory_range,
+)
+from holdfast.economics.sizing.pace import StepPace, pace, setup_of
+from holdfast.economics.sizing.parallelism import (
+    Count,
+    Parallelism,
+    Recompute,
+    SizingCase,
+    Zero,
+    fills_with_ends,
+    micro_batches,
+)
+from holdfast.economics.sizing.rules import refusals, warnings
+from holdfast.economics.sizing.survival import Survival, survival
+from holdfast.ledger.references import MfuReference, PublishedRate, published_rate
+from holdfast.record.errors import InputError
+from holdfast.wording.units import DAY_S
+
+GIB = 2**30
+MICRO_BATCHES = (1, 2, 4, 8, 16)
+CP_TOKENS_MIN = 8192
+"""Context parallelism is for sequences too long for one GPU: it is not proposed where it would leave a GPU
+fewer tokens than in Llama 3's longest (131,072 tokens, CP 16; Table 4)."""
+BATCH_TOKENS_USUAL = 4_000_000
+"""Of a step, where nothing else is said: what Llama 3 405B begins with (section 3.4.1)."""
+RANKED_BY = (
+    "time a step takes, which is also cost; of equals by whether memory may run out, then by a lost node, "
+    "then by what the layout adds to computing, then by memory"
+)
+NEAREST_SHOWN = 3
+TRIES_MAX = 256
+"""Numbers of GPUs that are tried in each direction, for the nearest right ones."""
+
+_Choice = TypeVar("_Choice")
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What of the layout is settled; None: to be chosen."""
+
+    tp: Count | None = None
+    pp: Count | None = None
+    cp: Count | None = None
+    dp: Count | None = None
+    ep: Count | None = None
+    interleave: Count | None = None
+    micro_batch: Count | None = None
+    zero: Zero | None = None
+    recompute: Recompute | None = None
+
+    @property
+    def is_split(self) -> bool:
+        """Whether it says something of how the GPUs are divided."""
+        return any(ways is not None for ways in (self.tp, self.pp, self.cp, self.dp, self.ep))
+
+    @property
+    def is_layout(self) -> bool:
+        """Whether it says how the model is split, and so is to be checked rather than completed."""
+        return self.tp is not None and self.pp is not None
+
+
+class SizingQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """A case, what of its layout is settled, and the price of a GPU-hour.
+
+    has_free_batch  whether the global batch was chosen to suit the GPUs, and may be chosen again
+    must_survive    whether only layouts count that survive the loss of a node
+    """
+
+    case: SizingCase
+    usd_per_gpu_hour: float
+    wanted: Wanted = Wanted()
+    loader: Loader | None = None
+    has_free_batch: bool = False
+    must_survive: bool = False
+
+
+class Sized(msgspec.Struct, frozen=True, kw_only=True):
+    """A layout that works, what it takes and what it costs.
+
+    micro_batches  one after the other in a step
+    memory_bytes   by formula; memory: its parts; memory_range: what published runs make of it
+    may_run_out    whether the range reaches beyond the GPU's memory
+    """
+
+    layout: Parallelism
+    micro_batches: int
+    memory_bytes: int
+    memory: MemoryUse
+    memory_range: MemoryRange
+    may_run_out: bool
+    pace: StepPace
+    days: float
+    usd: float
+    survival: Survival
+    warnings: tuple[str, ...] = ()
+
+
+class SizingAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The layouts that fit, best first; rate: the published runs that their pace is taken from."""
+
+    sized: tuple[Sized, ...]
+    rate: PublishedRate
+
+
+def answer(question: SizingQuestion) -> SizingAnswer:
+    """The layouts that fit, the quickest first; `InputError` with the nearest right ones where none does."""
+    rate = published_rate(setup_of(question.case))
+    best: dict[tuple[int, ...], Sized] = {}
+    for layout in fitting(question):
+        sized = _sized(question, layout, rate.reference)
+        if question.must_survive and not sized.survival.survives:
+            continue
+        split = (layout.tp, layout.pp, layout.cp, layout.ep)
+        if split not in best or _rank(sized) < _rank(best[split]):
+            best[split] = sized
+    if not best:
+        raise _refusal(question)
+    return SizingAnswer(sized=tuple(sorted(best.values(), key=_rank)), rate=rate)
+
+
+def fitting(question: SizingQuestion) -> Iterator[Parallelism]:
+    """The layouts that break no rule and fit into memory by formula; where none does, those that may fit.
+
+    Only what is beyond the whole range does not fit: what the formula refuses, others have run.
+    """
+    case, found = question.case, False
+    for layout in _lawful(question):
+        if memory(case, layout).total_bytes <= case.cluster.usable_bytes:
+            found = True
+            yield layout
+    if found:
+        return
+    for layout in _lawful(question):
+        if memory_range(case, layout).low_bytes <= case.cluster.memory_bytes:
+            yield layout
+
+
+def _lawful(question: SizingQuestion) -> Iterator[Parallelism]:
+    """All layouts that break no rule, of parallelism or of the loader."""
+    case, loader = question.case, question.loader
+    for layout in _layouts(question):
+        if next(refusals(case, layout), None) is not None:
+            continue
+        if loader is None or next(loader_refusals(case, layout, loader), None) is None:
+            yield layout
+
+
+def nearest_gpus(question: SizingQuestion) -> tuple[int, ...]:
+    """The next smaller and the next larger number of GPUs for which there is a layout at all."""
+    gpus, node = question.case.cluster.gpus, question.case.cluster.gpus_per_node
+    whole_above = range(gpus - gpus % node + node, gpus + TRIES_MAX * node, node)
+    counts_above = chain(range(gpus + 1, node), whole_above)
+    counts_below = (count for count in range(gpus - 1, 0, -1) if count < node or count % node == 0)
+    found = (
+        next((count for count in islice(counts, TRIES_MAX) if _has_layout(question, count)), None)
+        for counts in (counts_below, counts_above)
+    )
+    return tuple(count for count in found if count is not None)
+
+
+def suitable_batch(gpus: int, sequence_tokens: int) -> int:
+    """Sequences that make about BATCH_TOKENS_USUAL tokens, and that so many GPUs can share out evenly.
+
+    That is the odd part of their number times a power of two.
+    """
+    odd = gpus // (gpus & -gpus)
+    return odd << max(0, round(log2(BATCH_TOKENS_USUAL / sequence_tokens / odd)))
+
+
+def memory_sentence(case: SizingCase, layout: Parallelism) -> str:
+    """What the layout takes, part by part, against what there is."""
+    taken = memory(case, layout)
+    parts = ", ".join(
+        f"{name.removesuffix('_bytes')} {getattr(taken, name) / GIB:,.1f}"
+        for name in taken.__struct_fields__
+        if getattr(taken, name) >= GIB / 20
+    )
+    span = memory_range(case, layout)
+    return (
+        f"{case.name} as {layout} needs {range_gib(span)} GiB a GPU (by formula {parts}), where the "
+        f"{case.cluster.chip.upper()} has {case.cluster.memory_bytes / GIB:,.1f} GiB."
+    )
+
+
+def range_gib(span: MemoryRange) -> str:
+    """`53.6 to 90.2`."""
+    return f"{span.low_bytes / GIB:,.1f} to {span.high_bytes / GIB:,.1f}"
+
+
+def _has_layout(question: SizingQuestion, gpus: int) -> bool:
+    """Whether there is one on so many GPUs, with what else is settled as it is."""
+    case = question.case
+    training = case.training
+    if question.has_free_batch:
+        batch = suitable_batch(training.lanes or gpus, training.sequence_tokens)
+        training = msgspec.structs.replace(training, global_batch=batch)
+    cluster = msgspec.structs.replace(case.cluster, gpus=gpus)
+    if LOW_SHARE * least_state_bytes(case.shape, training, gpus) > cluster.memory_bytes:
+        return False
+    other = msgspec.structs.replace(
+        question,
+        case=msgspec.structs.replace(case, cluster=cluster, training=training),
+        wanted=msgspec.structs.replace(question.wanted, dp=None),
+    )
+    return next(fitting(other), None) is not None
+
+
+def _rank(sized: Sized) -> tuple[float, bool, float, float, int]:
+    """As RANKED_BY says."""
+    spent, after = sized.pace, sized.survival
+    slowdown = after.slowdown if after.survives and after.slowdown is not None else inf
+    return spent.step_s, sized.may_run_out, round(slowdown, 2), spent.busy_s, sized.memory_bytes
+
+
+def _sized(question: SizingQuestion, layout: Parallelism, reference: MfuReference) -> Sized:
+    case = question.case
+    needed, stepping = memory(case, layout), pace(case, layout, reference)
+    span = memory_range(case, layout)
+    after_loss = survival(case, layout, reference)
+    days = case.training.tokens / case.training.tokens_per_step * stepping.step_s / DAY_S
+    return Sized(
+        layout=layout,
+        micro_batches=micro_batches(case, layout),
+        memory_bytes=needed.total_bytes,
+        memory=needed,
+        memory_range=span,
+        may_run_out=span.high_bytes > case.cluster.memory_bytes,
+        pace=stepping,
+        days=days,
+        usd=days * 24 * case.cluster.paid_gpus * question.usd_per_gpu_hour,
+        survival=after_loss,
+        warnings=(
+            *warnings(case, layout),
+            *_memory_warnings(case, span),
+            *_survival_warnings(case, after_loss),
+            *(loader_warnings(case, layout, question.loader, stepping.step_s) if question.loader else ()),
+        ),
+    )
+
+
+def _memory_warnings(case: SizingCase, span: MemoryRange) -> Iterator[str]:
+    if span.high_bytes > case.cluster.memory_bytes:
+        yield (
+            f"It may run out of memory: published runs take {range_gib(span)} GiB where the formula is the "
+            f"same, and the {case.cluster.chip.upper()} has {case.cluster.memory_bytes / GIB:,.1f} GiB. "
+            "Measure one step first."
+        )
+
+
+def _survival_warnings(case: SizingCase, found: Survival) -> Iterator[str]:
+    """On one node alone nobody expects to."""
+    if not found.survives and case.cluster.gpus > case.cluster.gpus_per_node:
+        yield f"It does not survive the loss of a node: {found.sentence}."
+
+
+# ---- what is possible ------------------------------------------------------------------------------------
+
+
+def _layouts(question: SizingQuestion) -> Iterator[Parallelism]:
+    """All layouts that could be meant, right or wrong; what is settled is not varied."""
+    case, wanted = question.case, question.wanted
+    gpus = case.cluster.gpus
+    for tp in _choices(wanted.tp, _powers_of_two(case.cluster.domain_gpus)):
+        for pp in _choices(wanted.pp, _pipelines(case)):
+            for cp in _choices(wanted.cp, _powers_of_two(case.training.sequence_tokens // CP_TOKENS_MIN)):
+                replica = tp * pp * cp
+                dp = wanted.dp or max(1, gpus // replica)
+                if gpus % replica == 0 or wanted.is_split:
+                    yield from _variants(question, Parallelism(tp=tp, pp=pp, cp=cp, dp=dp))
+
+
+def _variants(question: SizingQuestion, split: Parallelism) -> Iterator[Parallelism]:
+    """The layout with all experts', micro-batches', pipelines' and memory's settings."""
+    case, wanted = question.case, question.wanted
+    for ep in _choices(wanted.ep, _powers_of_two(case.shape.experts)):
+        for interleave in _choices(wanted.interleave, _interleaves(case, split.pp)):
+            for micro_batch in _choices(wanted.micro_batch, MICRO_BATCHES):
+                for zero in _choices(wanted.zero, _zeros(split)):
+                    for recompute in _choices(wanted.recompute, ("selective", "full")):
+                        yield msgspec.structs.replace(
+                            split,
+                            ep=ep,
+                            interleave=interleave,
+                            micro_batch=micro_batch,
+                            zero=zero,
+                            recompute=recompute,
+                        )
+
+
+def _choices(settled: _Choice | None, possible: Iterable[_Choice]) -> tuple[_Choice, ...]:
+    return tuple(possible) if settled is None else (settled,)
+
+
+def _powers_of_two(most: int) -> tuple[int, ...]:
+    """Up to this; 1 always."""
+    return tuple(1 << exponent for exponent in range(max(1, most.bit_length())))
+
+
+def _pipelines(case: SizingCase) -> Iterator[int]:
+    """Stages that divide the layers, or do so with the two ends."""
+    layers = case.shape.layers
+    most = min(layers, case.cluster.gpus)
+    return (pp for pp in range(1, most + 1) if layers % pp == 0 or fills_with_ends(layers, pp))
+
+
+def _interleaves(case: SizingCase, pp: int) -> Iterator[int]:
+    layers = case.shape.layers
+    most = (layers + 2) // pp if pp > 1 else 1
+    return (
+        times
+        for times in range(1, most + 1)
+        if times == 1 or layers % (pp * times) == 0 or fills_with_ends(layers, pp * times)
+    )
+
+
+def _zeros(split: Parallelism) -> tuple[Zero, ...]:
+    """With a pipeline ZeRO 3 would gather every weight again for each micro-batch."""
+    if split.dp * split.cp == 1:
+        return (0,)
+    return (1, 2) if split.pp > 1 else (1, 2, 3)
+
+
+# ---- where nothing fits ----------------------------------------------------------------------------------
+
+
+def _refusal(question: SizingQuestion) -> InputError:
+    """Why there is no answer, and the nearest questions to which there is one."""
+    case = question.case
+    if question.must_survive and next(fitting(question), None) is not None:
+        return InputError(
+            f"{case.name} fits on {case.cluster.gpus:,} GPUs, but no layout survives the loss of a node.",
+            hint="Add a spare node, or more nodes.",
+        )
+    sentence = _reason(question)
+    if question.loader and next(fitting(msgspec.structs.replace(question, loader=None)), None):
+        return InputError(sentence, hint="The model fits; [loader] needs more shards, or fewer workers.")
+    if batches := _nearest_batches(question):
+        verb = "batches that fit are" if len(batches) > 1 else "batch that fits is"
+        return InputError(sentence, hint=f"The nearest global {verb} {_listed([f'{n:,}' for n in batches])}.")
+    if near := _nearest_layouts(question) if question.wanted.is_split else []:
+        verb = "that fit are" if len(near) > 1 else "that fits is"
+        return InputError(sentence, hint=f"The nearest {verb} {_listed(near)}.")
+    if gpus := nearest_gpus(question):
+        verb = "numbers of GPUs that fit are" if len(gpus) > 1 else "number of GPUs that fits is"
+        return InputError(sentence, hint=f"The nearest {verb} {_listed([f'{count:,}' for count in gpus])}.")
+    if case.training.lanes is not None:
+        return InputError(
+            sentence, hint="With lanes every member holds the whole model; without, it is split."
+        )
+    return InputError(
+        sentence, hint="It takes a smaller model, shorter sequences, or a chip with more memory."
+    )
+
+
+def _reason(question: SizingQuestion) -> str:
+    """Of the layout that comes nearest to being right."""
+    case, loader = question.case, question.loader
+    lawful: list[Parallelism] = []
+    broken: list[tuple[str, ...]] = []
+    for layout in _layouts(question):
+        found = (*refusals(case, layout), *(loader_refusals(case, layout, loader) if loader else ()))
+        if found:
+            broken.append(found)
+        else:
+            lawful.append(layout)
+    if lawful:
+        return memory_sentence(case, min(lawful, key=lambda one: memory_range(case, one).low_bytes))
+    return min(broken, key=len)[0]
+
+
+def _nearest_batches(question: SizingQuestion) -> list[int]:
+    """The next smaller and the next larger global batch; none where the batch is not what is wrong."""
+    batch = question.case.training.global_batch
+    if question.has_free_batch or any(_is_lawful(question, layout) for layout in _layouts(question)):
+        return []
+    lanes = question.case.training.lanes
+    each = {lanes} if lanes else {layout.dp * layout.micro_batch for layout in _layouts(question)}
+    below = sorted({batch // one * one for one in each} - {0}, reverse=True)
+    above = sorted({(batch // one + 1) * one for one in each})
+    found = (
+        next((other for other in islice(counts, TRIES_MAX) if _fits_batch(question, other)), None)
+        for counts in (below, above)
+    )
+    return [other for other in found if other is not None]
+
+
+def _is_lawful(question: SizingQuestion, layout: Parallelism) -> bool:
+    return next(refusals(question.case, layout), None) is None
+
+
+def _fits_batch(question: SizingQuestion, batch: int) -> bool:
+    training = msgspec.structs.replace(question.case.training, global_batch=batch)
+    case = msgspec.structs.replace(question.case, training=training)
+    return next(fitting(msgspec.structs.replace(question, case=case)), None) is not None
+
+
+def _nearest_layouts(question: SizingQuestion) -> list[str]:
+    """On the same GPUs, by distance in octaves; with ZeRO where that was settled too."""
+    wanted = question.wanted
+    splits: dict[str, Parallelism] = {}
+    for layout in fitting(msgspec.structs.replace(question, wanted=Wanted())):
+        name = str(layout) if wanted.zero is None else f"{layout} with ZeRO {layout.zero}"
+        splits.setdefault(name, layout)
+
+    def distance(name: str) -> float:
+        near = splits[name]
+        ways = ((near.tp, wanted.tp), (near.pp, wanted.pp), (near.cp, wanted.cp), (near.ep, wanted.ep))
+        return sum(abs(log2(has / (asked or 1))) for has, asked in ways)
+
+    return sorted(splits, key=distance)[:NEAREST_SHOWN]
+
+
+def _listed(names: list[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))) if names else ""

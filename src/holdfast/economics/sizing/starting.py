@@ -1,0 +1,106 @@
+"""A run's size on the command line: the file that says it, and what is printed of the answer."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from holdfast.economics.pricing.prices import DEFAULTS
+from holdfast.economics.sizing.parallelism import SizingCase, balance
+from holdfast.economics.sizing.rules import BALANCE_MIN, lane_balance_sentence
+from holdfast.economics.sizing.size_file import Request, read, understood
+from holdfast.economics.sizing.sizing import Sized, answer
+from holdfast.ledger.references import PublishedRate
+from holdfast.record.errors import InputError
+from holdfast.record.files import parsed
+
+
+class Printed(msgspec.Struct, frozen=True, kw_only=True):
+    """What `plan size --json` prints: the layouts, best first, and what they are reckoned with.
+
+    memory_bytes  memory of a GPU; usable_bytes: the same after headroom
+    ranked_by     in what order the layouts are
+    rate          the published runs that the pace is taken from
+    assumed       what the user did not say, in words
+    """
+
+    case: SizingCase
+    memory_bytes: int
+    usable_bytes: int
+    usd_per_gpu_hour: float
+    sized: tuple[Sized, ...]
+    ranked_by: str
+    rate: PublishedRate
+    assumed: tuple[str, ...]
+
+
+def load_request(path: Path) -> Request:
+    """What the file says; a mistake in it is told with its name."""
+    return parsed(path, read, what="size file", hint="docs/sizing.md shows such a file.")
+
+
+class Dimensions(msgspec.Struct, frozen=True, kw_only=True):
+    """What `holdfast run` is about to start. cpus_per_node: of this machine, shared by its nodes."""
+
+    nodes_min: int
+    nodes_max: int
+    slots: int
+    cpus_per_node: int
+
+    @property
+    def members(self) -> int:
+        return self.nodes_max * self.slots
+
+
+def run_doubts(path: Path, planned: Dimensions) -> Iterator[str]:
+    """What speaks against starting such a run, by its size file; `InputError` where it cannot work.
+
+    The sentences are those of `holdfast plan size` for the same file. Prices play no part.
+    """
+    request = _as_planned(load_request(path), path, planned)
+    question = understood(request, DEFAULTS).question
+    if not question.wanted.is_layout:
+        raise InputError(
+            f"{path} does not say how the model is split over the GPUs.",
+            hint="Give lanes in [training] for a script that joins, or tp and pp in [layout].",
+        )
+    yield from answer(question).sized[0].warnings
+    lanes = question.case.training.lanes
+    fewer = {planned.nodes_max - 1, planned.nodes_min} & set(range(planned.nodes_min, planned.nodes_max))
+    counts = [nodes * planned.slots for nodes in sorted(fewer) if nodes]
+    if lanes is not None:
+        worst = min(counts, key=lambda members: balance(lanes, members), default=planned.members)
+        if balance(lanes, worst) < min(BALANCE_MIN, balance(lanes, planned.members)):
+            yield f"With fewer nodes, {lane_balance_sentence(lanes, worst)}"
+    elif counts:
+        yield from _doubts_of_fewer(request, planned)
+
+
+def _as_planned(request: Request, path: Path, planned: Dimensions) -> Request:
+    """The file's request for the GPUs that the run brings; it may not name others."""
+    brought = {"gpus": planned.members, "gpus_per_node": planned.slots}
+    for name, number in brought.items():
+        said = getattr(request.cluster, name)
+        if said not in (None, number):
+            words = name.replace("_", " ").replace("gpus", "GPUs")
+            raise InputError(
+                f"{path} is for {said:,} {words}, and this run has {number:,}.",
+                hint=f"Leave {name} out of [cluster], or start as many.",
+            )
+    loader = request.loader
+    if loader is not None and loader.cpus_per_node is None:
+        loader = msgspec.structs.replace(loader, cpus_per_node=planned.cpus_per_node)
+    cluster = msgspec.structs.replace(request.cluster, **brought)
+    return msgspec.structs.replace(request, cluster=cluster, loader=loader)
+
+
+def _doubts_of_fewer(request: Request, planned: Dimensions) -> Iterator[str]:
+    """Whether what is said also holds with the fewest nodes that the run may go on with."""
+    cluster = msgspec.structs.replace(request.cluster, gpus=planned.nodes_min * planned.slots)
+    layout = msgspec.structs.replace(request.layout, dp=None)
+    try:
+        answer(
+            understood(msgspec.structs.replace(request, cluster=cluster, layout=layout), DEFAULTS).question
+        )
+    except InputError as error:
+        yield f"With {planned.nodes_min} of {planned.nodes_max} nodes it cannot go on: {error.sentence}"

@@ -1,0 +1,75 @@
+"""What the record of a run says for plans: how often it failed, for how long, and what checkpoints cost."""
+
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+
+import msgspec
+
+from holdfast.ledger.categories import Category
+from holdfast.ledger.report import IncidentReport, Report
+from holdfast.record.events import AnyEvent, CheckpointBegun, CheckpointSaved
+from holdfast.record.store import Selection, Store
+
+
+class RecordedFailures(msgspec.Struct, frozen=True, kw_only=True):
+    """The failures that stopped a run; what only slowed it down is none.
+
+    up_s      time in which the run was up, and could fail
+    repair_s  from each failure that is over to the first commit after it
+    """
+
+    count: int
+    up_s: float
+    repair_s: tuple[float, ...]
+
+    @property
+    def repair_s_mean(self) -> float | None:
+        return fmean(self.repair_s) if self.repair_s else None
+
+
+def failures(told: Report) -> RecordedFailures:
+    fatal = [incident for incident in told.incidents if incident.severity == "fatal"]
+    return RecordedFailures(
+        count=len(fatal),
+        up_s=told.elapsed_s - _down_ns(fatal, told.last_ns) / 1e9,
+        repair_s=tuple(
+            (one.recovered_ns - one.began_ns) / 1e9 for one in fatal if one.recovered_ns is not None
+        ),
+    )
+
+
+def _down_ns(fatal: Sequence[IncidentReport], last_ns: int) -> int:
+    """Where two failures overlap, the run was down once."""
+    down_ns = until_ns = 0
+    for one in sorted(fatal, key=lambda incident: incident.began_ns):
+        ended_ns = last_ns if one.recovered_ns is None else one.recovered_ns
+        down_ns += max(0, ended_ns - max(one.began_ns, until_ns))
+        until_ns = max(until_ns, ended_ns)
+    return down_ns
+
+
+def stall_s(told: Report) -> float | None:
+    """Of one checkpoint; None where no waiting for checkpoints is recorded."""
+    stalled_gpu_ns = told.partition[Category.CHECKPOINT_STALL.key]
+    if not stalled_gpu_ns or not told.counts.saves or not told.gpus:
+        return None
+    return stalled_gpu_ns / told.gpus / told.counts.saves / 1e9
+
+
+def write_s(store: Store, run: str) -> float | None:
+    """Of one checkpoint that training did not wait for; None where there is none."""
+    kinds = ("checkpoint.begun", "checkpoint.saved")
+    took_ns = _writes_ns(store.select(Selection(run=run, kinds=kinds)))
+    return fmean(took_ns) / 1e9 if took_ns else None
+
+
+def _writes_ns(events: Iterable[AnyEvent]) -> list[int]:
+    """How long checkpoints took that training did not wait for."""
+    begun_ns: dict[int, int] = {}
+    took_ns: list[int] = []
+    for event in events:
+        if isinstance(event, CheckpointBegun) and not event.blocking:
+            begun_ns[event.step] = event.occurred_ns
+        elif isinstance(event, CheckpointSaved) and event.step in begun_ns:
+            took_ns.append(max(0, event.occurred_ns - begun_ns.pop(event.step)))
+    return took_ns

@@ -1,0 +1,55 @@
+"""A run's accounts from its events in a store: all of them, or those of a window of time."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from holdfast.ledger.fold import Fold
+from holdfast.ledger.ledger import Ledger
+from holdfast.ledger.report import Report
+from holdfast.ledger.reporting import report
+from holdfast.ledger.window import Window, WindowStanding, accruing, standing, within
+from holdfast.record.events import Correction
+from holdfast.record.store import Selection, Store
+
+
+class AskedWindow(msgspec.Struct, frozen=True, kw_only=True):
+    """Which time is looked at, and from when. until_ns: later events are not read, if given."""
+
+    window: Window
+    now_ns: int
+    until_ns: int | None = None
+
+
+def ledger_of(store: Store, run: str, cuts_ns: Iterable[int] = ()) -> Ledger:
+    """The ledger of a run, to add its events to; its corrections are known to it."""
+    corrections = store.select(Selection(run=run, kinds=("correction",)))
+    return Ledger((event for event in corrections if isinstance(event, Correction)), cuts_ns)
+
+
+def fold_run(store: Store, run: str) -> Fold:
+    """The accounts of a run, from all of its events."""
+    ledger = ledger_of(store, run)
+    ledger.add(store.select(Selection(run=run)))
+    return ledger.fold
+
+
+def read_run(store: Store, run: str, look: AskedWindow, cuts_ns: Iterable[int] = ()) -> Report:
+    """The report of a run in the window, with what it accrued up to the look."""
+    window = look.window
+    ledger = ledger_of(store, run, (*cuts_ns, *window.edges_ns))
+    edges = sorted(edge for edge in window.edges_ns if look.until_ns is None or edge < look.until_ns)
+    standings: dict[int, WindowStanding] = {}
+    since_ns: int | None = None
+    for edge in edges:
+        ledger.add(store.select(Selection(run=run, since_ns=since_ns, until_ns=edge)))
+        standings[edge] = standing(ledger.fold)
+        since_ns = edge
+    ledger.add(store.select(Selection(run=run, since_ns=since_ns, until_ns=look.until_ns)))
+    told = accruing(report(run, ledger.fold), look.now_ns)
+    begin = None
+    if window.from_ns is not None:
+        # Where it begins after the last event that is read, all was counted before.
+        begin = standings.get(window.from_ns) or standing(ledger.fold)
+    end = None if window.to_ns is None else standings.get(window.to_ns)
+    return within(told, window, begin, end)

@@ -1,0 +1,69 @@
+"""Stretches of slow steps as incidents of their own, and the segments of a report cut at them."""
+
+import msgspec
+
+from holdfast.ledger.categories import Category
+from holdfast.ledger.report import IncidentReport, Segment
+
+
+def with_slow_stretches(segments: list[Segment], slow: list[IncidentReport]) -> tuple[Segment, ...]:
+    """With what stretches of slow steps lost in each.
+
+    It is spread evenly over their time, but no segment has more of it than it booked as slowdown: what is
+    beyond that goes to the others that the stretch touches, and then to any.
+    """
+    key = Category.SLOWDOWN.key
+    room = [
+        max(0, one.partition.get(key, 0) - sum(lost.get(key, 0) for lost in one.incidents.values()))
+        for one in segments
+    ]
+    charged: list[dict[str, dict[str, int]]] = [{} for _ in segments]
+    for stretch in slow:
+        even = [_share_of(stretch, one.from_ns, one.to_ns).get(key, 0) for one in segments]
+        parts = [min(share, left) for share, left in zip(even, room, strict=True)]
+        beyond = sum(even) - sum(parts)
+        for index in sorted(range(len(segments)), key=lambda index: not even[index]) if beyond else ():
+            more = min(beyond, room[index] - parts[index])
+            parts[index] += more
+            beyond -= more
+        for index, part in enumerate(parts):
+            room[index] -= part
+            if part:
+                charged[index][stretch.name] = {key: part}
+    return tuple(
+        msgspec.structs.replace(one, incidents=one.incidents | more) if more else one
+        for one, more in zip(segments, charged, strict=True)
+    )
+
+
+def _share_of(stretch: IncidentReport, from_ns: int, to_ns: int) -> dict[str, int]:
+    """What a stretch of slow steps lost between these moments, spread evenly over its time."""
+    lasted_ns = (stretch.recovered_ns or stretch.began_ns) - stretch.began_ns
+    begin, end = (min(max(0, at_ns - stretch.began_ns), lasted_ns) for at_ns in (from_ns, to_ns))
+    lost = {
+        key: part * end // lasted_ns - part * begin // lasted_ns
+        for key, part in stretch.losses.items()
+        if lasted_ns
+    }
+    return {key: part for key, part in lost.items() if part}
+
+
+def slow_stretch(
+    name: str, began_ns: int, ended_ns: int, lost_gpu_ns: int, slowest: str, basis: str
+) -> IncidentReport:
+    return IncidentReport(
+        name=name,
+        what="slow steps, " + ("all waited for one member" if slowest else "nothing recorded says why"),
+        subject=slowest,
+        severity="degraded",
+        began_ns=began_ns,
+        noticed_ns=began_ns,
+        recovered_ns=ended_ns,
+        restarts=0,
+        members_lost=0,
+        steps_rolled_back=0,
+        lost_gpu_ns=lost_gpu_ns,
+        losses={Category.SLOWDOWN.key: lost_gpu_ns},
+        evidence=(),
+        basis=basis,
+    )

@@ -1,0 +1,57 @@
+"""Runs in a store: found by name, and told apart by whether they are simulated, live or over."""
+
+from collections import deque
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from holdfast.record.errors import InputError
+from holdfast.record.events import RunEnded
+from holdfast.record.store import Selection, Store
+from holdfast.wording.units import DAY_NS
+
+SIMULATED = "twin"
+"""The source of events that happened in a simulation."""
+LIVE_NS_MAX = DAY_NS
+"""A run of which nothing was recorded for longer than this is not live, whether or not it said goodbye."""
+
+
+def find_run(store: Store, name: str | None) -> str:
+    """The run of this name; without one, the run with the newest event."""
+    runs = [summary.run for summary in store.runs()]
+    if not runs:
+        raise InputError(
+            "The store holds no runs yet.", hint="Take something in with `holdfast import FILE`."
+        )
+    if name is None:
+        return runs[0]
+    if name not in runs:
+        near = get_close_matches(name, runs, n=1, cutoff=0.4)
+        hint = f"Did you mean {near[0]!r}?" if near else "`holdfast runs` lists them."
+        raise InputError(f"There is no run {name!r} in the store.", hint=hint)
+    return name
+
+
+def simulated_runs(store: Store) -> frozenset[str]:
+    """The runs that only the twin has had: nobody paid for them, and nothing broke."""
+    begun = store.select(Selection(kinds=("run.started",)))
+    return frozenset(event.run for event in begun if event.source == SIMULATED)
+
+
+def recent_runs(store: Store, at_ns: int) -> frozenset[str]:
+    """Those of which something was recorded not long before; that somebody looked at them does not count."""
+    return frozenset(
+        summary.run
+        for summary in store.runs()
+        if summary.events and summary.first_ns <= at_ns <= summary.last_ns + LIVE_NS_MAX
+    )
+
+
+def ends_ns(store: Store, runs: Iterable[str], at_ns: int) -> dict[str, int]:
+    """When those of the runs ended that had by then, as the record says."""
+    found = {}
+    for run in runs:
+        selection = Selection(run=run, kinds=("run.started", "run.ended"), until_ns=at_ns + 1)
+        last = deque(store.select(selection), maxlen=1)
+        if last and isinstance(last[0], RunEnded):
+            found[run] = last[0].occurred_ns
+    return found

@@ -1,0 +1,170 @@
+"""What happens to a run, as its membership is told it, and what the membership then wants done."""
+
+from typing import Literal
+
+import msgspec
+
+from holdfast.record.events import KnownEvent
+from holdfast.run.wire import (
+    Answer,
+    Committed,
+    FromAgent,
+    FromWorker,
+    Outcome,
+    Regrouped,
+    Replace,
+    Strike,
+    ToAgent,
+    ToWorker,
+)
+
+Severity = Literal["note", "trouble", "failure"]
+
+# ---- what happens ----------------------------------------------------------------------------------------
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """Agents can reach the coordinator from now on."""
+
+
+class FromNode(msgspec.Struct, frozen=True):
+    """An agent said something."""
+
+    node: str
+    message: FromAgent
+
+
+class FromMember(msgspec.Struct, frozen=True):
+    """A worker said something."""
+
+    member: str
+    message: FromWorker
+
+
+class FromMembers(msgspec.Struct, frozen=True):
+    """Several living workers said the same at one moment; the message is the last one's."""
+
+    members: tuple[str, ...]
+    message: Committed | Regrouped
+
+
+class Present(msgspec.Struct, frozen=True):
+    """These nodes and living workers were heard at one moment, and do what they did."""
+
+    nodes: tuple[str, ...]
+    members: tuple[str, ...]
+
+
+class Disconnected(msgspec.Struct, frozen=True):
+    """The connection of an agent or a worker ended."""
+
+    role: Literal["agent", "worker"]
+    name: str
+
+
+class Tick(msgspec.Struct, frozen=True):
+    """The time that `deadline` named has come."""
+
+
+class StopRequested(msgspec.Struct, frozen=True):
+    """The operator wants the run to end; the second time, at once. code: what `holdfast run` exits with."""
+
+    reason: str
+    code: int
+
+
+class StrikeRequested(msgspec.Struct, frozen=True):
+    """The operator wants a fault, now."""
+
+    strike: Strike
+
+
+class ReplaceRequested(msgspec.Struct, frozen=True):
+    """The operator wants a member replaced."""
+
+    replace: Replace
+
+
+Happening = (
+    Begun
+    | FromNode
+    | FromMember
+    | FromMembers
+    | Present
+    | Disconnected
+    | Tick
+    | StopRequested
+    | StrikeRequested
+    | ReplaceRequested
+)
+
+# ---- what is to be done about it -------------------------------------------------------------------------
+
+
+class ToNode(msgspec.Struct, frozen=True):
+    """Send this to the node's agent."""
+
+    node: str
+    message: ToAgent
+
+
+class ToMembers(msgspec.Struct, frozen=True):
+    """Send this to each of these workers."""
+
+    members: tuple[str, ...]
+    message: ToWorker
+
+
+class Close(msgspec.Struct, frozen=True):
+    """End this connection: whoever holds it was given up."""
+
+    role: Literal["agent", "worker"]
+    name: str
+
+
+class Record(msgspec.Struct, frozen=True):
+    """Write this down.
+
+    Neither `id` nor `causes` are those of the record: the membership names an event that it will refer to
+    by a key of its own, and whoever records puts the true ids in their place.
+    """
+
+    event: KnownEvent
+
+
+class Expect(msgspec.Struct, frozen=True):
+    """An event of this key will be recorded later: others may name it as their cause before that."""
+
+    key: str
+
+
+class Say(msgspec.Struct, frozen=True):
+    """One line for the operator."""
+
+    text: str
+    severity: Severity = "note"
+
+
+class Print(msgspec.Struct, frozen=True):
+    """Print what a member said last, as if it had printed it itself: its agent held it back."""
+
+    member: str
+    text: str
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """The answer to what the operator requested."""
+
+    answer: Answer
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """The run is over. complaint: what is to be printed for the user, once: a traceback or a sentence."""
+
+    outcome: Outcome
+    code: int
+    reason: str
+    complaint: str = ""
+
+
+Effect = ToNode | ToMembers | Close | Record | Expect | Say | Print | Reply | Ending

@@ -1,0 +1,96 @@
+"""What live systems say about a topology: Slurm, Kubernetes, Redfish, Prometheus, the embedded store."""
+
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+
+from holdfast.record.clock import SystemClock
+from holdfast.record.errors import InputError
+from holdfast.signals.collectors import Unavailable
+from holdfast.signals.collectors.redfish_access import redfish_service
+from holdfast.signals.collectors.redfish_service import RedfishConnection, Service
+from holdfast.signals.collectors.slurm import ask
+from holdfast.signals.credentials import access, spelled_out
+from holdfast.signals.prometheus import Prometheus
+from holdfast.signals.store import SignalStore
+from holdfast.topology.discovery import kubernetes, prometheus, redfish, slurm
+from holdfast.topology.survey import Survey
+
+COMMAND_WAIT_S = 30.0
+"""Longer than a collector waits: all nodes of a large cluster are many pages."""
+SERIES_WITHIN_NS = 600 * 10**9
+"""How old a series' last sample may be for it to count as there."""
+
+
+class Systems(msgspec.Struct, frozen=True, kw_only=True):
+    """The live systems to ask, beside the file. at_ns: as of when, where it is not now and can be asked.
+
+    signals: the embedded store, whose labels tell as much as a Prometheus'.
+    """
+
+    slurm: bool = False
+    prometheus: str | None = None
+    signals: SignalStore | None = None
+    at_ns: int | None = None
+    redfish: tuple[str, ...] = ()
+    kubernetes: Path | None = None
+
+
+def surveys(systems: Systems) -> list[Survey]:
+    """What each of them says."""
+    found = []
+    if systems.slurm:
+        found.append(_ask_slurm())
+    if systems.kubernetes:
+        found.append(kubernetes.survey(_contents(systems.kubernetes)))
+    if systems.prometheus:
+        found.append(_ask_prometheus(systems.prometheus, systems.at_ns))
+    if systems.signals is not None:
+        window_ns = _window_ns(systems.at_ns)
+        series = systems.signals.series(prometheus.names_asked_for(), window_ns)
+        found.append(prometheus.survey(series, prometheus.STORED))
+    found.extend(_ask_redfish(redfish_service(text)) for text in systems.redfish)
+    return found
+
+
+def _ask_slurm() -> Survey:
+    nodes = ask("scontrol", "show", "node", timeout_s=COMMAND_WAIT_S)
+    try:
+        switches = ask("scontrol", "show", "topology", timeout_s=COMMAND_WAIT_S)
+    except Unavailable:  # where no tree is configured
+        switches = ""
+    jobs = ask("squeue", "--json", timeout_s=COMMAND_WAIT_S)
+    return slurm.survey(nodes=nodes, switches=switches, jobs=jobs.encode())
+
+
+def _ask_redfish(service: Service) -> Survey:
+    with closing(RedfishConnection(service)) as connection:
+        found = connection.read(lambda walk: redfish.survey(walk.get, name=service.name))
+    if not found.kinds:
+        raise Unavailable(
+            f"{service.title} has no cooling unit that could be read.",
+            hint=f"They are looked for under {redfish.CDUS_PATH}.",
+        )
+    return found
+
+
+def _ask_prometheus(url: str, at_ns: int | None) -> Survey:
+    with Prometheus(spelled_out(url, what="--prometheus"), access=access("PROMETHEUS")) as server:
+        series = server.series(prometheus.SELECTORS, _window_ns(at_ns))
+    return prometheus.survey(series)
+
+
+def _window_ns(at_ns: int | None) -> tuple[int, int]:
+    now_ns = SystemClock().now_ns() if at_ns is None else at_ns
+    return now_ns - SERIES_WITHIN_NS, now_ns
+
+
+def _contents(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"The nodes cannot be read from {path}: {error.strerror}.",
+            hint="Write them with `kubectl get nodes -o json`.",
+        ) from None

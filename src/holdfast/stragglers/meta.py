@@ -1,0 +1,53 @@
+"""What a trace does not say of its job: its name, and how many of everything there should be."""
+
+from pathlib import Path
+
+import msgspec
+
+from holdfast.record.errors import InputError
+from holdfast.stragglers.trace import Trace
+
+
+class Meta(msgspec.Struct, frozen=True, kw_only=True):
+    """Sizes of a job's groups: data parallel, data-sequence parallel, pipeline, tensor, virtual pipeline."""
+
+    trial_name: str = ""
+    run_id: int = 0
+    dp_size: int | None = None
+    dsp_size: int = 1
+    pp_size: int | None = None
+    tp_size: int = 1
+    vpp_size: int = 1
+    world_size: int | None = None
+
+
+def read_meta(path: Path) -> Meta:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"The job's meta file {path} cannot be read: {error}.", hint=_HINT) from None
+    from holdfast.topology import document
+
+    try:
+        said = document.read(text).data
+        if not said:
+            raise InputError("It says nothing.")
+        return msgspec.convert(said, Meta)
+    except (InputError, msgspec.ValidationError) as error:
+        sentence = str(error).removesuffix(".")
+        raise InputError(f"{path} does not describe a job: {sentence}.", hint=_HINT) from None
+
+
+def gaps(meta: Meta, trace: Trace) -> list[str]:
+    """Sentences on what the trace lacks of the job, so that nobody takes a part for the whole."""
+    found = []
+    for there, wanted, noun in (
+        (len(trace.dp_ranks), meta.dp_size, "data-parallel ranks"),
+        (len(trace.stages), meta.pp_size, "stages"),
+    ):
+        if wanted is not None and wanted != there:
+            found.append(f"The job has {wanted} {noun} and the trace {there}.")
+    return found
+
+
+_HINT = "It is YAML, as `dp_size: 4` and `pp_size: 4`; the analysis works without it."

@@ -1,0 +1,471 @@
+"""What `holdfast plan run` is asked about: a published cluster, one's own, or a run that is in the record.
+
+All three become the same thing: a study that the twin can simulate, a policy, and how much work is left. What
+nobody said is assumed, with its source.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from math import ceil, sqrt
+from pathlib import Path
+
+import msgspec
+
+from holdfast import wording
+from holdfast.economics.cadence.cadence import (
+    FAILURES_PER_1000_NODE_DAYS,
+    check_interval,
+    learned_mtbf_s,
+    mtbf_of_nodes_s,
+    tells_rate,
+)
+from holdfast.economics.cadence.inputs import (
+    BYTECHECKPOINT,
+    INTERVAL_S,
+    KOKOLIS_HOURLY,
+    SAVE_S,
+    STALL_S,
+    WAITED_FOR,
+)
+from holdfast.economics.pricing.prices import Priced, Prices
+from holdfast.ledger.failures import RecordedFailures, failures, stall_s, write_s
+from holdfast.ledger.flops import Chip, chip_named
+from holdfast.ledger.report import Report
+from holdfast.ledger.reporting import report
+from holdfast.ledger.runs import fold_run
+from holdfast.record.clock import SystemClock
+from holdfast.record.errors import InputError
+from holdfast.record.runs import find_run
+from holdfast.record.store import Store
+from holdfast.twin import outlook
+from holdfast.twin.cluster import Layout
+from holdfast.twin.failures import Hazards
+from holdfast.twin.interval import best_interval_s, mtbf_s
+from holdfast.twin.job import Checkpointing, Job
+from holdfast.twin.policies import Policy, policy
+from holdfast.twin.presets import hazards_from, preset, resized
+from holdfast.twin.study import Study
+from holdfast.wording.units import DAY_S
+
+RATE_SPREAD = 0.45
+"""How much published rates differ: 2.3, 2.34, 3.79, 4.20 and 6.50 per 1000 node-days, sd over mean."""
+
+STALE_NS = 3_600 * 10**9
+"""A run whose record ends longer ago is not known to go on."""
+
+HORIZON = 4
+"""A simulated run that takes this many times its work is given up."""
+
+GPUS_MAX = 10**7
+LANES_EACH = 8
+LANES_MAX = 1_024
+STEP_S = 10.0
+CHIP: Chip = "h100"
+RESTORE_S = 60.0
+_FLAGS = {"mtbf_s": "--mtbf"}
+"""Flags that are not called as what they say is called here."""
+_RATE_SOURCE = "Llama 3, 419 unexpected interruptions in 54 days on 16,384 H100 (arXiv:2407.21783)"
+
+
+class RunFlags(msgspec.Struct, frozen=True, kw_only=True):
+    """The flags that describe the run; None for what was not given."""
+
+    preset: str | None
+    run: str | None
+    gpus: int | None
+    member_gpus: int | None
+    days: float | None
+    steps: int | None
+    step_s: float | None
+    mtbf_s: float | None
+    rates: Path | None
+    policy: str | None
+    spares: int | None
+    interval_s: float | None
+    stall_s: float | None
+    chip: str | None
+    start_ns: int | None
+
+
+class Assumed(msgspec.Struct, frozen=True, kw_only=True):
+    """Something the user did not say, and why it was taken to be so."""
+
+    what: str
+    value: str
+    source: str
+
+
+class ForecastCase(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be foreseen. work_s: the time that is left to train if nothing ever happens.
+
+    rate_spread: how uncertain the failure rate is, as in `Prospect`. start_ns: None where nobody said when.
+    """
+
+    title: str
+    study: Study
+    policy: Policy
+    work_s: float
+    rate_spread: float
+    start_ns: int | None
+    assumed: tuple[Assumed, ...]
+
+
+def case(
+    asked: RunFlags, prices: Prices, record: Callable[[], AbstractContextManager[Store]]
+) -> ForecastCase:
+    """The case that the flags describe. record: opens the store, where a run in it is asked about."""
+    given = [flag for flag in ("preset", "run", "gpus") if getattr(asked, flag) is not None]
+    if asked.run is not None and given == ["run"]:
+        with record() as store:
+            return _from_record(asked, prices, store)
+    if asked.preset is not None and asked.run is None:
+        return _from_preset(asked, prices)
+    if given == ["gpus"]:
+        return _own(asked, prices)
+    raise InputError(
+        "One thing to foresee is needed: a published cluster, a run, or a number of GPUs.",
+        hint="Give --preset NAME (with or without --gpus), --run RUN, or --gpus N --days D.",
+    )
+
+
+def _from_preset(asked: RunFlags, prices: Prices) -> ForecastCase:
+    _refuse(asked, "--preset", "member_gpus", "chip", "steps", "step_s")
+    of = preset(asked.preset or "")
+    if asked.gpus is not None:
+        of = resized(of, asked.gpus)
+    assumed = [Assumed(what="the cluster", value=of.title, source=of.source)]
+    hazards, spread = of.hazards, 0.0
+    if asked.mtbf_s is not None or asked.rates is not None:
+        hazards, spread = _hazards(asked, of.layout, assumed)
+    practice = of.practice
+    if asked.policy is None:
+        assumed.append(Assumed(what="recovery", value=practice.title, source=practice.source))
+    days = asked.days if asked.days is not None else of.duration_days
+    started = _Started(
+        asked=asked,
+        title=of.title if asked.gpus is None else f"{of.name} on {asked.gpus:,} {of.job.chip.upper()}",
+        job=of.job,
+        layout=of.layout,
+        hazards=hazards,
+        practice=practice,
+        price=prices.planned(of.job.chip),
+        work_s=days * DAY_S,
+        rate_spread=spread,
+    )
+    return _finished(started, assumed)
+
+
+def _own(asked: RunFlags, prices: Prices) -> ForecastCase:
+    _refuse(asked, "--gpus", "steps")
+    if asked.days is None:
+        raise InputError(
+            "How much work there is was not said.", hint="Give --days, as if nothing ever failed."
+        )
+    assumed: list[Assumed] = []
+    gpus, chip = asked.gpus or 0, chip_named(asked.chip or CHIP)
+    if gpus > GPUS_MAX:
+        raise InputError(f"{gpus:,} GPUs are more than there are.", hint=f"Give at most {GPUS_MAX:,}.")
+    layout = _layout(gpus)
+    hazards, spread = _hazards(asked, layout, assumed)
+    if asked.chip is None:
+        assumed.append(Assumed(what="chip", value=chip.upper(), source="else say --chip"))
+    started = _Started(
+        asked=asked,
+        title=f"{gpus:,} {chip.upper()}",
+        job=msgspec.structs.replace(
+            _job(asked, gpus, chip, assumed), checkpointing=_checkpointing(asked, _Saves(), assumed)
+        ),
+        layout=layout,
+        hazards=hazards,
+        practice=None,
+        price=prices.planned(chip),
+        work_s=asked.days * DAY_S,
+        rate_spread=spread,
+    )
+    return _finished(started, assumed)
+
+
+def _layout(gpus: int) -> Layout:
+    """What goes together goes as in the cluster that the kinds of failure were counted in."""
+    return msgspec.structs.replace(preset("llama3-405b").layout, gpus=gpus)
+
+
+def _hazards(asked: RunFlags, layout: Layout, assumed: list[Assumed]) -> tuple[Hazards, float]:
+    """The user's failures, and how uncertain their rate is. Their mixture is Llama 3's unless a file says."""
+    if asked.rates is not None:
+        if asked.mtbf_s is not None:
+            raise InputError("--rates and --mtbf both say how often it fails.", hint="Leave one of them out.")
+        return hazards_from(_bytes(asked.rates)), 0.0
+    mixture = preset("llama3-405b").hazards.unplanned()
+    assumed.append(Assumed(what="kinds of failure", value="as Llama 3 had", source=_RATE_SOURCE))
+    if asked.mtbf_s is not None:
+        per_1000_node_days = 1000 * DAY_S / asked.mtbf_s / layout.nodes
+        return mixture.scaled(per_1000_node_days / mixture.rate_per_1000_node_days), 0.0
+    value = f"{FAILURES_PER_1000_NODE_DAYS:.2f} per 1000 node-days"
+    assumed.append(Assumed(what="failure rate", value=value, source=_RATE_SOURCE))
+    return mixture, RATE_SPREAD
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}.", hint="Check the name.") from None
+
+
+def _job(asked: RunFlags, gpus: int, chip: Chip, assumed: list[Assumed]) -> Job:
+    member_gpus = asked.member_gpus or min(gpus, _layout(gpus).gpus_per_node)
+    if gpus % member_gpus:
+        near = max(1, round(gpus / member_gpus)) * member_gpus
+        raise InputError(
+            f"{gpus:,} GPUs are no whole number of replicas of {member_gpus}.",
+            hint=f"The nearest number of GPUs is {near:,}; or say with --member-gpus how many a replica has.",
+        )
+    if asked.member_gpus is None:
+        assumed.append(
+            Assumed(
+                what="a model replica", value=f"{member_gpus} GPUs", source="a node; else say --member-gpus"
+            )
+        )
+    members = gpus // member_gpus
+    lanes = max(1 << (members - 1).bit_length(), min(LANES_MAX, 1 << (LANES_EACH * members - 1).bit_length()))
+    like = preset("llama3-405b").job
+    step_s = STEP_S if asked.step_s is None else asked.step_s
+    if asked.step_s is None:
+        assumed.append(Assumed(what="a step", value=f"{step_s:g} s", source="a guess; else say --step-s"))
+    ratio = gpus * step_s * 1e9 / (like.gpus * like.step_ns)
+    return msgspec.structs.replace(
+        like,
+        chip=chip,
+        gpus=gpus,
+        member_gpus=member_gpus,
+        lanes=lanes,
+        step_ns=round(step_s * 1e9),
+        tokens_per_step=round(like.tokens_per_step * ratio),
+        flops_per_step=like.flops_per_step * ratio,
+    )
+
+
+class _Saves(msgspec.Struct, frozen=True, kw_only=True):
+    """What the record says of checkpoints; None for what it does not. work_s: between two of them."""
+
+    work_s: float | None = None
+    stall_s: float | None = None
+    write_s: float | None = None
+    restore_s: float | None = None
+
+
+def _checkpointing(asked: RunFlags, saves: _Saves, assumed: list[Assumed]) -> Checkpointing:
+    """What was given, else what is recorded, else what `plan cadence` assumes too."""
+
+    def known(what: str, values: tuple[float | None, ...], usual: tuple[float, str]) -> float:
+        found_s = next((value for value in values if value is not None), None)
+        if found_s is not None:
+            return found_s
+        usual_s, source = usual
+        value = f"every {usual_s / 60:.0f} min" if what == "checkpoints" else f"{usual_s:g} s"
+        assumed.append(Assumed(what=what, value=value, source=source))
+        return usual_s
+
+    is_known = asked.stall_s is not None or saves.stall_s is not None
+    stalls_s = known("checkpoint stall", (asked.stall_s, saves.stall_s), (STALL_S, BYTECHECKPOINT))
+    written = (0.0, WAITED_FOR) if is_known else (SAVE_S - STALL_S, BYTECHECKPOINT)
+    interval_s = None if saves.work_s is None else saves.work_s + stalls_s
+    return Checkpointing(
+        interval_s=known("checkpoints", (asked.interval_s, interval_s), (INTERVAL_S, KOKOLIS_HOURLY)),
+        stall_s=stalls_s,
+        write_s=known("writing one", (saves.write_s,), written),
+        restore_s=known("loading one", (saves.restore_s,), (RESTORE_S, "a guess")),
+    )
+
+
+class _Started(msgspec.Struct, frozen=True, kw_only=True):
+    """A case before what all have in common. practice: how it recovers unless --policy says otherwise."""
+
+    asked: RunFlags
+    title: str
+    job: Job
+    layout: Layout
+    hazards: Hazards
+    practice: Policy | None
+    price: Priced
+    work_s: float
+    rate_spread: float
+    start_ns: int | None = None
+
+
+def _finished(of: _Started, assumed: list[Assumed]) -> ForecastCase:
+    asked = of.asked
+    if of.price.assumed:
+        value = wording.usd(of.price.value)
+        assumed.append(Assumed(what="a GPU-hour", value=value, source=of.price.source))
+    kept = {"interval_s": asked.interval_s, "stall_s": asked.stall_s}
+    checkpointing = msgspec.structs.replace(
+        of.job.checkpointing, **{name: value for name, value in kept.items() if value is not None}
+    )
+    study = Study(
+        name=of.title,
+        job=msgspec.structs.replace(
+            of.job,
+            checkpointing=checkpointing,
+            steps_total=max(1, ceil(of.work_s / (of.job.step_ns / 1e9))),
+        ),
+        layout=of.layout,
+        hazards=of.hazards,
+        duration_ns=ceil(HORIZON * of.work_s * 1e9),
+        usd_per_gpu_hour=of.price.value,
+    )
+    study = _saving_in_time(study, assumed)
+    check_interval(study.job.checkpointing.interval_s, study.job.checkpointing.stall_s)
+    return ForecastCase(
+        title=of.title,
+        study=study,
+        policy=_policy(of, study, assumed),
+        work_s=of.work_s,
+        rate_spread=of.rate_spread,
+        start_ns=asked.start_ns if asked.start_ns is not None else of.start_ns,
+        assumed=tuple(assumed),
+    )
+
+
+def _saving_in_time(study: Study, assumed: list[Assumed]) -> Study:
+    """Nobody saves every hour what fails every half: an interval that is assumed is then the best one."""
+    best_s = best_interval_s(study)
+    checkpointing = study.job.checkpointing
+    at = next((number for number, one in enumerate(assumed) if one.what == "checkpoints"), None)
+    if best_s is None or at is None or checkpointing.stall_s < checkpointing.interval_s < mtbf_s(study):
+        return study
+    assumed[at] = Assumed(
+        what="checkpoints", value=f"every {best_s:.0f} s", source="the best for such failures"
+    )
+    saving = msgspec.structs.replace(checkpointing, interval_s=best_s)
+    return msgspec.structs.replace(study, job=msgspec.structs.replace(study.job, checkpointing=saving))
+
+
+def _policy(of: _Started, study: Study, assumed: list[Assumed]) -> Policy:
+    asked = of.asked
+    if asked.spares is not None:
+        spares = asked.spares
+    elif of.practice is not None and of.practice.spare_nodes:
+        spares = of.practice.spare_nodes
+    elif spares := outlook.spares_needed(study):
+        value = f"{spares}, enough for {100 * outlook.COMPLETE_SHARE:.0f} % of the time"
+        assumed.append(Assumed(what="spare nodes", value=value, source="repair times of InfiniteHBD's trace"))
+    if asked.policy is None and of.practice is not None:
+        return msgspec.structs.replace(of.practice, spare_nodes=spares)
+    named = policy(asked.policy or "restart", study.job.gpus, spares)
+    assumed.append(Assumed(what="recovery", value=named.title, source=named.source))
+    return msgspec.structs.replace(named, spare_nodes=spares)
+
+
+def _from_record(asked: RunFlags, prices: Prices, store: Store) -> ForecastCase:
+    """A run so far: its own rate, its own times to recover, and the steps that are left."""
+    _refuse(asked, "--run", "days", "gpus", "chip", "mtbf_s", "rates")
+    name = find_run(store, asked.run)
+    fold = fold_run(store, name)
+    told, position = report(name, fold), fold.settled().progress.position
+    writes_s = write_s(store, name)
+    if not told.gpus:
+        raise InputError(f"No GPUs are recorded for {name}.", hint="Import it with --gpus.")
+    if told.reference is None or position is None:
+        raise InputError(f"{name} has no steps yet, so nothing tells how fast it is.", hint="Wait for some.")
+    if asked.steps is None or asked.steps <= position:
+        missing = "nothing says" if asked.steps is None else f"--steps {asked.steps:,} does not say"
+        raise InputError(
+            f"{name} is at step {position:,}, and {missing} how many are to come.",
+            hint="Say with --steps N which is the last.",
+        )
+    assumed: list[Assumed] = []
+    step_s = asked.step_s or told.reference.step_ns / 1e9
+    if asked.step_s is None and told.basis:
+        source = f"{told.basis} from {wording.many(told.counts.steps, 'step')}; else say --step-s"
+        assumed.append(Assumed(what="a step", value=f"{step_s:.3g} s", source=source))
+    layout = _layout(told.gpus)
+    failed = failures(told)
+    job = _job(msgspec.structs.replace(asked, step_s=step_s), told.gpus, _known_chip(told.chip), assumed)
+    saved = told.saved.between_steps_mean
+    saves = _Saves(
+        work_s=saved * step_s if saved else None,
+        stall_s=stall_s(told),
+        write_s=writes_s,
+        restore_s=0.0 if failed.repair_s else None,  # it is part of the recoveries that were recorded
+    )
+    started = _Started(
+        asked=asked,
+        title=f"{name}, {told.gpus:,} GPUs",
+        job=msgspec.structs.replace(job, checkpointing=_checkpointing(asked, saves, assumed)),
+        layout=layout,
+        hazards=_recorded_hazards(failed, layout, assumed),
+        practice=_recorded_practice(told, failed, assumed),
+        price=prices.planned(told.chip, told.usd_per_gpu_hour),
+        work_s=(asked.steps - position) * step_s,
+        rate_spread=1 / sqrt(1 + failed.count),
+        start_ns=_resumed_ns(told.last_ns, assumed),
+    )
+    return _finished(started, assumed)
+
+
+def _resumed_ns(last_ns: int, assumed: list[Assumed]) -> int:
+    """From when on the rest is done: a run that was last heard of long ago goes on now at the earliest."""
+    now_ns = SystemClock().now_ns()
+    if now_ns - last_ns > STALE_NS:
+        hours = (now_ns - last_ns) / 3.6e12
+        assumed.append(Assumed(what="it goes on", value="now", source=f"its record ends {hours:,.0f} h ago"))
+    return max(last_ns, now_ns)
+
+
+def _recorded_hazards(failed: RecordedFailures, layout: Layout, assumed: list[Assumed]) -> Hazards:
+    """As often as the run has failed while it was up; where that was seldom, also as others have.
+
+    A recovery that was recorded includes its wait for nodes, so none is waited for again.
+    """
+    mtbf_s = learned_mtbf_s(mtbf_of_nodes_s(layout.nodes), failed.count, failed.up_s)
+    source = f"{failed.count} in {failed.up_s / 3_600:,.1f} h so far"
+    if not tells_rate(failed.count, failed.up_s):
+        source += f"; with so few, also {_RATE_SOURCE}"
+    value = f"one in {mtbf_s / 3_600:,.2f} h that the run is up"
+    assumed.append(Assumed(what="failure rate", value=value, source=source))
+    like = preset("llama3-405b").hazards.unplanned()
+    lasting = tuple(msgspec.structs.replace(row, transient_share=1.0) for row in like.classes)
+    per_1000_node_days = 1000 * DAY_S / mtbf_s / layout.nodes
+    return Hazards(classes=lasting).scaled(per_1000_node_days / like.rate_per_1000_node_days)
+
+
+def _known_chip(chip: str | None) -> Chip:
+    try:
+        return chip_named(chip or CHIP)
+    except InputError:
+        return CHIP
+
+
+def _recorded_practice(told: Report, failed: RecordedFailures, assumed: list[Assumed]) -> Policy | None:
+    """As long as the run has taken from a failure to its next commit; None where it has not had one.
+
+    It includes launches that failed, so none of it is open to another failure. A run that has never gone back
+    to a checkpoint is taken to go on from memory in the future, too.
+    """
+    mean_s = failed.repair_s_mean
+    if mean_s is None:
+        return None
+    source = f"mean of its {len(failed.repair_s)} recoveries"
+    assumed.append(Assumed(what="recovery", value=f"{mean_s:,.0f} s", source=source))
+    returns = any(one.steps_rolled_back for one in told.incidents)
+    if not returns:
+        why = "so far it never went back to a checkpoint, so their interval does not matter here"
+        assumed.append(Assumed(what="state", value="kept in memory", source=why))
+    return Policy(
+        name="recorded",
+        title="as the run did so far",
+        recovery="restart",
+        hang_s=0.0,
+        requeue_s=mean_s,
+        snapshot_steps=None if returns else 1,
+        source=source,
+    )
+
+
+def _refuse(asked: RunFlags, beside: str, *flags: str) -> None:
+    given = [flag for flag in flags if getattr(asked, flag) is not None]
+    if given:
+        names = ", ".join(_FLAGS.get(flag, "--" + flag.replace("_", "-")) for flag in given)
+        raise InputError(f"{names} cannot be given beside {beside}.", hint="Leave one of them out.")

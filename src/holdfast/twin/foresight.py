@@ -1,0 +1,232 @@
+"""What can be foreseen of a case: its end by formula and by simulation, what helps, what bad GPUs cost."""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+
+from holdfast import wording
+from holdfast.economics.cadence.expectation import (
+    Completion,
+    Degraded,
+    Effect,
+    Prospect,
+    Worth,
+    completion,
+    effect,
+    ettr,
+    slowdown_for,
+    unit_gpus_for,
+    worth,
+)
+from holdfast.record.errors import InputError
+from holdfast.twin import outlook
+from holdfast.twin.case import Assumed, ForecastCase
+from holdfast.twin.sweep import Figures, Task
+from holdfast.wording.units import DAY_S
+
+TEN_PER_CENT = 0.10
+"""The loss of output that one per cent of bad GPUs is said to cost."""
+QUANTILES = (0.1, 0.5, 0.9)
+SENSIBLE_TIMES = 100
+"""A run that takes so many times its work is not foreseen. Beyond the horizon of a case only the formula
+answers: the twin would give up."""
+
+Play = Callable[[Sequence[Task]], Sequence[Figures]]
+
+
+class Depth(msgspec.Struct, frozen=True, kw_only=True):
+    """How much is simulated, from which seed on, and which bad GPUs are supposed."""
+
+    runs: int
+    seed: int
+    bad_percent: float
+    slowdown: float
+
+
+class EndSpread(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to foresee the end. goodput: of the time until then, the share that training needs."""
+
+    goodput: float
+    mean_days: float
+    p10_days: float
+    p50_days: float
+    p90_days: float
+
+
+class BadGpus(msgspec.Struct, frozen=True, kw_only=True):
+    """What a share of bad GPUs does, and where it would cost a tenth of the output.
+
+    tenth_unit_gpus  that many GPUs that go together, or more
+    tenth_slowdown   a GPU this slow, or slower, in a run that waits for it
+    """
+
+    degraded: Degraded
+    effect: Effect
+    tenth_unit_gpus: int
+    tenth_slowdown: float
+
+
+class Forecast(msgspec.Struct, frozen=True, kw_only=True):
+    """What `--json` prints.
+
+    ettr     Kokolis et al.; None where a failure does not stop the whole run, of which they do not speak
+    formula  by chance alone, as the twin; unsure: with the failure rate not known exactly, either
+    done_ns  P10, P50 and P90 of the end, where a start was given
+
+    twin_unfinished: simulated runs that were given up, counted as done then: the twin's days are too few.
+    """
+
+    title: str
+    gpus: int
+    member_gpus: int
+    work_days: float
+    policy: str
+    mtbf_h: float
+    interruptions: float
+    ettr: float | None
+    formula: EndSpread
+    unsure: EndSpread | None
+    twin: EndSpread | None
+    twin_runs: int
+    twin_unfinished: int
+    done_ns: tuple[int, int, int] | None
+    worth: tuple[Worth, ...]
+    bad_gpus: BadGpus
+    usd_per_gpu_hour: float
+    is_rough: bool
+    assumed: tuple[Assumed, ...]
+
+    @property
+    def best(self) -> EndSpread:
+        """The one that knows most: of the rate's uncertainty, else of the cluster, else the formula."""
+        return self.unsure or self.twin or self.formula
+
+
+def answer(of: ForecastCase, depth: Depth, play: Play) -> Forecast:
+    """All that is foreseen of a case. play: simulates, in whatever processes there are."""
+    chance = outlook.prospect(of.study, of.policy, of.work_s / DAY_S)
+    by_formula = _foreseen(chance, of)
+    unsure = msgspec.structs.replace(chance, rate_spread=of.rate_spread)
+    is_near = by_formula.mean_s <= of.study.duration_ns / 1e9
+    simulated = _simulated(of, depth, play) if depth.runs and is_near else []
+    setting = outlook.setting(of.study, of.policy)
+    found = Forecast(
+        title=of.title,
+        gpus=of.study.job.gpus,
+        member_gpus=of.study.job.member_gpus,
+        work_days=of.work_s / DAY_S,
+        policy=of.policy.title,
+        mtbf_h=setting.mttf_s / 3_600,
+        interruptions=by_formula.interruptions,
+        ettr=ettr(setting) if of.policy.recovery == "restart" else None,
+        formula=_spread(by_formula),
+        unsure=_spread(_foreseen(unsure, of)) if of.rate_spread else None,
+        twin=_spread_of([run.end_s for run in simulated], of.work_s) if simulated else None,
+        twin_runs=len(simulated),
+        twin_unfinished=sum(not run.is_done for run in simulated),
+        done_ns=None,
+        worth=_worth(of),
+        bad_gpus=_bad_gpus(of, depth),
+        usd_per_gpu_hour=of.study.usd_per_gpu_hour,
+        is_rough=by_formula.is_rough,
+        assumed=of.assumed,
+    )
+    if of.start_ns is None:
+        return found
+    best = found.best
+    p10, p50, p90 = (
+        of.start_ns + round(days * DAY_S * 1e9) for days in (best.p10_days, best.p50_days, best.p90_days)
+    )
+    return msgspec.structs.replace(found, done_ns=(p10, p50, p90))
+
+
+def _foreseen(prospect: Prospect, of: ForecastCase) -> Completion:
+    found = completion(prospect, of.work_s)
+    if found is None or found.mean_s > SENSIBLE_TIMES * of.work_s:
+        raise InputError(
+            f"{of.title}: under this policy the run would be done in no sensible time, as only "
+            f"{wording.percent(prospect.goodput)} of it would be useful.",
+            hint="Give more --spares, checkpoints more often (--interval), or another --policy.",
+        )
+    return found
+
+
+def _spread(found: Completion) -> EndSpread:
+    return EndSpread(
+        goodput=found.work_s / found.mean_s,
+        mean_days=found.mean_s / DAY_S,
+        p10_days=found.p10_s / DAY_S,
+        p50_days=found.p50_s / DAY_S,
+        p90_days=found.p90_s / DAY_S,
+    )
+
+
+class _Simulated(msgspec.Struct, frozen=True, kw_only=True):
+    """When a simulated run ended, from its start, and whether all of its steps were done."""
+
+    end_s: float
+    is_done: bool
+
+
+def _simulated(of: ForecastCase, depth: Depth, play: Play) -> list[_Simulated]:
+    seeds = range(depth.seed, depth.seed + depth.runs)
+    tasks = [Task(study=of.study, policy=of.policy, seed=seed) for seed in seeds]
+    gpus = of.study.job.gpus + of.policy.spare_nodes * of.study.layout.gpus_per_node
+    return [
+        _Simulated(
+            # Every GPU is paid for from the first moment to the last.
+            end_s=3_600 * figures.paid_gpu_hours / gpus,
+            is_done=figures.steps == of.study.job.steps_total,
+        )
+        for figures in play(tasks)
+    ]
+
+
+def _spread_of(ends_s: Sequence[float], work_s: float) -> EndSpread:
+    p10, p50, p90 = np.quantile(ends_s, QUANTILES) / DAY_S
+    mean_s = float(np.mean(ends_s))
+    return EndSpread(
+        goodput=work_s / mean_s,
+        mean_days=mean_s / DAY_S,
+        p10_days=float(p10),
+        p50_days=float(p50),
+        p90_days=float(p90),
+    )
+
+
+def _worth(of: ForecastCase) -> tuple[Worth, ...]:
+    """What each change would bring, the most useful first; not what would bring nothing."""
+    days = of.work_s / DAY_S
+    now = outlook.prospect(of.study, of.policy, days)
+    found = [
+        worth(
+            change.name,
+            before=now,
+            after=outlook.prospect(change.study, change.policy, days),
+            work_s=of.work_s,
+            gpus=of.study.job.gpus,
+            usd_per_gpu_hour=of.study.usd_per_gpu_hour,
+        )
+        for change in outlook.changes(of.study, of.policy)
+    ]
+    helpful = [one for one in found if one is not None and one.days_sooner > 0]
+    return tuple(sorted(helpful, key=lambda one: -one.days_sooner))
+
+
+def _bad_gpus(of: ForecastCase, depth: Depth) -> BadGpus:
+    job = of.study.job
+    degraded = Degraded(
+        share=depth.bad_percent / 100,
+        slowdown=depth.slowdown,
+        gpus=job.gpus,
+        member_gpus=job.member_gpus,
+        lanes=job.lanes,
+        gpus_per_node=of.study.layout.gpus_per_node,
+    )
+    return BadGpus(
+        degraded=degraded,
+        effect=effect(degraded),
+        tenth_unit_gpus=unit_gpus_for(degraded.share, TEN_PER_CENT),
+        tenth_slowdown=slowdown_for(TEN_PER_CENT),
+    )

@@ -1,0 +1,201 @@
+"""Simulated runs on a Ray cluster, through a process of its own that is Ray's driver.
+
+To connect to a wrong address takes Ray minutes, in which it hears no signal; it writes on stderr what and
+when it likes; and it ends the process that it is in when the cluster goes away. All of that may happen to the
+driver: here a clear sentence remains, in bounded time. The cluster's machines need Holdfast too, in the same
+version.
+"""
+
+import importlib.util
+import multiprocessing
+import os
+import socket
+from collections.abc import Generator, Iterator, Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from holdfast import __version__
+from holdfast.record.errors import HoldfastError, InputError
+from holdfast.twin.sweep import Figures, Task
+from holdfast.twin.workers import (
+    LAST_WORDS_S_MAX,
+    batches,
+    deaf_to_interrupts,
+    end_with,
+    in_order,
+    play_batch,
+)
+
+LISTENER_S_MAX = 5
+"""Until somebody has to accept a connection."""
+CONNECT_S_MAX = 90
+"""Until whoever accepted it has to be a Ray cluster that has taken us in. That takes one to four seconds. A
+head node with busy cores takes more than 25 to start the process that serves us, and Ray 21 to say that a
+token is missing."""
+ATTEMPTS_MAX = 3
+"""How often we ask a head node for a process that serves us. Ray's proxy forks it while gRPC is busy in other
+threads, and now and then the child dies or hangs (ray-project/ray#63202): another one is well."""
+RECONNECT_S_MAX = 5
+"""How long a head node keeps a lost client's place. It does so, too, for one that it failed to serve, and Ray
+waits for that before it tells us: with its 30 s there would be no time to ask again."""
+ADDRESS_HINT = (
+    "Name it as HOST:6379 or `auto` on a machine of the cluster, or ray://HOST:10001 from elsewhere."
+)
+CONNECT_HINT = (
+    "Its Ray must be of our version; if it wants a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN."
+)
+LOGS_HINT = "Ray's own logs tell more: on its head node, in /tmp/ray/session_latest/logs."
+
+Reply = list[Figures] | Exception
+"""What the driver says: nothing, once it is connected; then figures, in order; or at last what went wrong."""
+
+
+def played_by_ray(
+    tasks: Sequence[Task], address: str, connect_s_max: float = CONNECT_S_MAX
+) -> Generator[Figures, None, None]:
+    if importlib.util.find_spec("ray") is None:
+        raise InputError(
+            "Ray is not installed here.",
+            hint="`pip install 'ray[client]'`, or leave --ray out to use this machine.",
+        )
+    if address == "auto":
+        address = os.environ.get("RAY_ADDRESS") or address
+    if address != "auto":
+        _require_listener(address)
+    context = multiprocessing.get_context("spawn")
+    (lifeline, held), (replies, says) = context.Pipe(duplex=False), context.Pipe(duplex=False)
+    driver = context.Process(target=_drive, args=(lifeline, says, tasks, address))
+    with held, replies:
+        with lifeline, says, deaf_to_interrupts():
+            driver.start()
+        try:
+            _await_driver(replies, address, connect_s_max)
+            yield from _figures(replies, len(tasks), address)
+        finally:
+            held.close()
+            _bury(driver)
+
+
+def _require_listener(address: str) -> None:
+    """Refuse what is no address, such as `local`, with which Ray would start a cluster, and a silent one."""
+    try:
+        url = urlsplit(address if "://" in address else f"ray://{address}")
+        host, port = url.hostname, url.port
+    except ValueError:
+        host = port = None
+    if not host or not port or url.scheme != "ray":
+        raise InputError(f"{address!r} is not the address of a Ray cluster.", hint=ADDRESS_HINT)
+    try:
+        socket.create_connection((host, port), LISTENER_S_MAX).close()
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(
+            f"Nobody answers at the Ray address {address}: {reason}.", hint=ADDRESS_HINT
+        ) from None
+
+
+def _await_driver(replies: Connection, address: str, within_s: float) -> None:
+    if not replies.poll(within_s):
+        raise InputError(
+            f"What listens at {address} has not answered as a Ray cluster within {within_s:g} s.",
+            hint=ADDRESS_HINT,
+        )
+
+
+def _figures(replies: Connection, owed: int, address: str) -> Iterator[Figures]:
+    while owed:
+        try:
+            reply: Reply = replies.recv()
+        except EOFError:
+            raise HoldfastError(
+                f"The Ray cluster at {address} went away before all runs were simulated.", hint=LOGS_HINT
+            ) from None
+        if isinstance(reply, Exception):
+            raise reply
+        owed -= len(reply)
+        yield from reply
+
+
+def _bury(driver: SpawnProcess) -> None:
+    driver.join(LAST_WORDS_S_MAX + 1)
+    if driver.is_alive():
+        driver.kill()
+        driver.join()
+    driver.close()
+
+
+def _drive(lifeline: Connection, says: Connection, tasks: Sequence[Task], address: str) -> None:
+    """The driver's whole life."""
+    end_with(lifeline)
+    with Path(os.devnull).open("wb") as nowhere:
+        for stream in (1, 2):
+            os.dup2(nowhere.fileno(), stream)
+    try:
+        for figures in _played_remotely(tasks, address):
+            says.send(figures)
+    except Exception as error:
+        says.send(error)
+
+
+def _played_remotely(tasks: Sequence[Task], address: str) -> Iterator[list[Figures]]:
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ.setdefault("RAY_CLIENT_RECONNECT_GRACE_PERIOD", str(RECONNECT_S_MAX))
+    import ray
+
+    _connect(ray, address)
+    yield []
+    try:
+        _require_same_version(ray)
+        call = ray.remote(play_batch).remote
+        cores = int(ray.cluster_resources().get("CPU", 1))
+        yield from in_order((call(batch) for batch in batches(tasks, cores)), ray.get)
+    except ray.exceptions.RayTaskError as error:
+        error.cause.add_note(str(error))  # where it happened
+        raise error.cause from None
+    except ray.exceptions.RayError as error:
+        raise HoldfastError(
+            f"The Ray cluster at {address} failed: {_first_line(error)}", hint=LOGS_HINT
+        ) from None
+    finally:
+        ray.shutdown()
+
+
+def _connect(ray: Any, address: str) -> None:
+    for attempt in range(1, ATTEMPTS_MAX + 1):
+        try:
+            ray.init(address=address, log_to_driver=False)
+            return
+        except ConnectionAbortedError as error:  # by the head node, with its traceback
+            if attempt == ATTEMPTS_MAX:
+                reason = str(error).strip().splitlines()[-1]
+                raise InputError(
+                    f"The head node at {address} did not serve us, {attempt} times: {reason}", hint=LOGS_HINT
+                ) from None
+        except Exception as error:  # Ray has no one class for what may be wrong.
+            raise InputError(
+                f"Ray cannot connect to {address}: {_first_line(error)}", hint=CONNECT_HINT
+            ) from None
+
+
+def _require_same_version(ray: Any) -> None:
+    def installed() -> str:
+        # A function within another is sent as code, so this one runs even where there is no Holdfast.
+        try:
+            from holdfast import __version__ as theirs
+        except ImportError:
+            return "no Holdfast"
+        return f"Holdfast {theirs}"
+
+    here, there = f"Holdfast {__version__}", ray.get(ray.remote(installed).remote())
+    if there != here:
+        raise InputError(
+            f"The Ray cluster has {there} and this is {here}: figures could differ.",
+            hint=f"Install holdfast=={__version__} on every machine of the cluster.",
+        )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

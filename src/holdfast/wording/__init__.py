@@ -1,0 +1,248 @@
+"""Amounts, shares, durations and moments as people write them, on a page and in the terminal alike.
+
+What is not zero is never written as zero, and what is not all is never written as all. Times are UTC and the
+months are spelt here, so nothing depends on the locale of whoever makes a report.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from math import floor, log10
+
+from holdfast.wording.units import DAY_S, HOUR_NS, HOUR_S, MINUTE_NS, MINUTE_S, SECOND_NS
+
+SIGNIFICANT_DIGITS = 4
+"""How many digits of the largest amount of a report are shown; the others have as many decimals."""
+DECIMALS_MAX = 2
+"""A hundredth of a GPU-hour is half a minute of one GPU. Of less it is enough to know that it is there."""
+USD_WITH_CENTS_MAX = 1_000
+NAME_CHARS_MAX = 120
+"""Names come from others and may be whole lines of a log; the record has the rest."""
+SPAN_WITH_SECONDS_NS_MAX = 10 * MINUTE_NS
+UNKNOWN = "–"
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_LARGE = (("trillion", 1e12), ("billion", 1e9), ("million", 1e6))
+_UNITS = (("d", DAY_S), ("h", HOUR_S), ("min", MINUTE_S), ("s", 1))
+
+
+class Amounts:
+    """GPU-time as GPU-hours and as shares of what was paid for, with one precision for a whole report."""
+
+    def __init__(self, paid_gpu_ns: int) -> None:
+        self.paid_gpu_ns = paid_gpu_ns
+        digits_before_point = floor(log10(paid_gpu_ns / HOUR_NS)) + 1 if paid_gpu_ns else SIGNIFICANT_DIGITS
+        self.decimals = max(0, min(DECIMALS_MAX, SIGNIFICANT_DIGITS - digits_before_point))
+
+    def hours(self, gpu_ns: int) -> str:
+        return _amount(gpu_ns / HOUR_NS, self.decimals)
+
+    def share(self, gpu_ns: int) -> str:
+        return percent(gpu_ns / self.paid_gpu_ns if self.paid_gpu_ns else None)
+
+
+_CURRENCY: ContextVar[tuple[str, float]] = ContextVar("currency", default=("USD", 1.0))
+
+
+@contextmanager
+def in_currency(code: str, usd_per: float) -> Iterator[None]:
+    """Write amounts, which are in USD, in another currency, of which one is worth `usd_per`."""
+    token = _CURRENCY.set((code, usd_per))
+    try:
+        yield
+    finally:
+        _CURRENCY.reset(token)
+
+
+def currency() -> str:
+    """What amounts are written in: the heading of a column of `usd_cell`."""
+    return _CURRENCY.get()[0]
+
+
+def converted(amount: float) -> float:
+    """An amount of USD, as a number of the currency of the report."""
+    return amount / _CURRENCY.get()[1]
+
+
+def from_report(amount: float) -> float:
+    """The USD that an amount in the currency of the report is."""
+    return amount * _CURRENCY.get()[1]
+
+
+def with_unit(value: float, unit: str) -> str:
+    """A number and its unit; `USD` and what is per something else, `USD/h`, in the currency of the report."""
+    if unit.partition("/")[0] == "USD":
+        value, unit = round(converted(value), 4), unit.replace("USD", currency(), 1)
+    return f"{value:,.10g} {unit}"
+
+
+def usd(amount: float) -> str:
+    """An amount of USD, in the currency of the report."""
+    code, usd_per = _CURRENCY.get()
+    value = amount / usd_per
+    return f"{_amount(value, 2 if abs(value) < USD_WITH_CENTS_MAX else 0)} {code}"
+
+
+def usd_cell(amount: float | None, largest: float) -> str:
+    """Of a column of USD whose largest is this: all of its amounts have cents, or none has."""
+    if amount is None:
+        return UNKNOWN
+    usd_per = _CURRENCY.get()[1]
+    return _amount(amount / usd_per, 2 if largest / usd_per < USD_WITH_CENTS_MAX else 0)
+
+
+def rough(amount: float) -> str:
+    """As many digits as one reads: `4.19 million`, `5,143`, `−39.8`."""
+    magnitude = abs(amount)
+    for name, size in _LARGE:
+        if magnitude >= size:
+            return _signed(amount, f"{float(f'{magnitude / size:.3g}'):,g} {name}")
+    return _amount(amount, 0 if magnitude >= 100 or amount == int(amount) else 1)
+
+
+def set_back(run_hours: float, steps: float | None, tokens: float | None) -> str:
+    """A loss as progress: `5 h 44 min of the whole run, 2,583 steps, 23.9 % of a day's progress`."""
+    parts = [f"{duration(round(run_hours * HOUR_NS))} of the whole run"]
+    if steps is not None:
+        parts.append(f"{rough(steps)} {'step' if steps == 1 else 'steps'}")
+    if tokens is not None:
+        parts.append(f"{rough(tokens)} tokens")
+    return ", ".join([*parts, f"{percent(run_hours / 24)} of a day's progress"])
+
+
+def many(count: int, noun: str) -> str:
+    """`1 restart`, `1,920 steps`: a noun whose plural is regular."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def times(count: int) -> str:
+    """`once`, `3 times`."""
+    return "once" if count == 1 else f"{count:,} times"
+
+
+def ending(outcome: str, reason: str, survived_errors: int) -> str:
+    """How a run ended: `Failed: SIGKILL`, `Completed with 2 survived errors`."""
+    survived = f" with {many(survived_errors, 'survived error')}" if survived_errors else ""
+    return opening(outcome) + survived + (f": {reason}" if reason else "")
+
+
+def percent(ratio: float | None) -> str:
+    """A ratio, 0 to 1, with one decimal."""
+    if ratio is None:
+        return UNKNOWN
+    written = f"{100 * ratio:.1f} %"
+    if ratio > 0 and written == "0.0 %":
+        return "< 0.1 %"
+    return "> 99.9 %" if ratio < 1 and written == "100.0 %" else written
+
+
+def duration(duration_ns: int) -> str:
+    """The two largest units: `9 h 49 min`, `2 min 47 s`, `8 s`; below ten seconds with milliseconds."""
+    if duration_ns < 10 * 10**9:
+        written = f"{round(duration_ns / 1e9, 3):g} s"
+        return "< 0.001 s" if duration_ns and written == "0 s" else written
+    return lasting(duration_ns / SECOND_NS)
+
+
+def lasting(seconds: float) -> str:
+    """The two largest units: `3 h 20 min`, `4 min 10 s`, `8 s`."""
+    left_s = max(0, round(seconds))
+    parts: list[str] = []
+    for unit, unit_s in _UNITS:
+        count, left_s = divmod(left_s, unit_s)
+        if count or parts:
+            parts.append(f"{count} {unit}" if count else "")
+    return " ".join(filter(None, parts[:2])) or "0 s"
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """`n00001, n00002 and 14 more`."""
+    shown = ", ".join(names[:most])
+    return f"{shown} and {len(names) - most:,} more" if len(names) > most else shown
+
+
+def opening(text: str) -> str:
+    """Fit to begin a line, the rest left as it is: an `XID 79` stays one."""
+    return text[:1].upper() + text[1:]
+
+
+def short(name: str, chars_max: int = NAME_CHARS_MAX) -> str:
+    """A name as far as there is room for it."""
+    return name if len(name) <= chars_max else name[: chars_max - 1] + "…"
+
+
+def kept(steps: int) -> str:
+    """How many steps a run has more than before; a window in which it was rolled back may have fewer."""
+    return f"{many(-steps, 'step')} fewer than before" if steps < 0 else f"{many(steps, 'step')} kept"
+
+
+def exact_seconds(nanoseconds: int) -> str:
+    """All nine decimals: what an exact sum can be checked with."""
+    return f"{nanoseconds // 10**9:,}.{nanoseconds % 10**9:09d}"
+
+
+def day(moment_ns: int) -> str:
+    at = _utc(moment_ns)
+    return f"{at.day} {_MONTHS[at.month - 1]} {at.year}"
+
+
+def moment(moment_ns: int) -> str:
+    return f"{day(moment_ns)}, {_utc(moment_ns):%H:%M}"
+
+
+def moment_of_year(moment_ns: int) -> str:
+    """Where the year is said elsewhere and there is little room."""
+    at = _utc(moment_ns)
+    return f"{at.day} {_MONTHS[at.month - 1]}, {at:%H:%M}"
+
+
+def stamp(moment_ns: int) -> str:
+    """For lines of a log: to the second, sorts as text, and `--since` takes it back."""
+    return f"{_utc(moment_ns):%Y-%m-%d %H:%M:%SZ}"
+
+
+def span(from_ns: int, to_ns: int) -> str:
+    """From when until when: the day not said twice, seconds where minutes would not tell them apart."""
+    clock = "%H:%M:%S" if to_ns - from_ns < SPAN_WITH_SECONDS_NS_MAX else "%H:%M"
+    start, end = (f"{_utc(at_ns):{clock}}" for at_ns in (from_ns, to_ns))
+    if day(from_ns) != day(to_ns):
+        end = f"{day(to_ns)}, {end}"
+    return f"{day(from_ns)}, {start} to {end} UTC"
+
+
+def window(from_ns: int | None, to_ns: int | None) -> str:
+    """`from 1 Oct 2026, 00:00 UTC`, `before 1 Nov 2026, 00:00 UTC`, or both."""
+    parts = [] if from_ns is None else [f"from {moment(from_ns)}"]
+    parts += [] if to_ns is None else [f"before {moment(to_ns)}"]
+    return " and ".join(parts)
+
+
+def tick(moment_ns: int, step_ns: int) -> str:
+    """A label on an axis of time whose labels are `step_ns` apart: no more than tells them apart."""
+    at = _utc(moment_ns)
+    month = _MONTHS[at.month - 1]
+    if step_ns >= 31 * 24 * HOUR_NS:
+        return f"{month} {at.year}"
+    if step_ns >= 24 * HOUR_NS:
+        return f"{at.day} {month}"
+    return f"{at:%H:%M:%S}" if step_ns % (60 * 10**9) else f"{at:%H:%M}"
+
+
+def _amount(value: float, decimals: int) -> str:
+    written = f"{abs(value):,.{decimals}f}"
+    if value and not written.strip("0."):
+        return f"{'<' if value > 0 else '>'} {_signed(value, f'{10**-decimals:.{decimals}f}')}"
+    return _signed(value, written)
+
+
+def _signed(value: float, magnitude: str) -> str:
+    return f"−{magnitude}" if value < 0 else magnitude
+
+
+def _utc(moment_ns: int) -> datetime:
+    return datetime.fromtimestamp(moment_ns // 10**9, UTC)
+
+
+def resting(figure: str, basis: str) -> str:
+    """A figure with what it rests on beside it, where that is an estimate."""
+    return f"{figure} ({basis})" if basis else figure
