@@ -209,7 +209,7 @@ def test_a_source_that_goes_and_comes_back_is_told_once(
     log, root = tmp_path / "log", tmp_path / "infiniband"
     out = tmp_path / "signals"
     with collecting(environment, "--infiniband", root, "--every=100ms", "--signals", out, log=log):
-        await_found("cannot be read, so there are no ports", log.read_text)
+        await_found("cannot be read, so no ports are read", log.read_text)
         time.sleep(0.5)
         root.symlink_to(ports)
         await_found("InfiniBand can be read again", log.read_text)

@@ -99,7 +99,7 @@ def test_what_is_no_number_becomes_a_word(tree: Path, file: str, metric: str) ->
 
 
 def test_a_machine_without_adapters_says_so(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match="there are no ports"):
+    with pytest.raises(Unavailable, match="no ports are read"):
         read(tmp_path / "nothing")
     assert read(tmp_path) == []
 
