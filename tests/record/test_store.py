@@ -589,7 +589,7 @@ def test_what_names_no_store_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_url_with_a_driver_is_told_how_to_be_written(tmp_path: Path) -> None:
     url = "postgresql+psycopg://me:secret@host/db"
-    assert "plain postgresql:// is wanted" in _refusal(lambda: open_store(url, tmp_path), InputError)
+    assert "plain postgresql://." in _refusal(lambda: open_store(url, tmp_path), InputError)
 
 
 def test_a_name_that_holds_no_secret_is_repeated(tmp_path: Path) -> None:

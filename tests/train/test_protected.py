@@ -221,7 +221,7 @@ def test_what_cannot_be_protected_is_refused_with_a_sentence() -> None:
     assert "a model and an optimizer" in refusal(sgd(model))
     scalers = [torch.amp.GradScaler("cpu"), torch.amp.GradScaler("cpu")]
     assert "at most one GradScaler" in refusal(model, sgd(model), *scalers)
-    assert "is no buffer" in refusal(model, sgd(model), moving=("weight",))
+    assert "is not a buffer" in refusal(model, sgd(model), moving=("weight",))
     assert "LBFGS cannot be used" in refusal(model, torch.optim.LBFGS(model.parameters()))
     assert "reduces gradients itself" in refusal(nn.DataParallel(model), sgd(model))
     assert "requires a gradient" in refusal(copy.deepcopy(model).requires_grad_(False), sgd(model))

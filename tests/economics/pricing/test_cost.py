@@ -333,7 +333,7 @@ def test_slow_steps_that_nobody_reported_are_priced_without_labour() -> None:
     assert cost.name == "slow-1"
     assert usd(cost.stack)["response_labour"] == 0
     assert (usd(cost.stack)["direct_compute"] or 0) > 0
-    assert any("Nobody reported it" in remark for remark in cost.remarks)
+    assert any("It was not reported" in remark for remark in cost.remarks)
 
 
 @pytest.mark.parametrize("cut_s", [1_500, 6_900, 7_050, 7_200])
