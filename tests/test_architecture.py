@@ -120,6 +120,21 @@ def _reached(graph: dict[str, set[str]], start: str) -> set[str]:
     return found
 
 
+_UNIT = re.compile(r"_?((SECOND|MINUTE|HOUR|DAY)_(NS|S)|NS_PER_S|HOURS_PER_DAY|DAY_HOURS|SECONDS_PER_\w+)")
+"""What units of time are called."""
+UNITS = Path("wording", "units.py")
+
+
+def units_of_their_own(package: Path) -> Iterator[str]:
+    """One sentence for each unit of time that a module other than the one for it defines."""
+    for path in sorted(package.rglob("*.py")):
+        relative = path.relative_to(package)
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            for target in node.targets if isinstance(node, ast.Assign) else ():
+                if isinstance(target, ast.Name) and _UNIT.fullmatch(target.id) and relative != UNITS:
+                    yield f"{relative}:{node.lineno}: {target.id} belongs into {UNITS}"
+
+
 def benchmarks_with_torch(folder: Path) -> Iterator[str]:
     """One sentence for each import of torch by a benchmark that is not a training script."""
     for path in sorted(folder.rglob("*.py")):
@@ -191,6 +206,16 @@ def test_a_shared_name_is_found(tmp_path: Path) -> None:
 
 def test_the_code_keeps_to_the_import_table() -> None:
     assert list(broken_rules(ROOT / "src" / "holdfast", read_table(PAGE))) == []
+
+
+def test_units_of_time_are_defined_once() -> None:
+    assert list(units_of_their_own(ROOT / "src" / "holdfast")) == []
+
+
+def test_a_unit_that_is_defined_again_is_found(tmp_path: Path) -> None:
+    _write(tmp_path / "wording" / "units.py", "HOUR_NS = 3_600 * 10**9")
+    _write(tmp_path / "ledger" / "fold.py", "WAIT_S = 60\n_HOUR_NS = 3_600 * 10**9")
+    assert list(units_of_their_own(tmp_path)) == ["ledger/fold.py:2: _HOUR_NS belongs into wording/units.py"]
 
 
 def test_no_modules_import_each_other() -> None:

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from holdfast.cli.cost_text import show
-from holdfast.economics.pricing.cost import LAYER_TITLES, run_cost
+from holdfast.economics.pricing.cost import run_cost
+from holdfast.economics.pricing.layers import LAYER_TITLES
 from holdfast.economics.pricing.prices import DEFAULTS, read, template
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.reporting import report

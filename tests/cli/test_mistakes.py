@@ -54,7 +54,7 @@ def test_wrong_flags_and_names(holdfast: Any, arguments: list[str]) -> None:
     ids=["runbook", "watch", "events"],
 )
 def test_a_name_that_is_no_text(holdfast: Any, arguments: list[str]) -> None:
-    assert "is no name in the record: it is not UTF-8." in complaint(holdfast(*arguments))
+    assert "cannot be a name in the record: it is not UTF-8." in complaint(holdfast(*arguments))
 
 
 @pytest.mark.parametrize("verb", [["topology", "check"], ["topology", "show", "--slurm"]], ids=" ".join)
@@ -75,7 +75,7 @@ def test_an_empty_file(holdfast: Any, tmp_path: Path) -> None:
 
 def test_a_directory_without_journals(holdfast: Any, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
-    assert "holds no journal" in complaint(holdfast("import", tmp_path / "folder"))
+    assert "neither a journal nor files" in complaint(holdfast("import", tmp_path / "folder"))
 
 
 def test_a_binary_file(holdfast: Any, tmp_path: Path) -> None:

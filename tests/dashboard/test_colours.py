@@ -12,7 +12,7 @@ from math import dist
 
 import pytest
 
-from holdfast.economics.pricing.cost import LAYER_TITLES
+from holdfast.economics.pricing.layers import LAYER_TITLES
 from holdfast.ledger.categories import Category
 
 DISTANCE_MIN = 12

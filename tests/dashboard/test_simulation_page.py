@@ -24,6 +24,8 @@ from holdfast.twin.policies import Policy, policies
 from holdfast.twin.presets import preset
 from holdfast.twin.sweep import Comparison, Figures, Spread, summarise
 
+pytestmark = pytest.mark.slow
+
 PAGE_BYTES_MAX = 100_000
 BROWSER_S_MAX = 60
 VOID = {"meta"}

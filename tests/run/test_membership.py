@@ -1,4 +1,4 @@
-"""The membership, driven by a cluster in memory (memory_cluster.py), which checks its promises at every turn."""
+"""The membership, driven by a cluster in memory, which checks its promises at every turn."""
 
 import random
 from collections.abc import Callable

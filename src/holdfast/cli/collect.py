@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, get_args
 
 import click
 import msgspec
@@ -14,6 +14,7 @@ import msgspec
 from holdfast.cli.collect_outlets import Collected, Outlet, printing, recording, serving, storing, tell
 from holdfast.cli.durations import some_seconds
 from holdfast.cli.ending import StopRequest, interrupt, on_signal
+from holdfast.cli.flags import option, shared, takes
 from holdfast.cli.record import home, json_option, store_option
 from holdfast.cli.signal_sources import SIGNALS_DIRECTORY, url_option
 from holdfast.cli.xid_policy import load_xids
@@ -45,102 +46,99 @@ UNPROVEN_HINT = "Read /dev/kmsg, the output of dmesg, or that of journalctl --dm
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     """The command line, typed; None for what was not given."""
 
-    infiniband: str | None
-    scrape: tuple[str, ...]
-    redfish: tuple[str, ...]
-    redfish_session: bool
-    redfish_insecure: bool
-    redfish_ca: str | None
-    nvml: bool
-    node: bool
-    kernel_log: str | None
-    slurm: bool
-    host: str | None
-    every_s: float
-    once: bool
-    listen: str | None
-    signals: str | None
-    keep_s: float | None
-    record: bool
-    store_url: str | None
-    xid_source: Source
-    xid_policy: Path | None
-    as_json: bool
+    infiniband: Annotated[
+        str | None,
+        option(
+            f"Ports of InfiniBand and RoCE adapters.  [path: {SYSFS}]",
+            is_flag=False,
+            flag_value=str(SYSFS),
+            metavar="[PATH]",
+        ),
+    ]
+    scrape: Annotated[
+        tuple[str, ...],
+        option(
+            "A page that Prometheus would scrape: a run's --metrics-port.",
+            "May be repeated; @FILE holds a URL.",
+            multiple=True,
+            envvar="HOLDFAST_SCRAPE",
+            callback=url_option,
+            metavar="URL",
+        ),
+    ]
+    redfish: Annotated[
+        tuple[str, ...],
+        option(
+            "Cooling units and power shelves of a service; may be given again.",
+            "NAME: what the unit is called.",
+            multiple=True,
+            metavar="[NAME=]URL",
+        ),
+    ]
+    redfish_session: Annotated[bool, option("Log in once, instead of at every request.", is_flag=True)]
+    redfish_insecure: Annotated[bool, option("Trust any certificate.", is_flag=True)]
+    redfish_ca: Annotated[
+        str | None, option("Trust certificates that this authority has signed.", metavar="FILE")
+    ]
+    nvml: Annotated[bool, option("This machine's GPUs, under dcgm-exporter's names.", is_flag=True)]
+    node: Annotated[
+        bool, option("This machine's pressure, memory, disks, fans: node_exporter's.", is_flag=True)
+    ]
+    kernel_log: Annotated[
+        str | None, option("XIDs and the like from this log: /dev/kmsg, a file, or -.", metavar="PATH")
+    ]
+    slurm: Annotated[bool, option("States of nodes, jobs and maintenance.", is_flag=True)]
+    host: Annotated[
+        str | None, option("What this machine is called.  [default: its host name]", metavar="NAME")
+    ]
+    every_s: Annotated[
+        float,
+        option("--every", "How often.", type=some_seconds, metavar="TIME", default="10s", show_default=True),
+    ]
+    once: Annotated[bool, option("Read everything once and end.", is_flag=True)]
+    listen: Annotated[
+        str | None, option("Serve the readings for Prometheus, at /metrics.", metavar="HOST:PORT")
+    ]
+    signals: Annotated[
+        str | None,
+        option(
+            "Keep the readings in the embedded store. ",
+            "[dir: $HOLDFAST_SIGNALS, or signals in $HOLDFAST_HOME]",
+            is_flag=False,
+            flag_value=DEFAULT_SIGNALS,
+            metavar="[DIR]",
+        ),
+    ]
+    keep_s: Annotated[
+        float | None,
+        option(
+            "--keep", "Delete stored readings that are older: 30d, say.", type=some_seconds, metavar="TIME"
+        ),
+    ]
+    record: Annotated[bool, option("Record faults of the kernel log.", is_flag=True)]
+    store_url: Annotated[str | None, shared(store_option)]
+    xid_source: Annotated[
+        Source,
+        option(
+            "Whose word counts on how grave an XID is.",
+            type=click.Choice(get_args(Source)),
+            default=CATALOGUE,
+            show_default=True,
+        ),
+    ]
+    xid_policy: Annotated[
+        Path | None,
+        option(
+            "What this site thinks of XIDs, as TOML.  [default: xids.toml in $HOLDFAST_HOME]",
+            type=click.Path(path_type=Path),
+        ),
+    ]
+    as_json: Annotated[bool, shared(json_option)]
 
 
 @click.command("collect")
-@click.option(
-    "--infiniband",
-    is_flag=False,
-    flag_value=str(SYSFS),
-    metavar="[PATH]",
-    help=f"Ports of InfiniBand and RoCE adapters.  [path: {SYSFS}]",
-)
-@click.option(
-    "--scrape",
-    multiple=True,
-    envvar="HOLDFAST_SCRAPE",
-    callback=url_option,
-    metavar="URL",
-    help="A page that Prometheus would scrape: a run's --metrics-port. May be repeated; @FILE holds a URL.",
-)
-@click.option(
-    "--redfish",
-    multiple=True,
-    metavar="[NAME=]URL",
-    help="Cooling units and power shelves of a service; may be given again. NAME: what the unit is called.",
-)
-@click.option("--redfish-session", is_flag=True, help="Log in once, instead of at every request.")
-@click.option("--redfish-insecure", is_flag=True, help="Trust any certificate.")
-@click.option("--redfish-ca", metavar="FILE", help="Trust certificates that this authority has signed.")
-@click.option("--nvml", is_flag=True, help="This machine's GPUs, under dcgm-exporter's names.")
-@click.option("--node", is_flag=True, help="This machine's pressure, memory, disks, fans: node_exporter's.")
-@click.option(
-    "--kernel-log", metavar="PATH", help="XIDs and the like from this log: /dev/kmsg, a file, or -."
-)
-@click.option("--slurm", is_flag=True, help="States of nodes, jobs and maintenance.")
-@click.option("--host", metavar="NAME", help="What this machine is called.  [default: its host name]")
-@click.option(
-    "--every",
-    "every_s",
-    type=some_seconds,
-    metavar="TIME",
-    default="10s",
-    show_default=True,
-    help="How often.",
-)
-@click.option("--once", is_flag=True, help="Read everything once and end.")
-@click.option("--listen", metavar="HOST:PORT", help="Serve the readings for Prometheus, at /metrics.")
-@click.option(
-    "--signals",
-    is_flag=False,
-    flag_value=DEFAULT_SIGNALS,
-    metavar="[DIR]",
-    help="Keep the readings in the embedded store.  [dir: $HOLDFAST_SIGNALS, or signals in $HOLDFAST_HOME]",
-)
-@click.option(
-    "--keep",
-    "keep_s",
-    type=some_seconds,
-    metavar="TIME",
-    help="Delete stored readings that are older: 30d, say.",
-)
-@click.option("--record", is_flag=True, help="Record faults of the kernel log.")
-@store_option
-@click.option(
-    "--xid-source",
-    type=click.Choice(get_args(Source)),
-    default=CATALOGUE,
-    show_default=True,
-    help="Whose word counts on how grave an XID is.",
-)
-@click.option(
-    "--xid-policy",
-    type=click.Path(path_type=Path),
-    help="What this site thinks of XIDs, as TOML.  [default: xids.toml in $HOLDFAST_HOME]",
-)
-@json_option
-def command(**flags: Any) -> int:
+@takes(_Flags)
+def command(given: _Flags) -> int:
     """Read what exporters do not give: cooling units, kernel log, fabric ports, GPUs, Slurm.
 
     One process for a node, or for a site's cooling. Readings have the names, units and labels of the
@@ -148,9 +146,8 @@ def command(**flags: Any) -> int:
     Who logs in is taken from $HOLDFAST_REDFISH_USER and $HOLDFAST_REDFISH_PASSWORD, and for pages that are
     scraped from $HOLDFAST_SCRAPE_TOKEN, or _USER and _PASSWORD.
     """
-    given = msgspec.convert(flags, _Flags)
     if given.once and given.listen is not None:
-        raise InputError("With --once there is nobody to listen.", hint="Leave out --once or --listen.")
+        raise InputError("--listen serves nothing with --once.", hint="Leave out --once or --listen.")
     if given.keep_s is not None and given.signals is None:
         raise InputError("--keep is about stored readings.", hint="Store them with --signals.")
     with ExitStack() as stack:
@@ -276,7 +273,7 @@ def _redfish(given: _Flags, clock: Clock) -> list[RedfishCollector]:
     titles = [service.title for service in services]
     if twice := [title for title in titles if titles.count(title) > 1]:
         raise InputError(
-            f"--redfish: {twice[0]} is there twice.", hint="Give each service a name: NAME=https://HOST."
+            f"--redfish: {twice[0]} occurs twice.", hint="Give each service a name: NAME=https://HOST."
         )
     return [RedfishCollector(service, clock=clock) for service in services]
 

@@ -8,8 +8,8 @@ from rich.text import Text
 
 from holdfast import wording
 from holdfast.cli.terminal import printable
-from holdfast.economics.pricing.cost import (
-    LEDGER,
+from holdfast.economics.pricing.cost import LEDGER
+from holdfast.economics.pricing.layers import (
     CheckpointThroughput,
     Exposure,
     IncidentCost,

@@ -4,12 +4,13 @@ from collections.abc import Collection, Iterable
 from contextlib import ExitStack
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, NoReturn
 
 import click
 import msgspec
 
 from holdfast.cli.durations import WINDOW_S_MAX, window_seconds
+from holdfast.cli.flags import argument, option, shared, takes
 from holdfast.cli.incident_text import DiagnoseAnswer, show
 from holdfast.cli.moments import past_moment_ns
 from holdfast.cli.prices import load_prices, prices_option
@@ -58,56 +59,49 @@ that has ended as it was then.
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     """The command line, typed; None for what was not given."""
 
-    run: str | None
-    at_ns: int | None
-    window_s: float
-    gpus: int | None
-    check: bool
-    record: bool
-    prometheus_url: str | None
     signals_path: Path | None
-    topology_path: Path | None
-    prices_path: Path | None
-    store_url: str | None
-    as_json: bool
+    run: Annotated[str | None, argument(required=False)]
+    at_ns: Annotated[
+        int | None,
+        option(
+            "--at", "As of this time.  [default: now, or its end]", callback=past_moment_ns, metavar="TIME"
+        ),
+    ]
+    window_s: Annotated[
+        float,
+        option(
+            "--window",
+            "How far to look back; where it is not given and the last step is older, so far as that.",
+            type=window_seconds,
+            default="30m",
+            show_default=True,
+            metavar="TIME",
+        ),
+    ]
+    gpus: Annotated[
+        int | None,
+        option("GPUs of the run, for its cost, where no record says.", type=click.IntRange(1, 10**7)),
+    ]
+    check: Annotated[
+        bool, option("Exit with code 1 if an incident is open, 2 if nothing can be said.", is_flag=True)
+    ]
+    record: Annotated[
+        bool, option("Write what is found into the record, for `holdfast runbook`.", is_flag=True)
+    ]
+    prometheus_url: Annotated[str | None, shared(signals_options)]
+    topology_path: Annotated[Path | None, shared(topology_option)]
+    prices_path: Annotated[Path | None, shared(prices_option)]
+    store_url: Annotated[str | None, shared(store_option)]
+    as_json: Annotated[bool, shared(json_option)]
 
 
 @click.command("diagnose")
-@click.argument("run", required=False)
-@click.option(
-    "--at",
-    "at_ns",
-    callback=past_moment_ns,
-    metavar="TIME",
-    help="As of this time.  [default: now, or its end]",
-)
-@click.option(
-    "--window",
-    "window_s",
-    type=window_seconds,
-    default="30m",
-    show_default=True,
-    metavar="TIME",
-    help="How far to look back; where it is not given and the last step is older, so far as that.",
-)
-@click.option(
-    "--gpus", type=click.IntRange(1, 10**7), help="GPUs of the run, for its cost, where no record says."
-)
-@click.option(
-    "--check", is_flag=True, help="Exit with code 1 if an incident is open, 2 if nothing can be said."
-)
-@click.option("--record", is_flag=True, help="Write what is found into the record, for `holdfast runbook`.")
-@signals_options
-@topology_option
-@prices_option
-@store_option
-@json_option
-def command(**flags: Any) -> int:
+@takes(_Flags)
+def command(given: _Flags) -> int:
     """Say why RUN is slow, whose problem it is, what it costs and what to do; or that nothing is wrong.
 
     Without RUN it is that of the step log, if one is named, else the one with the newest event.
     """
-    given = msgspec.convert(flags, _Flags)
     answer = _answered(given)
     remark_on_topology(given.topology_path)
     is_open = any(incident.ended_ns is None for incident in answer.incidents)

@@ -1,12 +1,13 @@
 """`holdfast doctor`: what is seen of a cluster, what is not and how to switch it on, which names disagree."""
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import click
 import msgspec
 
 from holdfast.cli.doctor_text import show
+from holdfast.cli.flags import option, shared, takes
 from holdfast.cli.moments import past_moment_ns
 from holdfast.cli.record import json_option
 from holdfast.cli.signal_sources import logged_runs, open_signals, signals_options
@@ -26,40 +27,35 @@ FINEST_S = 1.0
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     """The command line, typed; None for what was not given."""
 
-    at_ns: int | None
-    write: Path | None
-    check: bool
-    prometheus_url: str | None
     signals_path: Path | None
-    topology_path: Path | None
-    as_json: bool
+    write: Annotated[
+        Path | None,
+        option("Write a topology file to start from.", type=click.Path(path_type=Path), metavar="FILE"),
+    ]
+    check: Annotated[
+        bool,
+        option("Exit with code 1 if nothing is seen, a name is not known or a node is dark.", is_flag=True),
+    ]
+    at_ns: Annotated[
+        int | None,
+        option("--at", "As of this time.  [default: now]", callback=past_moment_ns, metavar="TIME"),
+    ]
+    prometheus_url: Annotated[str | None, shared(signals_options)]
+    topology_path: Annotated[Path | None, shared(topology_option)]
+    as_json: Annotated[bool, shared(json_option)]
 
 
 @click.command("doctor")
-@click.option(
-    "--write", type=click.Path(path_type=Path), metavar="FILE", help="Write a topology file to start from."
-)
-@click.option(
-    "--check",
-    is_flag=True,
-    help="Exit with code 1 if nothing is seen, a name is not known or a node is dark.",
-)
-@click.option(
-    "--at", "at_ns", callback=past_moment_ns, metavar="TIME", help="As of this time.  [default: now]"
-)
-@signals_options
-@topology_option
-@json_option
-def command(**flags: Any) -> int:
+@takes(_Flags)
+def command(given: _Flags) -> int:
     """Say what is seen of the cluster, what is not, and how to switch it on.
 
     Of each exporter and metric that is missing, it says what would become visible. Names that exporters,
     topology and scheduler spell differently are listed with what they were taken for.
     """
-    given = msgspec.convert(flags, _Flags)
     at_ns = SystemClock().now_ns() if given.at_ns is None else given.at_ns
     if given.write is not None and given.write.exists():
-        raise InputError(f"{given.write} is there already.", hint="Name another file, or move it away.")
+        raise InputError(f"{given.write} exists already.", hint="Name another file, or move it away.")
     opened = open_signals(given.prometheus_url, given.signals_path, given.at_ns, step_s=FINEST_S)
     with opened as source:
         cluster = known_topology(given.topology_path, given.prometheus_url, source, given.at_ns)

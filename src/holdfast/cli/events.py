@@ -5,11 +5,12 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain, islice
-from typing import Any
+from typing import Annotated
 
 import click
 import msgspec
 
+from holdfast.cli.flags import argument, option, shared, takes
 from holdfast.cli.moments import moment_ns
 from holdfast.cli.record import home, home_journal, recorded_name, store_option
 from holdfast.cli.terminal import printable
@@ -38,15 +39,29 @@ _ENVELOPE = frozenset(Event.__struct_fields__)
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     """The command line, typed; None for what was not given."""
 
-    run: str | None
-    kinds: tuple[str, ...]
-    subject: str | None
-    since_ns: int | None
-    until_ns: int | None
-    limit: int | None
-    follow: bool
-    as_json: bool
-    store_url: str | None
+    run: Annotated[str | None, argument(required=False)]
+    kinds: Annotated[
+        tuple[str, ...],
+        option("--kind", "Only this kind; may be given again.", multiple=True, metavar="KIND"),
+    ]
+    subject: Annotated[
+        str | None, option("Only events about this member, node or GPU.", callback=recorded_name)
+    ]
+    since_ns: Annotated[
+        int | None,
+        option("--since", "Only from this time on (ISO 8601, or epoch).", callback=moment_ns, metavar="TIME"),
+    ]
+    until_ns: Annotated[
+        int | None, option("--until", "Only before this time.", callback=moment_ns, metavar="TIME")
+    ]
+    limit: Annotated[int | None, option("At most this many.", type=click.IntRange(min=1), metavar="N")]
+    follow: Annotated[
+        bool, option("--follow", "-f", "Go on with new ones as they come, until interrupted.", is_flag=True)
+    ]
+    as_json: Annotated[
+        bool, option("--json", "Print each event as a line of JSON, byte for byte.", is_flag=True)
+    ]
+    store_url: Annotated[str | None, shared(store_option)]
 
 
 class _Cause(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,24 +76,9 @@ class _Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @click.command("events")
-@click.argument("run", required=False)
-@click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only this kind; may be given again.")
-@click.option("--subject", callback=recorded_name, help="Only events about this member, node or GPU.")
-@click.option(
-    "--since",
-    "since_ns",
-    callback=moment_ns,
-    metavar="TIME",
-    help="Only from this time on (ISO 8601, or epoch).",
-)
-@click.option("--until", "until_ns", callback=moment_ns, metavar="TIME", help="Only before this time.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most this many.")
-@click.option("--follow", "-f", is_flag=True, help="Go on with new ones as they come, until interrupted.")
-@click.option("--json", "as_json", is_flag=True, help="Print each event as a line of JSON, byte for byte.")
-@store_option
-def command(**flags: Any) -> None:
+@takes(_Flags)
+def command(given: _Flags) -> None:
     """Show the events of RUN (the one with the newest event if left out), by the time they occurred."""
-    given = msgspec.convert(flags, _Flags)
     with open_store(given.store_url, home()) as store:
         journal = home_journal(store)
         journal.take_in()

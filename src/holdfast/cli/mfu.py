@@ -1,10 +1,11 @@
 """`holdfast mfu`: the share of the chips' peak that a throughput amounts to, beside the nearest published."""
 
-from typing import Any
+from typing import Annotated
 
 import click
 import msgspec
 
+from holdfast.cli.flags import option, takes
 from holdfast.cli.numbers import count, number_between
 from holdfast.ledger.flops import (
     Chip,
@@ -57,32 +58,50 @@ _RATE = number_between(RATE_MIN, RATE_MAX)
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     """The command line, typed; None for what was not given."""
 
-    model: str | None
-    params: int | None
-    active_params: int | None
-    layers: int | None
-    hidden: int | None
-    heads: int | None
-    kv_heads: int | None
-    head_dim: int | None
-    ffn: int | None
-    vocab: int | None
-    experts: int | None
-    active_experts: int | None
-    shared_ffn: int | None
-    plain_ffn: bool
-    tied: bool
-    seq: int | None
-    packed: str | None
-    tokens_per_s: float | None
-    step_s: float | None
-    tokens_per_step: int | None
-    gpus: int
-    chip: str | None
-    precision: Precision
-    peak_tflops: float | None
-    recompute: float
-    as_json: bool
+    model: Annotated[
+        str | None, option("A model by name, such as llama3-70b, in place of its dimensions.", metavar="NAME")
+    ]
+    params: Annotated[
+        int | None, option("Parameters, such as 70e9 or 70b; else derived from the dimensions.", type=count)
+    ]
+    active_params: Annotated[
+        int | None, option("With experts: the parameters one token is multiplied with.", type=count)
+    ]
+    layers: Annotated[int | None, option("Layers.", type=count)]
+    hidden: Annotated[int | None, option("Hidden size.", type=count)]
+    heads: Annotated[int | None, option("Attention heads.", type=count)]
+    kv_heads: Annotated[int | None, option("Key and value heads; as many as heads unless given.", type=count)]
+    head_dim: Annotated[int | None, option("Width of a head; hidden over heads unless given.", type=count)]
+    ffn: Annotated[int | None, option("Inner width of the feed-forward layer, or of one expert.", type=count)]
+    vocab: Annotated[int | None, option("Size of the vocabulary.", type=count)]
+    experts: Annotated[int | None, option("Experts in each layer.", type=count)]
+    active_experts: Annotated[int | None, option("Experts chosen for each token (top-k).", type=count)]
+    shared_ffn: Annotated[
+        int | None, option("Inner width of the experts that every token passes.", type=count)
+    ]
+    plain_ffn: Annotated[bool, option("The feed-forward layer has no gate (not SwiGLU).", is_flag=True)]
+    tied: Annotated[bool, option("Input table and output head are one matrix.", is_flag=True)]
+    seq: Annotated[int | None, option("Sequence length in tokens.", type=count)]
+    packed: Annotated[
+        str | None,
+        option("Lengths of the documents in a packed sequence, in place of --seq.", metavar="L,L,..."),
+    ]
+    tokens_per_s: Annotated[float | None, option("Tokens a second, of all GPUs together.", type=_RATE)]
+    step_s: Annotated[float | None, option("Seconds a step, with --tokens-per-step.", type=_RATE)]
+    tokens_per_step: Annotated[int | None, option("Tokens a step, of all GPUs together.", type=count)]
+    gpus: Annotated[int, option("How many GPUs made these tokens.", type=count, required=True)]
+    chip: Annotated[str | None, option("Such as h100, or what nvidia-smi says: 'NVIDIA H100 80GB HBM3'.")]
+    precision: Annotated[
+        Precision, option(type=click.Choice(["bf16", "fp8"]), default="bf16", show_default=True)
+    ]
+    peak_tflops: Annotated[
+        float | None, option("Dense peak of one GPU, for a chip that is not known here.", type=_RATE)
+    ]
+    recompute: Annotated[
+        float,
+        option("Part of the forward pass computed again, 0 to 1.", type=number_between(0, 1), default=0.0),
+    ]
+    as_json: Annotated[bool, option("--json", "Print one JSON object.", is_flag=True)]
 
 
 class _Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,53 +118,14 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @click.command("mfu")
-@click.option(
-    "--model", metavar="NAME", help="A model by name, such as llama3-70b, in place of its dimensions."
-)
-@click.option(
-    "--params", type=count, help="Parameters, such as 70e9 or 70b; else derived from the dimensions."
-)
-@click.option(
-    "--active-params", type=count, help="With experts: the parameters one token is multiplied with."
-)
-@click.option("--layers", type=count, help="Layers.")
-@click.option("--hidden", type=count, help="Hidden size.")
-@click.option("--heads", type=count, help="Attention heads.")
-@click.option("--kv-heads", type=count, help="Key and value heads; as many as heads unless given.")
-@click.option("--head-dim", type=count, help="Width of a head; hidden over heads unless given.")
-@click.option("--ffn", type=count, help="Inner width of the feed-forward layer, or of one expert.")
-@click.option("--vocab", type=count, help="Size of the vocabulary.")
-@click.option("--experts", type=count, help="Experts in each layer.")
-@click.option("--active-experts", type=count, help="Experts chosen for each token (top-k).")
-@click.option("--shared-ffn", type=count, help="Inner width of the experts that every token passes.")
-@click.option("--plain-ffn", is_flag=True, help="The feed-forward layer has no gate (not SwiGLU).")
-@click.option("--tied", is_flag=True, help="Input table and output head are one matrix.")
-@click.option("--seq", type=count, help="Sequence length in tokens.")
-@click.option(
-    "--packed", metavar="L,L,...", help="Lengths of the documents in a packed sequence, in place of --seq."
-)
-@click.option("--tokens-per-s", type=_RATE, help="Tokens a second, of all GPUs together.")
-@click.option("--step-s", type=_RATE, help="Seconds a step, with --tokens-per-step.")
-@click.option("--tokens-per-step", type=count, help="Tokens a step, of all GPUs together.")
-@click.option("--gpus", type=count, required=True, help="How many GPUs made these tokens.")
-@click.option("--chip", help="Such as h100, or what nvidia-smi says: 'NVIDIA H100 80GB HBM3'.")
-@click.option("--precision", type=click.Choice(["bf16", "fp8"]), default="bf16", show_default=True)
-@click.option("--peak-tflops", type=_RATE, help="Dense peak of one GPU, for a chip that is not known here.")
-@click.option(
-    "--recompute",
-    type=number_between(0, 1),
-    default=0.0,
-    help="Part of the forward pass computed again, 0 to 1.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(**flags: Any) -> None:
+@takes(_Flags)
+def command(given: _Flags) -> None:
     """Compute MFU and HFU, and hold them against the nearest published figure.
 
     Both conventions for attention are shown: full (PaLM) and causal (Megatron-LM), which counts half of it.
 
     Example: holdfast mfu --model llama3-70b --seq 8192 --tokens-per-s 60000 --gpus 64 --chip h100
     """
-    given = msgspec.convert(flags, _Flags)
     answer = _answer(given)
     if doubt := _doubt(given, answer):
         click.echo(f"holdfast: {doubt}", err=True)
@@ -269,7 +249,7 @@ def _sequence_tokens(flags: _Flags) -> float:
         lengths = [0]
     if min(lengths) < 1:
         raise InputError(
-            f"--packed {flags.packed!r} is no list of lengths.", hint="Write it as 812,1201,2083."
+            f"--packed {flags.packed!r} is not a list of lengths.", hint="Write it as 812,1201,2083."
         )
     return packed_sequence_tokens(lengths)
 

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import click
 import msgspec
 
 from holdfast.cli.durations import some_seconds, window_seconds
 from holdfast.cli.ending import StopRequest, interrupt, on_signal
+from holdfast.cli.flags import argument, option, shared, takes
 from holdfast.cli.incident_text import change_line
 from holdfast.cli.metrics_page import serving_metrics
 from holdfast.cli.moments import past_moment_ns
@@ -41,20 +42,56 @@ from holdfast.signals.source import Source
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     """The command line, typed; None for what was not given."""
 
-    runs: tuple[str, ...]
-    every_s: float
-    window_s: float
-    once: bool
-    at_ns: int | None
-    alertmanager_urls: tuple[str, ...]
-    webhook_urls: tuple[str, ...]
-    listen: str | None
-    prometheus_url: str | None
     signals_path: Path | None
-    topology_path: Path | None
-    prices_path: Path | None
-    store_url: str | None
-    as_json: bool
+    runs: Annotated[tuple[str, ...], argument(nargs=-1, metavar="[RUN]...", callback=recorded_name)]
+    every_s: Annotated[
+        float, option("--every", type=some_seconds, default="10s", show_default=True, metavar="TIME")
+    ]
+    window_s: Annotated[
+        float,
+        option(
+            "--window",
+            "How far each look goes back.",
+            type=window_seconds,
+            default="30m",
+            show_default=True,
+            metavar="TIME",
+        ),
+    ]
+    once: Annotated[
+        bool, option("Look once and end; exit with code 1 if that was not possible.", is_flag=True)
+    ]
+    at_ns: Annotated[
+        int | None, option("--at", "Look once, as of this time.", callback=past_moment_ns, metavar="TIME")
+    ]
+    alertmanager_urls: Annotated[
+        tuple[str, ...],
+        option(
+            "--alertmanager",
+            "Tell it. May be repeated; @FILE for a URL in a file.  [default: $HOLDFAST_ALERTMANAGER]",
+            multiple=True,
+            envvar="HOLDFAST_ALERTMANAGER",
+            callback=url_option,
+            metavar="URL",
+        ),
+    ]
+    webhook_urls: Annotated[
+        tuple[str, ...],
+        option(
+            "--webhook",
+            "Tell it. May be repeated; @FILE for a URL in a file.  [default: $HOLDFAST_WEBHOOK]",
+            multiple=True,
+            envvar="HOLDFAST_WEBHOOK",
+            callback=url_option,
+            metavar="URL",
+        ),
+    ]
+    listen: Annotated[str | None, option("Serve metrics of the watch for Prometheus.", metavar="HOST:PORT")]
+    prometheus_url: Annotated[str | None, shared(signals_options)]
+    topology_path: Annotated[Path | None, shared(topology_option)]
+    prices_path: Annotated[Path | None, shared(prices_option)]
+    store_url: Annotated[str | None, shared(store_option)]
+    as_json: Annotated[bool, shared(json_option)]
 
     @property
     def is_only_look(self) -> bool:
@@ -62,50 +99,13 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @click.command("watch")
-@click.argument("runs", nargs=-1, metavar="[RUN]...", callback=recorded_name)
-@click.option("--every", "every_s", type=some_seconds, default="10s", show_default=True, metavar="TIME")
-@click.option(
-    "--window",
-    "window_s",
-    type=window_seconds,
-    default="30m",
-    show_default=True,
-    metavar="TIME",
-    help="How far each look goes back.",
-)
-@click.option("--once", is_flag=True, help="Look once and end; exit with code 1 if that was not possible.")
-@click.option("--at", "at_ns", callback=past_moment_ns, metavar="TIME", help="Look once, as of this time.")
-@click.option(
-    "--alertmanager",
-    "alertmanager_urls",
-    multiple=True,
-    envvar="HOLDFAST_ALERTMANAGER",
-    callback=url_option,
-    metavar="URL",
-    help="Tell it. May be repeated; @FILE for a URL in a file.  [default: $HOLDFAST_ALERTMANAGER]",
-)
-@click.option(
-    "--webhook",
-    "webhook_urls",
-    multiple=True,
-    envvar="HOLDFAST_WEBHOOK",
-    callback=url_option,
-    metavar="URL",
-    help="Tell it. May be repeated; @FILE for a URL in a file.  [default: $HOLDFAST_WEBHOOK]",
-)
-@click.option("--listen", metavar="HOST:PORT", help="Serve metrics of the watch for Prometheus.")
-@signals_options
-@topology_option
-@prices_option
-@store_option
-@json_option
-def command(**flags: Any) -> int:
+@takes(_Flags)
+def command(given: _Flags) -> int:
     """Watch RUNs (all that are live unless named): print, record and send a message for each incident.
 
     One message when an incident opens, when its cause or owner changes, when it becomes graver, when its cost
     has doubled and when it is over. An interrupt or SIGTERM ends it, within 20 seconds whatever servers do.
     """
-    given = msgspec.convert(flags, _Flags)
     clock = SystemClock()
     with ExitStack() as stack:
         store = stack.enter_context(open_store(given.store_url, home(), must_answer=given.is_only_look))

@@ -13,7 +13,7 @@ import msgspec
 from markupsafe import Markup
 
 from holdfast import wording
-from holdfast.economics.pricing.cost import LAYER_TITLES, LayerKey
+from holdfast.economics.pricing.layers import LAYER_TITLES, LayerKey
 from holdfast.ledger.categories import Category
 from holdfast.ledger.report import Course, IncidentReport, MeasuredFigure, Report
 from holdfast.wording.units import DAY_S

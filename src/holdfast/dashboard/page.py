@@ -14,7 +14,8 @@ from markupsafe import Markup
 from holdfast import __version__, wording
 from holdfast.dashboard import charts
 from holdfast.dashboard.template import template
-from holdfast.economics.pricing.cost import LEDGER, IncidentLine, Input, Layer, LayerKey, RunCost, run_cost
+from holdfast.economics.pricing.cost import LEDGER, run_cost
+from holdfast.economics.pricing.layers import IncidentLine, Input, Layer, LayerKey, RunCost
 from holdfast.economics.pricing.prices import DEFAULTS, Prices
 from holdfast.ledger.categories import Category
 from holdfast.ledger.report import Report

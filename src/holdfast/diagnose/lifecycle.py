@@ -15,7 +15,7 @@ from holdfast.diagnose.alerts import is_graver
 from holdfast.diagnose.incident import Incident, Price
 from holdfast.record.events import AnyEvent, IncidentDiagnosed, IncidentState
 from holdfast.record.untrusted import UNDECODABLE
-from holdfast.wording.units import HOUR_S, SECOND_NS
+from holdfast.wording.units import HOUR_NS, HOUR_S, SECOND_NS
 
 UNSEEN_S_MAX = 60.0
 """An incident that no assessment has shown for so long is over: six looks, at the usual ten seconds."""
@@ -39,7 +39,6 @@ SUBJECTS_KEPT_MAX = 64
 NO_ENDS: Mapping[str, int] = MappingProxyType({})
 
 _NEVER_NS = 2**63
-_HOUR_NS = HOUR_S * SECOND_NS
 
 
 class IncidentChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -322,7 +321,7 @@ def _cost_so_far(case: _Case, incident: Incident, at_ns: int) -> Price | None:
     until_ns = at_ns if incident.ended_ns is None else incident.ended_ns
     # What happened between its end and its coming back is not part of it.
     from_ns = case.shown_ns if case.is_open else max(case.shown_ns, incident.began_ns)
-    hours = max(0, until_ns - from_ns) / _HOUR_NS
+    hours = max(0, until_ns - from_ns) / HOUR_NS
     gpu_hours = known.lost_gpu_hours + hours * assessed.gpu_hours_per_hour
     run_s = known.lost_run_s + hours * HOUR_S * assessed.day_share_per_day
     usd = assessed.usd

@@ -457,7 +457,7 @@ class RunFindings:
     def _scattered(self, late: set[str]) -> Iterator[Evidence]:
         """Late members that have no machine in common, but something regular about them."""
         if len(late) < 2:
-            yield Evidence(text="a single late member is no stage", weight=-SYMPTOM_WEIGHT)
+            yield Evidence(text="a single late member is not a stage", weight=-SYMPTOM_WEIGHT)
             return
         shared = self.topology.common_causes(late & set(self.members), self.members)
         best = max((one.likeness for one in shared if one.kind not in ("run", "pool")), default=0.0)
@@ -681,7 +681,7 @@ def unknown(case: RunFindings) -> Hypothesis:
     decides = [GROWN] if case.has_grown else []
     if missing:
         listed = ", ".join(f"{what} ({team})" for what, team in missing)
-        decides.append(f"What is not measured here and might tell: {listed}.")
+        decides.append(f"Not measured here, and might tell: {listed}.")
     mechanism = UNKNOWN
     if decides:
         mechanism = msgspec.structs.replace(UNKNOWN, decides=" ".join(decides))

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from quantity import examples
 
-from holdfast.economics.pricing.cost import IncidentCost, Layer, RunCost, Stack, incident_cost, run_cost
+from holdfast.economics.pricing.cost import incident_cost, run_cost
+from holdfast.economics.pricing.layers import IncidentCost, Layer, RunCost, Stack
 from holdfast.economics.pricing.prices import DEFAULTS, Prices, read
 from holdfast.ledger.categories import Category
 from holdfast.ledger.ledger import Ledger

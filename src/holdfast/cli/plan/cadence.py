@@ -2,13 +2,14 @@
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import click
 import msgspec
 import numpy as np
 
 from holdfast.cli.durations import seconds, seconds_with_unit, some_seconds
+from holdfast.cli.flags import option, shared, takes
 from holdfast.cli.numbers import number_between
 from holdfast.cli.prices import in_currency, load_planning_prices, prices_option
 from holdfast.cli.record import json_option, open_record, store_option
@@ -28,89 +29,89 @@ def _level(text: str) -> CheckpointLevel:
     """NAME:STALL:SHARE, as in memory:0.5s:90% or memory:0.5s:0.9."""
     name, *rest = text.split(":")
     if len(rest) != 2 or not name:
-        raise click.BadParameter(f"{text!r} is no level; write NAME:STALL:SHARE, as in memory:0.5s:90%.")
+        raise click.BadParameter(f"{text!r} is not a level; write NAME:STALL:SHARE, as in memory:0.5s:90%.")
     stall, share = rest
     try:
         survives = float(share.removesuffix("%")) / (100 if share.endswith("%") else 1)
     except ValueError:
         survives = math.nan
     if not 0 <= survives <= 1:
-        raise click.BadParameter(f"{share!r} is no share of failures; write 90% or 0.9.")
+        raise click.BadParameter(f"{share!r} is not a share of failures; write 90% or 0.9.")
     return CheckpointLevel(name=name, stall_s=some_seconds(stall), survives=survives)
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     """The command line, typed; None for what was not given."""
 
-    mtbf: float | None
-    gpus: int | None
-    nodes: int | None
-    failures_per_1000_node_days: float | None
-    stall: float | None
-    write: float | None
-    restore: float | None
-    downtime: float | None
-    step: float | None
-    interval: float | None
-    level: tuple[CheckpointLevel, ...]
-    distribution: str
-    run: str | None
-    seed: int
-    prices_path: Path | None
-    store_url: str | None
-    as_json: bool
+    mtbf: Annotated[
+        float | None,
+        option(
+            "Mean time between failures that stop the run, such as 3.1h.",
+            type=seconds_with_unit,
+            metavar="TIME",
+        ),
+    ]
+    gpus: Annotated[int | None, option("GPUs of the run.", type=click.IntRange(1, COUNT_MAX))]
+    nodes: Annotated[
+        int | None, option("Its nodes; one for 8 GPUs unless given.", type=click.IntRange(1, COUNT_MAX))
+    ]
+    failures_per_1000_node_days: Annotated[
+        float | None,
+        option(
+            "How often a node stops the run, in place of --mtbf.  [default: 3.79, Llama 3's]",
+            type=number_between(1e-6, 1e6),
+        ),
+    ]
+    stall: Annotated[
+        float | None, option("For how long a checkpoint stops training.", type=some_seconds, metavar="TIME")
+    ]
+    write: Annotated[
+        float | None,
+        option("From then until it can be used, while training goes on.", type=seconds, metavar="TIME"),
+    ]
+    restore: Annotated[float | None, option("How long loading one takes.", type=seconds, metavar="TIME")]
+    downtime: Annotated[
+        float | None, option("From a failure until loading begins.", type=seconds, metavar="TIME")
+    ]
+    step: Annotated[
+        float | None,
+        option("How long a step takes, for whole numbers of steps.", type=some_seconds, metavar="TIME"),
+    ]
+    interval: Annotated[
+        float | None,
+        option("The present interval, from one checkpoint to the next.", type=some_seconds, metavar="TIME"),
+    ]
+    level: Annotated[
+        tuple[CheckpointLevel, ...],
+        option(
+            "Another place for checkpoints: what one costs there, and the share of failures it survives, as",
+            "in memory:0.5s:90%. May be given several times.",
+            type=_level,
+            multiple=True,
+            metavar="NAME:STALL:SHARE",
+        ),
+    ]
+    distribution: Annotated[
+        str,
+        option(
+            "Of the times between failures: exponential, weibull:0.7, gamma:0.5, lognormal:1, or gaps:FILE",
+            "with one time a line.  [default: exponential]",
+            default="exponential",
+            metavar="KIND:SHAPE",
+        ),
+    ]
+    run: Annotated[str | None, option("Take what is not given from the record of this run.", metavar="RUN")]
+    seed: Annotated[
+        int, option("Of what is simulated.", type=click.IntRange(0), default=0, show_default=True)
+    ]
+    prices_path: Annotated[Path | None, shared(prices_option)]
+    store_url: Annotated[str | None, shared(store_option)]
+    as_json: Annotated[bool, shared(json_option)]
 
 
 @click.command("cadence")
-@click.option(
-    "--mtbf",
-    type=seconds_with_unit,
-    metavar="TIME",
-    help="Mean time between failures that stop the run, such as 3.1h.",
-)
-@click.option("--gpus", type=click.IntRange(1, COUNT_MAX), help="GPUs of the run.")
-@click.option("--nodes", type=click.IntRange(1, COUNT_MAX), help="Its nodes; one for 8 GPUs unless given.")
-@click.option(
-    "--failures-per-1000-node-days",
-    type=number_between(1e-6, 1e6),
-    help="How often a node stops the run, in place of --mtbf.  [default: 3.79, Llama 3's]",
-)
-@click.option("--stall", type=some_seconds, metavar="TIME", help="For how long a checkpoint stops training.")
-@click.option(
-    "--write", type=seconds, metavar="TIME", help="From then until it can be used, while training goes on."
-)
-@click.option("--restore", type=seconds, metavar="TIME", help="How long loading one takes.")
-@click.option("--downtime", type=seconds, metavar="TIME", help="From a failure until loading begins.")
-@click.option(
-    "--step", type=some_seconds, metavar="TIME", help="How long a step takes, for whole numbers of steps."
-)
-@click.option(
-    "--interval",
-    type=some_seconds,
-    metavar="TIME",
-    help="The present interval, from one checkpoint to the next.",
-)
-@click.option(
-    "--level",
-    type=_level,
-    multiple=True,
-    metavar="NAME:STALL:SHARE",
-    help="Another place for checkpoints: what one costs there, and the share of failures it survives, as in "
-    "memory:0.5s:90%. May be given several times.",
-)
-@click.option(
-    "--distribution",
-    default="exponential",
-    metavar="KIND:SHAPE",
-    help="Of the times between failures: exponential, weibull:0.7, gamma:0.5, lognormal:1, or gaps:FILE with "
-    "one time a line.  [default: exponential]",
-)
-@click.option("--run", metavar="RUN", help="Take what is not given from the record of this run.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of what is simulated.")
-@prices_option
-@store_option
-@json_option
-def command(**flags: Any) -> None:
+@takes(_Flags)
+def command(asked: _Flags) -> None:
     """Show how often to checkpoint, by every known rule, and what the present interval costs a day.
 
     Times are 90s, 5m, 3.1h or 2d; without a unit, seconds. What is neither given nor recorded is assumed, and
@@ -118,7 +119,6 @@ def command(**flags: Any) -> None:
 
     Example: holdfast plan cadence --gpus 16384 --stall 30s --write 2m --step 10s --interval 1h
     """
-    asked = msgspec.convert(flags, _Flags)
     gaps = _gaps(asked)
     recorded = Recorded()
     if asked.run is not None:
@@ -192,7 +192,7 @@ def _kind(distribution: str) -> renewal.Kind:
         if distribution.startswith(f"{kind}:") and kind != "exponential":
             return kind
     raise InputError(
-        f"{distribution!r} is no distribution of times between failures.",
+        f"{distribution!r} is not a distribution of times between failures.",
         hint="Write exponential, weibull:0.7, gamma:0.5, lognormal:1 or gaps:FILE.",
     )
 
@@ -201,7 +201,7 @@ def _shape(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise InputError(f"{text!r} is no shape.", hint="Write a number, as in weibull:0.7.") from None
+        raise InputError(f"{text!r} is not a shape.", hint="Write a number, as in weibull:0.7.") from None
 
 
 def _gaps(asked: _Flags) -> renewal.RecordedGaps | None:

@@ -8,7 +8,7 @@ from holdfast import wording
 from holdfast.cli.terminal import printable
 from holdfast.economics.cadence.advice import EXPONENTIAL, Advice, Choice, LevelAdvice, Rule
 from holdfast.economics.cadence.inputs import PRESENT_INTERVAL
-from holdfast.economics.pricing.cost import Input
+from holdfast.economics.pricing.layers import Input
 
 GAP_CHARS = 2
 _LABELS: dict[Rule, str] = {

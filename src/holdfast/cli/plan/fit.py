@@ -6,11 +6,12 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
 import click
 import msgspec
 
+from holdfast.cli.flags import argument, option, shared, takes
 from holdfast.cli.numbers import number_between
 from holdfast.cli.record import json_option, left_out, open_record, store_option
 from holdfast.cli.terminal import print_json, printable
@@ -39,61 +40,61 @@ RUNS_SHOWN_MIN = 1_000
 DOMAIN_FILE_BYTES_MAX = 1 << 26
 
 
-class _Flags(msgspec.Struct, frozen=True, kw_only=True):
-    """The command line, typed; None for what was not given."""
-
-    file: Path | None
-    run: str | None
-    nodes: int | None
-    days: float | None
-    gpus_per_node: int | None
-    domains: Path | None
-    lemon_faults: int
-    flap_minutes: float
-    burst_minutes: float
-    seed: int
-    store_url: str | None
-    as_json: bool
-
-
 _COUNT = click.IntRange(1, 10**7)
 
 
+class _Flags(msgspec.Struct, frozen=True, kw_only=True):
+    """The command line, typed; None for what was not given."""
+
+    file: Annotated[Path | None, argument(required=False, type=click.Path(path_type=Path))]
+    run: Annotated[str | None, option("Only what is about this run.", metavar="RUN")]
+    nodes: Annotated[
+        int | None, option("How many nodes were watched, where the record does not say.", type=_COUNT)
+    ]
+    days: Annotated[
+        float | None,
+        option("For how many days, where the record does not say.", type=number_between(0.001, 10**5)),
+    ]
+    gpus_per_node: Annotated[
+        int | None, option("GPUs of a node, where the record counts GPUs only.", type=_COUNT)
+    ]
+    domains: Annotated[
+        Path | None,
+        option(
+            "What each node stands in: lines of `node,domain`. Else told from names such as rack07-node3.",
+            type=click.Path(path_type=Path),
+            metavar="CSV",
+        ),
+    ]
+    lemon_faults: Annotated[
+        int, option("Faults of a lemon.", type=click.IntRange(2, 10**6), default=5, show_default=True)
+    ]
+    flap_minutes: Annotated[
+        float,
+        option(
+            "A node that fails again so soon after it came back is counted once as well.",
+            type=number_between(0, 10**5),
+            default=60.0,
+            show_default=True,
+        ),
+    ]
+    burst_minutes: Annotated[
+        float,
+        option(
+            "Faults of different nodes so near to each other belong together.",
+            type=number_between(0, 10**4),
+            default=10.0,
+            show_default=True,
+        ),
+    ]
+    seed: Annotated[int, option("Of the tests' draws.", type=click.IntRange(0), default=0, show_default=True)]
+    store_url: Annotated[str | None, shared(store_option)]
+    as_json: Annotated[bool, shared(json_option)]
+
+
 @click.command("fit")
-@click.argument("file", required=False, type=click.Path(path_type=Path))
-@click.option("--run", metavar="RUN", help="Only what is about this run.")
-@click.option("--nodes", type=_COUNT, help="How many nodes were watched, where the record does not say.")
-@click.option(
-    "--days", type=number_between(0.001, 10**5), help="For how many days, where the record does not say."
-)
-@click.option("--gpus-per-node", type=_COUNT, help="GPUs of a node, where the record counts GPUs only.")
-@click.option(
-    "--domains",
-    type=click.Path(path_type=Path),
-    metavar="CSV",
-    help="What each node stands in: lines of `node,domain`. Else told from names such as rack07-node3.",
-)
-@click.option(
-    "--lemon-faults", type=click.IntRange(2, 10**6), default=5, show_default=True, help="Faults of a lemon."
-)
-@click.option(
-    "--flap-minutes",
-    type=number_between(0, 10**5),
-    default=60.0,
-    show_default=True,
-    help="A node that fails again so soon after it came back is counted once as well.",
-)
-@click.option(
-    "--burst-minutes",
-    type=number_between(0, 10**4),
-    default=10.0,
-    show_default=True,
-    help="Faults of different nodes so near to each other belong together.",
-)
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the tests' draws.")
-@store_option
-@json_option
-def command(**flags: Any) -> None:
+@takes(_Flags)
+def command(given: _Flags) -> None:
     """Fit failure rates, repair times and bad nodes to a record of faults.
 
     FILE is anything that `holdfast import` reads, such as sacct's output or the InfiniteHBD trace; it is not
@@ -102,7 +103,6 @@ def command(**flags: Any) -> None:
 
     Example: holdfast plan fit sacct.txt --nodes 512
     """
-    given = msgspec.convert(flags, _Flags)
     if given.file is not None and given.run is not None:
         raise InputError(
             "FILE is read by itself, and `--run` names a run of the store.", hint="Give one of them."
@@ -146,7 +146,7 @@ def _observed(flags: _Flags) -> Observation:
         ]
         if simulated and not events and not summaries:
             raise InputError(
-                "Only simulated runs are there, in which nothing broke.", hint="Name one with --run."
+                "The store has only simulated runs, in which nothing broke.", hint="Name one with --run."
             )
         seen = observe(events, _paid(store, summaries, events, known), known)
     if not simulated:
@@ -206,7 +206,7 @@ def _read_domains(path: Path) -> dict[str, str]:
         with path.open(encoding="utf-8") as stream:
             text = stream.read(DOMAIN_FILE_BYTES_MAX)
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise InputError(f"{path} cannot be read: {reason}.", hint="Check the name and the file.") from None
     domains = {}
     for number, row in enumerate(csv.reader(text.splitlines()), start=1):
@@ -215,7 +215,7 @@ def _read_domains(path: Path) -> dict[str, str]:
             continue
         if len(cells) != 2 or not all(cells):
             raise InputError(
-                f"Line {number} of {path} is no node and its domain.",
+                f"Line {number} of {path} is not a node and its domain.",
                 hint="Write lines such as `node3,rack07`.",
             )
         domains[cells[0]] = cells[1]

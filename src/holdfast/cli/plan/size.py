@@ -1,11 +1,12 @@
 """`holdfast plan size`: which layouts fit a model and a cluster, or whether a given one does."""
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import click
 import msgspec
 
+from holdfast.cli.flags import argument, option, shared, takes
 from holdfast.cli.numbers import count
 from holdfast.cli.prices import in_currency, load_planning_prices, prices_option
 from holdfast.cli.record import json_option
@@ -30,68 +31,59 @@ ROWS_USUAL = 10
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     """The command line, typed; None for what was not given."""
 
-    file: Path | None
-    model: str | None
-    chip: str | None
-    gpus: int | None
-    gpus_per_node: int | None
-    spare_nodes: int | None
-    precision: Precision | None
-    seq: int | None
-    global_batch: int | None
-    tokens: int | None
-    lanes: int | None
-    tp: int | None
-    pp: int | None
-    cp: int | None
-    dp: int | None
-    ep: int | None
-    interleave: int | None
-    micro_batch: int | None
-    zero: str | None
-    recompute: Recompute | None
-    framework: Framework | None
-    survive_node_loss: bool
-    limit: int
-    prices_path: Path | None
-    as_json: bool
+    file: Annotated[Path | None, argument(required=False, type=click.Path(path_type=Path))]
+    model: Annotated[
+        str | None, option("A model that `holdfast reference` lists, such as llama3-70b.", metavar="NAME")
+    ]
+    chip: Annotated[str | None, option("Such as h100, or what nvidia-smi says.")]
+    gpus: Annotated[int | None, option("GPUs of the run.", type=count)]
+    gpus_per_node: Annotated[
+        int | None, option("GPUs of a node.  [default: as NVIDIA builds]", type=count, metavar="N")
+    ]
+    spare_nodes: Annotated[
+        int | None, option("Nodes that stand by.", type=click.IntRange(0, SPARE_NODES_MAX), metavar="N")
+    ]
+    precision: Annotated[
+        Precision | None, option("Of the arithmetic.  [default: bf16]", type=click.Choice(["bf16", "fp8"]))
+    ]
+    seq: Annotated[int | None, option("Tokens of a sequence.", type=count, metavar="N")]
+    global_batch: Annotated[
+        int | None, option("Sequences of a step, all GPUs together.", type=count, metavar="N")
+    ]
+    tokens: Annotated[int | None, option("To be trained on in all, such as 15t.", type=count)]
+    lanes: Annotated[int | None, option("Lanes, for a script that joins Holdfast.", type=count, metavar="L")]
+    tp: Annotated[int | None, option("Tensor parallel.", type=count, metavar="N")]
+    pp: Annotated[
+        int | None, option("Pipeline parallel; with --tp, that layout is checked.", type=count, metavar="N")
+    ]
+    cp: Annotated[int | None, option("Context parallel.", type=count, metavar="N")]
+    dp: Annotated[int | None, option("Data parallel.  [default: what is left]", type=count, metavar="N")]
+    ep: Annotated[
+        int | None, option("Expert parallel, out of data x context parallel.", type=count, metavar="N")
+    ]
+    interleave: Annotated[int | None, option("Stages of the pipeline on each GPU.", type=count, metavar="N")]
+    micro_batch: Annotated[
+        int | None, option("Sequences that a replica computes at a time.", type=count, metavar="N")
+    ]
+    zero: Annotated[str | None, option("ZeRO stage; 3 is FSDP.", type=click.Choice(["0", "1", "2", "3"]))]
+    recompute: Annotated[
+        Recompute | None, option("Of activations.", type=click.Choice(["none", "selective", "full"]))
+    ]
+    framework: Annotated[
+        Framework | None,
+        option("Whose memory is meant.  [default: any]", type=click.Choice(["megatron", "torchtitan"])),
+    ]
+    survive_node_loss: Annotated[bool, option("Only layouts that go on when a node is lost.", is_flag=True)]
+    limit: Annotated[
+        int, option("Rows shown.", type=click.IntRange(min=1), default=ROWS_USUAL, show_default=True)
+    ]
+    prices_path: Annotated[Path | None, shared(prices_option)]
+    as_json: Annotated[bool, shared(json_option)]
 
 
 @click.command("size")
-@click.argument("file", required=False, type=click.Path(path_type=Path))
-@click.option("--model", metavar="NAME", help="A model that `holdfast reference` lists, such as llama3-70b.")
-@click.option("--chip", help="Such as h100, or what nvidia-smi says.")
-@click.option("--gpus", type=count, help="GPUs of the run.")
-@click.option("--gpus-per-node", type=count, metavar="N", help="GPUs of a node.  [default: as NVIDIA builds]")
-@click.option(
-    "--spare-nodes", type=click.IntRange(0, SPARE_NODES_MAX), metavar="N", help="Nodes that stand by."
-)
-@click.option("--precision", type=click.Choice(["bf16", "fp8"]), help="Of the arithmetic.  [default: bf16]")
-@click.option("--seq", type=count, metavar="N", help="Tokens of a sequence.")
-@click.option("--global-batch", type=count, metavar="N", help="Sequences of a step, all GPUs together.")
-@click.option("--tokens", type=count, help="To be trained on in all, such as 15t.")
-@click.option("--lanes", type=count, metavar="L", help="Lanes, for a script that joins Holdfast.")
-@click.option("--tp", type=count, metavar="N", help="Tensor parallel.")
-@click.option("--pp", type=count, metavar="N", help="Pipeline parallel; with --tp, that layout is checked.")
-@click.option("--cp", type=count, metavar="N", help="Context parallel.")
-@click.option("--dp", type=count, metavar="N", help="Data parallel.  [default: what is left]")
-@click.option("--ep", type=count, metavar="N", help="Expert parallel, out of data x context parallel.")
-@click.option("--interleave", type=count, metavar="N", help="Stages of the pipeline on each GPU.")
-@click.option("--micro-batch", type=count, metavar="N", help="Sequences that a replica computes at a time.")
-@click.option("--zero", type=click.Choice(["0", "1", "2", "3"]), help="ZeRO stage; 3 is FSDP.")
-@click.option("--recompute", type=click.Choice(["none", "selective", "full"]), help="Of activations.")
-@click.option(
-    "--framework",
-    type=click.Choice(["megatron", "torchtitan"]),
-    help="Whose memory is meant.  [default: any]",
-)
-@click.option("--survive-node-loss", is_flag=True, help="Only layouts that go on when a node is lost.")
-@click.option(
-    "--limit", type=click.IntRange(min=1), default=ROWS_USUAL, show_default=True, help="Rows shown."
-)
-@prices_option
-@json_option
-def command(**flags: Any) -> None:
+@takes(_Flags)
+def command(given: _Flags) -> None:
     """Rank the layouts that fit a model and a cluster by the time a step takes, or check the one given.
 
     What is wrong is refused with the reason and the nearest right ones. FILE (TOML) may say the same as the
@@ -99,7 +91,6 @@ def command(**flags: Any) -> None:
 
     Example: holdfast plan size --model llama3-70b --gpus 1024 --chip h100
     """
-    given = msgspec.convert(flags, _Flags)
     said = merged(load_request(given.file) if given.file else Request(), _request(given))
     prices = load_planning_prices(given.prices_path)
     asked = understood(said, prices, must_survive=given.survive_node_loss)

@@ -7,7 +7,7 @@ import msgspec
 
 from holdfast.economics.cadence import cadence, renewal
 from holdfast.economics.cadence.cadence import CheckpointLevel, Costs, LevelPlan, PlannedLevel
-from holdfast.economics.pricing.cost import Input
+from holdfast.economics.pricing.layers import Input
 
 Rule = Literal["now", "young", "daly_first_order", "daly", "rfo", "optimum", "whole_steps"]
 """whole_steps: the optimum as a whole number of steps."""

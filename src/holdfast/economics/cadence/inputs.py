@@ -8,7 +8,7 @@ from holdfast import wording
 from holdfast.economics.cadence import cadence
 from holdfast.economics.cadence.advice import CadenceCase
 from holdfast.economics.cadence.cadence import GPUS_PER_NODE, CheckpointLevel, Costs, check_interval
-from holdfast.economics.pricing.cost import Input
+from holdfast.economics.pricing.layers import Input
 from holdfast.economics.pricing.prices import RECORDED, Prices
 from holdfast.ledger.failures import failures, stall_s, write_s
 from holdfast.ledger.reporting import report

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast import wording
 from holdfast.wording import (
     Amounts,
     duration,
@@ -114,6 +115,7 @@ def test_one_is_not_many(count: int, words: str) -> None:
     assert many(count, "load") == words
 
 
+@pytest.mark.slow
 @given(st.text(max_size=20), st.integers(1, 12))
 def test_a_short_name_has_room(name: str, chars_max: int) -> None:
     cut = short(name, chars_max)
@@ -210,3 +212,10 @@ def test_a_loss_as_progress() -> None:
     assert set_back(1.0, 450.2, 4.5e9) == (
         "1 h of the whole run, 450 steps, 4.5 billion tokens, 4.2 % of a day's progress"
     )
+
+
+def test_how_often_and_how_many_are_said_in_one_way() -> None:
+    assert [wording.times(count) for count in (1, 2, 1_200)] == ["once", "2 times", "1,200 times"]
+    assert wording.listed(["n1", "n2", "n3"], 2) == "n1, n2 and 1 more"
+    assert wording.listed(["n1", "n2"], 2) == "n1, n2"
+    assert [wording.lasting(seconds) for seconds in (0, 59.6, 90_000)] == ["0 s", "1 min", "1 d 1 h"]
