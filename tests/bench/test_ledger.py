@@ -3,10 +3,13 @@
 from itertools import islice
 
 import msgspec
+import pytest
 
 from bench.ledger import history, measure
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.reporting import report
+
+pytestmark = pytest.mark.slow
 
 
 def test_what_is_measured() -> None:

@@ -113,13 +113,13 @@ def test_sources_that_all_fail_are_a_failure(holdfast: Callable[..., Any], tmp_p
     ("arguments", "complaint"),
     [
         ([], "Nothing was asked for."),
-        (["--slurm", "--once", "--listen", "127.0.0.1:0"], "With --once there is nobody to listen."),
+        (["--slurm", "--once", "--listen", "127.0.0.1:0"], "--listen serves nothing with --once."),
         (["--slurm", "--listen", "9470"], "'9470' is not in the form HOST:PORT."),
         (["--slurm", "--listen", "127.0.0.1:99999"], "'127.0.0.1:99999' is not in the form HOST:PORT."),
         (["--redfish", "cdu-1=10.0.0.7"], "Invalid --redfish URL."),
         (["--redfish", "https://[", "--once"], "Invalid --redfish URL."),
-        (["--redfish", "http://10.0.0.7", "--redfish", "http://10.0.0.7/"], "10.0.0.7 is there twice."),
-        (["--slurm", "--every", "0"], "'0' is no time at all"),
+        (["--redfish", "http://10.0.0.7", "--redfish", "http://10.0.0.7/"], "10.0.0.7 occurs twice."),
+        (["--slurm", "--every", "0"], "'0' must be above 0"),
         (["--slurm", "--keep", "1d"], "--keep is about stored readings."),
         (["--slurm", "--listen", "a..b:80"], "Metrics cannot be served at a..b:80"),
         (

@@ -40,6 +40,7 @@ def test_readings_that_the_store_refused_are_written_later(
     assert frame.values[:, 0].tolist() == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_what_had_to_be_let_go_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place, elsewhere = tmp_path / "signals", tmp_path / "elsewhere"
     with storing(place, step_s=10, keep_s=None) as outlet:
@@ -60,6 +61,7 @@ def test_what_waits_at_the_end_is_counted(tmp_path: Path, capsys: pytest.Capture
     assert "The signals lack the last 3 readings" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_round_of_more_than_may_wait_is_written_whole(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

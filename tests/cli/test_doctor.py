@@ -132,7 +132,7 @@ def test_a_file_to_start_from_is_written_once_and_can_be_read(
     assert survey.gpus["gpu-17.example"] == tuple(map(str, range(8)))
     assert socket.gethostname() in survey.kinds
     again = holdfast("doctor", "--prometheus", prometheus, "--write", str(path))
-    assert (again.code, "is there already" in again.err) == (2, True)
+    assert (again.code, "exists already" in again.err) == (2, True)
     described = ("--prometheus", prometheus, "--topology", str(path))
     # node_exporter says nothing of a GPU's host here, nor dcgm-exporter of this one.
     assert holdfast("doctor", *described, "--check").code == 1

@@ -198,7 +198,7 @@ def test_a_store_of_simulated_runs_only(holdfast: Any) -> None:
     for verb in (("finance",), ("plan", "fit")):
         done = holdfast(*verb)
         assert done.code == 2
-        assert "Only simulated runs are there" in done.err
+        assert "The store has only simulated runs" in done.err
         assert "--run" in done.err
 
 

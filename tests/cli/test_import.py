@@ -65,7 +65,7 @@ def test_lines_with_bytes_that_are_no_text_are_told(holdfast: Any, tmp_path: Pat
     path = tmp_path / "steps.csv"
     path.write_bytes(b"step,time,note\n1,1760000000,caf\xe9\n2,1760000010,tea\n")
     done = holdfast("import", path, "--run", "a")
-    assert done.out.endswith("events: 2 new; 1 lines with bytes that are no text\n")
+    assert done.out.endswith("events: 2 new; 1 lines with bytes that are not text\n")
     (result,) = holdfast("import", path, "--run", "a", "--json").json
     assert (result["replaced"], result["skipped"], result["known"]) == (1, 0, 2)
 

@@ -54,7 +54,7 @@ def test_wrong_flags_and_names(holdfast: Any, arguments: list[str]) -> None:
     ids=["runbook", "watch", "events"],
 )
 def test_a_name_that_is_no_text(holdfast: Any, arguments: list[str]) -> None:
-    assert "is no name in the record: it is not UTF-8." in complaint(holdfast(*arguments))
+    assert "cannot be a name in the record: it is not UTF-8." in complaint(holdfast(*arguments))
 
 
 @pytest.mark.parametrize("verb", [["topology", "check"], ["topology", "show", "--slurm"]], ids=" ".join)

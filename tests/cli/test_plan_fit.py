@@ -82,7 +82,9 @@ def test_sacct_counts_the_nodes_that_jobs_held(holdfast: Any, accounting: Path) 
 def test_the_published_accounting_has_no_faults(holdfast: Any, data: Path) -> None:
     done = holdfast("plan", "fit", data / "slurm" / "sacct.txt", "--nodes", "10", "--days", "1")
     assert done.code == 0
-    assert done.out.startswith("There are no faults in this record. That is no rate of zero: at most 368.89")
+    assert done.out.startswith(
+        "There are no faults in this record. That does not mean a rate of zero: at most 368.89"
+    )
     assert "too few faults" in done.out
 
 
@@ -124,7 +126,7 @@ def test_lines_that_cannot_be_used_are_told(holdfast: Any, tmp_path: Path) -> No
         (["{trace}", "--run", "x"], "FILE is read by itself, and `--run` names a run of the store."),
         (["{trace}", "--nodes", "100"], "231 nodes had faults, and there were only 100."),
         (["{trace}", "--domains", "gone.csv"], "gone.csv cannot be read: No such file or directory."),
-        (["{trace}", "--domains", "{trace}"], "Line 1 of {trace} is no node and its domain."),
+        (["{trace}", "--domains", "{trace}"], "Line 1 of {trace} is not a node and its domain."),
         (["{trace}", "--lemon-faults", "1"], "Invalid value for '--lemon-faults': 1 is not in the range"),
         (["{trace}", "--days", "nan"], "Invalid value for '--days'"),
     ],

@@ -71,7 +71,7 @@ def test_a_layout_that_works_but_not_well_is_warned_of(holdfast: Any) -> None:
 @pytest.mark.parametrize(
     ("flags", "sentence", "hint"),
     [
-        ("--model llama3-8b --gpus 19 --chip h100", "19 GPUs are no whole", "that fit are 16 and 24."),
+        ("--model llama3-8b --gpus 19 --chip h100", "19 GPUs are not a whole", "that fit are 16 and 24."),
         ("--model llama3-405b --gpus 16 --chip h100", "needs 350.0 to 522.2 GiB a GPU", "that fits is 80."),
         ("--model llama3-8b --gpus 12.5 --chip h100", "'12.5' is not a whole number", "--help"),
         (
@@ -85,7 +85,11 @@ def test_a_layout_that_works_but_not_well_is_warned_of(holdfast: Any) -> None:
         ("--gpus 8 --chip h100", "The model is not fully described", "[model]"),
         ("--model llama3-8b --gpus 8 --chip a100 --precision fp8", "no fp8 arithmetic.", "bf16"),
         ("--model llama3-8b --gpus 8 --chip h100 --survive-node-loss", "no layout survives", "spare node"),
-        ("--model llama3-8b --gpus 8 --chip b300 --lanes 6", "6 lanes are no power of two", "Take 4 or 8."),
+        (
+            "--model llama3-8b --gpus 8 --chip b300 --lanes 6",
+            "6 lanes are not a power of two",
+            "Take 4 or 8.",
+        ),
         ("nowhere.toml", "size file cannot be read from nowhere.toml", "docs/sizing.md"),
     ],
 )

@@ -90,7 +90,7 @@ def test_size_alone_sorts_by_size(capsys: Captured) -> None:
     ("arguments", "sentence"),
     [
         ("--chip tpu", "The chip 'tpu' is not known."),
-        ("--gpus many", "'many' is no number of things"),
+        ("--gpus many", "'many' is not a number of things"),
         ("--limit 0", "0 is not in the range"),
     ],
 )

@@ -77,10 +77,10 @@ def test_a_page(call: Any, tmp_path: Path) -> None:
     [
         ("--policy restrat", "There is no policy 'restrat'.", "restart"),
         ("--preset llama", "There is no preset 'llama'.", "llama3-405b"),
-        ("--gpus 1000", "no multiple of that", "1,024"),
+        ("--gpus 1000", "not a multiple of that", "1,024"),
         ("--scenario cooling-pump --seed 3 --out drill", "`holdfast drill`.", "drill play NAME"),
         ("--reveal", "`holdfast drill`.", "drill reveal NAME"),
-        ("--days nan", "no number between", "--help"),
+        ("--days nan", "not a number between", "--help"),
         ("--html - --json", "would both print to stdout", "Leave one"),
     ],
 )

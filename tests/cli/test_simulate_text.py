@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from holdfast import wording
 from holdfast.cli.simulate_text import compact, show
 from holdfast.ledger.categories import Category
 from holdfast.twin.policies import policies
@@ -95,3 +96,17 @@ def test_the_table_fits(
 )
 def test_three_figures(value: float, words: str) -> None:
     assert compact(value) == words
+
+
+def test_amounts_are_in_the_currency_of_the_prices(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`restart` has 7 letters: (7 - 1) * 88.8 million USD, which at 1.25 USD are 426.24 million EUR."""
+    monkeypatch.setenv("COLUMNS", str(COLUMNS))
+    with wording.in_currency("EUR", 1.25):
+        show(compare(1))
+    told = capsys.readouterr().out
+    assert "USD" not in told
+    (first,) = [line for line in told.split("\n\n")[1].splitlines() if line.startswith("restart ")]
+    assert first.split()[-2:] == ["426", "M"]
+    assert "3.20 EUR a GPU-hour: made up" in told

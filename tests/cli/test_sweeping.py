@@ -350,13 +350,13 @@ def test_an_address_where_nobody_listens_is_refused_at_once(
     holdfast: Callable[..., Any], scheme: str
 ) -> None:
     address = f"{scheme}127.0.0.1:{free_port()}"
-    assert_refused(holdfast(*FEW, "--ray", address), f"Nobody answers at the Ray address {address}")
+    assert_refused(holdfast(*FEW, "--ray", address), f"No Ray cluster answers at {address}")
 
 
 def test_the_environment_names_the_cluster_that_auto_means(holdfast: Callable[..., Any]) -> None:
     address = f"127.0.0.1:{free_port()}"
     refused = holdfast(*FEW, "--ray", "auto", RAY_ADDRESS=address)
-    assert_refused(refused, f"Nobody answers at the Ray address {address}")
+    assert_refused(refused, f"No Ray cluster answers at {address}")
 
 
 def test_a_listener_that_is_no_ray_is_refused_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,7 +111,7 @@ def test_a_full_disk(stored: Any, shell: Any, verb: str, unbuffered: str) -> Non
     done = shell(f"holdfast {verb} > /dev/full", PYTHONUNBUFFERED=unbuffered)
     assert done.code == 2
     sentence, hint = done.err.splitlines()
-    assert sentence == "holdfast: There is no room for what was to be printed: No space left on device."
+    assert sentence == "holdfast: No space left for the output: No space left on device."
     assert hint.startswith("  hint: ")
 
 

@@ -183,7 +183,7 @@ def test_what_others_named_is_text_and_never_markup(month: Finance) -> None:
 def test_months_budgets_wastes_and_what_to_charge_back_are_told(month: Finance) -> None:
     text = Page(render(month)).text
     for expected in (
-        "2026-10 2,056,963 1,832,038 224,924 0 88.9 % – –",
+        "2026-10 2,056,963 1,832,038 224,924 0 88.9 % estimated ± 0.1 % – –",
         "team pretraining 2026-10 2,000,000 1,793,659 – 206,341",
         "Running slowly mostly in pretrain-70b Find who holds the others up",
         "138,445 138,445 all of it: steps at their reference again",

@@ -505,6 +505,7 @@ def test_what_others_named_is_text(hostile: str) -> None:
     assert [tag for tag, _ in page.elements] == [tag for tag, _ in plain.elements]
 
 
+@pytest.mark.slow
 def test_as_many_buckets_as_there_can_be() -> None:
     keys = [category.key for category in Category]
     width_ns = 2**36
@@ -533,6 +534,7 @@ def test_very_long_names_are_cut() -> None:
     assert "n" * wording.NAME_CHARS_MAX not in text
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(60), deadline=None)
 @given(
     parts=st.dictionaries(st.sampled_from([category.key for category in Category]), st.integers(0, 2**62)),

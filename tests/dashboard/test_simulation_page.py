@@ -24,6 +24,8 @@ from holdfast.twin.policies import Policy, policies
 from holdfast.twin.presets import preset
 from holdfast.twin.sweep import Comparison, Figures, Spread, summarise
 
+pytestmark = pytest.mark.slow
+
 PAGE_BYTES_MAX = 100_000
 BROWSER_S_MAX = 60
 VOID = {"meta"}
@@ -454,3 +456,14 @@ def measure(browser: str, folder: Path, page: str, width_px: int) -> Measured:
     written = re.search(r"<pre>(\{.*\})</pre>", done.stdout)
     assert written is not None, done.stderr
     return msgspec.json.decode(html.unescape(written[1]), type=Measured)
+
+
+def test_the_page_is_in_the_currency_of_the_prices(tmp_path: Path) -> None:
+    prices = tmp_path / "prices.toml"
+    prices.write_text(
+        'currency = "EUR"\n[usd_per]\nEUR = 1.25\n[[rates]]\nper_gpu_hour = 2.5\n', encoding="utf-8"
+    )
+    text = Page(pages(tmp_path, ["--preset", "acme", "--days", "5", "--prices", str(prices)])).text
+    assert "2.00 EUR a GPU-hour" in text  # 2.50 USD
+    assert "USD" not in text
+    assert "Assumed: 2.00" not in text

@@ -105,14 +105,14 @@ def test_a_site_has_the_last_word() -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        (f"[xid.{'9' * 5000}]", "is no XID"),
-        (f"a = {'[' * 5000}", "This is no TOML"),
+        (f"[xid.{'9' * 5000}]", "is not an XID"),
+        (f"a = {'[' * 5000}", "This is not TOML"),
         ("[xid.63]\naction = 'dance'", "Invalid enum value 'dance'"),
         ("[xid.63]\nactoin = 'drain'", "unknown field `actoin`"),
-        ("[xid.sixty]\naction = 'drain'", "'sixty' is no XID"),
-        ("[xid.-1]\naction = 'drain'", "'-1' is no XID"),
+        ("[xid.sixty]\naction = 'drain'", "'sixty' is not an XID"),
+        ("[xid.-1]\naction = 'drain'", "'-1' is not an XID"),
         ("xid = 3", "Expected `object`"),
-        ("[xid.63", "no TOML"),
+        ("[xid.63", "not TOML"),
         ("", "missing required field `xid`"),
     ],
 )

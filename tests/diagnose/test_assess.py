@@ -17,7 +17,7 @@ from holdfast.detect.physics import BALANCE
 from holdfast.detect.scene import PlannedWork
 from holdfast.diagnose.assess import Assessment, Circumstances, Inquiry, assess
 from holdfast.diagnose.incident import Incident
-from holdfast.diagnose.weighing import SYMPTOMS
+from holdfast.diagnose.run_findings import SYMPTOMS
 from holdfast.drills.exam import HIDEABLE, MECHANISM_OF
 from holdfast.drills.replay import Replay
 from holdfast.drills.scenarios import SCENARIOS, Played, play

@@ -305,3 +305,42 @@ def test_where_all_compute_longer_and_gpus_do_as_ever_a_step_may_have_more_to_do
         field.change("DCGM_FI_DEV_SM_CLOCK", 12, ["gpu-"], by=0.75)
     one = field.look().incidents[0]
     assert (one.verdict == "unknown" and "more to do" in one.decides) is not is_throttled
+
+
+def test_a_larger_batch_that_nobody_told_of_is_unknown_and_hardly_sure() -> None:
+    """All members compute longer for hours, by the same factor and with nothing else: not by turns either."""
+    field = Field(hours=4.0)
+    growth = np.ones((field.rows, 1))
+    growth[-480:, 0] = np.linspace(1, 1.4, 480)
+    compute = field.members("compute", 5.0)
+    field.values[compute] *= growth
+    field.values[STEP] *= growth
+    field.put(COLLECTOR, np.full((field.rows, NODES), 0.0005), list(HOSTS), LABELS)
+    for at_row in (field.rows - 300, field.rows):
+        one = the(field.look(at_row=at_row))
+        assert one.verdict == "unknown"
+        assert one.confidence <= 0.3
+        assert "a larger batch" in one.decides
+    field.put(LANES, np.round(256 * growth), [RUN], [{"run": RUN}])
+    assert answers(field.look()) == []
+
+
+# -- when it began -------------------------------------------------------------------------------------
+
+
+def test_on_a_busy_machine_slow_steps_begin_with_the_fault_and_not_with_a_long_step_before_it() -> None:
+    """Steps scatter by 6 % to one side, some in a row; a third more since three minutes ago."""
+    began = []
+    for seed in range(12):
+        field, dice = Field(hours=0.15), np.random.default_rng(seed)
+        longer = dice.exponential(0.06, field.rows)
+        for row in np.flatnonzero(dice.random(field.rows) < 0.08):
+            longer[row : row + 3] += 0.09
+        field.values[STEP][:, 0] = STEP_S * (1 + longer)
+        field.slower(1.33, 3.0)
+        one = the(field.look([STEP]))
+        fault_ns = int(field.times_ns[field.row(3.0)])
+        assert one.noticed_ns > fault_ns
+        began.append(round((one.began_ns - fault_ns) / 1e9))
+    assert began.count(0) >= 11
+    assert all(abs(apart_s) <= 15 for apart_s in began)

@@ -8,7 +8,9 @@ import pytest
 from holdfast.detect.finding import Finding, Method
 from holdfast.detect.scene import Decided, Healthy, Scene
 from holdfast.detect.signs import Sign
-from holdfast.diagnose.weighing import PRIOR, Hypothesis, RunFindings, lost_because, own_signs, unknown
+from holdfast.diagnose.own import own_signs
+from holdfast.diagnose.run_findings import RunFindings
+from holdfast.diagnose.weighing import PRIOR, Hypothesis, hypotheses, lost_because, unknown
 from holdfast.topology.graph import Builder, Topology
 from holdfast.topology.names import gpu_name, member_name, port_name
 
@@ -105,7 +107,7 @@ def late(numbers: Iterable[int], sign: Sign = "late-compute", since_s: float = 1
 
 
 def ranked(findings: list[Finding], scene: Scene = SCENE) -> list[Hypothesis]:
-    return sorted(RunFindings(findings, TOPOLOGY, scene).hypotheses(), key=lambda one: -one.bans)
+    return sorted(hypotheses(RunFindings(findings, TOPOLOGY, scene)), key=lambda one: -one.bans)
 
 
 def named(hypothesis: Hypothesis) -> tuple[str, str]:

@@ -340,6 +340,7 @@ def test_more_flops_than_the_peak_allows_are_shown_and_not_clamped(story: Any) -
     assert any("More FLOPs" in remark for remark in told.remarks)
 
 
+@pytest.mark.slow
 def test_causes_in_a_circle_come_to_an_end() -> None:
     ids = [f"e{number}" for number in range(6)]
     circle: list[AnyEvent] = [

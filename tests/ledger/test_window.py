@@ -192,6 +192,7 @@ def drawn(one: Report) -> Counter[str]:
     return +found
 
 
+@pytest.mark.slow
 def test_windows_that_tile_the_time_sum_to_the_whole() -> None:
     """A thousand random histories, each tiled at random: by category, incident and count, and in money."""
     kinds: Counter[str] = Counter()

@@ -555,8 +555,8 @@ def _damage_a_body(url: str) -> None:
 def test_bytes_that_are_no_event_are_told(store: Store, url: str) -> None:
     store.ingest(EVENTS)
     _damage_a_body(url)
-    assert "is damaged: it holds bytes that are no event" in _refusal(lambda: list(store.select()))
-    assert "is damaged: it holds bytes that are no event" in _refusal(lambda: list(store.since(0)))
+    assert "is damaged: it holds bytes that are not an event" in _refusal(lambda: list(store.select()))
+    assert "is damaged: it holds bytes that are not an event" in _refusal(lambda: list(store.since(0)))
 
 
 @pytest.mark.parametrize(
@@ -630,7 +630,7 @@ def filled(path: Path) -> Path:
 def test_a_file_of_garbage_is_refused_and_left_alone(path: Path, size_bytes: int) -> None:
     garbage = random.Random(size_bytes).randbytes(size_bytes)
     path.write_bytes(garbage)
-    assert "is no SQLite database" in _refusal(lambda: SqliteStore(path))
+    assert "is not a SQLite database" in _refusal(lambda: SqliteStore(path))
     assert path.read_bytes() == garbage
 
 

@@ -66,7 +66,7 @@ def test_a_plan_that_is_not_there_or_no_text(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read: No such file"):
         read_plan(tmp_path / "plan.toml")
     (tmp_path / "plan.toml").write_bytes(b"\xff")
-    with pytest.raises(InputError, match="no plan of faults"):
+    with pytest.raises(InputError, match="not a plan of faults"):
         read_plan(tmp_path / "plan.toml")
 
 

@@ -384,7 +384,7 @@ def test_stop_ends_everybody_with_the_signals_code(tmp_path: Path) -> None:
 def test_a_wrong_token_is_refused_with_a_sentence(tmp_path: Path) -> None:
     async def story(site: Site, node: PlayedNode) -> None:
         with pytest.raises(
-            Stranger, match=r"^What listens at .* does not have this run's token\.$"
+            Stranger, match=r"^The process that listens at .* does not have this run's token\.$"
         ) as caught:
             await site.dial("agent", "n1", token="another-token")
         assert "HOLDFAST_TOKEN" in caught.value.hint

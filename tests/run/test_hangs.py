@@ -115,7 +115,7 @@ def test_the_last_one_that_holds_the_state_is_given_up_last(cluster: "MakeCluste
     made.run(lambda: made.state.generations.number == 2)
     pass_s(made, 0.9 * IDLE_S_MAX)
     assert lost(made) == ["n0.1"]
-    assert any("nobody else has the state: waiting for at most 1800 s" in text for text in made.said)
+    assert any("no other member has the state: waiting for at most 1800 s" in text for text in made.said)
     pass_s(made, 0.2 * IDLE_S_MAX)
     assert lost(made)[:2] == ["n0.1", "n0.0"]
 
@@ -210,14 +210,14 @@ def test_all_that_are_busy_at_once_have_half_an_hour(cluster: "MakeCluster") -> 
         process.hangs_in = "script"
     pass_s(made, 0.9 * IDLE_S_MAX)
     assert not lost(made)
-    assert any("nobody waits for them: they may take 1800 s" in text for text in made.said)
+    assert any("no member waits for them: they may take 1800 s" in text for text in made.said)
 
 
 def test_one_that_nobody_waits_for_is_told_as_one(cluster: "MakeCluster") -> None:
     made = up(cluster, slots=1)
     made.processes["n0.0"].hangs_in = "script"
     pass_s(made, HUNG_S_MIN)
-    assert any("nobody waits for it: it may take 1800 s" in text for text in made.said)
+    assert any("no member waits for it: it may take 1800 s" in text for text in made.said)
 
 
 def test_what_is_set_holds_in_the_first_step_of_a_generation_too(cluster: "MakeCluster") -> None:

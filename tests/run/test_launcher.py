@@ -651,7 +651,10 @@ def test_a_port_that_something_else_listens_on(start: Start, says: bytes) -> Non
         answering.start()
         port = server.getsockname()[1]
         sentence = complaint(start("--coordinator", f"127.0.0.1:{port}", script=SLEEPS))
-        assert sentence == f"holdfast: What listens at 127.0.0.1:{port} is no coordinator of Holdfast."
+        assert (
+            sentence
+            == f"holdfast: The process that listens at 127.0.0.1:{port} is not a coordinator of Holdfast."
+        )
         answering.join()
 
 

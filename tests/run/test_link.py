@@ -375,7 +375,7 @@ def test_nobody_at_the_address_is_the_users_to_read(hub: MakeHub) -> None:
     environment = made.environment
     made.close()
     with pytest.raises(
-        HoldfastError, match=r"^The coordinator at .* cannot be reached: nobody listens there\.$"
+        HoldfastError, match=r"^The coordinator at .* cannot be reached: no process listens there\.$"
     ):
         Link.connect(environment)
 
@@ -388,7 +388,7 @@ def test_a_script_that_was_not_started_by_a_run_is_told_so() -> None:
 @pytest.mark.parametrize("place", ["", "host", "host:", "host:port"])
 def test_an_endpoint_that_is_none(place: str) -> None:
     environment = {"HOLDFAST_COORDINATOR": place, "HOLDFAST_TOKEN": TOKEN, "HOLDFAST_MEMBER": "n0.0"}
-    with pytest.raises(HoldfastError, match=r"which is no HOST:PORT\.$"):
+    with pytest.raises(HoldfastError, match=r"which is not in the form HOST:PORT\.$"):
         Link.connect(environment)
 
 
@@ -421,7 +421,9 @@ def test_somebody_else_at_the_address_is_told_from_a_coordinator() -> None:
 
         thread = threading.Thread(target=greet)
         thread.start()
-        with pytest.raises(HoldfastError, match=r"^What listens at .* is no coordinator of Holdfast\.$"):
+        with pytest.raises(
+            HoldfastError, match=r"^The process that listens at .* is not a coordinator of Holdfast\.$"
+        ):
             Link.connect(
                 {"HOLDFAST_COORDINATOR": f"{host}:{port}", "HOLDFAST_TOKEN": TOKEN, "HOLDFAST_MEMBER": "n0.0"}
             )
@@ -444,7 +446,7 @@ def test_somebody_who_says_a_byte_now_and_then_is_given_up() -> None:
         thread = threading.Thread(target=drip)
         thread.start()
         began_s = time.monotonic()
-        with pytest.raises(HoldfastError, match="is no coordinator of Holdfast"):
+        with pytest.raises(HoldfastError, match="is not a coordinator of Holdfast"):
             Link.connect(
                 {"HOLDFAST_COORDINATOR": f"{host}:{port}", "HOLDFAST_TOKEN": TOKEN, "HOLDFAST_MEMBER": "n0.0"}
             )

@@ -181,7 +181,7 @@ def test_a_node_is_drained_and_a_spare_one_takes_part(cluster: "MakeCluster", sp
 
 def test_a_node_that_the_run_cannot_do_without_is_not_drained(cluster: "MakeCluster") -> None:
     made = up(cluster, slots=2, steps=10**6)
-    assert ask(made, "n0").sentence == "without n0 nobody would have the state"
+    assert ask(made, "n0").sentence == "without n0 no member would have the state"
     made = up(cluster, nodes=2, nodes_min=2, steps=10**6)
     assert ask(made, "n0").sentence == "the run needs at least 2 nodes"
 

@@ -301,7 +301,7 @@ def test_a_stranger_that_holds_the_port_is_not_joined(tmp_path: Path) -> None:
             check=False,
         )
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"What listens at 127.0.0.1:{port} does not have this run's token." in done.stderr
+    assert f"The process that listens at 127.0.0.1:{port} does not have this run's token." in done.stderr
     assert heard == [None]  # not a word after the proof
 
 

@@ -141,19 +141,19 @@ MISTAKES = [
     ("nodes: [", "line 2: This is not YAML", "put host lists in quotes"),
     ("runs:\n  a: {nodes: n[1-2]}", "line 2: This is not YAML", "put host lists in quotes"),
     ("- 1", "not a table of sections", "--example"),
-    ("a: 1\na: 2", "line 2: `a` is there twice", "Leave one"),
+    ("a: 1\na: 2", "line 2: `a` occurs twice", "Leave one"),
     ("? [a]\n: b", "line 1: A name must be text", "quotes"),
     ("node:\n  n1:", "line 1: A topology has no key `node`", "Did you mean `nodes`?"),
     ("nodes:\n  n1:\n    gpu: 8", "line 3: `nodes.n1` has no key `gpu`", "Did you mean `gpus`?"),
     ("nodes:\n  n1:\n    gpus: eight", "line 3: `nodes.n1.gpus` is text, and must be a whole number", ""),
-    ("nodes:\n  n[1-2]: {gpus: 8}\n  n[2-3]: {gpus: 4}", "line 3: 'n2' is there twice", "Leave one out."),
+    ("nodes:\n  n[1-2]: {gpus: 8}\n  n[2-3]: {gpus: 4}", "line 3: 'n2' occurs twice", "Leave one out."),
     ("version: !!int x", "line 1: This is no int that can be read", "quotes"),
     ("version: !!int ''", "line 1: This is no int that can be read", "quotes"),
     ("version: !!bool x", "line 1: This is no bool that can be read", "quotes"),
     (f"version: {'9' * 5000}", "line 1: This is no int that can be read", "quotes"),
     ("racks: [a]", "line 1: `racks` is a list, and must be a table", ""),
-    (f"nodes:\n  n1:\nracks:\n  r: {'9' * 5000} each", "is no list of names", "`4 each`"),
-    (f"nodes:\n  n1:\nracks:\n  r: n[{'9' * 5000}]", "is no list of names", "`4 each`"),
+    (f"nodes:\n  n1:\nracks:\n  r: {'9' * 5000} each", "is not a list of names", "`4 each`"),
+    (f"nodes:\n  n1:\nracks:\n  r: n[{'9' * 5000}]", "is not a list of names", "`4 each`"),
     (
         "nodes:\n  n[0-1999]:\npools:\n  p: {engines: 'n[0-999]'}\n"
         "  d: {engines: 'n[1000-1999]', receives_from: p}",
@@ -166,8 +166,8 @@ MISTAKES = [
     ("racks:\n  r1: 5", "line 2: `racks.r1` is a whole number, and must be text or a list", "quotes"),
     ("racks:\n  r1: n7", "line 2: 'n7' is not described", ""),
     ("nodes:\n  n[01-04]:\nracks:\n  r1: n05", "line 4: 'n05' is not described", "Did you mean 'n0"),
-    ("nodes:\n  n[1-4]:\nracks:\n  r1: four each", "line 4: 'four each' is no list of names", "`4 each`"),
-    ("nodes:\n  n[1-:", "line 2: 'n[1-' is no list of names", "n[00-15,20]"),
+    ("nodes:\n  n[1-4]:\nracks:\n  r1: four each", "line 4: 'four each' is not a list of names", "`4 each`"),
+    ("nodes:\n  n[1-:", "line 2: 'n[1-' is not a list of names", "n[00-15,20]"),
     ("nodes:\n  n1:\nracks:\n  n1: all", "line 4: 'n1' is a node and a rack", "unique"),
     (
         "nodes:\n  n1:\nleaves:\n  l1: 1 each by rail",
@@ -188,7 +188,7 @@ MISTAKES = [
     ("maintenance:\n  - {subjects: n1, from: now, to: never}", "line 2: Nothing in the topology", ""),
     (
         "nodes:\n  n1:\nmaintenance:\n  - {subjects: n1, from: now, to: never}",
-        "line 4: 'now' is no time",
+        "line 4: 'now' is not a time",
         "2026-01-31T12:00:00Z",
     ),
     (

@@ -233,7 +233,7 @@ def test_resized_keeps_the_share_of_spares_and_at_least_one() -> None:
 
 
 def test_resized_refuses_parts_of_a_replica() -> None:
-    with pytest.raises(InputError, match="no multiple") as caught:
+    with pytest.raises(InputError, match="not a multiple") as caught:
         resized(preset("llama3-405b"), 1_000)
     assert "1,024" in caught.value.hint
 
@@ -254,6 +254,6 @@ def test_own_rates_are_read() -> None:
     ],
 )
 def test_what_are_no_rates_is_refused(data: bytes) -> None:
-    with pytest.raises(InputError, match="no failure rates") as caught:
+    with pytest.raises(InputError, match="not failure rates") as caught:
         hazards_from(data)
     assert "plan fit" in caught.value.hint

@@ -115,6 +115,7 @@ def test_one_is_not_many(count: int, words: str) -> None:
     assert many(count, "load") == words
 
 
+@pytest.mark.slow
 @given(st.text(max_size=20), st.integers(1, 12))
 def test_a_short_name_has_room(name: str, chars_max: int) -> None:
     cut = short(name, chars_max)

@@ -25,7 +25,7 @@ _HOLDFAST = LazyGroup(
             "checkpoint": "List a run's checkpoints; export one to safetensors or torch.",
         },
         "See": {
-            "doctor": "Show which metrics are there, which are missing, and how to switch them on.",
+            "doctor": "Show which metrics are available, which are missing, and how to switch them on.",
             "watch": "Watch runs and what is beneath them; raise an alert for each incident.",
             "diagnose": "Say why a run is slow, whose problem it is, what it costs and what to do.",
             "incidents": "List the incidents that were diagnosed.",
@@ -97,7 +97,7 @@ def _run(arguments: list[str]) -> int:
         if error.errno not in NO_ROOM:
             raise
         discard_output()
-        sentence = f"There is no room for what was to be printed: {error.strerror}."
+        sentence = f"No space left for the output: {error.strerror}."
         return _complain(sentence, "Print it to a terminal, or to a disk with room.")
 
 

@@ -147,7 +147,7 @@ def command(given: _Flags) -> int:
     scraped from $HOLDFAST_SCRAPE_TOKEN, or _USER and _PASSWORD.
     """
     if given.once and given.listen is not None:
-        raise InputError("With --once there is nobody to listen.", hint="Leave out --once or --listen.")
+        raise InputError("--listen serves nothing with --once.", hint="Leave out --once or --listen.")
     if given.keep_s is not None and given.signals is None:
         raise InputError("--keep is about stored readings.", hint="Store them with --signals.")
     with ExitStack() as stack:
@@ -273,7 +273,7 @@ def _redfish(given: _Flags, clock: Clock) -> list[RedfishCollector]:
     titles = [service.title for service in services]
     if twice := [title for title in titles if titles.count(title) > 1]:
         raise InputError(
-            f"--redfish: {twice[0]} is there twice.", hint="Give each service a name: NAME=https://HOST."
+            f"--redfish: {twice[0]} occurs twice.", hint="Give each service a name: NAME=https://HOST."
         )
     return [RedfishCollector(service, clock=clock) for service in services]
 

@@ -55,7 +55,7 @@ def command(given: _Flags) -> int:
     """
     at_ns = SystemClock().now_ns() if given.at_ns is None else given.at_ns
     if given.write is not None and given.write.exists():
-        raise InputError(f"{given.write} is there already.", hint="Name another file, or move it away.")
+        raise InputError(f"{given.write} exists already.", hint="Name another file, or move it away.")
     opened = open_signals(given.prometheus_url, given.signals_path, given.at_ns, step_s=FINEST_S)
     with opened as source:
         cluster = known_topology(given.topology_path, given.prometheus_url, source, given.at_ns)

@@ -21,14 +21,14 @@ def seconds(text: str) -> float:
     except ValueError:
         value_s = math.nan
     if value_s != 0 and not SECONDS_MIN <= value_s <= SECONDS_MAX:
-        raise click.BadParameter(f"{text!r} is no time; write 90, 90s, 5m, 3.1h or 2d.")
+        raise click.BadParameter(f"{text!r} is not a duration; write 90, 90s, 5m, 3.1h or 2d.")
     return value_s
 
 
 def some_seconds(text: str) -> float:
     """A time above 0."""
     if (value_s := seconds(text)) == 0:
-        raise click.BadParameter(f"{text!r} is no time at all; it must be above 0.")
+        raise click.BadParameter(f"{text!r} must be above 0.")
     return value_s
 
 

@@ -138,7 +138,9 @@ def _summaries(store: Store, given: _Flags, look: AskedWindow) -> tuple[list[Run
     simulated = frozenset() if wanted else simulated_runs(store)
     real = [summary for summary in within if summary.run not in simulated]
     if not real:
-        raise InputError("Only simulated runs are there, which cost nothing.", hint="Name one with --run.")
+        raise InputError(
+            "The store has only simulated runs, which cost nothing.", hint="Name one with --run."
+        )
     return real, len(within) - len(real)
 
 

@@ -275,7 +275,7 @@ def _assumptions(console: Console, told: Finance) -> None:
     assumed = said.assumptions(told)
     if not assumed:
         return
-    console.print("Assumed, because nobody said", style="bold")
+    console.print("Assumed, because it was not given", style="bold")
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, GAP_CHARS, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(style="dim")

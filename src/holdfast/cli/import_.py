@@ -227,6 +227,6 @@ def _sentence(result: FileResult) -> str:
     if result.conflicting:
         counts.append(f"{result.conflicting:,} conflicting with what is known and left out")
     told = f" ({result.summary})" if result.summary else ""
-    replaced = f"; {result.replaced:,} lines with bytes that are no text" if result.replaced else ""
+    replaced = f"; {result.replaced:,} lines with bytes that are not text" if result.replaced else ""
     skipped = f"; {result.skipped:,} lines skipped" if result.skipped else ""
     return f"{result.file}: {result.format}{told}, events: {', '.join(counts)}{replaced}{skipped}"

@@ -249,7 +249,7 @@ def _sequence_tokens(flags: _Flags) -> float:
         lengths = [0]
     if min(lengths) < 1:
         raise InputError(
-            f"--packed {flags.packed!r} is no list of lengths.", hint="Write it as 812,1201,2083."
+            f"--packed {flags.packed!r} is not a list of lengths.", hint="Write it as 812,1201,2083."
         )
     return packed_sequence_tokens(lengths)
 

@@ -19,7 +19,7 @@ def count(text: str) -> int:
     except ValueError:
         number = math.nan
     if not 1 <= number <= COUNT_MAX:
-        raise click.BadParameter(f"{text!r} is no number of things; write 512, 70e9 or 70b.")
+        raise click.BadParameter(f"{text!r} is not a count; write 512, 70e9 or 70b.")
     if number != round(number):
         raise click.BadParameter(f"{text!r} is not a whole number; write 12 or 13, not 12.5.")
     return round(number)
@@ -34,7 +34,7 @@ def number_between(low: float, high: float) -> Callable[[str], float]:
         except ValueError:
             value = math.nan
         if not low <= value <= high:
-            raise click.BadParameter(f"{text} is no number between {low:g} and {high:g}.")
+            raise click.BadParameter(f"{text} is not a number between {low:g} and {high:g}.")
         return value
 
     return number

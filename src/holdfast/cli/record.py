@@ -55,7 +55,7 @@ def recorded_name(context: click.Context, parameter: click.Parameter, name: Name
     names: Sequence[str] = [name] if isinstance(name, str) else name or ()
     for one in names:
         if any("\ud800" <= letter <= "\udfff" for letter in one):
-            raise InputError(f"{one!r} is no name in the record: it is not UTF-8.", hint=_NAMES_HINT)
+            raise InputError(f"{one!r} cannot be a name in the record: it is not UTF-8.", hint=_NAMES_HINT)
     return name
 
 

@@ -507,7 +507,7 @@ def _node_range(given: _Flags) -> tuple[int, int]:
     numbers = re.fullmatch(r"(\d+)(?::(\d+))?", given.nnodes)
     least, most = (int(numbers[1]), int(numbers[2] or numbers[1])) if numbers else (0, 0)
     if not 1 <= least <= most:
-        raise InputError(f"--nnodes {given.nnodes} is no number of nodes.", hint="Write 4, or 2:4.")
+        raise InputError(f"--nnodes {given.nnodes} is not a number of nodes.", hint="Write 4, or 2:4.")
     if given.nodes > most:
         raise InputError(
             f"--nodes {given.nodes} brings more nodes than --nnodes {given.nnodes} has.",
@@ -531,7 +531,7 @@ def _place(given: _Flags, nodes_max: int) -> tuple[str, int] | None:
     port = int(numbers[2] or numbers[4] or DEFAULT_PORT) if numbers else -1
     if numbers is None or port > 65535:
         raise InputError(
-            f"--coordinator {given.coordinator} is no HOST:PORT.",
+            f"--coordinator {given.coordinator} is not in the form HOST:PORT.",
             hint="Write it as host:29400, or [::1]:29400.",
         )
     return numbers[1] or numbers[3], port
@@ -550,7 +550,7 @@ def _slots(text: str) -> int:
             raise InputError("This node has no GPU that nvidia-smi lists.", hint="Give a number.")
         return gpus or cpus
     raise InputError(
-        f"--nproc-per-node {text} is no number of members from 1 to {SLOTS_MAX}.",
+        f"--nproc-per-node {text} is not a number of members from 1 to {SLOTS_MAX}.",
         hint="Write 8, gpu, cpu or auto.",
     )
 
@@ -577,5 +577,5 @@ def _chaos(text: str | None) -> tuple[tuple[PlannedFault, ...], float]:
     except ValueError:
         return read_plan(Path(text)), 0.0
     if not 0 < rate_per_min < float("inf"):
-        raise InputError(f"--chaos {text} is no rate of faults.", hint="Write 2 for two a minute.")
+        raise InputError(f"--chaos {text} is not a rate of faults.", hint="Write 2 for two a minute.")
     return (), rate_per_min

@@ -84,7 +84,7 @@ def streams_of(flag: str, text: str, slots: int) -> dict[int, int]:
         return dict.fromkeys(range(slots), int(text))
     if not re.fullmatch(r"\d+:[0-3](,\d+:[0-3])*", text):
         raise InputError(
-            f"{flag} {text} names no streams.",
+            f"{flag} {text} does not name streams.",
             hint="Write 1 for stdout, 2 for stderr, 3 for both; 0:3,1:2 for local ranks 0 and 1.",
         )
     given = {int(rank): int(streams) for rank, streams in (pair.split(":") for pair in text.split(","))}
@@ -96,7 +96,9 @@ def ranks_of(text: str) -> frozenset[int] | None:
     if not text:
         return None
     if not re.fullmatch(r"\d+(,\d+)*", text):
-        raise InputError(f"--local-ranks-filter {text} is no list of local ranks.", hint="Write 0, or 0,2.")
+        raise InputError(
+            f"--local-ranks-filter {text} is not a list of local ranks.", hint="Write 0, or 0,2."
+        )
     return frozenset(map(int, text.split(",")))
 
 
@@ -111,11 +113,11 @@ def wait_s_of(conf: str) -> float | None:
     given = {key.strip(): value.strip() for key, _, value in pairs}
     hint = "Write key=value,key2=value2; join_timeout is the longest to wait for nodes, in seconds."
     if not all(given) or not all(given.values()):
-        raise InputError(f"--rdzv-conf {conf} is no list of keys and values.", hint=hint)
+        raise InputError(f"--rdzv-conf {conf} is not a list of keys and values.", hint=hint)
     for key in _JOIN_TIMEOUTS:
         if key in given:
             if not given[key].isdecimal():
-                raise InputError(f"--rdzv-conf {key}={given[key]} is no number of seconds.", hint=hint)
+                raise InputError(f"--rdzv-conf {key}={given[key]} is not a number of seconds.", hint=hint)
             return float(given[key])
     return None
 

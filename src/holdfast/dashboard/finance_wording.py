@@ -27,7 +27,7 @@ _TRANSFERS: dict[MovedFor, str] = {
 _RISES: dict[Verdict, str] = {
     "yes": "Spend rises faster than progress",
     "no": "Spend keeps pace with progress",
-    "unknown": "Whether spend rises faster than progress cannot be told",
+    "unknown": "Cannot tell whether spend rises faster than progress",
 }
 
 

@@ -55,6 +55,11 @@ RECENT_S = 600.0
 """What a step takes now is the mean of so much time."""
 CREEPING_S_MIN, CREEPING_PLATEAUS_MIN = 900.0, 4
 GONE_SCRAPES = 3
+SURE_ERRORS = 4.0
+"""Of a mean against that of healthy steps: with single steps of 5 to 10 % more, three in a row say little."""
+ALIKE_MAX = 0.9
+SETTLING_S, SETTLED_S = 90.0, 390.0
+"""Steps become longer within so much time, and for so long after it they show by how much."""
 SEEN_S_MIN = 120.0
 """A run that was quick for a shorter time was slow from its beginning."""
 
@@ -284,6 +289,7 @@ def slow_steps(pace: Pace, window_ns: tuple[int, int]) -> Iterator[Finding]:
     # Steps of two kinds, short and long sequences, scatter by more than most of them are off; so do times
     # that were counted, two steps between scrapes or three.
     known = values[good][np.isfinite(values[good])]
+    noise = _noise_of(known)
     wide_s = float(np.diff(np.quantile(known, (0.1, 0.5, 0.9))).max()) if len(known) else 0.0
     least = max(SLOWER_SHARE * usual_s, SIGMAS * scatter_s, WIDE_TIMES * wide_s)
     with np.errstate(invalid="ignore"):
@@ -303,9 +309,60 @@ def slow_steps(pace: Pace, window_ns: tuple[int, int]) -> Iterator[Finding]:
             continue
         if is_over and pace.method == "past" and finding.since_ns - first_ns < STARTING_S * 1e9:
             continue
-        finding = _from_jump(pace, finding, usual_s)
-        value = _recent(steps, finding)
-        yield msgspec.structs.replace(finding, value=value, effect_s=value - usual_s, until_ns=until_ns)
+        seen = _sure(steps, _from_jump(pace, finding, usual_s), noise, rule.scrapes)
+        if seen is None:
+            continue
+        value = _recent(steps, seen)
+        yield msgspec.structs.replace(seen, value=value, effect_s=value - usual_s, until_ns=until_ns)
+
+
+class _Noise(NamedTuple):
+    """Of healthy steps: the deviation of one, as it counts for a mean over many, and how many there are."""
+
+    step_s: float
+    steps: int
+
+
+def _noise_of(known: Floats) -> _Noise:
+    """A busy machine makes steps longer for a while: neighbours that are alike count as fewer."""
+    if len(known) < KEPT_STEPS_MIN:
+        return _Noise(0.0, 1)
+    away = known.astype(np.float64) - float(known.mean())
+    deviation = float(away.std())
+    alike = float((away[1:] * away[:-1]).mean()) / deviation**2 if deviation > 0 else 0.0
+    alike = min(max(alike, 0.0), ALIKE_MAX)
+    return _Noise(deviation * float(np.sqrt((1 + alike) / (1 - alike))), len(known))
+
+
+def _sure(steps: Panel, finding: Finding, noise: _Noise, least: int) -> Finding | None:
+    """The finding from where the mean is another one, and noticed when that is many standard errors off; None
+    while it is not. A long step just before it is none of it.
+    """
+    until_ns = steps.times_ns[-1] if finding.until_ns is None else finding.until_ns
+    is_of_it = (steps.times_ns >= finding.since_ns) & (steps.times_ns <= until_ns)
+    rows = np.flatnonzero(is_of_it & np.isfinite(steps.values[:, 0]))
+    if not len(rows):
+        return finding
+    taken, times_ns = steps.values[rows, 0].astype(np.float64), steps.times_ns[rows]
+    first = _settled(taken, (times_ns - times_ns[0]) / 1e9, finding.usual)
+    first = first if len(taken) - first >= least else 0
+    counts = np.arange(1, len(taken) - first + 1)
+    more = np.cumsum(taken[first:]) / counts - finding.usual
+    enough = SURE_ERRORS * noise.step_s * np.sqrt(1 / counts + 1 / noise.steps)
+    sure = np.flatnonzero((more > enough) & (counts >= least))
+    if not len(sure):
+        return None
+    return msgspec.structs.replace(
+        finding, since_ns=int(times_ns[first]), noticed_ns=int(times_ns[first + sure[0]])
+    )
+
+
+def _settled(taken: NDArray[np.float64], since_s: NDArray[np.float64], usual_s: float) -> int:
+    """The step from which on they are as long as they are soon after, by least squares."""
+    later = taken[(since_s >= SETTLING_S) & (since_s <= SETTLED_S)]
+    level_s = float((later if len(later) else taken).mean())
+    as_usual = np.cumsum((usual_s + level_s) / 2 - taken[since_s < SETTLING_S])
+    return int(np.argmax(as_usual)) + 1 if as_usual.max() > 0 else 0
 
 
 def _is_last_known(pace: Pace, finding: Finding, now_ns: int) -> bool:

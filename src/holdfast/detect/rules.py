@@ -242,6 +242,16 @@ RULES: tuple[Rule, ...] = (
         limit=10.0,
         scrapes=2,
     ),
+    Rule(
+        sign="link-recoveries",
+        metric="infiniband_switch_port_link_error_recovery_total",
+        unit="/s",
+        note="the link keeps retraining",
+        view="rate",
+        against="limit",
+        limit=5 / 60,
+        scrapes=2,
+    ),
     *(
         Rule(
             sign="resent-packets",

@@ -14,6 +14,7 @@ from holdfast.detect.panel import Panel, Panels
 from holdfast.detect.rules import SIGMAS, SIGNS, Rule
 from holdfast.detect.scene import Scene
 from holdfast.detect.signs import Sign
+from holdfast.detect.stages import INFO, late_stage
 from holdfast.detect.stretches import findings
 from holdfast.detect.wandering import wandering
 from holdfast.signals.frame import Floats
@@ -25,6 +26,12 @@ LATE_SHARE = 0.02
 """Of a step: who is late by less does not hold it up noticeably."""
 PEERS_SHARE = 0.05
 """Who is usually slower than the others by more was late before the looking began."""
+LATE_MEAN_S, LATE_MEAN_PARTS, LATE_MEAN_STEPS_MIN = 300.0, 4, 6
+"""A mean over so long, of a short window over no more than a quarter, and over so many steps at least."""
+LATE_MEAN_SHARE = 0.5
+LATE_LAST_STEPS, MOSTLY = 12, 0.5
+EARLIER_NS = 60 * 10**9
+"""Who was late as a mean for so much longer is late by what steps take on average."""
 WANDERING_CHANCE = 0.01
 """That in one step any member is so late by chance."""
 COLLECTING_MEAN_S, COLLECTING_PARTS = 300.0, 4
@@ -50,7 +57,10 @@ def _symptoms(look: Look) -> Iterator[Finding]:
         if members is not None and step_s:
             if pace is not None:
                 members = once(members, pace.shown_ns)
-            yield from _late(part, members, step_s, scene.run)
+            late = tuple(_late(part, members, step_s, scene.run))
+            yield from late
+            if part == "compute":
+                yield from late_stage((one for one in late if one.sign != "wandering"), panels, scene.run)
     yield from _collecting(panels, scene)
 
 
@@ -63,11 +73,60 @@ def _late(part: Part, members: Panel, step_s: float, run: str) -> Iterator[Findi
     middle = float(known[(len(known) - 1) // 2]) if len(known) else 0.0
     usual = np.fmin(past, middle + PEERS_SHARE * step_s).astype(np.float32)
     least = max(LATE_SHARE * step_s, SIGMAS * members.scatter)
-    yield from _found(LATE[part], metric, "past", members, usual, least)
+    single = tuple(_found(LATE[part], metric, "past", members, usual, least))
+    on_average = tuple(_late_on_average(part, members, usual, step_s))
+    since_ns = {one.subject: one.since_ns - EARLIER_NS for one in single if one.until_ns is None}
+    besides = {
+        one.subject: one for one in on_average if one.since_ns < since_ns.get(one.subject, one.since_ns + 1)
+    }
+    yield from (one for one in single if one.subject not in besides)
+    yield from besides.values()
     if part == "compute":
         chance = float(np.sqrt(2 * np.log(len(members.subjects) / WANDERING_CHANCE)))
         enough = max(LATE_SHARE * step_s, chance * members.scatter)
-        yield from wandering(members, usual, enough, run)
+        # Who is late all the time, within noise, is not late by turns.
+        others = np.array([n for n, name in enumerate(members.subjects) if name not in besides], np.int64)
+        yield from wandering(members.some(others), usual[others], enough, run)
+
+
+def _late_on_average(part: Part, members: Panel, usual: Floats, step_s: float) -> Iterator[Finding]:
+    """Who is late as a mean over minutes, and still is, where single steps do not stand out from noise.
+
+    Late in most steps, not by far in some of them. Where most members are, it says nothing of where it is.
+    """
+    rows = min(compare.rows_in(members.times_ns, LATE_MEAN_S), len(members.times_ns) // LATE_MEAN_PARTS)
+    known = int(np.isfinite(members.values).sum(axis=0).max(initial=0))
+    steps = rows * known / max(1, len(members.times_ns))
+    if steps < LATE_MEAN_STEPS_MIN:
+        return
+    past = members.values[compare.past_rows(members.values)] if members.before is None else members.before
+    seen = np.isfinite(past).sum(axis=0)
+    mean = np.nansum(past, axis=0) / np.maximum(seen, 1)
+    usual = np.where(seen >= LATE_MEAN_STEPS_MIN, np.fmin(mean, usual + members.scatter), np.nan)
+    noise = members.scatter * float(np.sqrt(2 / steps))
+    least = max(LATE_SHARE * step_s, compare.MEAN_SIGMAS * noise)
+    means = msgspec.structs.replace(
+        members, values=compare.rolling(members.values, rows), single=members.values
+    )
+    metric = f"holdfast_member_{part}_seconds"
+    found = _found(LATE[part], metric, "past", means, usual.astype(np.float32), least)
+    place = {name: column for column, name in enumerate(members.subjects)}
+    lasting = [
+        one
+        for one in found
+        if one.until_ns is None and _is_mostly_late(one, members.values[:, place[one.subject]], members)
+    ]
+    if len(lasting) <= LATE_MEAN_SHARE * len(members.subjects):
+        yield from lasting
+
+
+def _is_mostly_late(finding: Finding, taken: Floats, members: Panel) -> bool:
+    """Whether most of a member's steps since then were longer by about as much as their mean, and the last
+    ones are: a mean is late to say that it is over.
+    """
+    own = taken[(members.times_ns >= finding.since_ns) & np.isfinite(taken)]
+    enough = finding.usual + MOSTLY * (finding.value - finding.usual)
+    return len(own) > 0 and min(float(np.median(own)), float(own[-LATE_LAST_STEPS:].mean())) > enough
 
 
 def _found(
@@ -131,6 +190,8 @@ SYMPTOMS = FunctionDetector(
         Sense("creeping", (STEP,)),
         *(Sense(sign, (f"holdfast_member_{part}_seconds",)) for part, sign in LATE.items()),
         Sense("wandering", ("holdfast_member_compute_seconds",)),
+        Sense("late-stage", ("holdfast_member_compute_seconds",)),
+        Sense("late-stage", ("holdfast_member_compute_seconds", INFO)),
         Sense("collecting", (COLLECTOR,)),
     ),
     _symptoms,

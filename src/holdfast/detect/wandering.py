@@ -28,10 +28,13 @@ CHANGED_ROWS_MIN, CHANGED_T_MIN = 4, 5.0
 
 def wandering(members: Panel, usual: Floats, least: float, run: str) -> Iterator[Finding]:
     """Somebody is late in nearly every step, and nearly every time somebody else; or is so now and then."""
-    away = np.nan_to_num(members.values - usual, nan=-1.0)
-    rows = np.flatnonzero(np.isfinite(members.values).any(axis=1))
+    away = members.values - usual
+    rows = np.flatnonzero(np.isfinite(away).any(axis=1))
     if len(rows) < ROWS:
         return
+    # By what a step is longer for all nobody is late.
+    away[rows] -= np.maximum(np.nanmedian(away[rows], axis=1, keepdims=True), 0.0)
+    away = np.nan_to_num(away, nan=-1.0)
     holds, is_late = _changing(away[rows] > least, away[rows])
     hits = np.flatnonzero(holds)
     is_over = not len(hits) or hits[-1] + ROWS - 1 < len(rows) - 2

@@ -107,10 +107,10 @@ def parse_overrides(text: str) -> Overrides:
     except msgspec.ValidationError as error:
         raise InputError(f"The XID policy cannot be read: {error}.", hint=hint) from None
     except UNDECODABLE as error:
-        raise InputError(f"This is no TOML: {error}.", hint=hint) from None
+        raise InputError(f"This is not TOML: {error}.", hint=hint) from None
     unknown = [code for code in site.xid if not _CODE.fullmatch(code)]
     if unknown:
-        raise InputError(f"{unknown[0]!r} is no XID.", hint=hint)
+        raise InputError(f"{unknown[0]!r} is not an XID.", hint=hint)
     return {int(code): override for code, override in site.xid.items()}
 
 

@@ -13,19 +13,10 @@ from holdfast.detect.scene import Healthy, PlannedWork, Scene, scene
 from holdfast.detect.xids import NO_OVERRIDES, Overrides
 from holdfast.diagnose.incident import Alternative, Cause, Incident
 from holdfast.diagnose.mechanisms import Mechanism
+from holdfast.diagnose.own import own_signs
 from holdfast.diagnose.pricing import price
-from holdfast.diagnose.weighing import (
-    LATE,
-    STALLS,
-    STOPPED,
-    SYMPTOMS,
-    UNKNOWN,
-    Hypothesis,
-    RunFindings,
-    lost_because,
-    own_signs,
-    unknown,
-)
+from holdfast.diagnose.run_findings import LATE, STALLS, STOPPED, SYMPTOMS, RunFindings
+from holdfast.diagnose.weighing import UNKNOWN, Hypothesis, hypotheses, lost_because, unknown
 from holdfast.economics.pricing.prices import DEFAULTS, Prices
 from holdfast.record.events import KnownEvent
 from holdfast.signals.once import OnceSource
@@ -46,8 +37,11 @@ UNEXPLAINED_MIN = 1.05
 """Steps drift by some hundredths for no reason. That nothing explains it is told from here on."""
 BARE = "slow-node"
 """A member that is late for no known reason is worth a word only if the run waits for it."""
+STAGE = "pipeline-stage"
 CALIBRATION_POWER, CALIBRATION_ODDS = 1.2, 3.0
 """From odds to confidence, set by hand: answers below 0.9 were right more often than their odds said."""
+GROWN_CONFIDENCE = 0.3
+"""That anything is wrong, where steps may just have more to do than before."""
 NOTHING_KNOWN: Mapping[str, Healthy] = MappingProxyType({})
 CLUSTER = "cluster"
 """Whose incidents those are that no run feels, since none is there."""
@@ -177,7 +171,7 @@ def _incidents(findings: Iterable[Finding], desk: _Desk) -> list[Incident]:
     incidents: list[Incident] = []
     while left and len(incidents) < INCIDENTS_MAX:
         case = RunFindings(left, desk.topology, desk.scene, desk.measured, desk.from_ns)
-        told = (each for each in case.hypotheses() if _does_harm(each, case))
+        told = (each for each in hypotheses(case) if _does_harm(each, case))
         ranked = sorted(told, key=_rank(desk.topology))
         if not ranked or ranked[0].bans < _least_bans(ranked[0], left):
             if not _is_held_up(left, desk):
@@ -198,7 +192,11 @@ def _incidents(findings: Iterable[Finding], desk: _Desk) -> list[Incident]:
 
 
 def _does_harm(each: Hypothesis, case: RunFindings) -> bool:
-    """Whether anybody waits for it, of what is only worth a word then: a mount may well be busy."""
+    """Whether anybody waits for it, of what is only worth a word then: a mount may well be busy, and the last
+    stage of a pipeline have more to do than the others.
+    """
+    if each.mechanism.name == STAGE and not any(case.has(sign) for sign in HELD_UP):
+        return False
     return each.mechanism.reach != "stall" or any(case.has(sign) for sign in each.mechanism.slows)
 
 
@@ -252,6 +250,7 @@ def _incident(
     slowdown = _slowdown(explained, desk.usual_s or known_s)
     quality, flaws = _quality(explained, desk.flaws)
     shares = _calibrated(_shares(ranked), best, desk.measured)
+    is_doubtful = mechanism.name == UNKNOWN.name and case.may_have_grown
     # The cause may have been at work for a while before the run felt it, and then it cost nothing yet.
     felt_ns = min((finding.since_ns for finding in explained if finding.sign in SYMPTOMS), default=began_ns)
     lasted_s = ((ended_ns or desk.now_ns) - felt_ns) / 1e9
@@ -265,7 +264,7 @@ def _incident(
         owner=cause.owner,
         seam=mechanism.seam,
         path=_path(best.subject, one.run, desk.topology),
-        confidence=shares[0] * quality,
+        confidence=shares[0] * quality * (GROWN_CONFIDENCE if is_doubtful else 1.0),
         quality=quality,
         flaws=flaws,
         began_ns=began_ns,
@@ -291,7 +290,10 @@ def _affected(mechanism: Mechanism, explained: Iterable[Finding], case: RunFindi
         return case.stopped_first
     if mechanism.reach in ("wandering", "stall"):
         return case.members
-    return tuple(dict.fromkeys(finding.subject for finding in explained if finding.sign in LATE))
+    late = [finding for finding in explained if finding.sign in LATE]
+    # The others wait for these.
+    own = [finding for finding in late if finding.sign in mechanism.slows]
+    return tuple(dict.fromkeys(finding.subject for finding in own or late))
 
 
 def _shares(ranked: Sequence[Hypothesis]) -> list[float]:

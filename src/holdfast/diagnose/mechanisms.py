@@ -529,6 +529,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
         verdict="not-hardware",
         reach="beneath",
         slows=("late-compute", "slow-step"),
+        shows={"late-stage": 1.5},
         against={
             "low-clock": 0.7,
             "thermal-throttle": 0.7,
@@ -537,6 +538,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
             "wandering": 1.0,
         },
         needs=("late-compute",),
+        rivals=("low-clock", "cpu-pressure"),
         decisions=("resplit",),
         decides="The slow members share a stage and nothing else; their clocks are as usual.",
         action="Split the layers by their measured cost instead of by number.",

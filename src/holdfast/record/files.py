@@ -10,7 +10,7 @@ from holdfast.record.errors import InputError
 
 Told = TypeVar("Told")
 
-LET_IN_HINT = "Name another place, or have this user be let into its directory."
+LET_IN_HINT = "Name another place, or grant this user read permission on its directory."
 
 
 def parsed(path: Path, parse: Callable[[str], Told], *, what: str, hint: str) -> Told:
@@ -45,6 +45,6 @@ def _status(path: Path) -> os.stat_result | None:
         return None
     except OSError as error:
         raise InputError(
-            f"Whether there is {path} cannot be seen: {error.strerror}.",
+            f"Cannot access {path}: {error.strerror}.",
             hint=LET_IN_HINT,
         ) from None

@@ -332,7 +332,7 @@ def _read_files(
         if not name.isprintable():
             # No recorder gives such names, and a store could not keep the file's offset under it.
             if settled:
-                yield Damage(file=_text(path), line=0, reason="not read: its name is no readable text")
+                yield Damage(file=_text(path), line=0, reason="not read: its name is not readable text")
             continue
         try:
             begin = offsets.get(name, 0)
@@ -425,7 +425,7 @@ def _reason(error: OSError) -> str:
 
 
 def _text(path: Path) -> str:
-    """A path fit for any output: a name may be bytes that are no text."""
+    """A path fit for any output: a name may be bytes that are not text."""
     return os.fsencode(path).decode(errors="backslashreplace")
 
 

@@ -170,7 +170,7 @@ class SqlStore(ABC):
 
     def _unreadable(self, error: MalformedEvent) -> StoreError:
         return StoreError(
-            f"{self._name} is damaged: it holds bytes that are no event ({error}).", hint=REBUILD_HINT
+            f"{self._name} is damaged: it holds bytes that are not an event ({error}).", hint=REBUILD_HINT
         )
 
 

@@ -103,7 +103,7 @@ _OTHER_PATH_HINT = "Give the path of a Holdfast store, or one where there is no 
 # By primary result code: what is the matter with the file, and what to do about it.
 _TROUBLES = {
     sqlite3.SQLITE_BUSY: ("is locked by another process", "Wait until it is done, or end it, and try again."),
-    sqlite3.SQLITE_NOTADB: ("is no SQLite database", _OTHER_PATH_HINT),
+    sqlite3.SQLITE_NOTADB: ("is not a SQLite database", _OTHER_PATH_HINT),
     sqlite3.SQLITE_CORRUPT: ("is damaged", REBUILD_HINT),
     sqlite3.SQLITE_IOERR: ("cannot be read or written", "Look at the disk it is on: is it full or failing?"),
     sqlite3.SQLITE_READONLY: ("may not be written", "Get the right to write to it and to its directory."),

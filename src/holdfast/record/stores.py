@@ -33,12 +33,14 @@ def open_store(url: str | None, home: Path, *, must_answer: bool = True) -> Stor
     if kind not in ("sqlite", "postgresql", "postgres"):
         raise InputError(f"Stores of the kind {kind}: are not known.", hint=_URL_HINT)
     if plus:
-        raise InputError(f"A store's URL names no driver: plain {kind}:// is wanted.", hint=_URL_HINT)
+        raise InputError(f"Write a store's URL without a driver: plain {kind}://.", hint=_URL_HINT)
     if kind != "sqlite":
         return _open_postgres(url, must_answer=must_answer)
     path = unquote(rest.removeprefix("//"))
     if not rest.startswith("///") or path.endswith("/") or "\x00" in path:
-        raise InputError("The URL of the SQLite store names no absolute path of a file.", hint=_URL_HINT)
+        raise InputError(
+            "The URL of the SQLite store does not name an absolute path of a file.", hint=_URL_HINT
+        )
     return _open_sqlite(Path(path))
 
 
@@ -48,7 +50,7 @@ def _open_path(path: str) -> Store:
         raise InputError("The store is named neither by a path nor by a URL known here.", hint=_URL_HINT)
     if not path.endswith(_SQLITE_SUFFIXES):
         name = "The store's name" if _SEEN_WITH_PASSWORDS.search(path) else f"The store {path!r}"
-        raise InputError(f"{name} is no URL and does not end in .sqlite or .db.", hint=_URL_HINT)
+        raise InputError(f"{name} is neither a URL nor ends in .sqlite or .db.", hint=_URL_HINT)
     return _open_sqlite(Path(path))
 
 

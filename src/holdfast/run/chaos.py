@@ -53,7 +53,7 @@ def read_plan(path: Path) -> tuple[PlannedFault, ...]:
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}.", hint=_HINT) from None
     except UNDECODABLE as error:
-        raise InputError(f"{path} is no plan of faults: {error}.", hint=_HINT) from None
+        raise InputError(f"{path} is not a plan of faults: {error}.", hint=_HINT) from None
     return tuple(_fault(path, text, number, table) for number, table in enumerate(tables, start=1))
 
 

@@ -499,7 +499,7 @@ class _Connection(asyncio.Protocol):
                     self._shake_hands(message)
         except MalformedFrame as error:
             if not self._is_accepted and self._channel.is_ready:
-                self.send(Refused(sentence=f"This is no Holdfast process: {error}."))
+                self.send(Refused(sentence=f"This is not a Holdfast process: {error}."))
             self.end()
 
     def connection_lost(self, exc: Exception | None) -> None:

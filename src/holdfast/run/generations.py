@@ -293,7 +293,7 @@ def _act(state: RunState, generation: Generation, lost: Sequence[str], newcomers
     for old, new in generation.replaced.items():
         _record_action(state, "replace", old, f"{new} was warm")
     for old in generation.missing:
-        _record_action(state, "shrink", old, "nobody was warm and ready to take its place")
+        _record_action(state, "shrink", old, "no warm process was ready to take its place")
     for new in generation.added:
         _record_action(state, "grow", new, "it is ready")
     if state.generations.announced is not None and state.generations.announced.formed_ns is None:

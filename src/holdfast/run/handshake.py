@@ -93,8 +93,8 @@ class HandshakeClient:
             raise MalformedFrame("no challenge")
         if question.protocol != PROTOCOL:
             raise Stranger(
-                f"What listens at {self._endpoint} speaks protocol {question.protocol}, this process"
-                f" {PROTOCOL}.",
+                f"The process that listens at {self._endpoint} speaks protocol {question.protocol}, "
+                f"this process {PROTOCOL}.",
                 hint="Use the same version of Holdfast on all nodes.",
             )
         claim = Claim(
@@ -121,7 +121,7 @@ class HandshakeClient:
         expected = prove(self._token, "coordinator", self._claim, _without_proof(verdict))
         if not hmac.compare_digest(expected, verdict.proof):
             raise Stranger(
-                f"What listens at {self._endpoint} does not have this run's token.",
+                f"The process that listens at {self._endpoint} does not have this run's token.",
                 hint="All nodes of a run need the same HOLDFAST_TOKEN. If they have it, another program holds"
                 " that port: choose another one with --coordinator HOST:PORT.",
             )
@@ -224,7 +224,7 @@ def unreachable(place: str, error: OSError) -> Unreachable:
 
 def stranger(place: str) -> Stranger:
     return Stranger(
-        f"What listens at {place} is no coordinator of Holdfast.",
+        f"The process that listens at {place} is not a coordinator of Holdfast.",
         hint="Choose another port with --coordinator HOST:PORT.",
     )
 
@@ -237,5 +237,5 @@ def _reason(error: OSError) -> str:
     if isinstance(error, socket.gaierror):
         return "its name is not known"
     if isinstance(error, ConnectionRefusedError):
-        return "nobody listens there"
+        return "no process listens there"
     return (error.strerror or "no answer").lower()

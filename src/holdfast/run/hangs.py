@@ -285,10 +285,10 @@ def _say(
         is_one, idle_s = len(suspects) == 1, _idle_ns(ns(limit_s)) / 1e9
         then = f"{'it is' if is_one else 'they are'} ended and replaced after {limit_s:.0f} s"
         if is_spared:
-            then = f"nobody else has the state: waiting for at most {idle_s:.0f} s"
+            then = f"no other member has the state: waiting for at most {idle_s:.0f} s"
             if not is_waited_for:
                 whom, they = ("it", "it") if is_one else ("them", "they")
-                then = f"nobody waits for {whom}: {they} may take {idle_s:.0f} s"
+                then = f"no member waits for {whom}: {they} may take {idle_s:.0f} s"
     if stall.said == who + then:
         return
     stall.said = who + then

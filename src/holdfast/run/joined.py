@@ -348,7 +348,7 @@ def _stall(state: RunState) -> None:
     """The run cannot go on for want of nodes or members: wait for them, at most `wait_s`."""
     want = "members that are ready"
     if not _has_nodes(state):
-        want = f"nodes: {state.roster.nodes_active} of at least {state.policy.nodes_min} are there"
+        want = f"nodes: {state.roster.nodes_active} of at least {state.policy.nodes_min} have joined"
     if state.launch.stalled_ns is None:
         state.launch.stalled_ns = state.now_ns
         if state.generations.announced is not None:

@@ -258,7 +258,7 @@ def _shake_hands(endpoint: str, token: str, member: str) -> tuple[socket.socket,
     host, _, port = endpoint.rpartition(":")
     if not port.isdecimal():
         raise HoldfastError(
-            f"HOLDFAST_COORDINATOR is {endpoint!r}, which is no HOST:PORT.",
+            f"HOLDFAST_COORDINATOR is {endpoint!r}, which is not in the form HOST:PORT.",
             hint="Start the script with `holdfast run`, which sets it.",
         )
     for _attempt in range(ATTEMPTS_MAX):

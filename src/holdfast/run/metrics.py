@@ -71,7 +71,7 @@ def _of_run(status: Status, stepping: list[MemberStatus]) -> Iterator[Metric]:
         ("checkpoint_write_seconds", "The last checkpoint, until it was durable.", status.write_s),
         ("generation", "Counts changes of the members; 0 before the first step.", status.generation),
         ("members", "Members that take part.", len(stepping)),
-        ("nodes", "Nodes that are there.", sum(node.alive for node in status.nodes)),
+        ("nodes", "Nodes that have joined.", sum(node.alive for node in status.nodes)),
         ("lanes", "Lanes of a step.", lanes),
     )
     for name, meaning, value in gauges:

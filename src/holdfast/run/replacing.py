@@ -45,7 +45,7 @@ def _begin(state: RunState, name: str) -> Answer:
         sentence = f"no member or node {name!r}; it has {', '.join(members)}"
         return Answer(ok=False, sentence=sentence, is_mistake=True)
     if len(members) == 1:
-        return Answer(ok=False, sentence=f"{name} is the only member: nobody else has its state")
+        return Answer(ok=False, sentence=f"{name} is the only member: no other member has its state")
     if any(state.roster.members[member].is_done for member in members):
         return Answer(ok=False, sentence="the training is through")
     state.replacing.kept.pop(name, None)
@@ -68,7 +68,7 @@ def _drain(state: RunState, node: Node) -> Answer:
     if not there:
         return Answer(ok=False, sentence=f"{node.name} has no members")
     if all(name in there or _is_drained(state, name) for name in members):
-        return Answer(ok=False, sentence=f"without {node.name} nobody would have the state")
+        return Answer(ok=False, sentence=f"without {node.name} no member would have the state")
     if left < state.policy.nodes_min:
         return Answer(ok=False, sentence=f"the run needs at least {state.policy.nodes_min} nodes")
     if any(state.roster.members[name].is_done for name in members):

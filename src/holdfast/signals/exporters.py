@@ -87,7 +87,7 @@ EXPORTERS: tuple[Exporter, ...] = (
     ),
 )
 """Of those that share a beginning, the first that fits."""
-UNKNOWN = Exporter(name="another exporter", prefixes=("",), start="Scrape whoever shows it.")
+UNKNOWN = Exporter(name="another exporter", prefixes=("",), start="Scrape the exporter that shows it.")
 
 COLLECTORS: tuple[tuple[str, str, str], ...] = (
     ("node_mountstats_", "mountstats", "--collector.mountstats"),

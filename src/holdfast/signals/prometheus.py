@@ -336,7 +336,7 @@ def _joined(parts: list[list[_Series]], window_ns: tuple[int, int]) -> Raw | Non
     pairs = np.fromstring(b",".join(texts).translate(None, _PUNCTUATION).decode(), sep=",").reshape(-1, 2)
     owners = np.repeat(np.array(index, np.int64), counts)
     if len(pairs) != len(owners):
-        raise ValueError("values that are no pairs of a time and a number")
+        raise ValueError("values that are not pairs of a time and a number")
     times_ns = np.rint(pairs[:, 0] * 1e3).astype(np.int64) * MS_NS
     order = np.flatnonzero((times_ns >= window_ns[0]) & (times_ns < window_ns[1]))
     if not len(order):

@@ -139,7 +139,7 @@ def taken_for(frame: Frame) -> MetricGuess:
             falls, rises = (values < highest).any(), (np.fmax.reduce(values) > np.fmin.reduce(values)).any()
         if known.any() and is_whole and rises and not falls:
             return MetricGuess(meant="count", by="its values are whole and never fall")
-    return MetricGuess(meant="duration", scale_s=scale_s, by=f"it is no count; its unit is taken as {by}")
+    return MetricGuess(meant="duration", scale_s=scale_s, by=f"it is not a count; its unit is taken as {by}")
 
 
 def _unit(name: str) -> tuple[float, str]:

@@ -4,7 +4,7 @@ Each `append` is one file, written aside, forced to disk and then given its name
 loses what it was writing and nothing else. A file never changes, so any number of processes may read while
 others write; DuckDB's own file would let only one process in as soon as it writes. Small files are merged now
 and then by whoever has the lock. A merged file and what it was made of may be there together for a moment, or
-after a crash: a sample that is there twice is the same sample.
+after a crash: a sample that occurs twice is the same sample.
 """
 
 import fcntl

@@ -119,7 +119,7 @@ def _decoded(path: Path) -> _File:
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}.", hint=_HINT) from None
     except UNDECODABLE as error:
-        raise InputError(f"{path} is no trace of the PyTorch profiler: {error}.", hint=_HINT) from None
+        raise InputError(f"{path} is not a trace of the PyTorch profiler: {error}.", hint=_HINT) from None
 
 
 def _rank(path: Path, decoded: _File, number: int) -> int:

@@ -155,7 +155,11 @@ def unreadable(path: Path, error: Exception, *, what: str, hint: str) -> InputEr
     import duckdb
 
     of_columns = isinstance(error, (duckdb.BinderException, duckdb.ConversionException))
-    why = "a column is missing, or has what is no number" if of_columns else "it is damaged, or no such table"
+    why = (
+        "a column is missing, or has a value that is not a number"
+        if of_columns
+        else "it is damaged, or no such table"
+    )
     return InputError(f"{path} cannot be read as {what}: {why}.", hint=hint)
 
 

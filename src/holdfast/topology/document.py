@@ -1,7 +1,7 @@
 """A YAML text as plain data that remember where in the text they stand.
 
 So that a mistake can be told with its line. Numbers and truth values are read as such; dates stay text, as
-does everything else. A key that is there twice is refused: YAML would silently take the last.
+does everything else. A key that occurs twice is refused: YAML would silently take the last.
 """
 
 from typing import Any
@@ -104,9 +104,7 @@ def _table(loader: Any, node: yaml.MappingNode, place: Place, lines: dict[Place,
             raise InputError(f"line {_line(key_node)}: A name must be text.", hint="Put it in quotes.")
         key = key_node.value
         if key in table:
-            raise InputError(
-                f"line {_line(key_node)}: `{key}` is there twice.", hint="Leave one of them out."
-            )
+            raise InputError(f"line {_line(key_node)}: `{key}` occurs twice.", hint="Leave one of them out.")
         lines[*place, key] = _line(key_node)
         table[key] = _plain(loader, value_node, (*place, key), lines)
     return table
@@ -119,7 +117,7 @@ def _scalar(loader: Any, node: yaml.Node) -> Plain:
     except (ValueError, LookupError):
         kind = node.tag.rpartition(":")[2]
         raise InputError(
-            f"line {_line(node)}: This is no {kind} that can be read.",
+            f"line {_line(node)}: This is not a {kind} that can be read.",
             hint="Put it in quotes to have it as text.",
         ) from None
     return value

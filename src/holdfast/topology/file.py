@@ -181,7 +181,7 @@ class _Reader:
                 )
             for node in self._expanded(place, hosts):
                 if node in self._survey.kinds:
-                    raise _mistake(self._written.line(place), f"{node!r} is there twice", "Leave one out.")
+                    raise _mistake(self._written.line(place), f"{node!r} occurs twice", "Leave one out.")
                 self._add(place, node, "node")
                 if gpus:
                     self._survey.gpus[node] = gpus

@@ -121,7 +121,7 @@ def _numbers(inside: str, text: str) -> list[str]:
 
 
 def _unreadable(text: str) -> InputError:
-    return InputError(f"{text!r} is no list of names.", hint=_HINT)
+    return InputError(f"{text!r} is not a list of names.", hint=_HINT)
 
 
 def _too_many(text: str) -> InputError:

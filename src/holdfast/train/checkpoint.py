@@ -476,9 +476,9 @@ class Writer:
         every_steps: int | None = None,
     ) -> None:
         if interval_s < 0:
-            raise InputError(f"interval_s={interval_s:g} is no time to wait.", hint="Give 0 or more.")
+            raise InputError(f"interval_s={interval_s:g} is not a time to wait.", hint="Give 0 or more.")
         if every_steps is not None and every_steps < 1:
-            raise InputError(f"every_steps={every_steps} is no number of steps.", hint="Give 1 or more.")
+            raise InputError(f"every_steps={every_steps} is not a number of steps.", hint="Give 1 or more.")
         self._checkpoints = checkpoints
         self._told = told
         self._clock = clock or SystemClock()

@@ -88,7 +88,7 @@ class MapData:
     ) -> None:
         _check_batch_size(batch_size)
         if workers < 0:
-            raise InputError(f"workers={workers} is no number of processes.", hint="Take 0 or more.")
+            raise InputError(f"workers={workers} is not a number of processes.", hint="Take 0 or more.")
         order = _Order(_length(dataset), seed, shuffle)
         self._batches = _Batches(dataset, batch_size, order, seed, collate or default_collate)
         self._ahead = _Ahead(self._batches, workers) if workers else None
@@ -457,7 +457,7 @@ def whole(name: str, value: int) -> int:
 
 def _check_batch_size(batch_size: int) -> None:
     if whole("batch_size", batch_size) < 1:
-        raise InputError(f"batch_size={batch_size} is no number of samples.", hint="Take 1 or more.")
+        raise InputError(f"batch_size={batch_size} is not a number of samples.", hint="Take 1 or more.")
 
 
 def _length(dataset: Any) -> int:

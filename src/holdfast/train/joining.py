@@ -162,7 +162,7 @@ class Run:
                 hint="Take 8 or 16: a few times as many as there will be members.",
             )
         if accumulate < 1:
-            raise InputError(f"accumulate={accumulate} is no number of calls.", hint="Take 1 or more.")
+            raise InputError(f"accumulate={accumulate} is not a number of calls.", hint="Take 1 or more.")
         state = Protected(things, moving)
         if state.device.type == "cuda" and self._control.is_asked:
             library()  # a mistake is told before anything depends on it

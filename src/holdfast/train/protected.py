@@ -130,7 +130,7 @@ class Protected:
         for name in named:
             if name not in known:
                 raise InputError(
-                    f"protect(moving=...) names {name!r}, which is no buffer of the model.",
+                    f"protect(moving=...) names {name!r}, which is not a buffer of the model.",
                     hint=f"Its buffers: {', '.join(sorted(known)) or 'none'}.",
                 )
         moving = [

@@ -164,7 +164,9 @@ def _own(asked: RunFlags, prices: Prices) -> ForecastCase:
     assumed: list[Assumed] = []
     gpus, chip = asked.gpus or 0, chip_named(asked.chip or CHIP)
     if gpus > GPUS_MAX:
-        raise InputError(f"{gpus:,} GPUs are more than there are.", hint=f"Give at most {GPUS_MAX:,}.")
+        raise InputError(
+            f"At most {GPUS_MAX:,} GPUs can be planned for; {gpus:,} were given.", hint="Give fewer --gpus."
+        )
     layout = _layout(gpus)
     hazards, spread = _hazards(asked, layout, assumed)
     if asked.chip is None:
@@ -218,7 +220,7 @@ def _job(asked: RunFlags, gpus: int, chip: Chip, assumed: list[Assumed]) -> Job:
     if gpus % member_gpus:
         near = max(1, round(gpus / member_gpus)) * member_gpus
         raise InputError(
-            f"{gpus:,} GPUs are no whole number of replicas of {member_gpus}.",
+            f"{gpus:,} GPUs are not a whole number of replicas of {member_gpus}.",
             hint=f"The nearest number of GPUs is {near:,}; or say with --member-gpus how many a replica has.",
         )
     if asked.member_gpus is None:

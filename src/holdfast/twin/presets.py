@@ -84,7 +84,7 @@ def resized(of: Preset, gpus: int) -> Preset:
     if gpus < of.job.member_gpus or gpus % of.job.member_gpus:
         near = max(1, round(gpus / of.job.member_gpus)) * of.job.member_gpus
         raise InputError(
-            f"{of.name} has {of.job.member_gpus} GPUs to a model replica; {gpus:,} is no multiple of that.",
+            f"A replica of {of.name} has {of.job.member_gpus} GPUs; {gpus:,} is not a multiple of that.",
             hint=f"The nearest number of GPUs is {near:,}.",
         )
     ratio = gpus / of.job.gpus
@@ -112,7 +112,7 @@ def hazards_from(data: bytes) -> Hazards:
         return msgspec.json.decode(data, type=_Fitted).preset
     except UNDECODABLE as error:
         raise InputError(
-            f"These are no failure rates: {error}.",
+            f"These are not failure rates: {error}.",
             hint="Make the file with `holdfast plan fit --json > rates.json`.",
         ) from error
 

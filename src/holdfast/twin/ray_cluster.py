@@ -92,15 +92,13 @@ def _require_listener(address: str) -> None:
         socket.create_connection((host, port), LISTENER_S_MAX).close()
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise InputError(
-            f"Nobody answers at the Ray address {address}: {reason}.", hint=ADDRESS_HINT
-        ) from None
+        raise InputError(f"No Ray cluster answers at {address}: {reason}.", hint=ADDRESS_HINT) from None
 
 
 def _await_driver(replies: Connection, address: str, within_s: float) -> None:
     if not replies.poll(within_s):
         raise InputError(
-            f"What listens at {address} has not answered as a Ray cluster within {within_s:g} s.",
+            f"The process that listens at {address} has not answered as a Ray cluster within {within_s:g} s.",
             hint=ADDRESS_HINT,
         )
 

@@ -215,6 +215,7 @@ def test_a_run_that_is_walked_keeps_what_is_computed(interval_s: float, costs: C
     assert abs(walked - efficiency(interval_s, costs, 5_000)) < STDERRS_MAX * simulated.stderr
 
 
+@pytest.mark.slow
 def test_levels_that_are_walked_cost_what_benoit_says() -> None:
     memory = CheckpointLevel(name="memory", stall_s=1, survives=0.8)
     disk = CheckpointLevel(name="disk", stall_s=60, survives=1)

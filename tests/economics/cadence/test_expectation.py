@@ -26,6 +26,8 @@ from holdfast.economics.cadence.expectation import (
 )
 from holdfast.wording.units import DAY_S
 
+pytestmark = pytest.mark.slow
+
 RSC_1, RSC_2 = 6.50, 2.34
 """Failures per 1000 node-days of Meta's two research clusters (arXiv:2410.21680v2)."""
 

@@ -15,6 +15,8 @@ from holdfast.economics.cadence.renewal import (
 )
 from holdfast.record.errors import InputError
 
+pytestmark = pytest.mark.slow
+
 STDERRS_MAX = 4
 MTBF_S = 7_519.0
 AUPY = Costs(stall_s=600, restore_s=600, downtime_s=60)

@@ -24,6 +24,8 @@ from holdfast.twin.failures import Hazards
 from holdfast.twin.presets import hazards_from
 from holdfast.wording.units import DAY_NS
 
+pytestmark = pytest.mark.slow
+
 TRACE = Path(__file__).parents[2] / "data" / "infinitehbd-fault-trace.json"
 HOUR_NS = DAY_NS // 24
 NODES, DAYS = 200, 300

@@ -56,7 +56,7 @@ def test_the_template_has_every_key_and_assumes_what_it_shows() -> None:
         ("responders = inf", "`responders` in the prices is inf", "Leave it out"),
         (f"responders = 1{'0' * 400}", "`responders` in the prices is 1000", "Leave it out"),
         ("opportunity_multiplier = 0.9", "must be between 1 and", "Leave it out"),
-        ("team_targets = 0.9", "`team_targets` in the prices is no table", "[team_targets]"),
+        ("team_targets = 0.9", "`team_targets` in the prices is not a table", "[team_targets]"),
         ("[team_targets]\nvision = 80", "`team_targets.vision` in the prices is 80", "`vision = 0.8`"),
         ("responders = ", "not TOML: Invalid value", "--example-prices"),
         (f"responders = 1{'0' * 9_000}", "not TOML: ", "--example-prices"),

@@ -173,6 +173,7 @@ def brute_force(rates: list[dict[str, Any]], subject: dict[str, str], hour: int)
     return Fraction("7.25") if best is None else best[1]
 
 
+@pytest.mark.slow
 def test_random_time_lines_against_a_sum_hour_by_hour() -> None:
     for seed in range(150):
         random = Random(seed)
@@ -285,6 +286,7 @@ def test_names_that_nothing_has_and_prices_that_are_overruled_are_said() -> None
 # -- the invoice ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_lines_sum_to_the_invoice_to_the_cent_and_months_stand_alone() -> None:
     for seed in range(20):
         random = Random(seed)
@@ -390,7 +392,7 @@ def test_every_cause_has_a_remedy() -> None:
         ("currency = 'EUR'", "The report is in 'EUR'", "[usd_per]"),
         ("currency = 3", "`currency` in the prices must be text", 'currency = "EUR"'),
         ("goodput_target = 90", "`goodput_target` in the prices is 90", "goodput_target = 0.9"),
-        ("team_budgets = 9", "`team_budgets` in the prices is no table", "[team_budgets]"),
+        ("team_budgets = 9", "`team_budgets` in the prices is not a table", "[team_budgets]"),
     ],
 )
 def test_a_mistake_in_the_rates_is_a_sentence_and_a_hint(text: str, sentence: str, hint: str) -> None:

@@ -130,8 +130,8 @@ def test_lanes_mean_that_every_member_has_the_whole_model() -> None:
         ("spare_nodes = 1", "spare_nodes = -1", "`$.cluster.spare_nodes`", "docs/sizing.md"),
         ("gradient_bytes = 2", "gradient_bytes = 99", "`$.training.gradient_bytes`", "docs/sizing.md"),
         ("[loader]", "[loader]\nsample_bytes = -1", "`$.loader.sample_bytes`", "docs/sizing.md"),
-        ("gradient_bytes = 2", "lanes = 48", "48 lanes are no power of two up to 65536", "Take 32 or 64."),
-        ("gradient_bytes = 2", "lanes = 100000", "100000 lanes are no power of two", "Take 65536."),
+        ("gradient_bytes = 2", "lanes = 48", "48 lanes are not a power of two up to 65536", "Take 32 or 64."),
+        ("gradient_bytes = 2", "lanes = 100000", "100000 lanes are not a power of two", "Take 65536."),
     ],
 )
 def test_mistakes_in_a_file_are_told(before: str, after: str, sentence: str, hint: str) -> None:

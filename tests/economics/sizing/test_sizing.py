@@ -72,13 +72,13 @@ def refusal(asked: SizingQuestion) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("case", "layout", "reason"),
     [
-        (case_of(gpus=20), Parallelism(tp=4, pp=5), "no whole number of nodes of 8"),
+        (case_of(gpus=20), Parallelism(tp=4, pp=5), "not a whole number of nodes of 8"),
         (case_of(), Parallelism(tp=16, dp=4), "beyond the 8 GPUs of an NVLink domain"),
         (case_of("qwen3-30b-a3b"), Parallelism(tp=8, dp=8), "4 key-value heads"),
         (case_of(), Parallelism(pp=128, dp=1, tp=1), "more than the 80 layers"),
         (case_of(), Parallelism(tp=8, dp=8, interleave=2), "nothing to interleave"),
         (case_of(sequence=8200), Parallelism(tp=4, cp=8, dp=2), "into 16 equal pieces"),
-        (case_of(), Parallelism(tp=8, dp=8, ep=8), "no mixture of experts"),
+        (case_of(), Parallelism(tp=8, dp=8, ep=8), "not a mixture of experts"),
         (case_of("mixtral-8x7b"), Parallelism(dp=64, ep=16), "does not divide the 8 experts"),
         (case_of("mixtral-8x7b"), Parallelism(tp=1, pp=16, dp=4, ep=8), "DP x CP x TP = 4"),
         (case_of(), Parallelism(tp=8, dp=4), "= 32 are not the 64 GPUs"),
@@ -110,7 +110,7 @@ def test_tensor_parallelism_may_span_a_rack_that_nvlink_joins() -> None:
         (case_of(batch=16), Parallelism(tp=8, pp=8), "idle for 44 % of the time it computes"),
         (case_of("mixtral-8x7b"), Parallelism(tp=2, dp=32, ep=8), "goes over the network"),
         (case_of(lanes=32, gpus=24), Parallelism(dp=24, zero=0), "time of 2 lanes where 1.33 are the mean"),
-        (case_of(batch=24), Parallelism(tp=4, pp=16, interleave=5), "no multiple of PP 16"),
+        (case_of(batch=24), Parallelism(tp=4, pp=16, interleave=5), "not a multiple of PP 16"),
         (case_of(), Parallelism(tp=8, pp=2, dp=4, interleave=3), "do not divide into 6 interleaved stages"),
     ],
 )
@@ -128,6 +128,7 @@ def test_balance_is_the_mean_over_the_most(lanes: int, members: int) -> None:
 # ---- the choice ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_llama_3s_own_layout_is_the_best_for_its_cluster() -> None:
     case = case_of("llama3-405b", gpus=16_384, batch=2048)
     best = answer(question(case)).sized[0]
@@ -135,6 +136,7 @@ def test_llama_3s_own_layout_is_the_best_for_its_cluster() -> None:
     assert best.micro_batches == 16
 
 
+@pytest.mark.slow
 def test_llama_3_405bs_gpu_hours_are_met() -> None:
     # The model card says 30.84 million GPU-hours, with failures in them; 15.6e12 tokens (section 3.4). The
     # median of what is published is 43 %; Llama 3 itself reached 41 % on so many.
@@ -170,6 +172,7 @@ def test_every_layout_that_is_proposed_keeps_all_rules(model: str, nodes: int, b
         assert list(refusals(case, layout)) == []
 
 
+@pytest.mark.slow
 def test_the_ranking_is_by_cost_with_one_row_for_a_split() -> None:
     sized = answer(question(case_of(gpus=1024))).sized
     assert [one.usd for one in sized] == sorted(one.usd for one in sized)
@@ -194,12 +197,13 @@ def test_spare_nodes_are_paid_for() -> None:
 def test_nineteen_gpus_are_refused_with_sixteen_and_twenty_four() -> None:
     case = case_of("llama3-8b", gpus=19, batch=suitable_batch(19, 8192))
     sentence, hint = refusal(msgspec.structs.replace(question(case), has_free_batch=True))
-    assert sentence.startswith("19 GPUs are no whole number of nodes of 8")
+    assert sentence.startswith("19 GPUs are not a whole number of nodes of 8")
     assert hint == "The nearest numbers of GPUs that fit are 16 and 24."
     # With a batch of 512, which does not divide by three, the next is 32.
     assert nearest_gpus(question(case_of("llama3-8b", gpus=19))) == (16, 32)
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_refused_with_the_number() -> None:
     sentence, hint = refusal(question(case_of("llama3-405b", gpus=16)))
     assert "needs 350.0 to 522.2 GiB a GPU (by formula gradients 94.5, optimizer 283.5" in sentence
@@ -280,6 +284,7 @@ def test_state_shared_among_fewer_may_no_longer_fit() -> None:
     assert after.sentence.startswith("with 1 of 2 replicas a GPU needs 1")
 
 
+@pytest.mark.slow
 def test_only_those_that_survive_are_ranked_when_asked() -> None:
     asked = msgspec.structs.replace(question(case_of("llama3-405b", gpus=256)), must_survive=True)
     assert all(one.survival.survives for one in answer(asked).sized)

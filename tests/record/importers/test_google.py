@@ -270,7 +270,7 @@ def test_what_is_said_differently_about_a_run_has_the_same_id_so_that_it_shows()
         (line("job_exploded", 1), "event_type 'job_exploded' is not one of"),
         (line("job_started", 1, 0, ""), "job_name is empty"),
         (line("job_started", 1, 0, "j" * 257), "job_name has 257 characters, and a name at most 256"),
-        (line("job_started", 1, 0).replace(DAY, "soon "), "is no time"),
+        (line("job_started", 1, 0).replace(DAY, "soon "), "is not a time"),
         (line("job_started", 1, 0)[:-5], "Input data was truncated"),
         ('{"event_type": "job_started", "timestamp": 5, "job_name": "a"}', "timestamp: Expected `str`"),
         ('{"event_type": "job_started"}', "missing required field"),

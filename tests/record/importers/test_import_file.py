@@ -174,6 +174,7 @@ def test_the_published_run_takes_well_under_a_second() -> None:
     assert time.process_time() - began_s < 1
 
 
+@pytest.mark.slow
 def test_a_large_table_takes_no_more_memory_than_a_small_one(tmp_path: Path) -> None:
     peaks_bytes = []
     for rows in (2_000, 20_000):

@@ -36,7 +36,7 @@ def written(path: Path, *entries: object) -> Path:
 def test_the_published_trace_is_read_whole() -> None:
     events, imported = told(TRACE)
     faults = [event for event in events if isinstance(event, FaultObserved)]
-    assert imported.summary() == "1168 lines, 0 runs"
+    assert imported.summary() == "1,168 lines, 0 runs"
     assert imported.skipped_count == 0
     assert len({event.id for event in events}) == len(events) == 584 + 584 + 584 + 2
     assert Counter(fault.fault.partition("/")[0] for fault in faults) == {
@@ -125,7 +125,7 @@ def test_a_trace_of_which_nothing_can_be_used_says_nothing_about_nodes(tmp_path:
 def test_an_array_that_was_cut_off_is_refused(tmp_path: Path, end: int) -> None:
     path = tmp_path / "trace"
     path.write_bytes(TRACE.read_bytes()[:-end])
-    with pytest.raises(InputError, match="is no whole JSON array") as caught:
+    with pytest.raises(InputError, match="is not a whole JSON array") as caught:
         told(path)
     assert caught.value.hint
 

@@ -379,8 +379,8 @@ def test_a_broken_line_costs_no_other_line() -> None:
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        (job("total"), "JobID 'total' is no job"),
-        (job(""), "JobID '' is no job"),
+        (job("total"), "JobID 'total' is not a job"),
+        (job(""), "JobID '' is not a job"),
         (job(f"7_[{'1,' * 200}]"), "JobID has 404 characters, and a name at most 256"),
         (
             job(state="NODE_FAIL").replace("node[01-02]", "n" * 257),
@@ -388,7 +388,7 @@ def test_a_broken_line_costs_no_other_line() -> None:
         ),
         (job(state="EXPLODED"), "State 'EXPLODED' is unknown"),
         (job(state=""), "State '' is unknown"),
-        (job(times=(at(0), "yesterday", at(9))), "Start: 'yesterday' is no time"),
+        (job(times=(at(0), "yesterday", at(9))), "Start: 'yesterday' is not a time"),
         (job(state="PENDING", times=("", "Unknown", "Unknown")), "it has none of Submit, Start and End"),
         (
             job().replace("gres/gpu=16", "gres/gpu=999999999999"),

@@ -161,7 +161,7 @@ def test_quotes_are_read_and_an_open_one_costs_its_own_line_only() -> None:
         "three",
     ]
     assert [(skipped.line, skipped.reason) for skipped in imported.skipped] == [
-        (3, "it is no CSV: unexpected end of data")
+        (3, "it is not CSV: unexpected end of data")
     ]
 
 
@@ -236,8 +236,8 @@ def test_a_forged_kind_costs_its_own_line_only(own: dict[str, str], forged: obje
     [
         ({"time": NOON, "step": 1}, "run: it is missing, and `--run` is not given"),
         ({"run": "a", "step": 1}, "time: it is missing"),
-        ({"run": "a", "step": 1, "time": "noon"}, "time: 'noon' is no time"),
-        ({"run": "a", "step": 1, "time": True}, "time: 'True' is no time"),
+        ({"run": "a", "step": 1, "time": "noon"}, "time: 'noon' is not a time"),
+        ({"run": "a", "step": 1, "time": True}, "time: 'True' is not a time"),
         ({"run": "a", "step": -1, "time": 5}, "step: Expected `int` >= 0"),
         ({"run": "a", "step": "x", "time": 5}, "step: Expected `int`, got `str`"),
         ({"run": "a", "step": 1.5, "time": 5}, "step: Expected `int`, got `float`"),

@@ -29,14 +29,14 @@ def _level(text: str) -> CheckpointLevel:
     """NAME:STALL:SHARE, as in memory:0.5s:90% or memory:0.5s:0.9."""
     name, *rest = text.split(":")
     if len(rest) != 2 or not name:
-        raise click.BadParameter(f"{text!r} is no level; write NAME:STALL:SHARE, as in memory:0.5s:90%.")
+        raise click.BadParameter(f"{text!r} is not a level; write NAME:STALL:SHARE, as in memory:0.5s:90%.")
     stall, share = rest
     try:
         survives = float(share.removesuffix("%")) / (100 if share.endswith("%") else 1)
     except ValueError:
         survives = math.nan
     if not 0 <= survives <= 1:
-        raise click.BadParameter(f"{share!r} is no share of failures; write 90% or 0.9.")
+        raise click.BadParameter(f"{share!r} is not a share of failures; write 90% or 0.9.")
     return CheckpointLevel(name=name, stall_s=some_seconds(stall), survives=survives)
 
 
@@ -192,7 +192,7 @@ def _kind(distribution: str) -> renewal.Kind:
         if distribution.startswith(f"{kind}:") and kind != "exponential":
             return kind
     raise InputError(
-        f"{distribution!r} is no distribution of times between failures.",
+        f"{distribution!r} is not a distribution of times between failures.",
         hint="Write exponential, weibull:0.7, gamma:0.5, lognormal:1 or gaps:FILE.",
     )
 
@@ -201,7 +201,7 @@ def _shape(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise InputError(f"{text!r} is no shape.", hint="Write a number, as in weibull:0.7.") from None
+        raise InputError(f"{text!r} is not a shape.", hint="Write a number, as in weibull:0.7.") from None
 
 
 def _gaps(asked: _Flags) -> renewal.RecordedGaps | None:

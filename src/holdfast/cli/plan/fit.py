@@ -146,7 +146,7 @@ def _observed(flags: _Flags) -> Observation:
         ]
         if simulated and not events and not summaries:
             raise InputError(
-                "Only simulated runs are there, in which nothing broke.", hint="Name one with --run."
+                "The store has only simulated runs, in which nothing broke.", hint="Name one with --run."
             )
         seen = observe(events, _paid(store, summaries, events, known), known)
     if not simulated:
@@ -206,7 +206,7 @@ def _read_domains(path: Path) -> dict[str, str]:
         with path.open(encoding="utf-8") as stream:
             text = stream.read(DOMAIN_FILE_BYTES_MAX)
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise InputError(f"{path} cannot be read: {reason}.", hint="Check the name and the file.") from None
     domains = {}
     for number, row in enumerate(csv.reader(text.splitlines()), start=1):
@@ -215,7 +215,7 @@ def _read_domains(path: Path) -> dict[str, str]:
             continue
         if len(cells) != 2 or not all(cells):
             raise InputError(
-                f"Line {number} of {path} is no node and its domain.",
+                f"Line {number} of {path} is not a node and its domain.",
                 hint="Write lines such as `node3,rack07`.",
             )
         domains[cells[0]] = cells[1]

@@ -66,7 +66,7 @@ def _headline(told: FailureFit) -> str:
         rate = f"{told.faults_per_1000_node_days:.2f} faults per 1000 node-days"
         return f"{rate} ({_between(told.faults_interval)} with 95 %)"
     least = f"at most {told.faults_interval[1]:.2f} faults per 1000 node-days with 95 %"
-    return f"There are no faults in this record. That is no rate of zero: {least}."
+    return f"There are no faults in this record. That does not mean a rate of zero: {least}."
 
 
 def _grid() -> Table:

@@ -92,7 +92,7 @@ def _times(duration_s: float, scrape_s: float) -> NDArray[np.int64]:
         )
     if not SCRAPE_S_MIN <= scrape_s <= SCRAPE_S_MAX:
         raise InputError(
-            f"Nobody scrapes every {scrape_s:g} s.",
+            f"Metrics cannot be scraped every {scrape_s:g} s.",
             hint=f"Give between {SCRAPE_S_MIN:g} and {SCRAPE_S_MAX:g} s.",
         )
     count = int(duration_s // scrape_s)

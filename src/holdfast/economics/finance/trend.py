@@ -137,7 +137,7 @@ def _rise(parts: list[list[SpendStretch]]) -> Rise:
     elif ratio_low <= 1:
         verdict, reason = "unknown", "it costs more, but the stretches differ so much that it may be chance"
     else:
-        verdict, reason = "yes", "a useful GPU-hour costs more than it did, and that is no chance"
+        verdict, reason = "yes", "a useful GPU-hour costs more than it did, and that is not chance"
     return _told(verdict, reason, latest, best, ratio, ratio_low)
 
 

@@ -85,7 +85,7 @@ def incident_cost(report: Report, name: str, prices: Prices) -> IncidentCost:
     if incident.recovered_ns is None:
         remarks.append("The incident is not over; this is what it has cost so far.")
     if not incident.evidence:
-        remarks.append("Nobody reported it: the ledger found it, and nobody's time is counted.")
+        remarks.append("It was not reported: the ledger found it, and no response time is counted.")
     return IncidentCost(
         run=report.run,
         name=name,

@@ -199,7 +199,7 @@ _MEANINGS = {
     "labour_usd_per_hour": "USD for an hour of somebody who responds to incidents, all costs included.",
     "responders": "People who work on an incident until it is over.",
     "follow_up_hours": "Hours of one person after it: finding the cause, mending, writing it up.",
-    "paged_after_minutes": "An incident that is over within so many minutes calls nobody.",
+    "paged_after_minutes": "An incident that is over within so many minutes calls no one.",
     "usd_per_day_of_delay": "USD lost by being done a day later. Only you can know it.",
     "egress_usd_per_gb": "USD for moving a GB out of the cloud or region it is in.",
     "storage_usd_per_gb_month": "USD for keeping a GB for a month.",
@@ -351,7 +351,7 @@ _LINES = {
 def _table(key: str, value: object, *, least: float, most: float) -> dict[str, Priced]:
     if not isinstance(value, dict):
         raise InputError(
-            f"`{key}` in the prices is no table.",
+            f"`{key}` in the prices is not a table.",
             hint=f"Write `[{key}]`, and below it a line for {_LINES[key]}.",
         )
     return {str(name): _given(f"{key}.{name}", one, least=least, most=most) for name, one in value.items()}

@@ -58,7 +58,7 @@ def warnings(case: SizingCase, layout: Parallelism) -> Iterator[str]:
         )
     if layout.interleave > 1 and count % layout.pp:
         yield (
-            f"{count} micro-batches are no multiple of PP {layout.pp}: some interleaved schedules move "
+            f"{count} micro-batches are not a multiple of PP {layout.pp}: some interleaved schedules move "
             "them in groups of that many, and refuse others."
         )
     if layout.ep * layout.tp > case.cluster.domain_gpus:
@@ -89,7 +89,7 @@ def _nodes(case: SizingCase) -> Iterator[str]:
     gpus, per_node = case.cluster.gpus, case.cluster.gpus_per_node
     if gpus > per_node and gpus % per_node:
         yield (
-            f"{gpus:,} GPUs are no whole number of nodes of {per_node}: groups of GPUs would straddle "
+            f"{gpus:,} GPUs are not a whole number of nodes of {per_node}: groups of GPUs would straddle "
             "nodes unevenly, and the slowest group sets the pace."
         )
 
@@ -133,7 +133,7 @@ def _context(case: SizingCase, layout: Parallelism) -> Iterator[str]:
 def _experts(case: SizingCase, layout: Parallelism) -> Iterator[str]:
     ep, experts = layout.ep, case.shape.experts
     if ep > 1 and experts == 1:
-        yield f"EP {ep} has nothing to divide: {case.name} is no mixture of experts."
+        yield f"EP {ep} has nothing to divide: {case.name} is not a mixture of experts."
     elif experts % ep:
         yield f"EP {ep} does not divide the {experts} experts: each GPU holds as many."
     if layout.gpus // layout.pp % ep:

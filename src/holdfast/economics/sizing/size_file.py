@@ -254,7 +254,7 @@ def _check_lanes(lanes: int | None) -> None:
     below = 1 << (min(lanes, LANES_MAX).bit_length() - 1)
     above = f" or {2 * below}" if lanes < LANES_MAX else ""
     raise InputError(
-        f"{lanes} lanes are no power of two up to {LANES_MAX}: gradients are added along a binary tree.",
+        f"{lanes} lanes are not a power of two up to {LANES_MAX}: gradients are added along a binary tree.",
         hint=f"Take {below}{above}.",
     )
 

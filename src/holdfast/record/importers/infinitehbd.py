@@ -96,7 +96,7 @@ def _entries(lines: Lines) -> list[tuple[int, bytes]]:
         elements = [bytes(element) for element in _elements.decode(content)]
     except (ValueError, RecursionError) as error:
         raise InputError(
-            f"{lines.name} is no whole JSON array: {reason_of(error)}.",
+            f"{lines.name} is not a whole JSON array: {reason_of(error)}.",
             hint="Download it again: an array that was cut off cannot be read.",
         ) from None
     numbered, line, at = [], 1, 0

@@ -328,7 +328,7 @@ def time_ns(text: str) -> int:
     elif written := _NUMBER.fullmatch(text):
         when_ns = _number_ns(written, text)
     else:
-        raise ValueError(f"{text[:40]!r} is no time")
+        raise ValueError(f"{text[:40]!r} is not a time")
     if not 0 <= when_ns <= TIME_NS_MAX:
         raise ValueError(f"{text[:40]!r} is not between the years 1970 and 2116")
     return when_ns
@@ -339,7 +339,7 @@ def _iso_ns(written: re.Match[str], text: str) -> int:
     try:
         moment = datetime.fromisoformat(second.upper() + (zone or "Z").upper())
     except ValueError:
-        raise ValueError(f"{text[:40]!r} is no time") from None
+        raise ValueError(f"{text[:40]!r} is not a time") from None
     # A whole second is exact in a float; a fraction would not be.
     return int(moment.timestamp()) * 10**9 + int((fraction or "").ljust(9, "0"))
 

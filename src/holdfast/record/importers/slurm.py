@@ -294,7 +294,7 @@ def _row(header: _Header, values: list[str], options: Options) -> _Row:
 
     job = _JOB.fullmatch(field("JobID", "JobIDRaw"))
     if not job:
-        raise ValueError(f"JobID {field('JobID', 'JobIDRaw')[:40]!r} is no job")
+        raise ValueError(f"JobID {field('JobID', 'JobIDRaw')[:40]!r} is not a job")
     state = field("State").partition(" ")[0]
     if state not in OUTCOMES:
         raise ValueError(f"State {state[:40]!r} is unknown")

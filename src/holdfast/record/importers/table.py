@@ -118,7 +118,7 @@ def _cells(line: str, delimiter: str) -> list[str]:
     try:
         return next(csv.reader([line], delimiter=delimiter, strict=True))
     except csv.Error as error:
-        raise ValueError(f"it is no CSV: {error}") from None
+        raise ValueError(f"it is not CSV: {error}") from None
 
 
 def _require_usable(names: list[str], name: str, options: Options) -> None:

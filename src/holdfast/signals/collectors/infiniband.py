@@ -107,7 +107,7 @@ class InfinibandCollector:
         devices = _folders(self._root, DEVICES_MAX)
         if devices is None:
             raise Unavailable(
-                f"{self._root} cannot be read, so there are no ports to be seen.",
+                f"{self._root} cannot be read, so no ports are read.",
                 hint="Has this machine an InfiniBand or RoCE adapter, and is its driver loaded?",
             )
         return [reading for device in devices for reading in self._device(device, at_ns)]

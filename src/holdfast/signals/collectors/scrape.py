@@ -73,5 +73,5 @@ class ScrapeCollector:
                         labels = {"instance": self._instance, **sample.labels}
                         yield Reading(metric=sample.name, labels=labels, at_ns=at_ns, value=value)
         except (ValueError, KeyError, IndexError, TypeError) as error:
-            sentence = f"{self.place} shows something that is no metrics: {error}."
+            sentence = f"{self.place} does not show metrics: {error}."
             raise Unavailable(sentence, hint=_HINT) from None

@@ -1,0 +1,296 @@
+"""The findings around one run: what was found where, and how each sign lies in the graph.
+
+A sign that many show has a cause beneath them: for each subject that they depend on it is counted how many of
+them do, and how many that depend on it as well do not show it.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
+
+import msgspec
+
+from holdfast.detect.finding import Finding
+from holdfast.detect.scene import Scene
+from holdfast.topology.graph import Kind, Topology
+
+EVERYONE_SHARE = 0.8
+MACHINE_SIGNS = frozenset({"low-clock", "cpu-pressure", "memory-pressure", "io-pressure"})
+"""Where these are measured and not found, it is nothing of what usually makes one node late."""
+GPU_SIGNS = frozenset({"low-clock", "low-power"})
+ALIKE_SHARE = 0.03
+CLEAR_SHARE = 0.25
+"""Of late members so many may have something unusual beneath them by chance."""
+OWN_MAX = 16
+PORT_OWN = frozenset({"symbol-errors", "link-recoveries", "link-down", "slow-link", "damaged-packets"})
+"""Signs that a port shows of its own link, whoever talks over it."""
+LATE = ("late-compute", "late-exchange", "late-data")
+POOL_SIGN = "slow-transfer"
+STALLS = ("slow-checkpoint", "frequent-checkpoints")
+STOPPED = "no-step"
+SYMPTOMS = (STOPPED, "slow-step", *LATE, "wandering", *STALLS)
+FELT = frozenset({*SYMPTOMS, "creeping", "stopped-first"})
+"""What is seen of the run itself, and so is no cause of it."""
+
+
+class SignFit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """How a sign lies around a subject: hit of the `total` that show it, of the `reached` that could."""
+
+    hit: int
+    reached: int
+    total: int
+
+    @property
+    def precision(self) -> float:
+        return self.hit / self.total
+
+    @property
+    def recall(self) -> float:
+        return self.hit / self.reached
+
+    @property
+    def f1(self) -> float:
+        return 2 * self.hit / (self.total + self.reached)
+
+
+class RunFindings:
+    """The findings around one run, by sign, and how each sign lies in the graph."""
+
+    def __init__(
+        self,
+        findings: Sequence[Finding],
+        topology: Topology,
+        scene: Scene,
+        measured: Collection[str] = frozenset(),
+        from_ns: int = 0,
+    ) -> None:
+        """measured: the signs that would have been found if they had been there. from_ns: what was so then
+        had begun before anybody looked, and nobody knows when.
+        """
+        self.findings, self.topology, self.scene, self.measured = findings, topology, scene, measured
+        self.from_ns = from_ns
+        self.by_sign: dict[str, dict[str, Finding]] = {}
+        for finding in findings:
+            at = self.by_sign.setdefault(finding.sign, {})
+            if finding.subject not in at or finding.confidence > at[finding.subject].confidence:
+                at[finding.subject] = finding
+        self._shown_by: dict[str, dict[str, list[str]]] = {}
+        self._radius: dict[str, frozenset[str]] = {}
+        self._found: dict[tuple[str, str], list[Finding]] = {}
+        self.fits_by_kind = {sign: self._around(set(at)) for sign, at in self.by_sign.items()}
+
+    @cached_property
+    def members(self) -> tuple[str, ...]:
+        """The run's members that are in the graph."""
+        topology = self.topology
+        if self.scene.run not in topology:
+            return ()
+        return tuple(
+            name for name in topology.dependencies(self.scene.run) if topology.kind(name) == "member"
+        )
+
+    @cached_property
+    def latest_ns(self) -> int:
+        return max(max(finding.noticed_ns, finding.until_ns or 0) for finding in self.findings)
+
+    @cached_property
+    def late(self) -> dict[str, set[str]]:
+        return {sign: set(self.by_sign.get(sign, ())) for sign in LATE}
+
+    @property
+    def stopped_first(self) -> tuple[str, ...]:
+        """Members that stopped before the others, and those on broken hardware."""
+        broken = {
+            name for finding in self.findings if finding.grave for name in self.beneath_of(finding.subject)
+        }
+        first = {*self.by_sign.get("stopped-first", ()), *(broken & set(self.members))}
+        return tuple(name for name in self.members if name in first) or tuple(sorted(first))
+
+    def has(self, sign: str) -> bool:
+        return sign in self.by_sign
+
+    def of(self, sign: str) -> Collection[Finding]:
+        """The findings of a sign, one for each subject."""
+        return self.by_sign.get(sign, {}).values()
+
+    def fit(self, sign: str, subject: str) -> SignFit | None:
+        kind = self.topology.kind(subject) if subject in self.topology else None
+        return self.fits_by_kind.get(sign, {}).get(kind, {}).get(subject)
+
+    def fit_at(self, sign: str, subject: str) -> SignFit | None:
+        """How the sign lies around the subject; of a run, how much of it shows it."""
+        fit = self.fit(sign, subject)
+        if fit is None and subject == self.scene.run and self.has(sign):
+            return self.over_run(sign)
+        return fit
+
+    def over_run(self, sign: str) -> SignFit | None:
+        """How many of the run's members, or of what of their kind it has, show a sign."""
+        shown = self.by_sign[sign]
+        total = len(shown)
+        kinds = {self.topology.kind(name) for name in shown if name in self.topology}
+        if not kinds and self.scene.run in self.topology:
+            # What the graph does not know, such as a name server, everybody may depend on.
+            return SignFit(hit=total, reached=total, total=total)
+        count = len(self.members) or len(self.scene.members)
+        if kinds and self.scene.run in self.topology and not kinds & {"run", "member"}:
+            count = max(len(self.topology.causes(self.scene.run, kind)) for kind in kinds)
+        return SignFit(hit=min(total, count), reached=max(count, total), total=total) if count else None
+
+    def at(self, sign: str, subject: str) -> list[Finding]:
+        """The findings of a sign at the subject or at what depends on it."""
+        if (sign, subject) not in self._found:
+            self._found[sign, subject] = self._look(self.by_sign.get(sign, {}), subject)
+        return self._found[sign, subject]
+
+    def _look(self, at: Mapping[str, Finding], subject: str) -> list[Finding]:
+        if not at or subject in at:
+            return [at[subject]] if at else []
+        if subject == self.scene.run:
+            return list(at.values())
+        near = self.beneath_of(subject)
+        return [finding for name, finding in at.items() if name in near]
+
+    def near(self, subject: str) -> set[str]:
+        """The subject, what depends on it and what it depends on; for a run all that anything is found at."""
+        if subject == self.scene.run or subject not in self.topology:
+            return {finding.subject for finding in self.findings}
+        return {subject, *self.beneath_of(subject), *self.topology.causes(subject)}
+
+    def beneath_of(self, subject: str) -> frozenset[str]:
+        if subject not in self._radius:
+            inside = self.topology.blast_radius(subject) if subject in self.topology else ()
+            if inside and self.topology.kind(subject) == "mount":
+                inside = (*inside, *(node for name in inside for node in self._nodes_of.get(name, ())))
+            self._radius[subject] = frozenset(inside)
+        return self._radius[subject]
+
+    def is_everywhere(self, sign: str) -> bool:
+        """Whether nearly all members are late in one way: then who is late does not say where it is."""
+        return len(self.members) > 1 and len(self.late[sign]) >= EVERYONE_SHARE * len(self.members)
+
+    @cached_property
+    def has_grown(self) -> bool:
+        """Whether all members compute longer by the same factor while their GPUs do as ever: then a step may
+        have more to do than before.
+        """
+        if not self.is_everywhere("late-compute") or not set(self.measured) >= GPU_SIGNS:
+            return False
+        if any(self.has(sign) for sign in GPU_SIGNS):
+            return False
+        times = [one.value / one.usual for one in self.by_sign["late-compute"].values() if one.usual > 0]
+        return bool(times) and max(times) - min(times) <= ALIKE_SHARE * min(times)
+
+    @cached_property
+    def may_have_grown(self) -> bool:
+        """Whether steps may be longer because they have more to do: all members by the same factor, or bit by
+        bit for hours with nothing else found.
+        """
+        if self.has_grown:
+            return True
+        causes = any(one.sign not in FELT for one in self.findings)
+        return self.has("creeping") and not causes and not any(self.late.values())
+
+    def is_clear(self, late: set[str]) -> bool:
+        """Whether nothing is found beneath these members, where it would be: it is not their machines."""
+        if not set(self.measured) >= MACHINE_SIGNS | GPU_SIGNS:
+            return False
+        seen: set[str] = set()
+        for subject in {one.subject for one in self.findings if one.sign not in FELT}:
+            if subject != self.scene.run:
+                seen |= late & self.beneath_of(subject)
+        return len(seen) <= CLEAR_SHARE * len(late)
+
+    def first_like(self, sign: str, subject: str) -> str | None:
+        """Another subject of its kind that shows the sign."""
+        if subject not in self.topology:
+            return None
+        if sign not in self._shown_by:
+            kinds: dict[str, list[str]] = {}
+            for name in self.by_sign.get(sign, ()):
+                if name in self.topology and len(of := kinds.setdefault(self.topology.kind(name), [])) < 2:
+                    of.append(name)
+            self._shown_by[sign] = kinds
+        alike = self._shown_by[sign].get(self.topology.kind(subject), ())
+        return next((name for name in alike if name != subject), None)
+
+    @cached_property
+    def sees_pools(self) -> bool:
+        """Whether what comes from inference pools is measured, if the run takes anything from any."""
+        known = self.scene.run in self.topology
+        needs = self.topology.dependencies(self.scene.run) if known else ()
+        return POOL_SIGN in self.measured or not any(self.topology.kind(name) == "pool" for name in needs)
+
+    def is_own(self, sign: str, subject: str) -> bool:
+        """Whether a sign at the subject may be its own. What many show at once has a cause beneath them."""
+        at = self.by_sign[sign]
+        return subject in at and (len(at) <= OWN_MAX or at[subject].grave)
+
+    def has_one_bad_link(self, subject: str) -> bool:
+        """Whether all that is wrong with a host or a switch is one port beneath it: then it is that port. A
+        switch counts errors at the other end of that link, so one of its own may be the same.
+        """
+        if self._bad_links[subject] > 1:
+            return False
+        beneath = self._bad_ports & self.beneath_of(subject)
+        return len(beneath) == 1 or self._bad_hosts[subject] == 1
+
+    @cached_property
+    def _bad_ports(self) -> frozenset[str]:
+        shown = (name for sign in PORT_OWN for name in self.by_sign.get(sign, ()))
+        return frozenset(name for name in shown if "/" in name)
+
+    @cached_property
+    def _bad_hosts(self) -> Counter[str]:
+        """By host, its bad ports: the graph may not know which ports it has."""
+        return Counter(port.partition("/")[0] for port in self._bad_ports)
+
+    @cached_property
+    def _bad_links(self) -> Counter[str]:
+        """By switch, on how many of its ports it counts errors."""
+        at = Counter(
+            (finding.metric, finding.subject)
+            for finding in self.findings
+            if finding.sign in PORT_OWN and "/" not in finding.subject and finding.until_ns is None
+        )
+        most: Counter[str] = Counter()
+        for (_, subject), count in at.items():
+            most[subject] = max(most[subject], count)
+        return most
+
+    def _around(self, subjects: set[str]) -> dict[Kind | None, dict[str, SignFit]]:
+        """By kind, for every mechanism asks for a few kinds only; None: what the graph does not know."""
+        total = len(subjects)
+        alone = SignFit(hit=1, reached=1, total=total)
+        by_kind: dict[Kind | None, list[str]] = {}
+        for subject in subjects:
+            kind = self.topology.kind(subject) if subject in self.topology else None
+            by_kind.setdefault(kind, []).append(subject)
+        fits = {kind: dict.fromkeys(of_kind, alone) for kind, of_kind in by_kind.items()}
+        for kind, of_kind in by_kind.items():
+            if kind is None:
+                continue
+            among = self.members if kind == "member" and self.members else self.topology.names(kind)
+            found = self.topology.common_causes(of_kind, among)
+            if kind == "node" and (on_them := self._members_on(of_kind)):
+                # A mount is its clients' members', not their nodes'.
+                over = self.topology.common_causes(on_them, self.members)
+                found = (*found, *(shared for shared in over if shared.kind == "mount"))
+            for shared in found:
+                fit = SignFit(hit=shared.hit, reached=shared.reached, total=total)
+                of_kind_above = fits.setdefault(shared.kind, {})
+                if shared.subject in subjects:
+                    # It shows the sign itself; what depends on it shows it for its sake.
+                    beneath = shared.hit if shared.kind != kind else 0
+                    known = of_kind_above[shared.subject]
+                    fit = SignFit(hit=known.hit + beneath, reached=known.reached + beneath, total=total)
+                of_kind_above[shared.subject] = fit
+        return fits
+
+    @cached_property
+    def _nodes_of(self) -> dict[str, tuple[str, ...]]:
+        return self.topology.causes_of_each(self.members, "node")
+
+    def _members_on(self, nodes: Collection[str]) -> list[str]:
+        wanted = set(nodes)
+        return [member for member, on in self._nodes_of.items() if wanted.intersection(on)]
