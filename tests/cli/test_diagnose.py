@@ -12,6 +12,8 @@ import pytest
 from servers import daemon
 from waiting import answers, free_port, until
 
+from holdfast.cli.incident_text import DiagnoseAnswer, show
+from holdfast.diagnose.weighing import TOLD_BY, not_measured
 from holdfast.drills import openmetrics
 from holdfast.drills.scenarios import play
 from holdfast.drills.scenarios.truth import Truth
@@ -253,3 +255,30 @@ def test_without_signals_it_says_where_they_could_come_from(holdfast: Holdfast, 
     dead = holdfast("diagnose", "--prometheus", "http://127.0.0.1:9", "--topology", drill.topology)
     assert dead.code == 2
     assert "Traceback" not in dead.err
+
+
+def test_what_is_not_measured_is_named_where_nothing_wrong_is_seen(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    answer = DiagnoseAnswer(
+        run="r",
+        at_ns=1_760_000_000 * 10**9,
+        window_s=1_800.0,
+        sees_run=True,
+        incidents=(),
+        unshown=(),
+        recorded=frozenset(),
+        others=(),
+        again=(),
+        flaws=(),
+    )
+    show(answer)
+    assert "Nothing is wrong: the run and all beneath it are as they should be." in capsys.readouterr().out
+    everything = frozenset(TOLD_BY)
+    assert not_measured(everything) == []
+    missing = tuple(not_measured(everything - {"slow-reads"}))
+    show(msgspec.structs.replace(answer, unmeasured=missing))
+    told = " ".join(capsys.readouterr().out.split())
+    assert "Nothing is wrong" not in told
+    assert "Nothing wrong is seen in what is measured." in told
+    assert "Not measured here: node_exporter's mountstats (storage)." in told

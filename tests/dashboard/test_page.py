@@ -593,3 +593,11 @@ def test_only_the_pages_own_script_may_run(published: Report) -> None:
 
 def test_the_same_report_makes_the_same_page(published: Report) -> None:
     assert render(published) == render(published)
+
+
+def test_a_window_that_lost_steps_says_so(published: Report) -> None:
+    """Steps 101 to 112 were rolled back in it, and none was made."""
+    fewer = msgspec.structs.replace(published, counts=msgspec.structs.replace(published.counts, steps=-12))
+    text = Page(render(fewer)).text
+    assert "Steps 12 steps fewer than before" in text
+    assert "-12" not in text

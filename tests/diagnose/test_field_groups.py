@@ -95,6 +95,14 @@ def test_a_rack_with_lower_clocks_is_no_stage() -> None:
     assert the(field.look()).cause.mechanism != "pipeline-stage"
 
 
+def test_what_other_machines_show_does_not_speak_against_a_stage() -> None:
+    """A slow GPU and busy processors at nodes of other stages."""
+    field = stage(range(12, 16))
+    field.change("DCGM_FI_DEV_SM_CLOCK", 45, ["gpu-002.3"], by=0.7)
+    field.change(PRESSURE, 20, ["gpu-005"], plus=0.3)
+    assert answers(field.look())[0] == ("pipeline-stage", RUN)
+
+
 def test_a_stage_that_always_had_more_to_do_is_no_incident_nor_the_cause_of_another() -> None:
     field = stage(range(12, 16), ago_min=60 * HOURS, factor=1.2)
     field.values[STEP] = field.noise(STEP_S, 1, 0.02)

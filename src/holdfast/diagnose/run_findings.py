@@ -193,13 +193,21 @@ class RunFindings:
 
     def is_clear(self, late: set[str]) -> bool:
         """Whether nothing is found beneath these members, where it would be: it is not their machines."""
-        if not set(self.measured) >= MACHINE_SIGNS | GPU_SIGNS:
-            return False
+        return set(self.measured) >= MACHINE_SIGNS | GPU_SIGNS and not self.have_signs(late)
+
+    def have_signs(self, late: set[str]) -> bool:
+        """Whether something is found beneath so many of these members that it is not by chance; beneath all
+        members it does not tell them from the others.
+        """
         seen: set[str] = set()
-        for subject in {one.subject for one in self.findings if one.sign not in FELT}:
-            if subject != self.scene.run:
-                seen |= late & self.beneath_of(subject)
-        return len(seen) <= CLEAR_SHARE * len(late)
+        everyone = set(self.members)
+        for subject in {one.subject: None for one in self.findings if one.sign not in FELT}:
+            reached = everyone & self.beneath_of(subject)
+            if subject != self.scene.run and len(reached) < len(everyone):
+                seen |= late & reached
+            if len(seen) > CLEAR_SHARE * len(late):
+                return True
+        return False
 
     def first_like(self, sign: str, subject: str) -> str | None:
         """Another subject of its kind that shows the sign."""

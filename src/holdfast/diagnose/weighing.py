@@ -192,9 +192,14 @@ class _Weighing:
             yield _seen(seen, weight * share * sure, fit)
 
     def _contrary(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
+        is_of_members = mechanism.reach == "beneath" and mechanism.kinds == ("run",)
+        is_elsewhere = is_of_members and not self.case.have_signs(self.case.late["late-compute"])
         for sign, weight in mechanism.against.items():
             at = self.case.by_sign.get(sign, {})
-            near = self.case.near(subject) if at else ()
+            near = self.case.near(subject) if at else set()
+            if is_elsewhere:
+                # What is found at others, or at one of many, does not make these late.
+                near &= {subject}
             if seen := [finding for name, finding in at.items() if name in near]:
                 yield _seen(seen, -weight * max(finding.confidence for finding in seen), None)
 
