@@ -391,7 +391,7 @@ import sys
 from itertools import islice
 from pathlib import Path
 from holdfast.record.events import StepCommitted
-from holdfast.record.store import open_store
+from holdfast.record.stores import open_store
 
 url, token, number, chunk, moment = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
 
@@ -860,7 +860,7 @@ def test_without_psycopg_it_says_what_to_install(tmp_path: Path) -> None:
         assert module.__file__ is not None
         (packages / module.__name__).symlink_to(Path(module.__file__).parent)
     script = (
-        "from pathlib import Path; from holdfast.record.store import open_store\n"
+        "from pathlib import Path; from holdfast.record.stores import open_store\n"
         "try: open_store('postgresql://host/db', Path())\n"
         "except Exception as error: print(type(error).__name__, error.hint)"
     )

@@ -69,7 +69,7 @@ import asyncio, os, pathlib, resource, sys
 from holdfast.record.clock import SystemClock
 from holdfast.record.recorder import Recorder
 from holdfast.run.coordinator import Coordinator
-from holdfast.run.state import Policy
+from holdfast.run.state import RunPolicy
 from holdfast.run.tls import make_identity
 
 async def hold(folder, descriptors, tls):
@@ -77,7 +77,7 @@ async def hold(folder, descriptors, tls):
         say = lambda text: print("said", text, flush=True)
         identity = make_identity() if tls else None
         coordinator = Coordinator(
-            Policy(run="r"), "the-token-of-the-run", recorder, SystemClock(), say, identity
+            RunPolicy(run="r"), "the-token-of-the-run", recorder, SystemClock(), say, identity
         )
         await coordinator.start("127.0.0.1", 0)
         if descriptors:

@@ -27,8 +27,8 @@ APPEND_WAIT_S = 60
 WRITER = f"""
 import sys
 from holdfast.signals.reading import Reading
-from holdfast.signals.store import Store
-with Store(sys.argv[1]) as store:
+from holdfast.signals.store import SignalStore
+with SignalStore(sys.argv[1]) as store:
     for scrape in range(10_000):
         store.append(
             Reading(metric="{METRIC}", labels={{"cdu": str(number)}}, at_ns=scrape * {STEP_NS}, value=scrape)
