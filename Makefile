@@ -77,7 +77,8 @@ quick: $(installed) ## Run the tests that need no server and no root and take no
 	  -m 'not (slow or server or root or soak)'
 
 .PHONY: test
-test: $(installed) ## Run the test suite, three tests at a time: many of them wait.
+test: $(installed) ## Run the test suite, three tests at a time: many of them wait. As root it installs servers first.
+	@if [ "$$(id -u)" = 0 ]; then $(bin)/python tests/train/servers.py || true; fi
 	$(bin)/python -m pytest --numprocesses 3 --dist worksteal $(checked:%=--ignore=%)
 
 .PHONY: soak

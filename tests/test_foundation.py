@@ -139,7 +139,7 @@ def test_continuous_integration_checks_all_and_forgives_no_skip(tmp_path: Path) 
         text=True,
         check=True,
     )
-    assert done.stdout == f"make servers check test in {ROOT}, HOLDFAST_NO_SKIP=1\n"
+    assert done.stdout == f"make check test in {ROOT}, HOLDFAST_NO_SKIP=1\n"
 
 
 def tools(folder: Path, *, real: list[str], scripted: dict[str, str]) -> str:
