@@ -186,19 +186,19 @@ DECODERS: dict[str, Decoder] = {
     ),
     "detect.xids": Decoder(text(xids.parse_overrides), (HoldfastError,), (b"[xid.79]\naction = 'reboot'\n",)),
     "diagnose.lifecycle": Decoder(diagnosed, (), (b'{"name":"r/s1","cause":{}}',)),
-    "diagnose.stragglers.kineto": Decoder(
-        from_file(kineto.read_profiles, "rank0.json"), (HoldfastError,), (PROFILE,)
-    ),
-    "diagnose.stragglers.members": Decoder(
-        from_file(members.read_members, "m.csv"), (HoldfastError,), (CSV,)
-    ),
-    "diagnose.stragglers.trace": Decoder(from_file(trace.read_table, "t.csv"), (HoldfastError,), (CSV,)),
-    "diagnose.stragglers.meta": Decoder(
+    "stragglers.kineto": Decoder(from_file(kineto.read_profiles, "rank0.json"), (HoldfastError,), (PROFILE,)),
+    "stragglers.members": Decoder(from_file(members.read_members, "m.csv"), (HoldfastError,), (CSV,)),
+    "stragglers.trace": Decoder(from_file(trace.read_table, "t.csv"), (HoldfastError,), (CSV,)),
+    "stragglers.meta": Decoder(
         from_file(meta.read_meta, "m.yaml"), (HoldfastError,), (sample("straggler/meta-AR.yaml"),)
     ),
-    "economics.size_file": Decoder(text(size_file.read), (HoldfastError,), (b"[model]\nparameters = 7e9\n",)),
-    "economics.ownership": Decoder(text(ownership.read), (HoldfastError,), (ownership.template().encode(),)),
-    "economics.prices": Decoder(text(prices.read), (HoldfastError,), (prices.template().encode(),)),
+    "economics.sizing.size_file": Decoder(
+        text(size_file.read), (HoldfastError,), (b"[model]\nparameters = 7e9\n",)
+    ),
+    "economics.finance.ownership": Decoder(
+        text(ownership.read), (HoldfastError,), (ownership.template().encode(),)
+    ),
+    "economics.pricing.prices": Decoder(text(prices.read), (HoldfastError,), (prices.template().encode(),)),
     "run.wire": Decoder(wire.unframe, (wire.MalformedFrame,), (FRAME,)),
     "run.chaos": Decoder(from_file(chaos.read_plan, "plan.toml"), (HoldfastError,), (PLAN,)),
     "train.checkpoint": Decoder(
