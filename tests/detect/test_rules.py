@@ -46,7 +46,6 @@ LEVELS = {
     "node_disk_io_time_seconds_total": 0.1,
     "node_nfs_rpc_retransmissions_total": 0.0,
     "probe_dns_lookup_time_seconds": 0.002,
-    "holdfast_member_alloc_retries_total": 0.0,
     "node_infiniband_local_ack_timeout_errors_total": 0.0,
     "node_infiniband_packet_sequence_errors_total": 0.1,
     "node_infiniband_out_of_sequence_packets_received_total": 1.0,

@@ -384,15 +384,6 @@ RULES: tuple[Rule, ...] = (
         least_share=2.0,
     ),
     Rule(
-        sign="alloc-retries",
-        metric="holdfast_member_alloc_retries_total",
-        unit="/s",
-        note="the allocator has to free memory and try again",
-        view="rate",
-        least=0.01,
-        least_share=1.0,
-    ),
-    Rule(
         sign="cpu-pressure",
         metric="node_pressure_cpu_waiting_seconds_total",
         unit="share of the time",

@@ -248,7 +248,7 @@ class _Weighing:
             yield from self._beneath(subject, late, others, signs)
         elif mechanism.reach == "beneath" and mechanism.kinds == ("run",):
             yield from self._scattered(late)
-        elif mechanism.reach in ("beneath", "everyone") and signs:
+        elif mechanism.reach in ("beneath", "everyone") and signs and not self._is_by_turns(mechanism):
             yield from self._everyone(late)
 
     def _beneath(
@@ -327,6 +327,10 @@ class _Weighing:
             yield Evidence(text="they have been late since the run became slower", weight=SINCE_WEIGHT)
         elif apart_ns < -AFTER_NS:
             yield Evidence(text="they were late before the run became slower", weight=AFTER_WEIGHT)
+
+    def _is_by_turns(self, mechanism: Mechanism) -> bool:
+        """Whether it holds up another member each time, and that is seen: who is late now says nothing."""
+        return "wandering" in mechanism.slows and self.case.has("wandering")
 
     def _everyone(self, late: set[str]) -> Iterator[Evidence]:
         count = len(self.case.members) or len(self.case.scene.members)

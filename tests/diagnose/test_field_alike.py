@@ -1,0 +1,69 @@
+"""Causes that look like others: told apart by a sign of their own, or by who does not show it.
+
+What is wrong is made by hand in `field_cluster`: sixteen members in racks of four and leaves of eight.
+"""
+
+import numpy as np
+import pytest
+from field_cluster import EVERY_S, HOSTS, NODES, RUN, STEP_S, Field, answers, the
+
+STEP = "holdfast_run_step_seconds"
+COLLECTOR = "holdfast_member_gc_seconds_total"
+RETRIES = "holdfast_member_alloc_retries_total"
+LABELS = [{"run": RUN, "member": host, "node": host} for host in HOSTS]
+HOURS = 3.0
+
+
+# -- fragmented memory ---------------------------------------------------------------------------------
+
+
+def by_turns(pauses_per_s: float, pause_s: float) -> Field:
+    """Members pause at moments of their own, for 45 minutes more and more often; the others wait for them.
+    Nobody collects garbage, and no allocator has to try again.
+    """
+    field = Field(HOURS)
+    compute, exchange = field.members("compute", 4.6), field.members("exchange", 1.2, 0.02)
+    row = field.row(45)
+    often = pauses_per_s * np.linspace(0, 1, field.rows - row)[:, None]
+    paused = field.dice.poisson(STEP_S * often, (field.rows - row, NODES))
+    field.values[compute][row:] += pause_s * paused
+    slowest = field.values[compute].max(axis=1)
+    field.values[exchange] += slowest[:, None] - field.values[compute]
+    field.values[STEP][:, 0] = slowest + 1.5
+    field.put(COLLECTOR, np.full((field.rows, NODES), 0.0005), list(HOSTS), LABELS)
+    field.put(RETRIES, np.zeros((field.rows, NODES)), list(HOSTS), LABELS)
+    return field
+
+
+def retried(field: Field, per_s: float, ago_min: float) -> None:
+    """Every member's allocator tries again so often at last, by chance and more and more often."""
+    row = field.row(ago_min)
+    often = per_s * EVERY_S * np.linspace(0, 1, field.rows - row)[:, None]
+    field.values[RETRIES][row:] += field.dice.poisson(often, (field.rows - row, NODES)) / EVERY_S
+
+
+@pytest.mark.parametrize(("per_s", "pause_s"), [(0.005, 1.5), (0.02, 0.6), (0.1, 0.4)])
+def test_retries_of_the_allocator_tell_fragmentation_from_uneven_sequences(
+    per_s: float, pause_s: float
+) -> None:
+    """With the fewest of them, a scrape of a member in twenty-five shows any."""
+    field = by_turns(per_s, pause_s)
+    without = the(field.look())
+    assert without.cause.mechanism == "sequence-length"
+    retried(field, per_s, 45)
+    one = the(field.look())
+    assert (one.cause.mechanism, one.cause.subject, one.verdict) == ("fragmentation", RUN, "not-hardware")
+    assert one.confidence > 0.9
+    assert {each.cause.mechanism: each.confidence for each in one.alternatives}["sequence-length"] < 0.05
+
+
+def test_retries_that_there_always_were_leave_it_with_the_sequences() -> None:
+    field = by_turns(0.02, 0.6)
+    field.values[RETRIES] += field.dice.poisson(0.01 * EVERY_S, (field.rows, NODES)) / EVERY_S
+    assert answers(field.look()) == [("sequence-length", RUN)]
+
+
+def test_more_retries_that_slow_nobody_are_no_incident() -> None:
+    field = by_turns(0.0, 0.0)
+    retried(field, 0.02, 45)
+    assert answers(field.look()) == []
