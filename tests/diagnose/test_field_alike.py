@@ -5,11 +5,12 @@ What is wrong is made by hand in `field_cluster`: sixteen members in racks of fo
 
 import numpy as np
 import pytest
-from field_cluster import EVERY_S, HOSTS, NODES, RUN, STEP_S, Field, answers, the
+from field_cluster import EVERY_S, HOSTS, NODES, RUN, STEP_S, Field, answers, the, topology
 
 STEP = "holdfast_run_step_seconds"
 COLLECTOR = "holdfast_member_gc_seconds_total"
 RETRIES = "holdfast_member_alloc_retries_total"
+PRESSURE = "node_pressure_cpu_waiting_seconds_total"
 LABELS = [{"run": RUN, "member": host, "node": host} for host in HOSTS]
 HOURS = 3.0
 
@@ -67,3 +68,55 @@ def test_more_retries_that_slow_nobody_are_no_incident() -> None:
     field = by_turns(0.0, 0.0)
     retried(field, 0.02, 45)
     assert answers(field.look()) == []
+
+
+# -- short of processors -------------------------------------------------------------------------------
+
+
+def contended(hosts: range, seed: int, *, waits: float = 0.3) -> Field:
+    """Tasks wait for a processor on these hosts, on some more than on others, and their members are late."""
+    field = Field(HOURS, seed)
+    field.slower(1.16, 45)
+    row, where = field.row(45), list(hosts)
+    field.values[PRESSURE][row:, where] += waits * np.exp(0.4 * field.dice.standard_normal(len(where)))
+    compute, exchange = field.members("compute", 4.6), field.members("exchange", 1.2, 0.03)
+    longer = np.zeros((field.rows - row, NODES))
+    longer[:, where] = 0.16 * STEP_S * field.dice.uniform(0.6, 1.0, (field.rows - row, len(where)))
+    field.values[compute][row:] += longer
+    field.values[exchange][row:] += longer.max(axis=1)[:, None] - longer
+    return field
+
+
+@pytest.mark.parametrize("nodes_per_rack", [8, 4])
+@pytest.mark.parametrize(("waits", "seed"), [(0.3, 1), (0.1, 3), (0.1, 5)])
+def test_all_hosts_that_are_short_of_processors_are_the_run_and_no_rack(
+    waits: float, seed: int, nodes_per_rack: int
+) -> None:
+    """With 0.1, a third of them is not found to be short."""
+    field = contended(range(NODES), seed, waits=waits)
+    field.topology = topology(nodes_per_rack)
+    one = the(field.look())
+    assert (one.cause.mechanism, one.cause.subject) == ("cpu-contention", RUN)
+    assert one.slowdown == pytest.approx(1.16, rel=0.02)
+
+
+@pytest.mark.parametrize("nodes_per_rack", [8, 4])
+def test_a_rack_that_is_short_of_processors_while_the_others_are_not_is_named(nodes_per_rack: int) -> None:
+    field = contended(range(nodes_per_rack), 1)
+    field.topology = topology(nodes_per_rack)
+    assert answers(field.look()) == [("cpu-contention", "rack-0")]
+
+
+def test_two_racks_of_four_that_are_short_of_processors_are_not_the_run() -> None:
+    named = answers(contended(range(8), 1).look())
+    assert named
+    assert ("cpu-contention", RUN) not in named
+
+
+def test_neighbours_everywhere_that_take_processors_by_turns_are_no_uneven_sequences() -> None:
+    field = by_turns(0.03, 1.0)
+    assert the(field.look()).cause.mechanism == "sequence-length"
+    row = field.row(45)
+    more = np.linspace(0, 0.2, field.rows - row)[:, None]
+    field.values[PRESSURE][row:] += more * field.dice.gamma(3, 1.0, (field.rows - row, NODES))
+    assert answers(field.look()) == [("cpu-contention", RUN)]

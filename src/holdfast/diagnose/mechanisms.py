@@ -409,7 +409,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
         kinds=("rack", "node", "run"),
         owner="platform",
         reach="beneath",
-        slows=("late-compute", "slow-step"),
+        slows=("late-compute", "wandering", "slow-step"),
         shows={"cpu-pressure": 1.6},
         against={"low-clock": 0.7, "power-throttle": 0.7, "thermal-throttle": 0.7, "swapping": 1.0},
         decides="CPU pressure on exactly the late nodes, and which processes make it.",
@@ -491,7 +491,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
         slows=("wandering", "slow-step"),
         # Less than it takes to be named: that nobody collects garbage has to be known besides.
         shows={"wandering": 1.3},
-        against={"collecting": 1.5, "alloc-retries": 1.5},
+        against={"collecting": 1.5, "alloc-retries": 1.5, "cpu-pressure": 1.2},
         clears={"collecting": 0.5},
         rivals=("collecting", "alloc-retries"),
         decides="Who is slow follows the data: the same lane is slow on whatever member it is computed.",

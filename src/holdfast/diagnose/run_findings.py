@@ -19,6 +19,8 @@ MACHINE_SIGNS = frozenset({"low-clock", "cpu-pressure", "memory-pressure", "io-p
 """Where these are measured and not found, it is nothing of what usually makes one node late."""
 GPU_SIGNS = frozenset({"low-clock", "low-power"})
 ALIKE_SHARE = 0.03
+OUTSIDE_SHARE = 0.35
+"""Of the machines beside a group so many may show what it shows: more of them, and it is not the group."""
 CLEAR_SHARE = 0.25
 """Of late members so many may have something unusual beneath them by chance."""
 OWN_MAX = 16
@@ -136,6 +138,12 @@ class RunFindings:
         if kinds and self.scene.run in self.topology and not kinds & {"run", "member"}:
             count = max(len(self.topology.causes(self.scene.run, kind)) for kind in kinds)
         return SignFit(hit=min(total, count), reached=max(count, total), total=total) if count else None
+
+    def stands_out(self, sign: str, fit: SignFit) -> bool:
+        """Whether hardly any of the run's machines beside these show the sign: otherwise it is not theirs."""
+        whole = self.over_run(sign)
+        outside = 0 if whole is None else whole.reached - fit.reached
+        return outside <= 0 or (fit.total - fit.hit) <= OUTSIDE_SHARE * outside
 
     def at(self, sign: str, subject: str) -> list[Finding]:
         """The findings of a sign at the subject or at what depends on it."""

@@ -29,6 +29,8 @@ from holdfast.diagnose.run_findings import (
 
 PRIOR = -1.0
 """Of any one cause, against there being none that is known: one in ten."""
+MOST_SHARE = 0.5
+"""What most of a run's machines show may be wrong with all of them; the fewer, the less it counts."""
 FITS_MIN = 0.3
 """A sign that fits a subject worse is not thought of as coming from there."""
 FOLLOWS_RECALL = 0.4
@@ -43,7 +45,7 @@ TOGETHER_NS = 150 * 10**9
 AFTER_NS = 180 * 10**9
 """Observations need not arrive in the order of events, and means take a while; later than this is later."""
 CHANCE_NS = 120 * 10**9
-TURNS_TIMES = 1.5
+TURNS, TURNS_TIMES = "wandering", 1.5
 """Of what members are late by, by turns: one that is late by more has a reason of its own."""
 ALWAYS_WEIGHT = 0.5
 CREEPING_SHARE = 0.4
@@ -152,11 +154,13 @@ class _Weighing:
         found: dict[str, None] = {}
         if "run" in mechanism.kinds:
             fits = (self.case.over_run(sign) for sign in needs if self.case.has(sign))
-            if any(fit is not None and fit.recall >= EVERYONE_SHARE for fit in fits):
+            if any(fit is not None and fit.recall >= MOST_SHARE for fit in fits):
                 found[self.case.scene.run] = None
         for sign in needs:
             for kind in mechanism.kinds:
                 for subject, fit in self.case.fits_by_kind.get(sign, {}).get(kind, {}).items():
+                    if "run" in mechanism.kinds and not self.case.stands_out(sign, fit):
+                        continue
                     is_its_own = sign in mechanism.shows and self.case.is_own(sign, subject)
                     if is_its_own or _share(mechanism, sign, fit) >= FITS_MIN:
                         found[subject] = None
@@ -248,8 +252,8 @@ class _Weighing:
             yield from self._beneath(subject, late, others, signs)
         elif mechanism.reach == "beneath" and mechanism.kinds == ("run",):
             yield from self._scattered(late)
-        elif mechanism.reach in ("beneath", "everyone") and signs and not self._is_by_turns(mechanism):
-            yield from self._everyone(late)
+        elif mechanism.reach in ("beneath", "everyone") and signs:
+            yield from self._everyone(late, by_turns=TURNS in mechanism.slows and self.case.has(TURNS))
 
     def _beneath(
         self, subject: str, late: set[str], others: list[str], signs: Sequence[str]
@@ -328,15 +332,17 @@ class _Weighing:
         elif apart_ns < -AFTER_NS:
             yield Evidence(text="they were late before the run became slower", weight=AFTER_WEIGHT)
 
-    def _is_by_turns(self, mechanism: Mechanism) -> bool:
-        """Whether it holds up another member each time, and that is seen: who is late now says nothing."""
-        return "wandering" in mechanism.slows and self.case.has("wandering")
-
-    def _everyone(self, late: set[str]) -> Iterator[Evidence]:
+    def _everyone(self, late: set[str], *, by_turns: bool) -> Iterator[Evidence]:
+        """by_turns: it may hold up another member each time, and that is seen. Then who is late now says
+        nothing.
+        """
         count = len(self.case.members) or len(self.case.scene.members)
+        share = len(late) / count if count else 0.0
+        if by_turns and share < EVERYONE_SHARE:
+            yield Evidence(text="another member is late each time, as it would be", weight=EVERYONE_WEIGHT)
+            return
         if not late or not count:
             return
-        share = len(late) / count
         weight = EVERYONE_WEIGHT if share >= EVERYONE_SHARE else -EVERYONE_WEIGHT
         yield Evidence(text=f"{len(late)} of {count} members wait", weight=weight, subjects=_some(late))
 
@@ -420,25 +426,26 @@ class _Weighing:
     def _explained(self, mechanism: Mechanism, subject: str) -> Iterator[Finding]:
         for sign in (*mechanism.shows, *mechanism.follows):
             yield from self.case.at(sign, subject)
+        is_run = subject == self.case.scene.run
         for sign in mechanism.slows:
+            if sign == TURNS and not is_run:
+                continue
             for name, finding in self.case.by_sign.get(sign, {}).items():
-                everywhere = (
-                    mechanism.reach != "beneath" or sign not in LATE or subject == self.case.scene.run
-                )
+                everywhere = mechanism.reach != "beneath" or sign not in LATE or is_run
                 if everywhere or name in self.case.beneath_of(subject) or self.case.is_everywhere(sign):
                     yield finding
         waiting = self.case.late["late-exchange"] if "slow-step" in mechanism.slows else set()
         if "late-exchange" not in mechanism.slows and len(waiting) >= len(self.case.members) / 2 > 0:
             # The others wait for it in their exchange.
             yield from self.case.by_sign["late-exchange"].values()
-        if mechanism.reach == "wandering":
+        if mechanism.reach == TURNS:
             yield from self._by_turns()
         if RESENT in mechanism.shows:
             yield from self.case.of(ANSWERED)
 
     def _by_turns(self) -> Iterator[Finding]:
         """Members that are late while they all are by turns: by chance it is the same one for a while."""
-        most = max((one.effect_s or 0.0 for one in self.case.of("wandering")), default=0.0)
+        most = max((one.effect_s or 0.0 for one in self.case.of(TURNS)), default=0.0)
         for one in self.case.of("late-compute"):
             is_brief = one.until_ns is not None or self.case.latest_ns - one.since_ns < CHANCE_NS
             if is_brief or (one.effect_s or 0.0) <= TURNS_TIMES * most:
@@ -465,7 +472,7 @@ def unknown(case: RunFindings) -> Hypothesis:
         text = "all members compute longer by the same factor, and clocks and power are as before"
         evidence.append(Evidence(text=f"{text}: a step may have more to do", weight=0.0))
     missing = not_measured(case.measured)
-    if case.has("wandering") and "collecting" not in case.measured:
+    if case.has(TURNS) and "collecting" not in case.measured:
         missing.insert(0, COLLECTING_BY)
     decides = [GROWN] if case.may_have_grown else []
     if missing:
