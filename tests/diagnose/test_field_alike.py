@@ -10,6 +10,7 @@ from field_cluster import EVERY_S, HOSTS, NODES, RUN, STEP_S, Field, answers, th
 STEP = "holdfast_run_step_seconds"
 COLLECTOR = "holdfast_member_gc_seconds_total"
 RETRIES = "holdfast_member_alloc_retries_total"
+INLET, SUPPLY = "redfish_chassis_temperature_celsius", "SupplyTemperatureCelsius"
 PRESSURE = "node_pressure_cpu_waiting_seconds_total"
 LABELS = [{"run": RUN, "member": host, "node": host} for host in HOSTS]
 HOURS = 3.0
@@ -18,14 +19,14 @@ HOURS = 3.0
 # -- fragmented memory ---------------------------------------------------------------------------------
 
 
-def by_turns(pauses_per_s: float, pause_s: float) -> Field:
-    """Members pause at moments of their own, for 45 minutes more and more often; the others wait for them.
-    Nobody collects garbage, and no allocator has to try again.
+def by_turns(pauses_per_s: float, pause_s: float, *, grows: bool = True) -> Field:
+    """Members pause at moments of their own, for 45 minutes, more and more often where it grows; the others
+    wait for them. Nobody collects garbage, and no allocator has to try again.
     """
     field = Field(HOURS)
     compute, exchange = field.members("compute", 4.6), field.members("exchange", 1.2, 0.02)
     row = field.row(45)
-    often = pauses_per_s * np.linspace(0, 1, field.rows - row)[:, None]
+    often = pauses_per_s * np.linspace(0 if grows else 1, 1, field.rows - row)[:, None]
     paused = field.dice.poisson(STEP_S * often, (field.rows - row, NODES))
     field.values[compute][row:] += pause_s * paused
     slowest = field.values[compute].max(axis=1)
@@ -114,9 +115,74 @@ def test_two_racks_of_four_that_are_short_of_processors_are_not_the_run() -> Non
 
 
 def test_neighbours_everywhere_that_take_processors_by_turns_are_no_uneven_sequences() -> None:
-    field = by_turns(0.03, 1.0)
+    field = by_turns(0.03, 1.0, grows=False)
     assert the(field.look()).cause.mechanism == "sequence-length"
     row = field.row(45)
-    more = np.linspace(0, 0.2, field.rows - row)[:, None]
-    field.values[PRESSURE][row:] += more * field.dice.gamma(3, 1.0, (field.rows - row, NODES))
+    field.values[PRESSURE][row:] += field.dice.gamma(3, 0.1, (field.rows - row, NODES))
     assert answers(field.look()) == [("cpu-contention", RUN)]
+
+
+# -- warm air ------------------------------------------------------------------------------------------
+
+UNITS = {
+    "one for each rack": "loops:\n  crah-[0-3]: 1 each\n",
+    "two for two racks": "loops:\n  crah-[0-1]: 2 each\n",
+    "all for all": "loops:\n  crah-[0-1]: all\n",
+}
+SITE = "circuits:\n  site-0: all\n"
+
+
+def warm_air(more: str, racks: range = range(4), *, kelvin: float = 8.0) -> Field:
+    """Air comes in warm at these racks, and their GPUs throttle; of the units nothing is measured."""
+    field = Field(HOURS)
+    field.topology = topology(4, 8, more)
+    field.slower(1.1, 45)
+    row = field.row(45)
+    hosts = [host for rack in racks for host in HOSTS[4 * rack : 4 * rack + 4]]
+    field.put(INLET, field.noise(24, NODES, 0.01), HOSTS, [{"sensor": "Inlet Temp"}] * NODES)
+    field.change(INLET, 45, hosts, plus=kelvin)
+    for metric in ("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_MEMORY_TEMP"):
+        field.change(metric, 45, hosts, plus=1.7 * kelvin)
+    for metric in ("DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_POWER_USAGE"):
+        field.change(metric, 45, hosts, by=0.88)
+    field.change("DCGM_FI_DEV_THERMAL_VIOLATION", 45, hosts, plus=4e8)
+    compute = field.members("compute", 4.6)
+    field.values[compute][row:, field.of(compute, *hosts)] += 0.1 * STEP_S
+    return field
+
+
+@pytest.mark.parametrize("kelvin", [8.0, 3.5])
+@pytest.mark.parametrize("units", UNITS.values(), ids=UNITS.keys())
+def test_warm_air_at_all_racks_is_the_sites_and_not_that_of_one_unit(units: str, kelvin: float) -> None:
+    field = warm_air(units + SITE, kelvin=kelvin)
+    for look in (field.look(), field.look(without=[INLET])):
+        one = the(look)
+        assert (one.cause.mechanism, one.cause.subject, one.owner) == ("air-cooling", "site-0", "facilities")
+        assert one.confidence > 0.8
+        assert one.slowdown == pytest.approx(1.1, rel=0.02)
+
+
+@pytest.mark.parametrize("units", ["", *UNITS.values()], ids=["none known", *UNITS.keys()])
+def test_where_nothing_that_is_known_cools_all_racks_warm_air_is_the_runs(units: str) -> None:
+    assert answers(warm_air(units).look()) == [("air-cooling", RUN)]
+
+
+def test_warm_air_of_units_that_measure_it_is_no_warm_coolant() -> None:
+    field = warm_air(UNITS["one for each rack"] + SITE)
+    units = [f"crah-{number}" for number in range(4)]
+    field.put(SUPPLY, field.noise(18, 4, 0.01), units, [{} for _ in units])
+    field.values[SUPPLY][field.row(45) :] += 8
+    for look in (field.look(), field.look(without=[INLET])):
+        assert answers(look) == [("air-cooling", "site-0")]
+
+
+def test_warm_air_at_one_rack_is_that_racks() -> None:
+    assert answers(warm_air("", range(1, 2)).look()) == [("air-cooling", "rack-1")]
+
+
+def test_warm_coolant_of_a_site_with_loops_of_coolant_is_no_warm_air() -> None:
+    field = warm_air("loops:\n  cdu-[0-3]: 1 each\n" + SITE)
+    units = [f"cdu-{number}" for number in range(4)]
+    field.put(SUPPLY, field.noise(28, 4, 0.01), units, [{} for _ in units])
+    field.values[SUPPLY][field.row(45) :] += 8
+    assert answers(field.look(without=[INLET])) == [("coolant-supply", "site-0")]

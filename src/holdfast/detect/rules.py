@@ -322,7 +322,7 @@ RULES: tuple[Rule, ...] = (
             metric=metric,
             unit="C",
             note="air comes in warmer than usual",
-            least=4.0,
+            least=3.0,
             named=("inlet", "ambient", "intake"),
         )
         for metric in (

@@ -71,7 +71,10 @@ SHOWN_MAX = 4
 """Subjects that evidence names."""
 CLOCK_BOUND = (0.4, 1.1)
 """Of the time computed, the share that grows as the clock falls, between memory-bound and more than bound."""
-WATER_WEIGHT = -1.0
+WATER_WEIGHT, AIR_WEIGHT = -1.0, -2.0
+WARM, WARM_AIR_WEIGHT = "warm-supply", 2.0
+AIR_COOLED = frozenset({"air-cooling"})
+WATER_COOLED = frozenset({"coolant-flow", "coolant-supply"})
 AIR_WORDS = ("air", "crac", "crah", "ahu")
 """In the name of what cools: it blows."""
 TOLD_BY = {
@@ -164,9 +167,28 @@ class _Weighing:
                     is_its_own = sign in mechanism.shows and self.case.is_own(sign, subject)
                     if is_its_own or _share(mechanism, sign, fit) >= FITS_MIN:
                         found[subject] = None
+        if mechanism.name in AIR_COOLED:
+            return self._shared_air(list(found))
         if PORT_OWN.isdisjoint(needs):
             return list(found)
         return [subject for subject in found if not self.case.has_one_bad_link(subject)]
+
+    def _shared_air(self, found: list[str]) -> list[str]:
+        """Without loops of coolant. Where all of the run is warm, it is the site's air rather than that of
+        one unit of several; the run, where nothing that is known cools all of it.
+        """
+        run, topology = self.case.scene.run, self.case.topology
+        kept = [
+            name for name in found if name == run or topology.kind(name) != "loop" or self._cools(name)[0]
+        ]
+        members = set(self.case.members)
+        shared = [name for name in kept if name != run and members and members <= self.case.beneath_of(name)]
+        sites = [name for name in shared if topology.kind(name) != "loop"]
+        if len(sites or shared) == 1:
+            return [
+                name for name in kept if name != run and (name in (sites or shared) or name not in shared)
+            ]
+        return [name for name in kept if name not in shared]
 
     def _evidence(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
         yield from self._signs(mechanism, subject)
@@ -179,8 +201,8 @@ class _Weighing:
         yield from self._sizes(mechanism, subject)
         if mechanism.name == "slow-node":
             yield from self._bare(subject)
-        if mechanism.name == "air-cooling":
-            yield from self._medium(subject)
+        if mechanism.name in AIR_COOLED | WATER_COOLED:
+            yield from self._medium(mechanism, subject)
         if mechanism.name == "cpu-contention" and subject == self.case.scene.run:
             text = "all of the run's hosts have it at once: it may be the run's own work"
             yield Evidence(text=text, weight=OWN_WORK)
@@ -197,6 +219,8 @@ class _Weighing:
 
     def _contrary(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
         for sign, weight in mechanism.against.items():
+            if sign == WARM and mechanism.name in AIR_COOLED and self._cools(subject)[0]:
+                continue  # What it is supplied with is air.
             at = self.case.by_sign.get(sign, {})
             near = self.case.near(subject) if at else ()
             if seen := [finding for name, finding in at.items() if name in near]:
@@ -233,14 +257,26 @@ class _Weighing:
         if slow and late and min(abs(one - min(slow)) for one in late) <= TOGETHER_NS:
             yield Evidence(text="it has been late since the run became slower", weight=SINCE_WEIGHT)
 
-    def _medium(self, subject: str) -> Iterator[Evidence]:
-        """Whether it is cooled by water: then it is hardly the air."""
-        topology = self.case.topology
-        around = (*topology.causes(subject), *topology.dependents(subject), subject)
-        loops = [name for name in around if topology.kind(name) in ("loop", "circuit")]
-        named_air = any(word in name.casefold() for name in loops for word in AIR_WORDS)
-        if any(topology.kind(name) == "loop" for name in loops) and not named_air:
+    def _medium(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
+        """Whether what cools it carries air or water, and whether this would come of that."""
+        is_air, loops = self._cools(subject)
+        if mechanism.name in WATER_COOLED:
+            if is_air and not self.case.at("low-flow", subject):
+                yield Evidence(text="it is cooled by air, not by a loop of coolant", weight=AIR_WEIGHT)
+        elif is_air and (warm := self.case.at(WARM, subject)):
+            yield _seen(warm, WARM_AIR_WEIGHT * max(finding.confidence for finding in warm), None)
+        elif loops and not is_air:
             yield Evidence(text="it is cooled by a loop of coolant", weight=WATER_WEIGHT)
+
+    def _cools(self, subject: str) -> tuple[bool, list[str]]:
+        """Whether it is cooled by air, as names tell, and the loops that cool it."""
+        topology = self.case.topology
+        if subject not in topology:
+            return False, []
+        around = (*topology.causes(subject), *topology.dependents(subject), subject)
+        cooling = [name for name in around if topology.kind(name) in ("loop", "circuit")]
+        is_air = any(word in name.casefold() for name in cooling for word in AIR_WORDS)
+        return is_air, [name for name in cooling if topology.kind(name) == "loop"]
 
     def _symptoms(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
         """Who is late and who is not, against who would be."""
