@@ -31,6 +31,8 @@ LEVELS = {
     "node_infiniband_physical_state_id": 5.0,
     "node_infiniband_port_transmit_wait_total": 1e5,
     "infiniband_switch_port_transmit_wait_total": 1e5,
+    "node_infiniband_symbol_error_total": 0.1,
+    "infiniband_switch_port_symbol_error_total": 0.1,
     "node_pressure_cpu_waiting_seconds_total": 0.05,
     "DCGM_FI_DEV_ROW_REMAP_FAILURE": 0.0,
     "node_hwmon_fan_rpm": 8_000.0,

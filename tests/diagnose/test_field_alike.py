@@ -11,6 +11,7 @@ STEP = "holdfast_run_step_seconds"
 COLLECTOR = "holdfast_member_gc_seconds_total"
 RETRIES = "holdfast_member_alloc_retries_total"
 INLET, SUPPLY = "redfish_chassis_temperature_celsius", "SupplyTemperatureCelsius"
+SWITCH = "infiniband_switch_port_symbol_error_total"
 PRESSURE = "node_pressure_cpu_waiting_seconds_total"
 LABELS = [{"run": RUN, "member": host, "node": host} for host in HOSTS]
 HOURS = 3.0
@@ -186,3 +187,67 @@ def test_warm_coolant_of_a_site_with_loops_of_coolant_is_no_warm_air() -> None:
     field.put(SUPPLY, field.noise(28, 4, 0.01), units, [{} for _ in units])
     field.values[SUPPLY][field.row(45) :] += 8
     assert answers(field.look(without=[INLET])) == [("coolant-supply", "site-0")]
+
+
+# -- a spine -------------------------------------------------------------------------------------------
+
+SPINES = "spines:\n  spine-[0-1]: all\n"
+
+
+def spine_errors(a_second: float, ports: int = 4, *, counted_by: tuple[str, ...] = ("spine-0",)) -> Field:
+    """These switches count errors on so many of their ports, and everybody's exchange is late."""
+    field = Field(HOURS)
+    field.topology = topology(4, 4, SPINES)
+    field.slower(1.12, 45)
+    switches = [*(f"leaf-{number}" for number in range(4)), "spine-0", "spine-1"]
+    labels = [{"switch": switch, "port": str(port)} for switch in switches for port in range(12)]
+    field.put(SWITCH, np.zeros((field.rows, len(labels))), [one["switch"] for one in labels], labels)
+    for number, one in enumerate(labels):
+        if one["switch"] in counted_by and int(one["port"]) < ports:
+            field.values[SWITCH][field.row(45) :, number] = a_second * field.dice.uniform(0.7, 1.3)
+    exchange = field.members("exchange", 1.4)
+    field.members("compute", 4.7)
+    field.values[exchange][field.row(45) :] += 0.12 * STEP_S
+    return field
+
+
+@pytest.mark.parametrize("ports", [1, 4])
+@pytest.mark.parametrize("a_second", [3.0, 300.0])
+def test_errors_that_a_spine_counts_are_its_links_whether_or_not_it_has_a_place(
+    a_second: float, ports: int
+) -> None:
+    field = spine_errors(a_second, ports)
+    for known in (field.topology, topology(4, 4)):
+        field.topology = known
+        one = the(field.look())
+        assert (one.cause.mechanism, one.cause.subject, one.owner) == ("link-errors", "spine-0", "network")
+        assert one.confidence > 0.9
+        assert one.slowdown == pytest.approx(1.12, rel=0.02)
+
+
+def test_a_spine_without_a_place_is_not_named_while_nobodys_exchange_is_late() -> None:
+    field = spine_errors(300.0)
+    field.topology = topology(4, 4)
+    field.members("exchange", 1.4)
+    assert the(field.look()).verdict == "unknown"
+
+
+def test_few_errors_that_there_always_were_are_not_why() -> None:
+    field = spine_errors(3.0)
+    field.values[SWITCH][:] = field.values[SWITCH][-1]
+    assert the(field.look()).verdict == "unknown"
+
+
+def test_few_errors_that_slow_nobody_are_no_incident() -> None:
+    field = spine_errors(3.0)
+    field.slower(1 / 1.12, 45)
+    field.members("exchange", 1.4)
+    assert answers(field.look()) == []
+
+
+def test_of_two_spines_that_fit_as_well_neither_is_sure() -> None:
+    """All leaves count errors, and the spines do not say which of them it is."""
+    one = the(spine_errors(300.0, counted_by=("leaf-0", "leaf-1", "leaf-2", "leaf-3")).look())
+    assert (one.cause.mechanism, one.cause.kind) == ("link-errors", "spine")
+    assert one.confidence <= 0.5
+    assert one.alternatives[0].cause.subject == "spine-1"

@@ -12,6 +12,8 @@ from holdfast.detect.signs import MEANINGS, Sign
 
 __all__ = ["RULES", "SIGMAS", "SIGNS", "Rule"]
 
+SYMBOLS_LEAST = 1.0
+"""A second, more than before. A link that runs clean has some in a week."""
 WAIT_TICKS_LEAST = 1e6
 """A tick is some 22 ns: less than a fiftieth of the time."""
 
@@ -176,6 +178,15 @@ RULES: tuple[Rule, ...] = (
         scrapes=2,
     ),
     Rule(
+        sign="symbol-errors",
+        metric="node_infiniband_symbol_error_total",
+        unit="/s",
+        note="symbols arrive corrupted",
+        view="rate",
+        least=SYMBOLS_LEAST,
+        least_share=4.0,
+    ),
+    Rule(
         sign="link-recoveries",
         metric="node_infiniband_link_error_recovery_total",
         unit="/s",
@@ -243,6 +254,15 @@ RULES: tuple[Rule, ...] = (
         scrapes=2,
     ),
     Rule(
+        sign="symbol-errors",
+        metric="infiniband_switch_port_symbol_error_total",
+        unit="/s",
+        note="symbols arrive corrupted",
+        view="rate",
+        least=SYMBOLS_LEAST,
+        least_share=4.0,
+    ),
+    Rule(
         sign="link-recoveries",
         metric="infiniband_switch_port_link_error_recovery_total",
         unit="/s",
@@ -251,6 +271,16 @@ RULES: tuple[Rule, ...] = (
         against="limit",
         limit=5 / 60,
         scrapes=2,
+    ),
+    Rule(
+        sign="link-down",
+        metric="infiniband_switch_port_link_downed_total",
+        unit="/s",
+        note="the link went down",
+        view="rate",
+        against="limit",
+        limit=0.0,
+        scrapes=1,
     ),
     *(
         Rule(

@@ -40,6 +40,8 @@ BARE = "slow-node"
 STAGE = "pipeline-stage"
 CALIBRATION_POWER, CALIBRATION_ODDS = 1.2, 3.0
 """From odds to confidence, set by hand: answers below 0.9 were right more often than their odds said."""
+ALIKE_SHARES = 0.99
+"""Of the best one's: a rival with so much is as likely, such as the other one of two spines."""
 GROWN_CONFIDENCE = 0.3
 """That anything is wrong, where steps may just have more to do than before."""
 NOTHING_KNOWN: Mapping[str, Healthy] = MappingProxyType({})
@@ -315,6 +317,7 @@ def _calibrated(shares: Sequence[float], best: Hypothesis, measured: frozenset[s
     """
     share = shares[0]
     is_told_apart = all(sign in measured for sign in best.mechanism.rivals)
+    is_told_apart &= max(shares[1:], default=0.0) < ALIKE_SHARES * share
     if best.mechanism.name == UNKNOWN.name or not 0 < share < 1 or not is_told_apart:
         return list(shares)
     odds = math.pow(share / (1 - share), CALIBRATION_POWER) * CALIBRATION_ODDS

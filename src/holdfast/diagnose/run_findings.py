@@ -26,6 +26,8 @@ CLEAR_SHARE = 0.25
 OWN_MAX = 16
 PORT_OWN = frozenset({"symbol-errors", "link-recoveries", "link-down", "slow-link", "damaged-packets"})
 """Signs that a port shows of its own link, whoever talks over it."""
+SWITCH = "infiniband_switch_"
+"""So begin the metrics that a switch counts itself."""
 LATE = ("late-compute", "late-exchange", "late-data")
 POOL_SIGN = "slow-transfer"
 STALLS = ("slow-checkpoint", "frequent-checkpoints")
@@ -242,6 +244,17 @@ class RunFindings:
             return False
         beneath = self._bad_ports & self.beneath_of(subject)
         return len(beneath) == 1 or self._bad_hosts[subject] == 1
+
+    def unplaced_switches(self, sign: str) -> list[str]:
+        """Switches that count errors and have no place in the graph, while everybody's exchange is late:
+        whoever talks over them waits.
+        """
+        if sign not in PORT_OWN or not self.is_everywhere("late-exchange"):
+            return []
+        at = self.by_sign.get(sign, {})
+        return [
+            name for name, one in at.items() if name not in self.topology and one.metric.startswith(SWITCH)
+        ]
 
     @cached_property
     def _bad_ports(self) -> frozenset[str]:

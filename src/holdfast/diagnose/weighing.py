@@ -171,6 +171,7 @@ class _Weighing:
             return self._shared_air(list(found))
         if PORT_OWN.isdisjoint(needs):
             return list(found)
+        found.update(dict.fromkeys(name for sign in needs for name in self.case.unplaced_switches(sign)))
         return [subject for subject in found if not self.case.has_one_bad_link(subject)]
 
     def _shared_air(self, found: list[str]) -> list[str]:
@@ -295,7 +296,8 @@ class _Weighing:
         self, subject: str, late: set[str], others: list[str], signs: Sequence[str]
     ) -> Iterator[Evidence]:
         beneath = {subject, *self.case.beneath_of(subject)} & set(self.case.members)
-        if "late-exchange" in signs and self.case.is_everywhere("late-exchange") and beneath:
+        is_reached = bool(beneath) or subject not in self.case.topology
+        if "late-exchange" in signs and self.case.is_everywhere("late-exchange") and is_reached:
             # A collective ends for all at once, and does not say whose link it waited for.
             text = "everybody's exchange is late: whichever link is slow, all wait for it"
             yield Evidence(text=text, weight=0.0)
