@@ -270,12 +270,12 @@ class RunFindings:
     def _bad_links(self) -> Counter[str]:
         """By switch, on how many of its ports it counts errors."""
         at = Counter(
-            (finding.metric, finding.subject)
+            (finding.metric, finding.method, finding.subject)
             for finding in self.findings
             if finding.sign in PORT_OWN and "/" not in finding.subject and finding.until_ns is None
         )
         most: Counter[str] = Counter()
-        for (_, subject), count in at.items():
+        for (_, _, subject), count in at.items():
             most[subject] = max(most[subject], count)
         return most
 
