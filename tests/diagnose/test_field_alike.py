@@ -5,7 +5,7 @@ What is wrong is made by hand in `field_cluster`: sixteen members in racks of fo
 
 import numpy as np
 import pytest
-from field_cluster import EVERY_S, HOSTS, NODES, RUN, STEP_S, Field, answers, the, topology
+from field_cluster import EVERY_S, GPUS, HOSTS, NODES, RUN, STEP_S, Field, answers, the, topology
 
 STEP = "holdfast_run_step_seconds"
 COLLECTOR = "holdfast_member_gc_seconds_total"
@@ -251,3 +251,52 @@ def test_of_two_spines_that_fit_as_well_neither_is_sure() -> None:
     assert (one.cause.mechanism, one.cause.kind) == ("link-errors", "spine")
     assert one.confidence <= 0.5
     assert one.alternatives[0].cause.subject == "spine-1"
+
+
+# -- a slow node ---------------------------------------------------------------------------------------
+
+GPU_LABELS = [{"run": RUN, "member": f"{host}.{gpu}", "node": host} for host in HOSTS for gpu in range(GPUS)]
+
+
+def slow_node(*, a_member_per_gpu: bool, noise: float = 0.01, uneven: float = 0.0) -> Field:
+    """The members of one node compute longer, by amounts that scatter by this share. All others wait for them
+    in their exchange, and no reading of any machine is unusual.
+    """
+    field = Field(HOURS)
+    field.slower(1.23, 45)
+    row = field.row(45)
+    labels = GPU_LABELS if a_member_per_gpu else LABELS
+    names = [one["member"] if one["member"] == one["node"] else f"{RUN}/{one['member']}" for one in labels]
+    mine = [number for number, one in enumerate(labels) if one["node"] == "gpu-005"]
+    longer = np.zeros((field.rows - row, len(names)))
+    longer[:, mine] = 0.23 * STEP_S * (1 + uneven * field.dice.standard_normal((len(longer), len(mine))))
+    compute, exchange = field.noise(4.6, len(names), noise), field.noise(1.2, len(names), 0.03)
+    compute[row:] += longer
+    exchange[row:] += longer.max(axis=1)[:, None] - longer
+    field.put("holdfast_member_compute_seconds", compute, names, labels)
+    field.put("holdfast_member_exchange_seconds", exchange, names, labels)
+    field.put(COLLECTOR, np.full((field.rows, len(names)), 0.0005), names, labels)
+    if a_member_per_gpu:
+        field.topology = topology(members={one["member"]: one["node"] for one in GPU_LABELS})
+    return field
+
+
+@pytest.mark.parametrize("a_member_per_gpu", [False, True])
+@pytest.mark.parametrize(("noise", "uneven"), [(0.01, 0.0), (0.06, 0.0), (0.01, 0.3)])
+def test_a_node_that_all_others_wait_for_is_named_though_nothing_of_it_is_unusual(
+    noise: float, uneven: float, a_member_per_gpu: bool
+) -> None:
+    """Its processes may be bound to the memory of the other socket, which no exporter shows."""
+    one = the(slow_node(a_member_per_gpu=a_member_per_gpu, noise=noise, uneven=uneven).look())
+    assert (one.cause.mechanism, one.cause.subject) == ("slow-node", "gpu-005")
+    assert len(one.affected) == (GPUS if a_member_per_gpu else 1)
+    assert one.confidence > 0.7
+    assert one.slowdown == pytest.approx(1.23, rel=0.02)
+
+
+def test_a_slow_node_whose_machine_is_not_measured_is_less_sure() -> None:
+    field = slow_node(a_member_per_gpu=False)
+    told = the(field.look())
+    alone = the(field.look([name for name in field.values if name.startswith("holdfast_")]))
+    assert alone.cause.subject == "gpu-005"
+    assert alone.confidence < told.confidence - 0.05

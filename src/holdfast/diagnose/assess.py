@@ -294,7 +294,8 @@ def _affected(mechanism: Mechanism, explained: Iterable[Finding], case: RunFindi
         return case.members
     late = [finding for finding in explained if finding.sign in LATE]
     # The others wait for these.
-    own = [finding for finding in late if finding.sign in mechanism.slows]
+    waiting = "late-exchange" if case.is_waited_for else ""
+    own = [finding for finding in late if finding.sign in mechanism.slows and finding.sign != waiting]
     return tuple(dict.fromkeys(finding.subject for finding in own or late))
 
 

@@ -7,6 +7,7 @@ them do, and how many that depend on it as well do not show it.
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
+from statistics import median
 
 import msgspec
 
@@ -19,6 +20,7 @@ MACHINE_SIGNS = frozenset({"low-clock", "cpu-pressure", "memory-pressure", "io-p
 """Where these are measured and not found, it is nothing of what usually makes one node late."""
 GPU_SIGNS = frozenset({"low-clock", "low-power"})
 ALIKE_SHARE = 0.03
+FEW_SHARE, WAITS_SHARE = 0.5, 0.6
 OUTSIDE_SHARE = 0.35
 """Of the machines beside a group so many may show what it shows: more of them, and it is not the group."""
 CLEAR_SHARE = 0.25
@@ -178,6 +180,21 @@ class RunFindings:
     def is_everywhere(self, sign: str) -> bool:
         """Whether nearly all members are late in one way: then who is late does not say where it is."""
         return len(self.members) > 1 and len(self.late[sign]) >= EVERYONE_SHARE * len(self.members)
+
+    @cached_property
+    def is_waited_for(self) -> bool:
+        """Whether some members compute longer, and nearly all others, and hardly they, exchange longer: these
+        wait for them.
+        """
+        late, waiting = self.late["late-compute"], self.by_sign.get("late-exchange", {})
+        others = [one.value - one.usual for name, one in waiting.items() if name not in late]
+        is_few = 0 < len(late) <= FEW_SHARE * len(self.members)
+        if not is_few or len(others) < EVERYONE_SHARE * (len(self.members) - len(late)):
+            return False
+        # The late ones wait as well, for the last of them.
+        enough = WAITS_SHARE * median(others)
+        own = sum(waiting[name].value - waiting[name].usual > enough for name in late & waiting.keys())
+        return own <= len(late) / 2
 
     @cached_property
     def has_grown(self) -> bool:

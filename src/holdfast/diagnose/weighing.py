@@ -37,7 +37,7 @@ FOLLOWS_RECALL = 0.4
 """Of what depends on a cause so much need show a consequence: the hottest first."""
 UNEVEN_SHARE = 0.5
 """Where some have more than their share, it is at most half of them."""
-SYMPTOM_WEIGHT = 1.2
+SYMPTOM_WEIGHT, WAITED_WEIGHT = 1.2, 0.3
 EVERYONE_WEIGHT = 0.6
 TOGETHER_WEIGHT, FIRST_WEIGHT, AFTER_WEIGHT = 0.8, 0.2, -0.6
 TOGETHER_NS = 150 * 10**9
@@ -169,10 +169,19 @@ class _Weighing:
                         found[subject] = None
         if mechanism.name in AIR_COOLED:
             return self._shared_air(list(found))
+        if "member" in mechanism.kinds:
+            return self._nodes_first(found)
         if PORT_OWN.isdisjoint(needs):
             return list(found)
         found.update(dict.fromkeys(name for sign in needs for name in self.case.unplaced_switches(sign)))
         return [subject for subject in found if not self.case.has_one_bad_link(subject)]
+
+    def _nodes_first(self, found: Collection[str]) -> list[str]:
+        """Without members that are all there is of the run on their node: it is that node."""
+        members = set(self.case.members)
+        alone = [self.case.beneath_of(name) & members for name in found if name not in members]
+        same = {name for on_it in alone if len(on_it) == 1 for name in on_it}
+        return [name for name in found if name not in same]
 
     def _shared_air(self, found: list[str]) -> list[str]:
         """Without loops of coolant. Where all of the run is warm, it is the site's air rather than that of
@@ -282,6 +291,8 @@ class _Weighing:
     def _symptoms(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
         """Who is late and who is not, against who would be."""
         signs = [sign for sign in mechanism.slows if sign in LATE]
+        if len(signs) > 1 and self.case.is_waited_for:
+            signs = [sign for sign in signs if sign != "late-exchange"]
         late = set().union(*(self.case.late[sign] for sign in signs)) if signs else set()
         others = [sign for sign in LATE if sign not in signs and self.case.late[sign]]
         is_felt = mechanism.reach == "beneath" or (mechanism.reach == "stall" and late)
@@ -320,6 +331,8 @@ class _Weighing:
         elif hit and not elsewhere:
             text += ", and no member that depends on it is on time"
         yield Evidence(text=text, weight=SYMPTOM_WEIGHT * (2 * fit - 1), subjects=_some(late & beneath))
+        if "late-compute" in signs and hit and not elsewhere and self.case.is_waited_for:
+            yield Evidence(text="all others wait for it in their exchange", weight=WAITED_WEIGHT)
 
     def _scattered(self, late: set[str]) -> Iterator[Evidence]:
         """Late members that have no machine in common, or none that shows anything, but are a regular part of
@@ -350,7 +363,8 @@ class _Weighing:
         text = f"the {len(late)} late members have no machine in common that the others have not"
         if best is not None and weight < 0:
             text = f"the late members are {best.hit} of the {best.reached} that depend on {best.subject}"
-            if is_told and self.case.is_clear(late):
+            is_node = best.kind == "node" and not self.case.has("late-stage")
+            if is_told and not is_node and self.case.is_clear(late):
                 text += ", of which no reading is unusual, though it is measured"
                 weight = 0.0
         return Evidence(text=text, weight=weight, subjects=_some(late))
