@@ -300,3 +300,51 @@ def test_a_slow_node_whose_machine_is_not_measured_is_less_sure() -> None:
     alone = the(field.look([name for name in field.values if name.startswith("holdfast_")]))
     assert alone.cause.subject == "gpu-005"
     assert alone.confidence < told.confidence - 0.05
+
+
+# -- two at once ---------------------------------------------------------------------------------------
+
+NVLINK, CRC = "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL"
+NARROW = "DCGM_FI_DEV_PCIE_LINK_WIDTH"
+
+
+def narrow_bus() -> Field:
+    """One GPU's PCIe link has a quarter of its width; its member is late, and all others wait for it."""
+    field = Field(HOURS)
+    field.slower(1.15, 45)
+    field.change(NARROW, 45, ["gpu-003.2"], by=0.25)
+    field.change(NVLINK, 45, ["gpu-"], by=0.87)
+    compute, exchange = field.members("compute", 4.6), field.members("exchange", 1.2, 0.03)
+    longer = np.zeros(NODES)
+    longer[3] = 0.15 * STEP_S
+    field.values[compute][field.row(45) :] += longer
+    field.values[exchange][field.row(45) :] += longer.max() - longer
+    return field
+
+
+@pytest.mark.parametrize("where", ["gpu-011.4", "gpu-011"])
+@pytest.mark.parametrize(
+    ("metric", "by", "plus"), [(NVLINK, 0.5, 0.0), (CRC, 1.0, 20.0)], ids=["slow", "with errors"]
+)
+def test_a_broken_nvlink_is_named_though_all_wait_for_a_narrow_bus_elsewhere(
+    metric: str, by: float, plus: float, where: str
+) -> None:
+    """What it would cost nobody sees: its members wait for the other one."""
+    field = narrow_bus()
+    field.change(metric, 45, [where], by=by, plus=plus)
+    look = field.look()
+    assert answers(look) == [("pcie-width", "gpu-003.2"), ("nvlink", where)]
+    assert look.incidents[0].slowdown == pytest.approx(1.15, rel=0.02)
+    assert look.incidents[1].slowdown == 1.0
+
+
+def test_an_nvlink_of_the_same_host_that_moves_less_comes_of_it() -> None:
+    field = narrow_bus()
+    field.change(NVLINK, 45, ["gpu-003.5"], by=0.5)
+    assert answers(field.look()) == [("pcie-width", "gpu-003.2")]
+
+
+def test_an_nvlink_that_moves_less_while_the_run_is_as_quick_as_ever_is_no_incident() -> None:
+    field = Field(HOURS)
+    field.change(NVLINK, 45, ["gpu-011.4"], by=0.5)
+    assert answers(field.look()) == []

@@ -162,9 +162,10 @@ RULES: tuple[Rule, ...] = (
             note="NVLink has errors",
             view="rate",
             against="limit",
-            limit=1.0,
+            limit=limit,
         )
-        for kind in ("CRC_FLIT", "CRC_DATA", "REPLAY", "RECOVERY")
+        # A link is trained again when it was as good as down: more than once a minute is no chance.
+        for kind, limit in (("CRC_FLIT", 1.0), ("CRC_DATA", 1.0), ("REPLAY", 1.0), ("RECOVERY", 1 / 60))
     ),
     # -- fabric ------------------------------------------------------------------------------------
     Rule(
