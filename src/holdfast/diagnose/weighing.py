@@ -14,6 +14,7 @@ import msgspec
 from holdfast.detect.finding import Finding
 from holdfast.detect.rules import SIGNS
 from holdfast.detect.stages import StagePart, part_of
+from holdfast.diagnose.cooled import cooling_of, shared_air
 from holdfast.diagnose.incident import Evidence
 from holdfast.diagnose.mechanisms import MECHANISMS, Mechanism
 from holdfast.diagnose.own import ANSWERED, RESENT
@@ -75,8 +76,6 @@ WATER_WEIGHT, AIR_WEIGHT = -1.0, -2.0
 WARM, WARM_AIR_WEIGHT = "warm-supply", 2.0
 AIR_COOLED = frozenset({"air-cooling"})
 WATER_COOLED = frozenset({"coolant-flow", "coolant-supply"})
-AIR_WORDS = ("air", "crac", "crah", "ahu")
-"""In the name of what cools: it blows."""
 TOLD_BY = {
     "slow-step": ("the run's step time", "training"),
     "late-compute": ("the members' own times", "training"),
@@ -168,7 +167,7 @@ class _Weighing:
                     if is_its_own or _share(mechanism, sign, fit) >= FITS_MIN:
                         found[subject] = None
         if mechanism.name in AIR_COOLED:
-            return self._shared_air(list(found))
+            return shared_air(self.case, list(found))
         if "member" in mechanism.kinds:
             return self._nodes_first(found)
         if PORT_OWN.isdisjoint(needs):
@@ -182,23 +181,6 @@ class _Weighing:
         alone = [self.case.beneath_of(name) & members for name in found if name not in members]
         same = {name for on_it in alone if len(on_it) == 1 for name in on_it}
         return [name for name in found if name not in same]
-
-    def _shared_air(self, found: list[str]) -> list[str]:
-        """Without loops of coolant. Where all of the run is warm, it is the site's air rather than that of
-        one unit of several; the run, where nothing that is known cools all of it.
-        """
-        run, topology = self.case.scene.run, self.case.topology
-        kept = [
-            name for name in found if name == run or topology.kind(name) != "loop" or self._cools(name)[0]
-        ]
-        members = set(self.case.members)
-        shared = [name for name in kept if name != run and members and members <= self.case.beneath_of(name)]
-        sites = [name for name in shared if topology.kind(name) != "loop"]
-        if len(sites or shared) == 1:
-            return [
-                name for name in kept if name != run and (name in (sites or shared) or name not in shared)
-            ]
-        return [name for name in kept if name not in shared]
 
     def _evidence(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
         yield from self._signs(mechanism, subject)
@@ -229,7 +211,11 @@ class _Weighing:
 
     def _contrary(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
         for sign, weight in mechanism.against.items():
-            if sign == WARM and mechanism.name in AIR_COOLED and self._cools(subject)[0]:
+            if (
+                sign == WARM
+                and mechanism.name in AIR_COOLED
+                and cooling_of(self.case.topology, subject).is_air
+            ):
                 continue  # What it is supplied with is air.
             at = self.case.by_sign.get(sign, {})
             near = self.case.near(subject) if at else ()
@@ -269,7 +255,7 @@ class _Weighing:
 
     def _medium(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
         """Whether what cools it carries air or water, and whether this would come of that."""
-        is_air, loops = self._cools(subject)
+        is_air, loops = cooling_of(self.case.topology, subject)
         if mechanism.name in WATER_COOLED:
             if is_air and not self.case.at("low-flow", subject):
                 yield Evidence(text="it is cooled by air, not by a loop of coolant", weight=AIR_WEIGHT)
@@ -277,16 +263,6 @@ class _Weighing:
             yield _seen(warm, WARM_AIR_WEIGHT * max(finding.confidence for finding in warm), None)
         elif loops and not is_air:
             yield Evidence(text="it is cooled by a loop of coolant", weight=WATER_WEIGHT)
-
-    def _cools(self, subject: str) -> tuple[bool, list[str]]:
-        """Whether it is cooled by air, as names tell, and the loops that cool it."""
-        topology = self.case.topology
-        if subject not in topology:
-            return False, []
-        around = (*topology.causes(subject), *topology.dependents(subject), subject)
-        cooling = [name for name in around if topology.kind(name) in ("loop", "circuit")]
-        is_air = any(word in name.casefold() for name in cooling for word in AIR_WORDS)
-        return is_air, [name for name in cooling if topology.kind(name) == "loop"]
 
     def _symptoms(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
         """Who is late and who is not, against who would be."""
