@@ -38,8 +38,6 @@ def shared_air(case: RunFindings, found: list[str]) -> list[str]:
     ]
     shared = [name for name in kept if name != run and members and members <= case.beneath_of(name)]
     sites = [name for name in shared if topology.kind(name) != "loop"]
-    if len(shared) == 1 or sites:
-        dropped = {run, *shared} - set(sites or shared)
-    else:
-        dropped = set(shared)
+    named = set(sites or (shared if len(shared) == 1 else ()))
+    dropped = {run, *shared} - named if named else set(shared)
     return [name for name in kept if name not in dropped]
