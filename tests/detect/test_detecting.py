@@ -99,8 +99,8 @@ def test_machines_that_no_run_is_on_are_looked_at_as_well(
     rates = np.zeros((ROWS, 1))
     rates[100:] = 500.0
     frame = framed("node_infiniband_symbol_error_total", np.cumsum(10 * rates, axis=0), ["elsewhere/mlx5_0"])
-    (found,) = looked(frame).machines
-    assert found.subject == "elsewhere/mlx5_0"
+    found = {(one.sign, one.subject) for one in looked(frame).machines}
+    assert found == {("symbol-errors", "elsewhere/mlx5_0")}
 
 
 def test_nothing_has_no_findings(looked: Callable[..., Detected]) -> None:

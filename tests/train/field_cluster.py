@@ -25,7 +25,6 @@ EVERY_S = 15
 RUN = "pretrain"
 NODES, GPUS = 16, 8
 HOSTS = tuple(f"gpu-{number:03}" for number in range(NODES))
-NODES_PER_RACK, NODES_PER_LEAF = 4, 8
 STEP_S = 6.2
 
 DEFAULT_ON = (
@@ -58,10 +57,6 @@ DEFAULT_ON = (
 _PLAN = f"""
 nodes:
   gpu-[000-{NODES - 1:03}]: {{gpus: {GPUS}, ports: "mlx5_[0-3]"}}
-racks:
-  rack-[0-{NODES // NODES_PER_RACK - 1}]: {NODES_PER_RACK} each
-leaves:
-  leaf-[0-{NODES // NODES_PER_LEAF - 1}]: {NODES_PER_LEAF} each
 mounts:
   filer-0: gpu-[000-{NODES - 1:03}]
 runs:
@@ -69,9 +64,20 @@ runs:
 """
 
 
-def topology() -> Topology:
-    page = file.read(_PLAN)
-    return page.described(page.survey).topology
+def topology(
+    nodes_per_rack: int = 4, nodes_per_leaf: int = 8, more: str = "", members: Labels | None = None
+) -> Topology:
+    """more: further sections of the file, such as what cools the racks. members: with their nodes, where they
+    are not one for each.
+    """
+    racks, leaves = NODES // nodes_per_rack, NODES // nodes_per_leaf
+    places = (
+        f"racks:\n  rack-[0-{racks - 1}]: {nodes_per_rack} each\n"
+        f"leaves:\n  leaf-[0-{leaves - 1}]: {nodes_per_leaf} each\n"
+    )
+    page = file.read(_PLAN + places + more)
+    described = page.described(page.survey)
+    return described.topology if members is None else described.with_members({RUN: members})
 
 
 class Field:
@@ -84,6 +90,7 @@ class Field:
         self.labels, self.subjects = dict(made.labels), dict(made.subjects)
         self.events: list[KnownEvent] = []
         self.healthy: Healthy | None = None
+        self.topology = TOPOLOGY
 
     def noise(self, level: float, series: int, share: float) -> Floats:
         return np.asarray(level * (1 + share * self.dice.standard_normal((self.rows, series))))
@@ -124,7 +131,7 @@ class Field:
         chosen = [name for name in self.values if (only is None or name in only) and name not in without]
         return assess(
             self.source(chosen),
-            TOPOLOGY,
+            self.topology,
             Inquiry(now_ns=int(self.times_ns[end - 1]) + 1, runs=(RUN,)),
             Circumstances(events=self.events, healthy={} if self.healthy is None else {RUN: self.healthy}),
         )

@@ -6,6 +6,7 @@ from itertools import chain, filterfalse
 import msgspec
 
 from holdfast.detect import (
+    allocators,
     changes,
     checkpoints,
     compare,
@@ -48,7 +49,13 @@ MACHINES: tuple[Detector, ...] = (
     devices.XID_DETECTOR,
 )
 """What is looked for in machines, whatever runs on them. A metric's rules stand together."""
-RUNS: tuple[Detector, ...] = (hangs.HANGS, symptoms.SYMPTOMS, changes.CHANGES, checkpoints.CHECKPOINTS)
+RUNS: tuple[Detector, ...] = (
+    hangs.HANGS,
+    symptoms.SYMPTOMS,
+    allocators.ALLOCATORS,
+    changes.CHANGES,
+    checkpoints.CHECKPOINTS,
+)
 """What is looked for in each run."""
 METRICS: tuple[str, ...] = tuple(
     dict.fromkeys(metric for one in (*MACHINES, *RUNS) for sense in one.senses for metric in sense.metrics)

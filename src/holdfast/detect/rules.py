@@ -12,6 +12,8 @@ from holdfast.detect.signs import MEANINGS, Sign
 
 __all__ = ["RULES", "SIGMAS", "SIGNS", "Rule"]
 
+SYMBOLS_LEAST = 1.0
+"""A second, more than before. A link that runs clean has some in a week."""
 WAIT_TICKS_LEAST = 1e6
 """A tick is some 22 ns: less than a fiftieth of the time."""
 
@@ -160,9 +162,10 @@ RULES: tuple[Rule, ...] = (
             note="NVLink has errors",
             view="rate",
             against="limit",
-            limit=1.0,
+            limit=limit,
         )
-        for kind in ("CRC_FLIT", "CRC_DATA", "REPLAY", "RECOVERY")
+        # A link is trained again when it was as good as down: more than once a minute is no chance.
+        for kind, limit in (("CRC_FLIT", 1.0), ("CRC_DATA", 1.0), ("REPLAY", 1.0), ("RECOVERY", 1 / 60))
     ),
     # -- fabric ------------------------------------------------------------------------------------
     Rule(
@@ -174,6 +177,15 @@ RULES: tuple[Rule, ...] = (
         against="limit",
         limit=10.0,  # degraded, by NVSentinel
         scrapes=2,
+    ),
+    Rule(
+        sign="symbol-errors",
+        metric="node_infiniband_symbol_error_total",
+        unit="/s",
+        note="symbols arrive corrupted",
+        view="rate",
+        least=SYMBOLS_LEAST,
+        least_share=4.0,
     ),
     Rule(
         sign="link-recoveries",
@@ -243,6 +255,15 @@ RULES: tuple[Rule, ...] = (
         scrapes=2,
     ),
     Rule(
+        sign="symbol-errors",
+        metric="infiniband_switch_port_symbol_error_total",
+        unit="/s",
+        note="symbols arrive corrupted",
+        view="rate",
+        least=SYMBOLS_LEAST,
+        least_share=4.0,
+    ),
+    Rule(
         sign="link-recoveries",
         metric="infiniband_switch_port_link_error_recovery_total",
         unit="/s",
@@ -251,6 +272,16 @@ RULES: tuple[Rule, ...] = (
         against="limit",
         limit=5 / 60,
         scrapes=2,
+    ),
+    Rule(
+        sign="link-down",
+        metric="infiniband_switch_port_link_downed_total",
+        unit="/s",
+        note="the link went down",
+        view="rate",
+        against="limit",
+        limit=0.0,
+        scrapes=1,
     ),
     *(
         Rule(
@@ -322,7 +353,7 @@ RULES: tuple[Rule, ...] = (
             metric=metric,
             unit="C",
             note="air comes in warmer than usual",
-            least=4.0,
+            least=3.0,
             named=("inlet", "ambient", "intake"),
         )
         for metric in (
@@ -382,15 +413,6 @@ RULES: tuple[Rule, ...] = (
         note="names take long to resolve",
         least=0.1,
         least_share=2.0,
-    ),
-    Rule(
-        sign="alloc-retries",
-        metric="holdfast_member_alloc_retries_total",
-        unit="/s",
-        note="the allocator has to free memory and try again",
-        view="rate",
-        least=0.01,
-        least_share=1.0,
     ),
     Rule(
         sign="cpu-pressure",

@@ -107,6 +107,7 @@ MEANINGS: dict[Sign, str] = {
     "full-disk": "a disk is full",
     "low-memory": "hardly any memory is left",
     "full-table": "the table of connections is full",
+    "alloc-retries": "the allocator has to free memory and try again",
     "full-buffer": "hardly any of the GPU's memory is left",
     "changed": "other software runs",
     "creeping": "steps become longer and longer",

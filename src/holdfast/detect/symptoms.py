@@ -1,6 +1,6 @@
 """What is wrong with a run itself, by its own times: slow steps, late members, and who is late changing."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 import msgspec
@@ -85,8 +85,20 @@ def _late(part: Part, members: Panel, step_s: float, run: str) -> Iterator[Findi
         chance = float(np.sqrt(2 * np.log(len(members.subjects) / WANDERING_CHANCE)))
         enough = max(LATE_SHARE * step_s, chance * members.scatter)
         # Who is late all the time, within noise, is not late by turns.
-        others = np.array([n for n, name in enumerate(members.subjects) if name not in besides], np.int64)
+        always = {*besides, *_always_late(single, members)}
+        others = np.array([n for n, name in enumerate(members.subjects) if name not in always], np.int64)
         yield from wandering(members.some(others), usual[others], enough, run)
+
+
+def _always_late(single: Iterable[Finding], members: Panel) -> set[str]:
+    """Those that are late in most steps, by amounts that may scatter; nobody where most members are."""
+    place = {name: column for column, name in enumerate(members.subjects)}
+    always = {
+        one.subject
+        for one in single
+        if one.until_ns is None and _is_mostly_late(one, members.values[:, place[one.subject]], members)
+    }
+    return always if len(always) <= LATE_MEAN_SHARE * len(members.subjects) else set()
 
 
 def _late_on_average(part: Part, members: Panel, usual: Floats, step_s: float) -> Iterator[Finding]:

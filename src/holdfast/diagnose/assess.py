@@ -16,7 +16,7 @@ from holdfast.diagnose.mechanisms import Mechanism
 from holdfast.diagnose.own import own_signs
 from holdfast.diagnose.pricing import price
 from holdfast.diagnose.run_findings import LATE, STALLS, STOPPED, SYMPTOMS, RunFindings
-from holdfast.diagnose.weighing import UNKNOWN, Hypothesis, hypotheses, lost_because, unknown
+from holdfast.diagnose.weighing import TOGETHER_NS, UNKNOWN, Hypothesis, hypotheses, lost_because, unknown
 from holdfast.economics.pricing.prices import DEFAULTS, Prices
 from holdfast.record.events import KnownEvent
 from holdfast.signals.once import OnceSource
@@ -31,6 +31,10 @@ BANS_MIN = 0.3
 """That it is none of the known causes is given two to one: a cause that is less likely is not named."""
 BANS_EARLY_MIN = 1.0
 """While the run is not slower yet, ten to one: a warning must be worth it."""
+BANS_BESIDE_MIN, BANS_APART_MIN = 0.15, 0.7
+"""Beside another cause that slows the run: where it began with that, and where it did not."""
+BESIDE = frozenset({"nvlink", "pcie-width", "link-errors", "memory-errors", "gpu-fault"})
+"""Broken hardware that nobody sees in the members' times while they wait for something slower."""
 HELD_UP = frozenset({STOPPED, "slow-step", "wandering", *STALLS})
 """That the run is slower. Members that are late and hold nobody up are no incident by themselves."""
 UNEXPLAINED_MIN = 1.05
@@ -40,6 +44,8 @@ BARE = "slow-node"
 STAGE = "pipeline-stage"
 CALIBRATION_POWER, CALIBRATION_ODDS = 1.2, 3.0
 """From odds to confidence, set by hand: answers below 0.9 were right more often than their odds said."""
+ALIKE_SHARES = 0.99
+"""Of the best one's: a rival with so much is as likely, such as the other one of two spines."""
 GROWN_CONFIDENCE = 0.3
 """That anything is wrong, where steps may just have more to do than before."""
 NOTHING_KNOWN: Mapping[str, Healthy] = MappingProxyType({})
@@ -173,7 +179,10 @@ def _incidents(findings: Iterable[Finding], desk: _Desk) -> list[Incident]:
         case = RunFindings(left, desk.topology, desk.scene, desk.measured, desk.from_ns)
         told = (each for each in hypotheses(case) if _does_harm(each, case))
         ranked = sorted(told, key=_rank(desk.topology))
-        if not ranked or ranked[0].bans < _least_bans(ranked[0], left):
+        is_told = bool(ranked) and ranked[0].bans >= _least_bans(ranked[0], left)
+        if not is_told and (beside := [each for each in ranked if _is_beside(each, incidents, case)]):
+            is_told, ranked = True, [beside[0], *(each for each in ranked if each is not beside[0])]
+        if not is_told:
             if not _is_held_up(left, desk):
                 break
             ranked.insert(0, unknown(case))
@@ -189,6 +198,26 @@ def _incidents(findings: Iterable[Finding], desk: _Desk) -> list[Incident]:
         msgspec.structs.replace(each, name=f"{each.run}/s{number}")
         for number, each in enumerate(incidents, start=1)
     ]
+
+
+def _is_beside(each: Hypothesis, named: Sequence[Incident], case: RunFindings) -> bool:
+    """Whether it is broken hardware somewhere else than what is named already as why the run is slower. One
+    hides what the other costs, so that nobody is later by it: its own sign is enough, and with less of one it
+    has to have begun when the run became slower.
+    """
+    slow = [one for one in named if one.slowdown > 1.0 and one.verdict == "cause" and one.ended_ns is None]
+    if each.mechanism.name not in BESIDE or not slow or any(case.has(sign) for sign in HELD_UP):
+        return False
+    if any(each.subject in case.near(one.cause.subject) or _is_same_host(each, one) for one in slow):
+        return False
+    shown = [one.since_ns for one in each.explains if one.sign in each.mechanism.shows and not one.until_ns]
+    is_together = any(abs(at_ns - one.began_ns) <= TOGETHER_NS for at_ns in shown for one in slow)
+    return bool(shown) and each.bans >= (BANS_BESIDE_MIN if is_together else BANS_APART_MIN)
+
+
+def _is_same_host(each: Hypothesis, named: Incident) -> bool:
+    hosts = [name.partition("/")[0].partition(".")[0] for name in (each.subject, named.cause.subject)]
+    return hosts[0] == hosts[1]
 
 
 def _does_harm(each: Hypothesis, case: RunFindings) -> bool:
@@ -292,7 +321,8 @@ def _affected(mechanism: Mechanism, explained: Iterable[Finding], case: RunFindi
         return case.members
     late = [finding for finding in explained if finding.sign in LATE]
     # The others wait for these.
-    own = [finding for finding in late if finding.sign in mechanism.slows]
+    waiting = "late-exchange" if case.is_waited_for else ""
+    own = [finding for finding in late if finding.sign in mechanism.slows and finding.sign != waiting]
     return tuple(dict.fromkeys(finding.subject for finding in own or late))
 
 
@@ -315,6 +345,7 @@ def _calibrated(shares: Sequence[float], best: Hypothesis, measured: frozenset[s
     """
     share = shares[0]
     is_told_apart = all(sign in measured for sign in best.mechanism.rivals)
+    is_told_apart &= max(shares[1:], default=0.0) < ALIKE_SHARES * share
     if best.mechanism.name == UNKNOWN.name or not 0 < share < 1 or not is_told_apart:
         return list(shares)
     odds = math.pow(share / (1 - share), CALIBRATION_POWER) * CALIBRATION_ODDS

@@ -7,6 +7,7 @@ them do, and how many that depend on it as well do not show it.
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
+from statistics import median
 
 import msgspec
 
@@ -19,11 +20,16 @@ MACHINE_SIGNS = frozenset({"low-clock", "cpu-pressure", "memory-pressure", "io-p
 """Where these are measured and not found, it is nothing of what usually makes one node late."""
 GPU_SIGNS = frozenset({"low-clock", "low-power"})
 ALIKE_SHARE = 0.03
+FEW_SHARE, WAITS_SHARE = 0.5, 0.6
+OUTSIDE_SHARE = 0.35
+"""Of the machines beside a group so many may show what it shows: more of them, and it is not the group."""
 CLEAR_SHARE = 0.25
 """Of late members so many may have something unusual beneath them by chance."""
 OWN_MAX = 16
 PORT_OWN = frozenset({"symbol-errors", "link-recoveries", "link-down", "slow-link", "damaged-packets"})
 """Signs that a port shows of its own link, whoever talks over it."""
+SWITCH = "infiniband_switch_"
+"""So begin the metrics that a switch counts itself."""
 LATE = ("late-compute", "late-exchange", "late-data")
 POOL_SIGN = "slow-transfer"
 STALLS = ("slow-checkpoint", "frequent-checkpoints")
@@ -137,6 +143,12 @@ class RunFindings:
             count = max(len(self.topology.causes(self.scene.run, kind)) for kind in kinds)
         return SignFit(hit=min(total, count), reached=max(count, total), total=total) if count else None
 
+    def stands_out(self, sign: str, fit: SignFit) -> bool:
+        """Whether hardly any of the run's machines beside these show the sign: otherwise it is not theirs."""
+        whole = self.over_run(sign)
+        outside = 0 if whole is None else whole.reached - fit.reached
+        return outside <= 0 or (fit.total - fit.hit) <= OUTSIDE_SHARE * outside
+
     def at(self, sign: str, subject: str) -> list[Finding]:
         """The findings of a sign at the subject or at what depends on it."""
         if (sign, subject) not in self._found:
@@ -168,6 +180,21 @@ class RunFindings:
     def is_everywhere(self, sign: str) -> bool:
         """Whether nearly all members are late in one way: then who is late does not say where it is."""
         return len(self.members) > 1 and len(self.late[sign]) >= EVERYONE_SHARE * len(self.members)
+
+    @cached_property
+    def is_waited_for(self) -> bool:
+        """Whether some members compute longer, and nearly all others, and hardly they, exchange longer: these
+        wait for them.
+        """
+        late, waiting = self.late["late-compute"], self.by_sign.get("late-exchange", {})
+        others = [one.value - one.usual for name, one in waiting.items() if name not in late]
+        is_few = 0 < len(late) <= FEW_SHARE * len(self.members)
+        if not is_few or len(others) < EVERYONE_SHARE * (len(self.members) - len(late)):
+            return False
+        # The late ones wait as well, for the last of them.
+        enough = WAITS_SHARE * median(others)
+        own = sum(waiting[name].value - waiting[name].usual > enough for name in late & waiting.keys())
+        return own <= len(late) / 2
 
     @cached_property
     def has_grown(self) -> bool:
@@ -243,6 +270,17 @@ class RunFindings:
         beneath = self._bad_ports & self.beneath_of(subject)
         return len(beneath) == 1 or self._bad_hosts[subject] == 1
 
+    def unplaced_switches(self, sign: str) -> list[str]:
+        """Switches that count errors and have no place in the graph, while everybody's exchange is late:
+        whoever talks over them waits.
+        """
+        if sign not in PORT_OWN or not self.is_everywhere("late-exchange"):
+            return []
+        at = self.by_sign.get(sign, {})
+        return [
+            name for name, one in at.items() if name not in self.topology and one.metric.startswith(SWITCH)
+        ]
+
     @cached_property
     def _bad_ports(self) -> frozenset[str]:
         shown = (name for sign in PORT_OWN for name in self.by_sign.get(sign, ()))
@@ -257,12 +295,12 @@ class RunFindings:
     def _bad_links(self) -> Counter[str]:
         """By switch, on how many of its ports it counts errors."""
         at = Counter(
-            (finding.metric, finding.subject)
+            (finding.metric, finding.method, finding.subject)
             for finding in self.findings
             if finding.sign in PORT_OWN and "/" not in finding.subject and finding.until_ns is None
         )
         most: Counter[str] = Counter()
-        for (_, subject), count in at.items():
+        for (_, _, subject), count in at.items():
             most[subject] = max(most[subject], count)
         return most
 

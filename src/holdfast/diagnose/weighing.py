@@ -14,6 +14,7 @@ import msgspec
 from holdfast.detect.finding import Finding
 from holdfast.detect.rules import SIGNS
 from holdfast.detect.stages import StagePart, part_of
+from holdfast.diagnose.cooled import cooling_of, shared_air
 from holdfast.diagnose.incident import Evidence
 from holdfast.diagnose.mechanisms import MECHANISMS, Mechanism
 from holdfast.diagnose.own import ANSWERED, RESENT
@@ -29,13 +30,15 @@ from holdfast.diagnose.run_findings import (
 
 PRIOR = -1.0
 """Of any one cause, against there being none that is known: one in ten."""
+MOST_SHARE = 0.5
+"""What most of a run's machines show may be wrong with all of them; the fewer, the less it counts."""
 FITS_MIN = 0.3
 """A sign that fits a subject worse is not thought of as coming from there."""
 FOLLOWS_RECALL = 0.4
 """Of what depends on a cause so much need show a consequence: the hottest first."""
 UNEVEN_SHARE = 0.5
 """Where some have more than their share, it is at most half of them."""
-SYMPTOM_WEIGHT = 1.2
+SYMPTOM_WEIGHT, WAITED_WEIGHT = 1.2, 0.3
 EVERYONE_WEIGHT = 0.6
 TOGETHER_WEIGHT, FIRST_WEIGHT, AFTER_WEIGHT = 0.8, 0.2, -0.6
 TOGETHER_NS = 150 * 10**9
@@ -43,7 +46,7 @@ TOGETHER_NS = 150 * 10**9
 AFTER_NS = 180 * 10**9
 """Observations need not arrive in the order of events, and means take a while; later than this is later."""
 CHANCE_NS = 120 * 10**9
-TURNS_TIMES = 1.5
+TURNS, TURNS_TIMES = "wandering", 1.5
 """Of what members are late by, by turns: one that is late by more has a reason of its own."""
 ALWAYS_WEIGHT = 0.5
 CREEPING_SHARE = 0.4
@@ -69,9 +72,10 @@ SHOWN_MAX = 4
 """Subjects that evidence names."""
 CLOCK_BOUND = (0.4, 1.1)
 """Of the time computed, the share that grows as the clock falls, between memory-bound and more than bound."""
-WATER_WEIGHT = -1.0
-AIR_WORDS = ("air", "crac", "crah", "ahu")
-"""In the name of what cools: it blows."""
+WATER_WEIGHT, AIR_WEIGHT = -1.0, -2.0
+WARM, WARM_AIR_WEIGHT = "warm-supply", 2.0
+AIR_COOLED = frozenset({"air-cooling"})
+WATER_COOLED = frozenset({"coolant-flow", "coolant-supply"})
 TOLD_BY = {
     "slow-step": ("the run's step time", "training"),
     "late-compute": ("the members' own times", "training"),
@@ -152,17 +156,31 @@ class _Weighing:
         found: dict[str, None] = {}
         if "run" in mechanism.kinds:
             fits = (self.case.over_run(sign) for sign in needs if self.case.has(sign))
-            if any(fit is not None and fit.recall >= EVERYONE_SHARE for fit in fits):
+            if any(fit is not None and fit.recall >= MOST_SHARE for fit in fits):
                 found[self.case.scene.run] = None
         for sign in needs:
             for kind in mechanism.kinds:
                 for subject, fit in self.case.fits_by_kind.get(sign, {}).get(kind, {}).items():
+                    if "run" in mechanism.kinds and not self.case.stands_out(sign, fit):
+                        continue
                     is_its_own = sign in mechanism.shows and self.case.is_own(sign, subject)
                     if is_its_own or _share(mechanism, sign, fit) >= FITS_MIN:
                         found[subject] = None
+        if mechanism.name in AIR_COOLED:
+            return shared_air(self.case, list(found))
+        if "member" in mechanism.kinds:
+            return self._nodes_first(found)
         if PORT_OWN.isdisjoint(needs):
             return list(found)
+        found.update(dict.fromkeys(name for sign in needs for name in self.case.unplaced_switches(sign)))
         return [subject for subject in found if not self.case.has_one_bad_link(subject)]
+
+    def _nodes_first(self, found: Collection[str]) -> list[str]:
+        """Without members that are all there is of the run on their node: it is that node."""
+        members = set(self.case.members)
+        alone = [self.case.beneath_of(name) & members for name in found if name not in members]
+        same = {name for on_it in alone if len(on_it) == 1 for name in on_it}
+        return [name for name in found if name not in same]
 
     def _evidence(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
         yield from self._signs(mechanism, subject)
@@ -175,8 +193,8 @@ class _Weighing:
         yield from self._sizes(mechanism, subject)
         if mechanism.name == "slow-node":
             yield from self._bare(subject)
-        if mechanism.name == "air-cooling":
-            yield from self._medium(subject)
+        if mechanism.name in AIR_COOLED | WATER_COOLED:
+            yield from self._medium(mechanism, subject)
         if mechanism.name == "cpu-contention" and subject == self.case.scene.run:
             text = "all of the run's hosts have it at once: it may be the run's own work"
             yield Evidence(text=text, weight=OWN_WORK)
@@ -195,6 +213,12 @@ class _Weighing:
         is_of_members = mechanism.reach == "beneath" and mechanism.kinds == ("run",)
         is_elsewhere = is_of_members and not self.case.have_signs(self.case.late["late-compute"])
         for sign, weight in mechanism.against.items():
+            if (
+                sign == WARM
+                and mechanism.name in AIR_COOLED
+                and cooling_of(self.case.topology, subject).is_air
+            ):
+                continue  # What it is supplied with is air.
             at = self.case.by_sign.get(sign, {})
             near = self.case.near(subject) if at else set()
             if is_elsewhere:
@@ -234,18 +258,22 @@ class _Weighing:
         if slow and late and min(abs(one - min(slow)) for one in late) <= TOGETHER_NS:
             yield Evidence(text="it has been late since the run became slower", weight=SINCE_WEIGHT)
 
-    def _medium(self, subject: str) -> Iterator[Evidence]:
-        """Whether it is cooled by water: then it is hardly the air."""
-        topology = self.case.topology
-        around = (*topology.causes(subject), *topology.dependents(subject), subject)
-        loops = [name for name in around if topology.kind(name) in ("loop", "circuit")]
-        named_air = any(word in name.casefold() for name in loops for word in AIR_WORDS)
-        if any(topology.kind(name) == "loop" for name in loops) and not named_air:
+    def _medium(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
+        """Whether what cools it carries air or water, and whether this would come of that."""
+        is_air, loops = cooling_of(self.case.topology, subject)
+        if mechanism.name in WATER_COOLED:
+            if is_air and not self.case.at("low-flow", subject):
+                yield Evidence(text="it is cooled by air, not by a loop of coolant", weight=AIR_WEIGHT)
+        elif is_air and (warm := self.case.at(WARM, subject)):
+            yield _seen(warm, WARM_AIR_WEIGHT * max(finding.confidence for finding in warm), None)
+        elif loops and not is_air:
             yield Evidence(text="it is cooled by a loop of coolant", weight=WATER_WEIGHT)
 
     def _symptoms(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
         """Who is late and who is not, against who would be."""
         signs = [sign for sign in mechanism.slows if sign in LATE]
+        if len(signs) > 1 and self.case.is_waited_for:
+            signs = [sign for sign in signs if sign != "late-exchange"]
         late = set().union(*(self.case.late[sign] for sign in signs)) if signs else set()
         others = [sign for sign in LATE if sign not in signs and self.case.late[sign]]
         is_felt = mechanism.reach == "beneath" or (mechanism.reach == "stall" and late)
@@ -254,13 +282,14 @@ class _Weighing:
         elif mechanism.reach == "beneath" and mechanism.kinds == ("run",):
             yield from self._scattered(late)
         elif mechanism.reach in ("beneath", "everyone") and signs:
-            yield from self._everyone(late)
+            yield from self._everyone(late, by_turns=TURNS in mechanism.slows and self.case.has(TURNS))
 
     def _beneath(
         self, subject: str, late: set[str], others: list[str], signs: Sequence[str]
     ) -> Iterator[Evidence]:
         beneath = {subject, *self.case.beneath_of(subject)} & set(self.case.members)
-        if "late-exchange" in signs and self.case.is_everywhere("late-exchange") and beneath:
+        is_reached = bool(beneath) or subject not in self.case.topology
+        if "late-exchange" in signs and self.case.is_everywhere("late-exchange") and is_reached:
             # A collective ends for all at once, and does not say whose link it waited for.
             text = "everybody's exchange is late: whichever link is slow, all wait for it"
             yield Evidence(text=text, weight=0.0)
@@ -283,6 +312,8 @@ class _Weighing:
         elif hit and not elsewhere:
             text += ", and no member that depends on it is on time"
         yield Evidence(text=text, weight=SYMPTOM_WEIGHT * (2 * fit - 1), subjects=_some(late & beneath))
+        if "late-compute" in signs and hit and not elsewhere and self.case.is_waited_for:
+            yield Evidence(text="all others wait for it in their exchange", weight=WAITED_WEIGHT)
 
     def _scattered(self, late: set[str]) -> Iterator[Evidence]:
         """Late members that have no machine in common, or none that shows anything, but are a regular part of
@@ -313,7 +344,8 @@ class _Weighing:
         text = f"the {len(late)} late members have no machine in common that the others have not"
         if best is not None and weight < 0:
             text = f"the late members are {best.hit} of the {best.reached} that depend on {best.subject}"
-            if is_told and self.case.is_clear(late):
+            is_node = best.kind == "node" and not self.case.has("late-stage")
+            if is_told and not is_node and self.case.is_clear(late):
                 text += ", of which no reading is unusual, though it is measured"
                 weight = 0.0
         return Evidence(text=text, weight=weight, subjects=_some(late))
@@ -333,11 +365,17 @@ class _Weighing:
         elif apart_ns < -AFTER_NS:
             yield Evidence(text="they were late before the run became slower", weight=AFTER_WEIGHT)
 
-    def _everyone(self, late: set[str]) -> Iterator[Evidence]:
+    def _everyone(self, late: set[str], *, by_turns: bool) -> Iterator[Evidence]:
+        """by_turns: it may hold up another member each time, and that is seen. Then who is late now says
+        nothing.
+        """
         count = len(self.case.members) or len(self.case.scene.members)
+        share = len(late) / count if count else 0.0
+        if by_turns and share < EVERYONE_SHARE:
+            yield Evidence(text="another member is late each time, as it would be", weight=EVERYONE_WEIGHT)
+            return
         if not late or not count:
             return
-        share = len(late) / count
         weight = EVERYONE_WEIGHT if share >= EVERYONE_SHARE else -EVERYONE_WEIGHT
         yield Evidence(text=f"{len(late)} of {count} members wait", weight=weight, subjects=_some(late))
 
@@ -421,25 +459,26 @@ class _Weighing:
     def _explained(self, mechanism: Mechanism, subject: str) -> Iterator[Finding]:
         for sign in (*mechanism.shows, *mechanism.follows):
             yield from self.case.at(sign, subject)
+        is_run = subject == self.case.scene.run
         for sign in mechanism.slows:
+            if sign == TURNS and not is_run:
+                continue
             for name, finding in self.case.by_sign.get(sign, {}).items():
-                everywhere = (
-                    mechanism.reach != "beneath" or sign not in LATE or subject == self.case.scene.run
-                )
+                everywhere = mechanism.reach != "beneath" or sign not in LATE or is_run
                 if everywhere or name in self.case.beneath_of(subject) or self.case.is_everywhere(sign):
                     yield finding
         waiting = self.case.late["late-exchange"] if "slow-step" in mechanism.slows else set()
         if "late-exchange" not in mechanism.slows and len(waiting) >= len(self.case.members) / 2 > 0:
             # The others wait for it in their exchange.
             yield from self.case.by_sign["late-exchange"].values()
-        if mechanism.reach == "wandering":
+        if mechanism.reach == TURNS:
             yield from self._by_turns()
         if RESENT in mechanism.shows:
             yield from self.case.of(ANSWERED)
 
     def _by_turns(self) -> Iterator[Finding]:
         """Members that are late while they all are by turns: by chance it is the same one for a while."""
-        most = max((one.effect_s or 0.0 for one in self.case.of("wandering")), default=0.0)
+        most = max((one.effect_s or 0.0 for one in self.case.of(TURNS)), default=0.0)
         for one in self.case.of("late-compute"):
             is_brief = one.until_ns is not None or self.case.latest_ns - one.since_ns < CHANCE_NS
             if is_brief or (one.effect_s or 0.0) <= TURNS_TIMES * most:
@@ -466,7 +505,7 @@ def unknown(case: RunFindings) -> Hypothesis:
         text = "all members compute longer by the same factor, and clocks and power are as before"
         evidence.append(Evidence(text=f"{text}: a step may have more to do", weight=0.0))
     missing = not_measured(case.measured)
-    if case.has("wandering") and "collecting" not in case.measured:
+    if case.has(TURNS) and "collecting" not in case.measured:
         missing.insert(0, COLLECTING_BY)
     decides = [GROWN] if case.may_have_grown else []
     if missing:

@@ -1,0 +1,350 @@
+"""Causes that look like others: told apart by a sign of their own, or by who does not show it.
+
+What is wrong is made by hand in `field_cluster`: sixteen members in racks of four and leaves of eight.
+"""
+
+import numpy as np
+import pytest
+from field_cluster import EVERY_S, GPUS, HOSTS, NODES, RUN, STEP_S, Field, answers, the, topology
+
+STEP = "holdfast_run_step_seconds"
+COLLECTOR = "holdfast_member_gc_seconds_total"
+RETRIES = "holdfast_member_alloc_retries_total"
+INLET, SUPPLY = "redfish_chassis_temperature_celsius", "SupplyTemperatureCelsius"
+SWITCH = "infiniband_switch_port_symbol_error_total"
+PRESSURE = "node_pressure_cpu_waiting_seconds_total"
+LABELS = [{"run": RUN, "member": host, "node": host} for host in HOSTS]
+HOURS = 3.0
+
+
+# -- fragmented memory ---------------------------------------------------------------------------------
+
+
+def by_turns(pauses_per_s: float, pause_s: float, *, grows: bool = True) -> Field:
+    """Members pause at moments of their own, for 45 minutes, more and more often where it grows; the others
+    wait for them. Nobody collects garbage, and no allocator has to try again.
+    """
+    field = Field(HOURS)
+    compute, exchange = field.members("compute", 4.6), field.members("exchange", 1.2, 0.02)
+    row = field.row(45)
+    often = pauses_per_s * np.linspace(0 if grows else 1, 1, field.rows - row)[:, None]
+    paused = field.dice.poisson(STEP_S * often, (field.rows - row, NODES))
+    field.values[compute][row:] += pause_s * paused
+    slowest = field.values[compute].max(axis=1)
+    field.values[exchange] += slowest[:, None] - field.values[compute]
+    field.values[STEP][:, 0] = slowest + 1.5
+    field.put(COLLECTOR, np.full((field.rows, NODES), 0.0005), list(HOSTS), LABELS)
+    field.put(RETRIES, np.zeros((field.rows, NODES)), list(HOSTS), LABELS)
+    return field
+
+
+def retried(field: Field, per_s: float, ago_min: float) -> None:
+    """Every member's allocator tries again so often at last, by chance and more and more often."""
+    row = field.row(ago_min)
+    often = per_s * EVERY_S * np.linspace(0, 1, field.rows - row)[:, None]
+    field.values[RETRIES][row:] += field.dice.poisson(often, (field.rows - row, NODES)) / EVERY_S
+
+
+@pytest.mark.parametrize(("per_s", "pause_s"), [(0.005, 1.5), (0.02, 0.6), (0.1, 0.4)])
+def test_retries_of_the_allocator_tell_fragmentation_from_uneven_sequences(
+    per_s: float, pause_s: float
+) -> None:
+    """With the fewest of them, a scrape of a member in twenty-five shows any."""
+    field = by_turns(per_s, pause_s)
+    without = the(field.look())
+    assert without.cause.mechanism == "sequence-length"
+    retried(field, per_s, 45)
+    one = the(field.look())
+    assert (one.cause.mechanism, one.cause.subject, one.verdict) == ("fragmentation", RUN, "not-hardware")
+    assert one.confidence > 0.9
+    assert {each.cause.mechanism: each.confidence for each in one.alternatives}["sequence-length"] < 0.05
+
+
+def test_retries_that_there_always_were_leave_it_with_the_sequences() -> None:
+    field = by_turns(0.02, 0.6)
+    field.values[RETRIES] += field.dice.poisson(0.01 * EVERY_S, (field.rows, NODES)) / EVERY_S
+    assert answers(field.look()) == [("sequence-length", RUN)]
+
+
+def test_more_retries_that_slow_nobody_are_no_incident() -> None:
+    field = by_turns(0.0, 0.0)
+    retried(field, 0.02, 45)
+    assert answers(field.look()) == []
+
+
+# -- short of processors -------------------------------------------------------------------------------
+
+
+def contended(hosts: range, seed: int, *, waits: float = 0.3) -> Field:
+    """Tasks wait for a processor on these hosts, on some more than on others, and their members are late."""
+    field = Field(HOURS, seed)
+    field.slower(1.16, 45)
+    row, where = field.row(45), list(hosts)
+    field.values[PRESSURE][row:, where] += waits * np.exp(0.4 * field.dice.standard_normal(len(where)))
+    compute, exchange = field.members("compute", 4.6), field.members("exchange", 1.2, 0.03)
+    longer = np.zeros((field.rows - row, NODES))
+    longer[:, where] = 0.16 * STEP_S * field.dice.uniform(0.6, 1.0, (field.rows - row, len(where)))
+    field.values[compute][row:] += longer
+    field.values[exchange][row:] += longer.max(axis=1)[:, None] - longer
+    return field
+
+
+@pytest.mark.parametrize("nodes_per_rack", [8, 4])
+@pytest.mark.parametrize(("waits", "seed"), [(0.3, 1), (0.1, 3), (0.1, 5)])
+def test_all_hosts_that_are_short_of_processors_are_the_run_and_no_rack(
+    waits: float, seed: int, nodes_per_rack: int
+) -> None:
+    """With 0.1, a third of them is not found to be short."""
+    field = contended(range(NODES), seed, waits=waits)
+    field.topology = topology(nodes_per_rack)
+    one = the(field.look())
+    assert (one.cause.mechanism, one.cause.subject) == ("cpu-contention", RUN)
+    assert one.slowdown == pytest.approx(1.16, rel=0.02)
+
+
+@pytest.mark.parametrize("nodes_per_rack", [8, 4])
+def test_a_rack_that_is_short_of_processors_while_the_others_are_not_is_named(nodes_per_rack: int) -> None:
+    field = contended(range(nodes_per_rack), 1)
+    field.topology = topology(nodes_per_rack)
+    assert answers(field.look()) == [("cpu-contention", "rack-0")]
+
+
+def test_two_racks_of_four_that_are_short_of_processors_are_not_the_run() -> None:
+    named = answers(contended(range(8), 1).look())
+    assert named
+    assert ("cpu-contention", RUN) not in named
+
+
+def test_neighbours_everywhere_that_take_processors_by_turns_are_no_uneven_sequences() -> None:
+    field = by_turns(0.03, 1.0, grows=False)
+    assert the(field.look()).cause.mechanism == "sequence-length"
+    row = field.row(45)
+    field.values[PRESSURE][row:] += field.dice.gamma(3, 0.1, (field.rows - row, NODES))
+    assert answers(field.look()) == [("cpu-contention", RUN)]
+
+
+# -- warm air ------------------------------------------------------------------------------------------
+
+UNITS = {
+    "one for each rack": "loops:\n  crah-[0-3]: 1 each\n",
+    "two for two racks": "loops:\n  crah-[0-1]: 2 each\n",
+    "all for all": "loops:\n  crah-[0-1]: all\n",
+}
+SITE = "circuits:\n  site-0: all\n"
+
+
+def warm_air(more: str, racks: range = range(4), *, kelvin: float = 8.0) -> Field:
+    """Air comes in warm at these racks, and their GPUs throttle; of the units nothing is measured."""
+    field = Field(HOURS)
+    field.topology = topology(4, 8, more)
+    field.slower(1.1, 45)
+    row = field.row(45)
+    hosts = [host for rack in racks for host in HOSTS[4 * rack : 4 * rack + 4]]
+    field.put(INLET, field.noise(24, NODES, 0.01), HOSTS, [{"sensor": "Inlet Temp"}] * NODES)
+    field.change(INLET, 45, hosts, plus=kelvin)
+    for metric in ("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_MEMORY_TEMP"):
+        field.change(metric, 45, hosts, plus=1.7 * kelvin)
+    for metric in ("DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_POWER_USAGE"):
+        field.change(metric, 45, hosts, by=0.88)
+    field.change("DCGM_FI_DEV_THERMAL_VIOLATION", 45, hosts, plus=4e8)
+    compute = field.members("compute", 4.6)
+    field.values[compute][row:, field.of(compute, *hosts)] += 0.1 * STEP_S
+    return field
+
+
+@pytest.mark.parametrize("kelvin", [8.0, 3.5])
+@pytest.mark.parametrize("units", UNITS.values(), ids=UNITS.keys())
+def test_warm_air_at_all_racks_is_the_sites_and_not_that_of_one_unit(units: str, kelvin: float) -> None:
+    field = warm_air(units + SITE, kelvin=kelvin)
+    for look in (field.look(), field.look(without=[INLET])):
+        one = the(look)
+        assert (one.cause.mechanism, one.cause.subject, one.owner) == ("air-cooling", "site-0", "facilities")
+        assert one.confidence > 0.8
+        assert one.slowdown == pytest.approx(1.1, rel=0.02)
+
+
+@pytest.mark.parametrize("units", ["", *UNITS.values()], ids=["none known", *UNITS.keys()])
+def test_where_nothing_that_is_known_cools_all_racks_warm_air_is_the_runs(units: str) -> None:
+    assert answers(warm_air(units).look()) == [("air-cooling", RUN)]
+
+
+def test_warm_air_of_units_that_measure_it_is_no_warm_coolant() -> None:
+    field = warm_air(UNITS["one for each rack"] + SITE)
+    units = [f"crah-{number}" for number in range(4)]
+    field.put(SUPPLY, field.noise(18, 4, 0.01), units, [{} for _ in units])
+    field.values[SUPPLY][field.row(45) :] += 8
+    for look in (field.look(), field.look(without=[INLET])):
+        assert answers(look) == [("air-cooling", "site-0")]
+
+
+def test_warm_air_at_one_rack_is_that_racks() -> None:
+    assert answers(warm_air("", range(1, 2)).look()) == [("air-cooling", "rack-1")]
+
+
+def test_warm_coolant_of_a_site_with_loops_of_coolant_is_no_warm_air() -> None:
+    field = warm_air("loops:\n  cdu-[0-3]: 1 each\n" + SITE)
+    units = [f"cdu-{number}" for number in range(4)]
+    field.put(SUPPLY, field.noise(28, 4, 0.01), units, [{} for _ in units])
+    field.values[SUPPLY][field.row(45) :] += 8
+    assert answers(field.look(without=[INLET])) == [("coolant-supply", "site-0")]
+
+
+# -- a spine -------------------------------------------------------------------------------------------
+
+SPINES = "spines:\n  spine-[0-1]: all\n"
+
+
+def spine_errors(a_second: float, ports: int = 4, *, counted_by: tuple[str, ...] = ("spine-0",)) -> Field:
+    """These switches count errors on so many of their ports, and everybody's exchange is late."""
+    field = Field(HOURS)
+    field.topology = topology(4, 4, SPINES)
+    field.slower(1.12, 45)
+    switches = [*(f"leaf-{number}" for number in range(4)), "spine-0", "spine-1"]
+    labels = [{"switch": switch, "port": str(port)} for switch in switches for port in range(12)]
+    field.put(SWITCH, np.zeros((field.rows, len(labels))), [one["switch"] for one in labels], labels)
+    for number, one in enumerate(labels):
+        if one["switch"] in counted_by and int(one["port"]) < ports:
+            field.values[SWITCH][field.row(45) :, number] = a_second * field.dice.uniform(0.7, 1.3)
+    exchange = field.members("exchange", 1.4)
+    field.members("compute", 4.7)
+    field.values[exchange][field.row(45) :] += 0.12 * STEP_S
+    return field
+
+
+@pytest.mark.parametrize("ports", [1, 4])
+@pytest.mark.parametrize("a_second", [3.0, 300.0])
+def test_errors_that_a_spine_counts_are_its_links_whether_or_not_it_has_a_place(
+    a_second: float, ports: int
+) -> None:
+    field = spine_errors(a_second, ports)
+    for known in (field.topology, topology(4, 4)):
+        field.topology = known
+        one = the(field.look())
+        assert (one.cause.mechanism, one.cause.subject, one.owner) == ("link-errors", "spine-0", "network")
+        assert one.confidence > 0.9
+        assert one.slowdown == pytest.approx(1.12, rel=0.02)
+
+
+def test_a_spine_without_a_place_is_not_named_while_nobodys_exchange_is_late() -> None:
+    field = spine_errors(300.0)
+    field.topology = topology(4, 4)
+    field.members("exchange", 1.4)
+    assert the(field.look()).verdict == "unknown"
+
+
+def test_few_errors_that_there_always_were_are_not_why() -> None:
+    field = spine_errors(3.0)
+    field.values[SWITCH][:] = field.values[SWITCH][-1]
+    assert the(field.look()).verdict == "unknown"
+
+
+def test_few_errors_that_slow_nobody_are_no_incident() -> None:
+    field = spine_errors(3.0)
+    field.slower(1 / 1.12, 45)
+    field.members("exchange", 1.4)
+    assert answers(field.look()) == []
+
+
+def test_of_two_spines_that_fit_as_well_neither_is_sure() -> None:
+    """All leaves count errors, and the spines do not say which of them it is."""
+    one = the(spine_errors(300.0, counted_by=("leaf-0", "leaf-1", "leaf-2", "leaf-3")).look())
+    assert (one.cause.mechanism, one.cause.kind) == ("link-errors", "spine")
+    assert one.confidence <= 0.5
+    assert one.alternatives[0].cause.subject == "spine-1"
+
+
+# -- a slow node ---------------------------------------------------------------------------------------
+
+GPU_LABELS = [{"run": RUN, "member": f"{host}.{gpu}", "node": host} for host in HOSTS for gpu in range(GPUS)]
+
+
+def slow_node(*, a_member_per_gpu: bool, noise: float = 0.01, uneven: float = 0.0) -> Field:
+    """The members of one node compute longer, by amounts that scatter by this share. All others wait for them
+    in their exchange, and no reading of any machine is unusual.
+    """
+    field = Field(HOURS)
+    field.slower(1.23, 45)
+    row = field.row(45)
+    labels = GPU_LABELS if a_member_per_gpu else LABELS
+    names = [one["member"] if one["member"] == one["node"] else f"{RUN}/{one['member']}" for one in labels]
+    mine = [number for number, one in enumerate(labels) if one["node"] == "gpu-005"]
+    longer = np.zeros((field.rows - row, len(names)))
+    longer[:, mine] = 0.23 * STEP_S * (1 + uneven * field.dice.standard_normal((len(longer), len(mine))))
+    compute, exchange = field.noise(4.6, len(names), noise), field.noise(1.2, len(names), 0.03)
+    compute[row:] += longer
+    exchange[row:] += longer.max(axis=1)[:, None] - longer
+    field.put("holdfast_member_compute_seconds", compute, names, labels)
+    field.put("holdfast_member_exchange_seconds", exchange, names, labels)
+    field.put(COLLECTOR, np.full((field.rows, len(names)), 0.0005), names, labels)
+    if a_member_per_gpu:
+        field.topology = topology(members={one["member"]: one["node"] for one in GPU_LABELS})
+    return field
+
+
+@pytest.mark.parametrize("a_member_per_gpu", [False, True])
+@pytest.mark.parametrize(("noise", "uneven"), [(0.01, 0.0), (0.06, 0.0), (0.01, 0.3)])
+def test_a_node_that_all_others_wait_for_is_named_though_nothing_of_it_is_unusual(
+    noise: float, uneven: float, a_member_per_gpu: bool
+) -> None:
+    """Its processes may be bound to the memory of the other socket, which no exporter shows."""
+    one = the(slow_node(a_member_per_gpu=a_member_per_gpu, noise=noise, uneven=uneven).look())
+    assert (one.cause.mechanism, one.cause.subject) == ("slow-node", "gpu-005")
+    assert len(one.affected) == (GPUS if a_member_per_gpu else 1)
+    assert one.confidence > 0.7
+    assert one.slowdown == pytest.approx(1.23, rel=0.02)
+
+
+def test_a_slow_node_whose_machine_is_not_measured_is_less_sure() -> None:
+    field = slow_node(a_member_per_gpu=False)
+    told = the(field.look())
+    alone = the(field.look([name for name in field.values if name.startswith("holdfast_")]))
+    assert alone.cause.subject == "gpu-005"
+    assert alone.confidence < told.confidence - 0.05
+
+
+# -- two at once ---------------------------------------------------------------------------------------
+
+NVLINK, CRC = "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL"
+NARROW = "DCGM_FI_DEV_PCIE_LINK_WIDTH"
+
+
+def narrow_bus() -> Field:
+    """One GPU's PCIe link has a quarter of its width; its member is late, and all others wait for it."""
+    field = Field(HOURS)
+    field.slower(1.15, 45)
+    field.change(NARROW, 45, ["gpu-003.2"], by=0.25)
+    field.change(NVLINK, 45, ["gpu-"], by=0.87)
+    compute, exchange = field.members("compute", 4.6), field.members("exchange", 1.2, 0.03)
+    longer = np.zeros(NODES)
+    longer[3] = 0.15 * STEP_S
+    field.values[compute][field.row(45) :] += longer
+    field.values[exchange][field.row(45) :] += longer.max() - longer
+    return field
+
+
+@pytest.mark.parametrize("where", ["gpu-011.4", "gpu-011"])
+@pytest.mark.parametrize(
+    ("metric", "by", "plus"), [(NVLINK, 0.5, 0.0), (CRC, 1.0, 20.0)], ids=["slow", "with errors"]
+)
+def test_a_broken_nvlink_is_named_though_all_wait_for_a_narrow_bus_elsewhere(
+    metric: str, by: float, plus: float, where: str
+) -> None:
+    """What it would cost nobody sees: its members wait for the other one."""
+    field = narrow_bus()
+    field.change(metric, 45, [where], by=by, plus=plus)
+    look = field.look()
+    assert answers(look) == [("pcie-width", "gpu-003.2"), ("nvlink", where)]
+    assert look.incidents[0].slowdown == pytest.approx(1.15, rel=0.02)
+    assert look.incidents[1].slowdown == 1.0
+
+
+def test_an_nvlink_of_the_same_host_that_moves_less_comes_of_it() -> None:
+    field = narrow_bus()
+    field.change(NVLINK, 45, ["gpu-003.5"], by=0.5)
+    assert answers(field.look()) == [("pcie-width", "gpu-003.2")]
+
+
+def test_an_nvlink_that_moves_less_while_the_run_is_as_quick_as_ever_is_no_incident() -> None:
+    field = Field(HOURS)
+    field.change(NVLINK, 45, ["gpu-011.4"], by=0.5)
+    assert answers(field.look()) == []
