@@ -103,6 +103,7 @@ def test_a_skip_fails_the_session_only_where_it_must(tmp_path: Path, no_skip: st
     assert ("1 skipped, which is a failure here" in done.stdout) == bool(status)
 
 
+@pytest.mark.soak
 def test_what_is_left_to_a_soak_is_not_skipped(tmp_path: Path) -> None:
     """`-m` comes from pyproject.toml here, as it does for the suite."""
     (tmp_path / "pyproject.toml").write_text(PYPROJECT.read_text(encoding="utf-8"), encoding="utf-8")
@@ -111,6 +112,7 @@ def test_what_is_left_to_a_soak_is_not_skipped(tmp_path: Path) -> None:
     assert "1 passed, 1 deselected" in done.stdout
 
 
+@pytest.mark.soak
 def test_what_needs_a_program_that_is_missing_says_how_to_get_it(tmp_path: Path) -> None:
     done = session(tmp_path, BROWSING, PATH=str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -119,6 +121,7 @@ def test_what_needs_a_program_that_is_missing_says_how_to_get_it(tmp_path: Path)
     assert "1 need servers or programs: make servers installs them" in done.stdout
 
 
+@pytest.mark.soak
 def test_what_needs_root_says_how_to_run_it(tmp_path: Path) -> None:
     check = '        if item.get_closest_marker("root") is not None'
     alter_conftest(tmp_path, f"{check} and os.geteuid() != 0:", f"{check}:")
@@ -135,6 +138,7 @@ def test_a_test_that_needs_a_server_is_marked_by_itself(tmp_path: Path) -> None:
     assert "2 deselected" in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.soak
 def test_a_soak_tries_more_examples(tmp_path: Path) -> None:
     counts = [session(tmp_path, COUNTING, *words).stdout for words in ((), ("--hypothesis-profile=soak",))]
     assert ["2 passed" in told for told in counts] == [False, True], counts

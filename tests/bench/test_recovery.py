@@ -72,6 +72,7 @@ def test_an_unknown_peer_is_refused() -> None:
     assert "horovod is no peer" in str(refused.exception)
 
 
+@pytest.mark.soak
 def test_a_killed_worker_and_a_lost_node_leave_no_trace() -> None:
     """The benchmark itself, once, with few members and the peer that is there wherever torch is."""
     bench = [sys.executable, "-m", "holdfast", "bench", "recovery", "--json"]

@@ -72,6 +72,7 @@ def test_what_is_measured_of_the_twin(holdfast: Any) -> None:
     assert 30e6 < told["peak_bytes_100k"] < 2e9  # an interpreter with numpy at least, and what was promised
 
 
+@pytest.mark.soak
 def test_the_sentences_about_the_twin(holdfast: Any) -> None:
     shown = holdfast("bench", "twin", "--days", "1", "--seeds", "4").out
     assert "16,384 GPUs for 1 day: " in shown

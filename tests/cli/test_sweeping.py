@@ -147,7 +147,9 @@ def ray_cluster() -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.fixture(params=["one process", "two processes", "Ray", "Ray from elsewhere"])
+@pytest.fixture(
+    params=["one process", "two processes", "Ray", pytest.param("Ray from elsewhere", marks=pytest.mark.soak)]
+)
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Place:
     if "Ray" not in request.param:
         return Place(processes=1 if request.param == "one process" else 2)
@@ -239,7 +241,14 @@ def test_an_interrupted_pool_leaves_no_process(
     assert_ended(command, how)
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param(signal.SIGINT, marks=pytest.mark.soak),
+        signal.SIGTERM,
+        pytest.param(signal.SIGKILL, marks=pytest.mark.soak),
+    ],
+)
 def test_an_interrupted_driver_leaves_no_process_here_or_on_the_cluster(
     begun: Callable[..., "subprocess.Popen[str]"], ray_cluster: Cluster, how: signal.Signals
 ) -> None:
@@ -280,6 +289,7 @@ def test_a_worker_that_was_killed_is_told_in_a_sentence(
     assert "Traceback" not in err
 
 
+@pytest.mark.soak
 def test_ray_does_the_work_of_a_killed_worker_again(
     begun: Callable[..., "subprocess.Popen[str]"], ray_cluster: Cluster
 ) -> None:
@@ -303,6 +313,7 @@ def read_terminal(descriptor: int) -> str:
     return shown.decode()
 
 
+@pytest.mark.soak
 def test_only_a_terminal_is_shown_progress(
     holdfast: Callable[..., Any], environment: dict[str, str], tmp_path: Path
 ) -> None:
@@ -332,6 +343,7 @@ def test_only_a_terminal_is_shown_progress(
     assert done.stdout == piped.out
 
 
+@pytest.mark.soak
 def test_ray_is_silent(holdfast: Callable[..., Any], ray_cluster: Cluster) -> None:
     shared = holdfast(*FEW, "--ray", ray_cluster.address, **ray_cluster.variables)
     assert (shared.code, shared.err) == (0, "")
@@ -379,6 +391,7 @@ def test_without_ray_a_sentence_tells_how_to_get_it(holdfast: Callable[..., Any]
     assert "pip install 'ray[client]'" in refused.err
 
 
+@pytest.mark.soak
 def test_a_cluster_with_another_holdfast_is_refused(holdfast: Callable[..., Any], tmp_path: Path) -> None:
     other = tmp_path / "other" / "holdfast"
     other.mkdir(parents=True)

@@ -799,6 +799,7 @@ def seconds_and_bytes(gpus: int) -> tuple[float, int]:
     return min(times_s), peak_bytes
 
 
+@pytest.mark.soak
 def test_the_cost_grows_no_faster_than_the_cluster() -> None:
     small_s, small_bytes = seconds_and_bytes(SMALL_GPUS)
     large_s, large_bytes = seconds_and_bytes(LARGE_GPUS)

@@ -40,6 +40,7 @@ def test_the_same_paper_has_the_same_marks() -> None:
     assert examine(Paper(scenario="power-cap", seed=SEED, gpus=GPUS)) == marks("power-cap")
 
 
+@pytest.mark.soak
 def test_a_diagnosis_that_does_not_know_is_noticed_and_not_right() -> None:
     """Nobody shows the hosts' processors: the run is seen to be slow, and that is all."""
     found = marks("cpu-steal", without=("pressure",))
