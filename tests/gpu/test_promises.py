@@ -29,7 +29,8 @@ FAULTS = (
     fault(9, 130, "lane", 2),
     fault(10, 130, "regroup", 3),
     fault(11, 150, "reduce", 1, node=True),
-    fault(12, 151, "join", 0),
+    fault(12, 170, "lane", 1),
+    fault(13, 170, "join", 0),  # who comes in its place
 )
 
 

@@ -9,8 +9,10 @@ import itertools
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -28,6 +30,8 @@ from holdfast.run.tls import Identity, make_identity
 Meanwhile = Callable[[Coordinator], Awaitable[None]]
 RUN_S_MAX = 300.0
 END_S_MAX = 60.0
+STACK_S = 1.0
+"""What a process has to write its stack."""
 
 
 class Result(NamedTuple):
@@ -193,11 +197,25 @@ class Cluster:
                         await meanwhile(coordinator)
                     return await coordinator.ended(), said
             except TimeoutError:
-                text = "\n".join(said)
-                raise AssertionError(f"the run did not end in {run_s_max} s; it said:\n{text}") from None
+                story = "\n".join([*said, *self._states()])
+                raise AssertionError(f"the run did not end in {run_s_max} s; it said:\n{story}") from None
             finally:
                 self._tell("")
                 await coordinator.close()
+
+    def _states(self) -> list[str]:
+        """What every process of the run is doing; its stack goes to its stderr."""
+        found, parents = [], [self._zygote.pid]
+        while parents:
+            parent = parents.pop()
+            for children in Path(f"/proc/{parent}/task").glob("*/children"):
+                for pid in map(int, children.read_text().split()):
+                    state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+                    found.append(f"process {pid} of {parent}: state {state}")
+                    parents.append(pid)
+                    os.kill(pid, signal.SIGUSR2)
+        time.sleep(STACK_S)
+        return found
 
     def _tell(self, line: str) -> None:
         assert self._zygote.stdin is not None

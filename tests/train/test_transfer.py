@@ -60,15 +60,34 @@ class Move:
     def __call__(self, group: Any, loss: float | None = 0.5) -> Any:
         state = self._states[group.rank]
         if group.rank in self._route.sources:
-            serving = transfer.send(group, self._route, state, 7, transfer.Numbers(loss=loss))
-            for receiver in self._route.receivers:
-                self._told[group.rank, receiver].put(self._spoil(serving.header))
-            return serving
+            numbers = transfer.Numbers(loss=loss)
+            return transfer.send(
+                group, self._route, state, 7, numbers, lambda header: self._tell(group.rank, header)
+            )
         headers = [self._told[source, group.rank].get(timeout=20) for source in self._route.sources]
         try:
             return transfer.receive(group, self._route, state, headers)
         except GroupBroken as broken:
             return broken
+
+    def _tell(self, source: int, header: bytes) -> None:
+        for receiver in self._route.receivers:
+            self._told[source, receiver].put(self._spoil(header))
+
+
+def test_receivers_know_of_the_state_before_anything_is_queued_for_them(together: Together) -> None:
+    """A GPU that waits for a receiver may hold up what its host has yet to queue: see `transfer.send`."""
+    happened: list[str] = []
+
+    def tell(header: bytes) -> bytes:
+        happened.append("told")
+        return header
+
+    move = Move([build(1, steps=3), build(2, steps=0)], spoil=tell)
+    together(2, move, lambda _: happened.append("sent"))
+    assert happened[0] == "told"
+    assert happened.count("told") == 1
+    assert "sent" in happened
 
 
 @pytest.mark.parametrize("loss", [0.5, None, math.inf, math.nan])

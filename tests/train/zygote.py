@@ -8,6 +8,7 @@ until a member is its own process.
 """
 
 import ctypes
+import faulthandler
 import importlib
 import json
 import os
@@ -107,6 +108,7 @@ def fork_node(name: str, assignment: Assignment) -> int:
 def node(name: str, assignment: Assignment) -> None:
     connection = Connection(name, assignment)
     members: dict[int, str] = {}
+    stopped: dict[int, float] = {}
     connection.say(wire.AgentJoined(node=name, slots=assignment.slots, address="127.0.0.1", port=1))
     beat_at = 0.0
     while True:
@@ -116,11 +118,15 @@ def node(name: str, assignment: Assignment) -> None:
         readable, _, _ = select.select([connection], [], [], 0.005)
         if readable:
             for message in connection.heard():
-                if not obey(connection, message, members, assignment):
+                if not obey(connection, message, members, stopped, assignment):
                     return
+        for pid in [pid for pid, due in stopped.items() if time.monotonic() >= due]:
+            del stopped[pid]
+            os.kill(pid, signal.SIGKILL)
         for pid in list(members):
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
+                stopped.pop(pid, None)
                 connection.say(exited(members.pop(pid), status))
 
 
@@ -152,9 +158,15 @@ class Connection:
 
 
 def obey(
-    connection: Connection, message: wire.AnyMessage, members: dict[int, str], assignment: Assignment
+    connection: Connection,
+    message: wire.AnyMessage,
+    members: dict[int, str],
+    stopped: dict[int, float],
+    assignment: Assignment,
 ) -> bool:
-    """Do what the coordinator says; False: the run is over."""
+    """Do what the coordinator says; False: the run is over. stopped: by when members that were told to end
+    are killed.
+    """
     if isinstance(message, wire.StartWorker):
         pid = fork_member(message, assignment)
         members[pid] = message.member
@@ -162,6 +174,7 @@ def obey(
     elif isinstance(message, wire.StopWorker):
         for pid in [pid for pid, member in members.items() if member == message.member]:
             os.kill(pid, signal.SIGTERM if message.grace_s else signal.SIGKILL)
+            stopped[pid] = time.monotonic() + message.grace_s
     elif isinstance(message, wire.StrikeNode):
         os.kill(os.getpid(), signal.SIGKILL)
     return not isinstance(message, wire.EndNode)
@@ -209,6 +222,7 @@ def exited(member: str, status: int) -> wire.WorkerExited:
 
 
 if __name__ == "__main__":
+    faulthandler.register(signal.SIGUSR2)  # also in all that are forked: where a run is stuck
     die_with_parent(os.getppid())
     SCRIPTS = runpy.run_path(str(Path(__file__).with_name("scripts.py")))  # imports torch, and all of `train`
     importlib.import_module("torch._dynamo")  # an optimizer's first step does; here it is done once for all

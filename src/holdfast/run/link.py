@@ -45,6 +45,8 @@ QUEUE_MAX = 16384
 """Messages that wait to be sent. More than that means that nobody takes them: the link is given up."""
 LAST_WORDS_S = 1.0
 """How long `send_now` takes at most, however little room the socket has."""
+CLOSE_S_MAX = 5.0
+"""How long `close` waits for each of the threads, which end with the process at the latest."""
 READ_BYTES = 1 << 16
 
 _TO_WORKER = get_args(ToWorker)
@@ -160,7 +162,7 @@ class Link:
         current = threading.current_thread()
         for thread in (self._sender, self._reader):
             if thread.is_alive() and thread is not current:
-                thread.join()
+                thread.join(CLOSE_S_MAX)
         self._socket.close()
 
     def _send_all(self) -> None:

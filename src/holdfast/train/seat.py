@@ -7,6 +7,7 @@ the highest version, and deal the lanes that nobody holds. Any of it may be cut 
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -319,9 +320,8 @@ class Seat:
         if not self.through:
             self._control.strike(step, "state", self.rank, self.size)
         if self.rank in route.sources:
-            serving = transfer.send(self._group, route, self._state, self.version, self.numbers)
-            self._control.publish(self.number, f"state/{self.rank}", serving.header)
-            self._serving = serving.works
+            tell = partial(self._control.publish, self.number, f"state/{self.rank}")
+            self._serving = transfer.send(self._group, route, self._state, self.version, self.numbers, tell)
         else:
             headers = [self._control.lookup(self.number, f"state/{source}") for source in route.sources]
             header = transfer.receive(self._group, route, self._state, headers)

@@ -9,7 +9,7 @@ it is right. A transfer that breaks off leaves the receiver as it was.
 
 import hashlib
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -70,16 +70,20 @@ class Route:
         return list(pieces[self.sources.index(source) :: len(self.sources)])
 
 
-@dataclass(frozen=True)
-class Serving:
-    """What is on its way from here. header: for the receivers, by way of the coordinator."""
+def send(
+    group: Group,
+    route: Route,
+    state: Protected,
+    version: int,
+    numbers: Numbers,
+    tell: Callable[[bytes], None],
+) -> list[Work]:
+    """Begin to send this member's share. The state must stay as it is until the receivers have it.
 
-    header: bytes
-    works: list[Work]
-
-
-def send(group: Group, route: Route, state: Protected, version: int, numbers: Numbers) -> Serving:
-    """Begin to send this member's share. The state must stay as it is until the receivers have it."""
+    tell: brings the receivers their header, by way of the coordinator. That comes first: while a GPU waits
+    for a receiver, NCCL may hold up whatever this process has yet to queue there, because it frees the
+    communicator before this one.
+    """
     outline, tensors = skeleton.take_apart(state.tree())
     raws = [protected.memory_as_it_lies(tensor) for tensor in tensors]
     pieces = _pieces(raws, state.device)
@@ -97,12 +101,12 @@ def send(group: Group, route: Route, state: Protected, version: int, numbers: Nu
     if group.rank == route.sources[0]:
         letter = torch.frombuffer(bytearray(outline), dtype=torch.uint8).to(state.device)
         outgoing.insert(0, [letter])
+    tell(msgspec.msgpack.encode(header))
     with group.along():
-        works = [
+        return [
             group.exchange([(one, peer) for one in letters for peer in route.receivers], [], TAG)
             for letters in outgoing
         ]
-    return Serving(msgspec.msgpack.encode(header), works)
 
 
 def receive(group: Group, route: Route, state: Protected, headers: Sequence[bytes]) -> Header:
