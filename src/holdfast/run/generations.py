@@ -224,11 +224,11 @@ def _note_time(state: RunState, generation: Generation, step: int, since_ns: int
         return  # with declared work, or while somebody was stopped
     took_ns = (state.now_ns - since_ns) // (step - state.progress.step)
     if is_fresh:
-        state.observed.note_first(took_ns)
+        state.observed.note("first", took_ns)
         return
     step_ns = took_ns if shortest_ns is None else min(shortest_ns, took_ns)
-    state.observed.note_step(step_ns)
-    state.observed.note_pause(took_ns - step_ns)
+    state.observed.note("step", step_ns)
+    state.observed.note("pause", took_ns - step_ns)
 
 
 def _keep_late(state: RunState, generation: Generation, version: int) -> None:
@@ -264,7 +264,7 @@ def _record_opened(state: RunState, generation: Generation, version: int) -> Non
         # The generation before went on until its last commit; the change began there.
         opened_ns = began_ns = max(generation.opened_ns, state.progress.committed_ns or 0)
     replacing.hand_over(state, generation, opened_ns)
-    state.observed.note_form(state.now_ns - began_ns)
+    state.observed.note("form", state.now_ns - began_ns)
     gpus = max(state.launch.gpus, state.roster.seats, len(generation.members))
     state.outbox.record(
         GenerationOpened(

@@ -35,7 +35,7 @@ def working(state: RunState, member: Member, message: Working) -> None:
     """A script has declared work, which begins or is over."""
     work = state.hangs.working.pop(member.name, None)
     if work is not None:
-        state.observed.note_work(state.now_ns - work.since_ns)
+        state.observed.note("work", state.now_ns - work.since_ns)
         state.hangs.resumed_ns = state.now_ns
     if not message.is_over:
         state.hangs.working[member.name] = DeclaredWork(name=message.work, since_ns=state.now_ns)

@@ -38,7 +38,7 @@ def enter(state: RunState, member: Member) -> None:
     """It is at `join()`. An active one goes on at once, a warm one stays until it is needed."""
     if member.reached != "started":
         return
-    state.observed.note_start(state.now_ns - member.started_ns)
+    state.observed.note("start", state.now_ns - member.started_ns)
     member.reached = "parked"
     if member.is_muted:
         processes.show(state, member)
@@ -52,7 +52,7 @@ def ready(state: RunState, member: Member, message: WorkerReady) -> None:
     """It is at `protect()`: from here on it can be in a generation, if it is built like the others."""
     if member.reached != "admitted" or not setups.fits(state, member, message.setup):
         return
-    state.observed.note_ready(ns(message.took_s))
+    state.observed.note("ready", ns(message.took_s))
     member.reached, member.ready_ns = "ready", state.now_ns
     state.roster.nodes[member.node].failures = 0
     del state.roster.coming[member.name]

@@ -205,7 +205,7 @@ def _lose_node(state: RunState, node: Node, why: str, onset_ns: int | None = Non
 
 
 def _note_presence(state: RunState, node: Node) -> None:
-    state.observed.note_gap(state.now_ns - node.seen_ns)
+    state.observed.note("gap", state.now_ns - node.seen_ns)
     node.seen_ns = state.now_ns
 
 

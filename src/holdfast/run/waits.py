@@ -5,6 +5,8 @@ in this run; the lower bound covers what a busy machine does to a process, the u
 outlier from making every later wait useless.
 """
 
+from typing import Literal
+
 import msgspec
 
 from holdfast.wording.units import SECOND_NS
@@ -61,6 +63,9 @@ LATE_S = 1.0
 """The coordinator looked at the leases this much too late: it was held up itself and heard nobody."""
 
 
+Thing = Literal["gap", "start", "ready", "form", "step", "pause", "first", "work"]
+
+
 def ns(seconds: float) -> int:
     return round(seconds * SECOND_NS)
 
@@ -82,35 +87,13 @@ class Observed(msgspec.Struct, kw_only=True):
     first_ns_max: int = 0
     work_ns_max: int = 0
 
-    def note_gap(self, gap_ns: int) -> None:
-        self.gap_ns_max = max(self.gap_ns_max, gap_ns)
-
-    def note_start(self, took_ns: int) -> None:
-        self.start_ns_max = max(self.start_ns_max, took_ns)
-
-    def note_ready(self, took_ns: int) -> None:
-        self.ready_ns_max = max(self.ready_ns_max, took_ns)
-
-    def note_form(self, took_ns: int) -> None:
-        self.form_ns_max = max(self.form_ns_max, took_ns)
-
-    def note_step(self, took_ns: int) -> None:
-        self.step_ns_max = max(self.step_ns_max, took_ns)
-
-    def note_pause(self, took_ns: int) -> None:
-        self.pause_ns_max = max(self.pause_ns_max, took_ns)
-
-    def note_first(self, took_ns: int) -> None:
-        self.first_ns_max = max(self.first_ns_max, took_ns)
-
-    def note_work(self, took_ns: int) -> None:
-        self.work_ns_max = max(self.work_ns_max, took_ns)
+    def note(self, what: Thing, took_ns: int) -> None:
+        name = f"{what}_ns_max"
+        setattr(self, name, max(getattr(self, name), took_ns))
 
     @property
     def lease_ns(self) -> int:
-        """After so long a silent node, or a stopped member, is given up: four times the longest gap between
-        the heartbeats of a node.
-        """
+        """A node that is silent, or a member that is stopped, for four times the longest gap is given up."""
         return _within(LEASE_GAPS * self.gap_ns_max, LEASE_S_MIN, LEASE_S_MAX)
 
     @property

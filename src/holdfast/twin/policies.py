@@ -110,64 +110,45 @@ shrinks."""
 
 def policies(gpus: int, spare_nodes: int) -> tuple[Policy, ...]:
     """Every policy, as it would be on a cluster of this size with so many spare nodes."""
-    hot = hot_s(gpus)
+    hot, varied = hot_s(gpus), msgspec.structs.replace
+    restart = Policy(
+        name="restart",
+        title="full restart from checkpoint (torchrun)",
+        recovery="restart",
+        detect_s=30,
+        hang_s=HANG_S,
+        locate_s=60,
+        restart_s=cold_s(gpus),
+        spare_nodes=spare_nodes,
+        source=f"cold start {cold_s(gpus):.0f} s: {_META}; 30 s to detect, 60 s to locate: assumed",
+    )
+    in_place = varied(restart, locate_s=30, restart_s=hot, spare_nodes=max(4, spare_nodes))
     return (
-        Policy(
-            name="restart",
-            title="full restart from checkpoint (torchrun)",
-            recovery="restart",
-            detect_s=30,
-            hang_s=HANG_S,
-            locate_s=60,
-            restart_s=cold_s(gpus),
-            spare_nodes=spare_nodes,
-            source=f"cold start {cold_s(gpus):.0f} s: {_META}; 30 s to detect, 60 s to locate: assumed",
-        ),
-        Policy(
+        restart,
+        varied(
+            restart,
             name="restart-best",
             title="full restart from checkpoint, at the interval that is best for it",
-            recovery="restart",
-            detect_s=30,
-            hang_s=HANG_S,
-            locate_s=60,
-            restart_s=cold_s(gpus),
-            spare_nodes=spare_nodes,
             finds_interval=True,
-            source=f"cold start {cold_s(gpus):.0f} s: {_META}; 30 s to detect, 60 s to locate: assumed; the "
-            "interval: as holdfast plan cadence computes it",
+            source=f"{restart.source}; the interval: as holdfast plan cadence computes it",
         ),
-        Policy(
+        varied(
+            restart,
             name="requeue",
             title="back to the scheduler's queue, then restart",
-            recovery="restart",
-            detect_s=30,
-            hang_s=HANG_S,
-            locate_s=60,
             requeue_s=requeue_s(gpus),
-            restart_s=cold_s(gpus),
-            spare_nodes=spare_nodes,
             source=f"requeue {requeue_s(gpus):.0f} s: {_BYTEROBUST}; cold start: {_META}",
         ),
-        Policy(
+        varied(
+            in_place,
             name="spares",
             title="restart in place with warm spares",
-            recovery="restart",
-            detect_s=30,
-            hang_s=HANG_S,
-            locate_s=30,
-            restart_s=hot,
-            spare_nodes=max(4, spare_nodes),
             source=f"hot update {hot:.0f} s and P99 spares: {_BYTEROBUST}; detection: assumed",
         ),
-        Policy(
+        varied(
+            in_place,
             name="snapshots",
             title="restart in place from snapshots in memory",
-            recovery="restart",
-            detect_s=30,
-            hang_s=HANG_S,
-            locate_s=30,
-            restart_s=hot,
-            spare_nodes=max(4, spare_nodes),
             snapshot_steps=1,
             source=f"hot update {hot:.0f} s, a snapshot every step: {_BYTEROBUST}",
         ),

@@ -61,9 +61,8 @@ class RestartingRun:
             if not self._is_complete:
                 self._strike(failure)
         self._pass_to(self.horizon_ns)
-        if self._is_complete:
-            return
-        self._stop_at_horizon()
+        if not self._is_complete:
+            self._stop_at_horizon()
 
     @property
     def _is_complete(self) -> bool:
@@ -160,7 +159,7 @@ class RestartingRun:
     def _strike(self, failure: Failure) -> None:
         ground, now_ns = self.ground, failure.at_ns
         machines = ground.fleet.struck(failure)
-        at_work = [machine for machine in machines if ground.fleet.place_of(machine) is not None]
+        at_work = ground.fleet.at_work(failure)
         if failure.kind == "gray":
             ground.slow_down(failure, at_work)
             if at_work:
@@ -237,11 +236,7 @@ class RestartingRun:
 
     def _mend(self, now_ns: int) -> None:
         """A machine comes back, and may be the one that a launch waits for."""
-        due_ns = self.ground.fleet.repaired_ns
-        if due_ns is None:
-            return
-        if due_ns > now_ns:
-            self._agenda.plan(due_ns, self._mend)
+        if not self.ground.is_mended(now_ns, self._agenda, self._mend):
             return
         self.ground.restore(now_ns)
         if self._is_held_up:
@@ -308,10 +303,8 @@ class RestartingRun:
         self._target, self._down_as = self.truth.step, Category.PLANNED_STOP
         self.ground.tape.record(CheckpointSaved, now_ns, step=self._target, place=PLACE)
         self.ground.tape.record(PhaseEntered, now_ns, phase="stop")
-        fleet = self.ground.fleet
-        machines = [one for one in fleet.struck(failure) if fleet.place_of(one) is not None]
         if not failure.is_transient:
-            self._take_out(machines, failure.repair_ns, now_ns)
+            self._take_out(self.ground.fleet.at_work(failure), failure.repair_ns, now_ns)
         self._ask_for_launch(now_ns)
 
     # ---- the end -----------------------------------------------------------------------------------------
