@@ -129,7 +129,7 @@ def command(given: _Flags) -> int:
             outcomes = rounds.play(None)
             _hand_out(sources.collected(outcomes), outlets)
             return 2 if all(outcome.readings is None for outcome in outcomes) else 0
-        # Whoever is asked to end logs out of what it has logged in to.
+        # On a signal, log out of what was logged in to.
         ending = StopRequest()
         stack.enter_context(on_signal(ending, interrupt))
         while True:

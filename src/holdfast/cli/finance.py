@@ -1,4 +1,4 @@
-"""`holdfast finance`: spend, useful spend and waste of all runs, for whoever answers for the budget."""
+"""`holdfast finance`: spend, useful spend and waste of all runs, for the owner of the budget."""
 
 from pathlib import Path
 

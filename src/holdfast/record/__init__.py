@@ -3,9 +3,8 @@
 These are the public names of the room. Each is imported when it is first asked for.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
-
-from holdfast import public
 
 if TYPE_CHECKING:
     from holdfast.record.errors import InputError
@@ -26,13 +25,19 @@ __all__ = [
     "open_store",
 ]
 
+_HOMES = {
+    "errors": {"InputError"},
+    "events": {"FaultObserved", "StepCommitted"},
+    "importers": {"import_file"},
+    "recorder": {"Recorder"},
+    "store": {"Selection", "Store"},
+    "stores": {"open_store"},
+}
+
 if not TYPE_CHECKING:
-    __getattr__ = public(
-        __name__,
-        errors="InputError",
-        events="FaultObserved StepCommitted",
-        importers="import_file",
-        recorder="Recorder",
-        store="Selection Store",
-        stores="open_store",
-    )
+
+    def __getattr__(name: str) -> object:
+        home = next((home for home, names in _HOMES.items() if name in names), None)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"holdfast.record.{home}"), name)

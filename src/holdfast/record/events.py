@@ -63,7 +63,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
 
 
 class RunSubmitted(Event, frozen=True, kw_only=True, tag_field="kind", tag="run.submitted"):
-    """Somebody asked for a run.
+    """A run was asked for.
 
     team, project: whose it is and what it is for, as the budget has them. cluster: where it runs.
     """
@@ -184,7 +184,7 @@ class CheckpointFailed(Event, frozen=True, kw_only=True, tag_field="kind", tag="
 
 
 class CheckpointVerified(Event, frozen=True, kw_only=True, tag_field="kind", tag="checkpoint.verified"):
-    """Somebody tried whether a checkpoint can be restarted from."""
+    """A check whether a run can restart from a checkpoint."""
 
     step: StepNumber
     sound: bool

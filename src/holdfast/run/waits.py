@@ -15,9 +15,9 @@ LEASE_S_MIN, LEASE_S_MAX = 5.0, 30.0
 """Heartbeats come four times a second, but a machine with more threads than cores starves one for seconds."""
 LEASE_GAPS = 4
 REPLACE_S_MIN, REPLACE_S_MAX = 0.5, 10.0
-"""Everybody stands still while a replacement gets ready: beyond this it is cheaper to go on without it."""
+"""All members stand still while a replacement gets ready: beyond this it is cheaper to go on without it."""
 START_S_MIN, START_S_MAX = 10.0, 600.0
-"""How long those that are ready wait for the others where nobody can step yet."""
+"""How long those that are ready wait for the others where no member can step yet."""
 JOIN_S_MIN, JOIN_S_MAX = 0.2, 10.0
 """How long a newcomer waits for others of its node, so that the run changes over once for all of them."""
 FORM_S_MIN, FORM_S_MAX = 30.0, 900.0
@@ -25,9 +25,9 @@ FORM_S_MIN, FORM_S_MAX = 30.0, 900.0
 seen once, nobody can know, and the longest is waited for."""
 FORM_TIMES = 5
 BROKEN_S_MIN, BROKEN_S_MAX = 0.25, 2.0
-"""A collective fails because somebody died: the exit is seen within milliseconds of it."""
+"""A collective fails because a member died: the exit is seen within milliseconds of it."""
 HUNG_S_MIN = 60.0
-"""What a busy machine, a slow disk or a first evaluation may hold a step up for before anybody is ended."""
+"""What a busy machine, a slow disk or a first evaluation may hold a step up for before a member is ended."""
 HUNG_STEPS = 30
 HUNG_PAUSES = 4
 """Times the longest that the script took between two steps: the next evaluation may be a larger one."""
@@ -98,7 +98,7 @@ class Observed(msgspec.Struct, kw_only=True):
 
     @property
     def replace_ns(self) -> int:
-        """From admission of a replacement: twice the longest that anybody took to get ready.
+        """From admission of a replacement: twice the longest that a member took to get ready.
 
         0 where even the usual time exceeds the bound: then nobody waits for it at all.
         """
@@ -118,7 +118,7 @@ class Observed(msgspec.Struct, kw_only=True):
 
     @property
     def broken_ns(self) -> int:
-        """From a collective's failure with nobody lost: a step, in which the others notice it too."""
+        """From a collective's failure with no member lost: a step, in which the others notice it too."""
         return _within(self.step_ns_max, BROKEN_S_MIN, BROKEN_S_MAX)
 
     @property

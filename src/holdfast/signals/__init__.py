@@ -3,9 +3,8 @@
 These are the public names of the room. Each is imported when it is first asked for.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
-
-from holdfast import public
 
 if TYPE_CHECKING:
     from holdfast.signals.catalogue import CATALOGUE
@@ -19,15 +18,21 @@ if TYPE_CHECKING:
 
 __all__ = ["CATALOGUE", "Frame", "Prometheus", "Reading", "SignalStore", "Source", "inspect", "per_second"]
 
+_HOMES = {
+    "catalogue": {"CATALOGUE"},
+    "frame": {"Frame"},
+    "prometheus": {"Prometheus"},
+    "quality": {"inspect"},
+    "rates": {"per_second"},
+    "reading": {"Reading"},
+    "source": {"Source"},
+    "store": {"SignalStore"},
+}
+
 if not TYPE_CHECKING:
-    __getattr__ = public(
-        __name__,
-        catalogue="CATALOGUE",
-        frame="Frame",
-        prometheus="Prometheus",
-        quality="inspect",
-        rates="per_second",
-        reading="Reading",
-        source="Source",
-        store="SignalStore",
-    )
+
+    def __getattr__(name: str) -> object:
+        home = next((home for home, names in _HOMES.items() if name in names), None)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"holdfast.signals.{home}"), name)

@@ -3,9 +3,8 @@
 These are the public names of the room. Each is imported when it is first asked for.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
-
-from holdfast import public
 
 if TYPE_CHECKING:
     from holdfast.twin.cluster import Layout
@@ -16,12 +15,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Layout", "Policy", "Preset", "Study", "policy", "preset", "simulate"]
 
+_HOMES = {
+    "cluster": {"Layout"},
+    "policies": {"Policy", "policy"},
+    "presets": {"Preset", "preset"},
+    "simulation": {"simulate"},
+    "study": {"Study"},
+}
+
 if not TYPE_CHECKING:
-    __getattr__ = public(
-        __name__,
-        cluster="Layout",
-        policies="Policy policy",
-        presets="Preset preset",
-        simulation="simulate",
-        study="Study",
-    )
+
+    def __getattr__(name: str) -> object:
+        home = next((home for home, names in _HOMES.items() if name in names), None)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"holdfast.twin.{home}"), name)

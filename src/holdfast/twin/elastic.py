@@ -66,13 +66,13 @@ from holdfast.run.wire import (
 from holdfast.twin.agenda import Action, Agenda
 from holdfast.twin.failures import Failure
 from holdfast.twin.ground import Ground
-from holdfast.twin.pace import Pace
+from holdfast.twin.pace import ElasticPace
 from holdfast.twin.stretch import Stretch
 from holdfast.wording.units import SECOND_NS
 
 PLACE = "storage"
 SILENT_PARTS = frozenset({"power", "host", "fabric"})
-"""Where these fail nobody says goodbye: a lease has to run out. Elsewhere the connection ends."""
+"""Where these fail no connection ends: a lease has to run out."""
 SIGKILL = 9
 WAIT_S = 7 * 86_400.0
 """How long the run waits for members it cannot go on without: a simulated operator has patience."""
@@ -94,7 +94,7 @@ class ElasticRun:
         self._upcoming = 0  # the first failure that has not struck yet
         self._agenda = Agenda()
         self._stretch = Stretch()
-        self._pace = Pace(ground, self._steps)
+        self._pace = ElasticPace(ground, self._steps)
         self._is_over = False  # complete, or given up by the membership
         self._step_ns = ground.job.step_ns
         self._first_ns = 0  # how long the first step of this generation takes
@@ -105,7 +105,7 @@ class ElasticRun:
         self._is_pending = False  # whether the announced generation waits for a boundary
         self._is_pause_due = False
         self._hung: dict[str, Failure] = {}  # by member
-        self._silent: set[str] = set()  # replicas that are gone, which nobody knows yet
+        self._silent: set[str] = set()  # replicas that are gone, not noticed yet
         self._tick_ns: int | None = None
         self._target = 0
         checkpointing = self.job.checkpointing
@@ -278,7 +278,7 @@ class ElasticRun:
         self._agenda.plan(now_ns + self._regroup_ns, partial(self._regroup, self._announced))
 
     def _regroup(self, generation: Announced, now_ns: int) -> None:
-        """Everybody is in the new group, and has the state: from a survivor, or from a checkpoint."""
+        """All members are in the new group, with the state of a survivor or of a checkpoint."""
         if generation is not self._announced:
             return
         members = generation.members
@@ -341,7 +341,7 @@ class ElasticRun:
         self._agenda.plan_here(began_ns + self._first_ns, partial(self._commit, 1))
 
     def _lost(self, now_ns: int, event: MemberLost) -> None:
-        """Somebody is gone. If it took part, what the others were in the middle of is lost."""
+        """A member is gone. If it took part, the step that the others were in is lost."""
         if event.subject in self._joining:
             self._joining.remove(event.subject)
             self._count_gpus(now_ns)
@@ -548,7 +548,7 @@ class ElasticRun:
         self._ask(now_ns)
 
     def _fall_silent(self, failure: Failure, now_ns: int) -> None:
-        """Machines are gone and nobody says so: this is the last that is heard of them."""
+        """Machines are gone without a word: this is the last that is heard of them."""
         self._begin_silence()
         self._beat(now_ns)
         self._silent.update(self.ground.replicas(self.ground.fleet.struck(failure)))
@@ -583,7 +583,7 @@ class ElasticRun:
         self._bring_in(replicas, now_ns)
 
     def _notice_slow(self, failure: Failure, now_ns: int) -> None:
-        """Somebody found out: a spare takes its place if there is one; otherwise it goes on as it is."""
+        """A slow machine is noticed: a spare takes its place if there is one."""
         if self._told_first(now_ns, partial(self._notice_slow, failure)):
             return
         self.ground.observe(now_ns, failure, failure.at_ns)

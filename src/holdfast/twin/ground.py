@@ -81,7 +81,7 @@ class Ground:
         )
 
     def show_spares(self, now_ns: int) -> None:
-        """So many GPUs are spare from now on. The record has them as one member: nobody needs their names."""
+        """So many GPUs are spare from now on. The record has them as one member."""
         if self.policy.spare_nodes:
             gpus = len(self.fleet.spares) * self.gpus_per_node
             self.tape.record(MemberJoined, now_ns, subject=SPARES, gpus=gpus, role="spare")

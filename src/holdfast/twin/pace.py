@@ -9,7 +9,7 @@ from holdfast.twin.lanes import idle_share, rounds, step_rounds
 from holdfast.wording.units import SECOND_NS
 
 
-class Pace:
+class ElasticPace:
     """steps: whether a replica takes part in the steps."""
 
     def __init__(self, ground: Ground, steps: Callable[[str], bool]) -> None:

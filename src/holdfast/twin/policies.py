@@ -1,6 +1,6 @@
 """What is done about a failure: nine ways to go on, each with its times and where they come from.
 
-A policy is data. Under `restart` everybody stops and goes back to what was saved (restarting.py); under
+A policy is data. Under `restart` all members stop and go back to what was saved (restarting.py); under
 `elastic` the others go on, as the production membership decides (elastic.py). Replica groups of another make
 are simulated with the same membership: it too drops who is lost and admits who is back, and what differs is
 in the policy.
@@ -23,9 +23,9 @@ _BYTEROBUST = "ByteRobust (arXiv:2509.16293)"
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """How a run goes on after a failure. Times in seconds.
 
-    detect_s        from a process's death until whoever decides knows of it
+    detect_s        from a process's death until it is noticed
     hang_s          the same where nothing dies and nothing moves; None: as the membership finds out
-    gray_s          until somebody notices a node that is only slow
+    gray_s          until a node that is only slow is noticed
     locate_s        to find which machine it was
     requeue_s       until the scheduler has given the job its nodes again
     restart_s       from there until the processes could begin to step, state apart

@@ -108,7 +108,7 @@ class RestartingRun:
         return False
 
     def _step_ns(self) -> int:
-        """How long a step takes now: everybody waits for the slowest."""
+        """How long a step takes now: all wait for the slowest."""
         slow = self.ground.slow_at(self._since_ns)
         return round(self.job.step_ns * max((one.factor for one in slow), default=1))
 
@@ -165,7 +165,7 @@ class RestartingRun:
             if at_work:
                 self._agenda.plan(now_ns + self._ns(self.policy.gray_s), partial(self._notice_slow, failure))
         elif not at_work or not self._is_up:
-            # Nobody works on it: there is nothing to interrupt.
+            # No member works on it: there is nothing to interrupt.
             if not failure.is_transient:
                 self._take_out(machines, failure.repair_ns, now_ns)
         elif failure.kind == "planned":
@@ -224,7 +224,7 @@ class RestartingRun:
         self._ask_for_launch(now_ns)
 
     def _take_out(self, machines: list[int], repair_ns: int, now_ns: int) -> None:
-        """Out of service, and a spare in, where there is one. Until it is clear what failed, nobody acts."""
+        """Out of service, and a spare in, if there is one. Until the cause is known, nothing is done."""
         if self._is_undecided:
             self._waiting += [(machine, repair_ns) for machine in machines]
             return
@@ -279,7 +279,7 @@ class RestartingRun:
     # ---- what is only slow, and what is announced --------------------------------------------------------
 
     def _notice_slow(self, failure: Failure, now_ns: int) -> None:
-        """Somebody found out what makes the steps slow: it ends by itself, or the machine is exchanged."""
+        """The cause of slow steps is known: it ends by itself, or the machine is exchanged."""
         self.ground.observe(now_ns, failure, failure.at_ns)
         if not failure.is_transient:
             self._stop_at_boundary(failure, now_ns)

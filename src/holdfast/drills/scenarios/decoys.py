@@ -1,4 +1,4 @@
-"""Nothing is wrong: whoever finds a cause here is mistaken."""
+"""Nothing is wrong: a diagnosis that finds a cause is mistaken."""
 
 from holdfast.drills.scenarios.stage import Draw, Plot, Stage, at_port
 from holdfast.drills.scenarios.truth import MetricTrace

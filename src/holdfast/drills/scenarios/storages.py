@@ -1,4 +1,4 @@
-"""Storage and the checkpoints on it: others' load, a filer that fails slowly, a cadence nobody can keep."""
+"""Storage and the checkpoints on it: others' load, a filer that fails slowly, a cadence that is too short."""
 
 from holdfast.drills.scenarios.stage import Draw, Plot, Stage, members
 from holdfast.drills.scenarios.truth import MetricTrace
