@@ -15,7 +15,7 @@ import click
 import msgspec
 
 Decorator = Callable[[Any], Any]
-Given = TypeVar("Given")
+Given = TypeVar("Given", bound=msgspec.Struct)
 
 
 def option(*words: str, **settings: Any) -> Any:

@@ -358,14 +358,14 @@ KnownEvent = (
 AnyEvent = KnownEvent | Unknown
 
 
-def _tag(kind: Any) -> str:
+def tag_of(kind: Any) -> str:
     return str(kind.__struct_config__.tag)
 
 
-KINDS: tuple[str, ...] = tuple(_tag(kind) for kind in get_args(KnownEvent))
+KINDS: tuple[str, ...] = tuple(tag_of(kind) for kind in get_args(KnownEvent))
 """Every kind this version knows, in the order in which they are declared."""
 
-_KIND_OF: dict[type, str] = {kind: _tag(kind) for kind in get_args(KnownEvent)}
+_KIND_OF: dict[type, str] = {kind: tag_of(kind) for kind in get_args(KnownEvent)}
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[KnownEvent] = msgspec.json.Decoder(KnownEvent)
 _envelope = msgspec.json.Decoder(Unknown)
