@@ -17,12 +17,12 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from bench.papers import HIDEABLE, MECHANISM_OF, Marks, Paper, examine
 from holdfast.cli.record import json_option
 from holdfast.cli.terminal import print_json
 from holdfast.detect.detecting import METRICS
 from holdfast.detect.physics import BALANCE
 from holdfast.diagnose.assess import Circumstances, Inquiry, assess
-from holdfast.drills.exam import HIDEABLE, MECHANISM_OF, Marks, Paper, examine
 from holdfast.drills.replay import Replay
 from holdfast.drills.scenarios import SCENARIOS, play
 from holdfast.drills.wiring import topology_of

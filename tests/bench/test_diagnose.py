@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from bench.diagnose import FIRST_SEED, TUNING_SEEDS
-from holdfast.drills.exam import MECHANISM_OF
+from bench.papers import MECHANISM_OF
 from holdfast.drills.scenarios import SCENARIOS
 
 pytestmark = pytest.mark.slow

@@ -1,7 +1,5 @@
 """Flags that are declared once: a structure makes the options, and the verb gets it filled."""
 
-from typing import Annotated
-
 import click
 import msgspec
 from click.testing import CliRunner
@@ -12,10 +10,10 @@ loud = click.option("--loud", "is_loud", is_flag=True, help="Shout.")
 
 
 class Flags(msgspec.Struct, frozen=True, kw_only=True):
-    names: Annotated[tuple[str, ...], argument(nargs=-1)]
-    max_rounds: Annotated[int, option("How often", "at most.", default=3)]
-    wait_s: Annotated[float | None, option("-w", "--wait", "Seconds.", type=float)]
-    is_loud: Annotated[bool, shared(loud)]
+    names: tuple[str, ...] = argument(nargs=-1)
+    max_rounds: int = option("How often", "at most.", default=3)
+    wait_s: float | None = option("-w", "--wait", "Seconds.", type=float)
+    is_loud: bool = shared(loud)
 
 
 @click.command("greet")

@@ -12,13 +12,13 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from quantity import examples
 
+from bench.papers import HIDEABLE, MECHANISM_OF
 from holdfast.detect.detecting import METRICS
 from holdfast.detect.physics import BALANCE
 from holdfast.detect.scene import PlannedWork
 from holdfast.diagnose.assess import Assessment, Circumstances, Inquiry, assess
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.run_findings import SYMPTOMS
-from holdfast.drills.exam import HIDEABLE, MECHANISM_OF
 from holdfast.drills.replay import Replay
 from holdfast.drills.scenarios import SCENARIOS, Played, play
 from holdfast.drills.wiring import topology_of

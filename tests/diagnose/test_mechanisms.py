@@ -4,9 +4,9 @@ from typing import get_args
 
 import pytest
 
+from bench.papers import MECHANISM_OF
 from holdfast.detect.rules import SIGNS
 from holdfast.diagnose.mechanisms import MECHANISMS, Mechanism
-from holdfast.drills.exam import MECHANISM_OF
 from holdfast.drills.scenarios import SCENARIOS
 from holdfast.drills.scenarios.stage import Scenario
 from holdfast.signals.domains import Domain, Seam

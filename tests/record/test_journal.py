@@ -12,7 +12,6 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from waiting import until
 
 from holdfast.record.errors import InputError
 from holdfast.record.events import (
@@ -29,7 +28,6 @@ from holdfast.record.events import (
 from holdfast.record.journal import (
     Damage,
     JournalWriter,
-    follow,
     holds_journal,
     line_of,
     read,
@@ -301,8 +299,6 @@ def test_what_cannot_be_read_at_all(tmp_path: Path) -> None:
         list(read_directory(tmp_path / "missing"))
     with pytest.raises(InputError, match="cannot be read: No such file"):
         list(read(tmp_path / "missing.journal"))
-    with pytest.raises(InputError, match="cannot be read: No such file"):
-        list(follow(tmp_path / "missing", threading.Event()))
     (tmp_path / "circle").symlink_to(tmp_path / "circle")
     with pytest.raises(InputError, match="cannot be read: Too many levels"):
         list(read_directory(tmp_path / "circle"))
@@ -337,32 +333,6 @@ def test_a_file_whose_name_is_no_text_is_not_read_and_told_of(tmp_path: Path) ->
     assert list(offsets) == ["größe.journal"]
 
 
-def test_follow_sees_rotation_new_writers_and_lines_in_pieces(journal: Path, spools: Path) -> None:
-    stop = threading.Event()
-    seen: list[AnyEvent | Damage] = []
-
-    def keep_following() -> None:
-        seen.extend(follow(journal, stop, poll_interval_s=0.005, spool_directory=spools))
-
-    _write(journal / "aaaa-000000.journal", 0)
-    follower = threading.Thread(target=keep_following)
-    follower.start()
-    writer = JournalWriter(journal, "bbbb", rotate_bytes=1)
-    for number in range(1, 6):
-        writer.write(line_of(encode(_step(number))))
-    writer.close()
-    piecewise = line_of(encode(_step(6)))
-    with (journal / "cccc-000000.journal").open("wb", buffering=0) as stream:
-        stream.write(piecewise[:30])
-        until(lambda: len(seen) == 6)
-        stream.write(piecewise[30:])
-    _leave_spool(journal, spools, 7)
-    stop.set()
-    follower.join(20)
-    assert sorted(_steps(seen)) == list(range(8))
-    assert len(seen) == 8
-
-
 def test_a_dead_spool_becomes_a_journal_file(journal: Path, spools: Path) -> None:
     _write(journal / f"{OWNER.token}-000000.journal", 1)
     _leave_spool(journal, spools, 2, 3)
@@ -392,9 +362,6 @@ def test_a_living_spool_is_read_though_its_journal_is_not_made_yet(tmp_path: Pat
     living = Spool.adopt(_leave_spool(journal, spools, 1), {os.geteuid()})
     assert living is not None
     assert _steps(read_directory(journal, spool_directory=spools)) == [1]
-    stop = threading.Event()
-    stop.set()
-    assert list(follow(journal, stop, spool_directory=spools)) == []
     assert not journal.exists()
     living.close()
 

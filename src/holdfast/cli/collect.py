@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import get_args
 
 import click
 import msgspec
@@ -46,94 +46,64 @@ UNPROVEN_HINT = "Read /dev/kmsg, the output of dmesg, or that of journalctl --dm
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     """The command line, typed; None for what was not given."""
 
-    infiniband: Annotated[
-        str | None,
-        option(
-            f"Ports of InfiniBand and RoCE adapters.  [path: {SYSFS}]",
-            is_flag=False,
-            flag_value=str(SYSFS),
-            metavar="[PATH]",
-        ),
-    ]
-    scrape: Annotated[
-        tuple[str, ...],
-        option(
-            "A page that Prometheus would scrape: a run's --metrics-port.",
-            "May be repeated; @FILE holds a URL.",
-            multiple=True,
-            envvar="HOLDFAST_SCRAPE",
-            callback=url_option,
-            metavar="URL",
-        ),
-    ]
-    redfish: Annotated[
-        tuple[str, ...],
-        option(
-            "Cooling units and power shelves of a service; may be given again.",
-            "NAME: what the unit is called.",
-            multiple=True,
-            metavar="[NAME=]URL",
-        ),
-    ]
-    redfish_session: Annotated[bool, option("Log in once, instead of at every request.", is_flag=True)]
-    redfish_insecure: Annotated[bool, option("Trust any certificate.", is_flag=True)]
-    redfish_ca: Annotated[
-        str | None, option("Trust certificates that this authority has signed.", metavar="FILE")
-    ]
-    nvml: Annotated[bool, option("This machine's GPUs, under dcgm-exporter's names.", is_flag=True)]
-    node: Annotated[
-        bool, option("This machine's pressure, memory, disks, fans: node_exporter's.", is_flag=True)
-    ]
-    kernel_log: Annotated[
-        str | None, option("XIDs and the like from this log: /dev/kmsg, a file, or -.", metavar="PATH")
-    ]
-    slurm: Annotated[bool, option("States of nodes, jobs and maintenance.", is_flag=True)]
-    host: Annotated[
-        str | None, option("What this machine is called.  [default: its host name]", metavar="NAME")
-    ]
-    every_s: Annotated[
-        float,
-        option("--every", "How often.", type=some_seconds, metavar="TIME", default="10s", show_default=True),
-    ]
-    once: Annotated[bool, option("Read everything once and end.", is_flag=True)]
-    listen: Annotated[
-        str | None, option("Serve the readings for Prometheus, at /metrics.", metavar="HOST:PORT")
-    ]
-    signals: Annotated[
-        str | None,
-        option(
-            "Keep the readings in the embedded store. ",
-            "[dir: $HOLDFAST_SIGNALS, or signals in $HOLDFAST_HOME]",
-            is_flag=False,
-            flag_value=DEFAULT_SIGNALS,
-            metavar="[DIR]",
-        ),
-    ]
-    keep_s: Annotated[
-        float | None,
-        option(
-            "--keep", "Delete stored readings that are older: 30d, say.", type=some_seconds, metavar="TIME"
-        ),
-    ]
-    record: Annotated[bool, option("Record faults of the kernel log.", is_flag=True)]
-    store_url: Annotated[str | None, shared(store_option)]
-    xid_source: Annotated[
-        Source,
-        option(
-            "Whose word counts on how grave an XID is.",
-            type=click.Choice(get_args(Source)),
-            default=CATALOGUE,
-            show_default=True,
-        ),
-    ]
-    xid_policy: Annotated[
-        Path | None,
-        option(
-            "What this site thinks of XIDs, as TOML.  [default: xids.toml in $HOLDFAST_HOME]",
-            type=click.Path(path_type=Path),
-        ),
-    ]
-    as_json: Annotated[bool, shared(json_option)]
+    infiniband: str | None = option(
+        f"Ports of InfiniBand and RoCE adapters.  [path: {SYSFS}]",
+        is_flag=False,
+        flag_value=str(SYSFS),
+        metavar="[PATH]",
+    )
+    scrape: tuple[str, ...] = option(
+        "A page that Prometheus would scrape: a run's --metrics-port.",
+        "May be repeated; @FILE holds a URL.",
+        multiple=True,
+        envvar="HOLDFAST_SCRAPE",
+        callback=url_option,
+        metavar="URL",
+    )
+    redfish: tuple[str, ...] = option(
+        "Cooling units and power shelves of a service; may be given again.",
+        "NAME: what the unit is called.",
+        multiple=True,
+        metavar="[NAME=]URL",
+    )
+    redfish_session: bool = option("Log in once, instead of at every request.", is_flag=True)
+    redfish_insecure: bool = option("Trust any certificate.", is_flag=True)
+    redfish_ca: str | None = option("Trust certificates that this authority has signed.", metavar="FILE")
+    nvml: bool = option("This machine's GPUs, under dcgm-exporter's names.", is_flag=True)
+    node: bool = option("This machine's pressure, memory, disks, fans: node_exporter's.", is_flag=True)
+    kernel_log: str | None = option(
+        "XIDs and the like from this log: /dev/kmsg, a file, or -.", metavar="PATH"
+    )
+    slurm: bool = option("States of nodes, jobs and maintenance.", is_flag=True)
+    host: str | None = option("What this machine is called.  [default: its host name]", metavar="NAME")
+    every_s: float = option(
+        "--every", "How often.", type=some_seconds, metavar="TIME", default="10s", show_default=True
+    )
+    once: bool = option("Read everything once and end.", is_flag=True)
+    listen: str | None = option("Serve the readings for Prometheus, at /metrics.", metavar="HOST:PORT")
+    signals: str | None = option(
+        "Keep the readings in the embedded store. ",
+        "[dir: $HOLDFAST_SIGNALS, or signals in $HOLDFAST_HOME]",
+        is_flag=False,
+        flag_value=DEFAULT_SIGNALS,
+        metavar="[DIR]",
+    )
+    keep_s: float | None = option(
+        "--keep", "Delete stored readings that are older: 30d, say.", type=some_seconds, metavar="TIME"
+    )
+    record: bool = option("Record faults of the kernel log.", is_flag=True)
+    store_url: str | None = shared(store_option)
+    xid_source: Source = option(
+        "Whose word counts on how grave an XID is.",
+        type=click.Choice(get_args(Source)),
+        default=CATALOGUE,
+        show_default=True,
+    )
+    xid_policy: Path | None = option(
+        "What this site thinks of XIDs, as TOML.  [default: xids.toml in $HOLDFAST_HOME]",
+        type=click.Path(path_type=Path),
+    )
+    as_json: bool = shared(json_option)
 
 
 @click.command("collect")
@@ -159,7 +129,7 @@ def command(given: _Flags) -> int:
             outcomes = rounds.play(None)
             _hand_out(sources.collected(outcomes), outlets)
             return 2 if all(outcome.readings is None for outcome in outcomes) else 0
-        # Whoever is asked to end logs out of what it has logged in to.
+        # On a signal, log out of what was logged in to.
         ending = StopRequest()
         stack.enter_context(on_signal(ending, interrupt))
         while True:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable
 from contextlib import ExitStack
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import NoReturn
 
 import click
 import msgspec
@@ -60,39 +60,28 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     """The command line, typed; None for what was not given."""
 
     signals_path: Path | None
-    run: Annotated[str | None, argument(required=False)]
-    at_ns: Annotated[
-        int | None,
-        option(
-            "--at", "As of this time.  [default: now, or its end]", callback=past_moment_ns, metavar="TIME"
-        ),
-    ]
-    window_s: Annotated[
-        float,
-        option(
-            "--window",
-            "How far to look back; where it is not given and the last step is older, so far as that.",
-            type=window_seconds,
-            default="30m",
-            show_default=True,
-            metavar="TIME",
-        ),
-    ]
-    gpus: Annotated[
-        int | None,
-        option("GPUs of the run, for its cost, where no record says.", type=click.IntRange(1, 10**7)),
-    ]
-    check: Annotated[
-        bool, option("Exit with code 1 if an incident is open, 2 if nothing can be said.", is_flag=True)
-    ]
-    record: Annotated[
-        bool, option("Write what is found into the record, for `holdfast runbook`.", is_flag=True)
-    ]
-    prometheus_url: Annotated[str | None, shared(signals_options)]
-    topology_path: Annotated[Path | None, shared(topology_option)]
-    prices_path: Annotated[Path | None, shared(prices_option)]
-    store_url: Annotated[str | None, shared(store_option)]
-    as_json: Annotated[bool, shared(json_option)]
+    run: str | None = argument(required=False)
+    at_ns: int | None = option(
+        "--at", "As of this time.  [default: now, or its end]", callback=past_moment_ns, metavar="TIME"
+    )
+    window_s: float = option(
+        "--window",
+        "How far to look back; where it is not given and the last step is older, so far as that.",
+        type=window_seconds,
+        default="30m",
+        show_default=True,
+        metavar="TIME",
+    )
+    gpus: int | None = option(
+        "GPUs of the run, for its cost, where no record says.", type=click.IntRange(1, 10**7)
+    )
+    check: bool = option("Exit with code 1 if an incident is open, 2 if nothing can be said.", is_flag=True)
+    record: bool = option("Write what is found into the record, for `holdfast runbook`.", is_flag=True)
+    prometheus_url: str | None = shared(signals_options)
+    topology_path: Path | None = shared(topology_option)
+    prices_path: Path | None = shared(prices_option)
+    store_url: str | None = shared(store_option)
+    as_json: bool = shared(json_option)
 
 
 @click.command("diagnose")

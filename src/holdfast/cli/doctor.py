@@ -1,7 +1,6 @@
 """`holdfast doctor`: what is seen of a cluster, what is not and how to switch it on, which names disagree."""
 
 from pathlib import Path
-from typing import Annotated
 
 import click
 import msgspec
@@ -28,21 +27,18 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     """The command line, typed; None for what was not given."""
 
     signals_path: Path | None
-    write: Annotated[
-        Path | None,
-        option("Write a topology file to start from.", type=click.Path(path_type=Path), metavar="FILE"),
-    ]
-    check: Annotated[
-        bool,
-        option("Exit with code 1 if nothing is seen, a name is not known or a node is dark.", is_flag=True),
-    ]
-    at_ns: Annotated[
-        int | None,
-        option("--at", "As of this time.  [default: now]", callback=past_moment_ns, metavar="TIME"),
-    ]
-    prometheus_url: Annotated[str | None, shared(signals_options)]
-    topology_path: Annotated[Path | None, shared(topology_option)]
-    as_json: Annotated[bool, shared(json_option)]
+    write: Path | None = option(
+        "Write a topology file to start from.", type=click.Path(path_type=Path), metavar="FILE"
+    )
+    check: bool = option(
+        "Exit with code 1 if nothing is seen, a name is not known or a node is dark.", is_flag=True
+    )
+    at_ns: int | None = option(
+        "--at", "As of this time.  [default: now]", callback=past_moment_ns, metavar="TIME"
+    )
+    prometheus_url: str | None = shared(signals_options)
+    topology_path: Path | None = shared(topology_option)
+    as_json: bool = shared(json_option)
 
 
 @click.command("doctor")

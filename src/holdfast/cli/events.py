@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain, islice
-from typing import Annotated
 
 import click
 import msgspec
@@ -39,29 +38,21 @@ _ENVELOPE = frozenset(Event.__struct_fields__)
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     """The command line, typed; None for what was not given."""
 
-    run: Annotated[str | None, argument(required=False)]
-    kinds: Annotated[
-        tuple[str, ...],
-        option("--kind", "Only this kind; may be given again.", multiple=True, metavar="KIND"),
-    ]
-    subject: Annotated[
-        str | None, option("Only events about this member, node or GPU.", callback=recorded_name)
-    ]
-    since_ns: Annotated[
-        int | None,
-        option("--since", "Only from this time on (ISO 8601, or epoch).", callback=moment_ns, metavar="TIME"),
-    ]
-    until_ns: Annotated[
-        int | None, option("--until", "Only before this time.", callback=moment_ns, metavar="TIME")
-    ]
-    limit: Annotated[int | None, option("At most this many.", type=click.IntRange(min=1), metavar="N")]
-    follow: Annotated[
-        bool, option("--follow", "-f", "Go on with new ones as they come, until interrupted.", is_flag=True)
-    ]
-    as_json: Annotated[
-        bool, option("--json", "Print each event as a line of JSON, byte for byte.", is_flag=True)
-    ]
-    store_url: Annotated[str | None, shared(store_option)]
+    run: str | None = argument(required=False)
+    kinds: tuple[str, ...] = option(
+        "--kind", "Only this kind; may be given again.", multiple=True, metavar="KIND"
+    )
+    subject: str | None = option("Only events about this member, node or GPU.", callback=recorded_name)
+    since_ns: int | None = option(
+        "--since", "Only from this time on (ISO 8601, or epoch).", callback=moment_ns, metavar="TIME"
+    )
+    until_ns: int | None = option("--until", "Only before this time.", callback=moment_ns, metavar="TIME")
+    limit: int | None = option("At most this many.", type=click.IntRange(min=1), metavar="N")
+    follow: bool = option(
+        "--follow", "-f", "Go on with new ones as they come, until interrupted.", is_flag=True
+    )
+    as_json: bool = option("--json", "Print each event as a line of JSON, byte for byte.", is_flag=True)
+    store_url: str | None = shared(store_option)
 
 
 class _Cause(msgspec.Struct, frozen=True, kw_only=True):

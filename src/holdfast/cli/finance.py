@@ -1,14 +1,14 @@
-"""`holdfast finance`: spend, useful spend and waste of all runs, for whoever answers for the budget."""
+"""`holdfast finance`: spend, useful spend and waste of all runs, for the owner of the budget."""
 
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
 
 from holdfast import wording
+from holdfast.cli.flags import option, shared, takes
 from holdfast.cli.pages import STDOUT, html_option, require_one_output, write_page
-from holdfast.cli.prices import load_prices, prices_option
+from holdfast.cli.prices import in_currency, load_prices, prices_option
 from holdfast.cli.record import json_option, left_out, open_record, store_option
 from holdfast.cli.terminal import print_json, printable
 from holdfast.cli.windows import reading, window_options
@@ -33,50 +33,41 @@ SILENT_NAMED_MAX = 5
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     """The command line, typed; None for what was not given."""
 
-    runs: tuple[str, ...]
-    teams: tuple[str, ...]
-    look: AskedWindow
-    own_or_rent: bool
-    own_path: Path | None
-    example_own: bool
-    html_path: Path | None
-    csv_path: Path | None
-    prices_path: Path | None
-    store_url: str | None
-    as_json: bool
+    runs: tuple[str, ...] = option(
+        "--run", "Only this run; may be given again.", multiple=True, metavar="RUN"
+    )
+    teams: tuple[str, ...] = option(
+        "--team", "Only this team; may be given again.", multiple=True, metavar="TEAM"
+    )
+    look: AskedWindow = shared(window_options)
+    own_or_rent: bool = option("Compare owning GPUs with renting them, too.", is_flag=True)
+    own_path: Path | None = option(
+        "--own",
+        "The same, on these terms, as TOML; what it does not say is assumed.",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+    )
+    example_own: bool = option("Print a file with every term of owning, and stop.", is_flag=True)
+    html_path: Path | None = shared(html_option)
+    csv_path: Path | None = option(
+        "--csv",
+        "Write the invoice's lines with the columns of FOCUS 1.2; to stdout if OUT is `-`.",
+        type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+        metavar="OUT",
+    )
+    prices_path: Path | None = shared(prices_option)
+    store_url: str | None = shared(store_option)
+    as_json: bool = shared(json_option)
 
 
 @click.command("finance")
-@click.option("--run", "runs", multiple=True, metavar="RUN", help="Only this run; may be given again.")
-@click.option("--team", "teams", multiple=True, metavar="TEAM", help="Only this team; may be given again.")
-@window_options
-@click.option("--own-or-rent", is_flag=True, help="Compare owning GPUs with renting them, too.")
-@click.option(
-    "--own",
-    "own_path",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="The same, on these terms, as TOML; what it does not say is assumed.",
-)
-@click.option("--example-own", is_flag=True, help="Print a file with every term of owning, and stop.")
-@html_option
-@click.option(
-    "--csv",
-    "csv_path",
-    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
-    metavar="OUT",
-    help="Write the invoice's lines with the columns of FOCUS 1.2; to stdout if OUT is `-`.",
-)
-@prices_option
-@store_option
-@json_option
-def command(**flags: Any) -> None:
+@takes(_Flags)
+def command(given: _Flags) -> None:
     """Show what all runs cost, what of that was useful, and what the rest went to.
 
     By month, cause, team and project; against budgets and targets, with a forecast; the five costliest
     wastes and what to do about them. `--month 2026-10` is one month of it.
     """
-    given = _Flags(**flags)
     if given.example_own:
         click.echo(template(), nl=False)
         return
@@ -96,7 +87,8 @@ def command(**flags: Any) -> None:
     )
     if simulated:
         told = msgspec.structs.replace(told, remarks=(*told.remarks, left_out(simulated)))
-    _show(told, given)
+    with in_currency(told.prices):
+        _show(told, given)
 
 
 def _require_outputs(given: _Flags) -> None:
@@ -219,12 +211,6 @@ def _names(store: Store) -> dict[str, list[str]]:
 
 
 def _show(told: Finance, given: _Flags) -> None:
-    currency = told.prices.currency
-    with wording.in_currency(currency.code, currency.usd_per):
-        _shown(told, given)
-
-
-def _shown(told: Finance, given: _Flags) -> None:
     if given.html_path is not None:
         from holdfast.dashboard.finance_page import render
 

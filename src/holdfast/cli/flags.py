@@ -1,7 +1,7 @@
 """A verb's flags, declared once: a structure whose fields are the options that fill them.
 
 class Flags(msgspec.Struct, frozen=True, kw_only=True):
-    rounds: Annotated[int, option("--rounds", default=3, help="How often.")]
+    rounds: int = option("How often.", default=3)
 
 @takes(Flags)
 def command(given: Flags) -> None: ...
@@ -9,19 +9,20 @@ def command(given: Flags) -> None: ...
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar
 
 import click
 import msgspec
 
 Decorator = Callable[[Any], Any]
-Declared = Callable[[str], Decorator]
-"""Of the field's name, what declares its parameter."""
-Given = TypeVar("Given")
+Given = TypeVar("Given", bound=msgspec.Struct)
 
 
-def option(*words: str, **settings: Any) -> Declared:
-    """An option, as click has it. words: its names, where the field does not say it, and its help."""
+def option(*words: str, **settings: Any) -> Any:
+    """An option, as click has it. words: its names, where the field does not say it, and its help.
+
+    What it returns stands as the field's default, and declares the parameter once the field's name is known.
+    """
     names = [word for word in words if word.startswith("-")]
     told = " ".join(word for word in words if not word.startswith("-")) or None
 
@@ -35,23 +36,20 @@ def flag_of(field: str) -> str:
     return "--" + field.replace("_", "-")
 
 
-def argument(**settings: Any) -> Declared:
+def argument(**settings: Any) -> Any:
     """An argument that the field names."""
     return lambda field: click.argument(field, **settings)
 
 
-def shared(decorator: Decorator) -> Declared:
+def shared(decorator: Decorator) -> Any:
     """An option that several verbs have, declared elsewhere."""
     return lambda field: decorator
 
 
 def takes(form: type[Given]) -> Callable[[Callable[[Given], Any]], Callable[..., Any]]:
     """Have the verb called with a `form`, whose fields, in their order, are the parameters in the help."""
-    declared = [
-        get_args(hint)[1](field)
-        for field, hint in get_type_hints(form, include_extras=True).items()
-        if get_origin(hint) is Annotated
-    ]
+    fields = msgspec.structs.fields(form)
+    declared = [field.default(field.name) for field in fields if field.default is not msgspec.NODEFAULT]
 
     def decorate(verb: Callable[[Given], Any]) -> Callable[..., Any]:
         @wraps(verb)

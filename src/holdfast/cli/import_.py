@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from holdfast.cli.flags import argument, option, shared, takes
 from holdfast.cli.record import json_option, open_record, store_option
 from holdfast.cli.terminal import print_json, printable
 from holdfast.record.errors import HoldfastError, InputError
@@ -37,34 +38,29 @@ class FileResult(msgspec.Struct, frozen=True, kw_only=True):
     summary: str
 
 
+class _Flags(msgspec.Struct, frozen=True, kw_only=True):
+    """The command line, typed; None for what was not given."""
+
+    files: tuple[Path, ...] = argument(nargs=-1, required=True, type=click.Path(path_type=Path))
+    run: str | None = option(
+        "The run that everything in the files belongs to; events of Holdfast's own keep theirs.",
+        metavar="NAME",
+    )
+    gpus: int | None = option("How many GPUs the run has, where the file does not say.", type=int)
+    gpus_per_node: int | None = option(
+        "GPUs of a node, where the file counts nodes.  [default: 8 for Google's and InfiniteHBD's logs, else",
+        "unknown]",
+        type=int,
+    )
+    reference_step_s: float | None = option("How long a healthy step takes, in seconds.", type=float)
+    usd_per_gpu_hour: float | None = option("What a GPU-hour costs.", type=float)
+    store_url: str | None = shared(store_option)
+    as_json: bool = shared(json_option)
+
+
 @click.command("import")
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--run",
-    metavar="NAME",
-    help="The run that everything in the files belongs to; events of Holdfast's own keep theirs.",
-)
-@click.option("--gpus", type=int, help="How many GPUs the run has, where the file does not say.")
-@click.option(
-    "--gpus-per-node",
-    type=int,
-    help="GPUs of a node, where the file counts nodes.  [default: 8 for Google's and InfiniteHBD's logs, else"
-    " unknown]",
-)
-@click.option("--reference-step-s", type=float, help="How long a healthy step takes, in seconds.")
-@click.option("--usd-per-gpu-hour", type=float, help="What a GPU-hour costs.")
-@store_option
-@json_option
-def command(
-    files: tuple[Path, ...],
-    run: str | None,
-    gpus: int | None,
-    gpus_per_node: int | None,
-    reference_step_s: float | None,
-    usd_per_gpu_hour: float | None,
-    store_url: str | None,
-    as_json: bool,
-) -> int:
+@takes(_Flags)
+def command(given: _Flags) -> int:
     """Take in what happened, from FILES of any known format.
 
     The format is recognised: journals of Holdfast (a file or a whole directory), event logs of Google's
@@ -73,22 +69,16 @@ def command(
     in the same file twice changes nothing. Lines that cannot be read are counted and shown with their
     numbers.
     """
-    options = Options(
-        run=run,
-        gpus=gpus,
-        gpus_per_node=gpus_per_node,
-        reference_step_s=reference_step_s,
-        usd_per_gpu_hour=usd_per_gpu_hour,
-    )
+    options = msgspec.convert(given, Options, from_attributes=True)
     results, problems = [], []
-    with open_record(store_url) as store:
-        for path in files:
+    with open_record(given.store_url) as store:
+        for path in given.files:
             try:
                 results.append(_take(store, path, options))
             except HoldfastError as error:
                 problems.append(error)
-    _show(results, as_json=as_json)
-    if len(problems) == len(files) == 1:
+    _show(results, as_json=given.as_json)
+    if len(problems) == len(given.files) == 1:
         raise problems[0]
     for problem in problems:
         click.echo(f"holdfast: {printable(problem.sentence)}", err=True)

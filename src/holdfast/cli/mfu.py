@@ -1,7 +1,5 @@
 """`holdfast mfu`: the share of the chips' peak that a throughput amounts to, beside the nearest published."""
 
-from typing import Annotated
-
 import click
 import msgspec
 
@@ -58,50 +56,44 @@ _RATE = number_between(RATE_MIN, RATE_MAX)
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     """The command line, typed; None for what was not given."""
 
-    model: Annotated[
-        str | None, option("A model by name, such as llama3-70b, in place of its dimensions.", metavar="NAME")
-    ]
-    params: Annotated[
-        int | None, option("Parameters, such as 70e9 or 70b; else derived from the dimensions.", type=count)
-    ]
-    active_params: Annotated[
-        int | None, option("With experts: the parameters one token is multiplied with.", type=count)
-    ]
-    layers: Annotated[int | None, option("Layers.", type=count)]
-    hidden: Annotated[int | None, option("Hidden size.", type=count)]
-    heads: Annotated[int | None, option("Attention heads.", type=count)]
-    kv_heads: Annotated[int | None, option("Key and value heads; as many as heads unless given.", type=count)]
-    head_dim: Annotated[int | None, option("Width of a head; hidden over heads unless given.", type=count)]
-    ffn: Annotated[int | None, option("Inner width of the feed-forward layer, or of one expert.", type=count)]
-    vocab: Annotated[int | None, option("Size of the vocabulary.", type=count)]
-    experts: Annotated[int | None, option("Experts in each layer.", type=count)]
-    active_experts: Annotated[int | None, option("Experts chosen for each token (top-k).", type=count)]
-    shared_ffn: Annotated[
-        int | None, option("Inner width of the experts that every token passes.", type=count)
-    ]
-    plain_ffn: Annotated[bool, option("The feed-forward layer has no gate (not SwiGLU).", is_flag=True)]
-    tied: Annotated[bool, option("Input table and output head are one matrix.", is_flag=True)]
-    seq: Annotated[int | None, option("Sequence length in tokens.", type=count)]
-    packed: Annotated[
-        str | None,
-        option("Lengths of the documents in a packed sequence, in place of --seq.", metavar="L,L,..."),
-    ]
-    tokens_per_s: Annotated[float | None, option("Tokens a second, of all GPUs together.", type=_RATE)]
-    step_s: Annotated[float | None, option("Seconds a step, with --tokens-per-step.", type=_RATE)]
-    tokens_per_step: Annotated[int | None, option("Tokens a step, of all GPUs together.", type=count)]
-    gpus: Annotated[int, option("How many GPUs made these tokens.", type=count, required=True)]
-    chip: Annotated[str | None, option("Such as h100, or what nvidia-smi says: 'NVIDIA H100 80GB HBM3'.")]
-    precision: Annotated[
-        Precision, option(type=click.Choice(["bf16", "fp8"]), default="bf16", show_default=True)
-    ]
-    peak_tflops: Annotated[
-        float | None, option("Dense peak of one GPU, for a chip that is not known here.", type=_RATE)
-    ]
-    recompute: Annotated[
-        float,
-        option("Part of the forward pass computed again, 0 to 1.", type=number_between(0, 1), default=0.0),
-    ]
-    as_json: Annotated[bool, option("--json", "Print one JSON object.", is_flag=True)]
+    model: str | None = option(
+        "A model by name, such as llama3-70b, in place of its dimensions.", metavar="NAME"
+    )
+    params: int | None = option(
+        "Parameters, such as 70e9 or 70b; else derived from the dimensions.", type=count
+    )
+    active_params: int | None = option(
+        "With experts: the parameters one token is multiplied with.", type=count
+    )
+    layers: int | None = option("Layers.", type=count)
+    hidden: int | None = option("Hidden size.", type=count)
+    heads: int | None = option("Attention heads.", type=count)
+    kv_heads: int | None = option("Key and value heads; as many as heads unless given.", type=count)
+    head_dim: int | None = option("Width of a head; hidden over heads unless given.", type=count)
+    ffn: int | None = option("Inner width of the feed-forward layer, or of one expert.", type=count)
+    vocab: int | None = option("Size of the vocabulary.", type=count)
+    experts: int | None = option("Experts in each layer.", type=count)
+    active_experts: int | None = option("Experts chosen for each token (top-k).", type=count)
+    shared_ffn: int | None = option("Inner width of the experts that every token passes.", type=count)
+    plain_ffn: bool = option("The feed-forward layer has no gate (not SwiGLU).", is_flag=True)
+    tied: bool = option("Input table and output head are one matrix.", is_flag=True)
+    seq: int | None = option("Sequence length in tokens.", type=count)
+    packed: str | None = option(
+        "Lengths of the documents in a packed sequence, in place of --seq.", metavar="L,L,..."
+    )
+    tokens_per_s: float | None = option("Tokens a second, of all GPUs together.", type=_RATE)
+    step_s: float | None = option("Seconds a step, with --tokens-per-step.", type=_RATE)
+    tokens_per_step: int | None = option("Tokens a step, of all GPUs together.", type=count)
+    gpus: int = option("How many GPUs made these tokens.", type=count, required=True)
+    chip: str | None = option("Such as h100, or what nvidia-smi says: 'NVIDIA H100 80GB HBM3'.")
+    precision: Precision = option(type=click.Choice(["bf16", "fp8"]), default="bf16", show_default=True)
+    peak_tflops: float | None = option(
+        "Dense peak of one GPU, for a chip that is not known here.", type=_RATE
+    )
+    recompute: float = option(
+        "Part of the forward pass computed again, 0 to 1.", type=number_between(0, 1), default=0.0
+    )
+    as_json: bool = option("--json", "Print one JSON object.", is_flag=True)
 
 
 class _Answer(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import click
 import msgspec
@@ -41,244 +41,149 @@ _RUN_NAME = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.\-]{{0,{RUN_CHARS_MAX - 1}}}")
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     """The command line, typed; None for what was not given."""
 
-    script: Annotated[str, argument()]
-    arguments: Annotated[tuple[str, ...], argument(nargs=-1, type=click.UNPROCESSED)]
-    nproc_per_node: Annotated[
-        str,
-        torchrun.option(
-            "Members of a node: a number, gpu, cpu or auto.  [default: 1]", default="1", metavar="N"
-        ),
-    ]
-    nnodes: Annotated[
-        str | None,
-        torchrun.option(
-            "Nodes of the run; with a range it goes on with as few as MIN.  [default: 1:NODES]",
-            metavar="N|MIN:MAX",
-        ),
-    ]
-    nodes: Annotated[
-        int,
-        option(
-            "Nodes to have on this machine, each with an agent.  [default: 1]",
-            type=click.IntRange(min=1),
-            default=1,
-            metavar="N",
-        ),
-    ]
-    coordinator: Annotated[
-        str | None,
-        torchrun.option(
-            "--coordinator",
-            "--rdzv-endpoint",
-            "Where the run's nodes meet; the same on all of them. The node that HOST is holds it.",
-            by="--rdzv-endpoint",
-            metavar="HOST:PORT",
-        ),
-    ]
-    tls: Annotated[
-        bool,
-        option(
-            "Encrypt the connections to the coordinator, by a key of the run's own.  [env: HOLDFAST_TLS]",
-            is_flag=True,
-            envvar="HOLDFAST_TLS",
-        ),
-    ]
-    run: Annotated[
-        str | None,
-        torchrun.option(
-            "--run",
-            "--rdzv-id",
-            "The run's name in the record.  [default: from the script's name]",
-            by="--rdzv-id",
-            metavar="NAME",
-        ),
-    ]
-    warm: Annotated[
-        int,
-        option(
-            "Processes a node keeps ready to step in.  [default: 1]",
-            type=click.IntRange(min=0),
-            default=1,
-            metavar="N",
-        ),
-    ]
-    max_restarts: Annotated[
-        int,
-        torchrun.option(
-            "Of a script that does not join, as a whole.  [default: 3]",
-            type=click.IntRange(min=0),
-            default=3,
-            metavar="N",
-        ),
-    ]
-    wait_s: Annotated[
-        float | None,
-        option(
-            "--wait",
-            "The longest to wait for nodes.  [default: 600]",
-            type=click.FloatRange(min=0),
-            metavar="S",
-        ),
-    ]
-    hang_after_s: Annotated[
-        float | None,
-        option(
-            "--hang-after",
-            "End a member that holds the others up for so long, from the run's first commit on.  "
-            "[default: from the run's own steps]",
-            type=click.FloatRange(min=0, min_open=True),
-            metavar="S",
-        ),
-    ]
-    is_module: Annotated[
-        bool,
-        torchrun.option(
-            "-m", "--module", "SCRIPT is a module, as with python -m.", by="--module", is_flag=True
-        ),
-    ]
-    no_python: Annotated[bool, torchrun.option("SCRIPT is a program of its own.", is_flag=True)]
-    checkpoints: Annotated[
-        Path | None,
-        option(
-            "For durable checkpoints.  [default: $HOLDFAST_HOME/runs/RUN/checkpoints]",
-            type=click.Path(path_type=Path),
-            metavar="DIR",
-        ),
-    ]
-    checkpoint_every: Annotated[
-        int | None,
-        option(
-            "How often.  [default: by cost, and at most every 10 s]",
-            type=click.IntRange(min=1),
-            metavar="STEPS",
-        ),
-    ]
-    log_dir: Annotated[
-        Path | None,
-        torchrun.option(
-            "Write each member's output there, too: DIR/RUN/MEMBER/stdout.log.",
-            type=click.Path(path_type=Path),
-            metavar="DIR",
-        ),
-    ]
-    chaos: Annotated[
-        str | None, option("Inject faults: a plan (TOML), or so many a minute.", metavar="PLAN|RATE")
-    ]
-    seed: Annotated[
-        int | None,
-        option("Of the faults at random.  [default: a new one]", type=click.IntRange(min=0), metavar="S"),
-    ]
-    team: Annotated[
-        str, option("Whose the run is, in the record and its metrics.", default="", metavar="NAME")
-    ]
-    project: Annotated[str, option("What it is for, for `holdfast finance`.", default="", metavar="NAME")]
-    cluster: Annotated[str, option("Where it runs, for prices by cluster.", default="", metavar="NAME")]
-    metrics_port: Annotated[
-        int | None,
-        option(
-            "Serve the run's metrics for Prometheus, where its coordinator is; 0 takes a free port.",
-            type=click.IntRange(0, 65535),
-            metavar="PORT",
-        ),
-    ]
-    metrics_host: Annotated[
-        str,
-        option(
-            "At which address of this machine.  [default: 127.0.0.1]", default="127.0.0.1", metavar="ADDRESS"
-        ),
-    ]
-    size: Annotated[
-        Path | None,
-        option(
-            "The model, its layout and its data loader (TOML), to be checked before anything starts.",
-            type=click.Path(path_type=Path),
-            metavar="FILE",
-        ),
-    ]
-    live: Annotated[
-        bool, option("--live/--no-live", "Show the run while it goes.  [default: --no-live]", default=False)
-    ]
-    node_rank: Annotated[
-        int | None, torchrun.option("Names this node nR.", type=click.IntRange(min=0), metavar="R")
-    ]
-    master_addr: Annotated[
-        str | None, torchrun.option("The coordinator's host, if --coordinator is not given.", metavar="HOST")
-    ]
-    master_port: Annotated[
-        int | None, torchrun.option("And its port.", type=click.IntRange(0, 65535), metavar="PORT")
-    ]
-    local_addr: Annotated[
-        str | None,
-        torchrun.option(
-            "Where the other nodes reach this one, if that cannot be told from here.", metavar="ADDRESS"
-        ),
-    ]
-    role: Annotated[
-        str, torchrun.option("ROLE_NAME in the members' environment.", default="default", metavar="NAME")
-    ]
-    tee: Annotated[
-        str,
-        torchrun.option(
-            "-t",
-            "--tee",
-            "Write streams to files and show them: 1 stdout, 2 stderr, 3 both; or by local rank, 0:3,1:2.",
-            default="0",
-            metavar="N|R:N,...",
-        ),
-    ]
-    redirects: Annotated[
-        str,
-        torchrun.option(
-            "-r",
-            "--redirects",
-            "Write streams to files and do not show them; as --tee.",
-            default="0",
-            metavar="N|R:N,...",
-        ),
-    ]
-    local_ranks_filter: Annotated[
-        str, torchrun.option("Show only what these local ranks print.", default="", metavar="R,...")
-    ]
-    duplicate_stdout_filters: Annotated[
-        str | None,
-        torchrun.option(
-            "Write shown lines with one of these words to filtered_stdout.log, too.", metavar="WORD,..."
-        ),
-    ]
-    duplicate_stderr_filters: Annotated[
-        str | None, torchrun.option("The same of stderr.", metavar="WORD,...")
-    ]
-    virtual_local_rank: Annotated[
-        bool,
-        torchrun.option(
-            "LOCAL_RANK is 0 in every member, and its GPU the only one that it sees.", is_flag=True
-        ),
-    ]
-    shutdown_timeout: Annotated[
-        int | None,
-        torchrun.option(
-            "From SIGTERM to SIGKILL, for members that are to end.  [default: 10]",
-            type=click.IntRange(min=0),
-            variables=("TORCH_ELASTIC_SHUTDOWN_TIMEOUT",),
-            metavar="S",
-        ),
-    ]
-    signals_to_handle: Annotated[
-        str | None,
-        torchrun.option("Signals that end the run.  [default: SIGINT,SIGTERM,SIGHUP]", metavar="NAME,..."),
-    ]
-    rdzv_conf: Annotated[
-        str,
-        torchrun.option(
-            "join_timeout is --wait; other keys have no effect.", default="", metavar="KEY=VALUE,..."
-        ),
-    ]
-    standalone: Annotated[
-        bool, torchrun.option("On this machine alone, whatever else says where.", is_flag=True)
-    ]
-    run_path: Annotated[
-        bool, torchrun.option("SCRIPT is a file for Python; overrides --no-python.", is_flag=True)
-    ]
+    script: str = argument()
+    arguments: tuple[str, ...] = argument(nargs=-1, type=click.UNPROCESSED)
+    nproc_per_node: str = torchrun.option(
+        "Members of a node: a number, gpu, cpu or auto.  [default: 1]", default="1", metavar="N"
+    )
+    nnodes: str | None = torchrun.option(
+        "Nodes of the run; with a range it goes on with as few as MIN.  [default: 1:NODES]",
+        metavar="N|MIN:MAX",
+    )
+    nodes: int = option(
+        "Nodes to have on this machine, each with an agent.  [default: 1]",
+        type=click.IntRange(min=1),
+        default=1,
+        metavar="N",
+    )
+    coordinator: str | None = torchrun.option(
+        "--coordinator",
+        "--rdzv-endpoint",
+        "Where the run's nodes meet; the same on all of them. The node that HOST is holds it.",
+        by="--rdzv-endpoint",
+        metavar="HOST:PORT",
+    )
+    tls: bool = option(
+        "Encrypt the connections to the coordinator, by a key of the run's own.  [env: HOLDFAST_TLS]",
+        is_flag=True,
+        envvar="HOLDFAST_TLS",
+    )
+    run: str | None = torchrun.option(
+        "--run",
+        "--rdzv-id",
+        "The run's name in the record.  [default: from the script's name]",
+        by="--rdzv-id",
+        metavar="NAME",
+    )
+    warm: int = option(
+        "Processes a node keeps ready to step in.  [default: 1]",
+        type=click.IntRange(min=0),
+        default=1,
+        metavar="N",
+    )
+    max_restarts: int = torchrun.option(
+        "Of a script that does not join, as a whole.  [default: 3]",
+        type=click.IntRange(min=0),
+        default=3,
+        metavar="N",
+    )
+    wait_s: float | None = option(
+        "--wait", "The longest to wait for nodes.  [default: 600]", type=click.FloatRange(min=0), metavar="S"
+    )
+    hang_after_s: float | None = option(
+        "--hang-after",
+        "End a member that holds the others up for so long, from the run's first commit on.  "
+        "[default: from the run's own steps]",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="S",
+    )
+    is_module: bool = torchrun.option(
+        "-m", "--module", "SCRIPT is a module, as with python -m.", by="--module", is_flag=True
+    )
+    no_python: bool = torchrun.option("SCRIPT is a program of its own.", is_flag=True)
+    checkpoints: Path | None = option(
+        "For durable checkpoints.  [default: $HOLDFAST_HOME/runs/RUN/checkpoints]",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+    )
+    checkpoint_every: int | None = option(
+        "How often.  [default: by cost, and at most every 10 s]", type=click.IntRange(min=1), metavar="STEPS"
+    )
+    log_dir: Path | None = torchrun.option(
+        "Write each member's output there, too: DIR/RUN/MEMBER/stdout.log.",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+    )
+    chaos: str | None = option("Inject faults: a plan (TOML), or so many a minute.", metavar="PLAN|RATE")
+    seed: int | None = option(
+        "Of the faults at random.  [default: a new one]", type=click.IntRange(min=0), metavar="S"
+    )
+    team: str = option("Whose the run is, in the record and its metrics.", default="", metavar="NAME")
+    project: str = option("What it is for, for `holdfast finance`.", default="", metavar="NAME")
+    cluster: str = option("Where it runs, for prices by cluster.", default="", metavar="NAME")
+    metrics_port: int | None = option(
+        "Serve the run's metrics for Prometheus, where its coordinator is; 0 takes a free port.",
+        type=click.IntRange(0, 65535),
+        metavar="PORT",
+    )
+    metrics_host: str = option(
+        "At which address of this machine.  [default: 127.0.0.1]", default="127.0.0.1", metavar="ADDRESS"
+    )
+    size: Path | None = option(
+        "The model, its layout and its data loader (TOML), to be checked before anything starts.",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+    )
+    live: bool = option(
+        "--live/--no-live", "Show the run while it goes.  [default: --no-live]", default=False
+    )
+    node_rank: int | None = torchrun.option("Names this node nR.", type=click.IntRange(min=0), metavar="R")
+    master_addr: str | None = torchrun.option(
+        "The coordinator's host, if --coordinator is not given.", metavar="HOST"
+    )
+    master_port: int | None = torchrun.option("And its port.", type=click.IntRange(0, 65535), metavar="PORT")
+    local_addr: str | None = torchrun.option(
+        "Where the other nodes reach this one, if that cannot be told from here.", metavar="ADDRESS"
+    )
+    role: str = torchrun.option("ROLE_NAME in the members' environment.", default="default", metavar="NAME")
+    tee: str = torchrun.option(
+        "-t",
+        "--tee",
+        "Write streams to files and show them: 1 stdout, 2 stderr, 3 both; or by local rank, 0:3,1:2.",
+        default="0",
+        metavar="N|R:N,...",
+    )
+    redirects: str = torchrun.option(
+        "-r",
+        "--redirects",
+        "Write streams to files and do not show them; as --tee.",
+        default="0",
+        metavar="N|R:N,...",
+    )
+    local_ranks_filter: str = torchrun.option(
+        "Show only what these local ranks print.", default="", metavar="R,..."
+    )
+    duplicate_stdout_filters: str | None = torchrun.option(
+        "Write shown lines with one of these words to filtered_stdout.log, too.", metavar="WORD,..."
+    )
+    duplicate_stderr_filters: str | None = torchrun.option("The same of stderr.", metavar="WORD,...")
+    virtual_local_rank: bool = torchrun.option(
+        "LOCAL_RANK is 0 in every member, and its GPU the only one that it sees.", is_flag=True
+    )
+    shutdown_timeout: int | None = torchrun.option(
+        "From SIGTERM to SIGKILL, for members that are to end.  [default: 10]",
+        type=click.IntRange(min=0),
+        variables=("TORCH_ELASTIC_SHUTDOWN_TIMEOUT",),
+        metavar="S",
+    )
+    signals_to_handle: str | None = torchrun.option(
+        "Signals that end the run.  [default: SIGINT,SIGTERM,SIGHUP]", metavar="NAME,..."
+    )
+    rdzv_conf: str = torchrun.option(
+        "join_timeout is --wait; other keys have no effect.", default="", metavar="KEY=VALUE,..."
+    )
+    standalone: bool = torchrun.option("On this machine alone, whatever else says where.", is_flag=True)
+    run_path: bool = torchrun.option("SCRIPT is a file for Python; overrides --no-python.", is_flag=True)
 
 
 @click.command(

@@ -7,6 +7,7 @@ from typing import Any
 import click
 import msgspec
 
+from holdfast.cli.flags import option, shared, takes
 from holdfast.cli.numbers import number_between
 from holdfast.cli.pages import html_option, require_one_output, write_page
 from holdfast.cli.prices import in_currency, load_planning_prices, prices_option
@@ -28,24 +29,6 @@ DEFAULT_POLICIES = ("restart", "holdfast")
 DEFAULT_PRESET = "llama3-405b"
 
 
-class SimulateFlags(msgspec.Struct, frozen=True, kw_only=True):
-    """The command line, typed."""
-
-    preset: str
-    policies: tuple[str, ...]
-    gpus: int | None
-    days: float | None
-    seed: int
-    runs: int
-    spares: int | None
-    crews: int | None
-    rates: Path | None
-    prices_path: Path | None
-    processes: int | None
-    ray: str | None
-    record: Path | None
-
-
 def _moved(context: click.Context, option: click.Parameter, value: object) -> None:
     """Earlier versions played scenarios here."""
     if value:
@@ -56,75 +39,77 @@ def _moved(context: click.Context, option: click.Parameter, value: object) -> No
         )
 
 
+class _Flags(msgspec.Struct, frozen=True, kw_only=True):
+    """The command line, typed; None for what was not given."""
+
+    preset: str = option(
+        f"A published cluster: {', '.join(names())}.",
+        default=DEFAULT_PRESET,
+        show_default=True,
+        metavar="NAME",
+    )
+    policies: tuple[str, ...] = option(
+        "--policy",
+        f"What is done about a failure, repeatable: {', '.join(one.name for one in policies(8, 0))},",
+        "published (what the cluster's owners did), or all.  [default: restart and holdfast]",
+        multiple=True,
+        metavar="NAME",
+    )
+    gpus: int | None = option("The same kind of cluster with so many GPUs.", type=click.IntRange(min=1))
+    days: float | None = option("How long the run is watched.", type=number_between(0.001, DAYS_MAX))
+    seed: int = option(type=click.IntRange(min=0), default=1, show_default=True)
+    runs: int = option(
+        "Seeds from --seed on.", type=click.IntRange(1, RUNS_MAX), default=1, show_default=True
+    )
+    spares: int | None = option(
+        "Spare nodes beside the job's.", type=click.IntRange(0, SPARES_MAX), metavar="NODES"
+    )
+    crews: int | None = option("Machines repaired at a time.  [default: all]", type=click.IntRange(min=1))
+    rates: Path | None = option(
+        "Your own failures, as `holdfast plan fit --json` writes them.",
+        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        metavar="FILE",
+    )
+    processes: int | None = option(
+        "Processes to share runs.  [default: the cores]", type=click.IntRange(min=1)
+    )
+    ray: str | None = option(
+        "Share the runs over this Ray cluster instead; `auto`: the local one.", metavar="ADDRESS"
+    )
+    record: Path | None = option(
+        "Write the events of the first run, for `holdfast import`.",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="OUT",
+    )
+    html_path: Path | None = shared(html_option)
+    prices_path: Path | None = shared(prices_option)
+    as_json: bool = shared(json_option)
+
+
 @click.command("simulate")
-@click.option(
-    "--preset",
-    default=DEFAULT_PRESET,
-    show_default=True,
-    metavar="NAME",
-    help=f"A published cluster: {', '.join(names())}.",
-)
-@click.option(
-    "--policy",
-    "policies",
-    multiple=True,
-    metavar="NAME",
-    help=f"What is done about a failure, repeatable: {', '.join(one.name for one in policies(8, 0))}, "
-    "published (what the cluster's owners did), or all.  [default: restart and holdfast]",
-)
-@click.option("--gpus", type=click.IntRange(min=1), help="The same kind of cluster with so many GPUs.")
-@click.option("--days", type=number_between(0.001, DAYS_MAX), help="How long the run is watched.")
-@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True)
-@click.option(
-    "--runs", type=click.IntRange(1, RUNS_MAX), default=1, show_default=True, help="Seeds from --seed on."
-)
-@click.option(
-    "--spares", type=click.IntRange(0, SPARES_MAX), metavar="NODES", help="Spare nodes beside the job's."
-)
-@click.option("--crews", type=click.IntRange(min=1), help="Machines repaired at a time.  [default: all]")
-@click.option(
-    "--rates",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    metavar="FILE",
-    help="Your own failures, as `holdfast plan fit --json` writes them.",
-)
-@click.option(
-    "--processes", type=click.IntRange(min=1), help="Processes to share runs.  [default: the cores]"
-)
-@click.option(
-    "--ray", metavar="ADDRESS", help="Share the runs over this Ray cluster instead; `auto`: the local one."
-)
-@click.option(
-    "--record",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="OUT",
-    help="Write the events of the first run, for `holdfast import`.",
-)
+@takes(_Flags)
 @click.option("--scenario", hidden=True, expose_value=False, callback=_moved)
 @click.option("--out", hidden=True, expose_value=False, callback=_moved)
 @click.option("--reveal", hidden=True, expose_value=False, callback=_moved, is_flag=True)
-@html_option
-@prices_option
-@json_option
-def command(html_path: Path | None, as_json: bool, **asked: Any) -> None:
+def command(given: _Flags) -> None:
     """Simulate a training run on a cluster that breaks: what is interrupted, lost and saved, by policy."""
-    require_one_output(html_path, as_json)
-    prices = load_planning_prices(asked["prices_path"])
-    compared = _simulate(SimulateFlags(**asked), prices)
+    require_one_output(given.html_path, given.as_json)
+    prices = load_planning_prices(given.prices_path)
+    compared = _simulate(given, prices)
     with in_currency(prices):
-        if html_path is not None:
+        if given.html_path is not None:
             from holdfast.dashboard.simulation_page import render
 
-            write_page(render(compared), html_path)
-        if as_json:
+            write_page(render(compared), given.html_path)
+        if given.as_json:
             print_json(_as_json(compared))
-        elif html_path is None:
+        elif given.html_path is None:
             from holdfast.cli.simulate_text import show
 
             show(compared)
 
 
-def _simulate(asked: SimulateFlags, prices: Prices) -> Comparison:
+def _simulate(asked: _Flags, prices: Prices) -> Comparison:
     from holdfast.cli.sweeping import sweep
 
     chosen = _preset(asked)
@@ -161,12 +146,12 @@ def _simulate(asked: SimulateFlags, prices: Prices) -> Comparison:
     )
 
 
-def _preset(asked: SimulateFlags) -> Preset:
+def _preset(asked: _Flags) -> Preset:
     chosen = preset(asked.preset)
     return chosen if asked.gpus in (None, chosen.job.gpus) else resized(chosen, asked.gpus or 0)
 
 
-def _study(asked: SimulateFlags, chosen: Preset, days: float, usd_per_gpu_hour: float) -> Study:
+def _study(asked: _Flags, chosen: Preset, days: float, usd_per_gpu_hour: float) -> Study:
     return Study(
         name=chosen.name,
         job=chosen.job,
@@ -178,13 +163,13 @@ def _study(asked: SimulateFlags, chosen: Preset, days: float, usd_per_gpu_hour: 
     )
 
 
-def _source(asked: SimulateFlags, chosen: Preset) -> str:
+def _source(asked: _Flags, chosen: Preset) -> str:
     if asked.rates is None:
         return chosen.source
     return f"failures: {click.format_filename(asked.rates)}; the rest: {chosen.source}"
 
 
-def _command(asked: SimulateFlags) -> str:
+def _command(asked: _Flags) -> str:
     """What plays the same runs again. Who shares the work changes nothing, so it is left out."""
     words = ["holdfast", "simulate", "--preset", asked.preset]
     for name in asked.policies:
@@ -199,13 +184,13 @@ def _command(asked: SimulateFlags) -> str:
         "--seed": asked.seed,
         "--runs": asked.runs,
     }
-    for option, value in given.items():
+    for flag, value in given.items():
         if value is not None:
-            words += [option, str(value)]
+            words += [flag, str(value)]
     return shlex.join(words)
 
 
-def _policies(asked: SimulateFlags, chosen: Preset) -> list[Policy]:
+def _policies(asked: _Flags, chosen: Preset) -> list[Policy]:
     """Those that were named, without repetitions. All keep the same spares unless one cannot do without."""
     gpus = chosen.job.gpus
     spares = chosen.practice.spare_nodes if asked.spares is None else asked.spares

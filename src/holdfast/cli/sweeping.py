@@ -1,4 +1,4 @@
-"""Many simulated runs, with a bar on the terminal of whoever waits for them."""
+"""Many simulated runs, with a progress bar on a terminal."""
 
 from collections.abc import Sequence
 from contextlib import closing

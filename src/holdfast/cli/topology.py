@@ -34,10 +34,7 @@ def command() -> None:
 def show(
     subject: str | None,
     topology_path: Path | None,
-    slurm: bool,
-    prometheus: str | None,
-    redfish: tuple[str, ...],
-    kubernetes: Path | None,
+    systems: Systems,
     example: bool,
     schema: bool,
     as_json: bool,
@@ -46,7 +43,6 @@ def show(
     if example or schema:
         click.echo(file.example() if example else file.schema(), nl=False)
         return
-    systems = Systems(slurm=slurm, prometheus=prometheus, redfish=redfish, kubernetes=kubernetes)
     topology = load_topology(topology_path, systems).topology
     if as_json:
         print_json(_subject_data(topology, subject) if subject else _summary(topology))
@@ -60,16 +56,8 @@ def show(
 @topology_option
 @systems_options
 @json_option
-def check_(
-    topology_path: Path | None,
-    slurm: bool,
-    prometheus: str | None,
-    redfish: tuple[str, ...],
-    kubernetes: Path | None,
-    as_json: bool,
-) -> int:
+def check_(topology_path: Path | None, systems: Systems, as_json: bool) -> int:
     """Tell what is suspicious about the topology. Exit with 1 if anything is."""
-    systems = Systems(slurm=slurm, prometheus=prometheus, redfish=redfish, kubernetes=kubernetes)
     described = load_topology(topology_path, systems)
     doubts = check.doubts(described)
     if as_json:
@@ -88,24 +76,12 @@ def check_(
 @topology_option
 @systems_options
 @json_option
-def path(
-    cause: str,
-    symptom: str,
-    topology_path: Path | None,
-    slurm: bool,
-    prometheus: str | None,
-    redfish: tuple[str, ...],
-    kubernetes: Path | None,
-    as_json: bool,
-) -> int:
+def path(cause: str, symptom: str, topology_path: Path | None, systems: Systems, as_json: bool) -> int:
     """Show how CAUSE reaches SYMPTOM, with the owners and seams on the way. Exit with 1 if it does not."""
-    systems = Systems(slurm=slurm, prometheus=prometheus, redfish=redfish, kubernetes=kubernetes)
     topology = load_topology(topology_path, systems).topology
     way = topology.path(cause, symptom)
     if as_json:
-        steps = [
-            {"subject": name, "kind": topology.kind(name), "owner": topology.owner(name)} for name in way
-        ]
+        steps = [{"subject": one, "kind": topology.kind(one), "owner": topology.owner(one)} for one in way]
         print_json({"path": steps, "seams": topology.seams(way)})
     elif way:
         show_path(topology, way, Console(highlight=False))

@@ -2,8 +2,9 @@
 
 import shlex
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
@@ -36,15 +37,29 @@ def topology_option(verb: Verb) -> Verb:
 
 
 def systems_options(verb: Verb) -> Verb:
-    """Options that add what live systems say; together they make a `Systems`."""
+    """Options that add what live systems say; the verb gets them together, as `systems`."""
+
+    @wraps(verb)
+    def asking(
+        *,
+        slurm: bool,
+        prometheus: str | None,
+        redfish: tuple[str, ...],
+        kubernetes: Path | None,
+        **others: Any,
+    ) -> Any:
+        systems = Systems(slurm=slurm, prometheus=prometheus, redfish=redfish, kubernetes=kubernetes)
+        return verb(systems=systems, **others)
+
+    asked: Any = asking
     for option in (
         click.option("--kubernetes", type=click.Path(path_type=Path), metavar="FILE", help=_KUBERNETES_HELP),
         click.option("--redfish", multiple=True, metavar="[NAME=]URL", help=_REDFISH_HELP),
         click.option("--prometheus", metavar="URL", help="Ask a Prometheus what its labels tell."),
         click.option("--slurm", is_flag=True, help="Ask Slurm for nodes, switches and running jobs."),
     ):
-        verb = option(verb)
-    return verb
+        asked = option(asked)
+    return cast(Verb, asked)
 
 
 _KUBERNETES_HELP = "Take in what `kubectl get nodes -o json` printed to this file."

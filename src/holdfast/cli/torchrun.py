@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from holdfast.cli import flags
-from holdfast.cli.flags import Declared
 from holdfast.cli.record import Verb
 from holdfast.record.errors import InputError
 from holdfast.run.output import STREAMS, Stream, View
@@ -23,7 +22,7 @@ _JOIN_TIMEOUTS = ("join_timeout", "timeout")
 """What `--rdzv-conf` calls the longest to wait for nodes, with the backends c10d and static."""
 
 
-def option(*words: str, by: str = "", **settings: Any) -> Declared:
+def option(*words: str, by: str = "", **settings: Any) -> Any:
     """A flag that torchrun has, too. by: its name there, where that is not the field's.
 
     As with torchrun, the variable PET_NAME stands for a flag that is not given. Kubernetes' training operator

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Annotated
 
 import click
 import msgspec
@@ -43,55 +42,40 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     """The command line, typed; None for what was not given."""
 
     signals_path: Path | None
-    runs: Annotated[tuple[str, ...], argument(nargs=-1, metavar="[RUN]...", callback=recorded_name)]
-    every_s: Annotated[
-        float, option("--every", type=some_seconds, default="10s", show_default=True, metavar="TIME")
-    ]
-    window_s: Annotated[
-        float,
-        option(
-            "--window",
-            "How far each look goes back.",
-            type=window_seconds,
-            default="30m",
-            show_default=True,
-            metavar="TIME",
-        ),
-    ]
-    once: Annotated[
-        bool, option("Look once and end; exit with code 1 if that was not possible.", is_flag=True)
-    ]
-    at_ns: Annotated[
-        int | None, option("--at", "Look once, as of this time.", callback=past_moment_ns, metavar="TIME")
-    ]
-    alertmanager_urls: Annotated[
-        tuple[str, ...],
-        option(
-            "--alertmanager",
-            "Tell it. May be repeated; @FILE for a URL in a file.  [default: $HOLDFAST_ALERTMANAGER]",
-            multiple=True,
-            envvar="HOLDFAST_ALERTMANAGER",
-            callback=url_option,
-            metavar="URL",
-        ),
-    ]
-    webhook_urls: Annotated[
-        tuple[str, ...],
-        option(
-            "--webhook",
-            "Tell it. May be repeated; @FILE for a URL in a file.  [default: $HOLDFAST_WEBHOOK]",
-            multiple=True,
-            envvar="HOLDFAST_WEBHOOK",
-            callback=url_option,
-            metavar="URL",
-        ),
-    ]
-    listen: Annotated[str | None, option("Serve metrics of the watch for Prometheus.", metavar="HOST:PORT")]
-    prometheus_url: Annotated[str | None, shared(signals_options)]
-    topology_path: Annotated[Path | None, shared(topology_option)]
-    prices_path: Annotated[Path | None, shared(prices_option)]
-    store_url: Annotated[str | None, shared(store_option)]
-    as_json: Annotated[bool, shared(json_option)]
+    runs: tuple[str, ...] = argument(nargs=-1, metavar="[RUN]...", callback=recorded_name)
+    every_s: float = option("--every", type=some_seconds, default="10s", show_default=True, metavar="TIME")
+    window_s: float = option(
+        "--window",
+        "How far each look goes back.",
+        type=window_seconds,
+        default="30m",
+        show_default=True,
+        metavar="TIME",
+    )
+    once: bool = option("Look once and end; exit with code 1 if that was not possible.", is_flag=True)
+    at_ns: int | None = option("--at", "Look once, as of this time.", callback=past_moment_ns, metavar="TIME")
+    alertmanager_urls: tuple[str, ...] = option(
+        "--alertmanager",
+        "Tell it. May be repeated; @FILE for a URL in a file.  [default: $HOLDFAST_ALERTMANAGER]",
+        multiple=True,
+        envvar="HOLDFAST_ALERTMANAGER",
+        callback=url_option,
+        metavar="URL",
+    )
+    webhook_urls: tuple[str, ...] = option(
+        "--webhook",
+        "Tell it. May be repeated; @FILE for a URL in a file.  [default: $HOLDFAST_WEBHOOK]",
+        multiple=True,
+        envvar="HOLDFAST_WEBHOOK",
+        callback=url_option,
+        metavar="URL",
+    )
+    listen: str | None = option("Serve metrics of the watch for Prometheus.", metavar="HOST:PORT")
+    prometheus_url: str | None = shared(signals_options)
+    topology_path: Path | None = shared(topology_option)
+    prices_path: Path | None = shared(prices_option)
+    store_url: str | None = shared(store_option)
+    as_json: bool = shared(json_option)
 
     @property
     def is_only_look(self) -> bool:

@@ -102,7 +102,7 @@ def require_time(told: Report) -> None:
 
 @contextmanager
 def reading(summaries: list[RunSummary]) -> Iterator[Iterable[RunSummary]]:
-    """The runs, with a bar on the terminal of whoever waits for them."""
+    """The runs, with a progress bar on a terminal."""
     if not sys.stderr.isatty() or len(summaries) < 2:
         yield summaries
         return

@@ -5,7 +5,7 @@ and its letters stay legible on a phone. Only the areas of the course are stretc
 mark has its category's class. Every word goes through `Markup.format`, which escapes it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice, pairwise
 from math import ceil
 
@@ -13,6 +13,7 @@ import msgspec
 from markupsafe import Markup
 
 from holdfast import wording
+from holdfast.dashboard.template import joined, number
 from holdfast.economics.pricing.layers import LAYER_TITLES, LayerKey
 from holdfast.ledger.categories import Category
 from holdfast.ledger.report import Course, IncidentReport, MeasuredFigure, Report
@@ -96,7 +97,7 @@ def strip(parts: dict[str, int], whole_gpu_ns: int) -> Markup:
                 )
             )
         left += width
-    return Markup('<svg class="strip" aria-hidden="true">{}</svg>').format(_joined(rects))
+    return Markup('<svg class="strip" aria-hidden="true">{}</svg>').format(joined(rects))
 
 
 def stack(usd: Mapping[LayerKey, float | None], whole_usd: float) -> Markup:
@@ -112,7 +113,7 @@ def stack(usd: Mapping[LayerKey, float | None], whole_usd: float) -> Markup:
             ).format(key, left, _visible(width), f"{LAYER_TITLES[key]}: {wording.usd(amount)}")
         )
         left += width
-    return Markup('<svg class="stack" aria-hidden="true">{}</svg>').format(_joined(rects))
+    return Markup('<svg class="stack" aria-hidden="true">{}</svg>').format(joined(rects))
 
 
 def gauge(figure: MeasuredFigure) -> Markup:
@@ -184,7 +185,7 @@ class _CourseChart:
         ).format(
             y_axis=self._y_axis(),
             height=self.height,
-            incidents=_joined(self._numbered(place) for place in self.places),
+            incidents=joined(self._numbered(place) for place in self.places),
             ticks=self._ticks(),
             top=self.plot_top,
             plot_height=PLOT_HEIGHT,
@@ -213,7 +214,7 @@ class _CourseChart:
                 areas.append(
                     Markup('<path class="{}" d="{}"/>').format(mark(category), _outline(edges, tops))
                 )
-        return _joined(reversed(areas))
+        return joined(reversed(areas))
 
     def _columns(self) -> Markup:
         """What can be pointed at: a stretch of time and what the GPUs did in it."""
@@ -227,10 +228,10 @@ class _CourseChart:
             title = f"{wording.span(from_ns, to_ns)}: {_summary(buckets[first:last])}"
             columns.append(
                 Markup('<rect class="column" x="{}" width="{}" height="{}"><title>{}</title></rect>').format(
-                    _number(left), _number(right - left), PLOT_HEIGHT, title
+                    number(left), number(right - left), PLOT_HEIGHT, title
                 )
             )
-        return _joined(columns)
+        return joined(columns)
 
     # -- the incidents -----------------------------------------------------------------------------
 
@@ -287,13 +288,13 @@ class _CourseChart:
         return self.plot_top + PLOT_HEIGHT * (1 - gpus / self.peak)
 
     def _grid(self) -> Markup:
-        return _joined(
+        return joined(
             Markup('<line class="grid" x1="0" x2="100%" y1="{0:.1f}" y2="{0:.1f}"/>').format(self._y(gpus))
             for gpus in self.levels
         )
 
     def _y_axis(self) -> Markup:
-        labels = _joined(
+        labels = joined(
             Markup('<text x="100%" dx="-8" y="{:.1f}" dy="4" text-anchor="end">{:,}</text>').format(
                 self._y(gpus), gpus
             )
@@ -316,13 +317,13 @@ class _CourseChart:
                 day = wording.day(moment_ns)
                 lines.append(day)
             labels.append(self._x_label(moment_ns, lines))
-        return _joined(labels)
+        return joined(labels)
 
     def _x_label(self, moment_ns: int, lines: list[str]) -> Markup:
         at = self._percent(moment_ns)
         anchor = "start" if at < 8 else "end" if at > 92 else "middle"
         base = self.plot_top + PLOT_HEIGHT
-        texts = _joined(
+        texts = joined(
             Markup('<text x="{:.2f}%" y="{}" text-anchor="{}">{}</text>').format(
                 at, base + 18 + 15 * index, anchor, line
             )
@@ -350,14 +351,14 @@ def _name_percent(incident: IncidentReport) -> float:
 
 def _outline(edges: Sequence[float], tops: Sequence[float]) -> str:
     """A path under these steps, from the base and back to it."""
-    commands, at = [f"M{_number(edges[0])} {PLOT_HEIGHT}"], ""
+    commands, at = [f"M{number(edges[0])} {PLOT_HEIGHT}"], ""
     for right, top in zip(edges[1:], tops, strict=True):
-        if _number(top) == at:
+        if number(top) == at:
             commands.pop()  # as high as the one before: one line over both
         else:
-            at = _number(top)
+            at = number(top)
             commands.append(f"V{at}")
-        commands.append(f"H{_number(right)}")
+        commands.append(f"H{number(right)}")
     return "".join([*commands, f"V{PLOT_HEIGHT}Z"])
 
 
@@ -375,11 +376,3 @@ def _summary(buckets: Sequence[dict[str, int]]) -> str:
 
 def _visible(width_percent: float) -> float:
     return max(BAR_PERCENT_MIN, width_percent) if width_percent else 0.0
-
-
-def _number(value: float) -> str:
-    return f"{round(value, 1):g}"
-
-
-def _joined(parts: Iterable[Markup]) -> Markup:
-    return Markup("").join(parts)

@@ -12,6 +12,7 @@ import msgspec
 from markupsafe import Markup
 
 from holdfast import wording
+from holdfast.dashboard.template import joined, number
 from holdfast.economics.finance.ownership import OwnOrRent
 from holdfast.economics.finance.trend import SpendStretch, Trend
 from holdfast.wording.units import HOUR_NS
@@ -58,12 +59,12 @@ class PlotArea(msgspec.Struct, frozen=True, kw_only=True):
             width=PLOT_WIDTH,
             inside=inside,
             over=over,
-            labels=_joined(labels),
+            labels=joined(labels),
         )
 
     def scale(self, unit: str, levels: Mapping[float, float]) -> Markup:
         """The vertical axis, in a column of its own. levels: where they are, and what is written there."""
-        texts = _joined(
+        texts = joined(
             Markup('<text x="100%" dx="-8" y="{:.1f}" dy="4" text-anchor="end">{}</text>').format(
                 self.y(level), _level(shown)
             )
@@ -75,7 +76,7 @@ class PlotArea(msgspec.Struct, frozen=True, kw_only=True):
         ).format(self.height + TOP_ROOM + AXIS_HEIGHT, texts, unit)
 
     def grid(self, levels: Sequence[float]) -> Markup:
-        return _joined(
+        return joined(
             Markup('<line class="rule" x1="0" x2="100%" y1="{0:.1f}" y2="{0:.1f}"/>').format(self.y(level))
             for level in levels
         )
@@ -91,7 +92,7 @@ def strip(parts: Iterable[tuple[str, float]]) -> Markup:
             )
         )
         left += share
-    return Markup('<svg class="whole" aria-hidden="true">{}</svg>').format(_joined(rects))
+    return Markup('<svg class="whole" aria-hidden="true">{}</svg>').format(joined(rects))
 
 
 def bar(css: str, share: float, line: float | None = None) -> Markup:
@@ -141,19 +142,12 @@ def hourly(trend: Trend) -> Markup:
     levels = _money_levels(min(top, max(known, default=top)))
     plot = PlotArea(height=HOURLY_HEIGHT, value_max=levels[-1])
     edges = _edges(stretches)
-    columns = [
-        Markup('<rect class="mark {}" x="{}" y="{:.1f}" width="{}" height="{:.1f}"/>').format(
-            "c-useful" if cost is not None else "c-nothing",
-            _number(left),
-            plot.y(plot.value_max if cost is None else cost) - TOP_ROOM,
-            _number(max(0.0, right - left - 1)),
-            TOP_ROOM + plot.height - plot.y(plot.value_max if cost is None else cost),
-        )
-        for one, cost, left, right in zip(stretches, costs, edges, edges[1:], strict=False)
-        if one.told_usd > 0
+    bars = [
+        ((plot.value_max, "c-nothing") if cost is None else (cost, "c-useful")) if one.told_usd > 0 else None
+        for one, cost in zip(stretches, costs, strict=True)
     ]
     titles = [_hourly_title(one, cost) for one, cost in zip(stretches, costs, strict=True)]
-    inside = _joined(columns) + _columns(plot, edges, titles)
+    inside = _bars(plot, edges, bars) + _columns(plot, edges, titles)
     best = trend.rise.best.usd_per_useful_gpu_hour if trend.rise.best else None
     over = plot.grid(levels) + (_across(plot, best) if best else Markup(""))
     drawn = plot.drawn(inside, over, _moments(plot, stretches), "What a useful GPU-hour cost over time")
@@ -166,23 +160,18 @@ def goodput(trend: Trend, target: float | None) -> Markup:
     plot = PlotArea(height=HOURLY_HEIGHT, value_max=100.0)
     edges = _edges(stretches)
     shares = [100 * one.useful_gpu_ns / one.paid_gpu_ns if one.paid_gpu_ns else None for one in stretches]
-    columns = [
-        Markup('<rect class="mark {}" x="{}" y="{:.1f}" width="{}" height="{:.1f}"/>').format(
-            "c-useful" if target is None or share >= 100 * target else "c-spent",
-            _number(left),
-            plot.y(share) - TOP_ROOM,
-            _number(max(0.0, right - left - 1)),
-            TOP_ROOM + plot.height - plot.y(share),
-        )
-        for share, left, right in zip(shares, edges, edges[1:], strict=False)
-        if share is not None
+    bars = [
+        None
+        if share is None
+        else (share, "c-useful" if target is None or share >= 100 * target else "c-spent")
+        for share in shares
     ]
     titles = [
         f"{wording.span(one.from_ns, one.to_ns)}: "
         + ("nothing accounted for" if share is None else f"{share:.1f} % useful")
         for one, share in zip(stretches, shares, strict=True)
     ]
-    inside = _joined(columns) + _columns(plot, edges, titles)
+    inside = _bars(plot, edges, bars) + _columns(plot, edges, titles)
     levels = [0.0, 25.0, 50.0, 75.0, 100.0]
     over = plot.grid(levels) + (Markup("") if target is None else _across(plot, 100 * target))
     drawn = plot.drawn(inside, over, _moments(plot, stretches), "Goodput over time against its target")
@@ -216,16 +205,31 @@ def _edges(stretches: Sequence[SpendStretch]) -> list[float]:
 
 def _area(plot: PlotArea, edges: Sequence[float], values: Sequence[float]) -> str:
     points = "".join(
-        f"L{_number(x)} {plot.y(value) - TOP_ROOM:.1f}" for x, value in zip(edges, values, strict=True)
+        f"L{number(x)} {plot.y(value) - TOP_ROOM:.1f}" for x, value in zip(edges, values, strict=True)
     )
     return f"M0 {plot.height}{points}V{plot.height}Z"
 
 
+def _bars(plot: PlotArea, edges: Sequence[float], bars: Sequence[tuple[float, str] | None]) -> Markup:
+    """A bar for each stretch that has one: its value and its class."""
+    return joined(
+        Markup('<rect class="mark {}" x="{}" y="{:.1f}" width="{}" height="{:.1f}"/>').format(
+            bar[1],
+            number(left),
+            plot.y(bar[0]) - TOP_ROOM,
+            number(max(0.0, right - left - 1)),
+            TOP_ROOM + plot.height - plot.y(bar[0]),
+        )
+        for bar, left, right in zip(bars, edges, edges[1:], strict=False)
+        if bar is not None
+    )
+
+
 def _columns(plot: PlotArea, edges: Sequence[float], titles: Sequence[str]) -> Markup:
     """What can be pointed at."""
-    return _joined(
+    return joined(
         Markup('<rect class="column" x="{}" width="{}" height="{}"><title>{}</title></rect>').format(
-            _number(left), _number(right - left), plot.height, title
+            number(left), number(right - left), plot.height, title
         )
         for left, right, title in zip(edges, edges[1:], titles, strict=False)
     )
@@ -275,7 +279,7 @@ def choice(found: OwnOrRent) -> Markup:
     plot = PlotArea(height=CHOICE_HEIGHT, value_max=levels[-1])
     visible = [(share, cost) for share, cost in found.curve if cost <= plot.value_max]
     points = "L".join(
-        f"{_number(PLOT_WIDTH * share)} {plot.y(cost) - TOP_ROOM:.1f}" for share, cost in visible
+        f"{number(PLOT_WIDTH * share)} {plot.y(cost) - TOP_ROOM:.1f}" for share, cost in visible
     )
     inside = Markup('<path class="line own" d="M{}"/>').format(points)
     over = plot.grid(levels) + _across(plot, rent) + _utilisation(plot, found)
@@ -292,7 +296,7 @@ def _utilisation(plot: PlotArea, found: OwnOrRent) -> Markup:
     if found.break_even_utilisation <= 1:
         marks.insert(0, (found.break_even_utilisation, "break-even", "even"))
     # One stands lower than the other, so that names of neighbours do not overlap.
-    return _joined(_upright(plot, *mark, y=TOP_ROOM + 12 + 18 * row) for row, mark in enumerate(marks))
+    return joined(_upright(plot, *mark, y=TOP_ROOM + 12 + 18 * row) for row, mark in enumerate(marks))
 
 
 def _upright(plot: PlotArea, share: float, text: str, css: str, *, y: int) -> Markup:
@@ -338,11 +342,3 @@ def _level(value: float) -> str:
 
 def _with_scale(scale: Markup, plot: Markup) -> Markup:
     return Markup('<div class="course">{}{}</div>').format(scale, plot)
-
-
-def _number(value: float) -> str:
-    return f"{round(value, 1):g}"
-
-
-def _joined(parts: Iterable[Markup]) -> Markup:
-    return Markup("").join(parts)

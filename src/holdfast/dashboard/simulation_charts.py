@@ -10,6 +10,7 @@ import msgspec
 from markupsafe import Markup
 
 from holdfast.dashboard.finance_charts import round_levels
+from holdfast.dashboard.template import joined
 from holdfast.twin.sweep import Spread
 
 COUNTS_ROOM = 1.02
@@ -54,13 +55,13 @@ def whisker(axis: Axis, spread: Spread, css: str, expected: Spread | None = None
     parts.append(
         Markup('<circle class="mark {}" cx="{:.2f}%" cy="50%" r="5"/>').format(css, axis.percent(spread.p50))
     )
-    return Markup('<svg class="whisker" aria-hidden="true">{}</svg>').format(_joined(parts))
+    return Markup('<svg class="whisker" aria-hidden="true">{}</svg>').format(joined(parts))
 
 
 def scale(axis: Axis) -> Markup:
     """The labels of an axis, to stand over the rows that are drawn on it."""
     return Markup('<svg class="scale" aria-hidden="true">{}</svg>').format(
-        _joined(_label(axis.percent(value), text) for value, text in axis.labels)
+        joined(_label(axis.percent(value), text) for value, text in axis.labels)
     )
 
 
@@ -83,7 +84,7 @@ def _reach(axis: Axis, spread: Spread, css: str) -> Markup:
         Markup('<line x1="{:.2f}%" x2="{:.2f}%" y1="{}%" y2="{}%"/>').format(*ends)
         for ends in ((left, right, 50, 50), (left, left, 30, 70), (right, right, 30, 70))
     )
-    return Markup('<g class="reach {}">{}</g>').format(css, _joined(lines))
+    return Markup('<g class="reach {}">{}</g>').format(css, joined(lines))
 
 
 def _label(at_percent: float, text: str) -> Markup:
@@ -93,7 +94,3 @@ def _label(at_percent: float, text: str) -> Markup:
     elif at_percent > 100 - NEAR_EDGE_PERCENT:
         anchor = "end"
     return Markup('<text x="{:.2f}%" y="12" text-anchor="{}">{}</text>').format(at_percent, anchor, text)
-
-
-def _joined(parts: Iterable[Markup]) -> Markup:
-    return Markup("").join(parts)

@@ -4,7 +4,7 @@ First the verdict, then the picture it rests on (a heat map of all workers), the
 numbers. The style is that of a run's page; the numbers are those of `diagnose.stragglers`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache
 
 import msgspec
@@ -12,7 +12,7 @@ from jinja2 import Template
 from markupsafe import Markup
 
 from holdfast import __version__, wording
-from holdfast.dashboard.template import template
+from holdfast.dashboard.template import joined, template
 from holdfast.stragglers.report import StragglerReport
 from holdfast.stragglers.verdict import seconds
 
@@ -65,7 +65,7 @@ def heat_map(report: StragglerReport) -> Markup:
         density=_density(len(columns)),
         below=height + 24,
         stages=_stage_labels(report.stages),
-        cells=_joined(cell.drawn() for cell in _cells(report, columns)),
+        cells=joined(cell.drawn() for cell in _cells(report, columns)),
         labels=_column_labels(report, columns, height),
     )
 
@@ -148,7 +148,7 @@ def _column_name(report: StragglerReport, column: range) -> str:
 
 
 def _stage_labels(stages: tuple[int, ...]) -> Markup:
-    return _joined(
+    return joined(
         Markup('<text x="100%" dx="-10" y="{}" text-anchor="end">stage {}</text>').format(
             row * CELL_HEIGHT + CELL_HEIGHT / 2 + 4, stage
         )
@@ -161,7 +161,7 @@ def _column_labels(report: StragglerReport, columns: list[range], height: int) -
     step = -(-len(columns) // LABELS_MAX)
     width = 100 / len(columns)
     chars = LABEL_CHARS_MAX if len(columns) <= NUMBERED_PHONE_MAX else LABEL_CHARS_MIN
-    return _joined(
+    return joined(
         Markup('<text class="label{}" x="{:.3f}%" y="{}" text-anchor="middle">{}</text>').format(
             " odd" if len(columns) > NUMBERED_PHONE_MAX and (number // step) % 2 else "",
             (number + 0.5) * width,
@@ -170,10 +170,6 @@ def _column_labels(report: StragglerReport, columns: list[range], height: int) -
         )
         for number in range(0, len(columns), step)
     )
-
-
-def _joined(parts: Iterable[Markup]) -> Markup:
-    return Markup("").join(parts)
 
 
 # -- the rest ----------------------------------------------------------------------------------------------

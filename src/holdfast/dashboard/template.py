@@ -1,7 +1,7 @@
 """How a page is made: one file with its style and script in it, and the wording of all pages at hand."""
 
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from importlib.resources import files
 from typing import Any
@@ -58,3 +58,12 @@ def template(
 
 def _text(name: str) -> str:
     return files("holdfast.dashboard").joinpath(name).read_text(encoding="utf-8")
+
+
+def joined(parts: Iterable[Markup]) -> Markup:
+    return Markup("").join(parts)
+
+
+def number(value: float) -> str:
+    """A coordinate of an SVG, to a tenth."""
+    return f"{round(value, 1):g}"

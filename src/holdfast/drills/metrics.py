@@ -1,12 +1,11 @@
-"""Every metric the twin can show: what it reads of the history, and how its sensor behaves.
+"""Every metric the twin can show: what it reads and how its sensor behaves.
 
 The names are those of `signals.catalogue`, where kind, scope and meaning are; no others may be used.
 """
 
 import msgspec
 
-from holdfast.drills import readings
-from holdfast.drills.readings import Read
+from holdfast.drills.readings import READS, Read
 from holdfast.signals.catalogue import CATALOGUE as KNOWN
 from holdfast.signals.catalogue import Metric as Known
 from holdfast.signals.catalogue import Trap
@@ -87,89 +86,10 @@ _SENSORS: dict[str, Sensor] = {
 }
 """Of those that are not exact."""
 
-_READS: dict[str, dict[str, Read]] = {
-    "DCGM_FI_DEV_": {
-        "SM_CLOCK": readings.sm_clock,
-        "GPU_TEMP": readings.gpu_temperature,
-        "MEMORY_TEMP": readings.memory_temperature,
-        "POWER_USAGE": readings.power,
-        "TOTAL_ENERGY_CONSUMPTION": readings.energy,
-        "GPU_UTIL": readings.utilisation,
-        "PCIE_REPLAY_COUNTER": readings.pcie_replays,
-        "XID_ERRORS": readings.last_xid,
-        "ECC_SBE_VOL_TOTAL": readings.corrected,
-        "CORRECTABLE_REMAPPED_ROWS": readings.remapped,
-        "UNCORRECTABLE_REMAPPED_ROWS": readings.lost_rows,
-        "THERMAL_VIOLATION": readings.hot_s,
-        "POWER_VIOLATION": readings.braked_s,
-    },
-    "node_infiniband_": {
-        "state_id": readings.port_state,
-        "physical_state_id": readings.port_physical_state,
-        "rate_bytes_per_second": readings.port_rate,
-        "symbol_error_total": readings.symbol_errors,
-        "link_error_recovery_total": readings.recoveries,
-        "link_downed_total": readings.downs,
-        "port_transmit_wait_total": readings.transmit_wait,
-        "port_data_transmitted_bytes_total": readings.sent_bytes,
-        "port_data_received_bytes_total": readings.sent_bytes,
-    },
-    "node_mountstats_nfs_operations_": {
-        "requests_total": readings.nfs_requests,
-        "transmissions_total": readings.nfs_transmissions,
-        "major_timeouts_total": readings.nfs_major_timeouts,
-        "response_time_seconds_total": readings.nfs_response,
-    },
-    "densewatch_cdu_": {
-        "coolant_flow_lpm": readings.flow,
-        "coolant_supply_temp_celsius": readings.supply,
-        "coolant_return_temp_celsius": readings.returned,
-        "heat_removed_kw": readings.heat,
-        "pump_speed_percent": readings.pump,
-    },
-    "holdfast_member_": {
-        "compute_seconds": readings.member_compute,
-        "data_seconds": readings.member_data,
-        "exchange_seconds": readings.member_exchange,
-        "wait_seconds": readings.member_wait,
-        "gc_seconds_total": readings.member_collected,
-    },
-    "": {
-        "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": readings.tensor_active,
-        "DCGM_FI_PROF_DRAM_ACTIVE": readings.memory_active,
-        "DCGM_FI_PROF_PCIE_RX_BYTES": readings.pcie_received,
-        "DCGM_EXP_CLOCK_EVENTS_COUNT": readings.clock_events,
-        "infiniband_switch_port_transmit_wait_total": readings.switch_wait,
-        "node_pcidevice_current_link_width": readings.pci_width,
-        "node_pcidevice_max_link_width": readings.pci_width_max,
-        "node_pressure_cpu_waiting_seconds_total": readings.cpu_pressure,
-        "node_pressure_io_waiting_seconds_total": readings.io_pressure,
-        "node_kernel_hung_tasks_total": readings.hung_tasks,
-        "node_nfs_rpc_retransmissions_total": readings.retransmissions,
-        "FlowLitersPerMinute": readings.flow,
-        "RatedFlowLitersPerMinute": readings.rated_flow,
-        "SupplyTemperatureCelsius": readings.supply,
-        "ReturnTemperatureCelsius": readings.returned,
-        "HeatRemovedkW": readings.heat,
-        "redfish_chassis_power_powersupply_health": readings.supplies,
-        "slurm_nodes_maint": readings.nodes_in_maintenance,
-        "slurm_nodes_alloc": readings.nodes_allocated,
-        "holdfast_run_step_seconds": readings.run_step,
-        "holdfast_run_steps_total": readings.run_steps,
-        "holdfast_run_checkpoint_seconds": readings.run_checkpoint,
-        "holdfast_pool_transfer_seconds": readings.pair_transfer,
-        "vllm:nixl_xfer_time_seconds_count": readings.transfers,
-        "vllm:nixl_xfer_time_seconds_sum": readings.transfer_time,
-        "vllm:kv_cache_usage_perc": readings.cache_usage,
-        "dynamo_frontend_worker_last_time_to_first_token_seconds": readings.first_token,
-    },
-}
-"""What each metric reads, by how their names begin."""
-
 
 def _catalogue() -> dict[str, ShownMetric]:
     """Each with its sensor. Counts that nothing is said of are exact."""
-    named = {prefix + name: read for prefix, reads in _READS.items() for name, read in reads.items()}
+    named = {prefix + name: read for prefix, reads in READS.items() for name, read in reads.items()}
     return {
         name: ShownMetric(known=KNOWN[name], read=read, sensor=_SENSORS.get(name, _EXACT))
         for name, read in named.items()

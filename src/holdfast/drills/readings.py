@@ -1,6 +1,6 @@
 """The state of the twin as each metric would show it if sensors were perfect: scrape by series.
 
-A reader takes the history and, for what happens by chance, a generator. `metrics` gives each its real name.
+A reader takes the history and, for what happens by chance, a generator. `READS` has them by their real names.
 """
 
 from collections.abc import Callable
@@ -79,20 +79,8 @@ def sm_clock(history: History, _: np.random.Generator) -> Floats:
     return np.where(_is_idle(history), IDLE_MHZ, running)
 
 
-def gpu_temperature(history: History, _: np.random.Generator) -> Floats:
-    return _flat(history.temperature_c)
-
-
-def memory_temperature(history: History, _: np.random.Generator) -> Floats:
-    return _flat(history.temperature_c) + 5.0 + 0.008 * _flat(history.power_w)
-
-
 def power(history: History, _: np.random.Generator) -> Floats:
     return _flat(history.power_w)
-
-
-def energy(history: History, _: np.random.Generator) -> Floats:
-    return _summed(_flat(history.power_w) * 1_000, history)
 
 
 def utilisation(history: History, _: np.random.Generator) -> Floats:
@@ -101,29 +89,9 @@ def utilisation(history: History, _: np.random.Generator) -> Floats:
     return np.where(_is_idle(history), 0.0, _by_gpu(busy, history))
 
 
-def tensor_active(history: History, _: np.random.Generator) -> Floats:
-    return 0.46 * _by_gpu(history.activity, history)
-
-
-def memory_active(history: History, _: np.random.Generator) -> Floats:
-    return 0.38 * _by_gpu(history.activity, history)
-
-
-def pcie_received(history: History, _: np.random.Generator) -> Floats:
-    return _by_gpu(_steps_per_s(history)[:, None] * _is_member(history) * COPY_BYTES_PER_STEP, history)
-
-
 def pcie_replays(history: History, rng: np.random.Generator) -> Floats:
     narrow = history.levers.over_time("pcie_width") < PCIE_WIDTH
     return _happened(REPLAYS_PER_S * narrow + _background(history, rng), history, rng)
-
-
-def corrected(history: History, rng: np.random.Generator) -> Floats:
-    return _happened(history.levers.over_time("ecc") + _background(history, rng), history, rng)
-
-
-def remapped(history: History, rng: np.random.Generator) -> Floats:
-    return _happened(REMAPS_PER_ERROR * history.levers.over_time("ecc"), history, rng)
 
 
 def lost_rows(history: History, _: np.random.Generator) -> Floats:
@@ -147,14 +115,6 @@ def last_xid(history: History, _: np.random.Generator) -> Floats:
     return values
 
 
-def hot_s(history: History, _: np.random.Generator) -> Floats:
-    return _summed(_flat(history.is_hot), history)
-
-
-def braked_s(history: History, _: np.random.Generator) -> Floats:
-    return _summed(_flat(history.is_braked), history)
-
-
 def clock_events(history: History, _: np.random.Generator) -> Floats:
     seen = np.stack([_flat(history.is_hot), _flat(history.is_braked)], axis=2)
     return _flat(seen) * (CLOCK_CHECKS_PER_S * history.scrape_s)
@@ -171,10 +131,6 @@ def _is_member(history: History) -> Floats:
     return np.isfinite(history.compute_s).astype(np.float32)
 
 
-def port_state(history: History, _: np.random.Generator) -> Floats:
-    return np.full((history.ticks, history.layout.nodes * history.layout.gpus_per_node), STATE_ACTIVE)
-
-
 def port_physical_state(history: History, rng: np.random.Generator) -> Floats:
     recovering = history.levers.over_time("recoveries") * fabric.RECOVERY_S
     hit = rng.random(recovering.shape, np.float32) < recovering
@@ -186,16 +142,8 @@ def port_rate(history: History, _: np.random.Generator) -> Floats:
     return np.full((history.ticks, ports), fabric.PORT_BYTES_PER_S)
 
 
-def symbol_errors(history: History, rng: np.random.Generator) -> Floats:
-    return _happened(history.levers.over_time("symbols") + _background(history, rng), history, rng)
-
-
 def recoveries(history: History, rng: np.random.Generator) -> Floats:
     return _happened(history.levers.over_time("recoveries"), history, rng)
-
-
-def downs(history: History, rng: np.random.Generator) -> Floats:
-    return _happened(DOWNS_PER_RECOVERY * history.levers.over_time("recoveries"), history, rng)
 
 
 def _waiting(history: History) -> Floats:
@@ -208,24 +156,12 @@ def transmit_wait(history: History, _: np.random.Generator) -> Floats:
     return _summed(_by_gpu(by_node, history), history)
 
 
-def switch_wait(history: History, _: np.random.Generator) -> Floats:
-    return _summed(np.repeat(_waiting(history), history.layout.spines_per_pod, axis=1), history)
-
-
 def sent_bytes(history: History, _: np.random.Generator) -> Floats:
     by_node = _steps_per_s(history)[:, None] * _is_member(history) * EXCHANGE_BYTES_PER_STEP
     return _summed(_by_gpu(by_node, history), history)
 
 
 # -- hosts and storage --------------------------------------------------------------------------------
-
-
-def pci_width(history: History, _: np.random.Generator) -> Floats:
-    return history.levers.over_time("pcie_width")
-
-
-def pci_width_max(history: History, _: np.random.Generator) -> Floats:
-    return np.full((history.ticks, history.layout.nodes * history.layout.gpus_per_node), float(PCIE_WIDTH))
 
 
 def cpu_pressure(history: History, _: np.random.Generator) -> Floats:
@@ -271,47 +207,11 @@ def _sent_again(history: History) -> Floats:
     return _operations(history) * share[:, :, None]
 
 
-def nfs_requests(history: History, _: np.random.Generator) -> Floats:
-    return _summed(_flat(_operations(history)), history)
-
-
-def nfs_transmissions(history: History, _: np.random.Generator) -> Floats:
-    return _summed(_flat(_operations(history) + _sent_again(history)), history)
-
-
-def nfs_major_timeouts(history: History, rng: np.random.Generator) -> Floats:
-    return _happened(MAJOR_TIMEOUTS_PER_RETRANSMISSION * _flat(_sent_again(history)), history, rng)
-
-
-def nfs_response(history: History, _: np.random.Generator) -> Floats:
-    return _summed(_flat(_operations(history) * storage.response_s(_nfs_rates(history))), history)
-
-
-def retransmissions(history: History, rng: np.random.Generator) -> Floats:
-    return _happened(_sent_again(history).sum(axis=2), history, rng)
-
-
 # -- cooling, power, scheduler ------------------------------------------------------------------------
 
 
 def flow(history: History, _: np.random.Generator) -> Floats:
     return history.flow_lpm
-
-
-def supply(history: History, _: np.random.Generator) -> Floats:
-    return history.supply_c
-
-
-def returned(history: History, _: np.random.Generator) -> Floats:
-    return history.return_c
-
-
-def heat(history: History, _: np.random.Generator) -> Floats:
-    return history.heat_kw
-
-
-def pump(history: History, _: np.random.Generator) -> Floats:
-    return history.pump_percent
 
 
 def rated_flow(history: History, _: np.random.Generator) -> Floats:
@@ -338,62 +238,118 @@ def nodes_allocated(history: History, _: np.random.Generator) -> Floats:
 # -- the run and its pools ----------------------------------------------------------------------------
 
 
-def member_compute(history: History, _: np.random.Generator) -> Floats:
-    return history.compute_s[:, ever_members(history)]
-
-
-def member_data(history: History, _: np.random.Generator) -> Floats:
-    return history.data_s[:, ever_members(history)]
-
-
-def member_exchange(history: History, _: np.random.Generator) -> Floats:
-    return history.exchange_s[:, ever_members(history)]
-
-
-def member_wait(history: History, _: np.random.Generator) -> Floats:
-    return history.wait_s[:, ever_members(history)]
-
-
-def member_collected(history: History, _: np.random.Generator) -> Floats:
-    return history.collected_s[:, ever_members(history)]
-
-
 def ever_members(history: History) -> Indices:
     """The nodes that were in the run at any time."""
     return np.flatnonzero(np.isfinite(history.compute_s).any(axis=0))
-
-
-def run_step(history: History, _: np.random.Generator) -> Floats:
-    return history.step_s[:, None]
-
-
-def run_steps(history: History, _: np.random.Generator) -> Floats:
-    return history.steps[:, None].astype(np.float64)
-
-
-def run_checkpoint(history: History, _: np.random.Generator) -> Floats:
-    return history.checkpoint_s[:, None]
 
 
 def _requests_per_s(history: History) -> Floats:
     return history.requests * (pools.REQUESTS_PER_STEP * _steps_per_s(history))[:, None, None]
 
 
-def transfers(history: History, _: np.random.Generator) -> Floats:
-    return np.floor(_summed(_requests_per_s(history).sum(axis=1), history))
-
-
-def transfer_time(history: History, _: np.random.Generator) -> Floats:
-    return _summed((_requests_per_s(history) * history.transfer_s).sum(axis=1), history)
-
-
-def cache_usage(history: History, _: np.random.Generator) -> Floats:
-    return history.cache_share
-
-
-def first_token(history: History, _: np.random.Generator) -> Floats:
-    return history.first_token_s
-
-
-def pair_transfer(history: History, _: np.random.Generator) -> Floats:
-    return _flat(history.transfer_s)
+READS: dict[str, dict[str, Read]] = {
+    "DCGM_FI_DEV_": {
+        "SM_CLOCK": sm_clock,
+        "GPU_TEMP": lambda history, _: _flat(history.temperature_c),
+        "MEMORY_TEMP": lambda history, _: _flat(history.temperature_c) + 5.0 + 0.008 * _flat(history.power_w),
+        "POWER_USAGE": power,
+        "TOTAL_ENERGY_CONSUMPTION": lambda history, _: _summed(_flat(history.power_w) * 1_000, history),
+        "GPU_UTIL": utilisation,
+        "PCIE_REPLAY_COUNTER": pcie_replays,
+        "XID_ERRORS": last_xid,
+        "ECC_SBE_VOL_TOTAL": lambda history, rng: _happened(
+            history.levers.over_time("ecc") + _background(history, rng), history, rng
+        ),
+        "CORRECTABLE_REMAPPED_ROWS": lambda history, rng: _happened(
+            REMAPS_PER_ERROR * history.levers.over_time("ecc"), history, rng
+        ),
+        "UNCORRECTABLE_REMAPPED_ROWS": lost_rows,
+        "THERMAL_VIOLATION": lambda history, _: _summed(_flat(history.is_hot), history),
+        "POWER_VIOLATION": lambda history, _: _summed(_flat(history.is_braked), history),
+    },
+    "node_infiniband_": {
+        "state_id": lambda history, _: np.full(
+            (history.ticks, history.layout.nodes * history.layout.gpus_per_node), STATE_ACTIVE
+        ),
+        "physical_state_id": port_physical_state,
+        "rate_bytes_per_second": port_rate,
+        "symbol_error_total": lambda history, rng: _happened(
+            history.levers.over_time("symbols") + _background(history, rng), history, rng
+        ),
+        "link_error_recovery_total": recoveries,
+        "link_downed_total": lambda history, rng: _happened(
+            DOWNS_PER_RECOVERY * history.levers.over_time("recoveries"), history, rng
+        ),
+        "port_transmit_wait_total": transmit_wait,
+        "port_data_transmitted_bytes_total": sent_bytes,
+        "port_data_received_bytes_total": sent_bytes,
+    },
+    "node_mountstats_nfs_operations_": {
+        "requests_total": lambda history, _: _summed(_flat(_operations(history)), history),
+        "transmissions_total": lambda history, _: _summed(
+            _flat(_operations(history) + _sent_again(history)), history
+        ),
+        "major_timeouts_total": lambda history, rng: _happened(
+            MAJOR_TIMEOUTS_PER_RETRANSMISSION * _flat(_sent_again(history)), history, rng
+        ),
+        "response_time_seconds_total": lambda history, _: _summed(
+            _flat(_operations(history) * storage.response_s(_nfs_rates(history))), history
+        ),
+    },
+    "densewatch_cdu_": {
+        "coolant_flow_lpm": flow,
+        "coolant_supply_temp_celsius": lambda history, _: history.supply_c,
+        "coolant_return_temp_celsius": lambda history, _: history.return_c,
+        "heat_removed_kw": lambda history, _: history.heat_kw,
+        "pump_speed_percent": lambda history, _: history.pump_percent,
+    },
+    "holdfast_member_": {
+        "compute_seconds": lambda history, _: history.compute_s[:, ever_members(history)],
+        "data_seconds": lambda history, _: history.data_s[:, ever_members(history)],
+        "exchange_seconds": lambda history, _: history.exchange_s[:, ever_members(history)],
+        "wait_seconds": lambda history, _: history.wait_s[:, ever_members(history)],
+        "gc_seconds_total": lambda history, _: history.collected_s[:, ever_members(history)],
+    },
+    "": {
+        "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": lambda history, _: 0.46 * _by_gpu(history.activity, history),
+        "DCGM_FI_PROF_DRAM_ACTIVE": lambda history, _: 0.38 * _by_gpu(history.activity, history),
+        "DCGM_FI_PROF_PCIE_RX_BYTES": lambda history, _: _by_gpu(
+            _steps_per_s(history)[:, None] * _is_member(history) * COPY_BYTES_PER_STEP, history
+        ),
+        "DCGM_EXP_CLOCK_EVENTS_COUNT": clock_events,
+        "infiniband_switch_port_transmit_wait_total": lambda history, _: _summed(
+            np.repeat(_waiting(history), history.layout.spines_per_pod, axis=1), history
+        ),
+        "node_pcidevice_current_link_width": lambda history, _: history.levers.over_time("pcie_width"),
+        "node_pcidevice_max_link_width": lambda history, _: np.full(
+            (history.ticks, history.layout.nodes * history.layout.gpus_per_node), float(PCIE_WIDTH)
+        ),
+        "node_pressure_cpu_waiting_seconds_total": cpu_pressure,
+        "node_pressure_io_waiting_seconds_total": io_pressure,
+        "node_kernel_hung_tasks_total": hung_tasks,
+        "node_nfs_rpc_retransmissions_total": lambda history, rng: _happened(
+            _sent_again(history).sum(axis=2), history, rng
+        ),
+        "FlowLitersPerMinute": flow,
+        "RatedFlowLitersPerMinute": rated_flow,
+        "SupplyTemperatureCelsius": lambda history, _: history.supply_c,
+        "ReturnTemperatureCelsius": lambda history, _: history.return_c,
+        "HeatRemovedkW": lambda history, _: history.heat_kw,
+        "redfish_chassis_power_powersupply_health": supplies,
+        "slurm_nodes_maint": nodes_in_maintenance,
+        "slurm_nodes_alloc": nodes_allocated,
+        "holdfast_run_step_seconds": lambda history, _: history.step_s[:, None],
+        "holdfast_run_steps_total": lambda history, _: history.steps[:, None].astype(np.float64),
+        "holdfast_run_checkpoint_seconds": lambda history, _: history.checkpoint_s[:, None],
+        "holdfast_pool_transfer_seconds": lambda history, _: _flat(history.transfer_s),
+        "vllm:nixl_xfer_time_seconds_count": lambda history, _: np.floor(
+            _summed(_requests_per_s(history).sum(axis=1), history)
+        ),
+        "vllm:nixl_xfer_time_seconds_sum": lambda history, _: _summed(
+            (_requests_per_s(history) * history.transfer_s).sum(axis=1), history
+        ),
+        "vllm:kv_cache_usage_perc": lambda history, _: history.cache_share,
+        "dynamo_frontend_worker_last_time_to_first_token_seconds": lambda history, _: history.first_token_s,
+    },
+}
+"""What each metric reads, by how their names begin."""

@@ -1,4 +1,4 @@
-"""Shared mounts: so much bandwidth, dealt fairly among whoever asks for it.
+"""Shared mounts: so much bandwidth, dealt fairly among the nodes that ask for it.
 
 The run reads its data and writes its checkpoints here, and so may other jobs. Everything is by mount; a run
 that uses several is as slow as the slowest of them.

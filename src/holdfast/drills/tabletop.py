@@ -190,7 +190,7 @@ def _highest_ms(samples: Frame) -> Floats:
 
 
 def _slowest_reply_ms(waited: Frame, requests: Frame) -> Floats:
-    """The mean time of a reply to whoever waits longest; where nobody asked there is none."""
+    """The mean time of a reply at the node that waits longest; none without a request."""
     asked = np.diff(requests.values, axis=0)
     mean_s = np.divide(
         np.diff(waited.values, axis=0), asked, where=asked > 0, out=np.full(asked.shape, np.nan)

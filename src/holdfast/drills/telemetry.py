@@ -42,15 +42,7 @@ class Dirt(msgspec.Struct, frozen=True, kw_only=True):
     microseconds_share: float = 0.3
 
 
-CLEAN = Dirt(
-    missed_share=0,
-    late_share=0,
-    stuck_share=0,
-    saturated_share=0,
-    words_share=0,
-    wrong_unit_share=0,
-    microseconds_share=0,
-)
+CLEAN = Dirt(**dict.fromkeys(Dirt.__struct_fields__, 0.0))
 """Noise and rounding, and nothing else."""
 
 

@@ -49,7 +49,7 @@ COLLECTED_S_PER_STEP = 0.004
 COLLECTED_S_MAX = 400.0
 """A member's time in the garbage collector: in a step of a healthy run, and when the looking begins."""
 LATE_SPREAD = 0.15
-"""Of how late whoever is late is, from step to step."""
+"""Of how late the late member is, from step to step."""
 DATA_WAIT_S_MIN = 0.001
 LOST_S_MIN = 1e-3
 """Less than that is how numbers are rounded."""
@@ -184,12 +184,12 @@ class SimulatedTraining:
         return spent / (to_ns - from_ns)
 
     def forget(self, before_ns: int) -> None:
-        """Nobody will ask for shares of a time before this one."""
+        """Shares of a time before this one are not asked for again."""
         while self._stalls and self._stalls[0][2] <= before_ns:
             self._stalls.popleft()
 
     def decide(self, at_ns: int, action: str, subject: str, reason: str) -> None:
-        """Somebody else's decision that is in the record, whoever it concerns."""
+        """A decision of another team that is in the record."""
         self._tell(ActionTaken, at_ns, action=action, subject=subject, reason=reason)
 
     # -- one step ------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ class SimulatedTraining:
         self._export(pace, waited_s + step_s, compute_s)
 
     def _computed(self, pace: StepTimes) -> Floats:
-        """What each member computes, with whoever is late this time."""
+        """What each member computes, with the one that is late this time."""
         compute_s: Floats = pace.compute_s[self.nodes] * self._ability[self.nodes]
         late = self._rng.integers(len(self.nodes))
         much = self._rng.lognormal(0.0, LATE_SPREAD)

@@ -52,7 +52,7 @@ class Cast(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody decided, and wrote down."""
+    """A decision that is in the record."""
 
     at_ns: int
     action: str
@@ -260,7 +260,7 @@ class _World:
         )
 
     def _activity(self, pace: StepTimes, stepping: float) -> Floats:
-        """By node: how much of the time its GPUs compute. Whoever waits for the slowest does not."""
+        """By node: how much of the time its GPUs compute. Those that wait for the slowest do not."""
         nodes = self.training.nodes
         compute_s = pace.compute_s[nodes]
         step_s = compute_s.max() + pace.exchange_s[nodes].max()

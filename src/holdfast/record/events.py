@@ -63,7 +63,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
 
 
 class RunSubmitted(Event, frozen=True, kw_only=True, tag_field="kind", tag="run.submitted"):
-    """Somebody asked for a run.
+    """A run was asked for.
 
     team, project: whose it is and what it is for, as the budget has them. cluster: where it runs.
     """
@@ -184,7 +184,7 @@ class CheckpointFailed(Event, frozen=True, kw_only=True, tag_field="kind", tag="
 
 
 class CheckpointVerified(Event, frozen=True, kw_only=True, tag_field="kind", tag="checkpoint.verified"):
-    """Somebody tried whether a checkpoint can be restarted from."""
+    """A check whether a run can restart from a checkpoint."""
 
     step: StepNumber
     sound: bool
@@ -358,14 +358,14 @@ KnownEvent = (
 AnyEvent = KnownEvent | Unknown
 
 
-def _tag(kind: Any) -> str:
+def tag_of(kind: Any) -> str:
     return str(kind.__struct_config__.tag)
 
 
-KINDS: tuple[str, ...] = tuple(_tag(kind) for kind in get_args(KnownEvent))
+KINDS: tuple[str, ...] = tuple(tag_of(kind) for kind in get_args(KnownEvent))
 """Every kind this version knows, in the order in which they are declared."""
 
-_KIND_OF: dict[type, str] = {kind: _tag(kind) for kind in get_args(KnownEvent)}
+_KIND_OF: dict[type, str] = {kind: tag_of(kind) for kind in get_args(KnownEvent)}
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[KnownEvent] = msgspec.json.Decoder(KnownEvent)
 _envelope = msgspec.json.Decoder(Unknown)

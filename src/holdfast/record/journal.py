@@ -9,7 +9,6 @@ and the rest is read on. docs/journal.md has the format, and what survives what.
 import contextlib
 import io
 import os
-import threading
 import zlib
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -24,8 +23,6 @@ from holdfast.record.spool import LINE_BYTES_MAX, SHARED_MEMORY, Owner, Spool, S
 
 ROTATE_BYTES = 64 * 2**20
 """A file that has grown to this is closed and the next one begun."""
-POLL_INTERVAL_S = 0.2
-"""How often `follow` looks for new lines."""
 JOURNAL_SUFFIX = ".journal"
 JOURNAL_DIRECTORY = "journal"
 """Where under `home` the processes of this machine record."""
@@ -153,7 +150,7 @@ def read(path: Path) -> Iterator[AnyEvent | Damage]:
 
 
 def holds_journal(directory: Path) -> bool:
-    """Whether anybody has ever recorded anything there."""
+    """Whether any process has ever recorded there."""
     return any(name.endswith(JOURNAL_SUFFIX) for name in _names(directory)) or bool(_spools(directory))
 
 
@@ -170,7 +167,7 @@ def read_directory(
     # Before the files: an event that leaves a spool after this look is in its file before that is read.
     spools = [(path, _look_into(path, directory)) for path in _spools(directory, spool_directory)]
     taken = {} if offsets is None else offsets
-    yield from _read_files(directory, taken, settled=True, missing_ok=bool(spools))
+    yield from _read_files(directory, taken, missing_ok=bool(spools))
     for path, found in spools:
         if isinstance(found, Damage):
             yield found
@@ -187,29 +184,6 @@ def events_of(home: Path) -> list[AnyEvent]:
         item.id: item for item in read_directory(home / JOURNAL_DIRECTORY) if not isinstance(item, Damage)
     }
     return sorted(found.values(), key=lambda event: event.recorded_ns)
-
-
-def follow(
-    directory: Path,
-    stop: threading.Event,
-    offsets: dict[str, int] | None = None,
-    *,
-    poll_interval_s: float = POLL_INTERVAL_S,
-    spool_directory: Path = SHARED_MEMORY,
-) -> Iterator[AnyEvent | Damage]:
-    """Everything in a journal and, until `stop` is set, what is added to it, by new writers too.
-
-    `offsets` and `spool_directory` as in `read_directory`. What may still change (an unfinished line, a file
-    that cannot be read at the moment) is waited for and not reported.
-    """
-    taken = {} if offsets is None else offsets
-    while True:
-        last_time = stop.is_set()
-        spools = salvage(directory, spool_directory)
-        yield from _read_files(directory, taken, settled=False, missing_ok=spools > 0)
-        if last_time:
-            return
-        stop.wait(poll_interval_s)
 
 
 def salvage(directory: Path, spool_directory: Path = SHARED_MEMORY) -> int:
@@ -321,18 +295,15 @@ def _write_out(spool: Spool, directory: Path) -> None:
     _sync_directory(directory)
 
 
-def _read_files(
-    directory: Path, offsets: dict[str, int], *, settled: bool, missing_ok: bool
-) -> Iterator[AnyEvent | Damage]:
-    """What the files hold beyond the offsets; if `settled`, nobody waits for what is not finished."""
+def _read_files(directory: Path, offsets: dict[str, int], *, missing_ok: bool) -> Iterator[AnyEvent | Damage]:
+    """What the files hold beyond the offsets."""
     for name in _names(directory, missing_ok=missing_ok):
         path = directory / name
         if path.suffix != JOURNAL_SUFFIX:
             continue
         if not name.isprintable():
             # No recorder gives such names, and a store could not keep the file's offset under it.
-            if settled:
-                yield Damage(file=_text(path), line=0, reason="not read: its name is not readable text")
+            yield Damage(file=_text(path), line=0, reason="not read: its name is not readable text")
             continue
         try:
             begin = offsets.get(name, 0)
@@ -340,15 +311,12 @@ def _read_files(
                 continue
             with path.open("rb") as stream:
                 for item, end in _items(path, stream, begin):
-                    if isinstance(item, Damage) and item.torn and not settled:
-                        break
                     offsets[name] = end
                     yield item
         except FileNotFoundError:
             continue  # archived since it was listed
         except OSError as error:
-            if settled:
-                yield Damage(file=_text(path), line=0, reason=f"cannot be read: {_reason(error)}")
+            yield Damage(file=_text(path), line=0, reason=f"cannot be read: {_reason(error)}")
 
 
 def _items(path: Path, stream: BinaryIO, begin: int) -> Iterator[tuple[AnyEvent | Damage, int]]:

@@ -1,4 +1,4 @@
-"""What is this user's alone: directories that nobody else may enter, files that nobody else may read."""
+"""Private files: directories that only this user may enter, files that only this user may read."""
 
 import contextlib
 import os

@@ -32,7 +32,7 @@ def find_run(store: Store, name: str | None) -> str:
 
 
 def simulated_runs(store: Store) -> frozenset[str]:
-    """The runs that only the twin has had: nobody paid for them, and nothing broke."""
+    """The runs that only the twin has had: they cost nothing, and nothing broke."""
     begun = store.select(Selection(kinds=("run.started",)))
     return frozenset(event.run for event in begun if event.source == SIMULATED)
 

@@ -68,7 +68,7 @@ def journal_digest(path: Path) -> str:
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose lines these are, for whoever inherits them, and on which machine the lock on them counts."""
+    """The owner of these lines, for the process that inherits them, and the machine whose lock counts."""
 
     token: str
     source: str
@@ -166,7 +166,7 @@ class Spool:
             except BlockingIOError:
                 return None
             if os.fstat(descriptor).st_nlink != 1:
-                # Somebody inherited and removed it between our opening and our locking it.
+                # Another process inherited and removed it between our opening and our locking it.
                 return None
             if unfinished:
                 path.unlink()
@@ -176,7 +176,7 @@ class Spool:
 
     @classmethod
     def snapshot(cls, path: Path, trusted_uids: Collection[int]) -> bytes:
-        """The lines in the spool at `path` now, without touching it, whoever owns it."""
+        """The lines in the spool at `path` now, without touching it, even if it has an owner."""
         with _opened(path, trusted_uids) as descriptor:
             if _is_unfinished(descriptor):
                 return b""
@@ -203,7 +203,7 @@ class Spool:
             else:
                 self._ring[begin:] = line[: capacity - begin]
                 self._ring[: end - capacity] = line[capacity - begin :]
-            # Last, so that whoever finds the spool never finds half a line.
+            # Last, so that no process ever finds half a line in the spool.
             words[_HEAD] = head + size
             return True
 
@@ -241,7 +241,7 @@ class Spool:
         )
 
     def note(self, drops: Drops) -> None:
-        """Write the drops down where whoever inherits the spool finds them."""
+        """Write the drops into the spool, for the process that inherits it."""
         self._words[_DROPPED] = drops.total
         self._words[_REPORTED] = drops.reported
         self._words[_DROPPED_NS] = drops.last_ns

@@ -105,7 +105,7 @@ def random_plan(
 
 
 class Storm:
-    """Faults at random, on average `rate_per_min` a minute, for as long as somebody asks for the next one."""
+    """Faults at random, on average `rate_per_min` a minute, for as long as the next one is asked for."""
 
     def __init__(self, rate_per_min: float, seed: int, kinds: tuple[FaultKind, ...]) -> None:
         self._rate_per_s = rate_per_min / 60

@@ -72,9 +72,9 @@ ACCEPTS_MAX = 64
 BACKLOG = 1024
 """So many wait in the kernel to be taken: all workers of a large run may come at once."""
 ACCEPT_WAIT_S = 0.5
-"""How long nobody is taken in after one could not be for want of descriptors or memory."""
+"""How long no connection is taken after one could not be, for want of descriptors or memory."""
 SEND_BUFFER_BYTES_MAX = 32 << 20
-"""Whoever leaves more than this unread is given up. A member that keeps its interpreter for a while reads
+"""Who leaves more than this unread is given up. A member that keeps its interpreter for a while reads
 nothing, and must not be: what others may tell it meanwhile is less (train/minutes.py, train/meeting.py).
 """
 CLOSE_S = 2.0
@@ -252,7 +252,7 @@ class Coordinator:
             for effect in effects:
                 self._carry_out(effect)
             self._set_timer()
-        except Exception as error:  # a defect of ours: whoever waits for the end must know
+        except Exception as error:  # a defect of ours: the waiter for the end must know
             if self._ended is None or self._ended.done():
                 raise
             self._ended.set_exception(error)
@@ -280,7 +280,7 @@ class Coordinator:
             self._drop(next(iter(self._unproven)))
 
     def accepted(self, connection: "_Connection") -> str:
-        """The connection is somebody's now; the run's name."""
+        """The connection has proved whose it is; the run's name."""
         self._unproven.pop(connection, None)
         if connection.role != "operator":
             self._named[connection.role, connection.name] = connection
@@ -297,7 +297,7 @@ class Coordinator:
             self.happened(Disconnected(role, name))
 
     def heard(self, connection: "_Connection", message: AnyMessage) -> None:
-        """A message from somebody who proved the token. `MalformedFrame` where it is not theirs to send."""
+        """A message of a proven connection. `MalformedFrame` where it is not theirs to send."""
         role, name = connection.role, connection.name
         if role == "operator" and isinstance(message, Strike):
             connection.send(self.strike(message))
@@ -334,7 +334,7 @@ class Coordinator:
             task.add_done_callback(self._accepting.discard)
 
     def _accept_later(self, error: OSError) -> None:
-        """Whoever has proved nothing makes room; those who wait are taken in a moment."""
+        """Connections that have proved nothing make room; those that wait are taken in a moment."""
         assert self._listener is not None
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._listener)

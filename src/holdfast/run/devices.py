@@ -71,7 +71,7 @@ def disconnected(state: RunState, name: str) -> None:
 
 
 def give_up(state: RunState, *, at_once: bool = False) -> None:
-    """End those that do not go, and write down what is known of those that nobody says more about."""
+    """Kill those that do not go, and record what is known of those that no agent explains."""
     for failing in list(state.devices.failing.values()):
         known = state.generations.unexplained.get(failing.member)
         due_ns = (known.lost_ns if known else failing.due_ns) + ns(EXPLAIN_S)

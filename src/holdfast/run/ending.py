@@ -1,4 +1,4 @@
-"""How a run ends: everybody is told, then waited for, then ended harder, each for a bounded time."""
+"""How a run ends: members are told, then waited for, then killed, each for a bounded time."""
 
 from holdfast.record.errors import complaint
 from holdfast.record.events import ActionTaken, RunEnded
@@ -59,7 +59,7 @@ def stop(state: RunState, reason: str, code: int) -> None:
 
 
 def settle(state: RunState) -> None:
-    """End harder whoever had time enough, and the run once nobody is left or nothing more can be done."""
+    """Kill members that had time enough; end the run once none is left or nothing more can be done."""
     ending = state.ending.closing
     assert ending is not None
     if is_due(state):
@@ -78,7 +78,7 @@ def settle(state: RunState) -> None:
 
 
 def is_due(state: RunState) -> bool:
-    """Whether the run that is ending is over: nobody is left, or nothing more can be done about them."""
+    """Whether the run that is ending is over: no member is left, or nothing more can be done about them."""
     assert state.ending.closing is not None
     is_late = state.now_ns >= state.ending.closing.due_ns
     return not state.roster.running or (is_late and state.ending.closing.patience == "kill")

@@ -18,7 +18,7 @@ from holdfast.wording import many
 FATE_CHARS_MAX = 60
 """Of what a lost member died of, in the line of the generation: it was said in full a moment before."""
 WORDS_CHARS_MAX = 300
-"""Of what broke a generation, in the words of whoever carries the tensors."""
+"""Of what broke a generation, in the words of the library that carries the tensors."""
 
 
 def announce(
@@ -76,10 +76,10 @@ def _ranked(state: RunState, survivors: Sequence[str], newcomers: Sequence[str])
 
 
 def _main(state: RunState, survivors: Sequence[str], newcomers: Sequence[str]) -> str:
-    """Who has rank 0: whoever had it, or else the oldest. Empty at the start, where seats decide.
+    """Rank 0: the member that had it, or else the oldest. Empty at the start, where seats decide.
 
     Of several that came together, the one with the lowest rank before is the oldest. After the last step the
-    others may be done: then whoever does the lost one's part again does it as rank 0, too.
+    others may be done: then the member that does the lost one's part again does it as rank 0, too.
     """
     if state.ending.undone_main and newcomers:
         lost, state.ending.undone_main = state.ending.undone_main, ""
@@ -104,7 +104,7 @@ def room(state: RunState) -> int:
 
 
 def broke(state: RunState, generation: Generation) -> Trouble:
-    """Nobody was lost, but the generation cannot go on: what it was, said once however often it comes."""
+    """No member was lost, but the generation cannot go on: say why, once however often it happens."""
     trouble, before = generation.trouble, state.progress.trouble
     if trouble is None:
         trouble = Trouble(member="a member", words="could not go on")
@@ -124,7 +124,7 @@ def trouble_of(member: str, operation: str, reason: str) -> Trouble:
 
 
 def form(state: RunState, generation: Generation) -> None:
-    """Everybody regrouped: the generation goes on from the highest version that one of them had."""
+    """All members regrouped: the generation goes on from the highest version that one of them had."""
     version = max(generation.regrouped.values())
     if version > state.progress.step:
         _keep_late(state, generation, version)
@@ -174,7 +174,7 @@ def keep(state: RunState, generation: Generation, step: int) -> None:
 
 
 def _go_back(state: RunState, version: int) -> None:
-    """Nobody had the state: say what that costs. The very first generation only begins here."""
+    """No member had the state: say what that costs. The very first generation only begins here."""
     if state.generations.formed is not None:
         steps = state.progress.step - version
         again = f"{steps} step{'s' * (steps > 1)} ({_duration(state.progress.worked.since_ns(version))})"
@@ -224,11 +224,11 @@ def _note_time(state: RunState, generation: Generation, step: int, since_ns: int
         return  # with declared work, or while somebody was stopped
     took_ns = (state.now_ns - since_ns) // (step - state.progress.step)
     if is_fresh:
-        state.observed.note_first(took_ns)
+        state.observed.note("first", took_ns)
         return
     step_ns = took_ns if shortest_ns is None else min(shortest_ns, took_ns)
-    state.observed.note_step(step_ns)
-    state.observed.note_pause(took_ns - step_ns)
+    state.observed.note("step", step_ns)
+    state.observed.note("pause", took_ns - step_ns)
 
 
 def _keep_late(state: RunState, generation: Generation, version: int) -> None:
@@ -264,7 +264,7 @@ def _record_opened(state: RunState, generation: Generation, version: int) -> Non
         # The generation before went on until its last commit; the change began there.
         opened_ns = began_ns = max(generation.opened_ns, state.progress.committed_ns or 0)
     replacing.hand_over(state, generation, opened_ns)
-    state.observed.note_form(state.now_ns - began_ns)
+    state.observed.note("form", state.now_ns - began_ns)
     gpus = max(state.launch.gpus, state.roster.seats, len(generation.members))
     state.outbox.record(
         GenerationOpened(
@@ -301,7 +301,7 @@ def _act(state: RunState, generation: Generation, lost: Sequence[str], newcomers
 
 
 def _carry_over(before: Generation, generation: Generation) -> None:
-    """The generation before never formed, so nobody was told how it differs from the one before it."""
+    """The generation before never formed, so no member was told how it differs from the one before it."""
     replaced, missing = dict(before.replaced), list(before.missing)
     added = [new for new in before.added if new not in generation.missing]
     whose = {new: old for old, new in before.replaced.items()}

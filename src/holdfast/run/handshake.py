@@ -35,7 +35,7 @@ from holdfast.run.wire import (
 HANDSHAKE_WAIT_S = 10.0
 """A coordinator answers at once; what is silent for so long is something else."""
 HANDSHAKE_BYTES_MAX = 1024
-"""Of a frame from somebody who has proved nothing yet."""
+"""Of a frame from a connection that has proved nothing yet."""
 ATTEMPTS_MAX = 5
 """So often a client connects that is hung up on: a coordinator beset by strangers drops the oldest of them,
 and may drop a client that was slow to answer."""
@@ -48,11 +48,11 @@ Verdict = TypeVar("Verdict", Accepted, Refused)
 
 
 class Unreachable(HoldfastError):
-    """Nobody listens there, or the way there is blocked."""
+    """No process listens there, or the way there is blocked."""
 
 
 class Stranger(HoldfastError):
-    """Whoever listens there has not proved that it has the token, and is not believed."""
+    """The other end has not proved that it has the token, and is not believed."""
 
 
 class Rejected(HoldfastError):

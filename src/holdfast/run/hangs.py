@@ -35,7 +35,7 @@ def working(state: RunState, member: Member, message: Working) -> None:
     """A script has declared work, which begins or is over."""
     work = state.hangs.working.pop(member.name, None)
     if work is not None:
-        state.observed.note_work(state.now_ns - work.since_ns)
+        state.observed.note("work", state.now_ns - work.since_ns)
         state.hangs.resumed_ns = state.now_ns
     if not message.is_over:
         state.hangs.working[member.name] = DeclaredWork(name=message.work, since_ns=state.now_ns)
@@ -49,7 +49,7 @@ def located(state: RunState, message: Located) -> None:
 
 
 def moved(state: RunState, member: Member, stage: Stage) -> None:
-    """A heartbeat. Whoever leaves its step to regroup has a while for that from now on."""
+    """A heartbeat. A member that leaves its step to regroup has a while for that from now on."""
     if stage in REGROUPING and member.stage not in REGROUPING:
         _note_left(state)
 
@@ -102,7 +102,7 @@ def watch(state: RunState, generation: Generation) -> None:
 
 
 def _is_excused(state: RunState, generation: Generation) -> bool:
-    """Somebody is stopped, which has a lease of its own, or has declared work that may still take a while."""
+    """A member is stopped, which has a lease of its own, or has declared work that may take a while."""
     names = generation.names.union(generation.leaving)
     if not names.isdisjoint(state.hangs.stopped):
         return True
@@ -213,7 +213,7 @@ def _is_through(member: Member, step: int) -> bool:
 
 
 def _is_last_copy(state: RunState, suspects: Sequence[str]) -> bool:
-    """Whether nobody would be left that holds the state."""
+    """Whether no member would be left that holds the state."""
     holders = state.holders
     return bool(holders) and set(suspects).issuperset(holders)
 

@@ -116,7 +116,7 @@ class ToMembers(msgspec.Struct, frozen=True):
 
 
 class Close(msgspec.Struct, frozen=True):
-    """End this connection: whoever holds it was given up."""
+    """End this connection: its other end was given up."""
 
     role: Literal["agent", "worker"]
     name: str

@@ -28,7 +28,7 @@ from holdfast.run.waits import ns
 from holdfast.run.wire import Broken, Committed, Finished, Regrouped, Released, WorkerReady
 
 LEFT_BEHIND_S = 1.0
-"""Whoever still waits for the gradients of one that left its step so long ago waits in vain."""
+"""A member that still waits for the gradients of one that left its step so long ago waits in vain."""
 
 
 # ---- what members say ------------------------------------------------------------------------------------
@@ -38,7 +38,7 @@ def enter(state: RunState, member: Member) -> None:
     """It is at `join()`. An active one goes on at once, a warm one stays until it is needed."""
     if member.reached != "started":
         return
-    state.observed.note_start(state.now_ns - member.started_ns)
+    state.observed.note("start", state.now_ns - member.started_ns)
     member.reached = "parked"
     if member.is_muted:
         processes.show(state, member)
@@ -52,7 +52,7 @@ def ready(state: RunState, member: Member, message: WorkerReady) -> None:
     """It is at `protect()`: from here on it can be in a generation, if it is built like the others."""
     if member.reached != "admitted" or not setups.fits(state, member, message.setup):
         return
-    state.observed.note_ready(ns(message.took_s))
+    state.observed.note("ready", ns(message.took_s))
     member.reached, member.ready_ns = "ready", state.now_ns
     state.roster.nodes[member.node].failures = 0
     del state.roster.coming[member.name]
@@ -232,7 +232,7 @@ def settle(state: RunState) -> None:
 
 
 def _gather(state: RunState) -> None:
-    """Nobody steps: at the start, or when everybody was lost. Wait for all who come, but not too long."""
+    """No member steps: at the start, or when all were lost. Wait for all that come, but not too long."""
     if state.devices.failing:
         return  # whether that was the script shows within moments: see devices.give_up
     if not _has_nodes(state) or not state.roster.waiting:
@@ -278,7 +278,7 @@ def _go_on(state: RunState, generation: Generation) -> None:
 
 
 def _awaits_replacement(state: RunState, generation: Generation) -> bool:
-    """Whether somebody who takes a lost one's place may be ready soon enough to wait for.
+    """Whether a replacement may be ready soon enough to wait for.
 
     Nobody waits for one whose predecessor was lost earlier: the run has gone on without that one already.
     """
@@ -364,7 +364,7 @@ def _stall(state: RunState) -> None:
 
 
 def _give_up_late(state: RunState) -> None:
-    """Whoever has a seat and does not get ready keeps it from others. The first has had it longest."""
+    """A member that has a seat and does not get ready keeps it from others. The first has had it longest."""
     while state.roster.coming:
         member = state.roster.members[next(iter(state.roster.coming))]
         due_ns = member.seated_ns + state.wait_ns
@@ -409,7 +409,7 @@ def _is_anybody_done(state: RunState, generation: Generation) -> bool:
 
 
 def _complete(state: RunState) -> None:
-    """Release everybody, if they agree on what they have."""
+    """Release all members, if they agree on what they have."""
     names = () if state.generations.announced is None else state.generations.announced.members
     finished = {name: told for name in names if (told := state.roster.members[name].finished) is not None}
     digests = {name: told.digest for name, told in finished.items()}

@@ -13,7 +13,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 ORPHAN_GRACE_S = 1.0
-"""How long processes may outlive whoever they were started under, to clean up."""
+"""How long processes may outlive their worker, to clean up."""
 ORPHAN_KILL_S = 1.0
 ORPHAN_POLL_INTERVAL_S = 0.02
 

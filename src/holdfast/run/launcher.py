@@ -422,7 +422,7 @@ class _HomeWatch:
 
 
 class _Voice:
-    """What Holdfast itself says, on stderr. Nobody waits for a terminal that is paused."""
+    """What Holdfast itself says, on stderr. It never waits for a terminal that is paused."""
 
     def __init__(self) -> None:
         self.printer = Printer(lambda: None)

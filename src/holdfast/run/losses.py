@@ -90,7 +90,7 @@ def fence(state: RunState, member: Member, why: str, *, onset_ns: int | None, ac
 
 
 def lose_node(state: RunState, node: Node, why: str, *, onset_ns: int | None) -> None:
-    """The node is gone with everybody on it."""
+    """The node is gone with all its members."""
     members = [member for member in state.roster.members.values() if member.node == node.name]
     living = [member for member in members if not member.is_lost]
     state.progress.setback = f"node {node.name} lost ({why})"
@@ -196,7 +196,7 @@ def xid_words(xid: Xid) -> str:
 
 
 def give_up_explanations(state: RunState, *, at_once: bool = False) -> None:
-    """Write down losses that nobody explained in time, with what was guessed."""
+    """Record losses that no agent explained in time, with the guess."""
     for name, known in list(state.generations.unexplained.items()):
         due_ns = known.lost_ns + ns(EXPLAIN_S)
         if at_once or state.now_ns >= due_ns:

@@ -154,7 +154,7 @@ def _settle(state: RunState) -> None:
 
 
 def _turn_back(state: RunState, event: Happening) -> None:
-    """The run is over; whoever comes now is told so."""
+    """The run is over; a node or member that comes now is told so."""
     match event:
         case FromNode(name, AgentJoined()):
             end = state.ending.closing.end if state.ending.closing is not None else None
@@ -205,7 +205,7 @@ def _lose_node(state: RunState, node: Node, why: str, onset_ns: int | None = Non
 
 
 def _note_presence(state: RunState, node: Node) -> None:
-    state.observed.note_gap(state.now_ns - node.seen_ns)
+    state.observed.note("gap", state.now_ns - node.seen_ns)
     node.seen_ns = state.now_ns
 
 
@@ -444,7 +444,7 @@ def _strike(state: RunState, strike: Strike) -> Answer:
 
 
 def _expect(state: RunState, seen_ns: int) -> None:
-    """Somebody who was seen then has a lease: look when it may end."""
+    """A node or member that was seen then has a lease: look when it may end."""
     due_ns = seen_ns + state.observed.lease_ns
     state.outbox.lease_due_ns = (
         due_ns if state.outbox.lease_due_ns is None else min(state.outbox.lease_due_ns, due_ns)
@@ -493,7 +493,7 @@ def _check_leases(state: RunState) -> None:
 
 
 def _check_stops(state: RunState, lease_ns: int) -> None:
-    """Whoever is stopped is replaced; but if nobody else holds the state, the run waits first."""
+    """A stopped member is replaced; but if no other holds the state, the run waits first."""
     holders = state.holders
     is_last = bool(holders) and state.hangs.stopped.keys() >= set(holders)
     state.hangs.all_stopped_ns = (state.hangs.all_stopped_ns or state.now_ns) if is_last else None

@@ -133,7 +133,7 @@ async def end_orphans(others: frozenset[int]) -> None:
         now_s = asyncio.get_running_loop().time()
         if now_s >= due_s + kin.ORPHAN_KILL_S:
             return  # the kernel cannot end them
-        if now_s >= due_s:  # again and again: whoever loses its parent by this is adopted as well
+        if now_s >= due_s:  # again and again: a process that loses its parent by this is adopted as well
             for orphan in orphans:
                 kin.signal_process(orphan, signal.SIGKILL)
         await asyncio.sleep(kin.ORPHAN_POLL_INTERVAL_S)

@@ -28,7 +28,7 @@ HELD_BYTES_MAX = 256 << 10
 TAIL_LINES_MAX = 20
 TAIL_LINE_CHARS_MAX = 500
 BACKLOG_LINES_MAX = 1_000
-"""So many lines may wait for a slow terminal; then whoever prints them waits."""
+"""So many lines may wait for a slow terminal; then the members that print them wait."""
 CLOSE_WAIT_S = 2.0
 """How long the last lines may take at the end; a terminal that is paused then misses them."""
 

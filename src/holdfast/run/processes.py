@@ -81,7 +81,7 @@ def show(state: RunState, member: Member) -> None:
 def admit(state: RunState, member: Member) -> None:
     member.reached, member.admitted_ns = "admitted", state.now_ns
     slots = state.roster.nodes[member.node].slots
-    # A fault planned for a join strikes one newcomer only: whoever comes first once its step is reached.
+    # A fault planned for a join strikes one newcomer only: the first once its step is reached.
     due = [
         fault for fault in state.faults if fault.moment == "join" and fault.step <= state.progress.step + 1
     ][:1]

@@ -81,7 +81,7 @@ def _drain(state: RunState, node: Node) -> Answer:
 
 
 def settle(state: RunState) -> None:
-    """Find an heir for whoever has none; see to it that what was begun can go on, or is undone."""
+    """Find an heir for each that has none; let what was begun go on, or undo it."""
     generation = state.generations.announced
     if generation is None or not (state.replacing.leaving or generation.leaving):
         return
@@ -156,7 +156,7 @@ def hand_over(state: RunState, generation: Generation, opened_ns: int) -> None:
 
 
 def _retire(state: RunState, node: Node, at_ns: int) -> None:
-    """Nobody of the node takes part any more, nor is kept warm there."""
+    """No process of the node takes part any more, nor is kept warm there."""
     _record_action(state, "drain", node.name, at_ns, gpus=node.slots)
     for member in [one for one in state.roster.members.values() if one.node == node.name and not one.is_lost]:
         _dismiss(state, member)

@@ -1,4 +1,4 @@
-"""Somebody for every seat, and somebody warm behind them."""
+"""A member for every seat, and warm processes behind them."""
 
 from holdfast.run import devices, processes
 from holdfast.run.state import RunState

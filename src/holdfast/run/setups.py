@@ -31,7 +31,7 @@ def fits(state: RunState, member: Member, setup: Setup) -> bool:
 
 
 def has_lanes(state: RunState) -> bool:
-    """Whether nobody would be without a lane; if somebody would, the run ends here."""
+    """Whether every member would have a lane; if not, the run ends here."""
     assert state.launch.setup is not None
     lanes = state.launch.setup[1].lanes
     if state.roster.seats <= lanes:

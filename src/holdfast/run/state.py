@@ -25,7 +25,7 @@ from holdfast.run.wire import (
 )
 
 LOSS_VALUES_MAX = 512
-"""How many of the last steps' training losses are kept for whoever watches."""
+"""How many of the last steps' training losses are kept for the live view."""
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]

@@ -1,4 +1,4 @@
-"""How a run stands at one moment, for whoever watches it live."""
+"""The state of a run at one moment, for the live view."""
 
 from typing import Literal
 

@@ -5,6 +5,8 @@ in this run; the lower bound covers what a busy machine does to a process, the u
 outlier from making every later wait useless.
 """
 
+from typing import Literal
+
 import msgspec
 
 from holdfast.wording.units import SECOND_NS
@@ -13,9 +15,9 @@ LEASE_S_MIN, LEASE_S_MAX = 5.0, 30.0
 """Heartbeats come four times a second, but a machine with more threads than cores starves one for seconds."""
 LEASE_GAPS = 4
 REPLACE_S_MIN, REPLACE_S_MAX = 0.5, 10.0
-"""Everybody stands still while a replacement gets ready: beyond this it is cheaper to go on without it."""
+"""All members stand still while a replacement gets ready: beyond this it is cheaper to go on without it."""
 START_S_MIN, START_S_MAX = 10.0, 600.0
-"""How long those that are ready wait for the others where nobody can step yet."""
+"""How long those that are ready wait for the others where no member can step yet."""
 JOIN_S_MIN, JOIN_S_MAX = 0.2, 10.0
 """How long a newcomer waits for others of its node, so that the run changes over once for all of them."""
 FORM_S_MIN, FORM_S_MAX = 30.0, 900.0
@@ -23,9 +25,9 @@ FORM_S_MIN, FORM_S_MAX = 30.0, 900.0
 seen once, nobody can know, and the longest is waited for."""
 FORM_TIMES = 5
 BROKEN_S_MIN, BROKEN_S_MAX = 0.25, 2.0
-"""A collective fails because somebody died: the exit is seen within milliseconds of it."""
+"""A collective fails because a member died: the exit is seen within milliseconds of it."""
 HUNG_S_MIN = 60.0
-"""What a busy machine, a slow disk or a first evaluation may hold a step up for before anybody is ended."""
+"""What a busy machine, a slow disk or a first evaluation may hold a step up for before a member is ended."""
 HUNG_STEPS = 30
 HUNG_PAUSES = 4
 """Times the longest that the script took between two steps: the next evaluation may be a larger one."""
@@ -61,6 +63,9 @@ LATE_S = 1.0
 """The coordinator looked at the leases this much too late: it was held up itself and heard nobody."""
 
 
+Thing = Literal["gap", "start", "ready", "form", "step", "pause", "first", "work"]
+
+
 def ns(seconds: float) -> int:
     return round(seconds * SECOND_NS)
 
@@ -82,40 +87,18 @@ class Observed(msgspec.Struct, kw_only=True):
     first_ns_max: int = 0
     work_ns_max: int = 0
 
-    def note_gap(self, gap_ns: int) -> None:
-        self.gap_ns_max = max(self.gap_ns_max, gap_ns)
-
-    def note_start(self, took_ns: int) -> None:
-        self.start_ns_max = max(self.start_ns_max, took_ns)
-
-    def note_ready(self, took_ns: int) -> None:
-        self.ready_ns_max = max(self.ready_ns_max, took_ns)
-
-    def note_form(self, took_ns: int) -> None:
-        self.form_ns_max = max(self.form_ns_max, took_ns)
-
-    def note_step(self, took_ns: int) -> None:
-        self.step_ns_max = max(self.step_ns_max, took_ns)
-
-    def note_pause(self, took_ns: int) -> None:
-        self.pause_ns_max = max(self.pause_ns_max, took_ns)
-
-    def note_first(self, took_ns: int) -> None:
-        self.first_ns_max = max(self.first_ns_max, took_ns)
-
-    def note_work(self, took_ns: int) -> None:
-        self.work_ns_max = max(self.work_ns_max, took_ns)
+    def note(self, what: Thing, took_ns: int) -> None:
+        name = f"{what}_ns_max"
+        setattr(self, name, max(getattr(self, name), took_ns))
 
     @property
     def lease_ns(self) -> int:
-        """After so long a silent node, or a stopped member, is given up: four times the longest gap between
-        the heartbeats of a node.
-        """
+        """A node that is silent, or a member that is stopped, for four times the longest gap is given up."""
         return _within(LEASE_GAPS * self.gap_ns_max, LEASE_S_MIN, LEASE_S_MAX)
 
     @property
     def replace_ns(self) -> int:
-        """From admission of a replacement: twice the longest that anybody took to get ready.
+        """From admission of a replacement: twice the longest that a member took to get ready.
 
         0 where even the usual time exceeds the bound: then nobody waits for it at all.
         """
@@ -135,7 +118,7 @@ class Observed(msgspec.Struct, kw_only=True):
 
     @property
     def broken_ns(self) -> int:
-        """From a collective's failure with nobody lost: a step, in which the others notice it too."""
+        """From a collective's failure with no member lost: a step, in which the others notice it too."""
         return _within(self.step_ns_max, BROKEN_S_MIN, BROKEN_S_MAX)
 
     @property

@@ -298,7 +298,7 @@ class Dealt(Message, frozen=True, kw_only=True, tag=True):
 class Broken(Message, frozen=True, kw_only=True, tag=True):
     """A collective of this generation failed; the member waits for the next one.
 
-    reason: in the words of whoever carries the tensors. operation: what the member could not do.
+    reason: in the words of the library that carries the tensors. operation: what the member could not do.
     """
 
     member: str

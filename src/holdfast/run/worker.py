@@ -168,7 +168,7 @@ class Worker:
         if not self._take(stream):
             self._close_pipe(stream)
         elif self._printer.is_full():
-            # The pipes fill, and the script waits for whoever reads what it prints.
+            # The pipes fill, and the script waits for the reader of its output.
             for pipe in self._pipes.values():
                 self._loop.remove_reader(pipe)
 

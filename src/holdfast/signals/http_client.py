@@ -91,7 +91,7 @@ class TimedOut(Failed):
 
 
 class TooLong(Failed):
-    """The answer is longer than anybody should hold in memory."""
+    """The answer is too long to hold in memory."""
 
 
 class HttpAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -310,7 +310,7 @@ def _refuse_elsewhere(named: httpx.URL, onward: httpx.URL) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """Why, in the words of whoever knew first: of the kernel, the resolver or TLS."""
+    """The reason, in the words of the kernel, the resolver or TLS."""
     chain: list[BaseException] = [error]
     while (before := _beneath(chain[-1])) is not None and before not in chain:
         chain.append(before)

@@ -1,4 +1,4 @@
-"""A Prometheus of which only what is new is fetched: for whoever looks again and again, as `watch` does.
+"""A Prometheus of which only new samples are fetched: for repeated looks, as those of `watch`.
 
 Half an hour of a metric of 16,384 GPUs is 38 MB, and ten seconds more of it a twentieth. What was fetched is
 kept on a grid whose rows stay where they are; a window is cut from it as if it had been fetched whole. The

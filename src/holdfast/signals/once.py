@@ -35,7 +35,7 @@ class OnceSource:
         return self._frames[asked]
 
     def _keep(self, asked: Asked, frame: Frame | None) -> None:
-        """Also where it is larger than all that may be kept: whoever asked has it in memory anyway."""
+        """Also where it is larger than all that may be kept: the caller has it in memory anyway."""
         size_bytes = _size_bytes(frame)
         while self._frames and self._kept_bytes + size_bytes > self._kept_bytes_max:
             self._kept_bytes -= _size_bytes(self._frames.pop(next(iter(self._frames))))

@@ -6,7 +6,7 @@ from holdfast.record.errors import HoldfastError
 from holdfast.signals.frame import Frame
 
 STEP_S = 10.0
-"""How far apart a source's readings are, where nobody says otherwise."""
+"""How far apart a source's readings are by default."""
 
 
 class SourceError(HoldfastError):

@@ -283,7 +283,7 @@ def seconds(value_s: float) -> str:
 
 
 def _percent(share: float | None) -> str:
-    """A slowdown in whole percent; a share may be a little below 0, which nobody needs to know."""
+    """A slowdown in whole percent; a share a little below 0 is shown as 0."""
     return (
         "nothing"
         if share is None

@@ -138,7 +138,7 @@ def _gpus_of(survey: Survey, member: str, node: str) -> Sequence[str]:
 
 
 def _work_on(builder: Builder, survey: Survey, name: str, node: str, gpus: Sequence[str]) -> None:
-    """Whoever works on a node needs these GPUs, its ports and its mounts; or it, if that is all there is."""
+    """A run on a node needs these GPUs, its ports and its mounts; or the node, if that is all there is."""
     ports = survey.ports.get(node, ())
     for gpu in gpus:
         builder.depends(name, gpu_name(node, gpu))

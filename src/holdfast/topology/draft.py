@@ -28,7 +28,7 @@ EXAMPLES: dict[str, str] = {
 
 
 def draft(survey: Survey) -> str:
-    """YAML that `file.read` takes. What nobody told is there as a comment, with an example."""
+    """YAML that `file.read` takes. What is not known is there as a comment, with an example."""
     return "".join(f"{line}\n" for line in _lines(survey))
 
 

@@ -73,7 +73,7 @@ DEFAULT_OWNERS: Mapping[Kind, str] = {
     "member": "training",
     "milestone": "business",
 }
-"""Who answers for a kind of subject where nobody says otherwise. A team is its own owner."""
+"""The default owners, by kind of subject. A team is its own owner."""
 
 CYCLE_SHOWN_MAX = 6
 """Subjects of a cycle that an error names."""
@@ -263,7 +263,7 @@ class Topology:
             raise self._unknown(name) from None
 
     def owner(self, name: str) -> str:
-        """Its own, else the default owner of its kind; empty where nobody answers for it."""
+        """Its own, else the default owner of its kind; empty if there is none."""
         return self._owners[self._number(name)]
 
     def why(self, name: str, on: str) -> str:
@@ -433,7 +433,7 @@ def _padded(digits: "re.Match[str]") -> str:
 
 
 def _cyclic(names: Sequence[str], dependencies: Rows, depths: Indices) -> InputError:
-    """Whoever walks among those that are CYCLIC comes around some time."""
+    """A walk among those that are CYCLIC comes around some time."""
     number, met = int(np.flatnonzero(depths == CYCLIC)[0]), dict[int, int]()
     while number not in met:
         met[number] = len(met)

@@ -30,7 +30,7 @@ class HostGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody on some head, and the line that says so."""
+    """A subject on a head, and the line that says so."""
 
     name: str
     on: str

@@ -20,7 +20,7 @@ DoubtKind = Literal[
     "contradiction", "unmatched", "grouping", "ownerless", "missing-hardware", "unplaced", "unused"
 ]
 WHOLE: frozenset[Kind] = frozenset({"rack", "loop", "shelf", "circuit", "leaf", "spine"})
-"""Whoever says on which of these a subject is says all of it; of mounts there may always be another one."""
+"""A source that says on which of these a subject is says all of it; there may always be another mount."""
 
 
 class Doubt(msgspec.Struct, frozen=True, kw_only=True):

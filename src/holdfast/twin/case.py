@@ -331,7 +331,7 @@ def _finished(of: _Started, assumed: list[Assumed]) -> ForecastCase:
 
 
 def _saving_in_time(study: Study, assumed: list[Assumed]) -> Study:
-    """Nobody saves every hour what fails every half: an interval that is assumed is then the best one."""
+    """Where the run fails more often than it would save, an assumed interval becomes the best one."""
     best_s = best_interval_s(study)
     checkpointing = study.job.checkpointing
     at = next((number for number, one in enumerate(assumed) if one.what == "checkpoints"), None)

@@ -12,10 +12,7 @@ about when somebody is silent. Waits that follow from heartbeats are therefore a
 
 from collections import deque
 from collections.abc import Sequence
-from fractions import Fraction
 from functools import partial
-from math import ceil
-from typing import Literal
 
 import msgspec
 
@@ -69,37 +66,19 @@ from holdfast.run.wire import (
 from holdfast.twin.agenda import Action, Agenda
 from holdfast.twin.failures import Failure
 from holdfast.twin.ground import Ground
-from holdfast.twin.lanes import idle_share, rounds, step_rounds
+from holdfast.twin.pace import ElasticPace
+from holdfast.twin.stretch import Stretch
 from holdfast.wording.units import SECOND_NS
 
 PLACE = "storage"
 SILENT_PARTS = frozenset({"power", "host", "fabric"})
-"""Where these fail nobody says goodbye: a lease has to run out. Elsewhere the connection ends."""
+"""Where these fail no connection ends: a lease has to run out."""
 SIGKILL = 9
 WAIT_S = 7 * 86_400.0
 """How long the run waits for members it cannot go on without: a simulated operator has patience."""
 
-Doing = Literal[
-    "starting", "stepping", "saving", "fresh", "changing", "aborting", "recovering", "silent", "paused"
-]
-"""saving: training stands still for a checkpoint. fresh: in the first step of a generation. changing: at a
-boundary, between two generations. aborting: everybody leaves a group of which nobody was lost. silent:
-somebody does not move, and nobody knows yet. paused: on purpose.
-"""
 FRESH_NS = ns(HUNG_S_MIN) // 2
-"""The membership is told of a step this recent before it is asked to decide: half of what it takes for a hang
-at least.
-"""
-
-
-class NoticedFault(msgspec.Struct, kw_only=True):
-    """A fault that was reported while the run went on, and may be the end of what it does: when it began, was
-    noticed and was acted upon.
-    """
-
-    onset_ns: int
-    noticed_ns: int
-    acted_ns: int | None = None
+"""The membership hears of a step this recent before it has to decide: half of the least time of a hang."""
 
 
 class ElasticRun:
@@ -110,19 +89,12 @@ class ElasticRun:
         self.policy, self.job = ground.policy, ground.job
         self.horizon_ns = ground.study.duration_ns
         started_ns = _ns(self.policy.join_s + self.policy.regroup_s) + 2 * ground.job.step_ns
-        # What strikes before there is a run would only delay its beginning: it strikes as soon as there is
-        # one.
-        self._failures = [
-            failure if failure.at_ns > started_ns else msgspec.structs.replace(failure, at_ns=started_ns)
-            for failure in failures
-        ]
+        # A failure before the run exists would only delay it: it strikes as soon as there is a run.
+        self._failures = [msgspec.structs.replace(one, at_ns=max(one.at_ns, started_ns)) for one in failures]
         self._upcoming = 0  # the first failure that has not struck yet
         self._agenda = Agenda()
-        self._doing: Doing = "starting"
-        self._fresh_as = Category.STARTING  # what the first step of a generation takes beyond a normal one
-        self._since_ns = 0  # the last commit, or when what the run does now began
-        self._stalled_ns = 0  # how long a checkpoint took since then, before the first step
-        self._segment = 1  # steps in the last commit
+        self._stretch = Stretch()
+        self._pace = ElasticPace(ground, self._steps)
         self._is_over = False  # complete, or given up by the membership
         self._step_ns = ground.job.step_ns
         self._first_ns = 0  # how long the first step of this generation takes
@@ -133,9 +105,7 @@ class ElasticRun:
         self._is_pending = False  # whether the announced generation waits for a boundary
         self._is_pause_due = False
         self._hung: dict[str, Failure] = {}  # by member
-        self._silent: set[str] = set()  # replicas that are gone, which nobody knows yet
-        self._alarm: NoticedFault | None = None
-        self._is_hurt = False  # something failed, and no step was committed since
+        self._silent: set[str] = set()  # replicas that are gone, not noticed yet
         self._tick_ns: int | None = None
         self._target = 0
         checkpointing = self.job.checkpointing
@@ -145,10 +115,6 @@ class ElasticRun:
         self._import_ns = _ns(self.policy.import_s)
         self._ready_ns = _ns(self.policy.join_s - self.policy.import_s)
         self._regroup_ns = _ns(self.policy.regroup_s)
-        self._swap_ns = _ns(self.policy.swap_s)
-        self._gray_ns = _ns(self.policy.gray_s)
-        self._replicas = {f"r{number:04}": number for number in range(self.job.members)}
-        self._machines = ground.study.nodes_per_member
         self.state = membership.initial(
             membership.RunPolicy(
                 run=ground.study.name,
@@ -177,7 +143,8 @@ class ElasticRun:
         self.ground.show_spares(0)
         for failure in self._failures:
             self._agenda.plan(failure.at_ns, partial(self._strike, failure))
-        self._hear(0, Begun(), *(self._agent_joined(replica) for replica in self._replicas))
+        places = (number * self.ground.study.nodes_per_member for number in range(self.job.members))
+        self._hear(0, Begun(), *(self._agent_joined(self.ground.replica_at(place)) for place in places))
         while not self._is_over:
             next_ns = self._agenda.next_ns
             if next_ns is None or next_ns >= self.horizon_ns:
@@ -192,14 +159,11 @@ class ElasticRun:
     def _hear(self, now_ns: int, *happenings: Happening) -> None:
         """Tell the membership what happened, and do what it wants about it."""
         for happening in happenings:
-            self._follow(now_ns, membership.advance(self.state, happening, now_ns))
-
-    def _follow(self, now_ns: int, effects: Sequence[Effect]) -> None:
-        queue = deque(effects)
-        while queue:
-            for happening in self._obey(now_ns, queue.popleft()):
-                queue.extend(membership.advance(self.state, happening, now_ns))
-        self._heed_deadline(now_ns)
+            queue = deque(membership.advance(self.state, happening, now_ns))
+            while queue:
+                for further in self._obey(now_ns, queue.popleft()):
+                    queue.extend(membership.advance(self.state, further, now_ns))
+            self._heed_deadline(now_ns)
 
     def _obey(self, now_ns: int, effect: Effect) -> list[Happening]:
         """Do one thing the membership wants; what happens because of it at this very moment."""
@@ -207,7 +171,8 @@ class ElasticRun:
             case Record(event):
                 self._record(now_ns, event)
             case ToNode(node, StartWorker(member=member)):
-                self._agenda.plan(now_ns + self._import_ns, partial(self._worker_joins, member))
+                joined = WorkerJoined(member=member, pid=1)
+                self._agenda.plan(now_ns + self._import_ns, partial(self._progress, member, joined))
                 return [FromNode(node, WorkerStarted(member=member, pid=1))]
             case ToNode(node, StopWorker(member=member)):
                 if (failure := self._hung.pop(member, None)) is not None and not failure.is_transient:
@@ -216,7 +181,9 @@ class ElasticRun:
             case ToNode(node, Locate(member=member)):
                 return [FromNode(node, Located(member=member, place=""))]
             case ToMembers((member,), Admitted()):
-                self._agenda.plan(now_ns + self._ready_ns, partial(self._worker_is_ready, member))
+                took_s = self._ready_ns / SECOND_NS
+                ready = WorkerReady(member=member, setup=self._setup, took_s=took_s)
+                self._agenda.plan(now_ns + self._ready_ns, partial(self._progress, member, ready))
             case ToMembers(_, Announced() as generation):
                 self._announce(now_ns, generation)
             case Ending():
@@ -228,7 +195,7 @@ class ElasticRun:
     def _heed_deadline(self, now_ns: int) -> None:
         """Ask the membership again when it wants to be asked, unless that only guards against silence."""
         state, due_ns = self.state, self.state.outbox.due_ns
-        is_quiet = self._doing == "stepping" and state.is_settled
+        is_quiet = self._stretch.doing == "stepping" and state.is_settled
         if due_ns is None or is_quiet or due_ns == self._tick_ns:
             return
         self._tick_ns = max(due_ns, now_ns)
@@ -240,19 +207,15 @@ class ElasticRun:
             self._ask(now_ns)
 
     def _ask(self, now_ns: int) -> None:
-        """Let the membership look at its deadlines. Whoever was leapt over is heard first: its lease is over,
-        and it would be given up.
-        """
+        """Let the membership look at its deadlines. First renew the leases that quiet time leapt over."""
         lease_due_ns = self.state.outbox.lease_due_ns
         if lease_due_ns is not None and lease_due_ns <= now_ns:
             self._beat(now_ns)
         self._hear(now_ns, Tick())
 
     def _told_first(self, now_ns: int, action: Action) -> bool:
-        """Whether `action` must wait for a step's end: the membership has not heard of a step for so long
-        that it would take the run for hung.
-        """
-        if self._doing != "stepping" or now_ns - self._since_ns < FRESH_NS:
+        """Whether `action` must wait for a step's end, because the membership would take the run for hung."""
+        if self._stretch.doing != "stepping" or now_ns - self._stretch.since_ns < FRESH_NS:
             return False
         boundary_ns = self._boundary_after(now_ns)
         self._plan_commit(boundary_ns)
@@ -268,62 +231,54 @@ class ElasticRun:
     def _agent_joined(self, replica: str) -> FromNode:
         return FromNode(replica, AgentJoined(node=replica, slots=1, address="", port=1))
 
-    def _worker_joins(self, member: str, now_ns: int) -> None:
-        if not self._told_first(now_ns, partial(self._worker_joins, member)):
-            self._say(now_ns, member, WorkerJoined(member=member, pid=1))
-
-    def _worker_is_ready(self, member: str, now_ns: int) -> None:
-        if not self._told_first(now_ns, partial(self._worker_is_ready, member)):
-            took_s = self._ready_ns / SECOND_NS
-            self._say(now_ns, member, WorkerReady(member=member, setup=self._setup, took_s=took_s))
+    def _progress(self, member: str, message: WorkerJoined | WorkerReady, now_ns: int) -> None:
+        """A worker has come so far."""
+        if not self._told_first(now_ns, partial(self._progress, member, message)):
+            self._say(now_ns, member, message)
 
     def _replica_comes(self, replica: str, now_ns: int) -> None:
         """All its machines are there again, and an agent on them."""
-        if replica in self.state.roster.nodes or not self._is_whole(replica):
+        if replica in self.state.roster.nodes or not self.ground.is_whole(replica):
             return
         if not self._told_first(now_ns, partial(self._replica_comes, replica)):
             self._hear(now_ns, self._agent_joined(replica))
-
-    def _is_whole(self, replica: str) -> bool:
-        first = self._replicas[replica] * self._machines
-        return not any(first <= place < first + self._machines for place in self.ground.fleet.vacant)
-
-    def _replica_at(self, place: int) -> str:
-        return f"r{place // self._machines:04}"
 
     def _member_of(self, replica: str) -> str | None:
         """Who has the replica's seat."""
         node = self.state.roster.nodes.get(replica)
         return None if node is None or node.is_spare else node.seats[0]
 
+    def _steps(self, replica: str) -> bool:
+        return self._member_of(replica) in self._group
+
     # ---- generations -------------------------------------------------------------------------------------
 
     def _announce(self, now_ns: int, generation: Announced) -> None:
         self._announced, self._is_pending = generation, generation.at_boundary
         if not generation.at_boundary:
-            if self._doing in ("stepping", "saving", "changing"):
-                self._doing = "aborting"
+            if self._stretch.doing in ("stepping", "saving", "changing"):
+                self._stretch.doing = "aborting"
             self._agenda.disturb()
             self._agenda.plan(now_ns + self._regroup_ns, partial(self._regroup, generation))
         present = frozenset(self._group)
         newcomers = [member for member in generation.members if member not in present]
-        if self._doing == "recovering":
+        if self._stretch.doing == "recovering":
             self._arriving.update(member for member in newcomers if member not in self._joining)
-        elif self._doing != "starting":
+        elif self._stretch.doing != "starting":
             self._joining.update(newcomers)
         self._count_gpus(now_ns)
-        if generation.at_boundary and self._doing == "stepping":
+        if generation.at_boundary and self._stretch.doing == "stepping":
             self._plan_steps(now_ns)
 
     def _change_over(self, now_ns: int) -> None:
         """The boundary at which the old generation ends and the next begins to form."""
         assert self._announced is not None
         self._agenda.disturb()
-        self._doing, self._is_pending = "changing", False
+        self._stretch.doing, self._is_pending = "changing", False
         self._agenda.plan(now_ns + self._regroup_ns, partial(self._regroup, self._announced))
 
     def _regroup(self, generation: Announced, now_ns: int) -> None:
-        """Everybody is in the new group, and has the state: from a survivor, or from a checkpoint."""
+        """All members are in the new group, with the state of a survivor or of a checkpoint."""
         if generation is not self._announced:
             return
         members = generation.members
@@ -332,7 +287,9 @@ class ElasticRun:
             version = self._target
             loaded = Checkpointed(member=members[0], happened="loaded", step=version, place=PLACE)
             self._say(now_ns, members[0], loaded)
-        speakers = [member for member in members if self._can_speak(member)]
+        roster, mute = self.state.roster, self._silent
+        awake = [one for one in map(roster.living, members) if one is not None and one.node not in mute]
+        speakers = [one.name for one in awake if one.name not in self._hung]
         if speakers:
             message = Regrouped(
                 member=speakers[-1],
@@ -344,19 +301,15 @@ class ElasticRun:
             )
             self._hear(now_ns, FromMembers(tuple(speakers), message))
 
-    def _can_speak(self, member: str) -> bool:
-        living = self.state.roster.living(member)
-        return living is not None and living.node not in self._silent and member not in self._hung
-
     def _record(self, now_ns: int, event: KnownEvent) -> None:
         """What the membership writes down is the record; some of it tells what the run does from now on."""
         match event:
             case FaultObserved(onset_ns=onset_ns):
-                self._is_hurt = True
+                self._stretch.is_hurt = True
                 if self._nature != Category.RECOVERING:
-                    self._sound_alarm(now_ns, onset_ns)
+                    self._stretch.sound_alarm(now_ns, onset_ns)
             case ActionTaken():
-                self._act(now_ns)
+                self._stretch.act(now_ns)
             case MemberLost():
                 self._lost(now_ns, event)
             case GenerationOpened():
@@ -366,36 +319,13 @@ class ElasticRun:
                 self.truth.roll_back(step)
         self.ground.tape.take(event, self.job.member_gpus)
 
-    def _act(self, now_ns: int) -> None:
-        if self._alarm is not None and self._alarm.acted_ns is None:
-            self._alarm.acted_ns = now_ns
-
-    @property
-    def _nature(self) -> Category | None:
-        """What the time of the run is while it does no step that could be lost; None: it steps."""
-        match self._doing:
-            case "starting":  # until a worker joins, the record does not tell what the run does
-                return Category.STARTING if self.state.launch.is_protected else Category.UNATTRIBUTED
-            case "fresh":
-                return self._fresh_as
-            case "recovering":
-                return Category.RECOVERING
-            case "paused":
-                return Category.PLANNED_STOP
-        return None
-
-    def _sound_alarm(self, now_ns: int, onset_ns: int | None) -> None:
-        if self._alarm is None:
-            self._alarm = NoticedFault(onset_ns=now_ns if onset_ns is None else onset_ns, noticed_ns=now_ns)
-
     def _formed(self, now_ns: int) -> None:
-        """What the first step takes too much is part of a recovery if something failed since the last commit;
-        but a change at a boundary began with that commit, whatever failed while it was under way.
-        """
+        """The excess of the first step is recovery if something failed since the last commit. But a change at
+        a boundary began with that commit, whatever failed meanwhile."""
         assert self._announced is not None
-        began_ns, excess = now_ns, Category.RECOVERING if self._is_hurt else Category.STARTING
-        if self._doing == "changing":
-            began_ns, excess = self._since_ns, Category.STARTING
+        began_ns, excess = now_ns, Category.RECOVERING if self._stretch.is_hurt else Category.STARTING
+        if self._stretch.doing == "changing":
+            began_ns, excess = self._stretch.since_ns, Category.STARTING
             self.ground.reshape(now_ns)
             self.truth.join_since(began_ns, now_ns, self.ground.joining_gpus)
         else:
@@ -403,145 +333,85 @@ class ElasticRun:
         self._group = self._announced.members
         self._joining.clear()
         self._arriving.clear()
-        self._doing, self._since_ns, self._fresh_as = "fresh", began_ns, excess
+        self._stretch.begin("fresh", began_ns)
+        self._stretch.excess = excess
         self._count_gpus(now_ns)
         self._agenda.disturb()
-        self._first_ns = now_ns - began_ns + self._step_duration_ns(now_ns)
+        self._first_ns = now_ns - began_ns + self._pace.step_ns(now_ns, len(self._group))
         self._agenda.plan_here(began_ns + self._first_ns, partial(self._commit, 1))
 
     def _lost(self, now_ns: int, event: MemberLost) -> None:
-        """Somebody is gone. If it took part, what the others were in the middle of is lost."""
+        """A member is gone. If it took part, the step that the others were in is lost."""
         if event.subject in self._joining:
             self._joining.remove(event.subject)
             self._count_gpus(now_ns)
         if event.subject not in self._group and event.subject not in self._arriving:
             return
-        self._is_hurt = True
-        self._sound_alarm(now_ns, event.onset_ns)
+        self._stretch.sound_alarm(now_ns, event.onset_ns)
         self._charge_unfinished(now_ns, beyond=Category.DEAD_UNDETECTED)
-        self._doing, self._since_ns = "recovering", now_ns
+        self._stretch.begin("recovering", now_ns)
         self._agenda.disturb()
         self._arriving.discard(event.subject)
         self._group = tuple(member for member in self._group if member != event.subject)
         self._count_gpus(now_ns)
 
+    @property
+    def _nature(self) -> Category | None:
+        return self._stretch.nature(has_worker=self.state.launch.is_protected)
+
+    def _charge_unfinished(self, now_ns: int, *, beyond: Category) -> None:
+        self._stretch.charge(self.truth, now_ns, nature=self._nature, beyond=beyond)
+
     def _count_gpus(self, now_ns: int) -> None:
-        if self._doing == "starting":
+        if self._stretch.doing == "starting":
             return  # all of them are there, and have not met yet
         self.ground.active_gpus = (len(self._group) + len(self._arriving)) * self.job.member_gpus
         self.ground.joining_gpus = len(self._joining) * self.job.member_gpus
         self.ground.reshape(now_ns)
 
-    def _charge_unfinished(self, now_ns: int, *, beyond: Category) -> None:
-        """What the run did since its last commit. Since a fault was noticed, somebody looked for it, and
-        since something was done about it, the run recovered. Where nobody knows the onset, nobody can tell
-        work from standing still, but that work on a step takes no longer than the steps before it.
-        """
-        truth, since_ns, until_ns = self.truth, self._since_ns, now_ns
-        alarm, self._alarm = self._alarm, None
-        onset_ns = noticed_ns = acted_ns = now_ns
-        if alarm is not None:
-            noticed_ns = max(since_ns, alarm.noticed_ns)
-            onset_ns = max(since_ns, min(alarm.onset_ns, noticed_ns))
-            acted_ns = now_ns if alarm.acted_ns is None else max(since_ns, alarm.acted_ns)
-            until_ns = onset_ns
-        stalled_until_ns, self._stalled_ns = min(since_ns + self._stalled_ns, until_ns), 0
-        truth.work(Category.CHECKPOINT_STALL, since_ns, stalled_until_ns)
-        if self._nature is not None:
-            truth.stand(self._nature, since_ns, until_ns)
-        elif onset_ns < noticed_ns:
-            truth.work(Category.DISCARDED, stalled_until_ns, until_ns)
-        else:
-            truth.lose(Category.DISCARDED, stalled_until_ns, until_ns, steps=self._segment, beyond=beyond)
-        truth.stand(Category.DEAD_UNDETECTED, onset_ns, noticed_ns)
-        truth.stand(Category.LOCALISING, noticed_ns, acted_ns)
-        truth.stand(Category.RECOVERING, acted_ns, now_ns)
-
     # ---- steps -------------------------------------------------------------------------------------------
 
-    def _step_duration_ns(self, now_ns: int) -> int:
-        """A step of this generation: more lanes for each if members are missing, and somebody may be slow."""
-        slow: dict[str, Fraction] = {}
-        for one in self.ground.slow_at(now_ns):
-            place = self.ground.fleet.place_of(one.machine)
-            if place is not None and self._member_of(replica := self._replica_at(place)) in self._group:
-                slow[replica] = max(one.factor, slow.get(replica, one.factor))
-        is_known = self.policy.rebalances and all(
-            one.began_ns + self._gray_ns <= now_ns for one in self.ground.slow_at(now_ns)
-        )
-        full = rounds(self.job.lanes, self.job.members)
-        if not self.policy.shares_lanes:
-            return round(self.job.step_ns * max(slow.values(), default=1))
-        members = len(self._group)
-        lanes = self._lanes(members, full)
-        taken = step_rounds(lanes, members, list(slow.values())[:members], rebalances=is_known)
-        return ceil(self.job.step_ns * taken / full)  # work is never less than the reference by rounding
-
-    def _lanes(self, members: int, full: int) -> int:
-        """All lanes, or where those cost the others too much, as many as they have when nobody is missing."""
-        bound = self.policy.smaller_above_share
-        if bound is None or idle_share(self.job.lanes, members) <= bound:
-            return self.job.lanes
-        return min(self.job.lanes, full * members)
-
-    @property
-    def _steps_since_ns(self) -> int:
-        return self._since_ns + self._stalled_ns
-
     def _boundary_after(self, now_ns: int) -> int:
-        begun_ns = self._steps_since_ns
+        begun_ns = self._stretch.steps_since_ns
         return begun_ns + ((now_ns - begun_ns) // self._step_ns + 1) * self._step_ns
 
     def _plan_steps(self, now_ns: int) -> None:
-        """Tell of the last step before the next thing that is known to happen; the rest is counted, not
-        told.
-        """
+        """Tell of the last step before the next known happening; the steps before it are only counted."""
         self._agenda.disturb()
         if self._is_pending or self._is_pause_due:
             self._plan_commit(self._boundary_after(now_ns))
             return
-        since_ns, step_ns = self._steps_since_ns, self._step_ns
+        since_ns, step_ns = self._stretch.steps_since_ns, self._step_ns
         next_ns = since_ns + step_ns
         moments = [self.horizon_ns - 1, max(self._save_ns, next_ns)]
-        if self._upcoming < len(self._failures):
-            moments.append(self._failures[self._upcoming].at_ns)
-        if (change_ns := self._rate_change_ns()) is not None:
+        upcoming = self._failures[self._upcoming] if self._upcoming < len(self._failures) else None
+        if upcoming is not None:
+            moments.append(upcoming.at_ns)
+        if (change_ns := self._pace.change_ns(self._stretch.since_ns)) is not None:
             moments.append(max(change_ns, next_ns))
         steps = (min(moments) - since_ns) // step_ns
         if self.job.steps_total is not None:
             steps = min(steps, self.job.steps_total - self.truth.step)
         if self.truth.step < self.truth.high:
             steps = min(steps, self.truth.high - self.truth.step)
-        if steps > 1 and self._is_hang_next():
+        if steps > 1 and upcoming is not None and upcoming.kind == "hang":
             steps -= 1  # and then one alone: what the last commit took tells how long a step is
         if steps > 0:
             self._plan_commit(since_ns + steps * step_ns)
 
-    def _is_hang_next(self) -> bool:
-        return self._upcoming < len(self._failures) and self._failures[self._upcoming].kind == "hang"
-
-    def _rate_change_ns(self) -> int | None:
-        """When the steps become faster or slower, at the next boundary after it."""
-        moments = [self.ground.slow_change_ns(self._since_ns)]
-        if self.policy.rebalances:
-            known_ns = [one.began_ns + self._gray_ns for one in self.ground.slow_at(self._since_ns)]
-            moments += [moment for moment in known_ns if moment > self._since_ns]
-        return min((moment for moment in moments if moment is not None), default=None)
-
     def _plan_commit(self, at_ns: int) -> None:
-        steps = (at_ns - self._steps_since_ns) // self._step_ns
+        steps = (at_ns - self._stretch.steps_since_ns) // self._step_ns
         self._agenda.plan_here(at_ns, partial(self._commit, steps))
 
     def _commit(self, steps: int, now_ns: int) -> None:
         """So many steps are done since the last commit; all members say so."""
-        self.truth.work(Category.CHECKPOINT_STALL, self._since_ns, self._steps_since_ns)
-        if self._doing == "fresh":
-            self.truth.steps(1, self._first_ns, now_ns, self._fresh_as)
+        self.truth.work(Category.CHECKPOINT_STALL, self._stretch.since_ns, self._stretch.steps_since_ns)
+        if self._stretch.doing == "fresh":
+            self.truth.steps(1, self._first_ns, now_ns, self._stretch.excess)
         else:
             self.truth.steps(steps, self._step_ns, now_ns)
-        self._doing, self._since_ns, self._stalled_ns, self._segment = "stepping", now_ns, 0, steps
-        self._alarm, self._is_hurt = None, False
-        took_s, self._step_ns = self._step_ns / SECOND_NS, self._step_duration_ns(now_ns)
+        self._stretch.commit(steps, now_ns)
+        took_s, self._step_ns = self._step_ns / SECOND_NS, self._pace.step_ns(now_ns, len(self._group))
         self._agenda.disturb()
         formed = self.state.generations.formed
         assert formed is not None
@@ -564,16 +434,16 @@ class ElasticRun:
 
     def _pause(self, now_ns: int) -> None:
         """A planned stop: every process is replaced on the spot, and the state stays where it is."""
-        self._is_pause_due, self._doing = False, "paused"
+        self._is_pause_due, self._stretch.doing = False, "paused"
         self.ground.tape.record(PhaseEntered, now_ns, phase="stop")
         self._agenda.plan_here(now_ns + self._import_ns + self._ready_ns, self._resume)
 
     def _resume(self, now_ns: int) -> None:
         """What was noticed meanwhile does not keep the run from going on."""
-        self._alarm = None
-        self.truth.stand(Category.PLANNED_STOP, self._since_ns, now_ns)
+        self._stretch.alarm = None
+        self.truth.stand(Category.PLANNED_STOP, self._stretch.since_ns, now_ns)
         self.ground.tape.record(PhaseEntered, now_ns, phase="step")
-        self._doing, self._since_ns = "stepping", now_ns
+        self._stretch.begin("stepping", now_ns)
         self._plan_steps(now_ns)
 
     # ---- checkpoints -------------------------------------------------------------------------------------
@@ -581,7 +451,7 @@ class ElasticRun:
     def _begin_save(self, now_ns: int) -> None:
         """Training stands still while the state is copied, and goes on while it is written."""
         self._agenda.disturb()
-        self._doing, self._save_ns = "saving", now_ns + self._interval_ns
+        self._stretch.doing, self._save_ns = "saving", now_ns + self._interval_ns
         begun = Checkpointed(member=self._group[0], happened="begun", step=self.truth.step, place=PLACE)
         self._say(now_ns, self._group[0], begun)
         self._agenda.plan_here(now_ns + self._stall_ns, self._saved)
@@ -594,7 +464,7 @@ class ElasticRun:
         self._say(now_ns, self._group[0], saved)
         self.ground.checkpoints += 1
         self._target = step
-        self._doing, self._stalled_ns = "stepping", self._stall_ns
+        self._stretch.doing, self._stretch.stalled_ns = "stepping", self._stall_ns
         self._plan_steps(now_ns)
 
     # ---- failures ----------------------------------------------------------------------------------------
@@ -606,19 +476,21 @@ class ElasticRun:
             self._is_pause_due = True
         else:
             self._strike_machines(failure, now_ns)
-        if self._doing == "stepping":
+        if self._stretch.doing == "stepping":
             self._plan_steps(now_ns)
 
     def _strike_machines(self, failure: Failure, now_ns: int) -> None:
-        fleet = self.ground.fleet
-        at_work = [one for one in fleet.struck(failure) if fleet.place_of(one) is not None]
-        present = [one for one in self._replicas_of(at_work) if self._member_of(one) in self._group]
+        at_work = self.ground.fleet.at_work(failure)
+        present = [one for one in self.ground.replicas(at_work) if self._steps(one)]
         if present:
             self.ground.count(failure)
-        is_calm = self._doing in ("stepping", "saving") and bool(present)
+        is_calm = self._stretch.doing in ("stepping", "saving") and bool(present)
         is_silent = failure.row.part in SILENT_PARTS and not failure.is_transient
         if failure.kind == "gray":
-            self._slow_down(failure, at_work, now_ns)
+            self.ground.slow_down(failure, at_work)
+            if at_work:
+                noticed_ns = now_ns + _ns(self.policy.gray_s)
+                self._agenda.plan(noticed_ns, partial(self._notice_slow, failure))
         elif failure.kind == "hang" and is_calm:
             self._hang(failure, present[0], now_ns)
         elif failure.kind == "crash" and is_silent and is_calm:
@@ -629,14 +501,10 @@ class ElasticRun:
         else:
             self._break(failure, now_ns)
 
-    def _replicas_of(self, machines: list[int]) -> list[str]:
-        places = [self.ground.fleet.place_of(machine) for machine in machines]
-        return sorted({self._replica_at(place) for place in places if place is not None})
-
     def _break(self, failure: Failure, now_ns: int) -> None:
         """Processes die, and with them their machines unless those are fine: everybody is told at once."""
         machines = self.ground.fleet.struck(failure)
-        replicas = self._replicas_of(machines)
+        replicas = self.ground.replicas(machines)
         if not failure.is_transient:
             self._retire(machines, failure.repair_ns, now_ns)
             for replica in replicas:
@@ -652,26 +520,21 @@ class ElasticRun:
         for machine in machines:
             if machine not in self.ground.fleet.out:
                 self.ground.drain(machine, repair_ns, now_ns)
-                self._act(now_ns)
+                self._stretch.act(now_ns)
                 self._agenda.plan(max(now_ns, self.ground.fleet.repaired_ns or 0), self._mend)
 
     def _bring_in(self, replicas: list[str], now_ns: int) -> None:
         """Spares for machines that were taken out, or else the machines of replicas that stand still."""
-        filled = [*self.ground.fill_places(now_ns), *self.ground.fleet.gather_vacancies(self._machines)]
-        for replica in dict.fromkeys([*replicas, *map(self._replica_at, filled)]):
-            if self._is_whole(replica):
-                self._agenda.plan(now_ns + self._swap_ns, partial(self._replica_comes, replica))
+        filled = self.ground.fill_places(now_ns)
+        filled += self.ground.fleet.gather_vacancies(self.ground.study.nodes_per_member)
+        for replica in dict.fromkeys([*replicas, *map(self.ground.replica_at, filled)]):
+            if self.ground.is_whole(replica):
+                self._agenda.plan(now_ns + _ns(self.policy.swap_s), partial(self._replica_comes, replica))
 
     def _mend(self, now_ns: int) -> None:
-        due_ns = self.ground.fleet.repaired_ns
-        if due_ns is None:
-            return
-        if due_ns > now_ns:
-            self._agenda.plan(due_ns, self._mend)
-            return
-        place = self.ground.restore(now_ns)
-        if place is not None:
-            self._bring_in([self._replica_at(place)], now_ns)
+        is_due = self.ground.is_mended(now_ns, self._agenda, self._mend)
+        if is_due and (place := self.ground.restore(now_ns)) is not None:
+            self._bring_in([self.ground.replica_at(place)], now_ns)
 
     def _hang(self, failure: Failure, replica: str, now_ns: int) -> None:
         """One member does not come to the collective, and all others wait in it."""
@@ -685,19 +548,18 @@ class ElasticRun:
         self._ask(now_ns)
 
     def _fall_silent(self, failure: Failure, now_ns: int) -> None:
-        """Machines are gone and nobody says so: this is the last that is heard of them."""
+        """Machines are gone without a word: this is the last that is heard of them."""
         self._begin_silence()
         self._beat(now_ns)
-        self._silent.update(self._replicas_of(self.ground.fleet.struck(failure)))
-        self._hear(now_ns, Tick())
-        self._plan_lease(failure)
+        self._silent.update(self.ground.replicas(self.ground.fleet.struck(failure)))
+        self._lease_ends(failure, now_ns)
 
     def _begin_silence(self) -> None:
         self._agenda.disturb()
-        self._doing = "silent"
+        self._stretch.doing = "silent"
 
     def _beat(self, now_ns: int) -> None:
-        """Whoever can speak lives."""
+        """Everything that is not silent is heard."""
         nodes = [node for node in self.state.roster.nodes if node not in self._silent]
         members = [
             member.name
@@ -706,39 +568,27 @@ class ElasticRun:
         ]
         self._hear(now_ns, Present(nodes=tuple(nodes), members=tuple(members)))
 
-    def _plan_lease(self, failure: Failure) -> None:
-        assert self.state.outbox.lease_due_ns is not None
-        self._agenda.plan(self.state.outbox.lease_due_ns, partial(self._lease_ends, failure))
-
     def _lease_ends(self, failure: Failure, now_ns: int) -> None:
-        """The silent ones are given up; the others were heard meanwhile."""
+        """Once their leases are over the silent ones are given up; the others were heard meanwhile."""
         machines = self.ground.fleet.struck(failure)
-        replicas = self._replicas_of(machines)
+        replicas = self.ground.replicas(machines)
         self._beat(now_ns)
         self._hear(now_ns, Tick())
         if any(replica in self.state.roster.nodes for replica in replicas):
-            self._plan_lease(failure)
+            assert self.state.outbox.lease_due_ns is not None
+            self._agenda.plan(self.state.outbox.lease_due_ns, partial(self._lease_ends, failure))
             return
         self._silent.difference_update(replicas)
         self._retire(machines, failure.repair_ns, now_ns)
         self._bring_in(replicas, now_ns)
 
-    # ---- what is only slow -------------------------------------------------------------------------------
-
-    def _slow_down(self, failure: Failure, machines: list[int], now_ns: int) -> None:
-        self.ground.slow_down(failure, machines)
-        if machines:
-            self._agenda.plan(now_ns + self._gray_ns, partial(self._notice_slow, failure))
-
     def _notice_slow(self, failure: Failure, now_ns: int) -> None:
-        """Somebody found out: a spare takes its place if there is one; otherwise it goes on as it is."""
+        """A slow machine is noticed: a spare takes its place if there is one."""
         if self._told_first(now_ns, partial(self._notice_slow, failure)):
             return
         self.ground.observe(now_ns, failure, failure.at_ns)
-        machines = [
-            one for one in self.ground.fleet.struck(failure) if self.ground.fleet.place_of(one) is not None
-        ]
-        if not failure.is_transient and 0 < len(machines) <= len(self.ground.fleet.spares):
+        machines = len(self.ground.fleet.at_work(failure))
+        if not failure.is_transient and 0 < machines <= len(self.ground.fleet.spares):
             self._break(failure, now_ns)
 
 

@@ -20,7 +20,7 @@ from holdfast.wording.units import DAY_NS, HOUR_NS
 Part = Literal[
     "gpu", "memory", "host", "fabric", "storage", "power", "cooling", "software", "planned", "unknown"
 ]
-"""What the cause is a part of. planned: nothing broke, somebody meant it."""
+"""What the cause is a part of. planned: nothing broke, it was done on purpose."""
 
 Kind = Literal["crash", "hang", "gray", "planned"]
 """crash: the process dies, and that is seen. hang: nothing moves, and nobody is told. gray: the node goes on,
@@ -89,7 +89,7 @@ class Hazards(msgspec.Struct, frozen=True, kw_only=True):
         return sum(row.rate_per_1000_node_days for row in self.classes)
 
     def unplanned(self) -> "Hazards":
-        """Without what somebody means to do."""
+        """Without planned stops."""
         classes = tuple(row for row in self.classes if row.kind != "planned")
         return msgspec.structs.replace(self, classes=classes)
 

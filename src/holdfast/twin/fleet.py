@@ -47,6 +47,10 @@ class Fleet:
         reached = range(failure.node, failure.node + failure.nodes)
         return [machine for machine in reached if machine not in self.out]
 
+    def at_work(self, failure: Failure) -> list[int]:
+        """Those of them that have a place in the job."""
+        return [machine for machine in self.struck(failure) if self.place_of(machine) is not None]
+
     def take_out(self, machine: int, repair_ns: int, now_ns: int) -> int | None:
         """To the workshop with it. The place it leaves vacant, where it had one."""
         place = self.place_of(machine)

@@ -4,6 +4,7 @@ A runner (restarting, replicas, elastic) decides what happens next; the ground k
 truth in step with each other, so that no runner can tell one and not the others.
 """
 
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import assert_never
 
@@ -19,6 +20,7 @@ from holdfast.record.events import (
     RunEnded,
     StepCommitted,
 )
+from holdfast.twin.agenda import Action, Agenda
 from holdfast.twin.cluster import name
 from holdfast.twin.failures import Failure
 from holdfast.twin.fleet import Fleet
@@ -32,9 +34,7 @@ SPARES = "spares"
 
 
 class Slow(msgspec.Struct, kw_only=True):
-    """A machine that is slower than the others, until it is taken out or recovers. key: its incident's
-    subject.
-    """
+    """A machine that is slower than the others, until it is taken out or recovers."""
 
     machine: int
     factor: Fraction
@@ -81,7 +81,7 @@ class Ground:
         )
 
     def show_spares(self, now_ns: int) -> None:
-        """So many GPUs are spare from now on. The record has them as one member: nobody needs their names."""
+        """So many GPUs are spare from now on. The record has them as one member."""
         if self.policy.spare_nodes:
             gpus = len(self.fleet.spares) * self.gpus_per_node
             self.tape.record(MemberJoined, now_ns, subject=SPARES, gpus=gpus, role="spare")
@@ -157,12 +157,30 @@ class Ground:
             self.reshape(now_ns)
         return move.place
 
+    def is_mended(self, now_ns: int, agenda: Agenda, again: Action) -> bool:
+        """Whether a repair is done by now; where the next one takes longer, do this `again` then."""
+        due_ns = self.fleet.repaired_ns
+        if due_ns is not None and due_ns > now_ns:
+            agenda.plan(due_ns, again)
+        return due_ns is not None and due_ns <= now_ns
+
     def fill_places(self, now_ns: int) -> list[int]:
         """Spares take the vacant places; which ones."""
         filled = self.fleet.fill()
         if filled:
             self.show_spares(now_ns)
         return filled
+
+    def replica_at(self, place: int) -> str:
+        return f"r{place // self.study.nodes_per_member:04}"
+
+    def replicas(self, machines: Iterable[int]) -> list[str]:
+        """Those that have one of these machines at work."""
+        places = (self.fleet.place_of(machine) for machine in machines)
+        return sorted({self.replica_at(place) for place in places if place is not None})
+
+    def is_whole(self, replica: str) -> bool:
+        return all(self.replica_at(place) != replica for place in self.fleet.vacant)
 
     # ---- what slows --------------------------------------------------------------------------------------
 

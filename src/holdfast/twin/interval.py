@@ -24,7 +24,7 @@ def best_interval_s(study: Study) -> float | None:
 
 
 def mtbf_s(study: Study) -> float:
-    """Mean time between failures that nobody plans, of all the job's nodes together."""
+    """Mean time between unplanned failures, of all the job's nodes together."""
     hazards = study.hazards.unplanned()
     failures = sum(hazards.expected(row, study.layout.nodes, study.duration_ns) for row in hazards.classes)
     return study.duration_ns / 1e9 / failures if failures else inf

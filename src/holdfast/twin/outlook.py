@@ -46,7 +46,7 @@ class RunChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def failures_per_1000_node_days(study: Study) -> float:
-    """Of all classes that nobody plans, over the study's time."""
+    """Of all unplanned classes, over the study's time."""
     hazards = study.hazards.unplanned()
     expected = sum(hazards.expected(row, study.layout.nodes, study.duration_ns) for row in hazards.classes)
     return 1000 * expected / (study.layout.nodes * study.duration_ns / DAY_NS)

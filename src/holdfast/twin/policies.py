@@ -1,6 +1,6 @@
 """What is done about a failure: nine ways to go on, each with its times and where they come from.
 
-A policy is data. Under `restart` everybody stops and goes back to what was saved (restarting.py); under
+A policy is data. Under `restart` all members stop and go back to what was saved (restarting.py); under
 `elastic` the others go on, as the production membership decides (elastic.py). Replica groups of another make
 are simulated with the same membership: it too drops who is lost and admits who is back, and what differs is
 in the policy.
@@ -23,9 +23,9 @@ _BYTEROBUST = "ByteRobust (arXiv:2509.16293)"
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """How a run goes on after a failure. Times in seconds.
 
-    detect_s        from a process's death until whoever decides knows of it
+    detect_s        from a process's death until it is noticed
     hang_s          the same where nothing dies and nothing moves; None: as the membership finds out
-    gray_s          until somebody notices a node that is only slow
+    gray_s          until a node that is only slow is noticed
     locate_s        to find which machine it was
     requeue_s       until the scheduler has given the job its nodes again
     restart_s       from there until the processes could begin to step, state apart
@@ -110,64 +110,45 @@ shrinks."""
 
 def policies(gpus: int, spare_nodes: int) -> tuple[Policy, ...]:
     """Every policy, as it would be on a cluster of this size with so many spare nodes."""
-    hot = hot_s(gpus)
+    hot, varied = hot_s(gpus), msgspec.structs.replace
+    restart = Policy(
+        name="restart",
+        title="full restart from checkpoint (torchrun)",
+        recovery="restart",
+        detect_s=30,
+        hang_s=HANG_S,
+        locate_s=60,
+        restart_s=cold_s(gpus),
+        spare_nodes=spare_nodes,
+        source=f"cold start {cold_s(gpus):.0f} s: {_META}; 30 s to detect, 60 s to locate: assumed",
+    )
+    in_place = varied(restart, locate_s=30, restart_s=hot, spare_nodes=max(4, spare_nodes))
     return (
-        Policy(
-            name="restart",
-            title="full restart from checkpoint (torchrun)",
-            recovery="restart",
-            detect_s=30,
-            hang_s=HANG_S,
-            locate_s=60,
-            restart_s=cold_s(gpus),
-            spare_nodes=spare_nodes,
-            source=f"cold start {cold_s(gpus):.0f} s: {_META}; 30 s to detect, 60 s to locate: assumed",
-        ),
-        Policy(
+        restart,
+        varied(
+            restart,
             name="restart-best",
             title="full restart from checkpoint, at the interval that is best for it",
-            recovery="restart",
-            detect_s=30,
-            hang_s=HANG_S,
-            locate_s=60,
-            restart_s=cold_s(gpus),
-            spare_nodes=spare_nodes,
             finds_interval=True,
-            source=f"cold start {cold_s(gpus):.0f} s: {_META}; 30 s to detect, 60 s to locate: assumed; the "
-            "interval: as holdfast plan cadence computes it",
+            source=f"{restart.source}; the interval: as holdfast plan cadence computes it",
         ),
-        Policy(
+        varied(
+            restart,
             name="requeue",
             title="back to the scheduler's queue, then restart",
-            recovery="restart",
-            detect_s=30,
-            hang_s=HANG_S,
-            locate_s=60,
             requeue_s=requeue_s(gpus),
-            restart_s=cold_s(gpus),
-            spare_nodes=spare_nodes,
             source=f"requeue {requeue_s(gpus):.0f} s: {_BYTEROBUST}; cold start: {_META}",
         ),
-        Policy(
+        varied(
+            in_place,
             name="spares",
             title="restart in place with warm spares",
-            recovery="restart",
-            detect_s=30,
-            hang_s=HANG_S,
-            locate_s=30,
-            restart_s=hot,
-            spare_nodes=max(4, spare_nodes),
             source=f"hot update {hot:.0f} s and P99 spares: {_BYTEROBUST}; detection: assumed",
         ),
-        Policy(
+        varied(
+            in_place,
             name="snapshots",
             title="restart in place from snapshots in memory",
-            recovery="restart",
-            detect_s=30,
-            hang_s=HANG_S,
-            locate_s=30,
-            restart_s=hot,
-            spare_nodes=max(4, spare_nodes),
             snapshot_steps=1,
             source=f"hot update {hot:.0f} s, a snapshot every step: {_BYTEROBUST}",
         ),

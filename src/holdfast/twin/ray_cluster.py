@@ -30,7 +30,7 @@ from holdfast.twin.workers import (
 )
 
 LISTENER_S_MAX = 5
-"""Until somebody has to accept a connection."""
+"""Until a connection must be accepted."""
 CONNECT_S_MAX = 90
 """Until whoever accepted it has to be a Ray cluster that has taken us in. That takes one to four seconds. A
 head node with busy cores takes more than 25 to start the process that serves us, and Ray 21 to say that a

@@ -61,9 +61,8 @@ class RestartingRun:
             if not self._is_complete:
                 self._strike(failure)
         self._pass_to(self.horizon_ns)
-        if self._is_complete:
-            return
-        self._stop_at_horizon()
+        if not self._is_complete:
+            self._stop_at_horizon()
 
     @property
     def _is_complete(self) -> bool:
@@ -109,7 +108,7 @@ class RestartingRun:
         return False
 
     def _step_ns(self) -> int:
-        """How long a step takes now: everybody waits for the slowest."""
+        """How long a step takes now: all wait for the slowest."""
         slow = self.ground.slow_at(self._since_ns)
         return round(self.job.step_ns * max((one.factor for one in slow), default=1))
 
@@ -160,13 +159,13 @@ class RestartingRun:
     def _strike(self, failure: Failure) -> None:
         ground, now_ns = self.ground, failure.at_ns
         machines = ground.fleet.struck(failure)
-        at_work = [machine for machine in machines if ground.fleet.place_of(machine) is not None]
+        at_work = ground.fleet.at_work(failure)
         if failure.kind == "gray":
             ground.slow_down(failure, at_work)
             if at_work:
                 self._agenda.plan(now_ns + self._ns(self.policy.gray_s), partial(self._notice_slow, failure))
         elif not at_work or not self._is_up:
-            # Nobody works on it: there is nothing to interrupt.
+            # No member works on it: there is nothing to interrupt.
             if not failure.is_transient:
                 self._take_out(machines, failure.repair_ns, now_ns)
         elif failure.kind == "planned":
@@ -225,7 +224,7 @@ class RestartingRun:
         self._ask_for_launch(now_ns)
 
     def _take_out(self, machines: list[int], repair_ns: int, now_ns: int) -> None:
-        """Out of service, and a spare in, where there is one. Until it is clear what failed, nobody acts."""
+        """Out of service, and a spare in, if there is one. Until the cause is known, nothing is done."""
         if self._is_undecided:
             self._waiting += [(machine, repair_ns) for machine in machines]
             return
@@ -237,11 +236,7 @@ class RestartingRun:
 
     def _mend(self, now_ns: int) -> None:
         """A machine comes back, and may be the one that a launch waits for."""
-        due_ns = self.ground.fleet.repaired_ns
-        if due_ns is None:
-            return
-        if due_ns > now_ns:
-            self._agenda.plan(due_ns, self._mend)
+        if not self.ground.is_mended(now_ns, self._agenda, self._mend):
             return
         self.ground.restore(now_ns)
         if self._is_held_up:
@@ -284,7 +279,7 @@ class RestartingRun:
     # ---- what is only slow, and what is announced --------------------------------------------------------
 
     def _notice_slow(self, failure: Failure, now_ns: int) -> None:
-        """Somebody found out what makes the steps slow: it ends by itself, or the machine is exchanged."""
+        """The cause of slow steps is known: it ends by itself, or the machine is exchanged."""
         self.ground.observe(now_ns, failure, failure.at_ns)
         if not failure.is_transient:
             self._stop_at_boundary(failure, now_ns)
@@ -308,10 +303,8 @@ class RestartingRun:
         self._target, self._down_as = self.truth.step, Category.PLANNED_STOP
         self.ground.tape.record(CheckpointSaved, now_ns, step=self._target, place=PLACE)
         self.ground.tape.record(PhaseEntered, now_ns, phase="stop")
-        fleet = self.ground.fleet
-        machines = [one for one in fleet.struck(failure) if fleet.place_of(one) is not None]
         if not failure.is_transient:
-            self._take_out(machines, failure.repair_ns, now_ns)
+            self._take_out(self.ground.fleet.at_work(failure), failure.repair_ns, now_ns)
         self._ask_for_launch(now_ns)
 
     # ---- the end -----------------------------------------------------------------------------------------

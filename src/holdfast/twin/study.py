@@ -7,7 +7,7 @@ from holdfast.twin.failures import Hazards
 from holdfast.twin.job import Job
 
 START_NS = 1_735_689_600 * 10**9
-"""Simulated runs begin on 1 January 2025, 00:00 UTC, unless somebody says otherwise."""
+"""Simulated runs begin on 1 January 2025, 00:00 UTC, unless the study says otherwise."""
 
 
 class Study(msgspec.Struct, frozen=True, kw_only=True):

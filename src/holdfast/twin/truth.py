@@ -31,7 +31,7 @@ class RunTruth:
         self.gpu_ns[category] += gpu_ns
 
     def stand(self, category: Category, from_ns: int, to_ns: int) -> None:
-        """The job as a whole does no step; whoever is missing shares its fate."""
+        """The job as a whole does no step, nor do the members that are missing."""
         self.charge(category, sum(self._present_and_missing(from_ns, to_ns)))
 
     def work(self, category: Category, from_ns: int, to_ns: int) -> None:
@@ -65,7 +65,7 @@ class RunTruth:
             self._firsts.append((self.step, normal))
 
     def _present_and_missing(self, from_ns: int, to_ns: int) -> tuple[int, int]:
-        """GPU-ns of the job in this time. Nobody asks for anything before it again."""
+        """GPU-ns of the job in this time. Earlier times are not asked for again."""
         while len(self._shapes) > 1 and self._shapes[1][0] <= from_ns:
             del self._shapes[0]
         ends_ns = [since_ns for since_ns, _, _ in self._shapes[1:]] + [to_ns]

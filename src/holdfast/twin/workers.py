@@ -66,7 +66,7 @@ def end_with(lifeline: Connection) -> None:
 
 def _end_after(lifeline: Connection) -> None:
     wait([lifeline])
-    # Whoever has something to give back, such as a place in a cluster, does it on this signal.
+    # A process that has something to give back, such as a place in a cluster, does it on this signal.
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(LAST_WORDS_S_MAX)
     os._exit(1)

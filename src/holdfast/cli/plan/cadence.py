@@ -2,7 +2,6 @@
 
 import math
 from pathlib import Path
-from typing import Annotated
 
 import click
 import msgspec
@@ -43,70 +42,47 @@ def _level(text: str) -> CheckpointLevel:
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     """The command line, typed; None for what was not given."""
 
-    mtbf: Annotated[
-        float | None,
-        option(
-            "Mean time between failures that stop the run, such as 3.1h.",
-            type=seconds_with_unit,
-            metavar="TIME",
-        ),
-    ]
-    gpus: Annotated[int | None, option("GPUs of the run.", type=click.IntRange(1, COUNT_MAX))]
-    nodes: Annotated[
-        int | None, option("Its nodes; one for 8 GPUs unless given.", type=click.IntRange(1, COUNT_MAX))
-    ]
-    failures_per_1000_node_days: Annotated[
-        float | None,
-        option(
-            "How often a node stops the run, in place of --mtbf.  [default: 3.79, Llama 3's]",
-            type=number_between(1e-6, 1e6),
-        ),
-    ]
-    stall: Annotated[
-        float | None, option("For how long a checkpoint stops training.", type=some_seconds, metavar="TIME")
-    ]
-    write: Annotated[
-        float | None,
-        option("From then until it can be used, while training goes on.", type=seconds, metavar="TIME"),
-    ]
-    restore: Annotated[float | None, option("How long loading one takes.", type=seconds, metavar="TIME")]
-    downtime: Annotated[
-        float | None, option("From a failure until loading begins.", type=seconds, metavar="TIME")
-    ]
-    step: Annotated[
-        float | None,
-        option("How long a step takes, for whole numbers of steps.", type=some_seconds, metavar="TIME"),
-    ]
-    interval: Annotated[
-        float | None,
-        option("The present interval, from one checkpoint to the next.", type=some_seconds, metavar="TIME"),
-    ]
-    level: Annotated[
-        tuple[CheckpointLevel, ...],
-        option(
-            "Another place for checkpoints: what one costs there, and the share of failures it survives, as",
-            "in memory:0.5s:90%. May be given several times.",
-            type=_level,
-            multiple=True,
-            metavar="NAME:STALL:SHARE",
-        ),
-    ]
-    distribution: Annotated[
-        str,
-        option(
-            "Of the times between failures: exponential, weibull:0.7, gamma:0.5, lognormal:1, or gaps:FILE",
-            "with one time a line.  [default: exponential]",
-            default="exponential",
-            metavar="KIND:SHAPE",
-        ),
-    ]
-    run: Annotated[str | None, option("Take what is not given from the record of this run.", metavar="RUN")]
-    seed: Annotated[
-        int, option("Of what is simulated.", type=click.IntRange(0), default=0, show_default=True)
-    ]
-    prices_path: Annotated[Path | None, shared(prices_option)]
-    store_url: Annotated[str | None, shared(store_option)]
-    as_json: Annotated[bool, shared(json_option)]
+    mtbf: float | None = option(
+        "Mean time between failures that stop the run, such as 3.1h.", type=seconds_with_unit, metavar="TIME"
+    )
+    gpus: int | None = option("GPUs of the run.", type=click.IntRange(1, COUNT_MAX))
+    nodes: int | None = option("Its nodes; one for 8 GPUs unless given.", type=click.IntRange(1, COUNT_MAX))
+    failures_per_1000_node_days: float | None = option(
+        "How often a node stops the run, in place of --mtbf.  [default: 3.79, Llama 3's]",
+        type=number_between(1e-6, 1e6),
+    )
+    stall: float | None = option(
+        "For how long a checkpoint stops training.", type=some_seconds, metavar="TIME"
+    )
+    write: float | None = option(
+        "From then until it can be used, while training goes on.", type=seconds, metavar="TIME"
+    )
+    restore: float | None = option("How long loading one takes.", type=seconds, metavar="TIME")
+    downtime: float | None = option("From a failure until loading begins.", type=seconds, metavar="TIME")
+    step: float | None = option(
+        "How long a step takes, for whole numbers of steps.", type=some_seconds, metavar="TIME"
+    )
+    interval: float | None = option(
+        "The present interval, from one checkpoint to the next.", type=some_seconds, metavar="TIME"
+    )
+    level: tuple[CheckpointLevel, ...] = option(
+        "Another place for checkpoints: what one costs there, and the share of failures it survives, as",
+        "in memory:0.5s:90%. May be given several times.",
+        type=_level,
+        multiple=True,
+        metavar="NAME:STALL:SHARE",
+    )
+    distribution: str = option(
+        "Of the times between failures: exponential, weibull:0.7, gamma:0.5, lognormal:1, or gaps:FILE",
+        "with one time a line.  [default: exponential]",
+        default="exponential",
+        metavar="KIND:SHAPE",
+    )
+    run: str | None = option("Take what is not given from the record of this run.", metavar="RUN")
+    seed: int = option("Of what is simulated.", type=click.IntRange(0), default=0, show_default=True)
+    prices_path: Path | None = shared(prices_option)
+    store_url: str | None = shared(store_option)
+    as_json: bool = shared(json_option)
 
 
 @click.command("cadence")

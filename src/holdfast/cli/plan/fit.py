@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -46,50 +46,36 @@ _COUNT = click.IntRange(1, 10**7)
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     """The command line, typed; None for what was not given."""
 
-    file: Annotated[Path | None, argument(required=False, type=click.Path(path_type=Path))]
-    run: Annotated[str | None, option("Only what is about this run.", metavar="RUN")]
-    nodes: Annotated[
-        int | None, option("How many nodes were watched, where the record does not say.", type=_COUNT)
-    ]
-    days: Annotated[
-        float | None,
-        option("For how many days, where the record does not say.", type=number_between(0.001, 10**5)),
-    ]
-    gpus_per_node: Annotated[
-        int | None, option("GPUs of a node, where the record counts GPUs only.", type=_COUNT)
-    ]
-    domains: Annotated[
-        Path | None,
-        option(
-            "What each node stands in: lines of `node,domain`. Else told from names such as rack07-node3.",
-            type=click.Path(path_type=Path),
-            metavar="CSV",
-        ),
-    ]
-    lemon_faults: Annotated[
-        int, option("Faults of a lemon.", type=click.IntRange(2, 10**6), default=5, show_default=True)
-    ]
-    flap_minutes: Annotated[
-        float,
-        option(
-            "A node that fails again so soon after it came back is counted once as well.",
-            type=number_between(0, 10**5),
-            default=60.0,
-            show_default=True,
-        ),
-    ]
-    burst_minutes: Annotated[
-        float,
-        option(
-            "Faults of different nodes so near to each other belong together.",
-            type=number_between(0, 10**4),
-            default=10.0,
-            show_default=True,
-        ),
-    ]
-    seed: Annotated[int, option("Of the tests' draws.", type=click.IntRange(0), default=0, show_default=True)]
-    store_url: Annotated[str | None, shared(store_option)]
-    as_json: Annotated[bool, shared(json_option)]
+    file: Path | None = argument(required=False, type=click.Path(path_type=Path))
+    run: str | None = option("Only what is about this run.", metavar="RUN")
+    nodes: int | None = option("How many nodes were watched, where the record does not say.", type=_COUNT)
+    days: float | None = option(
+        "For how many days, where the record does not say.", type=number_between(0.001, 10**5)
+    )
+    gpus_per_node: int | None = option("GPUs of a node, where the record counts GPUs only.", type=_COUNT)
+    domains: Path | None = option(
+        "What each node stands in: lines of `node,domain`. Else told from names such as rack07-node3.",
+        type=click.Path(path_type=Path),
+        metavar="CSV",
+    )
+    lemon_faults: int = option(
+        "Faults of a lemon.", type=click.IntRange(2, 10**6), default=5, show_default=True
+    )
+    flap_minutes: float = option(
+        "A node that fails again so soon after it came back is counted once as well.",
+        type=number_between(0, 10**5),
+        default=60.0,
+        show_default=True,
+    )
+    burst_minutes: float = option(
+        "Faults of different nodes so near to each other belong together.",
+        type=number_between(0, 10**4),
+        default=10.0,
+        show_default=True,
+    )
+    seed: int = option("Of the tests' draws.", type=click.IntRange(0), default=0, show_default=True)
+    store_url: str | None = shared(store_option)
+    as_json: bool = shared(json_option)
 
 
 @click.command("fit")

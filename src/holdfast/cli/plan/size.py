@@ -1,7 +1,6 @@
 """`holdfast plan size`: which layouts fit a model and a cluster, or whether a given one does."""
 
 from pathlib import Path
-from typing import Annotated
 
 import click
 import msgspec
@@ -31,54 +30,39 @@ ROWS_USUAL = 10
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     """The command line, typed; None for what was not given."""
 
-    file: Annotated[Path | None, argument(required=False, type=click.Path(path_type=Path))]
-    model: Annotated[
-        str | None, option("A model that `holdfast reference` lists, such as llama3-70b.", metavar="NAME")
-    ]
-    chip: Annotated[str | None, option("Such as h100, or what nvidia-smi says.")]
-    gpus: Annotated[int | None, option("GPUs of the run.", type=count)]
-    gpus_per_node: Annotated[
-        int | None, option("GPUs of a node.  [default: as NVIDIA builds]", type=count, metavar="N")
-    ]
-    spare_nodes: Annotated[
-        int | None, option("Nodes that stand by.", type=click.IntRange(0, SPARE_NODES_MAX), metavar="N")
-    ]
-    precision: Annotated[
-        Precision | None, option("Of the arithmetic.  [default: bf16]", type=click.Choice(["bf16", "fp8"]))
-    ]
-    seq: Annotated[int | None, option("Tokens of a sequence.", type=count, metavar="N")]
-    global_batch: Annotated[
-        int | None, option("Sequences of a step, all GPUs together.", type=count, metavar="N")
-    ]
-    tokens: Annotated[int | None, option("To be trained on in all, such as 15t.", type=count)]
-    lanes: Annotated[int | None, option("Lanes, for a script that joins Holdfast.", type=count, metavar="L")]
-    tp: Annotated[int | None, option("Tensor parallel.", type=count, metavar="N")]
-    pp: Annotated[
-        int | None, option("Pipeline parallel; with --tp, that layout is checked.", type=count, metavar="N")
-    ]
-    cp: Annotated[int | None, option("Context parallel.", type=count, metavar="N")]
-    dp: Annotated[int | None, option("Data parallel.  [default: what is left]", type=count, metavar="N")]
-    ep: Annotated[
-        int | None, option("Expert parallel, out of data x context parallel.", type=count, metavar="N")
-    ]
-    interleave: Annotated[int | None, option("Stages of the pipeline on each GPU.", type=count, metavar="N")]
-    micro_batch: Annotated[
-        int | None, option("Sequences that a replica computes at a time.", type=count, metavar="N")
-    ]
-    zero: Annotated[str | None, option("ZeRO stage; 3 is FSDP.", type=click.Choice(["0", "1", "2", "3"]))]
-    recompute: Annotated[
-        Recompute | None, option("Of activations.", type=click.Choice(["none", "selective", "full"]))
-    ]
-    framework: Annotated[
-        Framework | None,
-        option("Whose memory is meant.  [default: any]", type=click.Choice(["megatron", "torchtitan"])),
-    ]
-    survive_node_loss: Annotated[bool, option("Only layouts that go on when a node is lost.", is_flag=True)]
-    limit: Annotated[
-        int, option("Rows shown.", type=click.IntRange(min=1), default=ROWS_USUAL, show_default=True)
-    ]
-    prices_path: Annotated[Path | None, shared(prices_option)]
-    as_json: Annotated[bool, shared(json_option)]
+    file: Path | None = argument(required=False, type=click.Path(path_type=Path))
+    model: str | None = option("A model that `holdfast reference` lists, such as llama3-70b.", metavar="NAME")
+    chip: str | None = option("Such as h100, or what nvidia-smi says.")
+    gpus: int | None = option("GPUs of the run.", type=count)
+    gpus_per_node: int | None = option(
+        "GPUs of a node.  [default: as NVIDIA builds]", type=count, metavar="N"
+    )
+    spare_nodes: int | None = option(
+        "Nodes that stand by.", type=click.IntRange(0, SPARE_NODES_MAX), metavar="N"
+    )
+    precision: Precision | None = option(
+        "Of the arithmetic.  [default: bf16]", type=click.Choice(["bf16", "fp8"])
+    )
+    seq: int | None = option("Tokens of a sequence.", type=count, metavar="N")
+    global_batch: int | None = option("Sequences of a step, all GPUs together.", type=count, metavar="N")
+    tokens: int | None = option("To be trained on in all, such as 15t.", type=count)
+    lanes: int | None = option("Lanes, for a script that joins Holdfast.", type=count, metavar="L")
+    tp: int | None = option("Tensor parallel.", type=count, metavar="N")
+    pp: int | None = option("Pipeline parallel; with --tp, that layout is checked.", type=count, metavar="N")
+    cp: int | None = option("Context parallel.", type=count, metavar="N")
+    dp: int | None = option("Data parallel.  [default: what is left]", type=count, metavar="N")
+    ep: int | None = option("Expert parallel, out of data x context parallel.", type=count, metavar="N")
+    interleave: int | None = option("Stages of the pipeline on each GPU.", type=count, metavar="N")
+    micro_batch: int | None = option("Sequences that a replica computes at a time.", type=count, metavar="N")
+    zero: str | None = option("ZeRO stage; 3 is FSDP.", type=click.Choice(["0", "1", "2", "3"]))
+    recompute: Recompute | None = option("Of activations.", type=click.Choice(["none", "selective", "full"]))
+    framework: Framework | None = option(
+        "Whose memory is meant.  [default: any]", type=click.Choice(["megatron", "torchtitan"])
+    )
+    survive_node_loss: bool = option("Only layouts that go on when a node is lost.", is_flag=True)
+    limit: int = option("Rows shown.", type=click.IntRange(min=1), default=ROWS_USUAL, show_default=True)
+    prices_path: Path | None = shared(prices_option)
+    as_json: bool = shared(json_option)
 
 
 @click.command("size")

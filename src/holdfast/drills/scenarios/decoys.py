@@ -1,6 +1,6 @@
-"""Nothing is wrong: whoever finds a cause here is mistaken."""
+"""Nothing is wrong: a diagnosis that finds a cause is mistaken."""
 
-from holdfast.drills.scenarios.stage import Plot, Scenario, Stage, at_port
+from holdfast.drills.scenarios.stage import Draw, Plot, Stage, at_port
 from holdfast.drills.scenarios.truth import MetricTrace
 from holdfast.drills.world import Decision
 from holdfast.twin.cluster import gpu_name, name
@@ -66,78 +66,9 @@ def _bad_spare(stage: Stage) -> Plot:
     )
 
 
-DECOYS = (
-    Scenario(
-        name="warm-day",
-        title="coolant gets a few kelvins warmer everywhere, as on any warm day",
-        told="The building's operators have seen supply temperatures rise since the morning.",
-        domain="none",
-        surfaces_in="none",
-        what="supply temperatures rise everywhere; nothing is slower",
-        mechanism="the weather",
-        owner="nobody",
-        seam="none",
-        loss="none",
-        decides="No GPU is near its limit, and none will be today at this rate.",
-        questions=(
-            "At this rate, when would the first GPU reach its limit?",
-            "Which alert should have a time in it rather than a temperature?",
-        ),
-        draw=_warm_day,
-        is_incident=False,
-    ),
-    Scenario(
-        name="bad-spare",
-        title="a spare node has errors, and no run is on it",
-        told="The fabric's monitoring shows symbol errors on a port, and a GPU corrects memory errors.",
-        domain="none",
-        surfaces_in="none",
-        what="errors on a node that nobody uses",
-        mechanism="a bad cable and bad memory on a spare",
-        owner="nobody",
-        seam="none",
-        loss="none",
-        decides="The scheduler: no job has the node.",
-        questions=(
-            "What would happen if the spare were needed now?",
-            "Whom does it help to be woken up for this, and who needs a ticket?",
-        ),
-        draw=_bad_spare,
-        is_incident=False,
-    ),
-    Scenario(
-        name="planned-maintenance",
-        title="a rack is rebooted as announced: gaps, resets, and nothing wrong",
-        told="A rack's exporters do not answer and its links have gone down. The run goes on.",
-        domain="none",
-        surfaces_in="none",
-        what="a rack disappears from monitoring and comes back with its counters at zero",
-        mechanism="planned maintenance",
-        owner="nobody",
-        seam="none",
-        loss="none",
-        decides="The drain in the record, before the first gap, and the scheduler's maintenance state.",
-        questions=(
-            "Which of your alerts would have fired, and how many times?",
-            "How does whoever is on call know that this was planned?",
-        ),
-        draw=_maintenance,
-        is_incident=False,
-    ),
-    Scenario(
-        name="quiet",
-        title="an ordinary half hour, with the noise that there always is",
-        told="Somebody says that the run felt slow earlier. Did it?",
-        domain="none",
-        surfaces_in="none",
-        what="nothing out of the ordinary",
-        mechanism="none",
-        owner="nobody",
-        seam="none",
-        loss="none",
-        decides="Step times before and after are the same.",
-        questions=("What would you need to see to say that nothing is wrong?",),
-        draw=_quiet,
-        is_incident=False,
-    ),
-)
+DECOYS: dict[str, Draw] = {
+    "warm-day": _warm_day,
+    "bad-spare": _bad_spare,
+    "planned-maintenance": _maintenance,
+    "quiet": _quiet,
+}

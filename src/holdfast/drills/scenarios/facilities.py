@@ -1,7 +1,7 @@
 """Cooling and power: causes in the building that training feels as slow steps."""
 
 from holdfast.drills.plant import SUPPLIES_PER_SHELF
-from holdfast.drills.scenarios.stage import Plot, Scenario, Stage, slow_members
+from holdfast.drills.scenarios.stage import Draw, Plot, Stage, slow_members
 from holdfast.drills.scenarios.truth import MetricTrace
 from holdfast.twin.cluster import circuit_name, name
 
@@ -55,64 +55,8 @@ def _shelf(stage: Stage) -> Plot:
     )
 
 
-FACILITIES = (
-    Scenario(
-        name="cooling-pump",
-        found_as="coolant-flow",
-        title="a coolant pump fails, and a loop of GPUs throttles",
-        told="Training reports that steps have become slower. Every node is up and no job has failed. The"
-        " network team sees no errors.",
-        domain="cooling",
-        surfaces_in="runtime",
-        what="steps slow down; the members of a few neighbouring racks compute longer than the rest",
-        mechanism="flow falls, the coolant takes less heat, GPUs reach their slowdown point, clocks fall",
-        owner="facilities",
-        seam="facilities-ml",
-        loss="slowdown",
-        decides="The loop's flow against its rated flow while its pump is asked for full speed.",
-        questions=(
-            "Which teams could rule themselves out within five minutes, and with which reading?",
-            "What would you expect to see if one bad node were holding the run back instead?",
-        ),
-        draw=_pump,
-    ),
-    Scenario(
-        name="cooling-inlet",
-        found_as="coolant-supply",
-        title="facility water gets warm, and half a hall throttles a little",
-        told="Throughput has been sinking for some minutes. It is not one node: hundreds of GPUs are a little"
-        " slower than the others.",
-        domain="cooling",
-        surfaces_in="runtime",
-        what="steps get slower over minutes; half of the members compute a little longer",
-        mechanism="the chiller fails, supply temperature rises on every loop of the circuit, GPUs throttle",
-        owner="facilities",
-        seam="facilities-ml",
-        loss="slowdown",
-        decides="The supply temperature of all loops side by side: one circuit's rise, and flow does not.",
-        questions=(
-            "Which of your dashboards groups GPUs by what they share, and by what?",
-            "How long can it go on like this, and who decides to lower the load before that?",
-        ),
-        draw=_inlet,
-    ),
-    Scenario(
-        name="power-cap",
-        found_as="power-brake",
-        title="a power shelf loses supplies, and a rack is braked",
-        told="One rack's members have been late since a moment ago. Their GPUs are cool and healthy.",
-        domain="power",
-        surfaces_in="runtime",
-        what="steps slow down at once; the members of one rack compute longer, at low temperature",
-        mechanism="supplies fail, the shelf asserts the power brake, clocks of the whole rack fall",
-        owner="facilities",
-        seam="facilities-ml",
-        loss="slowdown",
-        decides="Power violation time and the health of the shelf's supplies, against temperature.",
-        questions=(
-            "The GPUs are cooler than before. What does that rule out?",
-            "Is it better to leave the rack out of the run, or to wait? What does each cost?",
-        ),
-        draw=_shelf,
-    ),
-)
+FACILITIES: dict[str, Draw] = {
+    "cooling-pump": _pump,
+    "cooling-inlet": _inlet,
+    "power-cap": _shelf,
+}

@@ -1,6 +1,6 @@
 """Nodes: GPUs, memory and processors that get worse before they fail."""
 
-from holdfast.drills.scenarios.stage import Plot, Scenario, Stage, at_gpu, members, slow_members
+from holdfast.drills.scenarios.stage import Draw, Plot, Stage, at_gpu, members, slow_members
 from holdfast.drills.scenarios.truth import MetricTrace
 from holdfast.drills.training import MemberLoss
 from holdfast.drills.world import SimulatedXid
@@ -68,63 +68,8 @@ def _cpu(stage: Stage) -> Plot:
     )
 
 
-HOSTS = (
-    Scenario(
-        name="pcie-downgrade",
-        found_as="pcie-width",
-        title="a GPU's PCIe link trains down, and its copies take longer",
-        told="One member has been late in every step since a moment ago. Its GPUs' clocks, temperatures and"
-        " utilisation are like everybody's.",
-        domain="host",
-        surfaces_in="runtime",
-        what="steps slow down; one member computes longer, with no throttling",
-        mechanism="after bus errors the link comes back narrower, copies from the host take longer",
-        owner="hardware",
-        seam="gpu-fabric-pool",
-        loss="slowdown",
-        decides="The link's width against what the device has, and a replay counter that rises.",
-        questions=(
-            "All eight GPUs show full utilisation. Why does that say nothing?",
-            "What does it cost to leave the node in until tonight?",
-        ),
-        draw=_pcie,
-    ),
-    Scenario(
-        name="hbm-errors",
-        found_as="memory-errors",
-        title="a GPU's memory degrades behind ECC, then kills a member",
-        told="One member has been a little late for a while. Then it died, and a spare took its place.",
-        domain="gpu",
-        surfaces_in="runtime",
-        what="one member gets slower, then dies with an XID; the run regroups and is well again",
-        mechanism="corrected errors cost retries and rows are remapped, until an error cannot be contained",
-        owner="hardware",
-        seam="gpu-fabric-pool",
-        loss="slowdown",
-        decides="Corrected errors and remapped rows on one GPU, long before the XID.",
-        questions=(
-            "When could somebody have known? What would you have done then, and what would it have saved?",
-            "Is the node to be reset, drained or sent back? Whose rule says so?",
-        ),
-        draw=_memory,
-    ),
-    Scenario(
-        name="cpu-steal",
-        found_as="cpu-contention",
-        title="something else takes a rack's processors, and its GPUs wait for launches",
-        told="A rack's members are late. It looks like last month's power incident: one rack, all at once.",
-        domain="host",
-        surfaces_in="gpu",
-        what="steps slow down; the members of one rack compute longer, with full clocks",
-        mechanism="a backup or monitoring job on the hosts takes CPU time, kernels are launched late",
-        owner="platform",
-        seam="gpu-fabric-pool",
-        loss="slowdown",
-        decides="CPU pressure on exactly these hosts, with clocks, power supplies and temperatures as usual.",
-        questions=(
-            "What is the same as in a power incident, and what is not?",
-            "Who can do something to a node of the run without the run's owners knowing?",
-        ),
-        draw=_cpu,
-    ),
-)
+HOSTS: dict[str, Draw] = {
+    "pcie-downgrade": _pcie,
+    "hbm-errors": _memory,
+    "cpu-steal": _cpu,
+}

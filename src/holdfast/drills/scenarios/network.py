@@ -5,7 +5,7 @@ import numpy as np
 from holdfast.drills.fabric import RETRANSMIT_S
 from holdfast.drills.levers import POOL_ENGINES
 from holdfast.drills.pools import spine_of
-from holdfast.drills.scenarios.stage import Plot, Scenario, Stage, at_port, members
+from holdfast.drills.scenarios.stage import Draw, Plot, Stage, at_port, members
 from holdfast.drills.scenarios.truth import MetricTrace
 from holdfast.twin.cluster import name, port_name, spine_name
 
@@ -89,64 +89,8 @@ def _slow_exchange(nodes: tuple[int, ...]) -> MetricTrace:
     return MetricTrace(metric="holdfast_member_exchange_seconds", subjects=members(nodes))
 
 
-NETWORK = (
-    Scenario(
-        name="leaf-congestion",
-        found_as="leaf-congestion",
-        title="a leaf's uplinks are crowded, and everybody's reduction waits for its nodes",
-        told="Steps take longer. All members compute as fast as ever; all spend more time in the reduction.",
-        domain="fabric",
-        surfaces_in="runtime",
-        what="the reduction takes longer for everybody; a few members' own exchange is slow",
-        mechanism="another tenant's traffic fills the uplinks, and every node on the leaf waits to send",
-        owner="network",
-        seam="gpu-fabric-pool",
-        loss="slowdown",
-        decides="Which members' own exchange is slow: all of them, and only they, hang on one leaf.",
-        questions=(
-            "No link has errors. Does that clear the network?",
-            "Who could make it better at once, and who may ask them to?",
-        ),
-        draw=_congestion,
-    ),
-    Scenario(
-        name="link-flap",
-        found_as="link-errors",
-        title="one cable has symbol errors, and the whole run retransmits",
-        told="Steps are slow, then well, then slow again, every few minutes. Nobody has changed anything.",
-        domain="fabric",
-        surfaces_in="runtime",
-        what="steps slow down in bursts; one member's exchange is slow each time",
-        mechanism="a bad cable or module corrupts symbols, the link retrains, packets are sent again",
-        owner="network",
-        seam="gpu-fabric-pool",
-        loss="slowdown",
-        decides="Symbol errors and link recoveries on one port, rising exactly in the slow stretches.",
-        questions=(
-            "What comes and goes at that pace? What would tell hardware from software?",
-            "Would you take anything out of the run before somebody is in the hall?",
-        ),
-        draw=_flap,
-    ),
-    Scenario(
-        name="pool-link",
-        found_as="pool-path",
-        title="a bad path between prefill and decode engines starves training of samples",
-        told="The trainer waits for samples before every step. The inference pools say that they are healthy:"
-        " no engine is down, no request fails.",
-        domain="fabric",
-        surfaces_in="runtime",
-        what="training waits for data; the pools' transfers are slow between some engines only",
-        mechanism="a port or spine path carries less, caches arrive late, prefill engines hold them longer",
-        owner="network",
-        seam="gpu-fabric-pool",
-        loss="data_stall",
-        decides="Transfer times by pair of engines: a slow row or column is a port, a slow diagonal a spine.",
-        questions=(
-            "No metric names both ends of a transfer. How do you find out who is slow with whom?",
-            "Who owns a path from one pool to another?",
-        ),
-        draw=_pool_link,
-        with_pools=True,
-    ),
-)
+NETWORK: dict[str, Draw] = {
+    "leaf-congestion": _congestion,
+    "link-flap": _flap,
+    "pool-link": _pool_link,
+}

@@ -23,7 +23,7 @@ START_NS = 1_772_442_000 * SECOND_NS
 DURATION_S = 1_800.0
 SCRAPE_S = 10.0
 SEEN_S_MIN = 0.03 * STEP_S
-"""Whoever watches the run sees a step or a stall that is longer by so much."""
+"""A step or a stall that is longer by so much is seen."""
 DURATION_S_MIN, DURATION_S_MAX = 900.0, 86_400.0
 SCRAPE_S_MIN, SCRAPE_S_MAX = 1.0, 60.0
 TABLETOP = Layout(gpus=512, racks_per_loop=4, nodes_per_leaf=8, nodes_per_mount=32)

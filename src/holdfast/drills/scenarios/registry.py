@@ -1,6 +1,10 @@
 """Every scenario by its name."""
 
+import tomllib
 from difflib import get_close_matches
+from importlib.resources import files
+
+import msgspec
 
 from holdfast.drills.scenarios.decoys import DECOYS
 from holdfast.drills.scenarios.facilities import FACILITIES
@@ -11,8 +15,11 @@ from holdfast.drills.scenarios.stage import Scenario
 from holdfast.drills.scenarios.storages import STORAGES
 from holdfast.record.errors import InputError
 
-SCENARIOS: dict[str, Scenario] = {
-    scenario.name: scenario for scenario in (*FACILITIES, *NETWORK, *HOSTS, *STORAGES, *SOFTWARE, *DECOYS)
+_TOLD = tomllib.loads((files(__package__) / "scenarios.toml").read_text(encoding="utf-8"))
+
+SCENARIOS = {
+    name: msgspec.convert({**_TOLD[name], "name": name, "draw": draw}, Scenario)
+    for name, draw in (FACILITIES | NETWORK | HOSTS | STORAGES | SOFTWARE | DECOYS).items()
 }
 
 

@@ -130,8 +130,12 @@ class Stage:
         return MetricTrace(metric=metric, subjects=(self.run,))
 
 
+Draw = Callable[[Stage], Plot]
+"""Draws a scenario's details."""
+
+
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
-    """A scenario before its details are drawn.
+    """A scenario before its details are drawn: its table in scenarios.toml.
 
     title      for the list, in a few words; it gives the cause away
     told       what the operator hears when a tabletop begins
@@ -154,7 +158,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     loss: Where
     decides: str
     questions: tuple[str, ...]
-    draw: Callable[[Stage], Plot]
+    draw: Draw
     with_pools: bool = False
     is_incident: bool = True
     found_as: str = ""

@@ -42,7 +42,7 @@ class Surface(msgspec.Struct, frozen=True, kw_only=True):
 class Truth(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a scenario.
 
-    is_incident   False: nothing is wrong, and whoever finds a cause is mistaken
+    is_incident   False: nothing is wrong, and a diagnosis that finds a cause is mistaken
     ended_ns      None: it is not over when the record ends
     traces        where the cause itself can be seen
     affected      the members that it slows, one a node; for a cause that reaches all of them, all

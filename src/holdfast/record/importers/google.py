@@ -6,7 +6,7 @@ back.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -14,12 +14,14 @@ from holdfast.record.events import (
     AnyEvent,
     CheckpointLoaded,
     CheckpointSaved,
+    KnownEvent,
     MemberJoined,
     MemberLost,
     Outcome,
     RunEnded,
     RunStarted,
     RunSubmitted,
+    tag_of,
 )
 from holdfast.record.importers.intake import (
     FileReading,
@@ -145,13 +147,13 @@ class _Story:
         for fact in facts:
             match _TYPES[fact.order]:
                 case "user_scheduled":
-                    yield self._submitted(fact)
+                    yield self._event(RunSubmitted, fact, gpus=self._gpus, name=fact.job_name)
                 case "job_started":
                     yield from self._node_started(fact)
                 case "checkpoint_loaded":
-                    yield self._loaded(fact)
+                    yield self._event(CheckpointLoaded, fact, step=fact.number)
                 case "checkpoint_saved":
-                    yield self._saved(fact)
+                    yield self._event(CheckpointSaved, fact, step=fact.number)
                 case "user_terminated":
                     yield self._over(fact, "stopped")
                 case "job_terminated":
@@ -159,83 +161,30 @@ class _Story:
             if _NUMBER_KEY.get(_TYPES[fact.order]) != "node_rank":
                 self._launching = False
 
-    def _id(self, kind: str, fact: _Fact) -> str:
-        return event_id(_SOURCE, fact.occurred_ns, said(self._run, kind, fact.number, fact.job_name))
-
-    def _submitted(self, fact: _Fact) -> RunSubmitted:
-        return RunSubmitted(
-            id=self._id("run.submitted", fact),
-            occurred_ns=fact.occurred_ns,
-            source=_SOURCE,
-            run=self._run,
-            gpus=self._gpus,
-            name=fact.job_name,
-        )
+    def _event(self, kind: type[KnownEvent], fact: _Fact, **fields: Any) -> KnownEvent:
+        facts = said(self._run, tag_of(kind), fact.number, fact.job_name)
+        identity = event_id(_SOURCE, fact.occurred_ns, facts)
+        return kind(id=identity, occurred_ns=fact.occurred_ns, source=_SOURCE, run=self._run, **fields)
 
     def _node_started(self, fact: _Fact) -> Iterator[AnyEvent]:
         if not self._launching or fact.number in self._launched:
-            self._launch = (self._id("run.started", fact), fact.occurred_ns)
+            started = self._event(RunStarted, fact, gpus=self._gpus, name=fact.job_name)
+            self._launch = (started.id, fact.occurred_ns)
             self._launched, self._ended = set(), False
-            yield RunStarted(
-                id=self._launch[0],
-                occurred_ns=fact.occurred_ns,
-                source=_SOURCE,
-                run=self._run,
-                gpus=self._gpus,
-                name=fact.job_name,
-            )
+            yield started
         self._launching = True
         self._launched.add(fact.number)
         launch_id, launch_ns = self._launch
-        yield MemberJoined(
-            id=self._id("member.joined", fact),
-            occurred_ns=fact.occurred_ns,
-            source=_SOURCE,
-            run=self._run,
-            subject=f"node-{fact.number}",
-            causes=(launch_id,) if fact.occurred_ns == launch_ns else (),  # else the clock tells the order
-            gpus=self._gpus_per_node,
-        )
-
-    def _loaded(self, fact: _Fact) -> CheckpointLoaded:
-        return CheckpointLoaded(
-            id=self._id("checkpoint.loaded", fact),
-            occurred_ns=fact.occurred_ns,
-            source=_SOURCE,
-            run=self._run,
-            step=fact.number,
-        )
-
-    def _saved(self, fact: _Fact) -> CheckpointSaved:
-        return CheckpointSaved(
-            id=self._id("checkpoint.saved", fact),
-            occurred_ns=fact.occurred_ns,
-            source=_SOURCE,
-            run=self._run,
-            step=fact.number,
-        )
+        causes = (launch_id,) if fact.occurred_ns == launch_ns else ()  # else the clock tells the order
+        node = f"node-{fact.number}"
+        yield self._event(MemberJoined, fact, subject=node, causes=causes, gpus=self._gpus_per_node)
 
     def _node_terminated(self, fact: _Fact) -> Iterator[AnyEvent]:
-        lost = MemberLost(
-            id=self._id("member.lost", fact),
-            occurred_ns=fact.occurred_ns,
-            source=_SOURCE,
-            run=self._run,
-            subject=f"node-{fact.number}",
-            reason="job_terminated",
-        )
+        lost = self._event(MemberLost, fact, subject=f"node-{fact.number}", reason="job_terminated")
         yield lost
         if fact.number in self._launched and not self._ended:
             yield self._over(fact, "failed", causes=(lost.id,))
 
-    def _over(self, fact: _Fact, outcome: Outcome, causes: tuple[str, ...] = ()) -> RunEnded:
+    def _over(self, fact: _Fact, outcome: Outcome, causes: tuple[str, ...] = ()) -> KnownEvent:
         self._launching, self._ended = False, True
-        return RunEnded(
-            id=self._id("run.ended", fact),
-            occurred_ns=fact.occurred_ns,
-            source=_SOURCE,
-            run=self._run,
-            causes=causes,
-            outcome=outcome,
-            reason=_TYPES[fact.order],
-        )
+        return self._event(RunEnded, fact, causes=causes, outcome=outcome, reason=_TYPES[fact.order])

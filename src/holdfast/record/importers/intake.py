@@ -31,7 +31,7 @@ HEAD_LINES_MAX = 20
 """How many lines detection may look at: a log that was cut at the front has one broken line, not twenty."""
 
 BLOCK_BYTES = 1 << 20
-"""What is read between two words to whoever watches, and at once where no lines are needed."""
+"""What is read between two reports of progress, and at once where no lines are needed."""
 
 SKIPPED_SHOWN_MAX = 20
 """How many skipped lines are kept with their reason; all of them are counted."""

@@ -13,6 +13,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from itertools import groupby
+from typing import Any
 
 import msgspec
 
@@ -21,6 +22,7 @@ from holdfast.record.events import (
     AnyEvent,
     FaultObserved,
     GenerationOpened,
+    KnownEvent,
     Outcome,
     RunEnded,
     RunStarted,
@@ -418,67 +420,32 @@ def _events(run: str, rows: Iterable[_Row], options: Options) -> Iterator[AnyEve
     for number, row in enumerate(rows):
         if number == 0:
             yield from declarations(run, row.first_ns, options, _SOURCE, gpus=row.gpus)
-        if row.submit_ns is not None:
-            yield _submitted(run, row, row.submit_ns)
-        if row.start_ns is not None:
-            yield _resized(run, row, row.start_ns) if row.resized else _started(run, row, row.start_ns)
+        yield from _begun(run, row)
         outcome = OUTCOMES[row.state]
         if outcome is not None and row.end_ns is not None:
             yield from _ended(run, row, outcome, row.end_ns)
 
 
-def _id(run: str, row: _Row, rank: _Rank, at_ns: int) -> str:
-    return event_id(_SOURCE, at_ns, said(run, row.job, rank.name), rank=rank)
+def _event(kind: type[KnownEvent], run: str, row: _Row, rank: _Rank, at_ns: int, **fields: Any) -> KnownEvent:
+    identity = event_id(_SOURCE, at_ns, said(run, row.job, rank.name), rank=rank)
+    return kind(id=identity, occurred_ns=at_ns, source=_SOURCE, run=run, **fields)
 
 
-def _submitted(run: str, row: _Row, at_ns: int) -> RunSubmitted:
-    return RunSubmitted(
-        id=_id(run, row, _Rank.SUBMISSION, at_ns),
-        occurred_ns=at_ns,
-        source=_SOURCE,
-        run=run,
-        gpus=row.asked_gpus,
-        name=row.name,
-        team=row.team,
-        cluster=row.cluster,
-    )
-
-
-def _started(run: str, row: _Row, at_ns: int) -> RunStarted:
-    return RunStarted(
-        id=_id(run, row, _Rank.START, at_ns),
-        occurred_ns=at_ns,
-        source=_SOURCE,
-        run=run,
-        gpus=row.gpus,
-        name=row.name,
-        team=row.team,
-        cluster=row.cluster,
-    )
-
-
-def _resized(run: str, row: _Row, at_ns: int) -> GenerationOpened:
-    return GenerationOpened(
-        id=_id(run, row, _Rank.RESIZE, at_ns), occurred_ns=at_ns, source=_SOURCE, run=run, gpus=row.gpus
-    )
+def _begun(run: str, row: _Row) -> Iterator[AnyEvent]:
+    whose = {"name": row.name, "team": row.team, "cluster": row.cluster}
+    if row.submit_ns is not None:
+        asked = row.asked_gpus
+        yield _event(RunSubmitted, run, row, _Rank.SUBMISSION, row.submit_ns, gpus=asked, **whose)
+    if row.start_ns is not None and row.resized:
+        yield _event(GenerationOpened, run, row, _Rank.RESIZE, row.start_ns, gpus=row.gpus)
+    elif row.start_ns is not None:
+        yield _event(RunStarted, run, row, _Rank.START, row.start_ns, gpus=row.gpus, **whose)
 
 
 def _ended(run: str, row: _Row, outcome: Outcome, at_ns: int) -> Iterator[AnyEvent]:
     at_once = at_ns in (row.submit_ns, row.start_ns)
     if row.state in _FAULTS:
-        yield FaultObserved(
-            id=_id(run, row, _Rank.FAULT_AT_ONCE if at_once else _Rank.FAULT, at_ns),
-            occurred_ns=at_ns,
-            source=_SOURCE,
-            run=run,
-            subject=row.node,
-            fault=_FAULTS[row.state],
-        )
-    yield RunEnded(
-        id=_id(run, row, _Rank.END_AT_ONCE if at_once else _Rank.END, at_ns),
-        occurred_ns=at_ns,
-        source=_SOURCE,
-        run=run,
-        outcome=outcome,
-        reason=row.state,
-    )
+        rank = _Rank.FAULT_AT_ONCE if at_once else _Rank.FAULT
+        yield _event(FaultObserved, run, row, rank, at_ns, subject=row.node, fault=_FAULTS[row.state])
+    rank = _Rank.END_AT_ONCE if at_once else _Rank.END
+    yield _event(RunEnded, run, row, rank, at_ns, outcome=outcome, reason=row.state)

@@ -8,7 +8,7 @@ from holdfast.signals.http_client import checked
 def redfish_service(
     text: str, *, session: bool = False, verify: bool = True, authority: str | None = None
 ) -> Service:
-    """Who logs in stands in the URL, in a file or in the environment, and is told nobody."""
+    """Credentials come from the URL, a file or the environment, and are never shown."""
     name, separator, url = text.partition("=")
     if not separator or "/" in name:
         name, url = "", text

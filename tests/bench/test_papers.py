@@ -5,8 +5,8 @@ import functools
 import msgspec
 import pytest
 
-from holdfast.drills import exam
-from holdfast.drills.exam import HIDEABLE, MECHANISM_OF, PATIENT_S, Marks, Paper, examine
+from bench import papers
+from bench.papers import HIDEABLE, MECHANISM_OF, PATIENT_S, Marks, Paper, examine
 from holdfast.drills.scenarios import SCENARIOS, play
 from holdfast.drills.scenarios.playing import START_NS
 from holdfast.signals.catalogue import CATALOGUE
@@ -58,7 +58,7 @@ def test_a_diagnosis_of_something_else_is_wrong_in_everything() -> None:
     wrong = msgspec.structs.replace(
         played, truth=msgspec.structs.replace(other, began_ns=played.truth.began_ns)
     )
-    found = exam._Examiner(wrong, Paper(scenario="leaf-congestion", seed=SEED, gpus=GPUS)).marks()
+    found = papers._Examiner(wrong, Paper(scenario="leaf-congestion", seed=SEED, gpus=GPUS)).marks()
     assert found.said
     assert (found.right, found.named, found.domain_right, found.owner_right) == (0, False, False, False)
     assert found.detect_s is not None
@@ -69,7 +69,7 @@ def test_what_is_said_before_anything_is_wrong_is_a_false_alarm() -> None:
     played = play("cpu-steal", SEED, layout=Layout(gpus=GPUS))
     later_ns = START_NS + 1_740 * 10**9
     late = msgspec.structs.replace(played, truth=msgspec.structs.replace(played.truth, began_ns=later_ns))
-    found = exam._Examiner(late, Paper(scenario="cpu-steal", seed=SEED, gpus=GPUS)).marks()
+    found = papers._Examiner(late, Paper(scenario="cpu-steal", seed=SEED, gpus=GPUS)).marks()
     assert found.false_alarms == 1
     assert (found.right, found.named) == (0, False)
 
@@ -86,7 +86,7 @@ def test_where_nothing_is_wrong_the_best_is_to_say_nothing(scenario: str) -> Non
 def test_an_incident_that_is_called_nothing_is_a_false_alarm_each_time() -> None:
     played = play("cpu-steal", SEED, layout=Layout(gpus=GPUS))
     quiet = msgspec.structs.replace(played, truth=msgspec.structs.replace(played.truth, is_incident=False))
-    found = exam._Examiner(quiet, Paper(scenario="cpu-steal", seed=SEED, gpus=GPUS)).marks()
+    found = papers._Examiner(quiet, Paper(scenario="cpu-steal", seed=SEED, gpus=GPUS)).marks()
     assert found.false_alarms >= 1
     assert not found.domain_right
     assert {mechanism for mechanism, _ in found.said} == {"cpu-contention"}
