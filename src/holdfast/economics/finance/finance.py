@@ -143,7 +143,7 @@ class _Reader:
                 self.to_come,
                 self._forecast_month(),
             ),
-            forecasts=run_forecasts(self.reports, self.prices, self.by_run, question.now_ns),
+            forecasts=run_forecasts(self.pricing.values(), question.now_ns),
             runs=tuple(runs),
             teams=self._teams(),
             projects=self._projects(),

@@ -214,7 +214,7 @@ def focus_csv(found: Invoice, months: Iterable[Month]) -> str:
 
 
 def _row(line: InvoiceLine, month: Month, found: Invoice) -> dict[str, str]:
-    cost = f"{line.cents / CENTS:.2f}"
+    cost = f"{line.cents // CENTS}.{line.cents % CENTS:02}"
     hours = f"{line.gpu_ns / HOUR_NS:.{_HOURS_DECIMALS}f}"
     price = f"{line.usd / found.usd_per / (line.gpu_ns / HOUR_NS):.6f}"
     tags = {
