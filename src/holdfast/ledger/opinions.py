@@ -45,8 +45,6 @@ class Kin(msgspec.Struct, frozen=True, kw_only=True):
 
 def opinions(told: Report, earlier: Sequence[Report]) -> tuple[Opinion, ...]:
     """What others say of the reference. earlier: reports of runs of the same model that began before."""
-    if told.reference is None or told.reference.uncertainty is None:
-        return ()
     found = [opinion for other in earlier if (opinion := _by_run(told, other)) is not None]
     quickest = max(found, key=lambda opinion: opinion.ratio, default=None)
     published = _by_publication(told)
@@ -54,9 +52,9 @@ def opinions(told: Report, earlier: Sequence[Report]) -> tuple[Opinion, ...]:
 
 
 def _by_run(told: Report, other: Report) -> Opinion | None:
-    ours, theirs = _work(told), _work(other)
-    if ours is None or theirs is None:
+    if told.reference is None or other.reference is None:
         return None
+    ours, theirs = float(told.reference.work_gpu_ns), float(other.reference.work_gpu_ns)
     is_by_token = told.tokens_per_step is not None and other.tokens_per_step is not None
     if is_by_token:
         ours, theirs = ours / (told.tokens_per_step or 1), theirs / (other.tokens_per_step or 1)
@@ -87,10 +85,6 @@ def _by_publication(told: Report) -> Opinion | None:
     else:
         verdict = "Published figures agree with the reference"
     return Opinion(source="published", ratio=ratio, sentence=f"{verdict}: MFU is {figure.sentence}.")
-
-
-def _work(told: Report) -> float | None:
-    return None if told.reference is None else float(told.reference.work_gpu_ns)
 
 
 ALONE = (

@@ -343,7 +343,7 @@ def test_the_columns_are_those_of_focus() -> None:
     story = Story(run="=cmd()", gpus=1, team="vision", project="eyes", cluster="west")
     found = spend(prices, story.tell(RunEnded, 10 * HOUR, outcome="completed").reported(prices))
     (row,) = csv.DictReader(io.StringIO(focus_csv(found.invoice, [month_at(OCTOBER)])))
-    assert tuple(row) == COLUMNS
+    assert tuple(row) == tuple(COLUMNS)
     wanted = {
         "BilledCost": "20.00",
         "EffectiveCost": "20.00",

@@ -13,32 +13,9 @@ import msgspec
 from holdfast.economics.pricing.months import Month
 from holdfast.economics.pricing.prices import Priced, Prices
 from holdfast.economics.pricing.pricing import Charge, Pricing
-from holdfast.economics.pricing.spending import Amount
 from holdfast.ledger.report import Report
 
 Scope = Literal["all", "team", "project"]
-
-
-class MonthSpend(msgspec.Struct, frozen=True, kw_only=True):
-    """A month's part of the window.
-
-    goodput: useful of all GPU-time that is accounted for. basis: what that rests on, where it is an estimate.
-    forecast_usd: at the end of the month, of the one that is not over.
-    """
-
-    month: str
-    from_ns: int
-    to_ns: int
-    spend: Amount
-    useful: Amount
-    waste: Amount
-    accrued: Amount
-    useful_share: float | None
-    usd_per_useful_gpu_hour: float | None
-    goodput: float | None
-    budget_usd: float | None
-    forecast_usd: float | None
-    basis: str = ""
 
 
 class BudgetLine(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,21 +5,23 @@ to what was spent, exactly; `spending` says how.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
-from typing import TypedDict
+from typing import Any
 
 import msgspec
 
-from holdfast.economics.finance.budget import MonthSpend, budget_lines, run_forecasts
+from holdfast.economics.finance.budget import budget_lines, run_forecasts
 from holdfast.economics.finance.invoice import invoice
 from holdfast.economics.finance.ownership import POINT, OwnOrRent, Terms, compare
 from holdfast.economics.finance.statement import (
+    Balance,
     CauseSpend,
     DataMovement,
     Finance,
     IncidentShare,
+    MonthSpend,
     ProjectSpend,
     Retries,
     RunSpend,
@@ -36,8 +38,8 @@ from holdfast.economics.pricing.rates import SUBJECTS, unmatched
 from holdfast.economics.pricing.rates import edges_ns as rate_edges_ns
 from holdfast.economics.pricing.spending import CAUSES, Amount, Bill, WasteCause, usd_per_hour
 from holdfast.ledger.categories import NOT_SCHEDULED, Category
-from holdfast.ledger.counts import MovedFor
-from holdfast.ledger.report import IncidentReport, MovedBytes, Report
+from holdfast.ledger.counts import MovedBytes, MovedFor
+from holdfast.ledger.report import IncidentReport, Report
 from holdfast.ledger.window import Window, fell_silent, part_between
 from holdfast.wording import many
 from holdfast.wording.units import DAY_NS, HOUR_NS
@@ -49,7 +51,6 @@ GB_BYTES = 10**9
 _AGAIN = (Category.STARTING, Category.RECOVERING, Category.QUEUED)
 """What an incident costs until the run is where it was, before anything is computed again."""
 _TWICE = (Category.RECOMPUTED, Category.DISCARDED)
-_NOTHING = MovedBytes(times=0, sized=0, size_bytes=0, usd=0.0, unpriced_bytes=0)
 
 
 class FinanceQuestion(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,8 +128,7 @@ class _Reader:
         )
         months = {month.name: month for month in self.months}
         return Finance(
-            **_balance(self.bill),
-            basis=_basis(self.reports),
+            **_balance(self.bill, self.reports),
             first_ns=self.first_ns,
             last_ns=self.last_ns,
             window=(question.window.from_ns, question.window.to_ns),
@@ -162,8 +162,7 @@ class _Reader:
     def _run(self, report: Report) -> RunSpend:
         bill = self.by_run[report.run]
         return RunSpend(
-            **_balance(bill),
-            basis=report.basis,
+            **{**_balance(bill, ()), "basis": report.basis},
             run=report.run,
             name=report.name,
             team=report.team,
@@ -207,21 +206,18 @@ class _Reader:
 
     def _month(self, month: Month) -> MonthSpend:
         bill = self.by_month[month.name]
-        balance, forecast = _balance(bill), self._forecast_month()
+        forecast = self._forecast_month()
         is_open = forecast is not None and forecast.name == month.name
         to_come = sum(self.to_come.values(), Fraction())
-        spend, useful = bill.total(), bill.useful()
-        told_gpu_ns = spend.gpu_ns - balance["accrued"].gpu_ns
         runs = {one.run for one, charge in self.charges if month.from_ns <= charge.from_ns < month.to_ns}
         return MonthSpend(
             month=month.name,
             from_ns=month.from_ns,
             to_ns=month.to_ns,
-            **balance,
-            goodput=_share(useful.gpu_ns, told_gpu_ns) if _is_told(bill) else None,
+            **_balance(bill, (report for report in self.reports if report.run in runs)),
+            goodput=_goodput(bill),
             budget_usd=self.prices.budget.value if self.prices.budget else None,
-            forecast_usd=spend.usd + float(to_come) if is_open else None,
-            basis=_basis(report for report in self.reports if report.run in runs),
+            forecast_usd=bill.total().usd + float(to_come) if is_open else None,
         )
 
     # -- causes ----------------------------------------------------------------------------------------
@@ -290,51 +286,47 @@ class _Reader:
 
     def _teams(self) -> tuple[TeamSpend, ...]:
         """The one that is furthest behind its target first, in USD; then by spend."""
-        runs_of: dict[str, list[str]] = {}
-        for report in self.reports:
-            runs_of.setdefault(report.team, []).append(report.run)
-        teams = [self._team(team, runs) for team, runs in runs_of.items()]
+        teams = [self._team(team, own) for team, own in self._by(lambda report: report.team)]
         return tuple(
             sorted(
                 teams, key=lambda team: (-(team.short.usd if team.short else 0.0), -team.spend.usd, team.team)
             )
         )
 
-    def _team(self, team: str, runs: list[str]) -> TeamSpend:
-        bill = _together(self.by_run[run] for run in runs)
-        spend, useful = bill.total(), bill.useful()
-        target = self.prices.team_targets.get(team)
-        told = _is_told(bill)
+    def _by(self, named: Callable[[Report], str]) -> Iterable[tuple[str, list[Report]]]:
+        """The runs' reports by a name that they have."""
+        found: dict[str, list[Report]] = {}
+        for report in self.reports:
+            found.setdefault(named(report), []).append(report)
+        return found.items()
+
+    def _bill_of(self, reports: Iterable[Report]) -> Bill:
+        return _together(self.by_run[report.run] for report in reports)
+
+    def _team(self, team: str, reports: list[Report]) -> TeamSpend:
+        bill = self._bill_of(reports)
+        target, utilisation, spend = self.prices.team_targets.get(team), _goodput(bill), bill.total()
         short: Amount | None = None
         standing: Standing = "unknown" if target else "no target"
-        if target and told:
-            paid_gpu_ns = spend.gpu_ns - bill.under(ACCRUED).gpu_ns
-            short_gpu_ns = max(0, int(Fraction(target.value) * paid_gpu_ns) - useful.gpu_ns)
+        if target and utilisation is not None:
+            wanted = Fraction(target.value) * bill.part(*Category).gpu_ns
+            short_gpu_ns = max(0, int(wanted) - bill.useful().gpu_ns)
             short = Amount(gpu_ns=short_gpu_ns, usd=short_gpu_ns * spend.usd / spend.gpu_ns)
             standing = "below" if short_gpu_ns else "met"
         return TeamSpend(
-            **_balance(bill),
-            basis=_basis(report for report in self.reports if report.run in runs),
+            **_balance(bill, reports),
             team=team,
-            runs=len(runs),
-            utilisation=_share(useful.gpu_ns, spend.gpu_ns - bill.under(ACCRUED).gpu_ns) if told else None,
+            runs=len(reports),
+            utilisation=utilisation,
             target=target.value if target else None,
             standing=standing,
             short=short,
         )
 
     def _projects(self) -> tuple[ProjectSpend, ...]:
-        runs_of: dict[str, list[str]] = {}
-        for report in self.reports:
-            runs_of.setdefault(report.project, []).append(report.run)
         found = [
-            ProjectSpend(
-                **_balance(_together(self.by_run[run] for run in runs)),
-                basis=_basis(report for report in self.reports if report.run in runs),
-                project=project,
-                runs=len(runs),
-            )
-            for project, runs in runs_of.items()
+            ProjectSpend(**_balance(self._bill_of(own), own), project=project, runs=len(own))
+            for project, own in self._by(lambda report: report.project)
         ]
         return tuple(sorted(found, key=lambda one: (-one.spend.usd, one.project)))
 
@@ -382,7 +374,7 @@ class _Reader:
         sums: dict[MovedFor, MovedBytes] = {}
         for report in self.reports:
             for use, moved in report.moved.items():
-                sums[use] = _added(sums.get(use, _NOTHING), moved)
+                sums[use] = sums.get(use, MovedBytes()).plus(moved)
         transfers = [self._transfer(use, moved) for use, moved in sums.items() if moved.times]
         return DataMovement(
             transfers=tuple(sorted(transfers, key=lambda transfer: -transfer.size_bytes)),
@@ -540,26 +532,19 @@ def _together(bills: Iterable[Bill]) -> Bill:
     return whole
 
 
-class _Balanced(TypedDict):
-    spend: Amount
-    useful: Amount
-    waste: Amount
-    accrued: Amount
-    useful_share: float | None
-    usd_per_useful_gpu_hour: float | None
-
-
-def _balance(bill: Bill) -> _Balanced:
-    spend, useful, accrued = bill.total(), bill.useful(), bill.under(ACCRUED)
-    told = bill.part(*Category)
-    return {
-        "spend": spend,
-        "useful": useful,
-        "waste": bill.waste(),
-        "accrued": accrued,
-        "useful_share": _share_of(useful, told) if _is_told(bill) else None,
-        "usd_per_useful_gpu_hour": usd_per_hour(told.usd, useful.gpu_ns),
-    }
+def _balance(bill: Bill, reports: Iterable[Report]) -> dict[str, Any]:
+    """The fields of `Balance`. reports: of the runs on the bill."""
+    useful, told = bill.useful(), bill.part(*Category)
+    found = Balance(
+        spend=bill.total(),
+        useful=useful,
+        waste=bill.waste(),
+        accrued=bill.under(ACCRUED),
+        useful_share=_share_of(useful, told) if _is_told(bill) else None,
+        usd_per_useful_gpu_hour=usd_per_hour(told.usd, useful.gpu_ns),
+        basis=_basis(reports),
+    )
+    return msgspec.structs.asdict(found)
 
 
 def _basis(reports: Iterable[Report]) -> str:
@@ -579,6 +564,11 @@ def _is_told(bill: Bill) -> bool:
     return bill.part(*Category).gpu_ns > bill.part(Category.UNATTRIBUTED).gpu_ns
 
 
+def _goodput(bill: Bill) -> float | None:
+    """The useful share of the GPU-time that is accounted for; None where nothing tells of it."""
+    return _share(bill.useful().gpu_ns, bill.part(*Category).gpu_ns) if _is_told(bill) else None
+
+
 def _share_of(part: Amount, whole: Amount) -> float | None:
     """Of the money; where GPUs cost nothing, of their time."""
     return part.usd / whole.usd if whole.usd > 0 else _share(part.gpu_ns, whole.gpu_ns)
@@ -586,12 +576,6 @@ def _share_of(part: Amount, whole: Amount) -> float | None:
 
 def _lost(incident: IncidentReport, categories: tuple[Category, ...]) -> int:
     return sum(incident.losses.get(category.key, 0) for category in categories)
-
-
-def _added(one: MovedBytes, other: MovedBytes) -> MovedBytes:
-    return MovedBytes(
-        **{name: getattr(one, name) + getattr(other, name) for name in MovedBytes.__struct_fields__}
-    )
 
 
 def _share(part: int, whole: int) -> float | None:

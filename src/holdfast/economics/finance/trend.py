@@ -85,7 +85,6 @@ class Rise(msgspec.Struct, frozen=True, kw_only=True):
 class Trend(msgspec.Struct, frozen=True, kw_only=True):
     """The stretches in the order of time, without gaps, and what they say."""
 
-    stretch_ns: int
     stretches: tuple[SpendStretch, ...]
     rise: Rise
 
@@ -101,10 +100,7 @@ def edges_ns(from_ns: int, to_ns: int) -> list[int]:
 
 
 def trend(stretches: Sequence[SpendStretch]) -> Trend:
-    widths_ns = [stretch.to_ns - stretch.from_ns for stretch in stretches]
-    return Trend(
-        stretch_ns=max(widths_ns, default=0), stretches=tuple(stretches), rise=_rise(_cut(stretches))
-    )
+    return Trend(stretches=tuple(stretches), rise=_rise(_cut(stretches)))
 
 
 def _cut(stretches: Sequence[SpendStretch]) -> list[list[SpendStretch]]:
