@@ -5,7 +5,7 @@ to what was spent, exactly; `spending` says how.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -178,14 +178,9 @@ class _Reader:
     def _run_price(self, report: Report) -> Priced:
         """What its GPU-hours cost; where that changed, on average."""
         prices = {charge.price: None for charge in self.priced[report.run] if charge.gpu_ns}
+        usual = prices or {self.pricing[report.run].at(report.first_ns, None)[1]: None}
         total = self.by_run[report.run].total()
-        if len(prices) < 2 or not total.gpu_ns:
-            return next(iter(prices), self.pricing[report.run].at(report.first_ns, None)[1])
-        return Priced(
-            value=total.usd / (total.gpu_ns / HOUR_NS),
-            assumed=any(price.assumed for price in prices),
-            source=f"mean of {len(prices)} prices, each hour at its own",
-        )
+        return _mean(usual, total, f"mean of {len(prices)} prices, each hour at its own") or next(iter(usual))
 
     # -- months ----------------------------------------------------------------------------------------
 
@@ -401,25 +396,14 @@ class _Reader:
         told, useful = self.bill.part(*Category), self.bill.useful()
         return told.usd * POINT * told.gpu_ns / useful.gpu_ns if useful.gpu_ns else None
 
-    def _mean_price(self) -> Priced | None:
-        """What a GPU-hour costs now; where prices differ, on average. None: it costs nothing."""
-        spend, prices = self.bill.total(), {self._run_price(report): None for report in self.reports}
-        mean = usd_per_hour(spend.usd, spend.gpu_ns)
-        if not mean:
-            return None
-        if len(prices) == 1:
-            return next(iter(prices))
-        return Priced(
-            value=mean, assumed=any(price.assumed for price in prices), source="the mean of these runs"
-        )
-
     def _own_or_rent(self, terms: Terms) -> OwnOrRent:
         """With what these runs pay for a GPU-hour, and the share of their time in a run that was useful."""
+        prices = dict.fromkeys(self._run_price(report) for report in self.reports)
         in_run = (category for category in Category if category not in NOT_SCHEDULED)
         in_run_gpu_ns = self.bill.part(*in_run).gpu_ns
         return compare(
             terms.completed(
-                rent=self._mean_price(),
+                rent=_mean(prices, self.bill.total(), "the mean of these runs"),
                 labour=self.prices.labour_usd_per_hour,
                 goodput=_share(self.bill.useful().gpu_ns, in_run_gpu_ns),
             )
@@ -562,6 +546,14 @@ def _basis(reports: Iterable[Report]) -> str:
 def _is_told(bill: Bill) -> bool:
     """Whether anything recorded says what it was spent on."""
     return bill.part(*Category).gpu_ns > bill.part(Category.UNATTRIBUTED).gpu_ns
+
+
+def _mean(prices: Collection[Priced], paid: Amount, source: str) -> Priced | None:
+    """The one price, or the mean of several that came to this; None where nothing was paid."""
+    mean = usd_per_hour(paid.usd, paid.gpu_ns)
+    if not mean or len(prices) == 1:
+        return next(iter(prices)) if mean else None
+    return Priced(value=mean, assumed=any(price.assumed for price in prices), source=source)
 
 
 def _goodput(bill: Bill) -> float | None:

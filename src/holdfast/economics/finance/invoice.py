@@ -17,7 +17,7 @@ from fractions import Fraction
 import msgspec
 
 from holdfast.economics.pricing.months import Month
-from holdfast.economics.pricing.prices import Currency
+from holdfast.economics.pricing.prices import Currency, exactly
 from holdfast.economics.pricing.pricing import ACCRUED, Charge
 from holdfast.economics.pricing.rates import Kind
 from holdfast.economics.pricing.spending import CAUSES
@@ -97,7 +97,7 @@ def invoice(charged: Iterable[tuple[Report, Month, Charge]], currency: Currency)
             line.from_ns, line.to_ns = min(line.from_ns, charge.from_ns), max(line.to_ns, charge.to_ns)
             line.gpu_ns += gpu_ns
             line.usd += charge.usd(gpu_ns)
-    worth = Fraction(repr(currency.usd_per))
+    worth = exactly(currency.usd_per)
     by_month: dict[str, list[_Open]] = {}
     for one in sorted(found.values(), key=lambda one: (one.month.name, one.report.run, _ORDER[one.cause])):
         by_month.setdefault(one.month.name, []).append(one)

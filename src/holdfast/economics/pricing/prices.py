@@ -41,6 +41,11 @@ _LIST_PRICES = "list prices of August 2026"
 _SRE_BOOK = "Google's SRE book (2016), chapter 11"
 
 
+def exactly(value: float) -> Fraction:
+    """The decimal number that was written, not the nearest binary one."""
+    return Fraction(repr(value))
+
+
 class Priced(msgspec.Struct, frozen=True, kw_only=True):
     """A price, where it comes from, and whether it is assumed: neither given by the user nor recorded."""
 
@@ -101,11 +106,7 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def factor(self) -> Fraction:
-        return prod((Fraction(repr(factor.value)) for factor in self.factors.values()), start=Fraction(1))
-
-    @property
-    def factors_said(self) -> str:
-        return " ".join(f"× {factor.value:g} {name}" for name, factor in self.factors.items())
+        return prod((exactly(factor.value) for factor in self.factors.values()), start=Fraction(1))
 
     def for_chip(self, chip: str | None) -> "Prices":
         """With the list price of this chip, unless the price of a GPU-hour is known."""
@@ -141,13 +142,15 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
             price = self.for_run(recorded, chip).usd_per_gpu_hour
         else:
             price = Priced(value=rate.usd_per_gpu_hour, assumed=False, source=rate.source)
+        return self.with_factors(price)
+
+    def with_factors(self, price: Priced) -> Priced:
+        """What is paid where this is the price."""
         if not self.factors:
             return price
-        return Priced(
-            value=float(Fraction(repr(price.value)) * self.factor),
-            assumed=price.assumed,
-            source=f"{price.source}; {self.factors_said}",
-        )
+        said = " ".join(f"× {factor.value:g} {name}" for name, factor in self.factors.items())
+        value = float(exactly(price.value) * self.factor)
+        return Priced(value=value, assumed=price.assumed, source=f"{price.source}; {said}")
 
     def day_of_delay(self, gpus: float) -> Priced:
         """A day later, in USD. If not given: a day of these GPUs, held that much longer; the least it can be.
