@@ -16,6 +16,7 @@ SLOWER_RATIO_MIN = 1.1
 """Below this ratio two references agree: runs on other nodes differ as much."""
 MFU_SHARE_MIN = 0.7
 """A run that reaches less of the nearest published MFU is called slow; published figures are good ones."""
+PUBLISHED = "published"
 _COUNTER = re.compile(r"[-_.]?[0-9]+$")
 STEM_CHARS_MIN = 3
 
@@ -51,6 +52,11 @@ def opinions(told: Report, earlier: Sequence[Report]) -> tuple[Opinion, ...]:
     return tuple(opinion for opinion in (quickest, published) if opinion is not None)
 
 
+def says_slow(opinion: Opinion) -> bool:
+    """Whether the run is slower by more than such figures differ."""
+    return opinion.ratio >= (1 / MFU_SHARE_MIN if opinion.source == PUBLISHED else SLOWER_RATIO_MIN)
+
+
 def _by_run(told: Report, other: Report) -> Opinion | None:
     if told.reference is None or other.reference is None:
         return None
@@ -84,7 +90,7 @@ def _by_publication(told: Report) -> Opinion | None:
         verdict = f"This run may be {ratio:.1f} times slower than it could be"
     else:
         verdict = "Published figures agree with the reference"
-    return Opinion(source="published", ratio=ratio, sentence=f"{verdict}: MFU is {figure.sentence}.")
+    return Opinion(source=PUBLISHED, ratio=ratio, sentence=f"{verdict}: MFU is {figure.sentence}.")
 
 
 ALONE = (

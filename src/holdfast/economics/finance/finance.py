@@ -39,12 +39,14 @@ from holdfast.economics.pricing.rates import edges_ns as rate_edges_ns
 from holdfast.economics.pricing.spending import CAUSES, Amount, Bill, WasteCause, usd_per_hour
 from holdfast.ledger.categories import NOT_SCHEDULED, Category
 from holdfast.ledger.counts import MovedBytes, MovedFor
+from holdfast.ledger.opinions import says_slow
 from holdfast.ledger.report import IncidentReport, Report
 from holdfast.ledger.window import Window, fell_silent, part_between
 from holdfast.wording import many
 from holdfast.wording.units import DAY_NS, HOUR_NS
 
 INCIDENTS_PER_CAUSE = 3
+OPINIONS_SHOWN_MAX = 5
 GB_BYTES = 10**9
 """As clouds charge for it."""
 
@@ -426,6 +428,7 @@ class _Reader:
         remarks += price_changes(self.priced.values(), self.prices.currency)
         remarks += self._unmatched()
         remarks += self._unheld()
+        remarks += self._slower()
         if self.question.window.is_bounded:
             remarks.append("Incidents count with what they cost in this window.")
         return tuple(remarks)
@@ -442,6 +445,12 @@ class _Reader:
             f"held the GPUs: {hours:,.2f} GPU-hours are not in the spend. If they were held, "
             f"{self.prices.currency.said(usd)} more were paid."
         )
+
+    def _slower(self) -> Iterator[str]:
+        """Runs whose useful time may be slowdown, by what earlier runs or published figures say."""
+        slow = [(one, report.run) for report in self.reports for one in report.opinions if says_slow(one)]
+        for opinion, run in sorted(slow, key=lambda found: -found[0].ratio)[:OPINIONS_SHOWN_MAX]:
+            yield f"Run {run}: {opinion.sentence[0].lower()}{opinion.sentence[1:]}"
 
     def _silence(self, report: Report) -> str:
         """A run that nobody knows to have ended may hold its GPUs still: what that would cost is said."""
