@@ -44,14 +44,6 @@ class Kin(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.name and self.name == other.name) or bool(self.stem and self.stem == other.stem)
 
 
-def opinions(told: Report, earlier: Sequence[Report]) -> tuple[Opinion, ...]:
-    """What others say of the reference. earlier: reports of runs of the same model that began before."""
-    found = [opinion for other in earlier if (opinion := _by_run(told, other)) is not None]
-    quickest = max(found, key=lambda opinion: opinion.ratio, default=None)
-    published = _by_publication(told)
-    return tuple(opinion for opinion in (quickest, published) if opinion is not None)
-
-
 def says_slow(opinion: Opinion) -> bool:
     """Whether the run is slower by more than such figures differ."""
     return opinion.ratio >= (1 / MFU_SHARE_MIN if opinion.source == PUBLISHED else SLOWER_RATIO_MIN)
@@ -101,9 +93,14 @@ ALONE = (
 
 
 def with_opinions(told: Report, earlier: Sequence[Report]) -> Report:
-    """The report with second opinions on its reference, among its remarks as well."""
+    """The report with second opinions on its reference, among its remarks as well.
+
+    earlier: reports of runs of the same model that began before.
+    """
     if told.reference is None or told.reference.uncertainty is None:
         return told
-    found = opinions(told, earlier)
+    by_runs = (opinion for other in earlier if (opinion := _by_run(told, other)) is not None)
+    quickest = max(by_runs, key=lambda opinion: opinion.ratio, default=None)
+    found = tuple(opinion for opinion in (quickest, _by_publication(told)) if opinion is not None)
     said = tuple(opinion.sentence for opinion in found) or (ALONE,)
     return msgspec.structs.replace(told, opinions=found, remarks=(*told.remarks, *said))

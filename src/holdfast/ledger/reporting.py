@@ -65,17 +65,12 @@ def report(run: str, fold: Fold) -> Report:
 
 
 def counted(fold: Fold) -> Counted:
-    counts = fold.counts
+    told = ("starts", "launches", "loads", "saves", "members_lost", "unknown_events")
     return Counted(
-        starts=counts.starts,
-        launches=counts.launches,
-        restarts=max(0, counts.launches - 1),
-        loads=counts.loads,
-        saves=counts.saves,
+        **{name: getattr(fold.counts, name) for name in told},
+        restarts=max(0, fold.counts.launches - 1),
         steps=fold.progress.kept(),
-        members_lost=counts.members_lost,
         incidents=len(fold.accounts.incidents),
-        unknown_events=counts.unknown_events,
     )
 
 

@@ -4,6 +4,7 @@ A forecast says what happens if all goes on as it does: runs that hold GPUs keep
 each hour at its own price; a run goes on with the GPUs it holds, at the pace that it had in the window.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Literal
@@ -59,19 +60,18 @@ def budget_lines(
     ]
     if not budgets:
         return ()
-    spent: dict[tuple[str, Scope, str], Fraction] = {}
+    spent: defaultdict[tuple[str, Scope, str], Fraction] = defaultdict(Fraction)
     reports: dict[str, Report] = {}
     months: dict[str, None] = {}
     for report, month, charge in charged:
         reports[report.run] = report
         months[month.name] = None
         for scope, name in _scopes(report):
-            key = month.name, scope, name
-            spent[key] = spent.get(key, Fraction()) + charge.usd(charge.gpu_ns)
+            spent[month.name, scope, name] += charge.usd(charge.gpu_ns)
     lines = []
     for month_name in sorted(months):
         for scope, name, budget in budgets:
-            actual = float(spent.get((month_name, scope, name), Fraction()))
+            actual = float(spent[month_name, scope, name])
             forecast = None
             if forecast_month is not None and forecast_month.name == month_name:
                 coming = [to_come[run] for run, one in reports.items() if (scope, name) in _scopes(one)]

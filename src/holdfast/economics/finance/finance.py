@@ -233,9 +233,13 @@ class _Reader:
     def _cause(self, cause: WasteCause) -> CauseSpend:
         amount = self.bill.part(*cause.categories)
         shares = [
-            self._incident_share(run, incident, cause.categories)
+            IncidentShare(
+                run=run,
+                **{name: getattr(incident, name) for name in ("name", "what", "subject", "began_ns")},
+                **msgspec.structs.asdict(self._lost_to([(run, incident)], cause.categories)),
+            )
             for run, incident in self._incidents()
-            if _lost(incident, cause.categories)
+            if any(incident.losses.get(category.key) for category in cause.categories)
         ]
         shares.sort(key=lambda share: (-share.usd, share.began_ns))
         return CauseSpend(
@@ -253,20 +257,6 @@ class _Reader:
                 for report in self.reports
                 if {category.key for category in cause.categories} & set(report.estimated)
             ),
-        )
-
-    def _incident_share(
-        self, run: str, incident: IncidentReport, categories: tuple[Category, ...]
-    ) -> IncidentShare:
-        lost = self._lost_to([(run, incident)], categories)
-        return IncidentShare(
-            run=run,
-            name=incident.name,
-            what=incident.what,
-            subject=incident.subject,
-            began_ns=incident.began_ns,
-            gpu_ns=lost.gpu_ns,
-            usd=lost.usd,
         )
 
     def _lost_to(
@@ -573,10 +563,6 @@ def _goodput(bill: Bill) -> float | None:
 def _share_of(part: Amount, whole: Amount) -> float | None:
     """Of the money; where GPUs cost nothing, of their time."""
     return part.usd / whole.usd if whole.usd > 0 else _share(part.gpu_ns, whole.gpu_ns)
-
-
-def _lost(incident: IncidentReport, categories: tuple[Category, ...]) -> int:
-    return sum(incident.losses.get(category.key, 0) for category in categories)
 
 
 def _share(part: int, whole: int) -> float | None:

@@ -8,6 +8,7 @@ range, with what it leaves out. Everything is linear in the ledger's amounts: a 
 its incidents' and of what no incident explains.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Set
 from fractions import Fraction
 
@@ -92,7 +93,7 @@ def incident_cost(report: Report, name: str, prices: Prices) -> IncidentCost:
         what=incident.what,
         subject=incident.subject,
         began_ns=incident.began_ns,
-        ended_ns=_ended_ns(incident, report),
+        ended_ns=report.last_ns if incident.recovered_ns is None else incident.recovered_ns,
         over=incident.recovered_ns is not None,
         gpus=report.gpus,
         stack=pricing.stack(pricing.loss(incident)),
@@ -398,31 +399,26 @@ class _Pricing:
         )
 
 
-def _ended_ns(incident: IncidentReport, report: Report) -> int:
-    return report.last_ns if incident.recovered_ns is None else incident.recovered_ns
-
-
 def _summed(losses: Iterable[_Loss]) -> _Loss:
-    gpu_ns: dict[str, int] = {}
-    usd: dict[str, Fraction] = {}
-    calls = response_ns = 0
-    for loss in losses:
-        calls += loss.calls
-        response_ns += loss.response_ns
-        for key, part in loss.gpu_ns.items():
-            gpu_ns[key] = gpu_ns.get(key, 0) + part
-        for key, amount in loss.usd.items():
-            usd[key] = usd.get(key, Fraction()) + amount
-    in_order = {category.key: gpu_ns[category.key] for category in Category if category.key in gpu_ns}
-    return _Loss(gpu_ns=in_order, usd=usd, calls=calls, response_ns=response_ns)
+    known = list(losses)
+    lost = {key for loss in known for key in loss.gpu_ns}
+    return _Loss(
+        gpu_ns={one.key: sum(loss.of([one.key]) for loss in known) for one in Category if one.key in lost},
+        usd={
+            key: sum((loss.usd.get(key, Fraction()) for loss in known), Fraction())
+            for key in {key for loss in known for key in loss.usd}
+        },
+        calls=sum(loss.calls for loss in known),
+        response_ns=sum(loss.response_ns for loss in known),
+    )
 
 
 def _priced_parts(parts: Iterable[tuple[Charge, Mapping[str, int]]]) -> dict[str, Fraction]:
     """What these parts of charges cost, by category."""
-    usd: dict[str, Fraction] = {}
+    usd: defaultdict[str, Fraction] = defaultdict(Fraction)
     for charge, gpu_ns in parts:
         for key, part in gpu_ns.items():
-            usd[key] = usd.get(key, Fraction()) + charge.usd(part)
+            usd[key] += charge.usd(part)
     return usd
 
 

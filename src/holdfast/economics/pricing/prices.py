@@ -67,14 +67,9 @@ class Currency(msgspec.Struct, frozen=True, kw_only=True):
 class Prices(msgspec.Struct, frozen=True, kw_only=True):
     """What things cost an organisation.
 
-    usd_per_gpu_hour          paid for a GPU-hour, used or not
-    opportunity_multiplier    what others would pay for the same GPU-hour, over its price; at least 1
-    labour_usd_per_hour       an hour of somebody who responds to incidents, all costs included
-    responders                people who work on an incident until it is over
-    follow_up_hours           hours of one person afterwards: finding the cause, mending, writing it up
-    paged_after_minutes       an incident that is over sooner calls nobody
-    usd_per_day_of_delay      the run being done a day later; None: see `day_of_delay`
-    egress_usd_per_gb         moving a GB out of the cloud or region it is in
+    What `_MEANINGS` has not:
+
+    usd_per_day_of_delay      None: see `day_of_delay`
     team_targets              team to the share of its GPU-time that should be useful, 0 to 1
     goodput_target            the same for all together
     budget                    USD a month for everything
