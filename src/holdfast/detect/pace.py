@@ -49,6 +49,10 @@ PLATEAU_T_MIN = 6.0
 """Of a change of plateau, in standard errors: among thousands of steps none is so large by chance."""
 PLATEAU_STEPS_MIN = 3
 PLATEAUS_MAX = 64
+PARTED_STEPS_MAX = 1_024
+PART_STEPS_MIN = 40
+PART_T_MIN = 8.0
+"""Of up to so many steps parts are looked at, down to so few, for changes of so many standard errors."""
 KEPT_STEPS_MIN, KEPT_S_MIN = 12, 300.0
 """A plateau that was kept for this long tells what is usual."""
 RECENT_S = 600.0
@@ -253,9 +257,27 @@ def plateaus_of(values: Floats, least: int = PLATEAU_STEPS_MIN) -> Iterator[Pace
 
 
 def _cut(taken: NDArray[np.float64], least: int) -> int | None:
-    """Where the mean changes the most, if it does."""
+    """Where the mean changes the most, if it does. Among few steps a slowdown that has come and gone hides
+    from a single cut, so their parts are looked at as well.
+    """
     row, score = compare.change(taken, least)
-    return row if score > PLATEAU_T_MIN else None
+    if score > PLATEAU_T_MIN:
+        return row
+    best, sure = None, PART_T_MIN
+    for first, end in _parts(len(taken)):
+        row, score = compare.change(taken[first:end], max(least, PART_STEPS_MIN // 4))
+        if score > sure:
+            best, sure = first + row, score
+    return best
+
+
+def _parts(count: int) -> Iterator[tuple[int, int]]:
+    """Halves, quarters and so on of few steps, each overlapping the next by half."""
+    length = count // 2 if count <= PARTED_STEPS_MAX else 0
+    while length >= PART_STEPS_MIN:
+        for first in range(0, count - length + 1, max(1, length // 2)):
+            yield first, first + length
+        length //= 2
 
 
 def _kept(plateaus: tuple[PacePlateau, ...], times_ns: NDArray[np.int64]) -> float | None:
