@@ -35,6 +35,11 @@ class StepProgress:
     step, so only the GPU-ns are kept for each, and where the steps jump is kept apart.
     """
 
+    __slots__ = (
+        *("_first_entry", "_gaps", "_jumps", "_kept_before", "_length", "_special"),
+        *("debts", "entries_gpu_ns", "high", "position"),
+    )
+
     def __init__(self) -> None:
         self.position: int | None = None
         self.high = -1  # steps may be counted from 0
