@@ -544,11 +544,7 @@ def _basis(reference: StepReference) -> str:
     if reference.uncertainty is None:
         return ""
     word = "estimated from members" if reference.origin == "members" else "estimated"
-    return f"{word} ± {_percent(reference.uncertainty)}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+    return f"{word} ± {100 * reference.uncertainty:.1f} %"
 
 
 def _chip(declared: Declared) -> Chip | None:
