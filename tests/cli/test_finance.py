@@ -237,3 +237,23 @@ def test_a_month_of_which_a_run_has_only_the_first_moment_has_nothing(holdfast: 
     assert "No run is known to have held GPUs in that time." in october.err
     assert "perhaps holding GPUs still: touching." in october.err
     assert holdfast("finance", "--as-of", "2026-11-09", "--month", "2026-09").code == 0
+
+
+def test_a_run_that_is_slow_from_its_first_step_is_told_of(holdfast: Any, tmp_path: Path) -> None:
+    """Steps of 60 s in llama-1, of 120 s in llama-2: by its own steps all is useful, by the others half."""
+    rows = ["time_s,kind,run,gpus,step,outcome"]
+    for run, began_s, step_s in (("llama-1", 1_760_000_000, 60), ("llama-2", 1_760_100_000, 120)):
+        rows.append(f"{began_s},run.started,{run},8,,")
+        rows += [f"{began_s + step * step_s},step.committed,{run},,{step}," for step in range(1, 101)]
+        rows.append(f"{began_s + 100 * step_s},run.ended,{run},,,completed")
+    table = tmp_path / "llama.csv"
+    table.write_text("\n".join(rows).replace("time_s", "time"))
+    assert holdfast("import", table).code == 0
+    told = holdfast("finance", "--json").json
+    assert told["useful_share"] == 1
+    slower = "Run llama-2: this run is 2.0 times slower than your run llama-1, in GPU-time a step."
+    assert [one for one in told["remarks"] if one.startswith(slower)]
+    later = holdfast("finance", "--json", "--from", "2025-10-10T13:00:00Z").json
+    assert [run["run"] for run in later["runs"]] == ["llama-2"]
+    assert [one for one in later["remarks"] if one.startswith(slower)]
+    assert not [one for one in told["remarks"] if one.startswith("Run llama-1")]

@@ -131,3 +131,25 @@ def test_slurm_accounting(holdfast: Any, data: Path) -> None:
     assert done.code == 0
     assert "68 lines, 1 run, no GPUs" in done.out
     assert "No GPUs are recorded for this run" in holdfast("report").out
+
+
+def test_an_hour_down_has_its_price_if_the_gpus_were_held(holdfast: Any, tmp_path: Path) -> None:
+    """Ten GPUs, an hour down: 10 GPU-hours, 39.90 USD by the list; at 2 EUR of a rate, 20."""
+    table = tmp_path / "run.csv"
+    table.write_text(
+        "time,kind,run,gpus,outcome\n2026-10-01T00:00:00Z,run.started,a,10,\n"
+        "2026-10-01T01:00:00Z,run.ended,a,,failed\n2026-10-01T02:00:00Z,run.started,a,10,\n"
+        "2026-10-01T03:00:00Z,run.ended,a,,completed\n"
+    )
+    holdfast("import", table)
+    prices = tmp_path / "prices.toml"
+    prices.write_text(
+        'currency = "EUR"\n[usd_per]\nEUR = 1.25\n[[rates]]\nper_gpu_hour = 2\ncurrency = "EUR"\n'
+    )
+    assert "10.00 GPU-hours, 39.90 USD at an assumed price, more" in _said(holdfast("report").out)
+    assert "10.00 GPU-hours, 20.00 EUR more" in _said(holdfast("report", "--prices", prices).out)
+    assert holdfast("report", "--prices", tmp_path / "none.toml").code == 2
+
+
+def _said(text: str) -> str:
+    return " ".join(text.split())

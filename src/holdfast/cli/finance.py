@@ -20,6 +20,7 @@ from holdfast.economics.pricing.months import months_between
 from holdfast.economics.pricing.prices import Prices
 from holdfast.ledger.report import Report
 from holdfast.ledger.runs import AskedWindow, read_run
+from holdfast.ledger.second_opinions import compared
 from holdfast.ledger.window import SILENT_NS_MAX, fell_silent
 from holdfast.record.errors import InputError
 from holdfast.record.events import ReferenceDeclared, RunStarted, RunSubmitted
@@ -76,7 +77,7 @@ def command(given: _Flags) -> None:
     prices, terms = load_prices(given.prices_path), _terms(given)
     with open_record(given.store_url) as store:
         summaries, simulated = _summaries(store, given, look)
-        reports = _reports(store, summaries, look, prices)
+        reports = compared(store, _reports(store, summaries, look, prices))
         known = None if given.runs or given.teams else _names(store)
     chosen = _of_teams(reports, given)
     within = [report for report in chosen if _has_time(report, look)]

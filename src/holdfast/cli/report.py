@@ -10,9 +10,12 @@ from holdfast.cli.prices import in_currency, load_prices, prices_option
 from holdfast.cli.record import json_option, open_record, store_option
 from holdfast.cli.terminal import print_json
 from holdfast.cli.windows import require_time, window_options
-from holdfast.economics.pricing.prices import DEFAULTS
+from holdfast.economics.pricing.prices import Prices
+from holdfast.economics.pricing.pricing import Pricing
 from holdfast.economics.pricing.rates import edges_ns
+from holdfast.ledger.gaps import Gap
 from holdfast.ledger.remarks import gap_remarks
+from holdfast.ledger.report import Report
 from holdfast.ledger.runs import AskedWindow, read_run
 from holdfast.ledger.second_opinions import consulted
 from holdfast.record.runs import find_run
@@ -35,24 +38,36 @@ def command(
 ) -> None:
     """Show where every GPU-second of RUN went (the run with the newest event if left out).
 
-    The page also says what the losses cost, at the prices of --prices.
+    The page also says what the losses cost, at the prices of --prices. Both price the time between attempts.
     """
     require_one_output(html_path, as_json)
-    prices = DEFAULTS if html_path is None else load_prices(prices_path)
+    prices = load_prices(prices_path)
     with open_record(store_url) as store:
         name = find_run(store, run)
         told = consulted(store, read_run(store, name, look, edges_ns(prices.rates)))
     require_time(told)
+    told = _with_priced_gaps(told, prices)
     if html_path is not None:
         from holdfast.dashboard.page import render
 
-        said = dict(zip(gap_remarks(told), gap_remarks(told, prices.currency.said), strict=True))
-        page = msgspec.structs.replace(told, remarks=tuple(said.get(one, one) for one in told.remarks))
         with in_currency(prices):
-            write_page(render(page, prices), html_path)
+            write_page(render(told, prices), html_path)
     if as_json:
         print_json(told)
     elif html_path is None:
         from holdfast.cli.report_text import show
 
         show(told)
+
+
+def _with_priced_gaps(told: Report, prices: Prices) -> Report:
+    """Time between attempts in which nothing says who held the GPUs, with its price if they were held."""
+    pricing = Pricing(told, prices)
+    is_assumed = any(charge.price.assumed for charge in pricing.charges())
+
+    def priced(gap: Gap) -> str:
+        money = prices.currency.said(pricing.held(gap.gpus, gap.from_ns, gap.to_ns))
+        return f"{money} at an assumed price," if is_assumed else money
+
+    said = dict(zip(gap_remarks(told), gap_remarks(told, priced), strict=True))
+    return msgspec.structs.replace(told, remarks=tuple(said.get(one, one) for one in told.remarks))

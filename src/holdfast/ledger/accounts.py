@@ -6,11 +6,11 @@ was: `take_work` if a step was committed, `abandon` if the attempt turns out to 
 just ended. Every nanosecond of every GPU paid for is charged exactly once.
 """
 
-import copy
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from holdfast.ledger.categories import Category
+from holdfast.ledger.copies import copied
 from holdfast.ledger.cuts import Cuts
 from holdfast.ledger.incidents import LedgerIncident
 from holdfast.ledger.membership import GpuShares
@@ -48,11 +48,10 @@ class Alarm(NamedTuple):
 
 
 class RecordedPrice(NamedTuple):
-    """A price that was recorded: GPU-ns paid for before, USD per GPU-hour since, and since when."""
+    """A price that was recorded: since when, and USD per GPU-hour."""
 
-    before_gpu_ns: int
-    usd_per_gpu_hour: float
     from_ns: int
+    usd_per_gpu_hour: float
 
 
 class Accounts:
@@ -85,10 +84,7 @@ class Accounts:
         self._owned: set[int] = set()  # incidents that no copy shares
 
     def copy(self) -> "Accounts":
-        twin = copy.copy(self)
-        twin.prices, twin.pieces = self.prices.copy(), self.pieces.copy()
-        twin.tally, twin.timeline = self.tally.copy(), self.timeline.copy()
-        twin.incidents, twin.degraded = self.incidents.copy(), self.degraded.copy()
+        twin = copied(self, "prices", "pieces", "tally", "timeline", "incidents", "degraded")
         # From now on both share the incidents, and whoever changes one makes it its own first.
         self._owned, twin._owned = set(), set()
         return twin
@@ -271,13 +267,16 @@ class Accounts:
         self.settle()
         if self.paid_gpu_ns:
             if self.timeline.cuts is None:
-                of = {number: incident.tally.gpu_ns for number, incident in enumerate(self.incidents)}
-                self.timeline.keep_cuts(Cuts.after(self.tally.gpu_ns, of))
-            assert self.timeline.cuts is not None
-            self.timeline.cuts.cut_at(self.now_ns)
+                self.timeline.keep_cuts(self.cuts())
+            self.cuts().cut_at(self.now_ns)
         # Where nothing was paid for before, there is nothing to keep apart either.
         from_ns = self.now_ns if self.paid_gpu_ns else self.first_ns
-        self.prices.append(RecordedPrice(self.paid_gpu_ns, usd_per_gpu_hour, from_ns))
+        self.prices.append(RecordedPrice(from_ns, usd_per_gpu_hour))
+
+    def cuts(self) -> Cuts:
+        """The sums as they are cut; where nobody asked for that, in one part."""
+        of = enumerate(incident.tally.gpu_ns for incident in self.incidents)
+        return self.timeline.cuts or Cuts.after(self.tally.gpu_ns, dict(of))
 
     def _charge_missing(self, piece: Piece) -> None:
         self._charge(Category.MISSING_MEMBERS, piece.from_ns, piece.to_ns, piece.missing, self.absence)
@@ -323,8 +322,8 @@ class Accounts:
         number = len(self.incidents)
         self.incidents.append(
             LedgerIncident(
-                what,
-                event.subject,
+                what=what,
+                subject=event.subject,
                 began_ns=self.onset(onset_ns),
                 noticed_ns=self.now_ns,
                 severity=severity,

@@ -102,12 +102,10 @@ class Traffic(msgspec.Struct):
     duration_ns: int = 0
 
 
-class Moved(msgspec.Struct):
-    """What was moved to one end.
+class MovedBytes(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes that were moved to one end. sized: how many of the times the size was recorded.
 
-    times, sized    how often it was recorded, and how often with its size
-    usd             what was recorded to have been charged for it
-    unpriced_bytes  what of it no charge was recorded for
+    usd: the charges that were recorded; unpriced_bytes: what none was recorded for.
     """
 
     times: int = 0
@@ -116,12 +114,10 @@ class Moved(msgspec.Struct):
     usd: float = 0.0
     unpriced_bytes: int = 0
 
-    def add(self, size_bytes: int | None, usd: float | None = None) -> None:
-        self.times += 1
-        self.sized += size_bytes is not None
-        self.size_bytes += size_bytes or 0
-        self.usd += usd or 0.0
-        self.unpriced_bytes += 0 if usd is not None else size_bytes or 0
+    def plus(self, other: "MovedBytes", sign: int = 1) -> "MovedBytes":
+        """With the other's; with -1 for a sign, without them."""
+        fields = self.__struct_fields__
+        return MovedBytes(**{name: getattr(self, name) + sign * getattr(other, name) for name in fields})
 
 
 class HeldUp(NamedTuple):

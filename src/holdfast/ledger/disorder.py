@@ -7,6 +7,8 @@ back does again what it has told before, and these steps were never told: they w
 
 from typing import NamedTuple
 
+from holdfast.ledger.copies import copied
+
 SPANS_MAX = 16
 """So many places where steps are missing are remembered at once."""
 _REACH = 2
@@ -71,6 +73,4 @@ class Disorder:
             self.setbacks[-1] = Setback(last.at_ns, now_ns - last.at_ns, last.steps + 1)
 
     def copy(self) -> "Disorder":
-        twin = Disorder()
-        twin._spans, twin.setbacks = self._spans.copy(), self.setbacks.copy()
-        return twin
+        return copied(self, "_spans", "setbacks")

@@ -12,9 +12,9 @@ from typing import Literal
 
 from holdfast.ledger.categories import Category
 from holdfast.ledger.fold import LATE_SHARE_MIN, Fold
-from holdfast.ledger.normal import Plateau, StageCourse, declared_plateau, plateaus
+from holdfast.ledger.normal import Plateau, StageCourse, declared_plateau, plateaus, quick_step
 from holdfast.ledger.stages import ReferenceStage
-from holdfast.ledger.tally import LAUNCH, PLAIN, STAGE, Tally, estimate_reference, measured
+from holdfast.ledger.tally import LAUNCH, PLAIN, STAGE, measured
 
 Origin = Literal["declared", "estimated", "members"]
 """Where a reference comes from."""
@@ -74,7 +74,7 @@ class Division:
         )
         if not found:
             return [], None
-        by_members = estimate_reference(_of_stage(fold.unhindered, number))
+        by_members = quick_step(fold.unhindered, number)
         least = min(one.reference for one in found)
         if by_members is not None and by_members < least * (1 - Fraction(LATE_SHARE_MIN)):
             return [one._replace(reference=by_members, doubt_gpu_ns=0) for one in found], "members"
@@ -209,11 +209,3 @@ def summed(parts: Iterable[tuple[Category, int]]) -> dict[Category, int]:
     for category, part in parts:
         sums[category] = sums.get(category, 0) + part
     return sums
-
-
-def _of_stage(tally: Tally, number: int) -> Tally:
-    twin = Tally()
-    for key, steps in tally.steps.items():
-        if key // STAGE == number:
-            twin.add(key, tally.gpu_ns[key], steps)
-    return twin

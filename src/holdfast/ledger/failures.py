@@ -1,13 +1,13 @@
 """What the record of a run says for plans: how often it failed, for how long, and what checkpoints cost."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 
 import msgspec
 
 from holdfast.ledger.categories import Category
 from holdfast.ledger.report import IncidentReport, Report
-from holdfast.record.events import AnyEvent, CheckpointBegun, CheckpointSaved
+from holdfast.record.events import CheckpointBegun, CheckpointSaved
 from holdfast.record.store import Selection, Store
 
 
@@ -59,17 +59,11 @@ def stall_s(told: Report) -> float | None:
 def write_s(store: Store, run: str) -> float | None:
     """Of one checkpoint that training did not wait for; None where there is none."""
     kinds = ("checkpoint.begun", "checkpoint.saved")
-    took_ns = _writes_ns(store.select(Selection(run=run, kinds=kinds)))
-    return fmean(took_ns) / 1e9 if took_ns else None
-
-
-def _writes_ns(events: Iterable[AnyEvent]) -> list[int]:
-    """How long checkpoints took that training did not wait for."""
     begun_ns: dict[int, int] = {}
     took_ns: list[int] = []
-    for event in events:
+    for event in store.select(Selection(run=run, kinds=kinds)):
         if isinstance(event, CheckpointBegun) and not event.blocking:
             begun_ns[event.step] = event.occurred_ns
         elif isinstance(event, CheckpointSaved) and event.step in begun_ns:
             took_ns.append(max(0, event.occurred_ns - begun_ns.pop(event.step)))
-    return took_ns
+    return fmean(took_ns) / 1e9 if took_ns else None

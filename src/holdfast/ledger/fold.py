@@ -1,51 +1,24 @@
 """The fold from a run's events to where its GPU-time went. Pure: the same events give the same sums.
 
-`Fold` says what each event means for the run: whether an attempt is there, what it does, how far it has come,
-what went wrong. `Accounts` keeps the sums. Events must come in the order of their time; one that does not is
-taken to happen now, so no stretch of time is ever negative and the sum is exact for any input whatsoever.
+`Fold` says what each event means for the run: what it does, how far it has come, what went wrong. `Attempts`
+says whether it is up and who is in it, and `Accounts` keeps the sums. Events must come in the order of their
+time; one that does not is taken to happen now, so no stretch of time is ever negative and the sum is exact
+for any input whatsoever.
 """
 
-import copy
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from holdfast.ledger.accounts import STEPPING, Accounts, Piece, cut
+from holdfast.ledger.accounts import STEPPING, Piece, cut
+from holdfast.ledger.attempts import Attempts
 from holdfast.ledger.categories import Category
-from holdfast.ledger.counts import Counts, Declared, HeldUp, LaunchAttempt, Moved, MovedFor, Saves, Traffic
-from holdfast.ledger.disorder import Disorder
-from holdfast.ledger.gaps import SCHEDULERS, Gap, Gaps
-from holdfast.ledger.membership import Membership
-from holdfast.ledger.progress import StepProgress
+from holdfast.ledger.copies import copied
+from holdfast.ledger.counts import HeldUp, MovedBytes, MovedFor, Saves, Traffic
+from holdfast.ledger.gaps import SCHEDULERS
 from holdfast.ledger.stages import Stages
 from holdfast.ledger.tally import BIN, LAUNCH, STAGE, Tally, measured_key, work_bin
-from holdfast.record.events import (
-    ActionTaken,
-    AnyEvent,
-    CheckpointBegun,
-    CheckpointFailed,
-    CheckpointLoaded,
-    CheckpointSaved,
-    CheckpointVerified,
-    Collective,
-    CollectiveTimed,
-    Correction,
-    CostRate,
-    DataMoved,
-    FaultObserved,
-    GenerationOpened,
-    IncidentDiagnosed,
-    MemberJoined,
-    MemberLost,
-    MembersTimed,
-    PhaseEntered,
-    ReferenceDeclared,
-    RunEnded,
-    RunStarted,
-    RunSubmitted,
-    StepBegun,
-    StepCommitted,
-    Unknown,
-)
+from holdfast.record import events
+from holdfast.record.events import AnyEvent, Collective, StepBegun, StepCommitted
 
 _PHASES: dict[str, int] = {
     "launch": Category.STARTING,
@@ -57,17 +30,10 @@ _PHASES: dict[str, int] = {
     "check": Category.CHECKS,
     "stop": Category.PLANNED_STOP,
 }
-_AFTER_END: dict[str, int] = {
-    "completed": Category.IDLE,
-    "failed": Category.RECOVERING,
-    "stopped": Category.PLANNED_STOP,
-    "preempted": Category.QUEUED,
-}
 LATE_SHARE_MIN = 0.05
 """Of a step: whoever needs less than this longer than others does not make the run slow."""
 _USEFUL_STEP = measured_key(Category.USEFUL, Category.SLOWDOWN, 0)
 
-_NAMES = ("name", "team", "project", "cluster")
 _WORK_FIELDS = (
     "tokens_per_step",
     "model_flops_per_step",
@@ -79,37 +45,23 @@ _WORK_FIELDS = (
 )
 
 
-class Fold:
+class Fold(Attempts):
     """One run up to the last event. `apply` takes the next one, `settled` gives accounts to read."""
 
     def __init__(self, cuts_ns: Iterable[int] = ()) -> None:
-        self.accounts = Accounts(cuts_ns)
-        self.counts = Counts()
-        self.declared = Declared()
-        self.members = Membership()
-        self.progress = StepProgress()
+        super().__init__(cuts_ns)
         self.stages = Stages()
-        self.gaps = Gaps()
-        self.disorder = Disorder()
         self.traffic: dict[tuple[Collective, int], Traffic] = {}
-        self.moved: dict[MovedFor, Moved] = {}
+        self.moved: dict[MovedFor, MovedBytes] = {}
         self.unhindered = Tally()  # steps as they would have been, where one member held up the others
         self.held_up: list[HeldUp] = []
-        self.instrumented = False  # whether the run ever told what it does, beyond starting and ending
-        self.ended = False
-        self.ending: RunEnded | None = None  # the last one, unless the run went on after it
         self.loaded_step_min: int | None = None
         self.saves = Saves()
         self._calm = False  # see `_is_calm`
         self._useful_step = _USEFUL_STEP  # the key of a step that is nothing but useful, less its bin
-        self._launch = LaunchAttempt()
-        self._is_complete = False  # an attempt was, and no step was done since
-        self._is_bare = True  # nothing but commits, starts and ends is told
         self._reports_steps = False  # so that a checkpoint says nothing new about progress
         self._stall_step = 0  # whose checkpoint training stood still for last
         self._writing = (-1, 0)  # the last checkpoint begun in the background: its step, and when
-        self._written_ns = (0, 0)  # from when to when the last such was written
-        self._segment_steps = 1  # how many steps the last commit brought: 1, or a checkpoint's interval
 
     def apply(self, event: AnyEvent) -> None:
         """Take the next event, whatever it is; one that makes no sense here changes nothing but the time."""
@@ -146,198 +98,21 @@ class Fold:
 
     def copy(self) -> "Fold":
         """A copy to go on from. Of this one and the copy only one may, and the copy only after `adopt`."""
-        twin = copy.copy(self)
-        twin.accounts, twin.members, twin.progress = (
-            self.accounts.copy(),
-            self.members.copy(),
-            self.progress.copy(),
+        twin = copied(
+            self,
+            *("accounts", "members", "progress", "counts", "declared", "saves", "moved", "unhindered"),
+            *("held_up", "stages", "gaps", "disorder", "_launch"),
         )
-        twin.counts, twin.declared = copy.copy(self.counts), copy.copy(self.declared)
-        twin.saves, twin._launch = copy.copy(self.saves), copy.copy(self._launch)
-        twin.traffic = {key: copy.copy(traffic) for key, traffic in self.traffic.items()}
-        twin.moved = {use: copy.copy(moved) for use, moved in self.moved.items()}
-        twin.unhindered, twin.held_up = self.unhindered.copy(), self.held_up.copy()
-        twin.stages, twin.gaps, twin.disorder = self.stages.copy(), self.gaps.copy(), self.disorder.copy()
+        twin.traffic = {key: copied(traffic) for key, traffic in self.traffic.items()}
         return twin
 
     def adopt(self) -> None:
         """Take over from the fold this is a copy of."""
         self.progress.adopt()
 
-    # -- attempts ------------------------------------------------------------------------------------
+    # -- steps --------------------------------------------------------------------------------------
 
-    def _submitted(self, event: RunSubmitted) -> None:
-        self._name(event)
-        if not self.accounts.is_up:
-            self.accounts.enter(Category.QUEUED)
-
-    def _started(self, event: RunStarted) -> None:
-        self._name(event)
-        accounts = self.accounts
-        if self._is_known_launch(event):
-            self._launch.is_implied = self._launch.is_scheduled = False
-            self.members.size_gpus = event.gpus or self.members.size_gpus
-            self._reshape()
-            return
-        if accounts.is_up and accounts.nature == Category.PLANNED_STOP:
-            accounts.dismiss(Category.UNATTRIBUTED)  # it stopped on purpose, and starts again
-        elif accounts.is_up:
-            # The attempt before died and nobody wrote it down: its last sign of life is all there is.
-            accounts.settle()
-            last_sign_ns = accounts.pieces[0].from_ns if accounts.pieces else None
-            accounts.fail(event, "unexplained restart", last_sign_ns)
-            self._abandon(Category.DEAD_UNDETECTED)
-        if accounts.open is not None:
-            incident = accounts.own(accounts.open)
-            incident.restarts += 1
-            incident.restarted_ns = accounts.now_ns
-        self._begin_attempt(event.gpus)
-        self.counts.starts += not self._launch.is_last
-        self._launch.is_last = True
-        self._launch.is_scheduled = event.source in SCHEDULERS
-
-    def _is_known_launch(self, event: RunStarted) -> bool:
-        """Whether the attempt that is up is this one: a scheduler and the run itself both tell of it, or
-        somebody spoke up a moment before the launch was recorded.
-        """
-        launch, members = self._launch, self.members
-        by_scheduler, allocated_gpus = event.source in SCHEDULERS, members.allocated_gpus
-        if by_scheduler:
-            members.allocated_gpus = event.gpus
-        if not self.accounts.is_up:
-            return False
-        if by_scheduler and not allocated_gpus and not launch.is_scheduled and not launch.stepped:
-            return self.counts.launches == 1
-        return (launch.is_implied and not launch.stepped) or (launch.is_scheduled and not by_scheduler)
-
-    def _ended(self, event: RunEnded) -> None:
-        accounts = self.accounts
-        self.ending = self.ending or event
-        by_scheduler = event.source in SCHEDULERS
-        if by_scheduler:
-            self.members.allocated_gpus = 0
-            self.gaps.give_back(accounts.now_ns)
-        if not accounts.is_up:
-            self._reshape()
-            return
-        self.gaps.down = Gap(
-            from_ns=accounts.now_ns,
-            to_ns=accounts.now_ns,
-            gpus=accounts.shape.paid,
-            outcome=event.outcome,
-            given_back=by_scheduler,
-        )
-        self._is_complete = event.outcome == "completed"
-        if event.outcome == "failed":
-            accounts.fail(event, event.reason or "attempt failed")
-            self._abandon(Category.DEAD_UNDETECTED)
-        elif event.outcome == "completed":
-            # The last checkpoint is waited for; the rest is what it takes to get out of a run again.
-            accounts.stall(*self._written_ns)
-            accounts.dismiss(Category.UNATTRIBUTED if self._is_bare else Category.STARTING)
-            if accounts.open is not None:
-                restarted_ns = accounts.incidents[accounts.open].restarted_ns
-                open_incident = accounts.own(accounts.open)
-                accounts.recover()
-                open_incident.recovered_ns = restarted_ns or open_incident.recovered_ns
-        else:
-            self._abandon(Category.UNATTRIBUTED)
-        accounts.enter(_AFTER_END[event.outcome])
-        accounts.end_degradation(accounts.degraded)
-        accounts.is_up = False
-        accounts.alarm = None
-        self.ended = True
-        self._launch = LaunchAttempt(size_gpus=self.members.size_gpus)
-        self.members.start(0)
-        self._reshape()
-
-    def _name(self, event: RunSubmitted | RunStarted) -> None:
-        for field in _NAMES:
-            setattr(self.declared, field, getattr(event, field) or getattr(self.declared, field))
-
-    def _begin_attempt(self, gpus: int) -> None:
-        accounts = self.accounts
-        accounts.settle()
-        self.gaps.close(accounts.now_ns, accounts.shape.paid)
-        self.disorder.forget()
-        accounts.enter(LAUNCH)
-        accounts.end_degradation(accounts.degraded)
-        accounts.is_up = True
-        accounts.alarm = None
-        self.counts.launches += 1
-        self.ended = False
-        self.ending = None
-        self._launch = LaunchAttempt(size_gpus=gpus, is_last=self._launch.is_last)
-        self.members.start(gpus)
-        self._reshape()
-
-    def _hear(self) -> None:
-        """The run itself told what it does."""
-        self.instrumented = True
-        self._launch.is_scheduled = False
-        self._be_up()
-
-    def _be_up(self) -> None:
-        """The run is up, whether or not anybody wrote down that it was started."""
-        if not self.accounts.is_up:
-            size_gpus, was_ended = self._launch.size_gpus, self.ended
-            self._begin_attempt(size_gpus)
-            self._launch.is_implied = True
-            if was_ended:
-                self.counts.launches -= 1  # the end was another attempt's, or came too early
-            else:
-                self.counts.starts += 1
-        self._launch.is_last = False
-
-    def _abandon(self, beyond: Category) -> None:
-        work = Category.STARTING if self._launch.is_warm else Category.DISCARDED
-        position, begun_step = self.progress.position, self._launch.begun_step
-        # Where the run tells when a step begins, and none had, no work was lost.
-        in_flight = position is None or not 0 <= begun_step <= position
-        self.accounts.abandon(
-            steps=self._segment_steps,
-            work=work if in_flight else beyond,
-            beyond=beyond,
-            in_flight=in_flight,
-        )
-
-    def _reshape(self) -> None:
-        self.accounts.reshape(self.members.shape())
-
-    # -- members -------------------------------------------------------------------------------------
-
-    def _joined(self, event: MemberJoined) -> None:
-        accounts = self.accounts
-        self._is_bare = False
-        if not accounts.is_up:
-            # The launch itself is recorded a moment later, by somebody else's clock.
-            self._begin_attempt(0)
-            self._launch.is_implied = True
-            self.counts.starts += not self._launch.is_last
-            self._launch.is_last = True
-        if accounts.open is not None and not self.instrumented:
-            accounts.own(accounts.open).restarted_ns = accounts.now_ns  # all that such a run tells of it
-        stepping = accounts.is_stepping or self._launch.grouped
-        self.members.join(event.subject, event.gpus, event.role, stepping=stepping)
-        self._reshape()
-
-    def _lost(self, event: MemberLost) -> None:
-        self.counts.members_lost += 1
-        if not self.accounts.is_up:
-            return
-        self._launch.is_last = False
-        if self.members.leave(event.subject):
-            self._launch.grouped = False
-            self.accounts.sound_alarm(event.onset_ns)
-            incident = self.accounts.fail(event, "member lost", event.onset_ns)
-            incident.members_lost += 1
-            if incident.members_lost > 1 and incident.what == "member lost":
-                incident.subject = ""  # where several go, none of their names says what failed
-            self._abandon(Category.DEAD_UNDETECTED)
-            self.accounts.enter(Category.RECOVERING)
-        self._reshape()
-
-    def _generation(self, event: GenerationOpened) -> None:
+    def _generation(self, event: events.GenerationOpened) -> None:
         self._be_up()
         self._is_bare = False
         accounts = self.accounts
@@ -364,8 +139,6 @@ class Fold:
         launch.knows_position = event.step is not None
         if event.step is not None:
             self._resume_after(event.step, event)
-
-    # -- steps ---------------------------------------------------------------------------------------
 
     def _begun(self, event: StepBegun) -> None:
         self._hear()
@@ -517,7 +290,7 @@ class Fold:
 
     # -- checkpoints and phases ----------------------------------------------------------------------
 
-    def _checkpoint_begun(self, event: CheckpointBegun) -> None:
+    def _checkpoint_begun(self, event: events.CheckpointBegun) -> None:
         self._hear()
         self._is_bare = False
         if event.blocking and self.accounts.is_stepping and event.step > (self.saves.last_step or -1):
@@ -526,7 +299,7 @@ class Fold:
         elif not event.blocking:
             self._writing = event.step, self.accounts.now_ns
 
-    def _checkpoint_saved(self, event: CheckpointSaved) -> None:
+    def _checkpoint_saved(self, event: events.CheckpointSaved) -> None:
         self._hear()
         self._is_bare = False
         self.counts.saves += 1
@@ -542,7 +315,7 @@ class Fold:
             self._reach(event.step)
         self._end_stall(event.step)
 
-    def _checkpoint_failed(self, event: CheckpointFailed) -> None:
+    def _checkpoint_failed(self, event: events.CheckpointFailed) -> None:
         self._hear()
         self._end_stall(event.step)
 
@@ -551,7 +324,7 @@ class Fold:
         if self.accounts.nature == Category.CHECKPOINT_STALL and step >= self._stall_step:
             self.accounts.enter(STEPPING)
 
-    def _checkpoint_loaded(self, event: CheckpointLoaded) -> None:
+    def _checkpoint_loaded(self, event: events.CheckpointLoaded) -> None:
         self._hear()
         launch = self._launch
         loaded = (event.step, event.subject)
@@ -569,7 +342,7 @@ class Fold:
         self.accounts.enter(Category.STARTING if self._reports_steps else STEPPING)
         launch.is_warm = launch.knows_position = True
 
-    def _phase(self, event: PhaseEntered) -> None:
+    def _phase(self, event: events.PhaseEntered) -> None:
         if event.subject not in ("", event.run):
             return  # one member's own; the run's time is the run's to tell
         self._hear()
@@ -584,7 +357,7 @@ class Fold:
 
     # -- faults and what is done about them ----------------------------------------------------------
 
-    def _fault(self, event: FaultObserved) -> None:
+    def _fault(self, event: events.FaultObserved) -> None:
         accounts = self.accounts
         if event.severity == "degraded":
             accounts.end_degradation({event.subject} & accounts.degraded.keys())
@@ -596,7 +369,7 @@ class Fold:
             # The run may survive it, so nothing is lost yet: what follows tells.
             accounts.sound_alarm(event.onset_ns)
 
-    def _action(self, event: ActionTaken) -> None:
+    def _action(self, event: events.ActionTaken) -> None:
         accounts = self.accounts
         if event.action == "drain":
             self.members.drain(event.subject, event.gpus)
@@ -620,14 +393,14 @@ class Fold:
 
     # -- what is declared, and what says nothing about time ------------------------------------------
 
-    def _cost(self, event: CostRate) -> None:
+    def _cost(self, event: events.CostRate) -> None:
         if event.usd_per_gpu_hour is not None:
             self.accounts.charge_price(event.usd_per_gpu_hour)
         if event.gpus is not None:
             self.members.held_gpus = event.gpus
             self._reshape()
 
-    def _reference(self, event: ReferenceDeclared) -> None:
+    def _reference(self, event: events.ReferenceDeclared) -> None:
         declared = self.declared
         self.stages.declare(event, self.accounts.now_ns, self.progress.entry)
         self.accounts.stage_key = (len(self.stages) - 1) * STAGE
@@ -637,12 +410,12 @@ class Fold:
             if value is not None:
                 setattr(declared, name, value)
 
-    def _collective(self, event: CollectiveTimed) -> None:
+    def _collective(self, event: events.CollectiveTimed) -> None:
         traffic = self.traffic.setdefault((event.collective, event.ranks), Traffic())
         traffic.size_bytes += event.size_bytes
         traffic.duration_ns += event.duration_ns
 
-    def _timed(self, event: MembersTimed) -> None:
+    def _timed(self, event: events.MembersTimed) -> None:
         """What steps would have taken had the slowest member been as quick as others were, where it holds
         them up.
         """
@@ -653,13 +426,21 @@ class Fold:
             lasted_ns = event.steps * event.step_ns
             self.held_up.append(HeldUp(event.occurred_ns - lasted_ns, event.occurred_ns, event.subject))
 
-    def _data(self, event: DataMoved) -> None:
+    def _data(self, event: events.DataMoved) -> None:
         self._count_bytes(event.what, event.size_bytes, event.usd)
 
     def _count_bytes(self, use: MovedFor, size_bytes: int | None, usd: float | None = None) -> None:
-        self.moved.setdefault(use, Moved()).add(size_bytes, usd)
+        known_bytes = size_bytes or 0
+        once = MovedBytes(
+            times=1,
+            sized=int(size_bytes is not None),
+            size_bytes=known_bytes,
+            usd=usd or 0.0,
+            unpriced_bytes=known_bytes if usd is None else 0,
+        )
+        self.moved[use] = self.moved.get(use, MovedBytes()).plus(once)
 
-    def _unknown(self, event: Unknown) -> None:
+    def _unknown(self, event: events.Unknown) -> None:
         self.counts.unknown_events += 1
 
     def _nothing(self, event: AnyEvent) -> None:
@@ -667,28 +448,28 @@ class Fold:
 
 
 _HANDLERS: dict[type, Callable[[Fold, Any], None]] = {
-    RunSubmitted: Fold._submitted,
-    RunStarted: Fold._started,
-    RunEnded: Fold._ended,
-    GenerationOpened: Fold._generation,
-    MemberJoined: Fold._joined,
-    MemberLost: Fold._lost,
+    events.RunSubmitted: Fold._submitted,
+    events.RunStarted: Fold._started,
+    events.RunEnded: Fold._ended,
+    events.GenerationOpened: Fold._generation,
+    events.MemberJoined: Fold._joined,
+    events.MemberLost: Fold._lost,
     StepBegun: Fold._begun,
     StepCommitted: Fold._committed,
-    CheckpointBegun: Fold._checkpoint_begun,
-    CheckpointSaved: Fold._checkpoint_saved,
-    CheckpointLoaded: Fold._checkpoint_loaded,
-    CheckpointFailed: Fold._checkpoint_failed,
-    CheckpointVerified: Fold._nothing,
-    PhaseEntered: Fold._phase,
-    FaultObserved: Fold._fault,
-    ActionTaken: Fold._action,
-    CostRate: Fold._cost,
-    ReferenceDeclared: Fold._reference,
-    CollectiveTimed: Fold._collective,
-    MembersTimed: Fold._timed,
-    DataMoved: Fold._data,
-    IncidentDiagnosed: Fold._nothing,
-    Correction: Fold._nothing,
-    Unknown: Fold._unknown,
+    events.CheckpointBegun: Fold._checkpoint_begun,
+    events.CheckpointSaved: Fold._checkpoint_saved,
+    events.CheckpointLoaded: Fold._checkpoint_loaded,
+    events.CheckpointFailed: Fold._checkpoint_failed,
+    events.CheckpointVerified: Fold._nothing,
+    events.PhaseEntered: Fold._phase,
+    events.FaultObserved: Fold._fault,
+    events.ActionTaken: Fold._action,
+    events.CostRate: Fold._cost,
+    events.ReferenceDeclared: Fold._reference,
+    events.CollectiveTimed: Fold._collective,
+    events.MembersTimed: Fold._timed,
+    events.DataMoved: Fold._data,
+    events.IncidentDiagnosed: Fold._nothing,
+    events.Correction: Fold._nothing,
+    events.Unknown: Fold._unknown,
 }

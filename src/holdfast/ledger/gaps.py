@@ -7,6 +7,7 @@ one that ended was given back.
 
 import msgspec
 
+from holdfast.ledger.copies import copied
 from holdfast.record.events import Outcome
 
 SCHEDULERS = frozenset({"sacct"})
@@ -52,6 +53,4 @@ class Gaps:
             self.all.append(msgspec.structs.replace(down, to_ns=now_ns))
 
     def copy(self) -> "Gaps":
-        twin = Gaps()
-        twin.all, twin.down = self.all.copy(), self.down
-        return twin
+        return copied(self, "all")

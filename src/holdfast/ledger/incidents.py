@@ -2,8 +2,9 @@
 again.
 """
 
-import copy
+import msgspec
 
+from holdfast.ledger.copies import copied
 from holdfast.ledger.tally import Tally
 from holdfast.record.events import AnyEvent, Severity
 
@@ -11,49 +12,29 @@ EVIDENCE_MAX = 16
 """How many of an incident's events are named; a node's loss can bring thousands."""
 
 
-class LedgerIncident:
-    """What happened, when it began, was noticed and was over, and the GPU-time it cost."""
+class LedgerIncident(msgspec.Struct, kw_only=True):
+    """What happened, when it began, was noticed and was over, and the GPU-time it cost.
 
-    __slots__ = (
-        "began_ns",
-        "evidence",
-        "members_lost",
-        "noticed_ns",
-        "recovered_ns",
-        "restarted_ns",
-        "restarts",
-        "severity",
-        "silence",
-        "steps_rolled_back",
-        "subject",
-        "tally",
-        "what",
-    )
+    silence: where nobody knows when it began, the key of the work that came to nothing, from when, to when.
+    """
 
-    def __init__(
-        self, what: str, subject: str, *, began_ns: int, noticed_ns: int, severity: Severity = "fatal"
-    ) -> None:
-        self.what = what
-        self.subject = subject
-        self.severity: Severity = severity
-        self.began_ns = began_ns
-        self.noticed_ns = noticed_ns
-        self.recovered_ns: int | None = None
-        self.restarted_ns: int | None = None
-        # Where nobody knows when it began: the key of the work that came to nothing, from when, to when.
-        self.silence: tuple[int, int, int] | None = None
-        self.restarts = 0
-        self.members_lost = 0
-        self.steps_rolled_back = 0
-        self.evidence: list[str] = []
-        self.tally = Tally()
+    what: str
+    subject: str
+    severity: Severity
+    began_ns: int
+    noticed_ns: int
+    recovered_ns: int | None = None
+    restarted_ns: int | None = None
+    silence: tuple[int, int, int] | None = None
+    restarts: int = 0
+    members_lost: int = 0
+    steps_rolled_back: int = 0
+    evidence: list[str] = []
+    tally: Tally = msgspec.field(default_factory=Tally)
 
     def add_evidence(self, event: AnyEvent) -> None:
         if len(self.evidence) < EVIDENCE_MAX:
             self.evidence.append(event.id)
 
     def copy(self) -> "LedgerIncident":
-        twin = copy.copy(self)
-        twin.evidence = self.evidence.copy()
-        twin.tally = self.tally.copy()
-        return twin
+        return copied(self, "evidence", "tally")

@@ -8,6 +8,7 @@ idle.
 
 from typing import NamedTuple
 
+from holdfast.ledger.copies import copied
 from holdfast.record.events import Role
 
 
@@ -25,17 +26,6 @@ class GpuShares(NamedTuple):
 
 class Membership:
     """Who is in the run, by name, and the GPUs that follow from it."""
-
-    __slots__ = (
-        "_drained",
-        "_generation",
-        "_gpus_by_role",
-        "_is_told",
-        "_members",
-        "allocated_gpus",
-        "held_gpus",
-        "size_gpus",
-    )
 
     def __init__(self) -> None:
         self.held_gpus = 0
@@ -96,13 +86,7 @@ class Membership:
         return GpuShares(paid, active, missing, joining, spare, drained, paid - present - drained - missing)
 
     def copy(self) -> "Membership":
-        twin = Membership()
-        twin.held_gpus, twin.size_gpus, twin._generation = self.held_gpus, self.size_gpus, self._generation
-        twin._is_told, twin.allocated_gpus = self._is_told, self.allocated_gpus
-        twin._drained = self._drained.copy()
-        twin._members = self._members.copy()
-        twin._gpus_by_role = self._gpus_by_role.copy()
-        return twin
+        return copied(self, "_drained", "_members", "_gpus_by_role")
 
     def _set(self, name: str, gpus: int, role: str) -> None:
         self.leave(name)

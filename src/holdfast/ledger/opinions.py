@@ -16,6 +16,7 @@ SLOWER_RATIO_MIN = 1.1
 """Below this ratio two references agree: runs on other nodes differ as much."""
 MFU_SHARE_MIN = 0.7
 """A run that reaches less of the nearest published MFU is called slow; published figures are good ones."""
+PUBLISHED = "published"
 _COUNTER = re.compile(r"[-_.]?[0-9]+$")
 STEM_CHARS_MIN = 3
 
@@ -43,20 +44,15 @@ class Kin(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.name and self.name == other.name) or bool(self.stem and self.stem == other.stem)
 
 
-def opinions(told: Report, earlier: Sequence[Report]) -> tuple[Opinion, ...]:
-    """What others say of the reference. earlier: reports of runs of the same model that began before."""
-    if told.reference is None or told.reference.uncertainty is None:
-        return ()
-    found = [opinion for other in earlier if (opinion := _by_run(told, other)) is not None]
-    quickest = max(found, key=lambda opinion: opinion.ratio, default=None)
-    published = _by_publication(told)
-    return tuple(opinion for opinion in (quickest, published) if opinion is not None)
+def says_slow(opinion: Opinion) -> bool:
+    """Whether the run is slower by more than such figures differ."""
+    return opinion.ratio >= (1 / MFU_SHARE_MIN if opinion.source == PUBLISHED else SLOWER_RATIO_MIN)
 
 
 def _by_run(told: Report, other: Report) -> Opinion | None:
-    ours, theirs = _work(told), _work(other)
-    if ours is None or theirs is None:
+    if told.reference is None or other.reference is None:
         return None
+    ours, theirs = float(told.reference.work_gpu_ns), float(other.reference.work_gpu_ns)
     is_by_token = told.tokens_per_step is not None and other.tokens_per_step is not None
     if is_by_token:
         ours, theirs = ours / (told.tokens_per_step or 1), theirs / (other.tokens_per_step or 1)
@@ -86,11 +82,7 @@ def _by_publication(told: Report) -> Opinion | None:
         verdict = f"This run may be {ratio:.1f} times slower than it could be"
     else:
         verdict = "Published figures agree with the reference"
-    return Opinion(source="published", ratio=ratio, sentence=f"{verdict}: MFU is {figure.sentence}.")
-
-
-def _work(told: Report) -> float | None:
-    return None if told.reference is None else float(told.reference.work_gpu_ns)
+    return Opinion(source=PUBLISHED, ratio=ratio, sentence=f"{verdict}: MFU is {figure.sentence}.")
 
 
 ALONE = (
@@ -101,9 +93,14 @@ ALONE = (
 
 
 def with_opinions(told: Report, earlier: Sequence[Report]) -> Report:
-    """The report with second opinions on its reference, among its remarks as well."""
+    """The report with second opinions on its reference, among its remarks as well.
+
+    earlier: reports of runs of the same model that began before.
+    """
     if told.reference is None or told.reference.uncertainty is None:
         return told
-    found = opinions(told, earlier)
+    by_runs = (opinion for other in earlier if (opinion := _by_run(told, other)) is not None)
+    quickest = max(by_runs, key=lambda opinion: opinion.ratio, default=None)
+    found = tuple(opinion for opinion in (quickest, _by_publication(told)) if opinion is not None)
     said = tuple(opinion.sentence for opinion in found) or (ALONE,)
     return msgspec.structs.replace(told, opinions=found, remarks=(*told.remarks, *said))

@@ -12,6 +12,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from holdfast.ledger.categories import Category
+from holdfast.ledger.copies import copied
 
 
 class RolledBackSteps(NamedTuple):
@@ -35,16 +36,8 @@ class StepProgress:
     """
 
     __slots__ = (
-        "_first_entry",
-        "_gaps",
-        "_jumps",
-        "_kept_before",
-        "_length",
-        "_special",
-        "debts",
-        "entries_gpu_ns",
-        "high",
-        "position",
+        *("_first_entry", "_gaps", "_jumps", "_kept_before", "_length", "_special"),
+        *("debts", "entries_gpu_ns", "high", "position"),
     )
 
     def __init__(self) -> None:
@@ -88,7 +81,7 @@ class StepProgress:
     @property
     def entry(self) -> int:
         """The number of the next entry."""
-        return self._seen()
+        return len(self.entries_gpu_ns) if self._length is None else self._length
 
     @property
     def first_step(self) -> int:
@@ -98,7 +91,7 @@ class StepProgress:
     def begin_again(self, step: int) -> None:
         """The run was complete, and another one with the same name goes on after `step`: all is new."""
         self._kept_before = self.kept()
-        self._first_entry = self._seen()
+        self._first_entry = self.entry
         self._jumps.append((len(self.entries_gpu_ns), step))
         self.entries_gpu_ns.append(0)
         self._gaps, self.debts = [(-1, step)], []
@@ -118,7 +111,7 @@ class StepProgress:
     def lost(self) -> Iterator[RolledBackSteps]:
         """The steps between position and high mark, latest first."""
         position = self.high if self.position is None else self.position
-        entry = self._seen() - 1
+        entry = self.entry - 1
         while entry >= self._first_entry and (last := self._last_step(entry)) > position:
             steps = last - self._last_step(entry - 1)
             lost_steps = min(steps, last - position)
@@ -135,20 +128,14 @@ class StepProgress:
                 )
             entry -= 1
 
-    def _seen(self) -> int:
-        return len(self.entries_gpu_ns) if self._length is None else self._length
-
     def _last_step(self, entry: int) -> int:
         at, step = self._jumps[bisect_right(self._jumps, entry, key=itemgetter(0)) - 1]
         return step + entry - at
 
     def copy(self) -> "StepProgress":
         """A copy that shares the entries; `adopt` it before going on from it."""
-        twin = StepProgress()
-        twin.position, twin.high, twin.debts = self.position, self.high, self.debts.copy()
-        twin.entries_gpu_ns, twin._length = self.entries_gpu_ns, self._seen()
-        twin._first_entry, twin._kept_before = self._first_entry, self._kept_before
-        twin._jumps, twin._special, twin._gaps = self._jumps.copy(), self._special.copy(), self._gaps.copy()
+        twin = copied(self, "debts", "_jumps", "_special", "_gaps")
+        twin._length = self.entry
         return twin
 
     def adopt(self) -> None:

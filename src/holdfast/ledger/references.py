@@ -153,19 +153,12 @@ def reference_mfu(setup: ReferenceSetup) -> MfuReference:
     Precision and kind of model weigh more than the chip: FP8 against the FP8 peak, or a mixture of experts,
     is another scale, while the same work on a chip of a similar peak is not.
     """
-    peak = peak_flops_per_s(setup.chip, setup.precision)
 
-    def rank(row: MfuReference) -> tuple[bool, bool, bool, float, float, float]:
-        return (
-            row.precision != setup.precision,
-            row.moe != setup.moe,
-            row.chip != setup.chip,
-            _octaves(peak_flops_per_s(row.chip, row.precision), peak),
-            row.octaves_from(params=setup.params, gpus=setup.gpus),
-            _octaves(row.sequence_tokens, setup.sequence_tokens),
-        )
+    def distance(row: MfuReference) -> tuple[float, float]:
+        octaves = row.octaves_from(params=setup.params, gpus=setup.gpus)
+        return octaves, _octaves(row.sequence_tokens, setup.sequence_tokens)
 
-    return min(published().mfu, key=rank)
+    return min(_alike(setup), key=distance)
 
 
 def published_rate(setup: ReferenceSetup) -> PublishedRate:

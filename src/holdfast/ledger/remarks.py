@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 from holdfast import wording
 from holdfast.ledger.fold import Fold
+from holdfast.ledger.gaps import Gap
 from holdfast.ledger.normal import HEALTHY_STEPS_MIN, MIXED_RATIO_MAX
 from holdfast.ledger.report import ReferenceStretch, Report
 from holdfast.wording.units import HOUR_NS
@@ -90,17 +91,15 @@ def _of_longer_steps(longer: list[ReferenceStretch], told: Report) -> str:
     )
 
 
-def _in_usd(amount_usd: float) -> str:
-    return f"{amount_usd:,.2f} USD"
-
-
-def gap_remarks(told: Report, said: Callable[[float], str] = _in_usd) -> Iterator[str]:
-    """said: how an amount in USD is written."""
+def gap_remarks(told: Report, priced: Callable[[Gap], str] | None = None) -> Iterator[str]:
+    """priced: what a gap would have cost, in words; else by the prices that were recorded, if any were."""
     open_gaps = [gap for gap in told.gaps if not gap.given_back]
     for gap in sorted(open_gaps, key=lambda gap: -gap.gpu_ns)[:SHOWN_MAX]:
-        price = (
-            "" if told.usd_per_gpu_hour is None else f", {said(gap.gpu_ns / HOUR_NS * told.usd_per_gpu_hour)}"
-        )
+        price = ""
+        if priced is not None:
+            price = f", {priced(gap)}"
+        elif told.usd_per_gpu_hour is not None:
+            price = f", {gap.gpu_ns / HOUR_NS * told.usd_per_gpu_hour:,.2f} USD"
         yield (
             f"From {_moment(gap.from_ns)} to {_moment(gap.to_ns)} the run was down between two attempts, and "
             f"nothing says who held its {gap.gpus:,} GPUs: that time costs nothing here. If they were held, "

@@ -9,12 +9,10 @@ from typing import Self
 
 import msgspec
 
-from holdfast.ledger.counts import MovedFor
+from holdfast.ledger.counts import MovedBytes, MovedFor
 from holdfast.ledger.division import Origin
 from holdfast.ledger.gaps import Gap
-from holdfast.ledger.references import (
-    Reach,
-)
+from holdfast.ledger.references import Reach
 from holdfast.record.events import Outcome, RunEnded, Severity
 
 
@@ -164,19 +162,6 @@ class MeasuredFigure(msgspec.Struct, frozen=True, kw_only=True):
     unit: str
     sentence: str
     reach: Reach | None = None
-
-
-class MovedBytes(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes that were moved to one end. sized: how many of the times the size was recorded.
-
-    usd: the charges that were recorded; unpriced_bytes: what none was recorded for.
-    """
-
-    times: int
-    sized: int
-    size_bytes: int
-    usd: float
-    unpriced_bytes: int
 
 
 class IncidentReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
+from fractions import Fraction
 from itertools import accumulate
 from operator import attrgetter
 
@@ -9,8 +10,7 @@ import msgspec
 
 from holdfast.ledger.bandwidth import bus_bytes_per_s
 from holdfast.ledger.categories import NOT_SCHEDULED, Category
-from holdfast.ledger.counts import Declared, MovedFor
-from holdfast.ledger.cuts import Cuts
+from holdfast.ledger.counts import Declared
 from holdfast.ledger.division import Division, summed
 from holdfast.ledger.flops import Chip, chip_named, peak_flops_per_s
 from holdfast.ledger.fold import Fold
@@ -33,7 +33,6 @@ from holdfast.ledger.report import (
     Goodput,
     IncidentReport,
     MeasuredFigure,
-    MovedBytes,
     ReferenceStretch,
     Report,
     ReportedPace,
@@ -66,22 +65,44 @@ def report(run: str, fold: Fold) -> Report:
 
 
 def counted(fold: Fold) -> Counted:
-    counts = fold.counts
+    told = ("starts", "launches", "loads", "saves", "members_lost", "unknown_events")
     return Counted(
-        starts=counts.starts,
-        launches=counts.launches,
-        restarts=max(0, counts.launches - 1),
-        loads=counts.loads,
-        saves=counts.saves,
+        **{name: getattr(fold.counts, name) for name in told},
+        restarts=max(0, fold.counts.launches - 1),
         steps=fold.progress.kept(),
-        members_lost=counts.members_lost,
         incidents=len(fold.accounts.incidents),
-        unknown_events=counts.unknown_events,
     )
 
 
-def moved_bytes(fold: Fold) -> dict[MovedFor, MovedBytes]:
-    return {use: msgspec.convert(sums, MovedBytes, from_attributes=True) for use, sums in fold.moved.items()}
+def goodput_of(partition: Mapping[str, int], basis: str, *, is_told: bool) -> Goodput:
+    """What the partition tells of it. is_told: whether anything says what the run did."""
+    paid, useful = sum(partition.values()), partition[Category.USEFUL.key]
+    in_run = paid - sum(partition[category.key] for category in NOT_SCHEDULED)
+    return Goodput(
+        total=_ratio(useful, paid) if is_told else None,
+        scheduling=_ratio(in_run, paid),
+        runtime=_ratio(useful, in_run) if is_told else None,
+        program=None,
+        checkpoint_span=None,
+        basis=basis if is_told else "",
+    )
+
+
+def useful_work_of(goodput: Goodput, paid_gpu_ns: int, steps: int, tokens_per_step: int | None) -> UsefulWork:
+    hours = paid_gpu_ns / HOUR_NS
+    return UsefulWork(
+        useful_gpu_hours_per_gpu_hour=goodput.total,
+        steps_per_gpu_hour=steps / hours if hours else None,
+        tokens_per_gpu_hour=steps * tokens_per_step / hours if hours and tokens_per_step else None,
+    )
+
+
+def paid_of(segments: Iterable[Segment]) -> tuple[float | None, float | None]:
+    """What was paid by recorded prices, and their mean; None where none was recorded, or nothing paid."""
+    priced = [one for one in segments if one.usd_per_gpu_hour is not None]
+    hours = [Fraction(sum(one.partition.values()), HOUR_NS) for one in priced]
+    usd = sum(hour * Fraction(repr(one.usd_per_gpu_hour)) for hour, one in zip(hours, priced, strict=True))
+    return float(usd) if priced else None, float(usd / sum(hours)) if sum(hours) else None
 
 
 def pace_of(fold: Fold) -> ReportedPace | None:
@@ -99,6 +120,7 @@ class _Reader:
         self.elapsed_ns = max(0, fold.accounts.now_ns) - fold.accounts.first_ns
         self.division = Division(fold)
         self.parts = self.division.parts
+        self.partition = {category.key: self.part(category) for category in Category}
         self.reference = self._reference()
         self.basis = "" if self.reference is None else _basis(self.reference)
         self.estimated = self._estimated()
@@ -112,7 +134,10 @@ class _Reader:
     def report(self) -> Report:
         fold = self.fold
         mfu, hfu_percent = self._mfu()
-        incidents = self._incidents()
+        goodput, steps, tokens = self._goodput(), fold.progress.kept(), fold.declared.tokens_per_step
+        incidents, prices = self._incidents(), self.accounts.prices
+        segments = self._segments(incidents)
+        paid_usd, mean_price = paid_of(segments)
         return Report(
             run=self.run,
             name=fold.declared.name,
@@ -122,26 +147,26 @@ class _Reader:
             window=(None, None),
             known_ns=max(0, self.accounts.now_ns),
             held_gpus=self.accounts.shape.paid if self.accounts.is_up else 0,
-            steps_kept=fold.progress.kept(),
-            recorded_prices=tuple((one.from_ns, one.usd_per_gpu_hour) for one in self.accounts.prices),
+            steps_kept=steps,
+            recorded_prices=tuple(self.accounts.prices),
             accrued=None,
-            segments=self._segments(incidents),
+            segments=segments,
             ended=None if fold.ending is None else Ended.of(fold.ending),
             first_ns=self.accounts.first_ns,
             last_ns=max(0, self.accounts.now_ns),
             elapsed_s=self.elapsed_ns / 1e9,
             gpus=self.accounts.gpus_max,
             paid_gpu_ns=self.accounts.paid_gpu_ns,
-            paid_usd=self._paid_usd(),
-            usd_per_gpu_hour=self._usd_per_gpu_hour(),
+            paid_usd=paid_usd,
+            usd_per_gpu_hour=prices[-1].usd_per_gpu_hour if prices and mean_price is None else mean_price,
             chip=fold.declared.chip,
-            tokens_per_step=fold.declared.tokens_per_step,
-            partition={category.key: self.part(category) for category in Category},
-            goodput=self._goodput(),
+            tokens_per_step=tokens,
+            partition=self.partition,
+            goodput=goodput,
             ettr=self._ettr(),
             counts=counted(fold),
-            moved=moved_bytes(fold),
-            useful_work=self._useful_work(),
+            moved=fold.moved.copy(),
+            useful_work=useful_work_of(goodput, self.accounts.paid_gpu_ns, steps, tokens),
             useful_parts=self._useful_parts(),
             reference=self.reference,
             mfu=mfu,
@@ -168,19 +193,14 @@ class _Reader:
         )
 
     def _goodput(self) -> Goodput:
-        paid, useful = self.accounts.paid_gpu_ns, self.part(Category.USEFUL)
-        in_run = paid - self.part(*NOT_SCHEDULED)
-        parts = self._useful_parts()
-        told = self.fold.instrumented
+        useful, parts = self.part(Category.USEFUL), self._useful_parts()
         doubt = min(useful, sum(one.doubt_gpu_ns for one in self.division.plateaus))
-        return Goodput(
-            total=_ratio(useful, paid) if told else None,
-            scheduling=_ratio(in_run, paid),
-            runtime=_ratio(useful, in_run) if told else None,
+        least = _ratio(useful - doubt, self.accounts.paid_gpu_ns)
+        return msgspec.structs.replace(
+            goodput_of(self.partition, self.basis, is_told=self.fold.instrumented),
             program=None if parts is None else _ratio(parts.model_flops_gpu_ns, useful),
             checkpoint_span=self._checkpoint_span(),
-            basis=self.basis if told else "",
-            total_min=_ratio(useful - doubt, paid) if told and doubt else None,
+            total_min=least if self.fold.instrumented and doubt else None,
         )
 
     def _checkpoint_span(self) -> float | None:
@@ -212,24 +232,6 @@ class _Reader:
             sliding_window_ns=width * self.course.bucket_ns,
         )
 
-    def _paid_usd(self) -> float | None:
-        """What was paid since a price was first known."""
-        prices = self.accounts.prices
-        if not prices:
-            return None
-        ends = [*(price.before_gpu_ns for price in prices[1:]), self.accounts.paid_gpu_ns]
-        return sum(
-            (end - price.before_gpu_ns) / HOUR_NS * price.usd_per_gpu_hour
-            for price, end in zip(prices, ends, strict=True)
-        )
-
-    def _usd_per_gpu_hour(self) -> float | None:
-        paid_usd, prices = self._paid_usd(), self.accounts.prices
-        if paid_usd is None:
-            return None
-        priced_gpu_ns = self.accounts.paid_gpu_ns - prices[0].before_gpu_ns
-        return paid_usd / (priced_gpu_ns / HOUR_NS) if priced_gpu_ns else prices[-1].usd_per_gpu_hour
-
     def _saved(self) -> CheckpointReach:
         saves, progress = self.fold.saves, self.fold.progress
         if saves.last_step is None or saves.first_step is None:
@@ -245,15 +247,6 @@ class _Reader:
             since_steps=max(0, (progress.position or 0) - saves.last_step),
             between_steps_mean=(saves.last_step - saves.first_step) / gaps if gaps else None,
             between_steps_max=saves.gap_steps_max if gaps else None,
-        )
-
-    def _useful_work(self) -> UsefulWork:
-        hours = self.accounts.paid_gpu_ns / HOUR_NS
-        steps, tokens = self.fold.progress.kept(), self.fold.declared.tokens_per_step
-        return UsefulWork(
-            useful_gpu_hours_per_gpu_hour=self._goodput().total,
-            steps_per_gpu_hour=steps / hours if hours else None,
-            tokens_per_gpu_hour=steps * tokens / hours if hours and tokens else None,
         )
 
     def _useful_parts(self) -> UsefulParts | None:
@@ -407,10 +400,7 @@ class _Reader:
         """What lies between the cuts: of each key, the parts sum to its split, and so they do by incident."""
         slow = [incident for incident in found if not incident.evidence]
         accounts = self.accounts
-        cuts = accounts.timeline.cuts or Cuts.after(
-            accounts.tally.gpu_ns,
-            {number: incident.tally.gpu_ns for number, incident in enumerate(accounts.incidents)},
-        )
+        cuts = accounts.cuts()
         before: dict[int, int] = {}
         blamed_before: dict[int, dict[int, int]] = {}
         blamed_in: dict[int, list[int]] = {}  # the incidents that lost something in a part
@@ -554,11 +544,7 @@ def _basis(reference: StepReference) -> str:
     if reference.uncertainty is None:
         return ""
     word = "estimated from members" if reference.origin == "members" else "estimated"
-    return f"{word} ± {_percent(reference.uncertainty)}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+    return f"{word} ± {100 * reference.uncertainty:.1f} %"
 
 
 def _chip(declared: Declared) -> Chip | None:

@@ -1,6 +1,6 @@
 """Earlier runs of the same model in the record, as second opinions on what a step should take."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast.ledger.fold import Fold
 from holdfast.ledger.opinions import Kin, with_opinions
@@ -19,19 +19,29 @@ def consulted(store: Store, told: Report) -> Report:
     """The report with what earlier runs of the same model, and published figures, say of its reference."""
     if told.reference is None or told.reference.uncertainty is None:
         return told
-    kins = _kins(store)
-    own = kins.get(told.run)
-    alike = [
-        summary
-        for summary in store.runs()
-        if summary.run != told.run
-        and summary.first_ns < told.first_ns
-        and summary.events > 0
-        and own is not None
-        and summary.run in kins
-        and own.is_like(kins[summary.run])
+    earlier = _affordable(_earlier(told.run, _kins(store), store.runs()))
+    return with_opinions(told, [report(run, fold_run(store, run)) for run in earlier])
+
+
+def compared(store: Store, reports: Sequence[Report]) -> list[Report]:
+    """The reports, each with what the earlier ones among them say of its reference."""
+    kins, summaries, known = _kins(store), store.runs(), {told.run: told for told in reports}
+    return [
+        with_opinions(
+            told, [known[one.run] for one in _earlier(told.run, kins, summaries) if one.run in known]
+        )
+        for told in reports
     ]
-    return with_opinions(told, [report(run, fold_run(store, run)) for run in _affordable(alike)])
+
+
+def _earlier(run: str, kins: Mapping[str, Kin], summaries: Sequence[RunSummary]) -> list[RunSummary]:
+    """The runs of the same model that began before it."""
+    began_ns = next((one.first_ns for one in summaries if one.run == run), 0)
+    return [
+        one
+        for one in summaries
+        if one.first_ns < began_ns and one.events and kins[run].is_like(kins[one.run])
+    ]
 
 
 def _affordable(summaries: Iterable[RunSummary]) -> list[str]:

@@ -7,10 +7,10 @@ and the stage of the run that it belongs to. `normal` settles them for given ref
 differ by 3 % at most and are averaged. Everything is integer; what goes in comes out to the last nanosecond.
 """
 
-from fractions import Fraction
 from typing import NamedTuple
 
 from holdfast.ledger.categories import Category
+from holdfast.ledger.copies import copied
 
 LAUNCH = len(Category)
 """A key for the launch of a run that may turn out to report nothing else; the report says what it was."""
@@ -20,7 +20,6 @@ PLAIN = 32
 _BIN_SHIFT = 10
 _OWN_BINS = 1 << 20
 _STAGE_SHIFT = 48
-_ESTIMATE_QUANTILE = 4  # the reference is estimated from the fastest 1/4 of the steps
 
 
 def work_bin(work_gpu_ns: int) -> int:
@@ -81,39 +80,8 @@ class Tally:
         self.add(to, gpu_ns, steps)
 
     def copy(self) -> "Tally":
-        twin = Tally()
-        twin.gpu_ns = self.gpu_ns.copy()
-        twin.steps = self.steps.copy()
-        return twin
+        return copied(self, "gpu_ns", "steps")
 
     def steps_of(self, normal: Category) -> int:
         """How many steps were tallied with this category as their normal part."""
         return sum(steps for key, steps in self.steps.items() if key >> 5 & 31 == normal)
-
-
-def estimate_reference(tally: Tally) -> Fraction | None:
-    """GPU-ns of a normal step of this run: the mean of the bin in which the fastest quarter of its steps
-    ends.
-
-    Only steps that follow another step count, because the first one after a start is always slow; where a
-    run has no other, they count too. None where no step was measured.
-    """
-    steady = _by_bin(tally, Category.SLOWDOWN) or _by_bin(tally, Category.STARTING)
-    remaining = sum(steps for steps, _ in steady.values()) / _ESTIMATE_QUANTILE
-    for bin_ in sorted(steady):
-        steps, gpu_ns = steady[bin_]
-        remaining -= steps
-        if remaining <= 0:
-            return Fraction(gpu_ns, steps)
-    return None
-
-
-def _by_bin(tally: Tally, excess: Category) -> dict[int, tuple[int, int]]:
-    """(steps, GPU-ns) of committed steps by bin, of those whose excess is of this category."""
-    bins: dict[int, tuple[int, int]] = {}
-    for key, steps in tally.steps.items():
-        if key & 31 == excess and key >> 5 & 31 in (Category.USEFUL, Category.RECOMPUTED) and steps > 0:
-            bin_ = measured(key).bin
-            known_steps, known_gpu_ns = bins.get(bin_, (0, 0))
-            bins[bin_] = (known_steps + steps, known_gpu_ns + tally.gpu_ns[key])
-    return bins

@@ -1,5 +1,6 @@
 """Tallies over time, in a bounded number of equal buckets whose width doubles as the run grows."""
 
+from holdfast.ledger.copies import copied
 from holdfast.ledger.cuts import Cuts
 
 BUCKETS_MAX = 512
@@ -54,10 +55,8 @@ class Timeline:
         self._mark_latest()
 
     def copy(self) -> "Timeline":
-        twin = Timeline(self.origin_ns, None if self.cuts is None else self.cuts.copy())
-        twin.width_log2 = self.width_log2
+        twin = copied(self, "cuts", "timed")
         twin.buckets = [bucket.copy() for bucket in self.buckets]
-        twin.timed = self.timed.copy()
         twin._mark_latest()
         return twin
 

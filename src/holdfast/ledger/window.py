@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from holdfast.ledger.categories import NOT_SCHEDULED, Category
-from holdfast.ledger.counts import MovedFor
+from holdfast.ledger.categories import Category
+from holdfast.ledger.counts import MovedBytes, MovedFor
 from holdfast.ledger.fold import Fold
 from holdfast.ledger.gaps import Gap
 from holdfast.ledger.remarks import gap_remarks
@@ -19,20 +19,15 @@ from holdfast.ledger.report import (
     Accrued,
     Course,
     Ettr,
-    Goodput,
     IncidentReport,
-    MovedBytes,
     Report,
     Segment,
-    UsefulWork,
 )
 from holdfast.ledger.report import Counted as Counts
-from holdfast.ledger.reporting import OUTSIDE, counted, moved_bytes
-from holdfast.wording.units import HOUR_NS
+from holdfast.ledger.reporting import OUTSIDE, counted, goodput_of, paid_of, useful_work_of
 
 SILENT_NS_MAX = 24 * 3_600 * 10**9
 """A run that has not ended and was heard of within a day is taken to hold its GPUs still."""
-_NOTHING = MovedBytes(times=0, sized=0, size_bytes=0, usd=0.0, unpriced_bytes=0)
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +62,7 @@ class WindowStanding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def standing(fold: Fold) -> WindowStanding:
-    return WindowStanding(counts=counted(fold), moved=moved_bytes(fold))
+    return WindowStanding(counts=counted(fold), moved=fold.moved.copy())
 
 
 def accruing(report: Report, now_ns: int) -> Report:
@@ -107,9 +102,11 @@ def within(
     first_ns, last_ns = window.clipped(report.first_ns, report.last_ns)
     counts, moved = _between(report, begin, end)
     ended = report.ended if report.ended is not None and window.has(report.ended.ended_ns) else None
-    priced = [one for one in segments if one.usd_per_gpu_hour is not None]
-    paid_usd = sum(sum(one.partition.values()) / HOUR_NS * (one.usd_per_gpu_hour or 0.0) for one in priced)
-    priced_gpu_ns = sum(sum(one.partition.values()) for one in priced)
+    paid_usd, mean_price = paid_of(segments)
+    goodput = msgspec.structs.replace(
+        goodput_of(partition, report.goodput.basis, is_told=report.goodput.total is not None),
+        program=report.goodput.program,
+    )
     told = msgspec.structs.replace(
         report,
         window=(window.from_ns, window.to_ns),
@@ -118,14 +115,14 @@ def within(
         last_ns=last_ns,
         elapsed_s=(last_ns - first_ns) / 1e9,
         paid_gpu_ns=paid,
-        paid_usd=paid_usd if priced else None,
-        usd_per_gpu_hour=paid_usd / (priced_gpu_ns / HOUR_NS) if priced_gpu_ns else report.usd_per_gpu_hour,
+        paid_usd=paid_usd,
+        usd_per_gpu_hour=report.usd_per_gpu_hour if mean_price is None else mean_price,
         partition=partition,
-        goodput=_goodput(report, partition),
+        goodput=goodput,
         ettr=_ettr(report, segments, partition),
         counts=counts,
         moved=moved,
-        useful_work=_useful_work(report, partition, counts.steps),
+        useful_work=useful_work_of(goodput, paid, counts.steps, report.tokens_per_step),
         useful_parts=None,
         incidents=_incidents(report, window, segments),
         course=_course(report.course, window, report.last_ns),
@@ -154,28 +151,8 @@ def _between(
     less = {
         name: getattr(counts, name) - getattr(begin.counts, name) for name in type(counts).__struct_fields__
     }
-    fields = MovedBytes.__struct_fields__
-    gone = {
-        use: MovedBytes(
-            **{name: getattr(now, name) - getattr(begin.moved.get(use, _NOTHING), name) for name in fields}
-        )
-        for use, now in moved.items()
-    }
+    gone = {use: now.plus(begin.moved.get(use, MovedBytes()), sign=-1) for use, now in moved.items()}
     return Counts(**less), {use: one for use, one in gone.items() if one.times}
-
-
-def _goodput(report: Report, partition: Mapping[str, int]) -> Goodput:
-    paid, useful = sum(partition.values()), partition[Category.USEFUL.key]
-    in_run = paid - sum(partition[category.key] for category in NOT_SCHEDULED)
-    told = report.goodput.total is not None
-    return Goodput(
-        total=useful / paid if told and paid else None,
-        scheduling=in_run / paid if paid else None,
-        runtime=useful / in_run if told and in_run else None,
-        program=report.goodput.program,
-        checkpoint_span=None,
-        basis=report.goodput.basis,
-    )
 
 
 def _ettr(report: Report, segments: Iterable[Segment], partition: Mapping[str, int]) -> Ettr:
@@ -186,16 +163,6 @@ def _ettr(report: Report, segments: Iterable[Segment], partition: Mapping[str, i
         sliding=None,
         sliding_min=None,
         sliding_window_ns=report.ettr.sliding_window_ns,
-    )
-
-
-def _useful_work(report: Report, partition: Mapping[str, int], steps: int) -> UsefulWork:
-    paid = sum(partition.values())
-    hours, tokens = paid / HOUR_NS, report.tokens_per_step
-    return UsefulWork(
-        useful_gpu_hours_per_gpu_hour=_goodput(report, partition).total,
-        steps_per_gpu_hour=steps / hours if hours else None,
-        tokens_per_gpu_hour=steps * tokens / hours if hours and tokens else None,
     )
 
 

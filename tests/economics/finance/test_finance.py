@@ -14,8 +14,7 @@ from holdfast.dashboard.finance_wording import forecast, headline
 from holdfast.economics.finance.finance import INCIDENTS_PER_CAUSE, FinanceQuestion, cuts_ns, finance
 from holdfast.economics.finance.ownership import OwnOrRent, Terms
 from holdfast.economics.finance.statement import Finance
-from holdfast.economics.pricing.prices import DEFAULTS, Priced, Prices
-from holdfast.economics.pricing.pricing import exactly
+from holdfast.economics.pricing.prices import DEFAULTS, Priced, Prices, exactly
 from holdfast.economics.pricing.spending import CAUSES, Amount
 from holdfast.ledger.categories import Category
 from holdfast.ledger.ledger import Ledger

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from holdfast.economics.finance.budget import run_forecasts
 from holdfast.economics.finance.finance import FinanceQuestion, cuts_ns, finance
 from holdfast.economics.finance.invoice import COLUMNS, focus_csv, in_cents
 from holdfast.economics.finance.statement import Finance
@@ -252,6 +251,24 @@ def test_what_still_runs_is_accrued_and_forecast() -> None:
     assert [(one.project, one.spend.usd) for one in found.projects] == [("eyes", 1_200)]
 
 
+def test_a_run_to_its_end_costs_what_its_hours_will() -> None:
+    """24 steps of an hour in October at 8 USD; of the 24 to go, 12 in October and 12 in November at 2 USD."""
+    prices = read(
+        "[planned_steps]\nrun = 48\n[factors]\ntax = 1.5\n[[rates]]\nper_gpu_hour = 8\nto = 2026-11-01\n"
+        "[[rates]]\nper_gpu_hour = 2\nfrom = 2026-11-01"
+    )
+    story = Story(NOVEMBER - 36 * HOUR, gpus=10)
+    story.tell(ReferenceDeclared, step_ns=HOUR, gpus=10).tell(PhaseEntered, phase="step")
+    for step in range(1, 25):
+        story.tell(StepCommitted, HOUR, step=step)
+    now_ns = story.at_ns + S
+    (forecast,) = spend(prices, story.reported(prices, now_ns=now_ns), now_ns=now_ns).forecasts
+    assert forecast.end_ns is not None
+    assert forecast.end_ns == now_ns + 24 * HOUR
+    october_ns, november_ns = NOVEMBER - now_ns, forecast.end_ns - NOVEMBER
+    assert forecast.to_go_usd == float(Fraction(15 * (8 * october_ns + 2 * november_ns), HOUR))
+
+
 def test_a_run_that_fell_silent_is_named_with_its_price() -> None:
     prices = read("usd_per_gpu_hour = 2")
     story = Story(gpus=10)
@@ -326,7 +343,7 @@ def test_the_columns_are_those_of_focus() -> None:
     story = Story(run="=cmd()", gpus=1, team="vision", project="eyes", cluster="west")
     found = spend(prices, story.tell(RunEnded, 10 * HOUR, outcome="completed").reported(prices))
     (row,) = csv.DictReader(io.StringIO(focus_csv(found.invoice, [month_at(OCTOBER)])))
-    assert tuple(row) == COLUMNS
+    assert tuple(row) == tuple(COLUMNS)
     wanted = {
         "BilledCost": "20.00",
         "EffectiveCost": "20.00",
@@ -408,7 +425,6 @@ def test_moments_of_rates_are_utc_unless_they_say_otherwise() -> None:
         "[[rates]]\nper_gpu_hour = 1\nfrom = 2026-10-01T02:00:00+02:00\nto = '2026-11-01'"
     )
     assert edges_ns(prices.rates) == {OCTOBER, NOVEMBER}
-    assert run_forecasts([], prices, {}, 0) == ()
 
 
 def test_a_gap_has_the_price_of_its_own_time() -> None:
@@ -433,5 +449,26 @@ def test_remarks_are_in_the_currency_of_the_report() -> None:
 
 
 def test_a_currency_that_is_worth_nothing_is_a_mistake() -> None:
-    with pytest.raises(InputError, match=r"`usd_per\.EUR` in the prices is 0"):
+    with pytest.raises(InputError, match=r"`usd_per\.EUR` in the prices is 0, and must be between 1e-06"):
         read('[usd_per]\nEUR = 0\n[[rates]]\nper_gpu_hour = 2\ncurrency = "EUR"')
+
+
+def test_a_dollar_is_worth_a_dollar() -> None:
+    with pytest.raises(InputError, match=r"`usd_per\.USD` in the prices is not 1"):
+        read("[usd_per]\nUSD = 2")
+    assert read("[usd_per]\nUSD = 1").currency.usd_per == 1
+
+
+def test_a_tax_rate_is_not_taken_for_a_factor() -> None:
+    with pytest.raises(InputError, match=r"`factors\.tax` in the prices is 0\.19") as raised:
+        read("[factors]\ntax = 0.19")
+    assert raised.value.hint == "A factor multiplies the price: 19 % more is 1.19."
+    assert read("[factors]\ndiscount = 0.8").factor == Fraction(8, 10)
+
+
+def test_cents_are_exact_however_large_the_invoice() -> None:
+    """Near 1e17 floats are 16 apart."""
+    prices = read("usd_per_gpu_hour = 98_765_432_109_876.5")
+    told = spend(prices, Story().tell(RunEnded, HOUR, outcome="completed").reported(prices))
+    (row,) = csv.DictReader(io.StringIO(focus_csv(told.invoice, months_between(OCTOBER, NOVEMBER))))
+    assert row["BilledCost"] == "98765432109876500.00"

@@ -55,14 +55,10 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     lost_usd_per_day: float
 
 
-class LevelChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """A level's cadence. mtbf_s: between the failures that it is there for."""
+class LevelChoice(PlannedLevel, frozen=True, kw_only=True):
+    """A level's cadence, in whole steps where the step is known."""
 
-    name: str
-    mtbf_s: float
-    interval_s: float
     steps: int | None
-    overhead: float
 
 
 class LevelAdvice(msgspec.Struct, frozen=True, kw_only=True):

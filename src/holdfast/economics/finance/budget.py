@@ -1,10 +1,11 @@
 """Months against their budgets, and forecasts: to the end of the month, and of a run whose steps are planned.
 
 A forecast says what happens if all goes on as it does: runs that hold GPUs keep them until the month ends,
-each hour at its own price; a run goes on at the pace and the cost per step that it had in the window.
+each hour at its own price; a run goes on with the GPUs it holds, at the pace that it had in the window.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Literal
 
@@ -12,33 +13,10 @@ import msgspec
 
 from holdfast.economics.pricing.months import Month
 from holdfast.economics.pricing.prices import Priced, Prices
-from holdfast.economics.pricing.pricing import ACCRUED, Charge
-from holdfast.economics.pricing.spending import Amount, Bill
+from holdfast.economics.pricing.pricing import Charge, Pricing
 from holdfast.ledger.report import Report
 
 Scope = Literal["all", "team", "project"]
-
-
-class MonthSpend(msgspec.Struct, frozen=True, kw_only=True):
-    """A month's part of the window.
-
-    goodput: useful of all GPU-time that is accounted for. basis: what that rests on, where it is an estimate.
-    forecast_usd: at the end of the month, of the one that is not over.
-    """
-
-    month: str
-    from_ns: int
-    to_ns: int
-    spend: Amount
-    useful: Amount
-    waste: Amount
-    accrued: Amount
-    useful_share: float | None
-    usd_per_useful_gpu_hour: float | None
-    goodput: float | None
-    budget_usd: float | None
-    forecast_usd: float | None
-    basis: str = ""
 
 
 class BudgetLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,19 +60,18 @@ def budget_lines(
     ]
     if not budgets:
         return ()
-    spent: dict[tuple[str, Scope, str], Fraction] = {}
+    spent: defaultdict[tuple[str, Scope, str], Fraction] = defaultdict(Fraction)
     reports: dict[str, Report] = {}
     months: dict[str, None] = {}
     for report, month, charge in charged:
         reports[report.run] = report
         months[month.name] = None
         for scope, name in _scopes(report):
-            key = month.name, scope, name
-            spent[key] = spent.get(key, Fraction()) + charge.usd(charge.gpu_ns)
+            spent[month.name, scope, name] += charge.usd(charge.gpu_ns)
     lines = []
     for month_name in sorted(months):
         for scope, name, budget in budgets:
-            actual = float(spent.get((month_name, scope, name), Fraction()))
+            actual = float(spent[month_name, scope, name])
             forecast = None
             if forecast_month is not None and forecast_month.name == month_name:
                 coming = [to_come[run] for run, one in reports.items() if (scope, name) in _scopes(one)]
@@ -117,27 +94,27 @@ def _scopes(report: Report) -> tuple[tuple[Scope, str], ...]:
     return ("all", ""), ("team", report.team), ("project", report.project)
 
 
-def run_forecasts(
-    reports: Sequence[Report], prices: Prices, bills: Mapping[str, Bill], now_ns: int
-) -> tuple[RunForecast, ...]:
-    """When the runs with planned steps will be done, and what they will cost until then."""
-    found = []
-    for report in reports:
-        planned = prices.planned_steps.get(report.run)
-        if planned is None:
-            continue
-        to_go = max(0, int(planned.value) - report.steps_kept)
-        steps, elapsed_ns = report.counts.steps, report.last_ns - report.first_ns
-        goes_on = report.accrued is not None and steps > 0
-        bill = bills[report.run]
-        spent_usd = bill.total().usd - bill.under(ACCRUED).usd
-        found.append(
-            RunForecast(
-                run=report.run,
-                steps=report.steps_kept,
-                planned_steps=int(planned.value),
-                end_ns=now_ns + to_go * elapsed_ns // steps if goes_on else None,
-                to_go_usd=to_go * spent_usd / steps if goes_on else None,
-            )
-        )
-    return tuple(found)
+def run_forecasts(pricing: Iterable[Pricing], now_ns: int) -> tuple[RunForecast, ...]:
+    """When the runs with planned steps will be done, and what they will cost from now until then."""
+    return tuple(
+        _run_forecast(one, int(planned.value), now_ns)
+        for one in pricing
+        if (planned := one.prices.planned_steps.get(one.report.run)) is not None
+    )
+
+
+def _run_forecast(pricing: Pricing, planned_steps: int, now_ns: int) -> RunForecast:
+    """What it did since its last event is not known: its steps to go begin now."""
+    report, end_ns, to_go_usd = pricing.report, None, None
+    steps, elapsed_ns = report.counts.steps, report.last_ns - report.first_ns
+    if report.accrued is not None and steps > 0:
+        to_go = max(0, planned_steps - report.steps_kept)
+        end_ns = now_ns + to_go * elapsed_ns // steps
+        to_go_usd = float(pricing.held(report.accrued.gpus, now_ns, end_ns))
+    return RunForecast(
+        run=report.run,
+        steps=report.steps_kept,
+        planned_steps=planned_steps,
+        end_ns=end_ns,
+        to_go_usd=to_go_usd,
+    )

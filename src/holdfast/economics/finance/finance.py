@@ -5,21 +5,23 @@ to what was spent, exactly; `spending` says how.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
-from typing import TypedDict
+from typing import Any
 
 import msgspec
 
-from holdfast.economics.finance.budget import MonthSpend, budget_lines, run_forecasts
+from holdfast.economics.finance.budget import budget_lines, run_forecasts
 from holdfast.economics.finance.invoice import invoice
 from holdfast.economics.finance.ownership import POINT, OwnOrRent, Terms, compare
 from holdfast.economics.finance.statement import (
+    Balance,
     CauseSpend,
     DataMovement,
     Finance,
     IncidentShare,
+    MonthSpend,
     ProjectSpend,
     Retries,
     RunSpend,
@@ -36,20 +38,21 @@ from holdfast.economics.pricing.rates import SUBJECTS, unmatched
 from holdfast.economics.pricing.rates import edges_ns as rate_edges_ns
 from holdfast.economics.pricing.spending import CAUSES, Amount, Bill, WasteCause, usd_per_hour
 from holdfast.ledger.categories import NOT_SCHEDULED, Category
-from holdfast.ledger.counts import MovedFor
-from holdfast.ledger.report import IncidentReport, MovedBytes, Report
+from holdfast.ledger.counts import MovedBytes, MovedFor
+from holdfast.ledger.opinions import says_slow
+from holdfast.ledger.report import IncidentReport, Report
 from holdfast.ledger.window import Window, fell_silent, part_between
 from holdfast.wording import many
 from holdfast.wording.units import DAY_NS, HOUR_NS
 
 INCIDENTS_PER_CAUSE = 3
+OPINIONS_SHOWN_MAX = 5
 GB_BYTES = 10**9
 """As clouds charge for it."""
 
 _AGAIN = (Category.STARTING, Category.RECOVERING, Category.QUEUED)
 """What an incident costs until the run is where it was, before anything is computed again."""
 _TWICE = (Category.RECOMPUTED, Category.DISCARDED)
-_NOTHING = MovedBytes(times=0, sized=0, size_bytes=0, usd=0.0, unpriced_bytes=0)
 
 
 class FinanceQuestion(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,8 +130,7 @@ class _Reader:
         )
         months = {month.name: month for month in self.months}
         return Finance(
-            **_balance(self.bill),
-            basis=_basis(self.reports),
+            **_balance(self.bill, self.reports),
             first_ns=self.first_ns,
             last_ns=self.last_ns,
             window=(question.window.from_ns, question.window.to_ns),
@@ -143,7 +145,7 @@ class _Reader:
                 self.to_come,
                 self._forecast_month(),
             ),
-            forecasts=run_forecasts(self.reports, self.prices, self.by_run, question.now_ns),
+            forecasts=run_forecasts(self.pricing.values(), question.now_ns),
             runs=tuple(runs),
             teams=self._teams(),
             projects=self._projects(),
@@ -162,8 +164,7 @@ class _Reader:
     def _run(self, report: Report) -> RunSpend:
         bill = self.by_run[report.run]
         return RunSpend(
-            **_balance(bill),
-            basis=report.basis,
+            **{**_balance(bill, ()), "basis": report.basis},
             run=report.run,
             name=report.name,
             team=report.team,
@@ -179,14 +180,9 @@ class _Reader:
     def _run_price(self, report: Report) -> Priced:
         """What its GPU-hours cost; where that changed, on average."""
         prices = {charge.price: None for charge in self.priced[report.run] if charge.gpu_ns}
+        usual = prices or {self.pricing[report.run].at(report.first_ns, None)[1]: None}
         total = self.by_run[report.run].total()
-        if len(prices) < 2 or not total.gpu_ns:
-            return next(iter(prices), self.pricing[report.run].at(report.first_ns, None)[1])
-        return Priced(
-            value=total.usd / (total.gpu_ns / HOUR_NS),
-            assumed=any(price.assumed for price in prices),
-            source=f"mean of {len(prices)} prices, each hour at its own",
-        )
+        return _mean(usual, total, f"mean of {len(prices)} prices, each hour at its own") or next(iter(usual))
 
     # -- months ----------------------------------------------------------------------------------------
 
@@ -207,21 +203,18 @@ class _Reader:
 
     def _month(self, month: Month) -> MonthSpend:
         bill = self.by_month[month.name]
-        balance, forecast = _balance(bill), self._forecast_month()
+        forecast = self._forecast_month()
         is_open = forecast is not None and forecast.name == month.name
         to_come = sum(self.to_come.values(), Fraction())
-        spend, useful = bill.total(), bill.useful()
-        told_gpu_ns = spend.gpu_ns - balance["accrued"].gpu_ns
         runs = {one.run for one, charge in self.charges if month.from_ns <= charge.from_ns < month.to_ns}
         return MonthSpend(
             month=month.name,
             from_ns=month.from_ns,
             to_ns=month.to_ns,
-            **balance,
-            goodput=_share(useful.gpu_ns, told_gpu_ns) if _is_told(bill) else None,
+            **_balance(bill, (report for report in self.reports if report.run in runs)),
+            goodput=_goodput(bill),
             budget_usd=self.prices.budget.value if self.prices.budget else None,
-            forecast_usd=spend.usd + float(to_come) if is_open else None,
-            basis=_basis(report for report in self.reports if report.run in runs),
+            forecast_usd=bill.total().usd + float(to_come) if is_open else None,
         )
 
     # -- causes ----------------------------------------------------------------------------------------
@@ -240,9 +233,13 @@ class _Reader:
     def _cause(self, cause: WasteCause) -> CauseSpend:
         amount = self.bill.part(*cause.categories)
         shares = [
-            self._incident_share(run, incident, cause.categories)
+            IncidentShare(
+                run=run,
+                **{name: getattr(incident, name) for name in ("name", "what", "subject", "began_ns")},
+                **msgspec.structs.asdict(self._lost_to([(run, incident)], cause.categories)),
+            )
             for run, incident in self._incidents()
-            if _lost(incident, cause.categories)
+            if any(incident.losses.get(category.key) for category in cause.categories)
         ]
         shares.sort(key=lambda share: (-share.usd, share.began_ns))
         return CauseSpend(
@@ -262,20 +259,6 @@ class _Reader:
             ),
         )
 
-    def _incident_share(
-        self, run: str, incident: IncidentReport, categories: tuple[Category, ...]
-    ) -> IncidentShare:
-        lost = self._lost_to([(run, incident)], categories)
-        return IncidentShare(
-            run=run,
-            name=incident.name,
-            what=incident.what,
-            subject=incident.subject,
-            began_ns=incident.began_ns,
-            gpu_ns=lost.gpu_ns,
-            usd=lost.usd,
-        )
-
     def _lost_to(
         self, incidents: Iterable[tuple[str, IncidentReport]], categories: tuple[Category, ...]
     ) -> Amount:
@@ -290,51 +273,47 @@ class _Reader:
 
     def _teams(self) -> tuple[TeamSpend, ...]:
         """The one that is furthest behind its target first, in USD; then by spend."""
-        runs_of: dict[str, list[str]] = {}
-        for report in self.reports:
-            runs_of.setdefault(report.team, []).append(report.run)
-        teams = [self._team(team, runs) for team, runs in runs_of.items()]
+        teams = [self._team(team, own) for team, own in self._by(lambda report: report.team)]
         return tuple(
             sorted(
                 teams, key=lambda team: (-(team.short.usd if team.short else 0.0), -team.spend.usd, team.team)
             )
         )
 
-    def _team(self, team: str, runs: list[str]) -> TeamSpend:
-        bill = _together(self.by_run[run] for run in runs)
-        spend, useful = bill.total(), bill.useful()
-        target = self.prices.team_targets.get(team)
-        told = _is_told(bill)
+    def _by(self, named: Callable[[Report], str]) -> Iterable[tuple[str, list[Report]]]:
+        """The runs' reports by a name that they have."""
+        found: dict[str, list[Report]] = {}
+        for report in self.reports:
+            found.setdefault(named(report), []).append(report)
+        return found.items()
+
+    def _bill_of(self, reports: Iterable[Report]) -> Bill:
+        return _together(self.by_run[report.run] for report in reports)
+
+    def _team(self, team: str, reports: list[Report]) -> TeamSpend:
+        bill = self._bill_of(reports)
+        target, utilisation, spend = self.prices.team_targets.get(team), _goodput(bill), bill.total()
         short: Amount | None = None
         standing: Standing = "unknown" if target else "no target"
-        if target and told:
-            paid_gpu_ns = spend.gpu_ns - bill.under(ACCRUED).gpu_ns
-            short_gpu_ns = max(0, int(Fraction(target.value) * paid_gpu_ns) - useful.gpu_ns)
+        if target and utilisation is not None:
+            wanted = Fraction(target.value) * bill.part(*Category).gpu_ns
+            short_gpu_ns = max(0, int(wanted) - bill.useful().gpu_ns)
             short = Amount(gpu_ns=short_gpu_ns, usd=short_gpu_ns * spend.usd / spend.gpu_ns)
             standing = "below" if short_gpu_ns else "met"
         return TeamSpend(
-            **_balance(bill),
-            basis=_basis(report for report in self.reports if report.run in runs),
+            **_balance(bill, reports),
             team=team,
-            runs=len(runs),
-            utilisation=_share(useful.gpu_ns, spend.gpu_ns - bill.under(ACCRUED).gpu_ns) if told else None,
+            runs=len(reports),
+            utilisation=utilisation,
             target=target.value if target else None,
             standing=standing,
             short=short,
         )
 
     def _projects(self) -> tuple[ProjectSpend, ...]:
-        runs_of: dict[str, list[str]] = {}
-        for report in self.reports:
-            runs_of.setdefault(report.project, []).append(report.run)
         found = [
-            ProjectSpend(
-                **_balance(_together(self.by_run[run] for run in runs)),
-                basis=_basis(report for report in self.reports if report.run in runs),
-                project=project,
-                runs=len(runs),
-            )
-            for project, runs in runs_of.items()
+            ProjectSpend(**_balance(self._bill_of(own), own), project=project, runs=len(own))
+            for project, own in self._by(lambda report: report.project)
         ]
         return tuple(sorted(found, key=lambda one: (-one.spend.usd, one.project)))
 
@@ -382,7 +361,7 @@ class _Reader:
         sums: dict[MovedFor, MovedBytes] = {}
         for report in self.reports:
             for use, moved in report.moved.items():
-                sums[use] = _added(sums.get(use, _NOTHING), moved)
+                sums[use] = sums.get(use, MovedBytes()).plus(moved)
         transfers = [self._transfer(use, moved) for use, moved in sums.items() if moved.times]
         return DataMovement(
             transfers=tuple(sorted(transfers, key=lambda transfer: -transfer.size_bytes)),
@@ -409,25 +388,14 @@ class _Reader:
         told, useful = self.bill.part(*Category), self.bill.useful()
         return told.usd * POINT * told.gpu_ns / useful.gpu_ns if useful.gpu_ns else None
 
-    def _mean_price(self) -> Priced | None:
-        """What a GPU-hour costs now; where prices differ, on average. None: it costs nothing."""
-        spend, prices = self.bill.total(), {self._run_price(report): None for report in self.reports}
-        mean = usd_per_hour(spend.usd, spend.gpu_ns)
-        if not mean:
-            return None
-        if len(prices) == 1:
-            return next(iter(prices))
-        return Priced(
-            value=mean, assumed=any(price.assumed for price in prices), source="the mean of these runs"
-        )
-
     def _own_or_rent(self, terms: Terms) -> OwnOrRent:
         """With what these runs pay for a GPU-hour, and the share of their time in a run that was useful."""
+        prices = dict.fromkeys(self._run_price(report) for report in self.reports)
         in_run = (category for category in Category if category not in NOT_SCHEDULED)
         in_run_gpu_ns = self.bill.part(*in_run).gpu_ns
         return compare(
             terms.completed(
-                rent=self._mean_price(),
+                rent=_mean(prices, self.bill.total(), "the mean of these runs"),
                 labour=self.prices.labour_usd_per_hour,
                 goodput=_share(self.bill.useful().gpu_ns, in_run_gpu_ns),
             )
@@ -450,6 +418,7 @@ class _Reader:
         remarks += price_changes(self.priced.values(), self.prices.currency)
         remarks += self._unmatched()
         remarks += self._unheld()
+        remarks += self._slower()
         if self.question.window.is_bounded:
             remarks.append("Incidents count with what they cost in this window.")
         return tuple(remarks)
@@ -466,6 +435,12 @@ class _Reader:
             f"held the GPUs: {hours:,.2f} GPU-hours are not in the spend. If they were held, "
             f"{self.prices.currency.said(usd)} more were paid."
         )
+
+    def _slower(self) -> Iterator[str]:
+        """Runs whose useful time may be slowdown, by what earlier runs or published figures say."""
+        slow = [(one, report.run) for report in self.reports for one in report.opinions if says_slow(one)]
+        for opinion, run in sorted(slow, key=lambda found: -found[0].ratio)[:OPINIONS_SHOWN_MAX]:
+            yield f"Run {run}: {opinion.sentence[0].lower()}{opinion.sentence[1:]}"
 
     def _silence(self, report: Report) -> str:
         """A run that nobody knows to have ended may hold its GPUs still: what that would cost is said."""
@@ -540,26 +515,19 @@ def _together(bills: Iterable[Bill]) -> Bill:
     return whole
 
 
-class _Balanced(TypedDict):
-    spend: Amount
-    useful: Amount
-    waste: Amount
-    accrued: Amount
-    useful_share: float | None
-    usd_per_useful_gpu_hour: float | None
-
-
-def _balance(bill: Bill) -> _Balanced:
-    spend, useful, accrued = bill.total(), bill.useful(), bill.under(ACCRUED)
-    told = bill.part(*Category)
-    return {
-        "spend": spend,
-        "useful": useful,
-        "waste": bill.waste(),
-        "accrued": accrued,
-        "useful_share": _share_of(useful, told) if _is_told(bill) else None,
-        "usd_per_useful_gpu_hour": usd_per_hour(told.usd, useful.gpu_ns),
-    }
+def _balance(bill: Bill, reports: Iterable[Report]) -> dict[str, Any]:
+    """The fields of `Balance`. reports: of the runs on the bill."""
+    useful, told = bill.useful(), bill.part(*Category)
+    found = Balance(
+        spend=bill.total(),
+        useful=useful,
+        waste=bill.waste(),
+        accrued=bill.under(ACCRUED),
+        useful_share=_share_of(useful, told) if _is_told(bill) else None,
+        usd_per_useful_gpu_hour=usd_per_hour(told.usd, useful.gpu_ns),
+        basis=_basis(reports),
+    )
+    return msgspec.structs.asdict(found)
 
 
 def _basis(reports: Iterable[Report]) -> str:
@@ -579,19 +547,22 @@ def _is_told(bill: Bill) -> bool:
     return bill.part(*Category).gpu_ns > bill.part(Category.UNATTRIBUTED).gpu_ns
 
 
+def _mean(prices: Collection[Priced], paid: Amount, source: str) -> Priced | None:
+    """The one price, or the mean of several that came to this; None where nothing was paid."""
+    mean = usd_per_hour(paid.usd, paid.gpu_ns)
+    if not mean or len(prices) == 1:
+        return next(iter(prices)) if mean else None
+    return Priced(value=mean, assumed=any(price.assumed for price in prices), source=source)
+
+
+def _goodput(bill: Bill) -> float | None:
+    """The useful share of the GPU-time that is accounted for; None where nothing tells of it."""
+    return _share(bill.useful().gpu_ns, bill.part(*Category).gpu_ns) if _is_told(bill) else None
+
+
 def _share_of(part: Amount, whole: Amount) -> float | None:
     """Of the money; where GPUs cost nothing, of their time."""
     return part.usd / whole.usd if whole.usd > 0 else _share(part.gpu_ns, whole.gpu_ns)
-
-
-def _lost(incident: IncidentReport, categories: tuple[Category, ...]) -> int:
-    return sum(incident.losses.get(category.key, 0) for category in categories)
-
-
-def _added(one: MovedBytes, other: MovedBytes) -> MovedBytes:
-    return MovedBytes(
-        **{name: getattr(one, name) + getattr(other, name) for name in MovedBytes.__struct_fields__}
-    )
 
 
 def _share(part: int, whole: int) -> float | None:

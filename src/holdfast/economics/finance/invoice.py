@@ -10,14 +10,14 @@ Foundation's billing schema (focus.finops.org), so that they join a cloud's own 
 import csv
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from fractions import Fraction
 
 import msgspec
 
 from holdfast.economics.pricing.months import Month
-from holdfast.economics.pricing.prices import Currency
+from holdfast.economics.pricing.prices import Currency, exactly
 from holdfast.economics.pricing.pricing import ACCRUED, Charge
 from holdfast.economics.pricing.rates import Kind
 from holdfast.economics.pricing.spending import CAUSES
@@ -97,7 +97,7 @@ def invoice(charged: Iterable[tuple[Report, Month, Charge]], currency: Currency)
             line.from_ns, line.to_ns = min(line.from_ns, charge.from_ns), max(line.to_ns, charge.to_ns)
             line.gpu_ns += gpu_ns
             line.usd += charge.usd(gpu_ns)
-    worth = Fraction(repr(currency.usd_per))
+    worth = exactly(currency.usd_per)
     by_month: dict[str, list[_Open]] = {}
     for one in sorted(found.values(), key=lambda one: (one.month.name, one.report.run, _ORDER[one.cause])):
         by_month.setdefault(one.month.name, []).append(one)
@@ -127,20 +127,11 @@ def in_cents(amounts: Sequence[Fraction]) -> list[int]:
 
 
 def _line(one: _Open, cents: int) -> InvoiceLine:
-    report = one.report
     return InvoiceLine(
         month=one.month.name,
-        from_ns=one.from_ns,
-        to_ns=one.to_ns,
-        run=report.run,
-        name=report.name,
-        team=report.team,
-        project=report.project,
-        cluster=report.cluster,
-        chip=report.chip or "",
-        kind=one.kind,
-        cause=one.cause,
-        gpu_ns=one.gpu_ns,
+        **{name: getattr(one.report, name) for name in ("run", "name", "team", "project", "cluster")},
+        **{name: getattr(one, name) for name in ("from_ns", "to_ns", "kind", "cause", "gpu_ns")},
+        chip=one.report.chip or "",
         usd=float(one.usd),
         cents=cents,
     )
@@ -156,118 +147,50 @@ _PRICING: dict[Kind | None, str] = {
     "owned": "Other",
     None: "Other",
 }
-COLUMNS = (
-    "BilledCost",
-    "BillingAccountId",
-    "BillingAccountName",
-    "BillingCurrency",
-    "BillingPeriodEnd",
-    "BillingPeriodStart",
-    "ChargeCategory",
-    "ChargeClass",
-    "ChargeDescription",
-    "ChargeFrequency",
-    "ChargePeriodEnd",
-    "ChargePeriodStart",
-    "ConsumedQuantity",
-    "ConsumedUnit",
-    "ContractedCost",
-    "ContractedUnitPrice",
-    "EffectiveCost",
-    "InvoiceId",
-    "InvoiceIssuerName",
-    "ListCost",
-    "ListUnitPrice",
-    "PricingCategory",
-    "PricingQuantity",
-    "PricingUnit",
-    "ProviderName",
-    "PublisherName",
-    "ResourceId",
-    "ResourceName",
-    "ResourceType",
-    "ServiceCategory",
-    "ServiceName",
-    "ServiceSubcategory",
-    "SubAccountId",
-    "SubAccountName",
-    "Tags",
-    "x_Cause",
-    "x_Cluster",
-    "x_Project",
-)
-"""In the order of the specification; its own columns first, then ours, which it wants to begin with `x_`."""
-
 _HOURS_DECIMALS = 9
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def focus_csv(found: Invoice, months: Iterable[Month]) -> str:
-    """The invoice as CSV; a column that a line has nothing for is empty there."""
+    """The invoice as CSV."""
     bounds = {month.name: month for month in months}
     out = io.StringIO()
-    writer = csv.DictWriter(out, COLUMNS, restval="", lineterminator="\n")
-    writer.writeheader()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
     for line in found.lines:
-        writer.writerow(_row(line, bounds[line.month], found))
+        row = _Row(line=line, month=bounds[line.month], invoice=found)
+        writer.writerow(column(row) for column in COLUMNS.values())
     return out.getvalue()
 
 
-def _row(line: InvoiceLine, month: Month, found: Invoice) -> dict[str, str]:
-    cost = f"{line.cents / CENTS:.2f}"
-    hours = f"{line.gpu_ns / HOUR_NS:.{_HOURS_DECIMALS}f}"
-    price = f"{line.usd / found.usd_per / (line.gpu_ns / HOUR_NS):.6f}"
-    tags = {
-        name: value
-        for name, value in (
-            ("team", line.team),
-            ("project", line.project),
-            ("cluster", line.cluster),
-            ("run", line.run),
-            ("cause", line.cause),
-            ("price", line.kind or ""),
-        )
-        if value
-    }
-    return {
-        "BilledCost": cost,
-        "BillingAccountId": PROVIDER,
-        "BillingAccountName": PROVIDER,
-        "BillingCurrency": found.currency,
-        "BillingPeriodEnd": _stamp(month.to_ns),
-        "BillingPeriodStart": _stamp(month.from_ns),
-        "ChargeCategory": "Usage",
-        "ChargeDescription": _text(f"{LABELS[line.cause]}, run {line.run}"),
-        "ChargeFrequency": "Usage-Based",
-        "ChargePeriodEnd": _stamp(line.to_ns),
-        "ChargePeriodStart": _stamp(line.from_ns),
-        "ConsumedQuantity": hours,
-        "ConsumedUnit": "GPU-Hours",
-        "ContractedCost": cost,
-        "ContractedUnitPrice": price,
-        "EffectiveCost": cost,
-        "InvoiceId": f"{PROVIDER}-{line.month}",
-        "InvoiceIssuerName": PROVIDER,
-        "ListCost": cost,
-        "ListUnitPrice": price,
-        "PricingCategory": _PRICING[line.kind],
-        "PricingQuantity": hours,
-        "PricingUnit": "GPU-Hours",
-        "ProviderName": PROVIDER,
-        "PublisherName": PROVIDER,
-        "ResourceId": _text(line.run),
-        "ResourceName": _text(line.name or line.run),
-        "ResourceType": _text(line.chip.upper() or "GPU"),
-        "ServiceCategory": "AI and Machine Learning",
-        "ServiceName": "GPU training",
-        "ServiceSubcategory": "Machine Learning",
-        "SubAccountId": _text(line.team),
-        "SubAccountName": _text(line.team),
-        "Tags": json.dumps(tags, ensure_ascii=False, separators=(",", ":")),
-        "x_Cause": line.cause,
-        "x_Cluster": _text(line.cluster),
-        "x_Project": _text(line.project),
-    }
+class _Row(msgspec.Struct, frozen=True, kw_only=True):
+    """A line, the month that it is of, and the invoice."""
+
+    line: InvoiceLine
+    month: Month
+    invoice: Invoice
+
+    @property
+    def cost(self) -> str:
+        return f"{self.line.cents // CENTS}.{self.line.cents % CENTS:02}"
+
+    @property
+    def hours(self) -> str:
+        return f"{self.line.gpu_ns / HOUR_NS:.{_HOURS_DECIMALS}f}"
+
+    @property
+    def price(self) -> str:
+        return f"{self.line.usd / self.invoice.usd_per / (self.line.gpu_ns / HOUR_NS):.6f}"
+
+    @property
+    def tags(self) -> str:
+        named = {name: getattr(self.line, name) for name in ("team", "project", "cluster", "run", "cause")}
+        found = {name: value for name, value in {**named, "price": self.line.kind}.items() if value}
+        return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+
+
+def _always(value: str) -> Callable[[_Row], str]:
+    return lambda row: value
 
 
 def _stamp(at_ns: int) -> str:
@@ -277,3 +200,46 @@ def _stamp(at_ns: int) -> str:
 def _text(value: str) -> str:
     """A name that a spreadsheet would take for a formula is quoted, as it is text."""
     return f"'{value}" if value.startswith(_FORMULAS) else value
+
+
+COLUMNS: dict[str, Callable[[_Row], str]] = {
+    "BilledCost": lambda row: row.cost,
+    "BillingAccountId": _always(PROVIDER),
+    "BillingAccountName": _always(PROVIDER),
+    "BillingCurrency": lambda row: row.invoice.currency,
+    "BillingPeriodEnd": lambda row: _stamp(row.month.to_ns),
+    "BillingPeriodStart": lambda row: _stamp(row.month.from_ns),
+    "ChargeCategory": _always("Usage"),
+    "ChargeClass": _always(""),
+    "ChargeDescription": lambda row: _text(f"{LABELS[row.line.cause]}, run {row.line.run}"),
+    "ChargeFrequency": _always("Usage-Based"),
+    "ChargePeriodEnd": lambda row: _stamp(row.line.to_ns),
+    "ChargePeriodStart": lambda row: _stamp(row.line.from_ns),
+    "ConsumedQuantity": lambda row: row.hours,
+    "ConsumedUnit": _always("GPU-Hours"),
+    "ContractedCost": lambda row: row.cost,
+    "ContractedUnitPrice": lambda row: row.price,
+    "EffectiveCost": lambda row: row.cost,
+    "InvoiceId": lambda row: f"{PROVIDER}-{row.line.month}",
+    "InvoiceIssuerName": _always(PROVIDER),
+    "ListCost": lambda row: row.cost,
+    "ListUnitPrice": lambda row: row.price,
+    "PricingCategory": lambda row: _PRICING[row.line.kind],
+    "PricingQuantity": lambda row: row.hours,
+    "PricingUnit": _always("GPU-Hours"),
+    "ProviderName": _always(PROVIDER),
+    "PublisherName": _always(PROVIDER),
+    "ResourceId": lambda row: _text(row.line.run),
+    "ResourceName": lambda row: _text(row.line.name or row.line.run),
+    "ResourceType": lambda row: _text(row.line.chip.upper() or "GPU"),
+    "ServiceCategory": _always("AI and Machine Learning"),
+    "ServiceName": _always("GPU training"),
+    "ServiceSubcategory": _always("Machine Learning"),
+    "SubAccountId": lambda row: _text(row.line.team),
+    "SubAccountName": lambda row: _text(row.line.team),
+    "Tags": lambda row: row.tags,
+    "x_Cause": lambda row: row.line.cause,
+    "x_Cluster": lambda row: _text(row.line.cluster),
+    "x_Project": lambda row: _text(row.line.project),
+}
+"""In the order of the specification; its own columns first, then ours, which it wants to begin with `x_`."""

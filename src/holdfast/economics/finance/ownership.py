@@ -34,27 +34,7 @@ def _assumed(value: float, source: str) -> Priced:
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """On what terms GPUs are owned, and rented.
-
-    server_usd_per_gpu            a server's price over its GPUs
-    network_share                 network and storage, as a share of the servers' price
-    amortisation_years            how long they serve; nothing is left of their value then
-    capital_rate                  interest on what is not paid off yet, a year
-    power_kw_per_gpu              drawn for each GPU by its server and share of the network
-    pue                           power drawn by the building over power drawn by its machines
-    usd_per_kwh                   electricity
-    colocation_usd_per_kw_month   a place for machines that draw a kW
-    staff_per_1000_gpus           people who run the cluster
-    staff_usd_per_year            one of them, all costs included
-    gpu_faults_per_year           faults of a GPU in a year that end in a repair
-    repair_usd_per_fault          parts and labour that no warranty covers
-    node_faults_per_1000_days     faults that take a node out of service, per 1,000 days of one
-    outage_days                   how long it is out then
-    rent_usd_per_gpu_hour         a rented GPU-hour, paid for when used
-    utilisation                   share of the time in which an owned GPU has a run to work for
-    goodput                       share of a run's GPU-time that is useful, on owned machines
-    rent_goodput                  the same on rented machines
-    """
+    """On what terms GPUs are owned, and rented; docs/finance.md says what each means."""
 
     server_usd_per_gpu: Priced = _assumed(
         33_750, "DGX H100, about 270,000 USD (SemiAnalysis, May 2023), over 8"

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.economics.finance.budget import BudgetLine, MonthSpend, RunForecast
+from holdfast.economics.finance.budget import BudgetLine, RunForecast
 from holdfast.economics.finance.invoice import Invoice
 from holdfast.economics.finance.ownership import OwnOrRent
 from holdfast.economics.finance.trend import Trend
@@ -61,6 +61,21 @@ class Balance(msgspec.Struct, frozen=True, kw_only=True):
     useful_share: float | None
     usd_per_useful_gpu_hour: float | None
     basis: str = ""
+
+
+class MonthSpend(Balance, frozen=True, kw_only=True):
+    """A month's part of the window.
+
+    goodput: useful of all GPU-time that is accounted for. forecast_usd: at the end of the month, of the one
+    that is not over.
+    """
+
+    month: str
+    from_ns: int
+    to_ns: int
+    goodput: float | None
+    budget_usd: float | None
+    forecast_usd: float | None
 
 
 class RunSpend(Balance, frozen=True, kw_only=True):

@@ -74,18 +74,17 @@ class Rise(msgspec.Struct, frozen=True, kw_only=True):
 
     verdict: Verdict
     reason: str
-    latest: Part | None
-    best: Part | None
-    ratio: float | None
-    ratio_low: float | None
-    rise_min: float
-    confidence: float
+    latest: Part | None = None
+    best: Part | None = None
+    ratio: float | None = None
+    ratio_low: float | None = None
+    rise_min: float = RISE_MIN
+    confidence: float = CONFIDENCE
 
 
 class Trend(msgspec.Struct, frozen=True, kw_only=True):
     """The stretches in the order of time, without gaps, and what they say."""
 
-    stretch_ns: int
     stretches: tuple[SpendStretch, ...]
     rise: Rise
 
@@ -101,10 +100,7 @@ def edges_ns(from_ns: int, to_ns: int) -> list[int]:
 
 
 def trend(stretches: Sequence[SpendStretch]) -> Trend:
-    widths_ns = [stretch.to_ns - stretch.from_ns for stretch in stretches]
-    return Trend(
-        stretch_ns=max(widths_ns, default=0), stretches=tuple(stretches), rise=_rise(_cut(stretches))
-    )
+    return Trend(stretches=tuple(stretches), rise=_rise(_cut(stretches)))
 
 
 def _cut(stretches: Sequence[SpendStretch]) -> list[list[SpendStretch]]:
@@ -126,10 +122,11 @@ def _rise(parts: list[list[SpendStretch]]) -> Rise:
     is_fruitless = len(latest) >= SAMPLES_PER_PART_MIN and _usd_per_useful(latest) == inf
     if not known or not (is_fruitless or _samples(latest) >= SAMPLES_PER_PART_MIN):
         needed = f"{SAMPLES_PER_PART_MIN} stretches of time and as many steps timed each by itself"
-        return _told("unknown", f"it takes {needed} in each quarter of the spend to tell")
+        return Rise(verdict="unknown", reason=f"it takes {needed} in each quarter of the spend to tell")
     best = min(known, key=_usd_per_useful)
     if is_fruitless:
-        return _told("yes", "the latest part of the spend brought no progress at all", latest, best)
+        reason = "the latest part of the spend brought no progress at all"
+        return Rise(verdict="yes", reason=reason, latest=_part(latest), best=_part(best))
     ratio, ratio_low = _ratio(latest, best, comparisons=len(known))
     if ratio <= 1 + RISE_MIN:
         verdict: Verdict = "no"
@@ -138,7 +135,14 @@ def _rise(parts: list[list[SpendStretch]]) -> Rise:
         verdict, reason = "unknown", "it costs more, but the stretches differ so much that it may be chance"
     else:
         verdict, reason = "yes", "a useful GPU-hour costs more than it did, and that is not chance"
-    return _told(verdict, reason, latest, best, ratio, ratio_low)
+    return Rise(
+        verdict=verdict,
+        reason=reason,
+        latest=_part(latest),
+        best=_part(best),
+        ratio=ratio,
+        ratio_low=ratio_low,
+    )
 
 
 def _samples(part: list[SpendStretch]) -> int:
@@ -170,26 +174,6 @@ def _relative_error(part: list[SpendStretch]) -> float:
     cost, spend = _usd_per_useful(part), sum(stretch.told_usd for stretch in part)
     off = [stretch.told_usd - cost * stretch.useful_gpu_ns / HOUR_NS for stretch in part]
     return sqrt(len(part) / (_samples(part) - 1) * sum(one * one for one in off)) / spend
-
-
-def _told(
-    verdict: Verdict,
-    reason: str,
-    latest: list[SpendStretch] | None = None,
-    best: list[SpendStretch] | None = None,
-    ratio: float | None = None,
-    ratio_low: float | None = None,
-) -> Rise:
-    return Rise(
-        verdict=verdict,
-        reason=reason,
-        latest=_part(latest) if latest else None,
-        best=_part(best) if best else None,
-        ratio=ratio,
-        ratio_low=ratio_low,
-        rise_min=RISE_MIN,
-        confidence=CONFIDENCE,
-    )
 
 
 def _part(stretches: list[SpendStretch]) -> Part:

@@ -12,7 +12,6 @@ from scipy import stats
 
 from holdfast.economics.fitting import lilliefors
 from holdfast.economics.fitting.outages import Observation
-from holdfast.economics.fitting.repairs import Durations, fit_weibull
 from holdfast.economics.fitting.verdict import Verdict, chance, is_chance
 from holdfast.wording.units import DAY_NS, HOURS_PER_DAY
 
@@ -22,7 +21,7 @@ DAYS_MIN = 14.0
 
 MINUTES_PER_DAY = 1_440
 SECOND_DAYS = 1 / 86_400
-"""Gaps are fitted as at least this, which is as fine as logs tell time."""
+"""As fine as logs tell time."""
 
 SHIFT_HOURS = 8
 CONFIDENCE = 0.95
@@ -40,17 +39,13 @@ class Regularity(msgspec.Struct, frozen=True, kw_only=True):
     """How far from Poisson some events are.
 
     dispersion     variance over mean of daily counts: 1 for Poisson, more where they come in clusters
-    gaps_distance  between the gaps and the exponential distribution of their mean, 0 to 1
-    gaps_shape     of the nearest Weibull distribution: 1 for Poisson, less where they come in clusters
+    gaps_p_value   how often gaps of a Poisson process are as far from exponential
     """
 
     count: int
     dispersion: float
     dispersion_p_value: float
-    gaps_distance: float
     gaps_p_value: float
-    gaps_shape: float | None
-    gaps_shape_interval: Interval | None
 
     @property
     def is_poisson(self) -> bool:
@@ -62,14 +57,12 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
 
     growth   the faults up to a time grow with this power of it: 1 is steady, less means fewer and fewer
              (infant mortality), more means wear
-    by_hour  bursts by hour of the day, in UTC
     """
 
     faults: Regularity
     bursts: Regularity
     growth: float
     growth_interval: Interval
-    by_hour: tuple[int, ...]
     verdicts: tuple[Verdict, ...]
 
 
@@ -91,7 +84,6 @@ def arrivals(seen: Observation, burst_minutes: float, rng: np.random.Generator) 
         bursts=counted_once,
         growth=growth,
         growth_interval=growth_interval,
-        by_hour=tuple(by_hour.tolist()),
         verdicts=(
             _judged(faults, counted_once),
             _trend(bursts, seen.days, clustering),
@@ -105,17 +97,11 @@ def _regularity(times: Array, days: float, rng: np.random.Generator) -> Regulari
     dispersion = daily.var(ddof=1) / daily.mean()
     surplus = stats.chi2(daily.size - 1)
     statistic = dispersion * (daily.size - 1)
-    gaps = np.diff(times)
-    exponential = lilliefors.exponential(gaps, rng)
-    weibull = fit_weibull(Durations(gaps).at_least(SECOND_DAYS))
     return Regularity(
         count=times.size,
         dispersion=float(dispersion),
         dispersion_p_value=float(2 * min(surplus.sf(statistic), surplus.cdf(statistic))),
-        gaps_distance=exponential.distance,
-        gaps_p_value=exponential.p_value,
-        gaps_shape=None if weibull is None else weibull.shape,
-        gaps_shape_interval=None if weibull is None else weibull.shape_interval,
+        gaps_p_value=lilliefors.exponential(np.diff(times), rng).p_value,
     )
 
 

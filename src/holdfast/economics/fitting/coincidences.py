@@ -39,17 +39,14 @@ _PLACED = re.compile(r"(.*[A-Za-z]+[-_]?[0-9]+)[-_.]+[A-Za-z]*[-_]?[0-9]+")
 class Coincidences(msgspec.Struct, frozen=True, kw_only=True):
     """Pairs of faults of different nodes that begin within `window_minutes` of each other.
 
-    largest_nodes, largest_ns  nodes struck by the largest burst, and when it began
-    same_domain_percent        of the pairs; None where domains are not known
+    largest_nodes        nodes struck by the largest burst
+    same_domain_percent  of the pairs; None where domains are not known
     """
 
     window_minutes: float
     pairs: int
-    pairs_expected: float
     largest_nodes: int
-    largest_ns: int
     same_domain_percent: float | None
-    same_domain_percent_expected: float | None
     verdicts: tuple[Verdict, ...]
 
 
@@ -76,22 +73,18 @@ def coincidences(
     largest = _largest(times, nodes, window_days)
     p_value = float(((drawn >= observed).sum() + 1) / (DRAWS + 1))
     shared = _shared(times, nodes, [domains.get(name, "") for name in names], window_days, rng)
-    largest_ns = seen.from_ns + round(largest.at * DAY_NS)
     return Coincidences(
         window_minutes=window_minutes,
         pairs=observed,
-        pairs_expected=float(drawn.mean()),
-        largest_nodes=largest.nodes,
-        largest_ns=largest_ns,
+        largest_nodes=largest,
         same_domain_percent=None if shared is None else shared.percent,
-        same_domain_percent_expected=None if shared is None else shared.percent_expected,
         verdicts=(
             Verdict(
                 question=TOGETHER,
                 answer="no" if is_chance(p_value) else "yes",
                 sentence=f"{observed:,} pair{'s' * (observed != 1)} of nodes failed within {window_minutes:g}"
                 f" minutes, by chance {drawn.mean():,.0f} would ({chance(p_value)}); one burst struck"
-                f" {largest.nodes} nodes.",
+                f" {largest} nodes.",
                 p_value=p_value,
             ),
             _by_domain(shared),
@@ -123,16 +116,10 @@ def _close(times: NDArray[np.float64], window_days: float) -> int:
     return int((behind - np.arange(1, times.size + 1)).sum())
 
 
-class _Burst(NamedTuple):
-    at: float
-    nodes: int
-
-
-def _largest(times: NDArray[np.float64], nodes: NDArray[np.int64], window_days: float) -> _Burst:
-    """The moment after which, within the window, most nodes fail."""
+def _largest(times: NDArray[np.float64], nodes: NDArray[np.int64], window_days: float) -> int:
+    """The most nodes that fail within the window after some moment."""
     behind = np.searchsorted(times, times + window_days, side="right")
-    bursts = (_Burst(float(times[i]), len(set(nodes[i:end].tolist()))) for i, end in enumerate(behind))
-    return max(bursts, key=lambda burst: burst.nodes)
+    return max(len(set(nodes[i:end].tolist())) for i, end in enumerate(behind))
 
 
 class _Shared(NamedTuple):

@@ -81,12 +81,9 @@ class Crowding(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     nodes: int
     nodes_expected: float
-    nodes_p_value: float
     most: int
     most_expected: float
-    most_p_value: float
     dispersion: float
-    dispersion_p_value: float
     p_value: float
 
 
@@ -192,19 +189,16 @@ def _crowding(counts: Counts, threshold: int, rng: np.random.Generator) -> Crowd
     dealt = np.concatenate([_unevenness(_dealt(total, nodes, size, rng), threshold) for size in sizes])
     observed = _unevenness(counts[np.newaxis], threshold)[0]
     full, most, dispersion = observed.tolist()
-    full_p, most_p, dispersion_p = (((dealt >= observed).sum(axis=0) + 1) / (draws + 1)).tolist()
+    p_values = ((dealt >= observed).sum(axis=0) + 1) / (draws + 1)
     full_expected, most_expected, _ = dealt.mean(axis=0).tolist()
     return Crowding(
         count=total,
         nodes=int(full),
         nodes_expected=full_expected,
-        nodes_p_value=full_p,
         most=int(most),
         most_expected=most_expected,
-        most_p_value=most_p,
         dispersion=dispersion,
-        dispersion_p_value=dispersion_p,
-        p_value=min(1.0, 3 * min(full_p, most_p, dispersion_p)),
+        p_value=min(1.0, 3 * float(p_values.min())),
     )
 
 

@@ -60,7 +60,6 @@ class Repairs(msgspec.Struct, frozen=True, kw_only=True):
     mean_h: float
     median_h: float | None
     median_interval_h: Interval | None
-    p10_h: float | None
     p90_h: float | None
     lognormal: Lognormal | None = None
     weibull: Weibull | None = None
@@ -126,7 +125,6 @@ def repairs(faults: Sequence[Fault], rng: np.random.Generator) -> Repairs | None
         mean_h=_mean(estimate.sf),
         median_h=_quantile(estimate.sf, 0.5),
         median_interval_h=None if low is None or high is None else (low, high),
-        p10_h=_quantile(estimate.sf, 0.1),
         p90_h=_quantile(estimate.sf, 0.9),
         verdict=unknown(QUESTION, f"{len(seen.lengths)} outages are too few to tell a distribution."),
     )

@@ -8,7 +8,8 @@ range, with what it leaves out. Everything is linear in the ledger's amounts: a 
 its incidents' and of what no incident explains.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Set
 from fractions import Fraction
 
 import msgspec
@@ -92,7 +93,7 @@ def incident_cost(report: Report, name: str, prices: Prices) -> IncidentCost:
         what=incident.what,
         subject=incident.subject,
         began_ns=incident.began_ns,
-        ended_ns=_ended_ns(incident, report),
+        ended_ns=report.last_ns if incident.recovered_ns is None else incident.recovered_ns,
         over=incident.recovered_ns is not None,
         gpus=report.gpus,
         stack=pricing.stack(pricing.loss(incident)),
@@ -203,31 +204,33 @@ class _Pricing:
     # -- the layers ----------------------------------------------------------------------------------
 
     def _layers(self, loss: _Loss) -> tuple[Layer, ...]:
-        rests_on: tuple[tuple[Iterable[str], Callable[[_Loss], Layer]], ...] = (
-            (loss.direct, self._direct_compute),
-            (loss.gpu_ns, self._reserved_capacity),
-            (loss.gpu_ns.keys() & ROLLBACK, self._rollback),
-            ((), self._response_labour),
-            (loss.delay, self._schedule_slip),
+        direct, rollback = (
+            "GPU-hours lost, rollback apart × price",
+            "GPU-hours discarded and recomputed × price",
         )
-        return tuple(
-            msgspec.structs.replace(layer(loss), basis=self._basis(keys)) for keys, layer in rests_on
+        rests_on: tuple[tuple[Iterable[str], Layer], ...] = (
+            (loss.direct, self._paid_for("direct_compute", direct, loss, loss.direct)),
+            (loss.gpu_ns, self._reserved_capacity(loss)),
+            (loss.gpu_ns.keys() & ROLLBACK, self._paid_for("rollback", rollback, loss, ROLLBACK)),
+            ((), self._response_labour(loss)),
+            (loss.delay, self._schedule_slip(loss)),
         )
+        return tuple(msgspec.structs.replace(layer, basis=self._basis(keys)) for keys, layer in rests_on)
 
-    def _direct_compute(self, loss: _Loss) -> Layer:
-        hours = loss.of(loss.direct) / HOUR_NS
+    def _paid_for(self, key: LayerKey, formula: str, loss: _Loss, keys: Set[str]) -> Layer:
+        """What was paid for the GPU-hours that were lost under these categories."""
         parts = [
-            _measured(Category[key.upper()].label, gpu_ns / HOUR_NS, "GPU-h")
-            for key, gpu_ns in loss.gpu_ns.items()
-            if key not in ROLLBACK
+            _measured(Category[name.upper()].label, gpu_ns / HOUR_NS, "GPU-h")
+            for name, gpu_ns in loss.gpu_ns.items()
+            if name in keys
         ]
         return Layer(
-            key="direct_compute",
-            title=LAYER_TITLES["direct_compute"],
-            formula="GPU-hours lost, rollback apart × price",
+            key=key,
+            title=LAYER_TITLES[key],
+            formula=formula,
             inputs=(*parts, _priced("price", self._price(loss), "USD/GPU-h")),
-            usd=self._if_known(loss.usd_of(loss.direct)),
-            gpu_hours=hours,
+            usd=self._if_known(loss.usd_of(keys)),
+            gpu_hours=loss.of(keys) / HOUR_NS,
         )
 
     def _price(self, loss: _Loss) -> Priced:
@@ -262,22 +265,6 @@ class _Pricing:
                 _priced("multiplier", multiplier, "× the price"),
             ),
             usd=self._if_known(loss.usd_of(loss.gpu_ns) * (multiplier.value - 1)),
-            gpu_hours=hours,
-        )
-
-    def _rollback(self, loss: _Loss) -> Layer:
-        hours = loss.of(ROLLBACK) / HOUR_NS
-        parts = [
-            _measured(Category[key.upper()].label, gpu_ns / HOUR_NS, "GPU-h")
-            for key, gpu_ns in loss.gpu_ns.items()
-            if key in ROLLBACK
-        ]
-        return Layer(
-            key="rollback",
-            title=LAYER_TITLES["rollback"],
-            formula="GPU-hours discarded and recomputed × price",
-            inputs=(*parts, _priced("price", self._price(loss), "USD/GPU-h")),
-            usd=self._if_known(loss.usd_of(ROLLBACK)),
             gpu_hours=hours,
         )
 
@@ -412,31 +399,26 @@ class _Pricing:
         )
 
 
-def _ended_ns(incident: IncidentReport, report: Report) -> int:
-    return report.last_ns if incident.recovered_ns is None else incident.recovered_ns
-
-
 def _summed(losses: Iterable[_Loss]) -> _Loss:
-    gpu_ns: dict[str, int] = {}
-    usd: dict[str, Fraction] = {}
-    calls = response_ns = 0
-    for loss in losses:
-        calls += loss.calls
-        response_ns += loss.response_ns
-        for key, part in loss.gpu_ns.items():
-            gpu_ns[key] = gpu_ns.get(key, 0) + part
-        for key, amount in loss.usd.items():
-            usd[key] = usd.get(key, Fraction()) + amount
-    in_order = {category.key: gpu_ns[category.key] for category in Category if category.key in gpu_ns}
-    return _Loss(gpu_ns=in_order, usd=usd, calls=calls, response_ns=response_ns)
+    known = list(losses)
+    lost = {key for loss in known for key in loss.gpu_ns}
+    return _Loss(
+        gpu_ns={one.key: sum(loss.of([one.key]) for loss in known) for one in Category if one.key in lost},
+        usd={
+            key: sum((loss.usd.get(key, Fraction()) for loss in known), Fraction())
+            for key in {key for loss in known for key in loss.usd}
+        },
+        calls=sum(loss.calls for loss in known),
+        response_ns=sum(loss.response_ns for loss in known),
+    )
 
 
 def _priced_parts(parts: Iterable[tuple[Charge, Mapping[str, int]]]) -> dict[str, Fraction]:
     """What these parts of charges cost, by category."""
-    usd: dict[str, Fraction] = {}
+    usd: defaultdict[str, Fraction] = defaultdict(Fraction)
     for charge, gpu_ns in parts:
         for key, part in gpu_ns.items():
-            usd[key] = usd.get(key, Fraction()) + charge.usd(part)
+            usd[key] += charge.usd(part)
     return usd
 
 

@@ -24,18 +24,26 @@ TEAM_BUDGETS = "team_budgets"
 PROJECT_BUDGETS = "project_budgets"
 PLANNED_STEPS = "planned_steps"
 FACTORS = "factors"
-FACTOR_MAX = 100.0
+FACTOR_MIN, FACTOR_MAX = 0.5, 100.0
+"""A tax of 19 % is the factor 1.19: who writes 0.19 would cut every price to a fifth, unseen."""
 CURRENCY = "currency"
 USD_PER = "usd_per"
 KEY_LIKENESS_MIN = 0.5
 """How alike a mistyped key and a known one are for the known one to be suggested."""
 
+WORTH_MIN, WORTH_MAX = 1e-6, 1e6
+"""Of one of a currency, in USD: the Lebanese pound is worth 1e-5, a bitcoin 1e5."""
 PRICE_MAX = 1e15
 """More than anything costs, and little enough that no product of prices and GPU-hours overflows."""
 
 _A_DAY_OF_THE_RUN = "a day of the run's GPUs at their price"
 _LIST_PRICES = "list prices of August 2026"
 _SRE_BOOK = "Google's SRE book (2016), chapter 11"
+
+
+def exactly(value: float) -> Fraction:
+    """The decimal number that was written, not the nearest binary one."""
+    return Fraction(repr(value))
 
 
 class Priced(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,15 +67,9 @@ class Currency(msgspec.Struct, frozen=True, kw_only=True):
 class Prices(msgspec.Struct, frozen=True, kw_only=True):
     """What things cost an organisation.
 
-    usd_per_gpu_hour          paid for a GPU-hour, used or not
-    opportunity_multiplier    what others would pay for the same GPU-hour, over its price; at least 1
-    labour_usd_per_hour       an hour of somebody who responds to incidents, all costs included
-    responders                people who work on an incident until it is over
-    follow_up_hours           hours of one person afterwards: finding the cause, mending, writing it up
-    paged_after_minutes       an incident that is over sooner calls nobody
-    usd_per_day_of_delay      the run being done a day later; None: see `day_of_delay`
-    egress_usd_per_gb         moving a GB out of the cloud or region it is in
-    storage_usd_per_gb_month  keeping a GB for a month
+    What `_MEANINGS` has not:
+
+    usd_per_day_of_delay      None: see `day_of_delay`
     team_targets              team to the share of its GPU-time that should be useful, 0 to 1
     goodput_target            the same for all together
     budget                    USD a month for everything
@@ -87,7 +89,6 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
     paged_after_minutes: Priced
     usd_per_day_of_delay: Priced | None
     egress_usd_per_gb: Priced
-    storage_usd_per_gb_month: Priced
     team_targets: dict[str, Priced]
     goodput_target: Priced | None = None
     budget: Priced | None = None
@@ -100,11 +101,7 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def factor(self) -> Fraction:
-        return prod((Fraction(repr(factor.value)) for factor in self.factors.values()), start=Fraction(1))
-
-    @property
-    def factors_said(self) -> str:
-        return " ".join(f"× {factor.value:g} {name}" for name, factor in self.factors.items())
+        return prod((exactly(factor.value) for factor in self.factors.values()), start=Fraction(1))
 
     def for_chip(self, chip: str | None) -> "Prices":
         """With the list price of this chip, unless the price of a GPU-hour is known."""
@@ -140,13 +137,15 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
             price = self.for_run(recorded, chip).usd_per_gpu_hour
         else:
             price = Priced(value=rate.usd_per_gpu_hour, assumed=False, source=rate.source)
+        return self.with_factors(price)
+
+    def with_factors(self, price: Priced) -> Priced:
+        """What is paid where this is the price."""
         if not self.factors:
             return price
-        return Priced(
-            value=float(Fraction(repr(price.value)) * self.factor),
-            assumed=price.assumed,
-            source=f"{price.source}; {self.factors_said}",
-        )
+        said = " ".join(f"× {factor.value:g} {name}" for name, factor in self.factors.items())
+        value = float(exactly(price.value) * self.factor)
+        return Priced(value=value, assumed=price.assumed, source=f"{price.source}; {said}")
 
     def day_of_delay(self, gpus: float) -> Priced:
         """A day later, in USD. If not given: a day of these GPUs, held that much longer; the least it can be.
@@ -188,7 +187,6 @@ DEFAULTS = Prices(
     paged_after_minutes=_assumed(5.0, f"{_SRE_BOOK}: five minutes to respond if urgent"),
     usd_per_day_of_delay=None,
     egress_usd_per_gb=_assumed(0.09, "Amazon S3, us-east-1, to the internet, the first 10 TB of a month"),
-    storage_usd_per_gb_month=_assumed(0.023, "Amazon S3 Standard, us-east-1, the first 50 TB"),
     team_targets={},
 )
 """What holds where nobody says otherwise."""
@@ -202,7 +200,6 @@ _MEANINGS = {
     "paged_after_minutes": "An incident that is over within so many minutes calls no one.",
     "usd_per_day_of_delay": "USD lost by being done a day later. Only you can know it.",
     "egress_usd_per_gb": "USD for moving a GB out of the cloud or region it is in.",
-    "storage_usd_per_gb_month": "USD for keeping a GB for a month.",
 }
 """Every key that is a number and has a default, in the order of the template."""
 
@@ -245,7 +242,7 @@ def read(text: str) -> Prices:
         **dict.fromkeys((TEAM_BUDGETS, PROJECT_BUDGETS), lambda key, value: _budgets(key, value, currency)),
         TEAM_TARGETS: lambda key, value: _table(key, value, least=0.0, most=1.0),
         PLANNED_STEPS: lambda key, value: _table(key, value, least=1.0, most=PRICE_MAX),
-        FACTORS: lambda key, value: _table(key, value, least=0.0, most=FACTOR_MAX),
+        FACTORS: lambda key, value: _table(key, value, least=FACTOR_MIN, most=FACTOR_MAX),
         "goodput_target": lambda key, value: _given(key, value, least=0.0, most=1.0),
         "budget": lambda key, value: _in_usd(_given(key, value, least=0.0, most=PRICE_MAX), currency),
     }
@@ -264,14 +261,11 @@ def _currency(code: object, usd_per: Mapping[str, float]) -> Currency:
 
 
 def _usd_per(value: object) -> dict[str, float]:
-    """What one of each currency is worth; one that is worth nothing would make its rates cost nothing."""
-    found = {code: priced.value for code, priced in _table(USD_PER, value, least=0.0, most=PRICE_MAX).items()}
-    for code, worth in found.items():
-        if not worth:
-            raise InputError(
-                f"`{USD_PER}.{code:.20}` in the prices is 0.", hint="Write what one of it is in USD."
-            )
-    return found
+    """What one of each currency is worth."""
+    found = _table(USD_PER, value, least=WORTH_MIN, most=WORTH_MAX)
+    if USD in found and found[USD].value != 1:
+        raise InputError(f"`{USD_PER}.{USD}` in the prices is not 1.", hint="All others are told in USD.")
+    return {code: priced.value for code, priced in found.items()}
 
 
 def _budgets(key: str, value: object, currency: Currency) -> dict[str, Priced]:
@@ -374,6 +368,8 @@ def _given(key: str, value: object, *, least: float, most: float) -> Priced:
 
 def _within_hint(key: str, value: float, most: float) -> str:
     """Nobody assumes a team's target; who writes one as a percentage is told the share."""
+    if key.startswith(FACTORS):
+        return "A factor multiplies the price: 19 % more is 1.19."
     if not key.startswith((TEAM_TARGETS, "goodput_target")):
         return "Leave it out to have it assumed." if key in _MEANINGS else "Write a number that is."
     share = value / 100 if most < value <= 100 else 0.9

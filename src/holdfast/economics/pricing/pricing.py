@@ -15,7 +15,7 @@ from operator import itemgetter
 
 import msgspec
 
-from holdfast.economics.pricing.prices import Currency, Priced, Prices
+from holdfast.economics.pricing.prices import Currency, Priced, Prices, exactly
 from holdfast.economics.pricing.rates import Kind, PricedSubject, RateLine
 from holdfast.ledger.report import Report, Segment
 from holdfast.wording.units import HOUR_NS
@@ -76,35 +76,24 @@ class Pricing:
             price = self.prices.at(self._recorded[0][1]).usd_per_gpu_hour  # the first that is known
         else:
             price = self.prices.for_chip(self.report.chip).usd_per_gpu_hour
-        exact = exactly(price.value) * self.prices.factor
-        if self.prices.factors:
-            price = Priced(
-                value=float(exact),
-                assumed=price.assumed,
-                source=f"{price.source}; {self.prices.factors_said}",
-            )
-        return exact, price, kind
+        return exactly(price.value) * self.prices.factor, self.prices.with_factors(price), kind
 
     def charges(self, cuts_ns: Iterable[int] = ()) -> list[Charge]:
         """All that the report has, in the order of time, then what was accrued, cut at these moments."""
-        found = [self._charge(segment) for segment in self.report.segments]
-        accrued = self.report.accrued
-        if accrued is None:
-            return found
-        for from_ns, to_ns in self._stretches(accrued.from_ns, accrued.to_ns, cuts_ns):
-            exact, price, kind = self.at(from_ns, self._recorded_at(from_ns))
-            found.append(
-                Charge(
+        segments, accrued = list(self.report.segments), self.report.accrued
+        if accrued is not None:
+            segments += (
+                Segment(
                     from_ns=from_ns,
                     to_ns=to_ns,
-                    usd_per_gpu_hour=exact,
-                    price=price,
-                    kind=kind,
-                    parts={ACCRUED: (to_ns - from_ns) * accrued.gpus},
+                    partition={ACCRUED: (to_ns - from_ns) * accrued.gpus},
+                    kept_gpu_ns=0,
                     incidents={},
+                    usd_per_gpu_hour=self._recorded_at(from_ns),
                 )
+                for from_ns, to_ns in self._stretches(accrued.from_ns, accrued.to_ns, cuts_ns)
             )
-        return found
+        return [self._charge(segment) for segment in segments]
 
     def held(self, gpus: int, from_ns: int, to_ns: int) -> Fraction:
         """What so many GPUs of this run cost if they are held from one moment to the other."""
@@ -171,8 +160,3 @@ def price_changes(priced: Iterable[Sequence[Charge]], currency: Currency) -> Ite
         )
     if len(runs) > CHANGES_SHOWN_MAX:
         yield f"It changed {len(runs) - CHANGES_SHOWN_MAX:,} more times."
-
-
-def exactly(value: float) -> Fraction:
-    """The decimal number that was written, not the nearest binary one."""
-    return Fraction(repr(value))

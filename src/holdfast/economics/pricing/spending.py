@@ -23,66 +23,34 @@ class WasteCause(msgspec.Struct, frozen=True, kw_only=True):
     categories: tuple[Category, ...]
 
 
-CAUSES = (
-    WasteCause(
-        key="starting",
-        label="Starting and restarting",
-        meaning="launching, connecting, loading, a slow first step",
-        categories=(Category.STARTING,),
+_WORDS = {
+    "starting": ("Starting and restarting", "launching, connecting, loading, a slow first step"),
+    "failures": ("Failures", "standing still until noticed, located and mended"),
+    "repeated": ("Work lost or done twice", "cut off by a failure, rolled back, or computed again"),
+    "slow": ("Running slowly", "steps that took longer than they should"),
+    "waiting": ("Waiting for data and storage", "standing still for input or a checkpoint"),
+    "idle": ("Paid for, not in use", "idle, or held while waiting for a turn"),
+    "reserve": ("Reserve and repair", "spares standing by, machines out of service"),
+    "planned": ("Checks and planned stops", "evaluation, tests, stops on purpose"),
+    "unexplained": ("Not explained", "nothing recorded says where it went"),
+}
+_CATEGORIES: dict[str, tuple[Category, ...]] = {
+    "starting": (Category.STARTING,),
+    "failures": (
+        *(Category.DEAD_UNDETECTED, Category.LOCALISING),
+        *(Category.RECOVERING, Category.MISSING_MEMBERS),
     ),
-    WasteCause(
-        key="failures",
-        label="Failures",
-        meaning="standing still until noticed, located and mended",
-        categories=(
-            Category.DEAD_UNDETECTED,
-            Category.LOCALISING,
-            Category.RECOVERING,
-            Category.MISSING_MEMBERS,
-        ),
-    ),
-    WasteCause(
-        key="repeated",
-        label="Work lost or done twice",
-        meaning="cut off by a failure, rolled back, or computed again",
-        categories=(Category.RECOMPUTED, Category.DISCARDED),
-    ),
-    WasteCause(
-        key="slow",
-        label="Running slowly",
-        meaning="steps that took longer than they should",
-        categories=(Category.SLOWDOWN,),
-    ),
-    WasteCause(
-        key="waiting",
-        label="Waiting for data and storage",
-        meaning="standing still for input or a checkpoint",
-        categories=(Category.DATA_STALL, Category.CHECKPOINT_STALL),
-    ),
-    WasteCause(
-        key="idle",
-        label="Paid for, not in use",
-        meaning="idle, or held while waiting for a turn",
-        categories=(Category.IDLE, Category.QUEUED),
-    ),
-    WasteCause(
-        key="reserve",
-        label="Reserve and repair",
-        meaning="spares standing by, machines out of service",
-        categories=(Category.SPARE, Category.DRAINED),
-    ),
-    WasteCause(
-        key="planned",
-        label="Checks and planned stops",
-        meaning="evaluation, tests, stops on purpose",
-        categories=(Category.CHECKS, Category.PLANNED_STOP),
-    ),
-    WasteCause(
-        key="unexplained",
-        label="Not explained",
-        meaning="nothing recorded says where it went",
-        categories=(Category.UNATTRIBUTED,),
-    ),
+    "repeated": (Category.RECOMPUTED, Category.DISCARDED),
+    "slow": (Category.SLOWDOWN,),
+    "waiting": (Category.DATA_STALL, Category.CHECKPOINT_STALL),
+    "idle": (Category.IDLE, Category.QUEUED),
+    "reserve": (Category.SPARE, Category.DRAINED),
+    "planned": (Category.CHECKS, Category.PLANNED_STOP),
+    "unexplained": (Category.UNATTRIBUTED,),
+}
+CAUSES = tuple(
+    WasteCause(key=key, label=label, meaning=meaning, categories=_CATEGORIES[key])
+    for key, (label, meaning) in _WORDS.items()
 )
 """Every category but `useful`, once."""
 

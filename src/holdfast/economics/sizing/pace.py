@@ -109,12 +109,7 @@ def pace(case: SizingCase, layout: Parallelism, reference: MfuReference) -> Step
     return StepPace(
         step_s=step_s,
         mfu_percent=100 * flops / (peak * step_s),
-        compute_s=count * micro.compute_s,
-        recompute_s=count * micro.recompute_s,
-        tensor_s=count * micro.tensor_s,
-        context_s=count * micro.context_s,
-        expert_s=count * micro.expert_s,
-        pipeline_s=count * micro.pipeline_s,
+        **{name: count * part_s for name, part_s in msgspec.structs.asdict(micro).items()},
         imbalance_s=imbalance_s,
         bubble_s=bubble_s,
         data_s=data_s,

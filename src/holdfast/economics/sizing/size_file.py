@@ -173,25 +173,15 @@ def _model(said: ModelTable) -> tuple[str, KnownModel]:
 
 def _shape(said: ModelTable) -> Shape:
     """Of a model whose dimensions are there."""
-    layers, hidden, heads, ffn, vocab = (getattr(said, name) for name in _DIMENSIONS)
+    dimensions = msgspec.structs.asdict(said)
+    heads, hidden = dimensions["heads"], dimensions["hidden"]
     if said.head_dim is None and hidden % heads:
         raise InputError(f"{heads} heads do not divide a hidden size of {hidden}.", hint="Give head_dim.")
     if said.active_experts > said.experts:
         raise InputError("More experts are active than there are.", hint="Check experts and active_experts.")
-    return Shape(
-        layers=layers,
-        hidden=hidden,
-        heads=heads,
-        kv_heads=said.kv_heads or heads,
-        head_dim=said.head_dim or hidden // heads,
-        ffn=ffn,
-        vocab=vocab,
-        gated=said.gated,
-        tied=said.tied,
-        experts=said.experts,
-        active_experts=said.active_experts,
-        shared_ffn=said.shared_ffn,
-    )
+    del dimensions["name"]
+    implied = {"kv_heads": said.kv_heads or heads, "head_dim": said.head_dim or hidden // heads}
+    return Shape(**{**dimensions, **implied})
 
 
 def _cluster(said: ClusterTable, model: KnownModel, assumed: list[str]) -> Cluster:

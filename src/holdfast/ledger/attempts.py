@@ -1,0 +1,217 @@
+"""The attempts of a run: whether one is up, who is in it, and how it ended.
+
+A scheduler, the launcher and the run itself may each tell of the same start, in any order and by clocks of
+their own; here it is one attempt.
+"""
+
+from collections.abc import Iterable
+
+from holdfast.ledger.accounts import Accounts
+from holdfast.ledger.categories import Category
+from holdfast.ledger.counts import Counts, Declared, LaunchAttempt
+from holdfast.ledger.disorder import Disorder
+from holdfast.ledger.gaps import SCHEDULERS, Gap, Gaps
+from holdfast.ledger.membership import Membership
+from holdfast.ledger.progress import StepProgress
+from holdfast.ledger.tally import LAUNCH
+from holdfast.record.events import MemberJoined, MemberLost, RunEnded, RunStarted, RunSubmitted
+
+_AFTER_END: dict[str, int] = {
+    "completed": Category.IDLE,
+    "failed": Category.RECOVERING,
+    "stopped": Category.PLANNED_STOP,
+    "preempted": Category.QUEUED,
+}
+_NAMES = ("name", "team", "project", "cluster")
+
+
+class Attempts:
+    """The accounts of a run, and what is known of the attempt that is up, or was last."""
+
+    def __init__(self, cuts_ns: Iterable[int] = ()) -> None:
+        self.accounts = Accounts(cuts_ns)
+        self.counts = Counts()
+        self.declared = Declared()
+        self.members = Membership()
+        self.progress = StepProgress()
+        self.gaps = Gaps()
+        self.disorder = Disorder()
+        self.instrumented = False  # whether the run ever told what it does, beyond starting and ending
+        self.ended = False
+        self.ending: RunEnded | None = None  # the last one, unless the run went on after it
+        self._launch = LaunchAttempt()
+        self._is_complete = False  # an attempt was, and no step was done since
+        self._is_bare = True  # nothing but commits, starts and ends is told
+        self._written_ns = (0, 0)  # from when to when the last checkpoint in the background was written
+        self._segment_steps = 1  # how many steps the last commit brought: 1, or a checkpoint's interval
+
+    def _submitted(self, event: RunSubmitted) -> None:
+        self._name(event)
+        if not self.accounts.is_up:
+            self.accounts.enter(Category.QUEUED)
+
+    def _started(self, event: RunStarted) -> None:
+        self._name(event)
+        accounts = self.accounts
+        if self._is_known_launch(event):
+            self._launch.is_implied = self._launch.is_scheduled = False
+            self.members.size_gpus = event.gpus or self.members.size_gpus
+            self._reshape()
+            return
+        if accounts.is_up and accounts.nature == Category.PLANNED_STOP:
+            accounts.dismiss(Category.UNATTRIBUTED)  # it stopped on purpose, and starts again
+        elif accounts.is_up:
+            # The attempt before died and nobody wrote it down: its last sign of life is all there is.
+            accounts.settle()
+            last_sign_ns = accounts.pieces[0].from_ns if accounts.pieces else None
+            accounts.fail(event, "unexplained restart", last_sign_ns)
+            self._abandon(Category.DEAD_UNDETECTED)
+        if accounts.open is not None:
+            incident = accounts.own(accounts.open)
+            incident.restarts += 1
+            incident.restarted_ns = accounts.now_ns
+        self._begin_attempt(event.gpus)
+        self.counts.starts += not self._launch.is_last
+        self._launch.is_last = True
+        self._launch.is_scheduled = event.source in SCHEDULERS
+
+    def _is_known_launch(self, event: RunStarted) -> bool:
+        """Whether the attempt that is up is this one: a scheduler and the run itself both tell of it, or
+        somebody spoke up a moment before the launch was recorded.
+        """
+        launch, members = self._launch, self.members
+        by_scheduler, allocated_gpus = event.source in SCHEDULERS, members.allocated_gpus
+        if by_scheduler:
+            members.allocated_gpus = event.gpus
+        if not self.accounts.is_up:
+            return False
+        if by_scheduler and not allocated_gpus and not launch.is_scheduled and not launch.stepped:
+            return self.counts.launches == 1
+        return (launch.is_implied and not launch.stepped) or (launch.is_scheduled and not by_scheduler)
+
+    def _ended(self, event: RunEnded) -> None:
+        accounts = self.accounts
+        self.ending = self.ending or event
+        by_scheduler = event.source in SCHEDULERS
+        if by_scheduler:
+            self.members.allocated_gpus = 0
+            self.gaps.give_back(accounts.now_ns)
+        if not accounts.is_up:
+            self._reshape()
+            return
+        self.gaps.down = Gap(
+            from_ns=accounts.now_ns,
+            to_ns=accounts.now_ns,
+            gpus=accounts.shape.paid,
+            outcome=event.outcome,
+            given_back=by_scheduler,
+        )
+        self._is_complete = event.outcome == "completed"
+        if event.outcome == "failed":
+            accounts.fail(event, event.reason or "attempt failed")
+            self._abandon(Category.DEAD_UNDETECTED)
+        elif event.outcome == "completed":
+            # The last checkpoint is waited for; the rest is what it takes to get out of a run again.
+            accounts.stall(*self._written_ns)
+            accounts.dismiss(Category.UNATTRIBUTED if self._is_bare else Category.STARTING)
+            if accounts.open is not None:
+                restarted_ns = accounts.incidents[accounts.open].restarted_ns
+                open_incident = accounts.own(accounts.open)
+                accounts.recover()
+                open_incident.recovered_ns = restarted_ns or open_incident.recovered_ns
+        else:
+            self._abandon(Category.UNATTRIBUTED)
+        accounts.enter(_AFTER_END[event.outcome])
+        accounts.end_degradation(accounts.degraded)
+        accounts.is_up = False
+        accounts.alarm = None
+        self.ended = True
+        self._launch = LaunchAttempt(size_gpus=self.members.size_gpus)
+        self.members.start(0)
+        self._reshape()
+
+    def _name(self, event: RunSubmitted | RunStarted) -> None:
+        for field in _NAMES:
+            setattr(self.declared, field, getattr(event, field) or getattr(self.declared, field))
+
+    def _begin_attempt(self, gpus: int) -> None:
+        accounts = self.accounts
+        accounts.settle()
+        self.gaps.close(accounts.now_ns, accounts.shape.paid)
+        self.disorder.forget()
+        accounts.enter(LAUNCH)
+        accounts.end_degradation(accounts.degraded)
+        accounts.is_up = True
+        accounts.alarm = None
+        self.counts.launches += 1
+        self.ended = False
+        self.ending = None
+        self._launch = LaunchAttempt(size_gpus=gpus, is_last=self._launch.is_last)
+        self.members.start(gpus)
+        self._reshape()
+
+    def _hear(self) -> None:
+        """The run itself told what it does."""
+        self.instrumented = True
+        self._launch.is_scheduled = False
+        self._be_up()
+
+    def _be_up(self) -> None:
+        """The run is up, whether or not anybody wrote down that it was started."""
+        if not self.accounts.is_up:
+            size_gpus, was_ended = self._launch.size_gpus, self.ended
+            self._begin_attempt(size_gpus)
+            self._launch.is_implied = True
+            if was_ended:
+                self.counts.launches -= 1  # the end was another attempt's, or came too early
+            else:
+                self.counts.starts += 1
+        self._launch.is_last = False
+
+    def _abandon(self, beyond: Category) -> None:
+        work = Category.STARTING if self._launch.is_warm else Category.DISCARDED
+        position, begun_step = self.progress.position, self._launch.begun_step
+        # Where the run tells when a step begins, and none had, no work was lost.
+        in_flight = position is None or not 0 <= begun_step <= position
+        self.accounts.abandon(
+            steps=self._segment_steps,
+            work=work if in_flight else beyond,
+            beyond=beyond,
+            in_flight=in_flight,
+        )
+
+    def _reshape(self) -> None:
+        self.accounts.reshape(self.members.shape())
+
+    # -- members -------------------------------------------------------------------------------------
+
+    def _joined(self, event: MemberJoined) -> None:
+        accounts = self.accounts
+        self._is_bare = False
+        if not accounts.is_up:
+            # The launch itself is recorded a moment later, by somebody else's clock.
+            self._begin_attempt(0)
+            self._launch.is_implied = True
+            self.counts.starts += not self._launch.is_last
+            self._launch.is_last = True
+        if accounts.open is not None and not self.instrumented:
+            accounts.own(accounts.open).restarted_ns = accounts.now_ns  # all that such a run tells of it
+        stepping = accounts.is_stepping or self._launch.grouped
+        self.members.join(event.subject, event.gpus, event.role, stepping=stepping)
+        self._reshape()
+
+    def _lost(self, event: MemberLost) -> None:
+        self.counts.members_lost += 1
+        if not self.accounts.is_up:
+            return
+        self._launch.is_last = False
+        if self.members.leave(event.subject):
+            self._launch.grouped = False
+            self.accounts.sound_alarm(event.onset_ns)
+            incident = self.accounts.fail(event, "member lost", event.onset_ns)
+            incident.members_lost += 1
+            if incident.members_lost > 1 and incident.what == "member lost":
+                incident.subject = ""  # where several go, none of their names says what failed
+            self._abandon(Category.DEAD_UNDETECTED)
+            self.accounts.enter(Category.RECOVERING)
+        self._reshape()
