@@ -123,6 +123,27 @@ def test_neighbours_everywhere_that_take_processors_by_turns_are_no_uneven_seque
     assert answers(field.look()) == [("cpu-contention", RUN)]
 
 
+def test_one_slow_gpu_does_not_argue_against_processors_that_are_short_everywhere() -> None:
+    field = contended(range(NODES), 1)
+    field.change("DCGM_FI_DEV_SM_CLOCK", 40, ["gpu-005.3"], by=0.9)
+    assert answers(field.look()) == [("cpu-contention", RUN)]
+
+
+def test_one_host_that_waits_for_its_disk_does_not_argue_against_the_loader() -> None:
+    """All members wait for data, and reads take as long as ever."""
+    field = Field(HOURS)
+    field.slower(1.3, 45)
+    field.change(field.members("data", 0.2), 45, HOSTS, plus=0.3 * STEP_S)
+    asked = field.noise(40.0, NODES, 0.1)
+    family = "node_mountstats_nfs_operations_{}_total"
+    labels = [{"instance": f"{host}:9100", "mountaddr": "filer-0", "operation": "READ"} for host in HOSTS]
+    field.put(family.format("requests"), asked, HOSTS, labels)
+    field.put(family.format("response_time_seconds"), 0.004 * asked, HOSTS, labels)
+    assert answers(field.look()) == [("data-loader", RUN)]
+    field.change("node_pressure_io_waiting_seconds_total", 40, ["gpu-004"], plus=0.2)
+    assert answers(field.look()) == [("data-loader", RUN)]
+
+
 # -- warm air ------------------------------------------------------------------------------------------
 
 UNITS = {

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from field_cluster import DEFAULT_ON, HOSTS, NODES, RUN, STEP_S, Field, answers, the
+from field_cluster import DEFAULT_ON, HOSTS, NODES, RUN, STEP_S, Field, answers, the, topology
 
 from holdfast.detect.mounts import REQUESTS, RESPONSE, SENT
 from holdfast.detect.pace import LANES
@@ -192,7 +192,11 @@ def test_processors_that_are_short_on_all_hosts_may_be_the_runs_own_doing() -> N
     field = Field()
     field.slower(1.25, 12)
     field.change("node_pressure_cpu_waiting_seconds_total", 12, ["gpu-"], plus=0.3)
-    assert the(field.look(DEFAULT_ON)).verdict == "unknown"
+    one = the(field.look(DEFAULT_ON))
+    assert (one.cause.mechanism, one.cause.subject) == ("cpu-contention", RUN)
+    assert 0.5 < one.confidence < 0.6
+    field.members("data", 0.2)  # Nobody waits for data, so it is no loader.
+    assert the(field.look()).confidence > 0.75
 
 
 # -- a filer by its address ----------------------------------------------------------------------------
@@ -227,6 +231,44 @@ def test_a_crowded_filer_that_slows_nobody_is_no_incident(address: str) -> None:
         ("busy-mount", address)
     ]
     assert answers(look) == []
+
+
+def test_a_failing_filer_that_is_also_known_by_its_address_is_one_incident() -> None:
+    """Its address is known of one node; clients count late answers and repeated calls under it."""
+    field = Field()
+    field.topology = topology(more_mounts=f"  {FILER}: gpu-000\n")
+    mounted(field, FILER)
+    field.slower(1.3, 10)
+    everywhere = ["gpu-", "cpu-"]
+    field.change(RESPONSE, 10, everywhere, by=8.0)
+    field.change(SENT, 10, everywhere, by=1.1)
+    field.change("node_pressure_io_waiting_seconds_total", 10, ["gpu-"], plus=0.25)
+    field.change("node_nfs_rpc_retransmissions_total", 10, ["gpu-"], plus=3)
+    field.change(field.members("data", 0.2), 10, ["gpu-"], plus=0.3 * STEP_S)
+    assert answers(field.look()) == [("storage-slow", "filer-0")]
+
+
+# -- a full disk ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ago_min", [10, 45])
+@pytest.mark.parametrize("left_at_first", [0.4, 0.06])
+def test_a_local_disk_that_filled_up_over_hours_is_no_slow_filer(
+    ago_min: float, left_at_first: float
+) -> None:
+    """Hosts wait for I/O with the one whose disk is full."""
+    field = Field()
+    field.slower(1.04, ago_min)
+    size = np.full((field.rows, NODES), 7e12)
+    left = 0.4 * size
+    full_row = field.row(ago_min)
+    left[:, 3] = 7e12 * np.interp(np.arange(field.rows), (0, full_row), (left_at_first, 0.0))
+    labels = [{"instance": f"{host}:9100", "mountpoint": "/scratch", "fstype": "xfs"} for host in HOSTS]
+    field.put("node_filesystem_avail_bytes", left, HOSTS, labels)
+    field.put("node_filesystem_size_bytes", size, HOSTS, labels)
+    field.change("node_pressure_io_waiting_seconds_total", ago_min, ["gpu-"], plus=0.2)
+    default = [*DEFAULT_ON, "node_filesystem_avail_bytes", "node_filesystem_size_bytes"]
+    assert answers(field.look(default)) == [("local-disk", "gpu-003")]
 
 
 # -- what changed, and since when ----------------------------------------------------------------------

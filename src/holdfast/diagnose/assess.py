@@ -177,7 +177,7 @@ def _incidents(findings: Iterable[Finding], desk: _Desk) -> list[Incident]:
     incidents: list[Incident] = []
     while left and len(incidents) < INCIDENTS_MAX:
         case = RunFindings(left, desk.topology, desk.scene, desk.measured, desk.from_ns)
-        told = (each for each in hypotheses(case) if _does_harm(each, case))
+        told = (each for each in hypotheses(case) if _does_harm(each, case, incidents))
         ranked = sorted(told, key=_rank(desk.topology))
         is_told = bool(ranked) and ranked[0].bans >= _least_bans(ranked[0], left)
         if not is_told and (beside := [each for each in ranked if _is_beside(each, incidents, case)]):
@@ -220,13 +220,17 @@ def _is_same_host(each: Hypothesis, named: Incident) -> bool:
     return hosts[0] == hosts[1]
 
 
-def _does_harm(each: Hypothesis, case: RunFindings) -> bool:
+def _does_harm(each: Hypothesis, case: RunFindings, named: Sequence[Incident]) -> bool:
     """Whether anybody waits for it, of what is only worth a word then: a mount may well be busy, and the last
-    stage of a pipeline have more to do than the others.
+    stage of a pipeline have more to do than the others. A second mount may be the first by another name, as
+    exporters know a filer by its address.
     """
-    if each.mechanism.name == STAGE and not any(case.has(sign) for sign in HELD_UP):
+    mechanism = each.mechanism
+    if mechanism.name == STAGE and not any(case.has(sign) for sign in HELD_UP):
         return False
-    return each.mechanism.reach != "stall" or any(case.has(sign) for sign in each.mechanism.slows)
+    is_again = "mount" in mechanism.kinds and any(one.domain == mechanism.domain for one in named)
+    slower = any(case.has(sign) for sign in mechanism.slows if sign in HELD_UP)
+    return slower or not (is_again or mechanism.reach == "stall")
 
 
 def _least_bans(best: Hypothesis, left: Sequence[Finding]) -> float:
@@ -278,7 +282,7 @@ def _incident(
     known_s = one.healthy.step_s if one.healthy else None
     slowdown = _slowdown(explained, desk.usual_s or known_s)
     quality, flaws = _quality(explained, desk.flaws)
-    shares = _calibrated(_shares(ranked), best, desk.measured)
+    shares = _calibrated(_shares(ranked), best, desk)
     is_doubtful = mechanism.name == UNKNOWN.name and case.may_have_grown
     # The cause may have been at work for a while before the run felt it, and then it cost nothing yet.
     felt_ns = min((finding.since_ns for finding in explained if finding.sign in SYMPTOMS), default=began_ns)
@@ -336,7 +340,7 @@ def _shares(ranked: Sequence[Hypothesis]) -> list[float]:
     return [weight / total for weight in weights]
 
 
-def _calibrated(shares: Sequence[float], best: Hypothesis, measured: frozenset[str]) -> list[float]:
+def _calibrated(shares: Sequence[float], best: Hypothesis, desk: _Desk) -> list[float]:
     """How often answers with these shares of the odds are right, the best one's first.
 
     Evidence is weighed as if its pieces were independent and each cause as rare as any other, which makes the
@@ -344,7 +348,8 @@ def _calibrated(shares: Sequence[float], best: Hypothesis, measured: frozenset[s
     is. The others divide what is left as before.
     """
     share = shares[0]
-    is_told_apart = all(sign in measured for sign in best.mechanism.rivals)
+    is_part = "run" in best.mechanism.kinds and best.subject != desk.scene.run
+    is_told_apart = is_part or all(sign in desk.measured for sign in best.mechanism.rivals)
     is_told_apart &= max(shares[1:], default=0.0) < ALIKE_SHARES * share
     if best.mechanism.name == UNKNOWN.name or not 0 < share < 1 or not is_told_apart:
         return list(shares)
