@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
+from statistics import median_low
 from types import MappingProxyType
 
 import msgspec
@@ -276,7 +277,7 @@ def _incident(
     """explained: all that the best hypothesis accounts for, also what came and went before."""
     best, one = ranked[0], desk.scene
     mechanism = best.mechanism
-    began_ns = min(finding.since_ns for finding in explained)
+    began_ns = _began_ns(best, explained)
     is_over = all(finding.until_ns is not None for finding in explained)
     ended_ns = max(finding.until_ns or 0 for finding in explained) if is_over else None
     known_s = one.healthy.step_s if one.healthy else None
@@ -313,6 +314,20 @@ def _incident(
         runbook=mechanism.name,
         cost=price(slowdown, lasted_s, one.gpus, desk.prices) if one.gpus else None,
     )
+
+
+def _began_ns(best: Hypothesis, explained: Sequence[Finding]) -> int:
+    """When the run became slower, or when what tells the most of the cause had begun at most subjects, if
+    that was earlier: somebody's weak sign may be older by chance.
+    """
+    told = max((one for one in best.evidence if one.metric), key=lambda one: one.weight, default=None)
+    firsts: dict[str, int] = {}
+    for one in sorted(explained, key=lambda one: -one.since_ns):
+        if told is not None and one.metric == told.metric:
+            firsts[one.subject] = one.since_ns
+    began = [one.since_ns for one in explained if one.sign in HELD_UP]
+    began += [median_low(firsts.values())] if firsts else []
+    return min(began, default=min(one.since_ns for one in explained))
 
 
 def _affected(mechanism: Mechanism, explained: Iterable[Finding], case: RunFindings) -> tuple[str, ...]:
