@@ -10,6 +10,7 @@ from field_cluster import DEFAULT_ON, HOSTS, NODES, RUN, STEP_S, Field, answers,
 
 from holdfast.detect.mounts import REQUESTS, RESPONSE, SENT
 from holdfast.detect.pace import LANES
+from holdfast.detect.scene import Healthy
 from holdfast.record.events import ActionTaken, MemberJoined
 
 pytestmark = pytest.mark.slow
@@ -246,6 +247,38 @@ def test_a_failing_filer_that_is_also_known_by_its_address_is_one_incident() -> 
     field.change("node_nfs_rpc_retransmissions_total", 10, ["gpu-"], plus=3)
     field.change(field.members("data", 0.2), 10, ["gpu-"], plus=0.3 * STEP_S)
     assert answers(field.look()) == [("storage-slow", "filer-0")]
+
+
+# -- from the first step on ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ago_min", [10, 45])
+def test_a_gpu_that_throttles_from_the_first_step_on_is_told_by_its_clock(ago_min: float) -> None:
+    """GPUs were idle and cold before, so that all of them have become hotter; this one by 6 K more."""
+    field = Field(3.0)
+    field.healthy = Healthy(step_s=STEP_S, is_declared=True)
+    row = field.row(ago_min)
+    field.values["holdfast_run_step_seconds"][:] *= 1.15
+    field.values["holdfast_run_step_seconds"][:row] = np.nan
+    field.change("DCGM_FI_DEV_GPU_TEMP", ago_min, ["gpu-006.2"], plus=6.0)
+    field.change("DCGM_FI_DEV_SM_CLOCK", ago_min, ["gpu-006.2"], by=0.8)
+    field.change("DCGM_FI_DEV_POWER_USAGE", ago_min, ["gpu-006.2"], by=0.85)
+    for metric, idle in (("GPU_TEMP", 38), ("MEMORY_TEMP", 42), ("POWER_USAGE", 120), ("GPU_UTIL", 0)):
+        field.values[f"DCGM_FI_DEV_{metric}"][:row] = idle
+    assert answers(field.look(DEFAULT_ON)) == [("gpu-throttle", "gpu-006.2")]
+
+
+@pytest.mark.parametrize("ago_min", [10, 45])
+def test_a_host_short_of_processors_and_a_bad_port_elsewhere_are_both_named(ago_min: float) -> None:
+    field = Field(3.0)
+    field.slower(1.25, ago_min)
+    symbols, retrained = "node_infiniband_symbol_error_total", "node_infiniband_link_error_recovery_total"
+    field.put(retrained, field.values[symbols].copy(), field.subjects[symbols], field.labels[symbols])
+    field.change(symbols, ago_min, ["gpu-003/mlx5_1"], plus=20)
+    field.change(retrained, ago_min, ["gpu-003/mlx5_1"], plus=1)
+    field.change("node_pressure_cpu_waiting_seconds_total", ago_min, ["gpu-010"], plus=0.3)
+    found = answers(field.look([*DEFAULT_ON, retrained]))
+    assert sorted(found) == [("cpu-contention", "gpu-010"), ("link-errors", "gpu-003/mlx5_1")]
 
 
 # -- a full disk ---------------------------------------------------------------------------------------

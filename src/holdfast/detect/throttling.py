@@ -75,7 +75,7 @@ def _throttled(look: Look) -> Iterator[Finding]:
     yield from _violations(look, clocks, low)
     for metric, least_k in HOTTER_K.items():
         if (heat := look.panels.value(metric)) is not None:
-            means = averaged(heat, HOTTER_SHARE)
+            means = averaged(_at_work(look, heat), HOTTER_SHARE)
             yield from _beyond("hot-gpu", means, np.full(len(means.usual), least_k), "C", falls=False)
     yield from _hotter_than_peers(look)
 

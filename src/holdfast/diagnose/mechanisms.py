@@ -180,7 +180,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
         slows=("late-compute", "slow-step"),
         shows={
             "thermal-throttle": 1.0,
-            "low-clock": 0.5,
+            "low-clock": 0.6,
             "hot-gpu": 0.6,
             "power-throttle": 0.6,
             "low-power": 0.5,

@@ -452,8 +452,10 @@ class _Weighing:
 
     def _sizes(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
         """Whether an effect is as large as its cause would make it."""
-        if "low-clock" in mechanism.follows and (clocks := self.case.at("low-clock", subject)):
-            late = self.case.of("late-compute")
+        is_gpu = mechanism.kinds == ("gpu",) and "low-clock" in mechanism.shows
+        if (is_gpu or "low-clock" in mechanism.follows) and (clocks := self.case.at("low-clock", subject)):
+            # Without the members' own times, all wait for one GPU.
+            late = self.case.of("late-compute") or (self.case.of("slow-step") if is_gpu else ())
             if late:
                 slower = max((one.usual / one.value for one in clocks if one.value > 0), default=1.0) - 1
                 longer = max((one.value / one.usual for one in late if one.usual > 0), default=1.0) - 1
