@@ -31,7 +31,9 @@ def stretches(*series: str, rows: int, bridge_s: float = BRIDGE_S) -> list[Findi
 
 
 def said_slowly(text: str, series: int, rows: int) -> list[FindingStretch]:
-    """What is wrong again within the bridge had not gone; what was wrong `rows` times in a row counts."""
+    """What is wrong again within the bridge had not gone; what was wrong `rows` times in a row counts, from
+    the last time on at which it had not been right more often than wrong before that.
+    """
     wrong = [row for row, sign in enumerate(text) if sign == WRONG]
     groups: list[list[int]] = []
     for row in wrong:
@@ -41,15 +43,18 @@ def said_slowly(text: str, series: int, rows: int) -> list[FindingStretch]:
             groups.append([row])
     found = []
     for group in groups:
-        in_a_row, noticed = 0, None
+        in_a_row, noticed, first, more = 0, None, group[0], 0
         for row in range(group[0], group[-1] + 1):
             if text[row] != SILENT:
                 in_a_row = in_a_row + 1 if text[row] == WRONG else 0
+                if more < 0 and noticed is None and text[row] == WRONG:
+                    first, more = row, 0
+                more += 1 if text[row] == WRONG else -1
             if noticed is None and in_a_row == rows:
                 noticed = row
         if noticed is not None:
             is_lasting = (len(text) - 1 - group[-1]) * EVERY_S <= BRIDGE_S
-            found.append(FindingStretch(series, group[0], noticed, group[-1], is_lasting))
+            found.append(FindingStretch(series, first, noticed, group[-1], is_lasting))
     return found
 
 
@@ -74,6 +79,12 @@ def test_what_comes_back_within_the_bridge_had_not_gone() -> None:
         FindingStretch(0, 0, 1, 1, False),
         FindingStretch(0, 5, 6, 6, True),
     ]
+
+
+def test_a_stray_reading_is_not_when_it_began() -> None:
+    assert stretches("x--xxx", rows=3) == [FindingStretch(0, 3, 5, 5, True)]
+    assert stretches("xx--x-xxx", rows=3) == [FindingStretch(0, 0, 8, 8, True)]
+    assert stretches("xx---xxx", rows=3, bridge_s=900) == [FindingStretch(0, 5, 7, 7, True)]
 
 
 def test_no_stretch_has_fewer_observations_than_asked_for_however_long_the_silence() -> None:

@@ -256,7 +256,7 @@ def test_what_creeps_up_began_before_it_mattered(framed: Made, looked: Callable[
     began = int(np.searchsorted(frame.times_ns, found.since_ns))
     noticed = int(np.searchsorted(frame.times_ns, found.noticed_ns))
     assert 2.0 < rise[began] < 3.0
-    assert 6.0 < rise[noticed] < 7.5
+    assert 5.0 < rise[noticed] < 6.5
 
 
 def test_who_was_colder_than_usual_before_had_not_begun_to_be_hot(

@@ -5,7 +5,7 @@ What is wrong is made by hand in `field_cluster`: sixteen members in racks of fo
 
 import numpy as np
 import pytest
-from field_cluster import EVERY_S, GPUS, HOSTS, NODES, RUN, STEP_S, Field, answers, the, topology
+from field_cluster import DEFAULT_ON, EVERY_S, GPUS, HOSTS, NODES, RUN, STEP_S, Field, answers, the, topology
 
 STEP = "holdfast_run_step_seconds"
 COLLECTOR = "holdfast_member_gc_seconds_total"
@@ -123,6 +123,27 @@ def test_neighbours_everywhere_that_take_processors_by_turns_are_no_uneven_seque
     assert answers(field.look()) == [("cpu-contention", RUN)]
 
 
+def test_one_slow_gpu_does_not_argue_against_processors_that_are_short_everywhere() -> None:
+    field = contended(range(NODES), 1)
+    field.change("DCGM_FI_DEV_SM_CLOCK", 40, ["gpu-005.3"], by=0.9)
+    assert answers(field.look()) == [("cpu-contention", RUN)]
+
+
+def test_one_host_that_waits_for_its_disk_does_not_argue_against_the_loader() -> None:
+    """All members wait for data, and reads take as long as ever."""
+    field = Field(HOURS)
+    field.slower(1.3, 45)
+    field.change(field.members("data", 0.2), 45, HOSTS, plus=0.3 * STEP_S)
+    asked = field.noise(40.0, NODES, 0.1)
+    family = "node_mountstats_nfs_operations_{}_total"
+    labels = [{"instance": f"{host}:9100", "mountaddr": "filer-0", "operation": "READ"} for host in HOSTS]
+    field.put(family.format("requests"), asked, HOSTS, labels)
+    field.put(family.format("response_time_seconds"), 0.004 * asked, HOSTS, labels)
+    assert answers(field.look()) == [("data-loader", RUN)]
+    field.change("node_pressure_io_waiting_seconds_total", 40, ["gpu-004"], plus=0.2)
+    assert answers(field.look()) == [("data-loader", RUN)]
+
+
 # -- warm air ------------------------------------------------------------------------------------------
 
 UNITS = {
@@ -150,6 +171,23 @@ def warm_air(more: str, racks: range = range(4), *, kelvin: float = 8.0) -> Fiel
     compute = field.members("compute", 4.6)
     field.values[compute][row:, field.of(compute, *hosts)] += 0.1 * STEP_S
     return field
+
+
+@pytest.mark.parametrize("ago_min", [10, 45, 180])
+@pytest.mark.parametrize(("hosts", "subject"), [(HOSTS, RUN), (HOSTS[4:8], "rack-1")])
+def test_warm_gpus_with_lower_clocks_are_enough_where_nothing_else_is_read(
+    hosts: tuple[str, ...], subject: str, ago_min: float
+) -> None:
+    """By 6 K and a twentieth, where a single GPU's clock scatters by more, and its heat by nearly as much."""
+    field = Field()
+    field.slower(1.05, ago_min)
+    for metric in ("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_MEMORY_TEMP"):
+        field.change(metric, ago_min, hosts, plus=6.0)
+    for metric in ("DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_POWER_USAGE"):
+        field.change(metric, ago_min, hosts, by=0.95)
+    one = the(field.look(DEFAULT_ON))
+    assert (one.cause.mechanism, one.cause.subject) == ("air-cooling", subject)
+    assert (field.times_ns[-1] - one.began_ns) / 60e9 == pytest.approx(ago_min, abs=1.5)
 
 
 @pytest.mark.parametrize("kelvin", [8.0, 3.5])

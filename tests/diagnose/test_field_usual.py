@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from field_cluster import DEFAULT_ON, HOSTS, NODES, RUN, STEP_S, Field, answers, the
+from field_cluster import DEFAULT_ON, HOSTS, NODES, RUN, STEP_S, Field, answers, the, topology
 
 from holdfast.detect.mounts import REQUESTS, RESPONSE, SENT
 from holdfast.detect.pace import LANES
+from holdfast.detect.scene import Healthy
 from holdfast.record.events import ActionTaken, MemberJoined
 
 pytestmark = pytest.mark.slow
@@ -192,7 +193,11 @@ def test_processors_that_are_short_on_all_hosts_may_be_the_runs_own_doing() -> N
     field = Field()
     field.slower(1.25, 12)
     field.change("node_pressure_cpu_waiting_seconds_total", 12, ["gpu-"], plus=0.3)
-    assert the(field.look(DEFAULT_ON)).verdict == "unknown"
+    one = the(field.look(DEFAULT_ON))
+    assert (one.cause.mechanism, one.cause.subject) == ("cpu-contention", RUN)
+    assert 0.5 < one.confidence < 0.6
+    field.members("data", 0.2)  # Nobody waits for data, so it is no loader.
+    assert the(field.look()).confidence > 0.75
 
 
 # -- a filer by its address ----------------------------------------------------------------------------
@@ -227,6 +232,76 @@ def test_a_crowded_filer_that_slows_nobody_is_no_incident(address: str) -> None:
         ("busy-mount", address)
     ]
     assert answers(look) == []
+
+
+def test_a_failing_filer_that_is_also_known_by_its_address_is_one_incident() -> None:
+    """Its address is known of one node; clients count late answers and repeated calls under it."""
+    field = Field()
+    field.topology = topology(more_mounts=f"  {FILER}: gpu-000\n")
+    mounted(field, FILER)
+    field.slower(1.3, 10)
+    everywhere = ["gpu-", "cpu-"]
+    field.change(RESPONSE, 10, everywhere, by=8.0)
+    field.change(SENT, 10, everywhere, by=1.1)
+    field.change("node_pressure_io_waiting_seconds_total", 10, ["gpu-"], plus=0.25)
+    field.change("node_nfs_rpc_retransmissions_total", 10, ["gpu-"], plus=3)
+    field.change(field.members("data", 0.2), 10, ["gpu-"], plus=0.3 * STEP_S)
+    assert answers(field.look()) == [("storage-slow", "filer-0")]
+
+
+# -- from the first step on ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ago_min", [10, 45])
+def test_a_gpu_that_throttles_from_the_first_step_on_is_told_by_its_clock(ago_min: float) -> None:
+    """GPUs were idle and cold before, so that all of them have become hotter; this one by 6 K more."""
+    field = Field(3.0)
+    field.healthy = Healthy(step_s=STEP_S, is_declared=True)
+    row = field.row(ago_min)
+    field.values["holdfast_run_step_seconds"][:] *= 1.15
+    field.values["holdfast_run_step_seconds"][:row] = np.nan
+    field.change("DCGM_FI_DEV_GPU_TEMP", ago_min, ["gpu-006.2"], plus=6.0)
+    field.change("DCGM_FI_DEV_SM_CLOCK", ago_min, ["gpu-006.2"], by=0.8)
+    field.change("DCGM_FI_DEV_POWER_USAGE", ago_min, ["gpu-006.2"], by=0.85)
+    for metric, idle in (("GPU_TEMP", 38), ("MEMORY_TEMP", 42), ("POWER_USAGE", 120), ("GPU_UTIL", 0)):
+        field.values[f"DCGM_FI_DEV_{metric}"][:row] = idle
+    assert answers(field.look(DEFAULT_ON)) == [("gpu-throttle", "gpu-006.2")]
+
+
+@pytest.mark.parametrize("ago_min", [10, 45])
+def test_a_host_short_of_processors_and_a_bad_port_elsewhere_are_both_named(ago_min: float) -> None:
+    field = Field(3.0)
+    field.slower(1.25, ago_min)
+    symbols, retrained = "node_infiniband_symbol_error_total", "node_infiniband_link_error_recovery_total"
+    field.put(retrained, field.values[symbols].copy(), field.subjects[symbols], field.labels[symbols])
+    field.change(symbols, ago_min, ["gpu-003/mlx5_1"], plus=20)
+    field.change(retrained, ago_min, ["gpu-003/mlx5_1"], plus=1)
+    field.change("node_pressure_cpu_waiting_seconds_total", ago_min, ["gpu-010"], plus=0.3)
+    found = answers(field.look([*DEFAULT_ON, retrained]))
+    assert sorted(found) == [("cpu-contention", "gpu-010"), ("link-errors", "gpu-003/mlx5_1")]
+
+
+# -- a full disk ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ago_min", [10, 45])
+@pytest.mark.parametrize("left_at_first", [0.4, 0.06])
+def test_a_local_disk_that_filled_up_over_hours_is_no_slow_filer(
+    ago_min: float, left_at_first: float
+) -> None:
+    """Hosts wait for I/O with the one whose disk is full."""
+    field = Field()
+    field.slower(1.04, ago_min)
+    size = np.full((field.rows, NODES), 7e12)
+    left = 0.4 * size
+    full_row = field.row(ago_min)
+    left[:, 3] = 7e12 * np.interp(np.arange(field.rows), (0, full_row), (left_at_first, 0.0))
+    labels = [{"instance": f"{host}:9100", "mountpoint": "/scratch", "fstype": "xfs"} for host in HOSTS]
+    field.put("node_filesystem_avail_bytes", left, HOSTS, labels)
+    field.put("node_filesystem_size_bytes", size, HOSTS, labels)
+    field.change("node_pressure_io_waiting_seconds_total", ago_min, ["gpu-"], plus=0.2)
+    default = [*DEFAULT_ON, "node_filesystem_avail_bytes", "node_filesystem_size_bytes"]
+    assert answers(field.look(default)) == [("local-disk", "gpu-003")]
 
 
 # -- what changed, and since when ----------------------------------------------------------------------

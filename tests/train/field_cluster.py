@@ -65,17 +65,21 @@ runs:
 
 
 def topology(
-    nodes_per_rack: int = 4, nodes_per_leaf: int = 8, more: str = "", members: Labels | None = None
+    nodes_per_rack: int = 4,
+    nodes_per_leaf: int = 8,
+    more: str = "",
+    members: Labels | None = None,
+    more_mounts: str = "",
 ) -> Topology:
     """more: further sections of the file, such as what cools the racks. members: with their nodes, where they
-    are not one for each.
+    are not one for each. more_mounts: lines of the section of mounts.
     """
     racks, leaves = NODES // nodes_per_rack, NODES // nodes_per_leaf
     places = (
         f"racks:\n  rack-[0-{racks - 1}]: {nodes_per_rack} each\n"
         f"leaves:\n  leaf-[0-{leaves - 1}]: {nodes_per_leaf} each\n"
     )
-    page = file.read(_PLAN + places + more)
+    page = file.read(_PLAN.replace("runs:\n", more_mounts + "runs:\n") + places + more)
     described = page.described(page.survey)
     return described.topology if members is None else described.with_members({RUN: members})
 

@@ -22,7 +22,7 @@ MEAN_S, MEAN_PARTS = 300.0, 4
 """A mean over so long, but over no more than a quarter of a short window."""
 PER_STEP_MIN = 0.05
 """Fewer retries hold nobody up noticeably: one takes a second at most."""
-TIMES_MIN = 2.0
+TIMES_MIN = 1.5
 """Of what is usual: some runs always have a few."""
 
 

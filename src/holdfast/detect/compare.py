@@ -100,15 +100,16 @@ def lasting(
     """The stretches of at least `rows` consecutive observations in which a series is wrong.
 
     known: where there is an observation at all; without one, what was before goes on. bridge_s: what comes
-    back within so much time had not gone. One pass over the rows for all series together, so it does not
-    matter how many are wrong at once.
+    back within so much time had not gone; but what was right more often than wrong before it counted was by
+    chance, and is not when it began. One pass over the rows for all series together, so it does not matter
+    how many are wrong at once.
     """
     columns = np.flatnonzero(wrong.sum(axis=0) >= rows)
     if not len(columns):
         return []
     wrong, known = wrong[:, columns], known[:, columns]
     right = known & ~wrong
-    count, first, noticed, last = np.zeros((4, len(columns)), np.int32)
+    count, first, noticed, last, more = np.zeros((5, len(columns)), np.int32)
     noticed[:] = last[:] = -1
     # By series: until when what was last seen to be wrong may be missing, and is not over.
     until_ns = np.full(len(columns), NEVER_NS)
@@ -132,12 +133,19 @@ def lasting(
         if is_over.any():
             close(is_over, False)
         now = wrong[row]
-        np.copyto(first, row, where=now & (last < 0))
+        is_first = now & (last < 0)
+        np.copyto(first, row, where=is_first)
+        np.copyto(more, 0, where=is_first)
         np.copyto(last, row, where=now)
         np.copyto(until_ns, at_ns + bridge_ns, where=now)
         count += now
         np.copyto(count, 0, where=right[row])
         np.copyto(noticed, row, where=(noticed < 0) & (count >= rows))
+        more += now
+        more -= right[row]
+        is_stray = (noticed < 0) & (more < 0)
+        np.copyto(last, -1, where=is_stray)
+        np.copyto(until_ns, NEVER_NS, where=is_stray)
     close(last >= 0, True)
     return found
 

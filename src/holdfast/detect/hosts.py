@@ -40,8 +40,10 @@ NOT_LOCAL = frozenset(
 )
 LEFT = {AVAILABLE: 0.03, MEMORY: 0.05, TABLE: 0.05, BUFFER_FREE: 0.02}
 """Of the whole: less is as good as nothing."""
-LEFT_BEFORE = 1.5
-"""So many times as much must have been left before: a disk that has always been full is no news."""
+LEFT_BEFORE, LEFT_EMPTY = 1.5, 0.001
+"""So many times as much must have been left before, and of an empty one of this share: a disk that has always
+been full is no news.
+"""
 
 
 def _slow_disks(look: Look) -> Iterator[Finding]:
@@ -179,7 +181,7 @@ def _exhausted(look: Look) -> Iterator[Finding]:
         share = share.some(np.flatnonzero([labels.get("fstype") not in NOT_LOCAL for labels in share.labels]))
         usual, least = share.usual, LEFT[left]
         with np.errstate(invalid="ignore"):
-            wrong = (share.values < least) & (usual > LEFT_BEFORE * least)
+            wrong = (share.values < least) & (usual > LEFT_BEFORE * np.maximum(share.values, LEFT_EMPTY))
         rule = Rule(sign=sign, metric=left, unit="of it left", note=SIGNS[sign], falls=True)
         yield from findings(rule, share, wrong, usual, np.full(len(usual), least, np.float32))
 

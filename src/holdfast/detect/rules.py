@@ -79,20 +79,6 @@ RULES: tuple[Rule, ...] = (
     ),
     # -- GPUs --------------------------------------------------------------------------------------
     Rule(
-        sign="hot-gpu",
-        metric="DCGM_FI_DEV_GPU_TEMP",
-        unit="C",
-        note="hotter than usual",
-        least=6.0,
-    ),
-    Rule(
-        sign="hot-gpu",
-        metric="DCGM_FI_DEV_MEMORY_TEMP",
-        unit="C",
-        note="hotter than usual",
-        least=8.0,
-    ),
-    Rule(
         sign="memory-errors",
         metric="DCGM_FI_DEV_ECC_SBE_VOL_TOTAL",
         unit="/s",

@@ -80,6 +80,7 @@ Sign = Literal[
 MEANINGS: dict[Sign, str] = {
     "slow-lustre": "Lustre takes long for each operation",
     "clock-off": "the host's clock is off",
+    "hot-gpu": "hotter than usual",
     "low-clock": "the clock is lower than usual",
     "low-power": "less power is drawn at a lower clock, and not for heat",
     "low-limit": "the power limit is lower",

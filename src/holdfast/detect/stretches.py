@@ -77,4 +77,4 @@ def _changed(single: Floats, stretch: compare.FindingStretch) -> int:
     end = stretch.last + 1
     known = np.flatnonzero(np.isfinite(single[:end]))
     row, score = compare.change(single[known].astype(np.float64), CHANGED_ROWS_MIN)
-    return min(int(known[row]), stretch.first) if score > CHANGED_T_MIN else 0
+    return min(int(known[row]), stretch.first) if score > CHANGED_T_MIN else int(known[0])

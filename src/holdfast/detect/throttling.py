@@ -44,6 +44,10 @@ SLIGHT_SHARE = 0.02
 """So much lower a clock must be for a violation time to have done anything."""
 POWER_SHARE = 0.08
 LIMIT_SHARE = 0.03
+HOTTER_K = {TEMPERATURE: 5.0, "DCGM_FI_DEV_MEMORY_TEMP": 7.0}
+HOTTER_SHARE = 0.07
+MANY_SIGMAS, MANY_SHARE = 3.0, 0.05
+"""One mean in seven hundred is so far off by chance. Where one in twenty is, it is not by chance."""
 WARMER_K = 4.0
 """From so much more heat on it is not for want of power that a clock is low."""
 VIOLATION_LEAST = 0.05
@@ -62,12 +66,17 @@ def _throttled(look: Look) -> Iterator[Finding]:
     if clocks is not None:
         means = averaged(_at_work(look, clocks), CLOCK_SHARE)
         clocks, usual = means.panel, _or_peers(look, means, PEERS_CLOCK_SHARE, -1)
-        yield from _below("low-clock", means._replace(usual=usual), CLOCK_LEAST_MHZ, CLOCK_SHARE, "MHz")
+        means = means._replace(usual=usual)
+        yield from _beyond("low-clock", means, np.maximum(CLOCK_LEAST_MHZ, CLOCK_SHARE * usual), "MHz")
         with np.errstate(invalid="ignore"):
             low = ~(clocks.values > (1 - SLIGHT_SHARE) * usual)
         yield from _low_power(look, clocks, usual)
     yield from _low_limit(look)
     yield from _violations(look, clocks, low)
+    for metric, least_k in HOTTER_K.items():
+        if (heat := look.panels.value(metric)) is not None:
+            means = averaged(_at_work(look, heat), HOTTER_SHARE)
+            yield from _beyond("hot-gpu", means, np.full(len(means.usual), least_k), "C", falls=False)
     yield from _hotter_than_peers(look)
 
 
@@ -127,12 +136,19 @@ def _or_peers(look: Look, means: Means, apart: float, sign: int, *, is_share: bo
     return usual
 
 
-def _below(sign: Sign, means: Means, least: float, share: float, unit: str) -> Iterator[Finding]:
+def _beyond(sign: Sign, means: Means, least: Floats, unit: str, *, falls: bool = True) -> Iterator[Finding]:
+    """Where readings are away from what is usual by what matters, and by more than chance. Of means, less of
+    it says so where many are away at once.
+    """
     panel, usual, noise = means
-    enough = np.maximum(max(least, compare.MEAN_SIGMAS * noise), share * np.abs(usual)).astype(np.float32)
     with np.errstate(invalid="ignore"):
-        wrong = usual - panel.values > enough
-    rule = Rule(sign=sign, metric=panel.metric, unit=unit, note=SIGNS[sign], falls=True)
+        away = usual - panel.values if falls else panel.values - usual
+        enough = np.maximum(least, compare.MEAN_SIGMAS * noise).astype(np.float32)
+        wrong = away > enough
+        if panel.single is not None:
+            likely = away > np.maximum(least, MANY_SIGMAS * noise)
+            wrong |= likely & (likely.mean(axis=1, keepdims=True) >= MANY_SHARE)
+    rule = Rule(sign=sign, metric=panel.metric, unit=unit, note=SIGNS[sign], falls=falls)
     yield from findings(rule, panel, wrong, usual, enough)
 
 
@@ -202,8 +218,8 @@ def _slow_nvlinks(look: Look) -> Iterator[Finding]:
             continue
         means = averaged(_of_peers(panel.some(np.array(columns))), NVLINK_SHARE)
         usual = np.fmin(np.fmax(means.usual, PEERS_NVLINK), 1.0)
-        unit = "of what peers move"
-        yield from _below("slow-nvlink", means._replace(usual=usual), NVLINK_SHARE, NVLINK_SHARE, unit)
+        least = np.full(len(usual), NVLINK_SHARE)
+        yield from _beyond("slow-nvlink", means._replace(usual=usual), least, "of what peers move")
 
 
 def _of_peers(panel: Panel) -> Panel:
@@ -271,7 +287,7 @@ def _above(
 THROTTLING = FunctionDetector(
     (
         Sense("low-clock", (CLOCK,)),
-        Sense("hot-gpu", (TEMPERATURE,)),
+        *(Sense("hot-gpu", (metric,)) for metric in HOTTER_K),
         Sense("low-power", (CLOCK, POWER)),
         Sense("low-limit", (LIMIT,)),
         *(Sense(sign, (metric,)) for metric, sign in VIOLATIONS.items()),

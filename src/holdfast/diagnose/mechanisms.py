@@ -34,7 +34,8 @@ class Mechanism(msgspec.Struct, frozen=True, kw_only=True):
     decides   the observation that would settle it
     is_owned  whether anybody can be told that it is theirs
     leads_s   it may come so long before the run is slower, as a restart may lie between
-    rivals    signs of causes that look the same otherwise: where they are not measured, it is less sure
+    rivals    signs of causes that look the same otherwise: where they are not measured, it is less sure; of
+              what may be in a part of the run, only where it is all of it
     """
 
     name: str
@@ -179,7 +180,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
         slows=("late-compute", "slow-step"),
         shows={
             "thermal-throttle": 1.0,
-            "low-clock": 0.5,
+            "low-clock": 0.6,
             "hot-gpu": 0.6,
             "power-throttle": 0.6,
             "low-power": 0.5,
@@ -411,6 +412,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
         reach="beneath",
         slows=("late-compute", "wandering", "slow-step"),
         shows={"cpu-pressure": 1.6},
+        rivals=("late-data",),
         against={"low-clock": 0.7, "power-throttle": 0.7, "thermal-throttle": 0.7, "swapping": 1.0},
         decides="CPU pressure on exactly the late nodes, and which processes make it.",
         action="Find and move the other processes; pin the members' processors.",
@@ -429,6 +431,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
             "slow-transfer": 0.7,
             "busy-disk": 0.7,
             "slow-disk": 0.7,
+            "full-disk": 1.5,
             "busy-mount": 0.7,
             "swapping": 1.0,
         },

@@ -17,7 +17,7 @@ from holdfast.detect.stages import StagePart, part_of
 from holdfast.diagnose.cooled import cooling_of, shared_air
 from holdfast.diagnose.incident import Evidence
 from holdfast.diagnose.mechanisms import MECHANISMS, Mechanism
-from holdfast.diagnose.own import ANSWERED, RESENT
+from holdfast.diagnose.own import ANSWERED, HOST_OWN, RESENT
 from holdfast.diagnose.run_findings import (
     EVERYONE_SHARE,
     FELT,
@@ -63,7 +63,8 @@ SIGNLESS = -0.7
 """Its consequences are there, but the cause itself, which is measured, is not."""
 NOTHING_SHOWS = -0.2
 """A member that is late with no sign beneath it: either sensors are missing, or it is not the machine."""
-OWN_WORK = -1.2
+OWN_WORK, OWN_WORK_DATA = -1.0, -1.2
+"""That all hosts are short of processors: by the run's own work, and where members wait for their data."""
 ALL_SEEN, SINCE_WEIGHT = 0.2, 0.3
 ALIKE_LATE_SHARE, ALIKE_WEIGHT = 0.15, 0.4
 """Of what members are late by, their deviation: more work of one kind holds all of them up by the same."""
@@ -197,7 +198,7 @@ class _Weighing:
             yield from self._medium(mechanism, subject)
         if mechanism.name == "cpu-contention" and subject == self.case.scene.run:
             text = "all of the run's hosts have it at once: it may be the run's own work"
-            yield Evidence(text=text, weight=OWN_WORK)
+            yield Evidence(text=text, weight=OWN_WORK_DATA if self.case.has("late-data") else OWN_WORK)
 
     def _signs(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
         for sign, weight in (*mechanism.shows.items(), *mechanism.follows.items()):
@@ -224,8 +225,18 @@ class _Weighing:
             if is_elsewhere:
                 # What is found at others, or at one of many, does not make these late.
                 near &= {subject}
-            if seen := [finding for name, finding in at.items() if name in near]:
+            # What is over does not argue against what goes on.
+            if seen := [one for name, one in at.items() if name in near and not one.until_ns]:
+                weight *= self._reach_of(sign, mechanism, subject)
                 yield _seen(seen, -weight * max(finding.confidence for finding in seen), None)
+
+    def _reach_of(self, sign: str, mechanism: Mechanism, subject: str) -> float:
+        """How far what argues against a cause of the whole run is found: one host of many that is short of
+        something, or one GPU that is slow, does not say why all have what they have.
+        """
+        fit = self.case.over_run(sign) if subject == self.case.scene.run else None
+        is_wide = sign in HOST_OWN or len(mechanism.kinds) > 1
+        return 1.0 if fit is None or not is_wide else min(1.0, fit.recall / FOLLOWS_RECALL)
 
     def _absent(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
         """What is measured and is not there: it clears others, or leaves this without its own sign."""
@@ -376,14 +387,18 @@ class _Weighing:
             return
         if not late or not count:
             return
-        weight = EVERYONE_WEIGHT if share >= EVERYONE_SHARE else -EVERYONE_WEIGHT
+        # From half of them, against it, to nearly all of them, for it.
+        above = (share - MOST_SHARE) / (EVERYONE_SHARE - MOST_SHARE)
+        weight = EVERYONE_WEIGHT * (2 * min(max(above, 0.0), 1.0) - 1)
         yield Evidence(text=f"{len(late)} of {count} members wait", weight=weight, subjects=_some(late))
 
     def _order(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
         """Whether it began when the run became slower. What follows counts where the cause is not seen."""
         signs = mechanism.shows if self._onsets(mechanism.shows, subject) else mechanism.follows
         causes = self._onsets(signs, subject)
-        effects = [one.since_ns for sign in mechanism.slows for one in self.case.of(sign)]
+        # Somebody is late now and then: that steps are longer says when it began.
+        slow = ("slow-step",) if self.case.has("slow-step") else mechanism.slows
+        effects = [one.since_ns for sign in slow for one in self.case.of(sign) if sign in mechanism.slows]
         if not causes or not effects:
             return
         if max(causes) <= self.case.from_ns + UNSEEN_NS:
@@ -437,8 +452,10 @@ class _Weighing:
 
     def _sizes(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
         """Whether an effect is as large as its cause would make it."""
-        if "low-clock" in mechanism.follows and (clocks := self.case.at("low-clock", subject)):
-            late = self.case.of("late-compute")
+        is_gpu = mechanism.kinds == ("gpu",) and "low-clock" in mechanism.shows
+        if (is_gpu or "low-clock" in mechanism.follows) and (clocks := self.case.at("low-clock", subject)):
+            # Without the members' own times, all wait for one GPU.
+            late = self.case.of("late-compute") or (self.case.of("slow-step") if is_gpu else ())
             if late:
                 slower = max((one.usual / one.value for one in clocks if one.value > 0), default=1.0) - 1
                 longer = max((one.value / one.usual for one in late if one.usual > 0), default=1.0) - 1
