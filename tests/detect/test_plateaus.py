@@ -29,3 +29,8 @@ def test_a_single_long_step_is_no_plateau() -> None:
     values = steps((400, 0.14))
     values[[60, 190, 333]] *= 3
     assert len(list(plateaus_of(values))) == 1
+
+
+def test_what_came_and_went_is_found_in_a_long_history_too() -> None:
+    values = steps((800, 0.14), (30, 0.28), (1_170, 0.14))
+    assert [round(one.step_s / 0.14) for one in plateaus_of(values)] == [1, 2, 1]

@@ -237,7 +237,7 @@ def test_a_crowded_filer_that_slows_nobody_is_no_incident(address: str) -> None:
 def test_a_failing_filer_that_is_also_known_by_its_address_is_one_incident() -> None:
     """Its address is known of one node; clients count late answers and repeated calls under it."""
     field = Field()
-    field.topology = topology(more_mounts=f"  {FILER}: gpu-000\n")
+    field.topology = topology(mounts=f"  filer-0: gpu-[000-015]\n  {FILER}: gpu-000\n")
     mounted(field, FILER)
     field.slower(1.3, 10)
     everywhere = ["gpu-", "cpu-"]
@@ -247,6 +247,22 @@ def test_a_failing_filer_that_is_also_known_by_its_address_is_one_incident() -> 
     field.change("node_nfs_rpc_retransmissions_total", 10, ["gpu-"], plus=3)
     field.change(field.members("data", 0.2), 10, ["gpu-"], plus=0.3 * STEP_S)
     assert answers(field.look()) == [("storage-slow", "filer-0")]
+
+
+def test_two_filers_that_fail_at_once_are_two_incidents() -> None:
+    field = Field()
+    field.topology = topology(mounts="  filer-0: gpu-[000-007]\n  filer-1: gpu-[008-015]\n")
+    places = [(host, f"filer-{number // 8}") for number, host in enumerate(HOSTS)]
+    labels = [{"instance": f"{host}:9100", "mountaddr": at, "operation": "READ"} for host, at in places]
+    asked = field.noise(40.0, len(HOSTS), 0.1)
+    for metric, values in ((REQUESTS, asked), (RESPONSE, asked * 0.004), (SENT, asked.copy())):
+        field.put(metric, values, HOSTS, labels)
+    field.slower(1.3, 10)
+    field.change(RESPONSE, 10, ["gpu-"], by=10.0)
+    field.change(SENT, 10, ["gpu-"], by=1.1)
+    field.change("node_nfs_rpc_retransmissions_total", 10, ["gpu-"], plus=3)
+    field.change(field.members("data", 0.2), 10, ["gpu-"], plus=0.3 * STEP_S)
+    assert sorted(answers(field.look())) == [("storage-slow", "filer-0"), ("storage-slow", "filer-1")]
 
 
 # -- from the first step on ----------------------------------------------------------------------------

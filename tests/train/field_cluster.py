@@ -57,11 +57,10 @@ DEFAULT_ON = (
 _PLAN = f"""
 nodes:
   gpu-[000-{NODES - 1:03}]: {{gpus: {GPUS}, ports: "mlx5_[0-3]"}}
-mounts:
-  filer-0: gpu-[000-{NODES - 1:03}]
 runs:
   {RUN}: {{nodes: "gpu-[000-{NODES - 1:03}]"}}
 """
+_MOUNTS = f"  filer-0: gpu-[000-{NODES - 1:03}]\n"
 
 
 def topology(
@@ -69,17 +68,17 @@ def topology(
     nodes_per_leaf: int = 8,
     more: str = "",
     members: Labels | None = None,
-    more_mounts: str = "",
+    mounts: str = _MOUNTS,
 ) -> Topology:
     """more: further sections of the file, such as what cools the racks. members: with their nodes, where they
-    are not one for each. more_mounts: lines of the section of mounts.
+    are not one for each. mounts: the lines of that section.
     """
     racks, leaves = NODES // nodes_per_rack, NODES // nodes_per_leaf
     places = (
         f"racks:\n  rack-[0-{racks - 1}]: {nodes_per_rack} each\n"
         f"leaves:\n  leaf-[0-{leaves - 1}]: {nodes_per_leaf} each\n"
     )
-    page = file.read(_PLAN.replace("runs:\n", more_mounts + "runs:\n") + places + more)
+    page = file.read(_PLAN + f"mounts:\n{mounts}" + places + more)
     described = page.described(page.survey)
     return described.topology if members is None else described.with_members({RUN: members})
 

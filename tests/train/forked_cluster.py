@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -209,11 +210,12 @@ class Cluster:
         while parents:
             parent = parents.pop()
             for children in Path(f"/proc/{parent}/task").glob("*/children"):
-                for pid in map(int, children.read_text().split()):
-                    state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-                    found.append(f"process {pid} of {parent}: state {state}")
-                    parents.append(pid)
-                    os.kill(pid, signal.SIGUSR2)
+                with suppress(OSError):  # what ends meanwhile has nothing to tell
+                    for pid in map(int, children.read_text().split()):
+                        parents.append(pid)
+                        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+                        found.append(f"process {pid} of {parent}: state {state}")
+                        os.kill(pid, signal.SIGUSR2)
         time.sleep(STACK_S)
         return found
 

@@ -272,8 +272,8 @@ def _cut(taken: NDArray[np.float64], least: int) -> int | None:
 
 
 def _parts(count: int) -> Iterator[tuple[int, int]]:
-    """Halves, quarters and so on of few steps, each overlapping the next by half."""
-    length = count // 2 if count <= PARTED_STEPS_MAX else 0
+    """Halves, quarters and so on, from a length that is soon looked at, each overlapping the next by half."""
+    length = min(count, PARTED_STEPS_MAX) // 2
     while length >= PART_STEPS_MIN:
         for first in range(0, count - length + 1, max(1, length // 2)):
             yield first, first + length

@@ -46,8 +46,8 @@ POWER_SHARE = 0.08
 LIMIT_SHARE = 0.03
 HOTTER_K = {TEMPERATURE: 5.0, "DCGM_FI_DEV_MEMORY_TEMP": 7.0}
 HOTTER_SHARE = 0.07
-MANY_SIGMAS, MANY_SHARE = 3.0, 0.05
-"""One mean in seven hundred is so far off by chance. Where one in twenty is, it is not by chance."""
+MANY_SIGMAS, MANY_SHARE, MANY_LEAST = 3.0, 0.05, 3
+"""One mean in seven hundred is so far off by chance. Several at once, one in twenty, are not."""
 WARMER_K = 4.0
 """From so much more heat on it is not for want of power that a clock is low."""
 VIOLATION_LEAST = 0.05
@@ -147,7 +147,8 @@ def _beyond(sign: Sign, means: Means, least: Floats, unit: str, *, falls: bool =
         wrong = away > enough
         if panel.single is not None:
             likely = away > np.maximum(least, MANY_SIGMAS * noise)
-            wrong |= likely & (likely.mean(axis=1, keepdims=True) >= MANY_SHARE)
+            many = np.maximum(MANY_LEAST, MANY_SHARE * np.isfinite(away).sum(axis=1, keepdims=True))
+            wrong |= likely & (likely.sum(axis=1, keepdims=True) >= many)
     rule = Rule(sign=sign, metric=panel.metric, unit=unit, note=SIGNS[sign], falls=falls)
     yield from findings(rule, panel, wrong, usual, enough)
 

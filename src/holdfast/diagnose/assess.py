@@ -223,15 +223,25 @@ def _is_same_host(each: Hypothesis, named: Incident) -> bool:
 
 def _does_harm(each: Hypothesis, case: RunFindings, named: Sequence[Incident]) -> bool:
     """Whether anybody waits for it, of what is only worth a word then: a mount may well be busy, and the last
-    stage of a pipeline have more to do than the others. A second mount may be the first by another name, as
-    exporters know a filer by its address.
+    stage of a pipeline have more to do than the others.
     """
     mechanism = each.mechanism
     if mechanism.name == STAGE and not any(case.has(sign) for sign in HELD_UP):
         return False
-    is_again = "mount" in mechanism.kinds and any(one.domain == mechanism.domain for one in named)
+    is_again = "mount" in mechanism.kinds and any(_is_same_mount(each, case, one) for one in named)
     slower = any(case.has(sign) for sign in mechanism.slows if sign in HELD_UP)
     return slower or not (is_again or mechanism.reach == "stall")
+
+
+def _is_same_mount(each: Hypothesis, case: RunFindings, named: Incident) -> bool:
+    """Whether it may be the one that was named, by another name: exporters know a filer by its address, and
+    perhaps of some of its clients only.
+    """
+    topology, other = case.topology, named.cause.subject
+    if named.ended_ns is not None or other not in topology or topology.kind(other) != "mount":
+        return False
+    clients = set(topology.blast_radius(each.subject)) if each.subject in topology else set()
+    return clients - {each.subject} <= set(topology.blast_radius(other))
 
 
 def _least_bans(best: Hypothesis, left: Sequence[Finding]) -> float:
@@ -287,6 +297,7 @@ def _incident(
     is_doubtful = mechanism.name == UNKNOWN.name and case.may_have_grown
     # The cause may have been at work for a while before the run felt it, and then it cost nothing yet.
     felt_ns = min((finding.since_ns for finding in explained if finding.sign in SYMPTOMS), default=began_ns)
+    felt_ns = max(felt_ns, began_ns)  # somebody is late now and then, also long before
     lasted_s = ((ended_ns or desk.now_ns) - felt_ns) / 1e9
     cause = _cause(best, desk.topology)
     return Incident(

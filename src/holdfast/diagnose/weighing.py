@@ -397,8 +397,9 @@ class _Weighing:
         signs = mechanism.shows if self._onsets(mechanism.shows, subject) else mechanism.follows
         causes = self._onsets(signs, subject)
         # Somebody is late now and then: that steps are longer says when it began.
-        slow = ("slow-step",) if self.case.has("slow-step") else mechanism.slows
-        effects = [one.since_ns for sign in slow for one in self.case.of(sign) if sign in mechanism.slows]
+        is_slow = "slow-step" in mechanism.slows and self.case.has("slow-step")
+        slow = ("slow-step",) if is_slow else mechanism.slows
+        effects = [one.since_ns for sign in slow for one in self.case.of(sign)]
         if not causes or not effects:
             return
         if max(causes) <= self.case.from_ns + UNSEEN_NS:

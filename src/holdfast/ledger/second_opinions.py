@@ -40,7 +40,7 @@ def _earlier(run: str, kins: Mapping[str, Kin], summaries: Sequence[RunSummary])
     return [
         one
         for one in summaries
-        if one.first_ns < began_ns and one.events and kins[run].is_like(kins[one.run])
+        if one.first_ns < began_ns and one.events and one.run in kins and kins[run].is_like(kins[one.run])
     ]
 
 

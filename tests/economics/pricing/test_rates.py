@@ -462,7 +462,7 @@ def test_a_dollar_is_worth_a_dollar() -> None:
 def test_a_tax_rate_is_not_taken_for_a_factor() -> None:
     with pytest.raises(InputError, match=r"`factors\.tax` in the prices is 0\.19") as raised:
         read("[factors]\ntax = 0.19")
-    assert raised.value.hint == "A factor multiplies the price: 19 % more is 1.19."
+    assert raised.value.hint == "A factor multiplies the price: 19 % more is 1.19, 60 % off is 0.4."
     assert read("[factors]\ndiscount = 0.8").factor == Fraction(8, 10)
 
 

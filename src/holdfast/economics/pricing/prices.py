@@ -24,8 +24,9 @@ TEAM_BUDGETS = "team_budgets"
 PROJECT_BUDGETS = "project_budgets"
 PLANNED_STEPS = "planned_steps"
 FACTORS = "factors"
-FACTOR_MIN, FACTOR_MAX = 0.5, 100.0
+FACTOR_MIN, FACTOR_MAX = 0.3, 100.0
 """A tax of 19 % is the factor 1.19: who writes 0.19 would cut every price to a fifth, unseen."""
+RETIRED = "storage_usd_per_gb_month"
 CURRENCY = "currency"
 USD_PER = "usd_per"
 KEY_LIKENESS_MIN = 0.5
@@ -369,7 +370,7 @@ def _given(key: str, value: object, *, least: float, most: float) -> Priced:
 def _within_hint(key: str, value: float, most: float) -> str:
     """Nobody assumes a team's target; who writes one as a percentage is told the share."""
     if key.startswith(FACTORS):
-        return "A factor multiplies the price: 19 % more is 1.19."
+        return "A factor multiplies the price: 19 % more is 1.19, 60 % off is 0.4."
     if not key.startswith((TEAM_TARGETS, "goodput_target")):
         return "Leave it out to have it assumed." if key in _MEANINGS else "Write a number that is."
     share = value / 100 if most < value <= 100 else 0.9
@@ -382,6 +383,10 @@ def _kind(value: object) -> str:
 
 
 def _unknown(key: str) -> InputError:
+    if key == RETIRED:
+        return InputError(
+            f"`{key}` in the prices never had an effect, and is gone.", hint="Delete its line from the file."
+        )
     near = get_close_matches(key, _KEYS, n=1, cutoff=KEY_LIKENESS_MIN)
     hint = f"Did you mean `{near[0]}`?" if near else f"Known are {', '.join(_KEYS)}."
     return InputError(f"The prices have no key `{key}`.", hint=hint)
