@@ -30,7 +30,7 @@ SPARKS_MAX = 40
 SPARKS = "▁▂▃▄▅▆▇█"
 SPARKS_ASCII = "_.-~=+*#"
 
-# A seat keeps its letter and its colour. The letter tells where there are no colours.
+# A seat keeps its letter and its colour. Terminals without colours show the letter.
 _LETTERS = string.ascii_lowercase + string.ascii_uppercase
 _COLOURS = ("cyan", "yellow", "magenta", "green", "blue", "bright_red", "bright_cyan", "bright_yellow")
 _STAGES = {

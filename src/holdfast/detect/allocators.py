@@ -1,4 +1,4 @@
-"""Retries of the GPUs' memory allocators, over all members of a run: whoever has one, all others wait for it.
+"""Retries of the GPUs' memory allocators, over all members of a run: a retry of one makes the others wait.
 
 A member has one now and then, so that hardly any shows two scrapes in a row with some; of the run there are
 enough.
@@ -21,7 +21,7 @@ METRIC = "holdfast_member_alloc_retries_total"
 MEAN_S, MEAN_PARTS = 300.0, 4
 """A mean over so long, but over no more than a quarter of a short window."""
 PER_STEP_MIN = 0.05
-"""Fewer retries hold nobody up noticeably: one takes a second at most."""
+"""Fewer retries cost too little to matter: each takes a second at most."""
 TIMES_MIN = 1.5
 """Of what is usual: some runs always have a few."""
 

@@ -41,8 +41,8 @@ NOT_LOCAL = frozenset(
 LEFT = {AVAILABLE: 0.03, MEMORY: 0.05, TABLE: 0.05, BUFFER_FREE: 0.02}
 """Of the whole: less is as good as nothing."""
 LEFT_BEFORE, LEFT_EMPTY = 1.5, 0.001
-"""So many times as much must have been left before, and of an empty one of this share: a disk that has always
-been full is no news.
+"""So many times as much must have been left before, and of an empty one of this share. A disk that has always
+been full is not reported.
 """
 
 

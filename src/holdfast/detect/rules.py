@@ -150,7 +150,7 @@ RULES: tuple[Rule, ...] = (
             against="limit",
             limit=limit,
         )
-        # A link is trained again when it was as good as down: more than once a minute is no chance.
+        # Links retrain when they were nearly down. More than once a minute means a bad link.
         for kind, limit in (("CRC_FLIT", 1.0), ("CRC_DATA", 1.0), ("REPLAY", 1.0), ("RECOVERY", 1 / 60))
     ),
     # -- fabric ------------------------------------------------------------------------------------

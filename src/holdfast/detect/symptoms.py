@@ -91,7 +91,7 @@ def _late(part: Part, members: Panel, step_s: float, run: str) -> Iterator[Findi
 
 
 def _always_late(single: Iterable[Finding], members: Panel) -> set[str]:
-    """Those that are late in most steps, by amounts that may scatter; nobody where most members are."""
+    """Members that are late in most steps, by amounts that may scatter; none if most members are late."""
     place = {name: column for column, name in enumerate(members.subjects)}
     always = {
         one.subject

@@ -35,7 +35,7 @@ BANS_EARLY_MIN = 1.0
 BANS_BESIDE_MIN, BANS_APART_MIN = 0.15, 0.7
 """Beside another cause that slows the run: where it began with that, and where it did not."""
 BESIDE = frozenset({"nvlink", "pcie-width", "link-errors", "memory-errors", "gpu-fault", "cpu-contention"})
-"""What nobody sees in the members' times while they wait for something slower."""
+"""Causes that the members' times do not show while they wait for something slower."""
 HELD_UP = frozenset({STOPPED, "slow-step", "wandering", *STALLS})
 """That the run is slower. Members that are late and hold nobody up are no incident by themselves."""
 UNEXPLAINED_MIN = 1.05
@@ -203,8 +203,8 @@ def _incidents(findings: Iterable[Finding], desk: _Desk) -> list[Incident]:
 
 def _is_beside(each: Hypothesis, named: Sequence[Incident], case: RunFindings) -> bool:
     """Whether it is a host or broken hardware somewhere else than what is named already as why the run is
-    slower. One hides what the other costs, so that nobody is later by it: its own sign is enough, and with
-    less of one it has to have begun when the run became slower.
+    slower. The named cause hides what this one costs, so members are not later because of it. A strong sign
+    of its own is enough; a weaker one must have begun when the run became slower.
     """
     slow = [one for one in named if one.slowdown > 1.0 and one.verdict == "cause" and one.ended_ns is None]
     if each.mechanism.name not in BESIDE or not slow or any(case.has(sign) for sign in HELD_UP):

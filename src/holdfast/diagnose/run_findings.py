@@ -272,7 +272,7 @@ class RunFindings:
 
     def unplaced_switches(self, sign: str) -> list[str]:
         """Switches that count errors and have no place in the graph, while everybody's exchange is late:
-        whoever talks over them waits.
+        members that talk over them wait.
         """
         if sign not in PORT_OWN or not self.is_everywhere("late-exchange"):
             return []
