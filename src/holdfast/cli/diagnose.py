@@ -50,6 +50,7 @@ from holdfast.record.runs import ends_ns, find_run
 from holdfast.record.store import Store
 from holdfast.signals.flight_dumps import read_dumps
 from holdfast.signals.source import Source
+from holdfast.signals.stack_files import read_stacks
 from holdfast.signals.stepped import last_step_ns, runs_in
 from holdfast.topology.discovery.prometheus import labelled_runs
 from holdfast.wording import stamp
@@ -101,7 +102,7 @@ def command(given: _Flags) -> int:
 
     Without RUN it is that of the step log, if one is named, else the one with the newest event.
     """
-    told = None if given.flight_recorder is None else standing(read_dumps(given.flight_recorder))
+    told = None if given.flight_recorder is None else _standing(given.flight_recorder)
     if told is not None and given.run is None and not logged_runs():
         return _dumps_alone(told, given)
     answer = _answered(given, told)
@@ -116,6 +117,11 @@ def command(given: _Flags) -> int:
         if told is not None:
             show_standing(told, remark=_remark(answer, told))
     return int(given.check and is_open)
+
+
+def _standing(place: Path) -> Standing:
+    told = standing(read_dumps(place))
+    return msgspec.structs.replace(told, stacks=read_stacks(place, told.holding))
 
 
 def _dumps_alone(told: Standing, given: _Flags) -> int:

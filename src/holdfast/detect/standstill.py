@@ -25,9 +25,9 @@ SAME_OUTPUTS = frozenset({"all_gather"})
 _ENDS = re.compile(r"(?:send|recv) (\d{1,9})(?:->|<-)(\d{1,9})")
 _DECORATION = re.compile(r"^_|_oop$|_base$|_coalesced$|_into_tensor(?=_|$)|_tensor(?=_|$)")
 
-Kind = Literal["absent", "other", "not-started", "everybody"]
+Kind = Literal["absent", "other", "not-started", "everybody", "unknown"]
 """Why it does not end: some ranks have not entered it; some have entered something else; some have it in
-their queue, behind work of their GPU; or all are in it, and nothing moves."""
+their queue, behind work of their GPU; all are in it, and nothing moves; or nobody says who belongs there."""
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,15 +50,17 @@ class Standstill(msgspec.Struct, frozen=True, kw_only=True):
     """A collective, or a send or receive, that does not end.
 
     inside    the ranks that are in it; `others` where those are that should be and are not
-    holding   the ranks that these wait for, of which there may be no dump
+    absent    the ranks that have not entered it, by their dumps
+    holding   the ranks that these wait for; of several, those that stand in nothing themselves
     undumped  ranks of the group of which there is no dump that can be read
-    size      how many ranks the group has; for a send or receive, two
+    size      how many ranks the group has, as far as is known; for a send or receive, two
     since_ns  when the first rank entered it
     """
 
     kind: Kind
     inside: Place
     others: tuple[Place, ...]
+    absent: tuple[int, ...]
     holding: tuple[int, ...]
     undumped: tuple[int, ...]
     size: int
@@ -73,6 +75,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     idle         where ranks are that stand in no call, if nobody does
     undumped     ranks of which there is no dump that can be read; unreadable: why not, where there is a file
     circular     ranks wait for each other, in calls of several groups
+    stacks       by rank, where its main thread is, where somebody has looked
     """
 
     ranks: int
@@ -81,12 +84,20 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     undumped: tuple[int, ...]
     unreadable: dict[int, str]
     circular: bool
+    stacks: dict[int, tuple[CodeLine, ...]] = {}
+
+    @property
+    def holding(self) -> tuple[int, ...]:
+        """The ranks to look at."""
+        return self.standstills[0].holding if self.standstills else self.undumped
 
 
 class _Group(NamedTuple):
     name: str
     purpose: str
     members: tuple[int, ...]
+    is_known: bool = True
+    """False: its members are those that have called something in it, of which torch may name no others."""
 
     def holds(self, call: RecordedCall) -> bool:
         return call.group == self.name and call.purpose == self.purpose
@@ -105,26 +116,31 @@ def standing(found: FlightDumps) -> Standing:
     dumps = {dump.rank: dump for dump in found.dumps}
     told = {rank for dump in found.dumps for members in dump.members.values() for rank in members}
     world = tuple(sorted({*dumps, *told, *found.unreadable}))
+    busy = {rank for rank, dump in dumps.items() if any(call.state != "finished" for call in dump.calls)}
     stands: list[Standstill] = []
     for group in _groups(dumps, world):
-        stands += _collective(group, dumps)
-        stands += _transfers(group, dumps)
-    busy = {rank for rank, dump in dumps.items() if any(call.state != "finished" for call in dump.calls)}
-    comes_from_another = {id(one): _comes_from_another(one, busy) for one in stands}
-    stands.sort(key=lambda one: (comes_from_another[id(one)], one.since_ns, one.inside.group))
+        stands += (_blaming(one, busy) for one in _collective(group, dumps))
+        stands += (_blaming(one, busy) for one in _transfers(group, dumps))
+    stands.sort(key=lambda one: (_comes_from_another(one, busy), one.since_ns, one.inside.group))
     return Standing(
         ranks=len(world),
         standstills=tuple(stands[:STANDSTILLS_MAX]),
         idle=() if stands else _places((dumps[rank] for rank in sorted(dumps)), PLACES_MAX),
         undumped=tuple(rank for rank in world if rank not in dumps),
         unreadable=found.unreadable,
-        circular=len(stands) > 1 and all(comes_from_another.values()),
+        circular=len(stands) > 1 and all(_comes_from_another(one, busy) for one in stands),
     )
 
 
+def _blaming(one: Standstill, busy: set[int]) -> Standstill:
+    """Of those that it waits for, only ranks that do not wait themselves, if there are such."""
+    idle = tuple(rank for rank in one.holding if rank not in busy)
+    return msgspec.structs.replace(one, holding=idle) if one.kind == "absent" and idle else one
+
+
 def _comes_from_another(one: Standstill, busy: set[int]) -> bool:
-    """Whether those that it waits for stand somewhere else themselves."""
-    return one.kind == "absent" and busy.issuperset(one.holding)
+    """Whether those that it waits for stand somewhere else themselves, or may."""
+    return one.kind == "unknown" or (one.kind == "absent" and busy.issuperset(one.holding))
 
 
 def _groups(dumps: Mapping[int, FlightDump], world: tuple[int, ...]) -> list[_Group]:
@@ -135,7 +151,11 @@ def _groups(dumps: Mapping[int, FlightDump], world: tuple[int, ...]) -> list[_Gr
             declared = dump.members.get(name, ())
             callers.setdefault(_Group(name, purpose, declared), set()).add(rank)
     return [
-        group._replace(members=group.members or (world if group.purpose == WORLD else tuple(sorted(ranks))))
+        group
+        if group.members
+        else group._replace(members=world)
+        if group.purpose == WORLD
+        else group._replace(members=tuple(sorted(ranks)), is_known=False)
         for group, ranks in callers.items()
     ]
 
@@ -165,16 +185,18 @@ def _collective(group: _Group, dumps: Mapping[int, FlightDump]) -> Iterator[Stan
         *_placed(((rank, entered[rank][0]) for rank in other), PLACES_MAX),
         *_places((dumps[rank] for rank in absent), PLACES_MAX),
     ]
+    kind: Kind = "everybody" if group.is_known else "unknown"
+    if other:
+        kind = "other"
+    elif absent or undumped:
+        kind = "absent"
+    elif queued:
+        kind = "not-started"
     yield Standstill(
-        kind="other"
-        if other
-        else "absent"
-        if absent or undumped
-        else "not-started"
-        if queued
-        else "everybody",
+        kind=kind,
         inside=_placed(((rank, waiting[rank][0]) for rank in inside), None)[0],
         others=tuple(places),
+        absent=tuple(absent),
         holding=tuple(sorted({*other, *absent, *undumped})) or queued,
         undumped=undumped,
         size=len(group.members),
@@ -205,6 +227,7 @@ def _transfers(group: _Group, dumps: Mapping[int, FlightDump]) -> Iterator[Stand
             kind="absent" if missing else "everybody",
             inside=_placed(calls.items(), None)[0],
             others=_places((dumps[rank] for rank in missing if rank in dumps), PLACES_MAX),
+            absent=tuple(rank for rank in missing if rank in dumps),
             holding=tuple(missing),
             undumped=undumped,
             size=len(both),

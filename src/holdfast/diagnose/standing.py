@@ -60,23 +60,26 @@ def sentence(one: Standstill) -> str:
     """Who stands in what, and who is not in it, in one sentence."""
     inside, count = one.inside, len(one.inside.ranks)
     who = f"All {one.size:,} ranks" if count == one.size else f"{count:,} of {wording.many(one.size, 'rank')}"
+    if one.kind == "unknown":
+        who = wording.opening(ranks_text(inside.ranks))
     stand = "stands" if count == 1 else "stand"
     since = wording.stamp(one.since_ns) if one.since_ns > 0 else "an unknown time"
     told = f"{who} {stand} in {call_text(inside)}{_sizes(inside)} since {since}"
     if one.timed_out:
         told += ", which has timed out"
-    return f"{told}; {'; '.join(_missing(one))}." if _missing(one) else f"{told}, and it does not end."
+    missing = _missing(one)
+    return f"{told}; {'; '.join(missing)}." if missing else f"{told}, and it does not end."
 
 
 def _missing(one: Standstill) -> list[str]:
     other = [place for place in one.others if _is_instead(place, one)]
     parts = [f"{ranks_text(place.ranks)} entered {place.call}{_sizes(place)} instead" for place in other]
-    instead = {rank for place in other for rank in place.ranks}
-    absent = [rank for rank in one.holding if rank not in {*instead, *one.undumped}]
     if one.kind == "not-started":
-        parts.append(f"the GPU of {ranks_text(absent)} has not begun it")
-    elif absent:
-        parts.append(f"{ranks_text(absent)} {'has' if len(absent) == 1 else 'have'} not entered it")
+        parts.append(f"the GPU of {ranks_text(one.holding)} has not begun it")
+    if one.kind == "unknown":
+        parts.append("the dumps do not say which other ranks are in this group")
+    if one.absent:
+        parts.append(f"{ranks_text(one.absent)} {'has' if len(one.absent) == 1 else 'have'} not entered it")
     if one.undumped:
         parts.append(f"there is no dump of {ranks_text(one.undumped)}")
     return parts
@@ -125,6 +128,8 @@ def action(told: Standing) -> str:
             return f"Look at the GPU of {who}: work before this collective does not end there."
         case "everybody":
             return "Look at links, ports and GPUs between these ranks: all are in it, and no data move."
+        case "unknown":
+            return "Find out which other ranks are in this group, and look at those that are not in the call."
 
 
 def as_json(told: Standing) -> dict[str, object]:
