@@ -38,7 +38,7 @@ from holdfast.diagnose.looking import (
     recall,
     sees_machines,
 )
-from holdfast.diagnose.standing import as_json, is_of, with_standing
+from holdfast.diagnose.standing import as_json, is_of, is_open_hang, with_standing
 from holdfast.diagnose.weighing import not_measured
 from holdfast.diagnose.wording import known_runs
 from holdfast.record.clock import SystemClock
@@ -135,11 +135,11 @@ def _dumps_alone(told: Standing, given: _Flags) -> int:
 
 def _remark(answer: DiagnoseAnswer, told: Standing) -> str:
     """Why the dumps are no evidence of a hang that is found, where they are not."""
-    hangs = [one for one in answer.incidents if one.cause.mechanism == "hang" and one.ended_ns is None]
+    hangs = list(filter(is_open_hang, answer.incidents))
     if not hangs:
         return f"The signals do not show that {answer.run} stands."
-    if told.standstills and not is_of(hangs[0], told):
-        return f"These dumps are older than {hangs[0].name}, and are not counted as its evidence."
+    if told.standstills and not is_of(hangs[0], told, answer.at_ns):
+        return f"These dumps are of another time than {hangs[0].name}, and no evidence of it."
     return ""
 
 
@@ -170,7 +170,7 @@ def _answered(given: _Flags, recorder: Standing | None) -> DiagnoseAnswer:
         pace = setting.references.pace(run, at_ns)
         last_ns = None if run in seen else last_step_ns(source, run, at_ns)
         is_seen = sees_machines(source)
-        incidents = with_standing(assessment.incidents, recorder)
+        incidents = with_standing(assessment.incidents, recorder, at_ns)
         taken = book.take(incidents, at_ns, unseen={run} - seen, ends_ns=ended)
     if given.record:
         _write(taken.changes)

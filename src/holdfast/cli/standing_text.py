@@ -43,6 +43,10 @@ def show_standing(told: Standing, *, remark: str = "") -> None:
         _show_rest(console, told.standstills[1:])
     else:
         _show_places(console, told.idle)
+    for rank, lines in told.stacks.items():
+        console.print(printable(f"{wording.opening(ranks_text([rank]))} now, by its stack"), style="bold")
+        for line in lines[:LINES_SHOWN_MAX]:
+            console.print(printable(f"  {line_text(line)}"))
     for rank, why in list(told.unreadable.items())[:UNREADABLE_SHOWN_MAX]:
         console.print(printable(f"The dump of {ranks_text([rank])} cannot be read: {why}."), style="yellow")
 

@@ -137,20 +137,33 @@ def as_json(told: Standing) -> dict[str, object]:
     return {"summary": summary(told), "action": action(told), **msgspec.structs.asdict(told)}
 
 
-def is_of(incident: Incident, told: Standing) -> bool:
-    """Whether the dumps are of this hang, and not of an earlier one."""
-    since = [one.since_ns for one in told.standstills]
-    return bool(since) and since[0] >= incident.began_ns - EARLIER_NS_MAX
+def is_of(incident: Incident, told: Standing, at_ns: int) -> bool:
+    """Whether the dumps are of this hang, as it is at this time, and not of an earlier one or a later."""
+    if not told.standstills:
+        return False
+    return incident.began_ns - EARLIER_NS_MAX <= told.standstills[0].since_ns <= at_ns
 
 
-def with_standing(incidents: Iterable[Incident], told: Standing | None) -> tuple[Incident, ...]:
+def is_open_hang(incident: Incident) -> bool:
+    return incident.cause.mechanism == "hang" and incident.ended_ns is None
+
+
+def with_standing(
+    incidents: Iterable[Incident], told: Standing | None, at_ns: int
+) -> tuple[Incident, ...]:
     """The same, with what the flight recorder tells as evidence of those that are hangs."""
     return tuple(
         _told(one, told)
-        if told is not None and one.cause.mechanism == "hang" and one.ended_ns is None and is_of(one, told)
+        if told is not None and is_open_hang(one) and is_of(one, told, at_ns)
         else one
         for one in incidents
     )
+
+
+def _decides(told: Standing) -> str:
+    """Whose stack is still to be taken."""
+    unknown = [rank for rank in told.holding if rank not in told.stacks]
+    return f"A stack (py-spy dump) of {ranks_text(unknown)}." if unknown else ""
 
 
 def _told(incident: Incident, told: Standing) -> Incident:
@@ -159,6 +172,10 @@ def _told(incident: Incident, told: Standing) -> Incident:
         f"{ranks_text(place.ranks)}: {place_text(place)}"
         + "".join(f"; {line_text(line)}" for line in place.lines[:1])
         for place in first.others
+    ]
+    where += [
+        f"{ranks_text([rank])} is now at {line_text(lines[0])}, by its stack"
+        for rank, lines in told.stacks.items()
     ]
     evidence = [
         Evidence(text=sentence(first).rstrip("."), weight=WEIGHT, metric=METRIC, since_ns=None),
@@ -171,7 +188,5 @@ def _told(incident: Incident, told: Standing) -> Incident:
         confidence=incident.quality * odds / (1.0 + odds),
         what=f"{incident.what}; {summary(told).rstrip('.')}",
         action=action(told),
-        decides=f"A stack (py-spy dump) of {ranks_text(first.holding)}."
-        if first.holding
-        else incident.decides,
+        decides=_decides(told) or incident.decides,
     )
