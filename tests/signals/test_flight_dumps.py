@@ -1,4 +1,4 @@
-"""Dumps of torch's flight recorder: read as torch means them, and refused in a sentence where they are none."""
+"""Dumps of the flight recorder: read as torch means them, refused in a sentence where they are none."""
 
 import json
 import os
