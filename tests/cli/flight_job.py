@@ -7,6 +7,7 @@ what torch's own analyser says of the same dumps. Ranks are forked of a process 
 import argparse
 import importlib
 import json
+import logging
 import os
 import pickle
 import sys
@@ -128,25 +129,29 @@ def name_groups(folder: Path) -> Path:
     return named
 
 
-def judge(folder: Path) -> list[dict[str, Any]]:
-    """What torch's own analyser finds wrong."""
+def judge(folder: Path) -> list[str]:
+    """What torch's own analyser says, line by line."""
     from torch.distributed.flight_recorder.components.builder import build_db
     from torch.distributed.flight_recorder.components.config_manager import JobConfig
     from torch.distributed.flight_recorder.components.loader import read_dir
 
+    said = Listener()
+    logger = logging.getLogger("Flight Recorder")
+    logger.addHandler(said)
     arguments: argparse.Namespace = JobConfig().parse_args([str(folder), "-p", PREFIX])
     details, version = read_dir(arguments)
-    found = build_db(details, arguments, version)
-    return [
-        {
-            "seq": one.collective_seq_id,
-            "name": one.collective_name,
-            "missing": sorted(one.missing_ranks or ()),
-            "mismatched": sorted(one.mismatch_collectives or ()),
-        }
-        for one in found.collectives
-        if not one.pass_check
-    ]
+    build_db(details, arguments, version)
+    logger.removeHandler(said)
+    return said.lines
+
+
+class Listener(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
 
 
 def main(folder: Path) -> None:
