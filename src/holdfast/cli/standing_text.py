@@ -37,13 +37,13 @@ def show_standing(told: Standing, *, remark: str = "") -> None:
     console.print(printable(summary(told)), style=style)
     if told.standstills or told.undumped:
         console.print(f"Do: {printable(action(told))}")
-    console.print()
     if told.standstills:
         _show_places(console, (*told.standstills[0].others, told.standstills[0].inside))
         _show_rest(console, told.standstills[1:])
     else:
         _show_places(console, told.idle)
     for rank, lines in told.stacks.items():
+        console.print()
         console.print(printable(f"{wording.opening(ranks_text([rank]))} now, by its stack"), style="bold")
         for line in lines[:LINES_SHOWN_MAX]:
             console.print(printable(f"  {line_text(line)}"))
@@ -53,6 +53,7 @@ def show_standing(told: Standing, *, remark: str = "") -> None:
 
 def _show_places(console: Console, places: tuple[Place, ...]) -> None:
     """Those that hold the others up come first."""
+    console.print()
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold", min_width=RANKS_COLUMN_MIN)
     table.add_column(overflow="fold")
@@ -61,13 +62,12 @@ def _show_places(console: Console, places: tuple[Place, ...]) -> None:
         at = [place_text(place), *(f"  {line}" for line in lines)]
         table.add_row(ranks_text(place.ranks), "\n".join(map(printable, at)))
     console.print(table)
-    console.print()
 
 
 def _show_rest(console: Console, rest: tuple[Standstill, ...]) -> None:
+    if rest:
+        console.print()
     for one in rest[:STANDSTILLS_SHOWN_MAX]:
         console.print(printable(sentence(one)))
     if len(rest) > STANDSTILLS_SHOWN_MAX:
         console.print(f"{len(rest) - STANDSTILLS_SHOWN_MAX:,} more; --json has them.")
-    if rest:
-        console.print()

@@ -148,14 +148,10 @@ def is_open_hang(incident: Incident) -> bool:
     return incident.cause.mechanism == "hang" and incident.ended_ns is None
 
 
-def with_standing(
-    incidents: Iterable[Incident], told: Standing | None, at_ns: int
-) -> tuple[Incident, ...]:
+def with_standing(incidents: Iterable[Incident], told: Standing | None, at_ns: int) -> tuple[Incident, ...]:
     """The same, with what the flight recorder tells as evidence of those that are hangs."""
     return tuple(
-        _told(one, told)
-        if told is not None and is_open_hang(one) and is_of(one, told, at_ns)
-        else one
+        _told(one, told) if told is not None and is_open_hang(one) and is_of(one, told, at_ns) else one
         for one in incidents
     )
 
