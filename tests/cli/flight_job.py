@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import _dump_fr_trace, _dump_fr_trace_json
 
+RECORDER: Any = importlib.import_module("torch._C._distributed_c10d")
 WORLD = 3
 LIMIT_S = 100.0
 POLL_INTERVAL_S = 0.02
@@ -65,9 +65,8 @@ STANDING = {"absent": {0, 2}, "other": {0, 1, 2}, "chain": {0, 1}}
 
 
 def be_rank(rank: int, case: str, folder: Path) -> None:
-    store = dist.FileStore(str(folder / "store"), WORLD)
-    limit = timedelta(seconds=LIMIT_S)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD, timeout=limit)
+    limit, store = timedelta(seconds=LIMIT_S), f"file://{folder}/store"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=WORLD, timeout=limit)
     pair = dist.new_group([0, 1], timeout=limit)
     for _ in range(3):
         train_step()
@@ -79,16 +78,18 @@ def be_rank(rank: int, case: str, folder: Path) -> None:
 def write_dump(rank: int, case: str, folder: Path) -> None:
     """Once the rank is where it stays: four calls are finished, and perhaps one is not."""
     states = [True] * 4 + [False] * (rank in STANDING[case])
-    until(
-        lambda: [one["retired"] for one in json.loads(_dump_fr_trace_json(True, False))["entries"]] == states
-    )
-    (folder / f"json_{rank}.json").write_bytes(_dump_fr_trace_json(True, False))
+    until(lambda: [one["retired"] for one in json.loads(without_stacks())["entries"]] == states)
+    (folder / f"json_{rank}.json").write_bytes(without_stacks())
     part = folder / f"part-{rank}-"
-    part.write_bytes(_dump_fr_trace(True, True, False))
+    part.write_bytes(RECORDER._dump_fr_trace(True, True, False))
     part.rename(folder / f"{PREFIX}{rank}")
     # The first to go would end what the others wait in.
     until(lambda: len(list(folder.glob(f"{PREFIX}*"))) == WORLD)
     os._exit(0)
+
+
+def without_stacks() -> bytes:
+    return bytes(RECORDER._dump_fr_trace_json(True, False))
 
 
 def until(condition: Callable[[], bool]) -> None:

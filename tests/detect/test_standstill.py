@@ -2,27 +2,32 @@
 
 import pickle
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 from flight_entries import CREATED_NS, dump, entry
 
-from holdfast.detect.standstill import Standing, standing
+from holdfast.detect.standstill import RanksStanding, standing
 from holdfast.signals.flight_dumps import FlightDumps, parse_dump
 
 Entries = Sequence[Mapping[str, Any]]
 Groups = Mapping[str, Sequence[int]]
+NOTHING: Mapping[int, Groups] = MappingProxyType({})
 DONE = entry(seq=1, state="completed")
 
 
 def judged(
-    ranks: Mapping[int, Entries], groups: Groups | Mapping[int, Groups], unreadable: Sequence[int] = ()
-) -> Standing:
-    """groups: their members, or these by rank where dumps differ."""
+    ranks: Mapping[int, Entries],
+    groups: Groups,
+    unreadable: Sequence[int] = (),
+    by_rank: Mapping[int, Groups] = NOTHING,
+) -> RanksStanding:
+    """groups: their members; by_rank: these where dumps differ."""
     interned: dict[object, Any] = {}
     dumps = []
     for rank, entries in ranks.items():
-        said = dump(entries, groups.get(rank) or groups)  # type: ignore[call-overload]
+        said = dump(entries, by_rank.get(rank, groups))
         dumps.append(parse_dump(rank, pickle.dumps(said, 2), interned))
     return standing(FlightDumps(dumps=tuple(dumps), unreadable=dict.fromkeys(unreadable, "it is damaged")))
 
@@ -125,7 +130,8 @@ def test_groups_of_one_name_are_told_apart_by_their_ranks() -> None:
             2: [entry(seq=2, group=half)],
             3: [entry(seq=1, state="completed", group=half)],
         },
-        {0: {"5": [0, 1]}, 1: {"5": [0, 1]}, 2: {"5": [2, 3]}, 3: {"5": [2, 3]}},
+        {},
+        by_rank={0: {"5": [0, 1]}, 1: {"5": [0, 1]}, 2: {"5": [2, 3]}, 3: {"5": [2, 3]}},
     )
     (one,) = told.standstills
     assert (one.inside.ranks, one.holding, one.size) == ((2,), (3,), 2)

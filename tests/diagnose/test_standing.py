@@ -5,7 +5,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from holdfast.detect.standstill import Place, Standing, Standstill
+from holdfast.detect.standstill import Place, RanksStanding, Standstill
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.standing import action, as_json, ranks_text, sentence, summary, with_standing
 from holdfast.signals.flight_dumps import CodeLine
@@ -38,10 +38,10 @@ STANDSTILL = Standstill(
     since_ns=BEGAN_NS + S,
     timed_out=False,
 )
-TOLD = Standing(ranks=4, standstills=(STANDSTILL,), idle=(), undumped=(), unreadable={}, circular=False)
+TOLD = RanksStanding(ranks=4, standstills=(STANDSTILL,), idle=(), undumped=(), unreadable={}, circular=False)
 
 
-def with_(**changes: object) -> Standing:
+def with_(**changes: object) -> RanksStanding:
     return msgspec.structs.replace(TOLD, standstills=(msgspec.structs.replace(STANDSTILL, **changes),))
 
 

@@ -98,7 +98,7 @@ def test_values_that_refer_to_each_other_are_not_walked_through() -> None:
     looped.append(looped)
     for key in ("process_group", "frames", "pg_id", "input_dtypes", "profiling_name"):
         with pytest.raises(ValueError, match="it "):
-            parsed(dump([entry(**{key: looped})] if key != "process_group" else [entry(group=looped)], WORLD))
+            parsed(dump([{**entry(), key: looped}], WORLD))
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from holdfast.cli.signal_sources import (
 from holdfast.cli.standing_text import show_standing
 from holdfast.cli.terminal import print_json
 from holdfast.cli.topology_sources import known_topology, remark_on_topology, topology_option
-from holdfast.detect.standstill import Standing, standing
+from holdfast.detect.standstill import RanksStanding, standing
 from holdfast.diagnose import recorded as diagnosed
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.lifecycle import Casebook, IncidentChange, Taken
@@ -119,12 +119,12 @@ def command(given: _Flags) -> int:
     return int(given.check and is_open)
 
 
-def _standing(place: Path) -> Standing:
+def _standing(place: Path) -> RanksStanding:
     told = standing(read_dumps(place))
     return msgspec.structs.replace(told, stacks=read_stacks(place, told.holding))
 
 
-def _dumps_alone(told: Standing, given: _Flags) -> int:
+def _dumps_alone(told: RanksStanding, given: _Flags) -> int:
     """Without a run: dumps do not say which one they are of."""
     if given.as_json:
         print_json({"flight_recorder": as_json(told)})
@@ -133,7 +133,7 @@ def _dumps_alone(told: Standing, given: _Flags) -> int:
     return int(given.check and bool(told.standstills or told.undumped))
 
 
-def _remark(answer: DiagnoseAnswer, told: Standing) -> str:
+def _remark(answer: DiagnoseAnswer, told: RanksStanding) -> str:
     """Why the dumps are no evidence of a hang that is found, where they are not."""
     hangs = list(filter(is_open_hang, answer.incidents))
     if not hangs:
@@ -143,7 +143,7 @@ def _remark(answer: DiagnoseAnswer, told: Standing) -> str:
     return ""
 
 
-def _answered(given: _Flags, recorder: Standing | None) -> DiagnoseAnswer:
+def _answered(given: _Flags, recorder: RanksStanding | None) -> DiagnoseAnswer:
     with ExitStack() as stack:
         store = stack.enter_context(open_record(given.store_url))
         run, at_ns = _asked_for(store, given)
@@ -279,7 +279,7 @@ def _write(changes: Iterable[IncidentChange]) -> None:
             diagnosed.write(recorder, change)
 
 
-def _as_json(answer: DiagnoseAnswer, told: Standing | None) -> dict[str, object]:
+def _as_json(answer: DiagnoseAnswer, told: RanksStanding | None) -> dict[str, object]:
     """An incident's cause, domain, owner and so on are its own keys."""
     return {
         "run": answer.run,

@@ -6,7 +6,7 @@ from rich.text import Text
 
 from holdfast import wording
 from holdfast.cli.terminal import printable
-from holdfast.detect.standstill import Place, Standing, Standstill
+from holdfast.detect.standstill import Place, RanksStanding, Standstill
 from holdfast.diagnose.standing import (
     LINES_SHOWN_MAX,
     action,
@@ -22,7 +22,7 @@ UNREADABLE_SHOWN_MAX = 4
 RANKS_COLUMN_MIN = 10
 
 
-def show_standing(told: Standing, *, remark: str = "") -> None:
+def show_standing(told: RanksStanding, *, remark: str = "") -> None:
     """Print it to stdout, as wide as the terminal. remark: why it is not of the run's incident, if so."""
     console = Console(highlight=False, markup=False)
     dumped = told.ranks - len(told.undumped)

@@ -68,7 +68,7 @@ class Standstill(msgspec.Struct, frozen=True, kw_only=True):
     timed_out: bool
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class RanksStanding(msgspec.Struct, frozen=True, kw_only=True):
     """All that the dumps tell.
 
     standstills  those first that do not come of another one
@@ -111,7 +111,7 @@ class _Shape(NamedTuple):
     types: tuple[str, ...]
 
 
-def standing(found: FlightDumps) -> Standing:
+def standing(found: FlightDumps) -> RanksStanding:
     """Purely: the same dumps give the same answer. The work grows with the calls that were kept."""
     dumps = {dump.rank: dump for dump in found.dumps}
     told = {rank for dump in found.dumps for members in dump.members.values() for rank in members}
@@ -122,7 +122,7 @@ def standing(found: FlightDumps) -> Standing:
         stands += (_blaming(one, busy) for one in _collective(group, dumps))
         stands += (_blaming(one, busy) for one in _transfers(group, dumps))
     stands.sort(key=lambda one: (_comes_from_another(one, busy), one.since_ns, one.inside.group))
-    return Standing(
+    return RanksStanding(
         ranks=len(world),
         standstills=tuple(stands[:STANDSTILLS_MAX]),
         idle=() if stands else _places((dumps[rank] for rank in sorted(dumps)), PLACES_MAX),

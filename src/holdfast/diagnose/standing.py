@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from holdfast import wording
-from holdfast.detect.standstill import Place, Standing, Standstill
+from holdfast.detect.standstill import Place, RanksStanding, Standstill
 from holdfast.diagnose.incident import Evidence, Incident
 from holdfast.signals.flight_dumps import CodeLine
 
@@ -96,7 +96,7 @@ def _sizes(place: Place) -> str:
     return f" ({', '.join(told)})" if told else ""
 
 
-def summary(told: Standing) -> str:
+def summary(told: RanksStanding) -> str:
     """The most telling standstill in a sentence; or that nobody stands in any."""
     if told.standstills:
         return sentence(told.standstills[0])
@@ -105,7 +105,7 @@ def summary(told: Standing) -> str:
     return "No rank stands in a collective: each has finished all that it has entered."
 
 
-def action(told: Standing) -> str:
+def action(told: RanksStanding) -> str:
     """What to do first."""
     if told.circular:
         return (
@@ -132,12 +132,12 @@ def action(told: Standing) -> str:
             return "Find out which other ranks are in this group, and look at those that are not in the call."
 
 
-def as_json(told: Standing) -> dict[str, object]:
+def as_json(told: RanksStanding) -> dict[str, object]:
     """All of it, and the sentences that people get."""
     return {"summary": summary(told), "action": action(told), **msgspec.structs.asdict(told)}
 
 
-def is_of(incident: Incident, told: Standing, at_ns: int) -> bool:
+def is_of(incident: Incident, told: RanksStanding, at_ns: int) -> bool:
     """Whether the dumps are of this hang, as it is at this time, and not of an earlier one or a later."""
     if not told.standstills:
         return False
@@ -148,7 +148,9 @@ def is_open_hang(incident: Incident) -> bool:
     return incident.cause.mechanism == "hang" and incident.ended_ns is None
 
 
-def with_standing(incidents: Iterable[Incident], told: Standing | None, at_ns: int) -> tuple[Incident, ...]:
+def with_standing(
+    incidents: Iterable[Incident], told: RanksStanding | None, at_ns: int
+) -> tuple[Incident, ...]:
     """The same, with what the flight recorder tells as evidence of those that are hangs."""
     return tuple(
         _told(one, told) if told is not None and is_open_hang(one) and is_of(one, told, at_ns) else one
@@ -156,13 +158,13 @@ def with_standing(incidents: Iterable[Incident], told: Standing | None, at_ns: i
     )
 
 
-def _decides(told: Standing) -> str:
+def _decides(told: RanksStanding) -> str:
     """Whose stack is still to be taken."""
     unknown = [rank for rank in told.holding if rank not in told.stacks]
     return f"A stack (py-spy dump) of {ranks_text(unknown)}." if unknown else ""
 
 
-def _told(incident: Incident, told: Standing) -> Incident:
+def _told(incident: Incident, told: RanksStanding) -> Incident:
     first = told.standstills[0]
     where = [
         f"{ranks_text(place.ranks)}: {place_text(place)}"

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -32,6 +32,7 @@ TORCH = re.compile(r"(?:^|/)torch/|^<frozen ")
 """Files of torch itself: where in them a rank is says nothing."""
 
 _NUMBERED = re.compile(r"(.*?)(\d{1,9})(\.(?:json|pkl|pickle))?")
+_DIGITS = re.compile(r"-?\d{1,19}")
 _LISTED = re.compile(r"\[?[\d,\s]*\]?")
 
 State = Literal["scheduled", "started", "finished"]
@@ -168,36 +169,62 @@ def parse_dump(rank: int, content: bytes, interned: dict[object, Any] | None = N
     entries = _list(said.get("entries", []))
     if len(entries) > CALLS_MAX:
         raise _Malformed(f"it has more than {CALLS_MAX:,} entries")
-    calls = _in_order([_call(entry, {} if interned is None else interned) for entry in entries])
+    briefs = _in_order([_brief(entry) for entry in entries])
+    shared = {} if interned is None else interned
     return FlightDump(
         rank=rank,
-        calls=_kept(calls),
+        calls=tuple(_call(entries[place], briefs[place], shared) for place in _kept(briefs)),
         members=_members(_dict(said.get("pg_config", {}))),
-        reached=_reached(entries, calls, _dict(said.get("pg_status", {}))),
+        reached=_reached(entries, briefs, _dict(said.get("pg_status", {}))),
     )
 
 
-def _call(entry: object, interned: dict[object, Any]) -> RecordedCall:
+class _Brief(NamedTuple):
+    """What says whether a call is kept: the rest is not looked at of thousands that are not."""
+
+    group: str
+    backend: str
+    name: str
+    seq: int
+    is_p2p: bool
+    is_retired: bool
+    state: State
+
+
+def _brief(entry: object) -> _Brief:
     told = _dict(entry)
-    group, purpose = (_text(one) for one in (*_list(told.get("process_group"))[:2], "", "")[:2])
     backend, _, name = _text(told.get("profiling_name")).rpartition(":")
     is_p2p = told.get("is_p2p") is True or name.startswith(("send", "recv"))
-    is_retired = told.get("retired") is True
+    is_retired, said = told.get("retired") is True, told.get("state")
     # Gloo never says that a call was completed; it retires it then. NCCL's watchdog retires what it gave up.
-    is_finished = told.get("state") == "completed" or (is_retired and backend != "nccl")
+    is_finished = said == "completed" or (is_retired and backend != "nccl")
+    return _Brief(
+        group=_text(next(iter(_list(told.get("process_group"))), "")),
+        backend=backend,
+        name=name,
+        seq=_whole(told.get("p2p_seq_id" if is_p2p else "collective_seq_id")),
+        is_p2p=is_p2p,
+        is_retired=is_retired,
+        state="finished" if is_finished else "started" if said == "started" else "scheduled",
+    )
+
+
+def _call(entry: object, brief: _Brief, interned: dict[object, Any]) -> RecordedCall:
+    told = _dict(entry)
+    purpose = _text((*_list(told.get("process_group"))[:2], "", "")[1])
     lines = tuple(_line(one, interned) for one in _list(told.get("frames", []))[:LINES_MAX])
     own = tuple(line for line in lines if line is not None)
     types = (*_list(told.get("input_dtypes", [])), *_list(told.get("output_dtypes", [])))
     return RecordedCall(
-        group=group,
+        group=brief.group,
         purpose="" if purpose == "undefined" else purpose,
-        seq=_whole(told.get("p2p_seq_id" if is_p2p else "collective_seq_id")),
+        seq=brief.seq,
         order=_whole(told.get("op_id", 0)),
-        name=name,
-        backend=backend,
-        state="finished" if is_finished else "started" if told.get("state") == "started" else "scheduled",
-        is_p2p=is_p2p,
-        timed_out=is_retired and not is_finished,
+        name=brief.name,
+        backend=brief.backend,
+        state=brief.state,
+        is_p2p=brief.is_p2p,
+        timed_out=brief.is_retired and brief.state != "finished",
         created_ns=_whole(told.get("time_created_ns", 0)),
         inputs=_sizes(told.get("input_sizes", [])),
         outputs=_sizes(told.get("output_sizes", [])),
@@ -212,30 +239,29 @@ def _line(frame: object, interned: dict[object, Any]) -> CodeLine | None:
     return None if TORCH.search(line.file) else interned.setdefault(line, line)
 
 
-def _in_order(calls: list[RecordedCall]) -> list[RecordedCall]:
+def _in_order(calls: list[_Brief]) -> list[_Brief]:
     """NCCL's calls of a group finish in order, and a dump may be made before all are seen to have."""
     finished: dict[str, int] = {}
     for call in calls:
         if call.state == "finished" and call.backend == "nccl" and not call.is_p2p:
             finished[call.group] = max(call.seq, finished.get(call.group, 0))
     return [
-        msgspec.structs.replace(call, state="finished", timed_out=False)
+        call._replace(state="finished")
         if call.state != "finished" and not call.is_p2p and call.seq < finished.get(call.group, 0)
         else call
         for call in calls
     ]
 
 
-def _kept(calls: Iterable[RecordedCall]) -> tuple[RecordedCall, ...]:
+def _kept(calls: Iterable[_Brief]) -> list[int]:
     """Of each group the newest that are finished and the oldest that are not, and the newest of all."""
-    series: dict[tuple[str, bool, bool], list[tuple[int, RecordedCall]]] = {}
+    series: dict[tuple[str, bool, bool], list[int]] = {}
     for place, call in enumerate(calls):
-        is_finished = call.state == "finished"
-        series.setdefault((call.group, call.is_p2p, is_finished), []).append((place, call))
-    kept: dict[int, RecordedCall] = {}
-    for (_, _, is_finished), found in series.items():
-        kept.update(found[-KEPT_MAX:] if is_finished else (*found[:KEPT_MAX], found[-1]))
-    return tuple(kept[place] for place in sorted(kept))
+        series.setdefault((call.group, call.is_p2p, call.state == "finished"), []).append(place)
+    kept: set[int] = set()
+    for (_, _, is_finished), places in series.items():
+        kept.update(places[-KEPT_MAX:] if is_finished else (*places[:KEPT_MAX], places[-1]))
+    return sorted(kept)
 
 
 def _members(config: Mapping[Any, Any]) -> dict[str, tuple[int, ...]]:
@@ -250,9 +276,7 @@ def _members(config: Mapping[Any, Any]) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _reached(
-    entries: Iterable[object], calls: Iterable[RecordedCall], status: Mapping[Any, Any]
-) -> dict[str, int]:
+def _reached(entries: Iterable[object], calls: Iterable[_Brief], status: Mapping[Any, Any]) -> dict[str, int]:
     """By the calls, and by what is said of each group, which dumps of unfinished calls alone need."""
     found: dict[str, int] = {}
     for entry, call in zip(entries, calls, strict=True):
@@ -278,14 +302,15 @@ def _list(value: object) -> list[Any]:
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise _Malformed("it has something else where a name should be")
-    return value[:CHARS_MAX].encode("utf-8", "replace").decode()
+    text = value[:CHARS_MAX]
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _whole(value: object) -> int:
     """JSON has some numbers as text."""
-    if isinstance(value, str) and re.fullmatch(r"-?\d{1,19}", value):
+    if isinstance(value, str) and _DIGITS.fullmatch(value):
         value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool) or not -(2**63) <= value < 2**63:
+    if type(value) is not int or not -(2**63) <= value < 2**63:
         raise _Malformed("it has something else where a number should be")
     return value
 
