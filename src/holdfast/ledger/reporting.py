@@ -8,6 +8,7 @@ from operator import attrgetter
 
 import msgspec
 
+from holdfast.ledger import references
 from holdfast.ledger.bandwidth import bus_bytes_per_s
 from holdfast.ledger.categories import NOT_SCHEDULED, Category
 from holdfast.ledger.counts import Declared
@@ -15,14 +16,6 @@ from holdfast.ledger.division import Division, summed
 from holdfast.ledger.flops import Chip, chip_named, peak_flops_per_s
 from holdfast.ledger.fold import Fold
 from holdfast.ledger.incidents import LedgerIncident
-from holdfast.ledger.references import (
-    ReferenceSetup,
-    bandwidth_sentence,
-    mfu_sentence,
-    reach,
-    reference_bandwidth,
-    reference_mfu,
-)
 from holdfast.ledger.remarks import remarks
 from holdfast.ledger.report import (
     CheckpointReach,
@@ -339,21 +332,21 @@ class _Reader:
             return MeasuredFigure(
                 measured=measured, reference=None, unit="%", sentence=f"{measured:.1f} % of the peak"
             ), hfu
-        setup = ReferenceSetup(
+        setup = references.ReferenceSetup(
             params=declared.params,
             gpus=self.accounts.gpus_max,
             chip=chip_named(declared.chip),
             precision=declared.precision,
         )
-        row = reference_mfu(setup)
-        sentence = mfu_sentence(measured, row)
+        row = references.reference_mfu(setup)
+        sentence = references.mfu_sentence(measured, row)
         return MeasuredFigure(measured=measured, reference=row.mfu_percent, unit="%", sentence=sentence), hfu
 
     def _bandwidth(self) -> MeasuredFigure | None:
         """Bus bandwidth of the collectives that moved most, between nodes where there are any such."""
         chip = _chip(self.fold.declared)
         measured = [
-            (reach(chip, ranks) == "network", traffic.size_bytes, collective, ranks, bus)
+            (references.reach(chip, ranks) == "network", traffic.size_bytes, collective, ranks, bus)
             for (collective, ranks), traffic in self.fold.traffic.items()
             if (bus := bus_bytes_per_s(collective, traffic.size_bytes, ranks, traffic.duration_ns))
             is not None
@@ -361,17 +354,17 @@ class _Reader:
         if not measured:
             return None
         _, _, collective, ranks, bus = max(measured)
-        row = None if chip is None else reference_bandwidth(chip, ranks, collective)
+        row = None if chip is None else references.reference_bandwidth(chip, ranks, collective)
         if row is None:
             sentence = f"{bus / 1e9:.1f} GB/s ({collective}, {ranks} ranks)"
         else:
-            sentence = bandwidth_sentence(bus / 1e9, row)
+            sentence = references.bandwidth_sentence(bus / 1e9, row)
         return MeasuredFigure(
             measured=bus / 1e9,
             reference=row.bus_gb_per_s if row else None,
             unit="GB/s",
             sentence=sentence,
-            reach=reach(chip, ranks),
+            reach=references.reach(chip, ranks),
         )
 
     def _course(self) -> Course:

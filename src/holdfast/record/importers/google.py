@@ -23,17 +23,7 @@ from holdfast.record.events import (
     RunSubmitted,
     tag_of,
 )
-from holdfast.record.importers.intake import (
-    FileReading,
-    Lines,
-    Options,
-    declarations,
-    event_id,
-    reason_of,
-    require_name,
-    said,
-    time_ns,
-)
+from holdfast.record.importers import intake
 
 KEYS = frozenset({"event_type", "job_name", "timestamp"})
 """The keys every line has, by which the format is recognised."""
@@ -83,19 +73,19 @@ class _Fact(NamedTuple):
 _line = msgspec.json.Decoder(_Line)
 
 
-def read(lines: Lines, options: Options) -> FileReading:
+def read(lines: intake.Lines, options: intake.Options) -> intake.FileReading:
     """The events of every job in the file, each job a run."""
     runs: dict[str, set[_Fact]] = {}
     for number, content in lines:
         try:
             fact = _fact(_line.decode(content))
         except (ValueError, RecursionError) as error:
-            lines.skip(number, reason_of(error))
+            lines.skip(number, intake.reason_of(error))
             continue
         # A set, because what is said twice to the same microsecond was delivered twice; it happened once.
         runs.setdefault(options.run or fact.job_name, set()).add(fact)
     events = (event for run, facts in runs.items() for event in _events(run, sorted(facts), options))
-    return FileReading("google-resiliency", lines, events)
+    return intake.FileReading("google-resiliency", lines, events)
 
 
 def _fact(line: _Line) -> _Fact:
@@ -103,10 +93,10 @@ def _fact(line: _Line) -> _Fact:
         raise ValueError(f"event_type {line.event_type[:40]!r} is not one of {', '.join(_TYPES)}")
     if not line.job_name:
         raise ValueError("job_name is empty")
-    require_name("job_name", line.job_name)
+    intake.require_name("job_name", line.job_name)
     key = _NUMBER_KEY.get(line.event_type)
     number = 0 if key is None else _whole(key, line.step if key == "step" else line.node_rank)
-    return _Fact(time_ns(line.timestamp), _ORDER[line.event_type], number, line.job_name)
+    return _Fact(intake.time_ns(line.timestamp), _ORDER[line.event_type], number, line.job_name)
 
 
 def _whole(key: str, value: float | None) -> int:
@@ -117,12 +107,12 @@ def _whole(key: str, value: float | None) -> int:
     return int(value)
 
 
-def _events(run: str, facts: list[_Fact], options: Options) -> Iterator[AnyEvent]:
+def _events(run: str, facts: list[_Fact], options: intake.Options) -> Iterator[AnyEvent]:
     node_orders = {_ORDER[name] for name, key in _NUMBER_KEY.items() if key == "node_rank"}
     gpus_per_node = options.gpus_per_node or GPUS_PER_NODE
     nodes = {fact.number for fact in facts if fact.order in node_orders}
     gpus = len(nodes) * gpus_per_node or options.gpus or 0
-    yield from declarations(run, facts[0].occurred_ns, options, _SOURCE, gpus=gpus, held=True)
+    yield from intake.declarations(run, facts[0].occurred_ns, options, _SOURCE, gpus=gpus, held=True)
     yield from _Story(run, gpus, gpus_per_node).told(facts)
 
 
@@ -162,8 +152,8 @@ class _Story:
                 self._launching = False
 
     def _event(self, kind: type[KnownEvent], fact: _Fact, **fields: Any) -> KnownEvent:
-        facts = said(self._run, tag_of(kind), fact.number, fact.job_name)
-        identity = event_id(_SOURCE, fact.occurred_ns, facts)
+        facts = intake.said(self._run, tag_of(kind), fact.number, fact.job_name)
+        identity = intake.event_id(_SOURCE, fact.occurred_ns, facts)
         return kind(id=identity, occurred_ns=fact.occurred_ns, source=_SOURCE, run=self._run, **fields)
 
     def _node_started(self, fact: _Fact) -> Iterator[AnyEvent]:

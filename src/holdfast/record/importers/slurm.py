@@ -28,17 +28,7 @@ from holdfast.record.events import (
     RunStarted,
     RunSubmitted,
 )
-from holdfast.record.importers.intake import (
-    GPUS_MAX,
-    FileReading,
-    Lines,
-    Options,
-    declarations,
-    event_id,
-    require_name,
-    said,
-    time_ns,
-)
+from holdfast.record.importers import intake
 
 _SOURCE = "sacct"
 _COMMAND = (
@@ -157,14 +147,14 @@ def is_header(line: str) -> bool:
     return bool({"JobID", "JobIDRaw"} & _header(line).fields.keys())
 
 
-def read(lines: Lines, options: Options) -> FileReading:
+def read(lines: intake.Lines, options: intake.Options) -> intake.FileReading:
     """The events of every job in the file, each job a run."""
     header = _usable(_header(lines.header().decode("utf-8", "replace")), lines.name)
     shelf = _Shelf()
     shelf.add_rows(_rows(lines, header, options))
     without = shelf.add_attempts(options.run)
     events = (event for run, attempts in shelf.runs() for event in _events(run, attempts, options))
-    return FileReading("sacct", lines, events, runs_without_gpus=without)
+    return intake.FileReading("sacct", lines, events, runs_without_gpus=without)
 
 
 class _Shelf:
@@ -204,7 +194,7 @@ class _Shelf:
             yield run, (_decoder.decode(packed) for _, packed in rows)
 
 
-def _rows(lines: Lines, header: _Header, options: Options) -> Iterator[_Row]:
+def _rows(lines: intake.Lines, header: _Header, options: intake.Options) -> Iterator[_Row]:
     """What can be used of the lines, in their order."""
     for number, values in _records(lines, header):
         try:
@@ -255,7 +245,7 @@ def _usable(header: _Header, name: str) -> _Header:
     return header
 
 
-def _records(lines: Lines, header: _Header) -> Iterator[tuple[int, list[str]]]:
+def _records(lines: intake.Lines, header: _Header) -> Iterator[tuple[int, list[str]]]:
     """The fields of each record and the number of its first line; what newlines broke up is put together."""
     held: list[tuple[int, str]] = []
     for number, content in lines:
@@ -276,7 +266,7 @@ def _records(lines: Lines, header: _Header) -> Iterator[tuple[int, list[str]]]:
     _give_up(lines, held, header)
 
 
-def _give_up(lines: Lines, held: list[tuple[int, str]], header: _Header) -> None:
+def _give_up(lines: intake.Lines, held: list[tuple[int, str]], header: _Header) -> None:
     for number, text in held:
         found = len(header.split(text))
         excuse = ": a name may hold the delimiter" if found > header.width else ""
@@ -284,7 +274,7 @@ def _give_up(lines: Lines, held: list[tuple[int, str]], header: _Header) -> None
     held.clear()
 
 
-def _row(header: _Header, values: list[str], options: Options) -> _Row:
+def _row(header: _Header, values: list[str], options: intake.Options) -> _Row:
     """What a record says; `ValueError` with the reason where that is of no use."""
 
     def field(*names: str) -> str:
@@ -303,8 +293,8 @@ def _row(header: _Header, values: list[str], options: Options) -> _Row:
     submit_ns, start_ns, end_ns = (_time_ns(name, field(name)) for name in ("Submit", "Start", "End"))
     nodes = field("NodeList")
     node = field("FailedNode") or ("" if nodes in _NO_NODES or re.search(r"[\[,]", nodes) else nodes)
-    require_name("JobID", job[1])
-    require_name("the node", node)
+    intake.require_name("JobID", job[1])
+    intake.require_name("the node", node)
     if state in _WAITING or (start_ns == end_ns and nodes == "None assigned"):
         start_ns = None  # It never got a node; some versions of Slurm put the time of the cancellation here.
     if submit_ns is start_ns is end_ns is None:
@@ -319,7 +309,7 @@ def _row(header: _Header, values: list[str], options: Options) -> _Row:
         start_ns=start_ns,
         end_ns=end_ns,
         gpus=gpus,
-        asked_gpus=min(_tres_gpus(requested), GPUS_MAX) or gpus,
+        asked_gpus=min(_tres_gpus(requested), intake.GPUS_MAX) or gpus,
         name=field("JobName"),
         team=field("Account", "User"),
         cluster=field("Cluster"),
@@ -329,18 +319,18 @@ def _row(header: _Header, values: list[str], options: Options) -> _Row:
 
 def _time_ns(name: str, text: str) -> int | None:
     try:
-        return None if text in _NO_TIME else time_ns(text)
+        return None if text in _NO_TIME else intake.time_ns(text)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
 
 
-def _gpus(alloc_tres: str, alloc_gres: str, req_tres: str, nodes: str, options: Options) -> int:
+def _gpus(alloc_tres: str, alloc_gres: str, req_tres: str, nodes: str, options: intake.Options) -> int:
     """What was allocated, else what was asked for, else what the user says: accounting may not know GPUs."""
     gpus = _tres_gpus(alloc_tres) or _gres_gpus(alloc_gres) or _tres_gpus(req_tres)
     if not gpus and options.gpus_per_node:
         gpus = (_count(nodes) or 0) * options.gpus_per_node
     gpus = gpus or options.gpus or 0
-    if gpus > GPUS_MAX:
+    if gpus > intake.GPUS_MAX:
         raise ValueError(f"{gpus} GPUs are more than anybody has")
     return gpus
 
@@ -415,11 +405,11 @@ def _end_order(row: _Row) -> float:
     return float("inf") if row.end_ns is None else row.end_ns
 
 
-def _events(run: str, rows: Iterable[_Row], options: Options) -> Iterator[AnyEvent]:
+def _events(run: str, rows: Iterable[_Row], options: intake.Options) -> Iterator[AnyEvent]:
     """Every attempt at the run; rows: in order of time."""
     for number, row in enumerate(rows):
         if number == 0:
-            yield from declarations(run, row.first_ns, options, _SOURCE, gpus=row.gpus)
+            yield from intake.declarations(run, row.first_ns, options, _SOURCE, gpus=row.gpus)
         yield from _begun(run, row)
         outcome = OUTCOMES[row.state]
         if outcome is not None and row.end_ns is not None:
@@ -427,7 +417,7 @@ def _events(run: str, rows: Iterable[_Row], options: Options) -> Iterator[AnyEve
 
 
 def _event(kind: type[KnownEvent], run: str, row: _Row, rank: _Rank, at_ns: int, **fields: Any) -> KnownEvent:
-    identity = event_id(_SOURCE, at_ns, said(run, row.job, rank.name), rank=rank)
+    identity = intake.event_id(_SOURCE, at_ns, intake.said(run, row.job, rank.name), rank=rank)
     return kind(id=identity, occurred_ns=at_ns, source=_SOURCE, run=run, **fields)
 
 
