@@ -105,52 +105,26 @@ _BOUNDS_BY_UNIT: dict[str, tuple[float, float]] = {
 and the hottest chip allowed is far below 150 C."""
 
 
-class _Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of catalogue.csv. The name follows the prefix, by which others of the exporter are known.
-
-    low, high: where they are not those of the unit. meaning: a sentence.
-    """
-
-    prefix: str
-    name: str
-    kind: Kind
-    scope: Scope
-    unit: str
-    trap: Trap | None
-    low: float | None
-    high: float | None
-    sensed: bool
-    meaning: str
-
-    @property
-    def metric(self) -> Metric:
-        by_unit = _BOUNDS_BY_UNIT.get(self.unit, (None, None)) if self.kind == "gauge" else (None, None)
-        return Metric(
-            name=self.prefix + self.name,
-            kind=self.kind,
-            unit=self.unit,
-            scope=self.scope,
-            meaning=self.meaning,
-            trap=self.trap,
-            low=by_unit[0] if self.low is None else self.low,
-            high=by_unit[1] if self.high is None else self.high,
-            sensed=self.sensed,
-        )
+def _metric(row: dict[str, str]) -> Metric:
+    """A line of catalogue.csv. A bound that it does not have is that of the unit."""
+    low, high = _BOUNDS_BY_UNIT.get(row["unit"], (None, None)) if row["kind"] == "gauge" else (None, None)
+    told = {
+        **row,
+        "name": row["prefix"] + row["name"],
+        "trap": row["trap"] or None,
+        "low": row["low"] or low,
+        "high": row["high"] or high,
+        "sensed": bool(row["sensed"]),
+    }
+    return msgspec.convert(told, Metric, strict=False)
 
 
-def _rows() -> list[_Row]:
-    """The table beside this module; a field that says nothing is empty."""
-    text = files("holdfast.signals").joinpath("catalogue.csv").read_text(encoding="utf-8")
-    told = [
-        {**row, **{key: row[key] or None for key in ("trap", "low", "high")}, "sensed": bool(row["sensed"])}
-        for row in csv.DictReader(text.splitlines())
-    ]
-    return msgspec.convert(told, list[_Row], strict=False)
-
-
-_ROWS = _rows()
-CATALOGUE: dict[str, Metric] = {row.prefix + row.name: row.metric for row in _ROWS}
-_PREFIXES = tuple(dict.fromkeys((row.prefix, row.scope) for row in _ROWS if row.prefix))
+_ROWS = [*csv.DictReader(files("holdfast.signals").joinpath("catalogue.csv").read_text("utf-8").splitlines())]
+CATALOGUE: dict[str, Metric] = {metric.name: metric for metric in map(_metric, _ROWS)}
+_PREFIXES = dict.fromkeys(
+    (row["prefix"], CATALOGUE[row["prefix"] + row["name"]].scope) for row in _ROWS if row["prefix"]
+)
+"""By which other metrics of an exporter are known, and what those have a series for."""
 
 
 def describe(name: str) -> Metric:
