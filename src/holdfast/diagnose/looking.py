@@ -24,8 +24,7 @@ from holdfast.record.events import (
 )
 from holdfast.record.store import Selection, Store
 from holdfast.signals.catalogue import describe
-from holdfast.signals.clocks import skewed
-from holdfast.signals.coverage import Coverage, coverage
+from holdfast.signals.coverage import Coverage, coverage, skewed
 from holdfast.signals.named import HOSTED, NamedSource, Namer
 from holdfast.signals.source import Source
 from holdfast.signals.translated import TranslatedSource

@@ -13,9 +13,7 @@ from holdfast.ledger.accounts import STEPPING, Piece, cut
 from holdfast.ledger.attempts import Attempts
 from holdfast.ledger.categories import Category
 from holdfast.ledger.copies import copied
-from holdfast.ledger.counts import HeldUp, MovedBytes, MovedFor, Saves, Traffic
-from holdfast.ledger.gaps import SCHEDULERS
-from holdfast.ledger.stages import Stages
+from holdfast.ledger.counts import SCHEDULERS, HeldUp, MovedBytes, MovedFor, Saves, Stages, Traffic
 from holdfast.ledger.tally import BIN, LAUNCH, STAGE, Tally, measured_key, work_bin
 from holdfast.record import events
 from holdfast.record.events import AnyEvent, Collective, StepBegun, StepCommitted

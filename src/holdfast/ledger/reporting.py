@@ -9,13 +9,13 @@ from operator import attrgetter
 import msgspec
 
 from holdfast.ledger import references
-from holdfast.ledger.bandwidth import bus_bytes_per_s
+from holdfast.ledger.accounts import LedgerIncident
 from holdfast.ledger.categories import NOT_SCHEDULED, Category
 from holdfast.ledger.counts import Declared
 from holdfast.ledger.division import Division, summed
 from holdfast.ledger.flops import Chip, chip_named, peak_flops_per_s
 from holdfast.ledger.fold import Fold
-from holdfast.ledger.incidents import LedgerIncident
+from holdfast.ledger.references import bus_bytes_per_s
 from holdfast.ledger.remarks import remarks
 from holdfast.ledger.report import (
     CheckpointReach,

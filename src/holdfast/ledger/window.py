@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from holdfast.ledger.categories import Category
-from holdfast.ledger.counts import MovedBytes, MovedFor
+from holdfast.ledger.counts import Gap, MovedBytes, MovedFor
 from holdfast.ledger.fold import Fold
-from holdfast.ledger.gaps import Gap
 from holdfast.ledger.remarks import gap_remarks
 from holdfast.ledger.report import (
     Accrued,

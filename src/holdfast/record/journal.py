@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.record.errors import InputError
 from holdfast.record.events import AnyEvent, FaultObserved, MalformedEvent, decode, encode
-from holdfast.record.private import HOME_NAME, make_private_directory, make_private_file
+from holdfast.record.files import HOME_NAME, make_private_directory, make_private_file
 from holdfast.record.spool import LINE_BYTES_MAX, SHARED_MEMORY, Owner, Spool, SpoolName, journal_digest
 
 ROTATE_BYTES = 64 * 2**20

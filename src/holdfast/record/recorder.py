@@ -28,6 +28,7 @@ import msgspec
 
 from holdfast.record.clock import Clock, SystemClock
 from holdfast.record.events import KnownEvent, decode, encode
+from holdfast.record.files import make_private_directory
 from holdfast.record.journal import (
     ROTATE_BYTES,
     JournalWriter,
@@ -36,7 +37,6 @@ from holdfast.record.journal import (
     line_of,
     salvage,
 )
-from holdfast.record.private import make_private_directory
 from holdfast.record.spool import (
     LINE_BYTES_MAX,
     SHARED_MEMORY,

@@ -17,7 +17,7 @@ from typing import Any
 
 from holdfast.record import sql
 from holdfast.record.errors import StoreError
-from holdfast.record.private import make_private_file
+from holdfast.record.files import make_private_file
 
 LIBRARY_MIN = (3, 34, 0)
 """The SQLite of Red Hat Enterprise Linux 9, and the oldest that was tried."""

@@ -6,8 +6,10 @@ The same with threads instead of asyncio, for a script's process, is link.py.
 import asyncio
 from contextlib import suppress
 
+from holdfast.record.errors import HoldfastError
 from holdfast.run import handshake, wire
-from holdfast.run.wire import AnyMessage, MalformedFrame, Role
+from holdfast.run.endpoint import Endpoint
+from holdfast.run.wire import Answer, AnyMessage, MalformedFrame, Replace, Role, Strike
 
 READ_BYTES = 1 << 16
 
@@ -98,3 +100,24 @@ async def _close(writer: asyncio.StreamWriter) -> None:
     writer.close()
     with suppress(OSError):
         await writer.wait_closed()
+
+
+ANSWER_WAIT_S = 10.0
+
+
+async def asked(endpoint: Endpoint, run: str, message: Strike | Replace) -> Answer:
+    """The coordinator's answer to the operator; `HoldfastError` where none comes."""
+    connection = await dial(endpoint.host, endpoint.port, endpoint.token, role="operator")
+    try:
+        connection.send(message)
+        async with asyncio.timeout(ANSWER_WAIT_S):
+            answer = await connection.receive()
+    except TimeoutError:
+        raise HoldfastError(
+            f"The run {run!r} does not answer.", hint="Its `holdfast run` may be suspended."
+        ) from None
+    finally:
+        await connection.close()
+    if not isinstance(answer, Answer):
+        raise HoldfastError(f"The run {run!r} ended before it could answer.")
+    return answer

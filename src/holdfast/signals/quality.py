@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from holdfast import wording
 from holdfast.signals import units
 from holdfast.signals.catalogue import Metric, Scope, describe
-from holdfast.signals.frame import Floats, Frame
-from holdfast.signals.rates import per_second
+from holdfast.signals.frame import Floats, Frame, per_second
 from holdfast.wording.units import SECOND_NS
 
 FlawKind = Literal[

@@ -22,12 +22,11 @@ import msgspec
 import numpy as np
 
 from holdfast.record.errors import StoreError
-from holdfast.record.private import make_private_directory
+from holdfast.record.files import make_private_directory
 from holdfast.signals.catalogue import describe
-from holdfast.signals.frame import Frame, Labels
+from holdfast.signals.frame import Frame, Labels, Reading
 from holdfast.signals.grid import Samples, on_grid
 from holdfast.signals.naming import NO_BUSES, Buses, buses_of, subject_of
-from holdfast.signals.reading import Reading
 from holdfast.signals.source import STEP_S
 from holdfast.wording.units import SECOND_NS
 

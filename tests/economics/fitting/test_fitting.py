@@ -14,10 +14,16 @@ from quantity import examples
 
 from holdfast.economics.fitting import lilliefors
 from holdfast.economics.fitting.coincidences import domains_by_name
-from holdfast.economics.fitting.fitting import FailureFit, FitSettings, clustered_interval, fit, interval
+from holdfast.economics.fitting.fitting import (
+    FailureFit,
+    FitSettings,
+    clustered_interval,
+    fit,
+    interval,
+    part_of,
+)
 from holdfast.economics.fitting.lemons import episodes, relapses
 from holdfast.economics.fitting.outages import Fault, Observation, OutageFacts, observe
-from holdfast.economics.fitting.preset import part_of
 from holdfast.economics.fitting.repairs import Durations, fit_lognormal, fit_weibull, repairs, usual
 from holdfast.record.importers import Options, import_file
 from holdfast.twin.failures import Hazards

@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector as PrometheusCollector
 
 from holdfast.signals.catalogue import CATALOGUE, describe
 from holdfast.signals.collectors.redfish import as_densewatch
-from holdfast.signals.reading import Reading
+from holdfast.signals.frame import Reading
 
 UP_METRIC = "holdfast_collector_up"
 COUNTER_SUFFIX = "_total"

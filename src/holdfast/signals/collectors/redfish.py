@@ -11,8 +11,7 @@ import msgspec
 from holdfast.record.clock import Clock
 from holdfast.signals.collectors import Unavailable
 from holdfast.signals.collectors.redfish_service import ROOT, RedfishConnection, Resource, Service, Walk
-from holdfast.signals.frame import Labels
-from holdfast.signals.reading import Reading
+from holdfast.signals.frame import Labels, Reading
 from holdfast.topology.names import unit_name
 
 MEMBERS_MAX = 64

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from holdfast.record.clock import Clock
 from holdfast.signals import http_client
 from holdfast.signals.collectors import Unavailable
-from holdfast.signals.reading import Reading
+from holdfast.signals.frame import Reading
 
 WAIT_S = 5.0
 """For the whole page: an exporter that drips is one that fails."""

@@ -16,7 +16,7 @@ import msgspec
 from holdfast.record.clock import Clock
 from holdfast.record.errors import InputError
 from holdfast.signals.collectors import Unavailable
-from holdfast.signals.reading import Reading
+from holdfast.signals.frame import Reading
 from holdfast.topology.hostlist import expand
 
 COMMAND_TIMEOUT_S = 10.0
