@@ -42,6 +42,11 @@ from holdfast.wording.units import HOUR_NS
 OUTSIDE = (Category.IDLE, Category.SPARE, Category.DRAINED)
 """Held, and outside of the run."""
 _OUTSIDE_KEYS = tuple(category.key for category in OUTSIDE)
+_AS_COUNTED = (
+    *("what", "subject", "severity", "noticed_ns", "recovered_ns"),
+    *("restarts", "members_lost", "steps_rolled_back"),
+)
+"""What is told of an incident as the accounts have it."""
 SLIDING_WINDOW_NS = HOUR_NS
 """ETTR over the last hour tells what the run does now; ByteRobust (SOSP 2025) uses the same window."""
 SLOW_SHARE_MIN = 0.1
@@ -456,16 +461,9 @@ class _Reader:
     def _incident(self, name: str, incident: LedgerIncident) -> IncidentReport:
         began_ns, losses = self._began_ns(incident), self._losses(incident, incident.tally.gpu_ns)
         return IncidentReport(
+            **{field: getattr(incident, field) for field in _AS_COUNTED},
             name=name,
-            what=incident.what,
-            subject=incident.subject,
-            severity=incident.severity,
             began_ns=began_ns,
-            noticed_ns=incident.noticed_ns,
-            recovered_ns=incident.recovered_ns,
-            restarts=incident.restarts,
-            members_lost=incident.members_lost,
-            steps_rolled_back=incident.steps_rolled_back,
             lost_gpu_ns=sum(losses.values()),
             losses=losses,
             evidence=tuple(incident.evidence),

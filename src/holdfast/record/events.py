@@ -315,17 +315,9 @@ class Correction(Event, frozen=True, kw_only=True, tag_field="kind", tag="correc
     reason: str = ""
 
 
-class Unknown(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Unknown(Event, frozen=True, kw_only=True, gc=False):
     """An event of a kind or schema newer than this version: its envelope, and every byte of it in `body`."""
 
-    id: Identity
-    occurred_ns: Nanoseconds
-    recorded_ns: Nanoseconds = 0
-    source: Name = ""
-    run: Name = ""
-    subject: Name = ""
-    causes: tuple[str, ...] = ()
-    schema: int = SCHEMA
     kind: str = ""
     body: bytes = b""
 

@@ -69,6 +69,15 @@ def make_private_directory(path: Path) -> None:
             own.chmod(0o700)
 
 
+def sync(path: Path) -> None:
+    """Force a file, or the names in a directory, to disk: only then does a new name survive a power loss."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def make_private_file(path: Path) -> None:
     """A new and empty file that only this user may read. Raises `FileExistsError`; a link is one, too."""
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))

@@ -165,15 +165,14 @@ def _rank(event: AnyEvent) -> int:
     return 0
 
 
-class _Open:
+class _Open(msgspec.Struct):
     """A fault whose node may still be away."""
 
-    __slots__ = ("at_ns", "ended_ns", "is_drained", "kind", "node")
-
-    def __init__(self, node: str, kind: str, at_ns: int) -> None:
-        self.node, self.kind, self.at_ns = node, kind, at_ns
-        self.is_drained = False
-        self.ended_ns: int | None = None
+    node: str
+    kind: str
+    at_ns: int
+    is_drained: bool = False
+    ended_ns: int | None = None
 
 
 def _faults(events: Sequence[AnyEvent]) -> list[_Open]:

@@ -153,8 +153,7 @@ class _Story:
 
     def _event(self, kind: type[KnownEvent], fact: _Fact, **fields: Any) -> KnownEvent:
         facts = intake.said(self._run, tag_of(kind), fact.number, fact.job_name)
-        identity = intake.event_id(_SOURCE, fact.occurred_ns, facts)
-        return kind(id=identity, occurred_ns=fact.occurred_ns, source=_SOURCE, run=self._run, **fields)
+        return intake.made(kind, _SOURCE, self._run, fact.occurred_ns, facts, **fields)
 
     def _node_started(self, fact: _Fact) -> Iterator[AnyEvent]:
         if not self._launching or fact.number in self._launched:

@@ -7,12 +7,12 @@ Every entry is read by itself, so parts of a trace may be imported in any order.
 
 from collections.abc import Iterator
 from enum import IntEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from holdfast.record.errors import InputError
-from holdfast.record.events import ActionTaken, AnyEvent, CostRate, FaultObserved
+from holdfast.record.events import ActionTaken, AnyEvent, CostRate, FaultObserved, KnownEvent
 from holdfast.record.importers import intake
 
 _SOURCE = "infinitehbd"
@@ -138,34 +138,19 @@ def _events(
 
 def _watched_no_more(run: str) -> CostRate:
     at_ns = BEGAN_NS + DAYS * DAY_MS * 10**6
-    identity = intake.event_id(_SOURCE, at_ns, intake.said(run, "cost.rate", "end"), rank=_Rank.END)
-    return CostRate(id=identity, occurred_ns=at_ns, source=_SOURCE, run=run, gpus=0)
+    facts = intake.said(run, "cost.rate", "end")
+    return intake.made(CostRate, _SOURCE, run, at_ns, facts, rank=_Rank.END, gpus=0)
 
 
 def _told(entry: _Entry, run: str, gpus_per_node: int) -> Iterator[AnyEvent]:
-    begins = entry.event_type == "fault_start"
+    begins, what = entry.event_type == "fault_start", entry.fault_type.description
     if begins:
-        yield FaultObserved(
-            id=_id(entry, run, _Rank.FAULT),
-            occurred_ns=entry.at_ns,
-            source=_SOURCE,
-            run=run,
-            subject=entry.node_id,
-            fault=entry.fault,
-            detail=entry.fault_type.description,
-        )
-    yield ActionTaken(
-        id=_id(entry, run, _Rank.DRAIN if begins else _Rank.RESTORE),
-        occurred_ns=entry.at_ns,
-        source=_SOURCE,
-        run=run,
-        subject=entry.node_id,
-        action="drain" if begins else "restore",
-        gpus=gpus_per_node,
-        reason=entry.fault,
-    )
+        yield _event(FaultObserved, entry, run, _Rank.FAULT, fault=entry.fault, detail=what)
+    action, rank = ("drain", _Rank.DRAIN) if begins else ("restore", _Rank.RESTORE)
+    yield _event(ActionTaken, entry, run, rank, action=action, gpus=gpus_per_node, reason=entry.fault)
 
 
-def _id(entry: _Entry, run: str, rank: _Rank) -> str:
-    facts = intake.said(run, rank.name, entry.node_id, entry.fault, entry.fault_type.description)
-    return intake.event_id(_SOURCE, entry.at_ns, facts, rank=rank)
+def _event(kind: type[KnownEvent], entry: _Entry, run: str, rank: _Rank, **fields: Any) -> KnownEvent:
+    node, what = entry.node_id, entry.fault_type.description
+    facts = intake.said(run, rank.name, node, entry.fault, what)
+    return intake.made(kind, _SOURCE, run, entry.at_ns, facts, rank=rank, subject=node, **fields)

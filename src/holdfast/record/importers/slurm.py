@@ -417,8 +417,7 @@ def _events(run: str, rows: Iterable[_Row], options: intake.Options) -> Iterator
 
 
 def _event(kind: type[KnownEvent], run: str, row: _Row, rank: _Rank, at_ns: int, **fields: Any) -> KnownEvent:
-    identity = intake.event_id(_SOURCE, at_ns, intake.said(run, row.job, rank.name), rank=rank)
-    return kind(id=identity, occurred_ns=at_ns, source=_SOURCE, run=run, **fields)
+    return intake.made(kind, _SOURCE, run, at_ns, intake.said(run, row.job, rank.name), rank=rank, **fields)
 
 
 def _begun(run: str, row: _Row) -> Iterator[AnyEvent]:

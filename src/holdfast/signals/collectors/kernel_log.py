@@ -351,11 +351,6 @@ def _mlx5(head: _Head) -> KernelEvent | None:
     )
 
 
-def _first_number(pattern: "re.Pattern[str]", text: str) -> int | None:
-    found = pattern.search(text)
-    return int(found[1]) if found else None
-
-
 def _fatal(text: str) -> bool | None:
     found = _FATAL.search(text)
     return not found[1] if found else None
@@ -363,8 +358,8 @@ def _fatal(text: str) -> bool | None:
 
 def _link(text: str) -> int | None:
     """-1 in the driver's text means that it is about no one link."""
-    number = _first_number(_LINK, text)
-    return None if number == -1 else number
+    found = _LINK.search(text)
+    return int(found[1]) if found and found[1] != "-1" else None
 
 
 def _recovery(text: str) -> Recovery:
