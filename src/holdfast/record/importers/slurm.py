@@ -17,17 +17,8 @@ from typing import Any
 
 import msgspec
 
+from holdfast.record import events
 from holdfast.record.errors import InputError
-from holdfast.record.events import (
-    AnyEvent,
-    FaultObserved,
-    GenerationOpened,
-    KnownEvent,
-    Outcome,
-    RunEnded,
-    RunStarted,
-    RunSubmitted,
-)
 from holdfast.record.importers import intake
 
 _SOURCE = "sacct"
@@ -37,7 +28,7 @@ _COMMAND = (
 )
 """What to run for a file with everything that is read here."""
 
-OUTCOMES: dict[str, Outcome | None] = {
+OUTCOMES: dict[str, events.Outcome | None] = {
     "COMPLETED": "completed",
     "FAILED": "failed",
     "NODE_FAIL": "failed",
@@ -153,8 +144,8 @@ def read(lines: intake.Lines, options: intake.Options) -> intake.FileReading:
     shelf = _Shelf()
     shelf.add_rows(_rows(lines, header, options))
     without = shelf.add_attempts(options.run)
-    events = (event for run, attempts in shelf.runs() for event in _events(run, attempts, options))
-    return intake.FileReading("sacct", lines, events, runs_without_gpus=without)
+    found = (event for run, attempts in shelf.runs() for event in _events(run, attempts, options))
+    return intake.FileReading("sacct", lines, found, runs_without_gpus=without)
 
 
 class _Shelf:
@@ -405,7 +396,7 @@ def _end_order(row: _Row) -> float:
     return float("inf") if row.end_ns is None else row.end_ns
 
 
-def _events(run: str, rows: Iterable[_Row], options: intake.Options) -> Iterator[AnyEvent]:
+def _events(run: str, rows: Iterable[_Row], options: intake.Options) -> Iterator[events.AnyEvent]:
     """Every attempt at the run; rows: in order of time."""
     for number, row in enumerate(rows):
         if number == 0:
@@ -416,25 +407,27 @@ def _events(run: str, rows: Iterable[_Row], options: intake.Options) -> Iterator
             yield from _ended(run, row, outcome, row.end_ns)
 
 
-def _event(kind: type[KnownEvent], run: str, row: _Row, rank: _Rank, at_ns: int, **fields: Any) -> KnownEvent:
+def _event(
+    kind: type[events.KnownEvent], run: str, row: _Row, rank: _Rank, at_ns: int, **fields: Any
+) -> events.KnownEvent:
     return intake.made(kind, _SOURCE, run, at_ns, intake.said(run, row.job, rank.name), rank=rank, **fields)
 
 
-def _begun(run: str, row: _Row) -> Iterator[AnyEvent]:
+def _begun(run: str, row: _Row) -> Iterator[events.AnyEvent]:
     whose = {"name": row.name, "team": row.team, "cluster": row.cluster}
     if row.submit_ns is not None:
         asked = row.asked_gpus
-        yield _event(RunSubmitted, run, row, _Rank.SUBMISSION, row.submit_ns, gpus=asked, **whose)
+        yield _event(events.RunSubmitted, run, row, _Rank.SUBMISSION, row.submit_ns, gpus=asked, **whose)
     if row.start_ns is not None and row.resized:
-        yield _event(GenerationOpened, run, row, _Rank.RESIZE, row.start_ns, gpus=row.gpus)
+        yield _event(events.GenerationOpened, run, row, _Rank.RESIZE, row.start_ns, gpus=row.gpus)
     elif row.start_ns is not None:
-        yield _event(RunStarted, run, row, _Rank.START, row.start_ns, gpus=row.gpus, **whose)
+        yield _event(events.RunStarted, run, row, _Rank.START, row.start_ns, gpus=row.gpus, **whose)
 
 
-def _ended(run: str, row: _Row, outcome: Outcome, at_ns: int) -> Iterator[AnyEvent]:
+def _ended(run: str, row: _Row, outcome: events.Outcome, at_ns: int) -> Iterator[events.AnyEvent]:
     at_once = at_ns in (row.submit_ns, row.start_ns)
     if row.state in _FAULTS:
         rank = _Rank.FAULT_AT_ONCE if at_once else _Rank.FAULT
-        yield _event(FaultObserved, run, row, rank, at_ns, subject=row.node, fault=_FAULTS[row.state])
+        yield _event(events.FaultObserved, run, row, rank, at_ns, subject=row.node, fault=_FAULTS[row.state])
     rank = _Rank.END_AT_ONCE if at_once else _Rank.END
-    yield _event(RunEnded, run, row, rank, at_ns, outcome=outcome, reason=row.state)
+    yield _event(events.RunEnded, run, row, rank, at_ns, outcome=outcome, reason=row.state)
