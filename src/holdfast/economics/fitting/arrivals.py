@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from holdfast.economics.fitting import lilliefors
 from holdfast.economics.fitting.outages import Observation
-from holdfast.economics.fitting.verdict import Verdict, chance, is_chance
+from holdfast.economics.fitting.verdict import Verdict, chance, closeness, is_chance
 from holdfast.wording.units import DAY_NS, HOURS_PER_DAY
 
 FAULTS_MIN = 20
@@ -101,7 +100,7 @@ def _regularity(times: Array, days: float, rng: np.random.Generator) -> Regulari
         count=times.size,
         dispersion=float(dispersion),
         dispersion_p_value=float(2 * min(surplus.sf(statistic), surplus.cdf(statistic))),
-        gaps_p_value=lilliefors.exponential(np.diff(times), rng).p_value,
+        gaps_p_value=closeness(stats.expon, np.diff(times), rng, loc=0.0).p_value,
     )
 
 

@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
-from holdfast.economics.fitting import lilliefors
 from holdfast.economics.fitting.outages import Fault
-from holdfast.economics.fitting.verdict import Verdict, chance, is_chance, unknown
+from holdfast.economics.fitting.verdict import Verdict, chance, closeness, is_chance, unknown
 from holdfast.wording.units import HOUR_NS
 
 SHORTEST_H = 1 / 60
@@ -213,7 +212,7 @@ def _crossing(loss: Any, limit: float, inside: float, end: float) -> float:
 def _judged(seen: Durations, nearest: str, rng: np.random.Generator) -> Verdict:
     if seen.is_open.any():
         return unknown(QUESTION, f"{int(seen.is_open.sum())} outages are not over, and may end at any time.")
-    fit = lilliefors.normal(np.log(seen.lengths), rng)
+    fit = closeness(stats.norm, np.log(seen.lengths), rng)
     gap = f"The lognormal curve is off by {100 * fit.distance:.0f} points at most ({chance(fit.p_value)})"
     return Verdict(
         question=QUESTION,
