@@ -490,7 +490,7 @@ class _Drain:
         self._round()
         synced = self.attempt(self._journal.sync, "the journal's end cannot be synced")
         if synced and self._spool.pending_bytes == 0:
-            self.attempt(self._remove_spool, "the empty spool stays")
+            self.attempt(lambda: self._spool.path.unlink(missing_ok=True), "the empty spool stays")
         else:
             self._listener.left(self._spool.pending_bytes, self._spool.path)
         self.let_go()
@@ -512,9 +512,6 @@ class _Drain:
     def _report(self) -> None:
         if (now_s := time.monotonic()) >= self._report_due_s and self._hands.report_drops():
             self._report_due_s = now_s + REPORT_INTERVAL_S
-
-    def _remove_spool(self) -> None:
-        self._spool.path.unlink(missing_ok=True)
 
 
 def _refuse(_line: bytes) -> bool:

@@ -31,7 +31,8 @@ def coverage(topology: Topology, run: str, hosts: Collection[str]) -> Coverage:
     if not (dark := in_order({*nodes} - {*hosts})):
         return Coverage()
     share = len(dark) / len(nodes)
-    text = f"There is no telemetry of {_many(len(dark), len(nodes))} nodes of {run} ({_fold(dark)})."
+    many = f"all {len(nodes):,}" if share == 1.0 else f"{len(dark):,} of the {len(nodes):,}"
+    text = f"There is no telemetry of {many} nodes of {run} ({_fold(dark)})."
     if strays := in_order({*hosts} - _at_work(topology)):
         text += (
             f" There is telemetry of {_fold(strays)}, which no run uses. If these are the same machines, "
@@ -47,10 +48,6 @@ def _at_work(topology: Topology) -> set[str]:
 
 def _flaw(run: str, text: str) -> Flaw:
     return Flaw(kind="names", subject=run, metric="", since_ns=None, text=text)
-
-
-def _many(count: int, total: int) -> str:
-    return f"all {total:,}" if count == total else f"{count:,} of the {total:,}"
 
 
 def _fold(names: list[str]) -> str:

@@ -54,7 +54,8 @@ def on_grid(
     column = np.full(len(names), LEFT_OUT)
     column[kept] = np.arange(len(kept))
     step_ns = step_of(samples, step_ns)
-    times_ns = _times_ns(window_ns, step_ns)
+    rows = min(CELLS_MAX, -(-(window_ns[1] - window_ns[0]) // step_ns))
+    times_ns = window_ns[1] + np.arange(-rows, 0, dtype=np.int64) * step_ns
     cells, columns = _cells(samples, times_ns, step_ns), column[samples.series]
     inside = (cells >= 0) & (columns >= 0)
     values = np.full((len(times_ns), len(kept)), np.nan)
@@ -73,11 +74,6 @@ def on_grid(
             if inside[at]
         ),
     )
-
-
-def _times_ns(window_ns: tuple[int, int], step_ns: int) -> NDArray[np.int64]:
-    cells = min(CELLS_MAX, -(-(window_ns[1] - window_ns[0]) // step_ns))
-    return window_ns[1] + np.arange(-cells, 0, dtype=np.int64) * step_ns
 
 
 def step_of(samples: Samples, step_ns: int) -> int:

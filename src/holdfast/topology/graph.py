@@ -411,15 +411,11 @@ def _ordered(kinds: Mapping[str, Kind]) -> tuple[str, ...]:
 
 def in_order(names: Iterable[str]) -> list[str]:
     """As people would order them: n2 before n10."""
-    return sorted(names, key=_natural)
 
+    def natural(name: str) -> tuple[str, str]:
+        return _DIGITS.sub(lambda digits: digits[0].zfill(_DIGITS_PADDED), name), name
 
-def _natural(name: str) -> tuple[str, str]:
-    return _DIGITS.sub(_padded, name), name
-
-
-def _padded(digits: "re.Match[str]") -> str:
-    return digits[0].zfill(_DIGITS_PADDED)
+    return sorted(names, key=natural)
 
 
 def _cyclic(names: Sequence[str], dependencies: arrays.Rows, depths: arrays.Indices) -> InputError:

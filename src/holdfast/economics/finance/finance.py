@@ -77,7 +77,8 @@ class _Reader:
         self.prices = prices
         self.question = question
         self.first_ns = min(report.first_ns for report in reports)
-        self.last_ns = max(self.first_ns, *(_last_ns(report) for report in reports))
+        ends_ns = (one.last_ns if one.accrued is None else one.accrued.to_ns for one in reports)
+        self.last_ns = max(self.first_ns, *ends_ns)
         self.edges_ns = edges_ns(self.first_ns, self.last_ns)
         self.months = list(months_between(self.first_ns, self.last_ns))
         self.by_stretch = [Bill() for _ in pairwise(self.edges_ns)]
@@ -456,10 +457,6 @@ class _Reader:
             *(("`planned_steps` of the prices", "run", run) for run in prices.planned_steps),
         ]
         return unmatched(named, self.question.known)
-
-
-def _last_ns(report: Report) -> int:
-    return report.last_ns if report.accrued is None else report.accrued.to_ns
 
 
 def _divided(charge: Charge, edges: list[int]) -> Iterator[Charge]:
