@@ -19,7 +19,6 @@ from holdfast.record.errors import HoldfastError
 from holdfast.record.events import KnownEvent, StepCommitted
 from holdfast.record.recorder import Recorder
 from holdfast.run import happenings, membership, wire
-from holdfast.run.frames import FrameBuffer
 from holdfast.run.handshake import HANDSHAKE_BYTES_MAX, Host, endpoint_of
 from holdfast.run.recording import write_down
 from holdfast.run.state import RunPolicy
@@ -430,7 +429,7 @@ class _Connection(asyncio.Protocol):
         self._coordinator = coordinator
         self._host: Host | None = None
         self._channel = Channel()
-        self._frames = FrameBuffer(HANDSHAKE_BYTES_MAX)
+        self._frames = wire.FrameBuffer(HANDSHAKE_BYTES_MAX)
         self._is_accepted = False
         self._transport: asyncio.Transport | None = None
         self._timeout: asyncio.TimerHandle | None = None

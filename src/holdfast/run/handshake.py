@@ -18,7 +18,6 @@ import msgspec
 
 from holdfast.record.errors import HoldfastError
 from holdfast.run import wire
-from holdfast.run.frames import FrameBuffer
 from holdfast.run.tls import Channel
 
 HANDSHAKE_WAIT_S = 10.0
@@ -126,7 +125,7 @@ class Entry:
         self.run: str | None = None
         """The run that has let us in."""
         self.channel = Channel()
-        self.frames = FrameBuffer(HANDSHAKE_BYTES_MAX)
+        self.frames = wire.FrameBuffer(HANDSHAKE_BYTES_MAX)
         self._client = client
         self._question: wire.AnyMessage | None = None
         self._is_answered = False

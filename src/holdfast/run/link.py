@@ -17,7 +17,6 @@ from typing import Self, get_args
 
 from holdfast.record.errors import HoldfastError
 from holdfast.run import handshake, wire
-from holdfast.run.frames import FrameBuffer
 from holdfast.run.tls import Channel
 
 BEAT_INTERVAL_S = 0.25
@@ -41,7 +40,7 @@ class Link:
     """One worker's connection, made by `connect`. Reading begins with a listener, so nothing is missed."""
 
     def __init__(
-        self, connection: socket.socket, frames: FrameBuffer, member: str, channel: Channel | None = None
+        self, connection: socket.socket, frames: wire.FrameBuffer, member: str, channel: Channel | None = None
     ) -> None:
         self.member = member
         self._socket = connection
