@@ -14,14 +14,7 @@ from holdfast.ledger.categories import Category
 from holdfast.ledger.counts import Gap, MovedBytes, MovedFor
 from holdfast.ledger.fold import Fold
 from holdfast.ledger.remarks import gap_remarks
-from holdfast.ledger.report import (
-    Accrued,
-    Course,
-    Ettr,
-    IncidentReport,
-    Report,
-    Segment,
-)
+from holdfast.ledger.report import Accrued, Course, Ettr, IncidentReport, Report, Segment
 from holdfast.ledger.report import Counted as Counts
 from holdfast.ledger.reporting import OUTSIDE, counted, goodput_of, paid_of, useful_work_of
 

@@ -29,14 +29,7 @@ import msgspec
 from holdfast.record.clock import Clock, SystemClock
 from holdfast.record.events import KnownEvent, decode, encode
 from holdfast.record.files import make_private_directory
-from holdfast.record.journal import (
-    ROTATE_BYTES,
-    JournalWriter,
-    dropped_notice,
-    event_id,
-    line_of,
-    salvage,
-)
+from holdfast.record.journal import ROTATE_BYTES, JournalWriter, dropped_notice, event_id, line_of, salvage
 from holdfast.record.spool import (
     LINE_BYTES_MAX,
     SHARED_MEMORY,
