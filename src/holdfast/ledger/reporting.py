@@ -232,19 +232,12 @@ class _Reader:
 
     def _saved(self) -> CheckpointReach:
         saves, progress = self.fold.saves, self.fold.progress
-        if saves.last_step is None or saves.first_step is None:
-            return CheckpointReach(
-                last_step=None,
-                since_steps=progress.kept(),
-                between_steps_mean=None,
-                between_steps_max=None,
-            )
-        gaps = saves.count - 1
+        last, gaps = saves.last_step, saves.count - 1
         return CheckpointReach(
-            last_step=saves.last_step,
-            since_steps=max(0, (progress.position or 0) - saves.last_step),
-            between_steps_mean=(saves.last_step - saves.first_step) / gaps if gaps else None,
-            between_steps_max=saves.gap_steps_max if gaps else None,
+            last_step=last,
+            since_steps=progress.kept() if last is None else max(0, (progress.position or 0) - last),
+            between_steps_mean=((last or 0) - (saves.first_step or 0)) / gaps if gaps > 0 else None,
+            between_steps_max=saves.gap_steps_max if gaps > 0 else None,
         )
 
     def _useful_parts(self) -> UsefulParts | None:

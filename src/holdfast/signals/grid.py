@@ -53,7 +53,7 @@ def on_grid(
         return None
     column = np.full(len(names), LEFT_OUT)
     column[kept] = np.arange(len(kept))
-    step_ns = step_of(samples, step_ns)
+    step_ns = step_of(samples.series, samples.times_ns, step_ns)
     rows = min(CELLS_MAX, -(-(window_ns[1] - window_ns[0]) // step_ns))
     times_ns = window_ns[1] + np.arange(-rows, 0, dtype=np.int64) * step_ns
     cells, columns = _cells(samples, times_ns, step_ns), column[samples.series]
@@ -76,9 +76,9 @@ def on_grid(
     )
 
 
-def step_of(samples: Samples, step_ns: int) -> int:
+def step_of(series: NDArray[np.int64], times_ns: NDArray[np.int64], step_ns: int) -> int:
     """The step, or the usual time between samples in whole seconds where that is longer."""
-    gaps_ns = np.diff(samples.times_ns)[np.diff(samples.series) == 0]
+    gaps_ns = np.diff(times_ns)[np.diff(series) == 0]
     interval_ns = float(np.median(gaps_ns)) if len(gaps_ns) else 0.0
     if interval_ns <= COARSE_FACTOR * step_ns:
         return step_ns

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from holdfast.signals.catalogue import Metric, describe
 from holdfast.signals.frame import Floats, Frame, Labels
-from holdfast.signals.grid import CELLS_MAX, Samples, moments_of, step_of
+from holdfast.signals.grid import CELLS_MAX, moments_of, step_of
 from holdfast.signals.prometheus import Prometheus, Raw
 from holdfast.wording.units import SECOND_NS
 
@@ -137,9 +137,7 @@ class _Kept:
         self.metric = metric
         self.begin_ns, self.end_ns = window_ns
         self._anchor_ns = window_ns[1]
-        self._step_ns = step_of(
-            Samples(labels=(), series=raw.series, times_ns=raw.times_ns, values=raw.values), step_ns
-        )
+        self._step_ns = step_of(raw.series, raw.times_ns, step_ns)
         self._columns: dict[bytes, int] = {}
         self._labels: tuple[Labels, ...] = ()
         self._subjects: tuple[str, ...] = ()

@@ -44,25 +44,16 @@ Kind = Literal[
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-DEFAULT_OWNERS: Mapping[Kind, str] = {
-    "circuit": "facilities",
-    "loop": "facilities",
-    "shelf": "facilities",
-    "rack": "facilities",
-    "spine": "network",
-    "leaf": "network",
-    "link": "network",
-    "port": "network",
-    "node": "hardware",
-    "gpu": "hardware",
-    "mount": "storage",
-    "pool": "serving",
-    "router": "serving",
-    "engine": "serving",
-    "run": "training",
-    "member": "training",
-    "milestone": "business",
+_OWNED: dict[str, tuple[Kind, ...]] = {
+    "facilities": ("circuit", "loop", "shelf", "rack"),
+    "network": ("spine", "leaf", "link", "port"),
+    "hardware": ("node", "gpu"),
+    "storage": ("mount",),
+    "serving": ("pool", "router", "engine"),
+    "training": ("run", "member"),
+    "business": ("milestone",),
 }
+DEFAULT_OWNERS: Mapping[Kind, str] = {kind: owner for owner, kinds in _OWNED.items() for kind in kinds}
 """The default owners, by kind of subject. A team is its own owner."""
 
 CYCLE_SHOWN_MAX = 6

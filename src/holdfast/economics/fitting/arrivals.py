@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from holdfast.economics.fitting.outages import Observation
-from holdfast.economics.fitting.verdict import Verdict, chance, closeness, is_chance
+from holdfast.economics.fitting.verdict import CONFIDENCE, Interval, Verdict, chance, closeness, is_chance
 from holdfast.wording.units import DAY_NS, HOURS_PER_DAY
 
 FAULTS_MIN = 20
@@ -23,7 +23,6 @@ SECOND_DAYS = 1 / 86_400
 """As fine as logs tell time."""
 
 SHIFT_HOURS = 8
-CONFIDENCE = 0.95
 
 POISSON = "faults are Poisson"
 TREND = "the rate changes"
@@ -31,7 +30,6 @@ TIME_OF_DAY = "time of day matters"
 QUESTIONS = (POISSON, TREND, TIME_OF_DAY)
 
 Array = NDArray[np.float64]
-Interval = tuple[float, float]
 
 
 class Regularity(msgspec.Struct, frozen=True, kw_only=True):

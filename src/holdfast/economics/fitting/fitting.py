@@ -17,7 +17,7 @@ from holdfast.economics.fitting.coincidences import Coincidences
 from holdfast.economics.fitting.lemons import LemonNode, Lemons
 from holdfast.economics.fitting.outages import Observation, Source, by_class
 from holdfast.economics.fitting.repairs import Repairs
-from holdfast.economics.fitting.verdict import Verdict, unknown
+from holdfast.economics.fitting.verdict import CONFIDENCE, Interval, Verdict, unknown
 from holdfast.wording.units import DAY_NS, HOURS_PER_DAY
 
 CLASS_OUTAGES_MIN = 5
@@ -100,11 +100,9 @@ def part_of(kind: str) -> str:
     return next((part for part, pattern in _PARTS if pattern.search(kind)), "unknown")
 
 
-CONFIDENCE = 0.95
 BLOCK_DAYS, BLOCKS_MIN = (1, 7, 28), 5
 """Days whose faults are counted together, and how many such blocks it takes to tell how they vary."""
 HARDWARE = "hardware"
-Interval = tuple[float, float]
 
 
 class FitSettings(msgspec.Struct, frozen=True, kw_only=True):

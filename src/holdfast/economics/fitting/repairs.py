@@ -15,7 +15,15 @@ from numpy.typing import NDArray
 from scipy import optimize, stats
 
 from holdfast.economics.fitting.outages import Fault
-from holdfast.economics.fitting.verdict import Verdict, chance, closeness, is_chance, unknown
+from holdfast.economics.fitting.verdict import (
+    CONFIDENCE,
+    Interval,
+    Verdict,
+    chance,
+    closeness,
+    is_chance,
+    unknown,
+)
 from holdfast.wording.units import HOUR_NS
 
 SHORTEST_H = 1 / 60
@@ -27,11 +35,9 @@ OUTAGES_MIN = 20
 SHAPE_MIN, SHAPE_MAX = 0.02, 50.0
 """Where a Weibull shape is looked for; what is measured lies between 0.3 and 3."""
 
-CONFIDENCE = 0.95
 QUESTION = "repair times lognormal"
 
 Array = NDArray[np.float64]
-Interval = tuple[float, float]
 
 
 class Lognormal(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,6 +9,10 @@ from scipy import stats
 
 Answer = Literal["yes", "no", "unknown"]
 
+Interval = tuple[float, float]
+
+CONFIDENCE = 0.95
+"""Of every interval of a fit."""
 DRAWS, DRAWS_MIN = 999, 99
 NUMBERS_MAX = 20_000_000
 """How many numbers a test may draw; for a large sample it makes do with fewer draws."""
