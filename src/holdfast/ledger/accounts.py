@@ -414,9 +414,7 @@ def split_at(pieces: list[Piece], at_ns: int) -> tuple[list[Piece], list[Piece]]
 
 
 def split_off_last(pieces: list[Piece]) -> tuple[list[Piece], list[Piece]]:
-    """What the GPUs did before, and what they did last: that is in several pieces if machines came or went
-    meanwhile.
-    """
+    """What the GPUs did before, and last: several pieces where machines came or went meanwhile."""
     at = len(pieces)
     while at and pieces[at - 1].nature == pieces[-1].nature:
         at -= 1

@@ -1,6 +1,4 @@
-"""What a fold counts and keeps beside GPU-time: events, declarations, launches, gaps, stages, saves,
-bytes moved.
-"""
+"""What a fold keeps beside GPU-time: counts, declarations, launches, gaps, stages, saves, bytes moved."""
 
 from collections.abc import Iterator
 from typing import Literal, NamedTuple

@@ -414,9 +414,7 @@ class Fold(Attempts):
         traffic.duration_ns += event.duration_ns
 
     def _timed(self, event: events.MembersTimed) -> None:
-        """What steps would have taken had the slowest member been as quick as others were, where it holds
-        them up.
-        """
+        """What steps would have taken had the slowest member, where it is late, been as quick as others."""
         late_ns = event.slowest_ns - event.quick_ns
         if late_ns > LATE_SHARE_MIN * event.step_ns and self.accounts.is_up:
             work = max(0, event.step_ns - late_ns) * self.accounts.shape.active

@@ -234,9 +234,7 @@ class CostRate(Event, frozen=True, kw_only=True, tag_field="kind", tag="cost.rat
 
 
 class ReferenceDeclared(Event, frozen=True, kw_only=True, tag_field="kind", tag="reference.declared"):
-    """What a healthy step of this run is from now on: its time on `gpus` GPUs, and the work in it. None
-    leaves a value as it is.
-    """
+    """A healthy step of this run from now on: its time on `gpus` GPUs, its work. None changes nothing."""
 
     step_ns: Positive | None = None
     gpus: GpuCount | None = None
@@ -307,9 +305,7 @@ class IncidentDiagnosed(Event, frozen=True, kw_only=True, tag_field="kind", tag=
 
 
 class Correction(Event, frozen=True, kw_only=True, tag_field="kind", tag="correction"):
-    """The event `target` was wrong and does not count. What should have stood there is an event of its
-    own.
-    """
+    """The event `target` was wrong and does not count. What should have stood there is its own event."""
 
     target: str
     reason: str = ""

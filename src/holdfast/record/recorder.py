@@ -236,9 +236,7 @@ class Recorder:
                 self._put = spool.put
 
     def _open_and_put(self, line: bytes) -> bool:
-        """What `_put` is while there is no spool: in a forked child's first event, while opening takes long,
-        or after it failed.
-        """
+        """What `_put` is without a spool: in a forked child, while opening takes long, or after it failed."""
         if self._closed:
             return False
         self._open()

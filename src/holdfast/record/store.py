@@ -94,9 +94,7 @@ class Store(Protocol):
         """
 
     def runs(self) -> list[RunSummary]:
-        """Every run, the one with the newest event first and those without any last; as quick for many events
-        as for few.
-        """
+        """Every run, the one with the newest event first, those without any last; quick for many events."""
 
     def close(self) -> None: ...
 

@@ -48,8 +48,7 @@ class Link:
         self._channel = channel or Channel()
         self._listener: Listener | None = None
         self._queue: deque[bytes] = deque()
-        """Frames, in plain: a signal handler may raise in whoever has one sent, and TLS misses what is sealed
-        and not sent."""
+        """Frames, in plain: a signal handler may raise in a sender, and TLS misses what is not sent."""
         self._rest = memoryview(b"")
         """What goes over the connection next, sealed. Belongs to whoever has `_sending`."""
         # Held by itself, not by way of the condition: that is Python, where a signal handler can raise when

@@ -20,8 +20,7 @@ import msgspec
 LINE_BYTES_MAX = 64 << 10
 """A longer line is passed on in pieces."""
 HOLD_S = 5.0
-"""How long a process may take to end after its last words; 1.2 to 3.1 s were seen with torch, seven processes
-to a core."""
+"""How long a process may take to end after its last words; with torch 1.2 to 3.1 s on a busy core."""
 QUIET_S = 0.5
 """A process that prints something so long after them goes on, so they were not its last."""
 HELD_BYTES_MAX = 256 << 10

@@ -77,9 +77,7 @@ class Accepted(Message, frozen=True, kw_only=True, tag=True):
 
 
 class Refused(Message, frozen=True, kw_only=True, tag=True):
-    """The connection is closed after this. `sentence` and `hint` are meant for the user, who sees them only
-    if the proof is right.
-    """
+    """The connection closes after this. The user sees `sentence` and `hint` if the proof is right."""
 
     sentence: str
     hint: str = ""

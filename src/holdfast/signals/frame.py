@@ -1,6 +1,4 @@
-"""A frame: one metric of many subjects over a window of time, wherever it came from; and what it is made of,
-readings.
-"""
+"""A frame: one metric of many subjects over a window of time; and readings, which it is made of."""
 
 from typing import Any, Literal
 

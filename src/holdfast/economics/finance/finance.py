@@ -325,9 +325,7 @@ class _Reader:
         ]
 
     def _timed(self) -> list[int]:
-        """How many times steps were timed in each stretch; within a bucket of a course they are spread
-        evenly.
-        """
+        """How many times steps were timed in each stretch, spread evenly within a bucket of a course."""
         timed = [0] * len(self.by_stretch)
         for report in self.reports:
             for index, count in _timed_in(report, self.edges_ns):
@@ -460,9 +458,7 @@ class _Reader:
 
 
 def _divided(charge: Charge, edges: list[int]) -> Iterator[Charge]:
-    """The charge, cut at these moments. Accounts that were cut there have none to cut; else it is spread
-    evenly.
-    """
+    """The charge, cut at these moments, evenly. Accounts that were cut there have none to cut."""
     inside = edges[bisect_right(edges, charge.from_ns) : bisect_left(edges, charge.to_ns)]
     if not inside:
         yield charge
