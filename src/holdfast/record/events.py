@@ -318,31 +318,12 @@ class Unknown(Event, frozen=True, kw_only=True, gc=False):
     body: bytes = b""
 
 
-KnownEvent = (
-    RunSubmitted
-    | RunStarted
-    | RunEnded
-    | GenerationOpened
-    | MemberJoined
-    | MemberLost
-    | StepBegun
-    | StepCommitted
-    | CheckpointBegun
-    | CheckpointSaved
-    | CheckpointLoaded
-    | CheckpointFailed
-    | CheckpointVerified
-    | PhaseEntered
-    | FaultObserved
-    | ActionTaken
-    | CostRate
-    | ReferenceDeclared
-    | CollectiveTimed
-    | MembersTimed
-    | DataMoved
-    | IncidentDiagnosed
-    | Correction
-)
+OfRun = RunSubmitted | RunStarted | RunEnded | GenerationOpened | MemberJoined | MemberLost
+OfStep = StepBegun | StepCommitted
+OfCheckpoint = CheckpointBegun | CheckpointSaved | CheckpointLoaded | CheckpointFailed | CheckpointVerified
+OfTrouble = PhaseEntered | FaultObserved | ActionTaken
+OfFigures = CostRate | ReferenceDeclared | CollectiveTimed | MembersTimed | DataMoved
+KnownEvent = OfRun | OfStep | OfCheckpoint | OfTrouble | OfFigures | IncidentDiagnosed | Correction
 AnyEvent = KnownEvent | Unknown
 
 

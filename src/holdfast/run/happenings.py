@@ -74,18 +74,9 @@ class ReplaceRequested(msgspec.Struct, frozen=True):
     replace: wire.Replace
 
 
-Happening = (
-    Begun
-    | FromNode
-    | FromMember
-    | FromMembers
-    | Present
-    | Disconnected
-    | Tick
-    | StopRequested
-    | StrikeRequested
-    | ReplaceRequested
-)
+Heard = FromNode | FromMember | FromMembers | Present | Disconnected
+Requested = StopRequested | StrikeRequested | ReplaceRequested
+Happening = Begun | Heard | Tick | Requested
 
 # ---- what is to be done about it -------------------------------------------------------------------------
 

@@ -141,24 +141,10 @@ class Located(MemberMessage, frozen=True, kw_only=True, tag=True):
 
 WORKER_VARIABLES = frozenset(
     {
-        "RANK",
-        "LOCAL_RANK",
-        "WORLD_SIZE",
-        "LOCAL_WORLD_SIZE",
-        "GROUP_RANK",
-        "GROUP_WORLD_SIZE",
-        "ROLE_RANK",
-        "ROLE_WORLD_SIZE",
-        "ROLE_NAME",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "TORCHELASTIC_RUN_ID",
-        "TORCHELASTIC_RESTART_COUNT",
-        "TORCHELASTIC_MAX_RESTARTS",
-        "HOLDFAST_RUN",
-        "HOLDFAST_MEMBER",
-        "HOLDFAST_NODE",
-        "HOLDFAST_ADDRESS",
+        *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
+        *("ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT"),
+        *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"),
+        *("HOLDFAST_RUN", "HOLDFAST_MEMBER", "HOLDFAST_NODE", "HOLDFAST_ADDRESS"),
     }
 )
 """What a coordinator may set for a worker. An agent takes no other: PYTHONPATH, say, would be code."""
@@ -498,22 +484,9 @@ class Answer(Message, frozen=True, kw_only=True, tag=True):
 Handshake = Challenge | Proof | Accepted | Refused
 FromAgent = AgentJoined | WorkerStarted | WorkerExited | NodeBeat | Located
 ToAgent = StartWorker | ShowWorker | StopWorker | StrikeWorker | StrikeNode | Locate | EndNode
-FromWorker = (
-    WorkerJoined
-    | WorkerReady
-    | Published
-    | Regrouped
-    | Planned
-    | Dealt
-    | Broken
-    | DeviceFailed
-    | Committed
-    | Working
-    | MemberBeat
-    | Finished
-    | Checkpointed
-    | Struck
-)
+OfMembership = WorkerJoined | WorkerReady | Published | Regrouped | Dealt | Broken | DeviceFailed | Finished
+OfProgress = Planned | Committed | Working | MemberBeat | Checkpointed | Struck
+FromWorker = OfMembership | OfProgress
 ToWorker = Admitted | Announced | Published | Released | Dismissed
 AnyMessage = Handshake | FromAgent | ToAgent | FromWorker | ToWorker | Strike | Replace | Answer
 

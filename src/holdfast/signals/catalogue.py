@@ -15,47 +15,15 @@ import msgspec
 
 from holdfast.signals.frame import Kind
 
-Scope = Literal[
-    "gpu",
-    "clock_event",
-    "xid",
-    "port",
-    "pci",
-    "node",
-    "disk",
-    "filesystem",
-    "fan",
-    "netdev",
-    "lustre",
-    "resolver",
-    "amd_smi",
-    "nfs",
-    "loop",
-    "connector",
-    "supply",
-    "chassis",
-    "switch",
-    "uplink",
-    "slurm",
-    "run",
-    "member",
-    "decode",
-    "worker",
-    "pair",
-]
+OfGpus = Literal["gpu", "clock_event", "xid", "amd_smi", "pci"]
+OfHosts = Literal["node", "disk", "filesystem", "fan", "netdev", "lustre", "nfs", "decode"]
+OfFacilities = Literal["loop", "connector", "supply", "chassis"]
+OfNetworks = Literal["port", "switch", "uplink", "resolver"]
+OfWork = Literal["slurm", "run", "member", "worker", "pair"]
+Scope = Literal[OfGpus, OfHosts, OfFacilities, OfNetworks, OfWork]
 """What a metric has a series for, and so how its labels name a subject: `naming` knows."""
-Trap = Literal[
-    "ns-or-us",
-    "saturates",
-    "fahrenheit",
-    "watts",
-    "words",
-    "never-clears",
-    "four-byte-words",
-    "counter-or-rate",
-    "rpm-or-percent",
-    "idles-low",
-]
+WrongUnit = Literal["ns-or-us", "fahrenheit", "watts", "four-byte-words", "counter-or-rate", "rpm-or-percent"]
+Trap = Literal[WrongUnit, "saturates", "words", "never-clears", "idles-low"]
 """What is known to go wrong with a metric in the field.
 
 ns-or-us: exporters disagree on the unit. saturates: stops at its width. fahrenheit, watts: some sensors have
@@ -87,19 +55,14 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
 _BOUNDS_BY_UNIT: dict[str, tuple[float, float]] = {
     "%": (-5, 105),
     "share": (-0.05, 1.05),
-    "MHz": (0, 5_000),
-    "W": (0, 5_000),
-    "kW": (0, 5_000),
+    **dict.fromkeys(("MHz", "W", "kW"), (0, 5_000)),
     "L/min": (0, 10_000),
     "1/min": (0, 100_000),
     "kPa": (0, 2_000),
     "K": (-20, 80),
     "PCIe lanes": (0, 32),
     "C": (-20, 150),
-    "s": (0, float("inf")),
-    "ms": (0, float("inf")),
-    "us": (0, float("inf")),
-    "MiB": (0, float("inf")),
+    **dict.fromkeys(("s", "ms", "us", "MiB"), (0, float("inf"))),
 }
 """Of gauges, with what a sensor may be off by. The largest coolant distribution units move less than 5 MW,
 and the hottest chip allowed is far below 150 C."""

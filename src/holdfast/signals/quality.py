@@ -17,19 +17,9 @@ from holdfast.signals.catalogue import Metric, Scope, describe
 from holdfast.signals.frame import Floats, Frame, per_second
 from holdfast.wording.units import SECOND_NS
 
-FlawKind = Literal[
-    "reset",
-    "stale",
-    "gaps",
-    "unit",
-    "saturated",
-    "stuck",
-    "implausible",
-    "words",
-    "out-of-range",
-    "names",
-    "clock",
-]
+Missing = Literal["reset", "stale", "gaps"]
+Unbelievable = Literal["unit", "saturated", "stuck", "implausible", "words", "out-of-range"]
+FlawKind = Literal[Missing, Unbelievable, "names", "clock"]
 Flags = NDArray[np.bool_]
 Indices = NDArray[np.intp]
 

@@ -21,39 +21,24 @@ from numpy.typing import NDArray
 from holdfast.record.errors import InputError
 from holdfast.topology import arrays
 
-Kind = Literal[
-    "circuit",
-    "loop",
-    "shelf",
-    "rack",
-    "spine",
-    "leaf",
-    "link",
-    "port",
-    "node",
-    "gpu",
-    "mount",
-    "pool",
-    "router",
-    "engine",
-    "run",
-    "member",
-    "team",
-    "milestone",
-    "other",
-]
+Facility = Literal["circuit", "loop", "shelf", "rack"]
+Network = Literal["spine", "leaf", "link", "port"]
+Machine = Literal["node", "gpu", "mount"]
+Serving = Literal["pool", "router", "engine"]
+Training = Literal["run", "member"]
+Kind = Literal[Facility, Network, Machine, Serving, Training, "team", "milestone", "other"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-_OWNED: dict[str, tuple[Kind, ...]] = {
-    "facilities": ("circuit", "loop", "shelf", "rack"),
-    "network": ("spine", "leaf", "link", "port"),
-    "hardware": ("node", "gpu"),
-    "storage": ("mount",),
-    "serving": ("pool", "router", "engine"),
-    "training": ("run", "member"),
-    "business": ("milestone",),
+DEFAULT_OWNERS: Mapping[Kind, str] = {
+    **dict.fromkeys(get_args(Facility), "facilities"),
+    **dict.fromkeys(get_args(Network), "network"),
+    "node": "hardware",
+    "gpu": "hardware",
+    "mount": "storage",
+    **dict.fromkeys(get_args(Serving), "serving"),
+    **dict.fromkeys(get_args(Training), "training"),
+    "milestone": "business",
 }
-DEFAULT_OWNERS: Mapping[Kind, str] = {kind: owner for owner, kinds in _OWNED.items() for kind in kinds}
 """The default owners, by kind of subject. A team is its own owner."""
 
 CYCLE_SHOWN_MAX = 6

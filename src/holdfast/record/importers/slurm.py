@@ -28,32 +28,19 @@ _COMMAND = (
 )
 """What to run for a file with everything that is read here."""
 
+_FAILED = ("FAILED", "NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "OUT_OF_MEMORY", "SPECIAL_EXIT")
+_STOPPED = ("TIMEOUT", "DEADLINE", "CANCELLED", "REVOKED")
+"""Of which the limit was the user's own: nothing broke, and long runs are often cut into jobs this way."""
+_NOT_ENDED = (
+    *("REQUEUE_HOLD", "REQUEUE_FED", "PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED"),
+    *("RESIZING", "SIGNALING", "STAGE_OUT", "COMPLETING"),
+)
 OUTCOMES: dict[str, events.Outcome | None] = {
     "COMPLETED": "completed",
-    "FAILED": "failed",
-    "NODE_FAIL": "failed",
-    "BOOT_FAIL": "failed",
-    "LAUNCH_FAILED": "failed",
-    "OUT_OF_MEMORY": "failed",
-    "SPECIAL_EXIT": "failed",
-    # The limit was the user's own: nothing broke, and long runs are often cut into jobs this way.
-    "TIMEOUT": "stopped",
-    "DEADLINE": "stopped",
-    "CANCELLED": "stopped",
-    "REVOKED": "stopped",
-    "PREEMPTED": "preempted",
-    "REQUEUED": "preempted",
-    "REQUEUE_HOLD": None,
-    "REQUEUE_FED": None,
-    "PENDING": None,
-    "CONFIGURING": None,
-    "RUNNING": None,
-    "SUSPENDED": None,
-    "STOPPED": None,
-    "RESIZING": None,
-    "SIGNALING": None,
-    "STAGE_OUT": None,
-    "COMPLETING": None,
+    **dict.fromkeys(_FAILED, "failed"),
+    **dict.fromkeys(_STOPPED, "stopped"),
+    **dict.fromkeys(("PREEMPTED", "REQUEUED"), "preempted"),
+    **dict.fromkeys(_NOT_ENDED),
 }
 """Slurm's job states and how an attempt in that state ended; None where it has not."""
 
