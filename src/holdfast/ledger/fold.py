@@ -33,13 +33,8 @@ LATE_SHARE_MIN = 0.05
 _USEFUL_STEP = measured_key(Category.USEFUL, Category.SLOWDOWN, 0)
 
 _WORK_FIELDS = (
-    "tokens_per_step",
-    "model_flops_per_step",
-    "hardware_flops_per_step",
-    "params",
-    "chip",
-    "precision",
-    "attention",
+    *("tokens_per_step", "model_flops_per_step", "hardware_flops_per_step"),
+    *("params", "chip", "precision", "attention"),
 )
 
 

@@ -22,16 +22,10 @@ VALUE_MAX = 1e30
 CONNECTORS = {"primary": "PrimaryCoolantConnectors", "secondary": "SecondaryCoolantConnectors"}
 """By the side that the label `side` names: the water of the facility, and the coolant of the racks."""
 CONNECTOR_PROPERTIES = (
-    "FlowLitersPerMinute",
-    "RatedFlowLitersPerMinute",
-    "SupplyTemperatureCelsius",
-    "ReturnTemperatureCelsius",
-    "DeltaTemperatureCelsius",
-    "SupplyPressurekPa",
-    "ReturnPressurekPa",
-    "DeltaPressurekPa",
-    "HeatRemovedkW",
-    "ValvePositionPercent",
+    *("FlowLitersPerMinute", "RatedFlowLitersPerMinute"),
+    *("SupplyTemperatureCelsius", "ReturnTemperatureCelsius", "DeltaTemperatureCelsius"),
+    *("SupplyPressurekPa", "ReturnPressurekPa", "DeltaPressurekPa"),
+    *("HeatRemovedkW", "ValvePositionPercent"),
 )
 PART_PROPERTIES = {
     "Pumps": ("PumpSpeedPercent",),
