@@ -9,12 +9,23 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from holdfast.record.errors import complaint
-from holdfast.run import devices, ending, generations, hangs, losses, pacing, processes, replacing, seats
+from holdfast.run import (
+    devices,
+    ending,
+    generations,
+    hangs,
+    losses,
+    pacing,
+    processes,
+    replacing,
+    seats,
+    setups,
+)
 from holdfast.run.happenings import ToMembers
 from holdfast.run.stages import IN_STEP
 from holdfast.run.state import Generation, Member, RunState, Trouble
 from holdfast.run.waits import ns
-from holdfast.run.wire import Broken, Committed, Dismissed, Finished, Regrouped, Released, Setup, WorkerReady
+from holdfast.run.wire import Broken, Committed, Finished, Regrouped, Released, WorkerReady
 
 LEFT_BEHIND_S = 1.0
 """A member that still waits for the gradients of one that left its step so long ago waits in vain."""
@@ -39,7 +50,7 @@ def enter(state: RunState, member: Member) -> None:
 
 def ready(state: RunState, member: Member, message: WorkerReady) -> None:
     """It is at `protect()`: from here on it can be in a generation, if it is built like the others."""
-    if member.reached != "admitted" or not _fits(state, member, message.setup):
+    if member.reached != "admitted" or not setups.fits(state, member, message.setup):
         return
     state.observed.note("ready", ns(message.took_s))
     member.reached, member.ready_ns = "ready", state.now_ns
@@ -233,7 +244,7 @@ def _gather(state: RunState) -> None:
         if state.now_ns < due_ns:
             state.outbox.wake(due_ns)
             return
-    if state.generations.announced is not None or _has_lanes(state):
+    if state.generations.announced is not None or setups.has_lanes(state):
         _announce(state, [], at_boundary=False)
 
 
@@ -431,56 +442,3 @@ def _exited_early(state: RunState, finished: Iterable[Finished]) -> str:
 
 def _number(generation: Generation | None) -> int:
     return 0 if generation is None else generation.number
-
-
-_SETTINGS = ("lanes", "seed", "threads", "torch", "device", "deterministic")
-
-
-def _fits(state: RunState, member: Member, setup: Setup) -> bool:
-    """Whether the member is built like the first one.
-
-    At the start nobody can tell which of two is right, so the run ends; later only the newcomer has to go.
-    """
-    if state.launch.setup is None:
-        state.launch.setup = (member.name, setup)
-        return True
-    difference = _difference(state.launch.setup, (member.name, setup))
-    if not difference:
-        return True
-    hint = "Every member must build the same model, with the same versions and settings."
-    if state.generations.announced is None:
-        ending.refuse(state, difference, hint)
-        return False
-    state.outbox.say(f"{member.name} cannot take part: {difference}", "trouble")
-    state.outbox.effects.append(ToMembers((member.name,), Dismissed(sentence=difference, hint=hint)))
-    member.is_stopped = True
-    losses.lose(state, member, "built differently")
-    return False
-
-
-def _has_lanes(state: RunState) -> bool:
-    """Whether every member would have a lane; if not, the run ends here."""
-    assert state.launch.setup is not None
-    lanes = state.launch.setup[1].lanes
-    if state.roster.seats <= lanes:
-        return True
-    ending.refuse(
-        state,
-        f"{state.roster.seats} members cannot share {lanes} lanes.",
-        "Give protect() at least as many lanes as there are members, or start fewer members.",
-    )
-    return False
-
-
-def _difference(first: tuple[str, Setup], second: tuple[str, Setup]) -> str:
-    """The first thing in which two members are not built alike, as a sentence; empty if there is none."""
-    (one, a), (other, b) = first, second
-    if a == b:
-        return ""
-    for setting in _SETTINGS:
-        left, right = getattr(a, setting), getattr(b, setting)
-        if left != right:
-            return f"{one} has {setting}={left} and {other} has {setting}={right}."
-    parts = [part for part in {**a.parts, **b.parts} if a.parts.get(part) != b.parts.get(part)]
-    where = f" in {parts[0]}" if parts else ""
-    return f"The model of {other} differs from that of {one}{where}."

@@ -1,0 +1,58 @@
+"""Whether members fit together: they must be built alike, and there must be a lane for each."""
+
+from holdfast.run import ending, losses
+from holdfast.run.happenings import ToMembers
+from holdfast.run.state import Member, RunState
+from holdfast.run.wire import Dismissed, Setup
+
+_SETTINGS = ("lanes", "seed", "threads", "torch", "device", "deterministic")
+
+
+def fits(state: RunState, member: Member, setup: Setup) -> bool:
+    """Whether the member is built like the first one.
+
+    At the start nobody can tell which of two is right, so the run ends; later only the newcomer has to go.
+    """
+    if state.launch.setup is None:
+        state.launch.setup = (member.name, setup)
+        return True
+    difference = _difference(state.launch.setup, (member.name, setup))
+    if not difference:
+        return True
+    hint = "Every member must build the same model, with the same versions and settings."
+    if state.generations.announced is None:
+        ending.refuse(state, difference, hint)
+        return False
+    state.outbox.say(f"{member.name} cannot take part: {difference}", "trouble")
+    state.outbox.effects.append(ToMembers((member.name,), Dismissed(sentence=difference, hint=hint)))
+    member.is_stopped = True
+    losses.lose(state, member, "built differently")
+    return False
+
+
+def has_lanes(state: RunState) -> bool:
+    """Whether every member would have a lane; if not, the run ends here."""
+    assert state.launch.setup is not None
+    lanes = state.launch.setup[1].lanes
+    if state.roster.seats <= lanes:
+        return True
+    ending.refuse(
+        state,
+        f"{state.roster.seats} members cannot share {lanes} lanes.",
+        "Give protect() at least as many lanes as there are members, or start fewer members.",
+    )
+    return False
+
+
+def _difference(first: tuple[str, Setup], second: tuple[str, Setup]) -> str:
+    """The first thing in which two members are not built alike, as a sentence; empty if there is none."""
+    (one, a), (other, b) = first, second
+    if a == b:
+        return ""
+    for setting in _SETTINGS:
+        left, right = getattr(a, setting), getattr(b, setting)
+        if left != right:
+            return f"{one} has {setting}={left} and {other} has {setting}={right}."
+    parts = [part for part in {**a.parts, **b.parts} if a.parts.get(part) != b.parts.get(part)]
+    where = f" in {parts[0]}" if parts else ""
+    return f"The model of {other} differs from that of {one}{where}."
