@@ -211,6 +211,7 @@ class Agent:
                 hint="Use the same version of Holdfast on all nodes.",
             )
         every = assignment.checkpoint_every
+        number = None if order.is_warm else assignment.local[0] * assignment.slots + order.slot
         return {
             "OMP_NUM_THREADS": "1",  # as with torchrun: members would take each other's cores
             **os.environ,
@@ -221,12 +222,8 @@ class Agent:
             "HOLDFAST_CHECKPOINTS": assignment.checkpoints,
             "HOLDFAST_LOCAL_NODE": "{}/{}".format(*assignment.local),
             **({"HOLDFAST_CHECKPOINT_EVERY": str(every)} if every else {}),
-            **(self._virtual(order) if assignment.is_virtual else {}),
+            **(visible.virtual(os.environ, number) if assignment.is_virtual else {}),
         }
-
-    def _virtual(self, order: wire.StartWorker) -> dict[str, str]:
-        number = self._assignment.local[0] * self._assignment.slots + order.slot
-        return visible.virtual(os.environ, None if order.is_warm else number)
 
     def _exited(self, member: str, returncode: int, words: LastWords) -> None:
         worker = self._workers.get(member)

@@ -240,7 +240,7 @@ class Printer:
 
     def close(self) -> None:
         """Wait until all is written, but not for ever."""
-        self._on_room = _nobody_waits
+        self._on_room = lambda: None
         self._queue.put(None)
         self._thread.join(CLOSE_WAIT_S)
 
@@ -260,10 +260,6 @@ class Printer:
                 write_whole(descriptor, line)
             except OSError:  # the reader has left, or the disk is full: training goes on unseen
                 self._broken.add(descriptor)
-
-
-def _nobody_waits() -> None:
-    """What `on_room` is once nothing more comes."""
 
 
 def write_whole(descriptor: int, data: bytes) -> None:

@@ -90,11 +90,8 @@ def load_checkpoint(
 def checkpoints_in(directory: Path) -> DirectoryCheckpoints:
     """Those of a directory, or of the run whose directory it is."""
     inner = directory / "checkpoints"
-    return DirectoryCheckpoints(inner if inner.is_dir() else directory, told=_tell_nobody)
-
-
-def _tell_nobody(*_: object, **__: object) -> None:
-    """A reader changes nothing, and has no record to tell of."""
+    # A reader changes nothing, and has no record to tell of.
+    return DirectoryCheckpoints(inner if inner.is_dir() else directory, told=lambda *_, **__: None)
 
 
 def _from(paths: Iterable[Path], step: int | None, map_location: str | torch.device) -> Checkpoint:
@@ -152,13 +149,7 @@ _DTYPES = {
 
 def to_torch(checkpoint: Checkpoint, path: Path) -> None:
     """For `torch.load(path, weights_only=True)`: the states by their names, and what is known of the step."""
-    known = {
-        "step": checkpoint.step,
-        "loss": checkpoint.loss,
-        "lanes": checkpoint.lanes,
-        "seed": checkpoint.seed,
-        "digest": checkpoint.digest,
-    }
+    known = {name: getattr(checkpoint, name) for name in ("step", "loss", "lanes", "seed", "digest")}
     with whole_file(path) as file:
         torch.save({**checkpoint.states, **known}, file)
 
