@@ -417,9 +417,6 @@ class Fold(Attempts):
             lasted_ns = event.steps * event.step_ns
             self.held_up.append(HeldUp(event.occurred_ns - lasted_ns, event.occurred_ns, event.subject))
 
-    def _data(self, event: events.DataMoved) -> None:
-        self._count_bytes(event.what, event.size_bytes, event.usd)
-
     def _count_bytes(self, use: MovedFor, size_bytes: int | None, usd: float | None = None) -> None:
         known_bytes = size_bytes or 0
         once = MovedBytes(
@@ -459,7 +456,7 @@ _HANDLERS: dict[type, Callable[[Fold, Any], None]] = {
     events.ReferenceDeclared: Fold._reference,
     events.CollectiveTimed: Fold._collective,
     events.MembersTimed: Fold._timed,
-    events.DataMoved: Fold._data,
+    events.DataMoved: lambda fold, event: fold._count_bytes(event.what, event.size_bytes, event.usd),
     events.IncidentDiagnosed: Fold._nothing,
     events.Correction: Fold._nothing,
     events.Unknown: Fold._unknown,

@@ -189,14 +189,11 @@ class _Reader:
                 self._add(place, head, kind)
             groups.append(group)
         for placed in deal(groups, below, self._survey.ports, self._doubts):
-            if placed.name not in self._survey.kinds and not self._is_port(placed.name):
+            node, _, port = placed.name.partition("/")
+            if placed.name not in self._survey.kinds and port not in self._survey.ports.get(node, ()):
                 raise _unknown(placed.line, placed.name, below)
             self._survey.place(placed.name, kind, placed.on)
         return [head for group in groups for head in group.heads]
-
-    def _is_port(self, name: str) -> bool:
-        node, slash, port = name.partition("/")
-        return bool(slash) and port in self._survey.ports.get(node, ())
 
     def _pools(self) -> None:
         for name, pool in self._said.pools.items():

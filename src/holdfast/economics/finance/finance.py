@@ -81,16 +81,23 @@ class _Reader:
         self.last_ns = max(self.first_ns, *ends_ns)
         self.edges_ns = edges_ns(self.first_ns, self.last_ns)
         self.months = list(months_between(self.first_ns, self.last_ns))
+        self.cuts_ns = sorted({*self.edges_ns, *(month.from_ns for month in self.months)})
         self.by_stretch = [Bill() for _ in pairwise(self.edges_ns)]
         self.by_month = {month.name: Bill() for month in self.months}
         self.by_run = {report.run: Bill() for report in reports}
         self.pricing = {report.run: Pricing(report, prices) for report in reports}
-        self.priced = {report.run: self.pricing[report.run].charges(self._cuts()) for report in reports}
-        self.charges = [(report, charge) for report in reports for charge in self._cut(report)]
+        self.priced = {report.run: self.pricing[report.run].charges(self.cuts_ns) for report in reports}
+        self.charges = [
+            (report, part)  # each within one stretch and one month
+            for report in reports
+            for charge in self.priced[report.run]
+            for part in _divided(charge, self.cuts_ns)
+        ]
         for report, charge in self.charges:
-            self.by_stretch[self._stretch(charge.from_ns)].add(charge.usd_per_gpu_hour, charge.parts.items())
-            self.by_month[month_at(charge.from_ns).name].add(charge.usd_per_gpu_hour, charge.parts.items())
-            self.by_run[report.run].add(charge.usd_per_gpu_hour, charge.parts.items())
+            stretch = min(max(0, bisect_right(self.edges_ns, charge.from_ns) - 1), len(self.by_stretch) - 1)
+            month = month_at(charge.from_ns).name
+            for bill in (self.by_stretch[stretch], self.by_month[month], self.by_run[report.run]):
+                bill.add(charge.usd_per_gpu_hour, charge.parts.items())
         self.bill = _together(self.by_run.values())
         self.losses: dict[tuple[str, str], list[tuple[Fraction, Mapping[str, int]]]] = {}
         for run, charges in self.priced.items():
@@ -98,18 +105,6 @@ class _Reader:
                 for name, lost in charge.incidents.items():
                     self.losses.setdefault((run, name), []).append((charge.usd_per_gpu_hour, lost))
         self.to_come = {report.run: self._to_come(report) for report in reports}
-
-    def _cuts(self) -> list[int]:
-        return sorted({*self.edges_ns, *(month.from_ns for month in self.months)})
-
-    def _cut(self, report: Report) -> Iterator[Charge]:
-        """The charges of a run, each within one stretch and one month."""
-        edges = self._cuts()
-        for charge in self.priced[report.run]:
-            yield from _divided(charge, edges)
-
-    def _stretch(self, at_ns: int) -> int:
-        return min(max(0, bisect_right(self.edges_ns, at_ns) - 1), len(self.by_stretch) - 1)
 
     def finance(self) -> statement.Finance:
         question = self.question
