@@ -20,7 +20,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     scale        from the metric's unit to `unit`
     against      past: what the series itself showed before; limit: `limit`
     falls        it is wrong when it gets less
-    only         only series with one of these values of a label
     named        only series one of whose labels has one of these words in it
     grave        a fault of hardware by itself, whether or not any run feels it
     """
@@ -37,6 +36,5 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     least_share: float = 0.0
     falls: bool = False
     scrapes: int = 3
-    only: tuple[str, tuple[str, ...]] | None = None
     named: tuple[str, ...] = ()
     grave: bool = False
