@@ -21,6 +21,7 @@ nobody's step, but the time between steps."""
 class Mechanism(msgspec.Struct, frozen=True, kw_only=True):
     """One way to be slow.
 
+    seam, reach, slows: as most have them unless it is said
     owner     the team that can mend it; empty: whoever owns the subject
     kinds     what kind of subject it begins at
     shows     signs at the cause, or at all of what it consists of
@@ -41,12 +42,12 @@ class Mechanism(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     title: str
     domain: Domain
-    seam: Seam
     kinds: tuple[Kind, ...]
-    reach: Reach
-    slows: tuple[Sign, ...]
     decides: str
     action: str
+    seam: Seam = "gpu-fabric-pool"
+    reach: Reach = "beneath"
+    slows: tuple[Sign, ...] = ("late-compute", "slow-step")
     owner: str = ""
     verdict: Verdict = "cause"
     shows: dict[Sign, float] = {}
@@ -81,8 +82,6 @@ MECHANISMS: tuple[Mechanism, ...] = (
         domain="cooling",
         seam="facilities-ml",
         kinds=("loop",),
-        reach="beneath",
-        slows=("late-compute", "slow-step"),
         shows={"low-flow": 2.0, "pump-strained": 0.8, "leak": 1.5},
         follows={"thermal-throttle": 0.8, "hot-gpu": 0.4, "heating": 0.5, "low-clock": 0.3},
         against={"warm-supply": 0.7, "power-throttle": 0.5},
@@ -96,8 +95,6 @@ MECHANISMS: tuple[Mechanism, ...] = (
         domain="cooling",
         seam="facilities-ml",
         kinds=("circuit", "loop"),
-        reach="beneath",
-        slows=("late-compute", "slow-step"),
         shows={"warm-supply": 2.0},
         follows={"thermal-throttle": 0.8, "hot-gpu": 0.4, "heating": 0.5, "low-clock": 0.3},
         against={"low-flow": 0.7, "power-throttle": 0.5},
@@ -111,8 +108,6 @@ MECHANISMS: tuple[Mechanism, ...] = (
         domain="power",
         seam="facilities-ml",
         kinds=("shelf",),
-        reach="beneath",
-        slows=("late-compute", "slow-step"),
         shows={"failed-supply": 2.0},
         follows={"power-throttle": 1.2, "low-power": 0.6, "low-clock": 0.3},
         against={"hot-gpu": 0.5, "thermal-throttle": 0.7},
@@ -124,9 +119,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
         name="leaf-congestion",
         title="a leaf switch's uplinks are crowded",
         domain="fabric",
-        seam="gpu-fabric-pool",
         kinds=("leaf", "spine"),
-        reach="beneath",
         slows=("late-exchange", "slow-step"),
         shows={"uplink-waits": 1.5},
         follows={"port-waits": 0.8},
@@ -139,10 +132,8 @@ MECHANISMS: tuple[Mechanism, ...] = (
         name="link-errors",
         title="a link has errors, and the run waits for what is sent again",
         domain="fabric",
-        seam="gpu-fabric-pool",
         kinds=("port", "node", "leaf", "spine"),
         owner="network",
-        reach="beneath",
         slows=("late-exchange", "slow-step"),
         shows={
             "symbol-errors": 1.5,
@@ -159,7 +150,6 @@ MECHANISMS: tuple[Mechanism, ...] = (
         name="pool-path",
         title="a path between inference pools is slow, and training waits for samples",
         domain="fabric",
-        seam="gpu-fabric-pool",
         kinds=("port", "spine", "leaf", "node"),
         owner="network",
         reach="everyone",
@@ -174,10 +164,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
         name="gpu-throttle",
         title="one GPU throttles alone",
         domain="gpu",
-        seam="gpu-fabric-pool",
         kinds=("gpu",),
-        reach="beneath",
-        slows=("late-compute", "slow-step"),
         shows={
             "thermal-throttle": 1.0,
             "low-clock": 0.6,
@@ -195,11 +182,8 @@ MECHANISMS: tuple[Mechanism, ...] = (
         name="node-cooling",
         title="a node's own cooling fails, and its GPUs throttle",
         domain="cooling",
-        seam="gpu-fabric-pool",
         kinds=("node",),
         owner="hardware",
-        reach="beneath",
-        slows=("late-compute", "slow-step"),
         shows={"slow-fan": 1.5, "thermal-throttle": 0.9, "hot-gpu": 0.7, "low-clock": 0.4},
         against={"failed-supply": 0.7, "low-flow": 0.7, "warm-supply": 0.7, "warm-inlet": 0.3},
         needs=("hot-gpu", "thermal-throttle"),
@@ -213,8 +197,6 @@ MECHANISMS: tuple[Mechanism, ...] = (
         seam="facilities-ml",
         kinds=("rack", "circuit", "loop", "run"),
         owner="facilities",
-        reach="beneath",
-        slows=("late-compute", "slow-step"),
         shows={"warm-inlet": 1.5, "thermal-throttle": 0.8, "hot-gpu": 0.6, "low-clock": 0.4},
         against={"low-flow": 1.0, "warm-supply": 1.0, "failed-supply": 0.7, "low-power": 0.5},
         needs=("hot-gpu", "thermal-throttle", "warm-inlet"),
@@ -228,8 +210,6 @@ MECHANISMS: tuple[Mechanism, ...] = (
         seam="facilities-ml",
         kinds=("run", "rack", "other"),
         owner="facilities",
-        reach="beneath",
-        slows=("late-compute", "slow-step"),
         shows={"low-limit": 1.8, "low-power": 0.8, "low-clock": 0.4, "power-throttle": 0.2},
         against={"failed-supply": 1.0, "hot-gpu": 0.5, "thermal-throttle": 0.7},
         needs=("low-limit", "low-power"),
@@ -240,11 +220,8 @@ MECHANISMS: tuple[Mechanism, ...] = (
         name="node-power",
         title="a node has lost a power supply, and its GPUs are braked",
         domain="power",
-        seam="gpu-fabric-pool",
         kinds=("node",),
         owner="hardware",
-        reach="beneath",
-        slows=("late-compute", "slow-step"),
         shows={
             "failed-supply": 1.5,
             "low-power": 0.8,
@@ -261,10 +238,8 @@ MECHANISMS: tuple[Mechanism, ...] = (
         name="nvlink",
         title="an NVLink is down, has errors or is slow",
         domain="gpu",
-        seam="gpu-fabric-pool",
         kinds=("gpu", "node"),
         owner="hardware",
-        reach="beneath",
         slows=("late-compute", "late-exchange", "slow-step"),
         shows={"nvlink-errors": 1.8, "nvlink-xid": 1.5, "slow-nvlink": 1.2},
         decides="nvidia-smi nvlink -s and -e of the node: which link is down, or counts errors.",
@@ -274,10 +249,8 @@ MECHANISMS: tuple[Mechanism, ...] = (
         name="local-disk",
         title="a local disk is slow or full",
         domain="storage",
-        seam="gpu-fabric-pool",
         kinds=("node",),
         owner="platform",
-        reach="beneath",
         slows=("late-data", "late-compute", "slow-step", "slow-checkpoint"),
         shows={"slow-disk": 1.5, "busy-disk": 0.8, "full-disk": 1.8, "io-pressure": 0.8},
         against={"swapping": 1.2, "resent-rpcs": 0.5},
@@ -289,10 +262,8 @@ MECHANISMS: tuple[Mechanism, ...] = (
         name="memory-pressure",
         title="a host is short of memory, and swaps or reclaims",
         domain="host",
-        seam="gpu-fabric-pool",
         kinds=("node", "run"),
         owner="platform",
-        reach="beneath",
         slows=("late-compute", "late-data", "slow-step"),
         shows={
             "memory-pressure": 1.5,
@@ -360,10 +331,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
         name="pcie-width",
         title="a GPU's PCIe link has trained down",
         domain="host",
-        seam="gpu-fabric-pool",
         kinds=("gpu",),
-        reach="beneath",
-        slows=("late-compute", "slow-step"),
         shows={"narrow-bus": 2.0, "bus-replays": 0.8},
         against={"thermal-throttle": 0.5, "power-throttle": 0.5},
         decides="The link's width against what the device has, and a replay counter that rises.",
@@ -373,10 +341,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
         name="memory-errors",
         title="a GPU's memory degrades behind ECC",
         domain="gpu",
-        seam="gpu-fabric-pool",
         kinds=("gpu",),
-        reach="beneath",
-        slows=("late-compute", "slow-step"),
         shows={
             "memory-errors": 1.8,
             "uncorrected-errors": 1.5,
@@ -393,10 +358,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
         name="gpu-fault",
         title="a GPU's driver reported an error",
         domain="gpu",
-        seam="gpu-fabric-pool",
         kinds=("gpu",),
-        reach="beneath",
-        slows=("late-compute", "slow-step"),
         shows={"xid": 1.5, "memory-xid": 0.7, "nvlink-xid": 0.7},
         against={"memory-errors": 0.5, "nvlink-errors": 0.5},
         decides="The XID in the kernel log, and whether it comes back after a reset.",
@@ -406,10 +368,8 @@ MECHANISMS: tuple[Mechanism, ...] = (
         name="cpu-contention",
         title="something else takes the hosts' processors",
         domain="host",
-        seam="gpu-fabric-pool",
         kinds=("rack", "node", "run"),
         owner="platform",
-        reach="beneath",
         slows=("late-compute", "wandering", "slow-step"),
         shows={"cpu-pressure": 1.6},
         rivals=("late-data",),
@@ -423,7 +383,6 @@ MECHANISMS: tuple[Mechanism, ...] = (
         domain="storage",
         seam="runtime-schedule-finance",
         kinds=("mount",),
-        reach="beneath",
         slows=("late-data", "slow-step", "slow-checkpoint"),
         shows={"slow-reads": 1.6, "resent-calls": 0.8, "slow-writes": 0.3},
         follows={"resent-rpcs": 1.2, "slow-lustre": 1.5, "io-pressure": 0.8},
@@ -531,8 +490,6 @@ MECHANISMS: tuple[Mechanism, ...] = (
         seam="runtime-schedule-finance",
         kinds=("run",),
         verdict="not-hardware",
-        reach="beneath",
-        slows=("late-compute", "slow-step"),
         shows={"late-stage": 1.5},
         against={
             "low-clock": 0.7,
@@ -551,7 +508,6 @@ MECHANISMS: tuple[Mechanism, ...] = (
         name="routing-imbalance",
         title="the router prefers some engines, and training waits for their samples",
         domain="pool",
-        seam="gpu-fabric-pool",
         kinds=("router",),
         owner="serving",
         reach="everyone",
@@ -567,10 +523,8 @@ MECHANISMS: tuple[Mechanism, ...] = (
         name="slow-node",
         title="one member is late, and nothing beneath it shows why",
         domain="host",
-        seam="gpu-fabric-pool",
         kinds=("node", "member"),
         owner="hardware",
-        reach="beneath",
         slows=("late-compute", "late-exchange", "slow-step"),
         follows={"late-compute": 0.4, "late-exchange": 0.4},
         rivals=("low-clock", "cpu-pressure", "memory-pressure", "narrow-bus"),
