@@ -15,7 +15,7 @@ from holdfast.cli.metrics_page import serving_metrics
 from holdfast.cli.moments import past_moment_ns
 from holdfast.cli.prices import load_prices, prices_option
 from holdfast.cli.record import home, home_journal, json_option, recorded_name, store_option
-from holdfast.cli.signal_sources import logged_runs, open_signals, signals_options, url_option
+from holdfast.cli.signal_sources import SignalFlags, open_signals, signals_options, url_option
 from holdfast.cli.terminal import printable
 from holdfast.cli.topology_sources import known_topology, remark_on_topology, topology_option
 from holdfast.cli.xid_policy import load_xids
@@ -41,7 +41,6 @@ from holdfast.signals.source import Source
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     """The command line, typed; None for what was not given."""
 
-    signals_path: Path | None
     runs: tuple[str, ...] = argument(nargs=-1, metavar="[RUN]...", callback=recorded_name)
     every_s: float = option("--every", type=some_seconds, default="10s", show_default=True, metavar="TIME")
     window_s: float = option(
@@ -71,7 +70,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         metavar="URL",
     )
     listen: str | None = option("Serve metrics of the watch for Prometheus.", metavar="HOST:PORT")
-    prometheus_url: str | None = shared(signals_options)
+    signals: SignalFlags = shared(signals_options)
     topology_path: Path | None = shared(topology_option)
     prices_path: Path | None = shared(prices_option)
     store_url: str | None = shared(store_option)
@@ -97,9 +96,7 @@ def command(given: _Flags) -> int:
         if given.listen is not None:
             stack.enter_context(serving_metrics(given.listen, metrics.registry))
         at_ns = clock.now_ns() if given.at_ns is None else given.at_ns
-        opened = open_signals(
-            given.prometheus_url, given.signals_path, given.at_ns, is_again=not given.is_only_look
-        )
+        opened = open_signals(given.signals, given.at_ns, is_again=not given.is_only_look)
         source = stack.enter_context(opened)
         looking = Looking(_scope(given, store, source), store, source, clock)
         book = looking.book(at_ns)
@@ -116,10 +113,12 @@ def _scope(given: _Flags, store: Store, source: Source) -> Scope:
         runs=given.runs,
         window_s=given.window_s,
         is_only_look=given.is_only_look,
-        logged_runs=logged_runs(),
+        logged_runs=given.signals.logged_runs,
         prices=load_prices(given.prices_path),
         journal=home_journal(store),
-        topology=lambda: known_topology(given.topology_path, given.prometheus_url, source, given.at_ns),
+        topology=lambda: known_topology(
+            given.topology_path, given.signals.prometheus_url, source, given.at_ns
+        ),
         xids=load_xids,
         remark=lambda: remark_on_topology(given.topology_path),
         say=_say,
@@ -163,7 +162,7 @@ def _outlets(given: _Flags, stack: ExitStack, clock: Clock) -> list[AlertOutlet]
             Alertmanager(
                 url,
                 access=access("ALERTMANAGER"),
-                generator=given.prometheus_url or "",
+                generator=given.signals.prometheus_url or "",
                 every_s=given.every_s,
                 clock=clock,
                 tell=_say,
