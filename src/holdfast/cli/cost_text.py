@@ -9,19 +9,8 @@ from rich.text import Text
 from holdfast import wording
 from holdfast.cli.tables import figure, table, word
 from holdfast.cli.terminal import printable
+from holdfast.economics.pricing import layers
 from holdfast.economics.pricing.cost import LEDGER
-from holdfast.economics.pricing.layers import (
-    CheckpointThroughput,
-    Exposure,
-    IncidentCost,
-    IncidentLine,
-    Input,
-    Layer,
-    LayerKey,
-    PerDay,
-    RunCost,
-    Stack,
-)
 
 BAR_CELLS_MAX = 100
 COLUMNS_UNBOUNDED = 1_000
@@ -34,7 +23,7 @@ LABEL_MARGIN_CELLS = 4
 """A part of the bar has its name in it if so many cells are left beside the name."""
 
 # One colour and one mark a layer, so that the bar can be read without colours as well.
-_LOOKS: dict[LayerKey, tuple[str, str, str]] = {
+_LOOKS: dict[layers.LayerKey, tuple[str, str, str]] = {
     "direct_compute": ("yellow", "#", "direct"),
     "reserved_capacity": ("cyan", "o", "reserved"),
     "rollback": ("magenta", "x", "rollback"),
@@ -43,10 +32,10 @@ _LOOKS: dict[LayerKey, tuple[str, str, str]] = {
 }
 
 
-def show(cost: RunCost | IncidentCost) -> None:
+def show(cost: layers.RunCost | layers.IncidentCost) -> None:
     """Print the cost to stdout, as wide as the terminal and with colours where it has them."""
     console = Console(highlight=False, markup=False)
-    if isinstance(cost, IncidentCost):
+    if isinstance(cost, layers.IncidentCost):
         _incident(console, cost)
     else:
         _run(console, cost)
@@ -54,7 +43,7 @@ def show(cost: RunCost | IncidentCost) -> None:
         console.print(f"• {printable(remark)}")
 
 
-def _incident(console: Console, cost: IncidentCost) -> None:
+def _incident(console: Console, cost: layers.IncidentCost) -> None:
     what = f"{cost.what} ({cost.subject})" if cost.subject else cost.what
     console.print(Text("Incident ", style="bold").append(_named(f"{cost.run}/{cost.name}: {what}")))
     lasted = wording.duration(cost.ended_ns - cost.began_ns) + ("" if cost.over else " so far")
@@ -66,7 +55,7 @@ def _incident(console: Console, cost: IncidentCost) -> None:
     _inputs(console, cost.stack)
 
 
-def _run(console: Console, cost: RunCost) -> None:
+def _run(console: Console, cost: layers.RunCost) -> None:
     console.print(Text("Run ", style="bold").append(_named(cost.run)))
     lasted = wording.duration(cost.last_ns - cost.first_ns)
     console.print(f"{wording.span(cost.first_ns, cost.last_ns)}, {lasted}, {wording.many(cost.gpus, 'GPU')}")
@@ -89,7 +78,7 @@ def _run(console: Console, cost: RunCost) -> None:
     _inputs(console, total)
 
 
-def _set_back(stack: Stack) -> str:
+def _set_back(stack: layers.Stack) -> str:
     """The same loss as progress, where it is known and not nothing."""
     progress = stack.progress
     if not progress.run_hours:
@@ -97,7 +86,7 @@ def _set_back(stack: Stack) -> str:
     return f": {wording.set_back(progress.run_hours, progress.steps, progress.tokens)}"
 
 
-def _stack(console: Console, stack: Stack, columns: dict[str, list[str]]) -> None:
+def _stack(console: Console, stack: layers.Stack, columns: dict[str, list[str]]) -> None:
     """The range, the bar, and the layers with these columns beside their amounts."""
     if stack.together is not None:
         least, most = wording.usd(stack.together.usd_min), wording.usd(stack.together.usd_max)
@@ -105,10 +94,10 @@ def _stack(console: Console, stack: Stack, columns: dict[str, list[str]]) -> Non
         console.print(f"In money {wording.resting(amount, stack.basis)}, in five layers:", style="bold")
     if bar := _bar(stack, min(console.width, BAR_CELLS_MAX)):
         console.print(bar, no_wrap=True)
-    layers = _layers(stack, columns, with_formulas=True)
+    listed = _layers(stack, columns, with_formulas=True)
     unbounded = console.options.update_width(COLUMNS_UNBOUNDED)
-    if console.measure(layers, options=unbounded).maximum <= console.width:
-        console.print(layers)
+    if console.measure(listed, options=unbounded).maximum <= console.width:
+        console.print(listed)
     else:
         console.print(_layers(stack, columns, with_formulas=False))
         for layer in stack.layers:
@@ -118,7 +107,7 @@ def _stack(console: Console, stack: Stack, columns: dict[str, list[str]]) -> Non
     console.print()
 
 
-def _layers(stack: Stack, columns: dict[str, list[str]], *, with_formulas: bool) -> Table:
+def _layers(stack: layers.Stack, columns: dict[str, list[str]], *, with_formulas: bool) -> Table:
     shown = table("", word("layer"), *map(figure, (wording.currency(), *columns)))
     if with_formulas:
         shown.add_column("formula", style="dim", no_wrap=True)
@@ -130,15 +119,15 @@ def _layers(stack: Stack, columns: dict[str, list[str]], *, with_formulas: bool)
     return shown
 
 
-def _formula(layer: Layer) -> str:
+def _formula(layer: layers.Layer) -> str:
     return f"{layer.formula}, {layer.basis}" if layer.basis else layer.formula
 
 
-def _largest(stack: Stack) -> float:
+def _largest(stack: layers.Stack) -> float:
     return max(layer.usd or 0.0 for layer in stack.layers)
 
 
-def _bar(stack: Stack, cells: int) -> Text:
+def _bar(stack: layers.Stack, cells: int) -> Text:
     """The layers side by side, named where there is room; what is there at all has a cell."""
     amounts = {layer.key: layer.usd for layer in stack.layers if layer.usd}
     whole = sum(amounts.values())
@@ -154,7 +143,7 @@ def _bar(stack: Stack, cells: int) -> Text:
     return bar
 
 
-def _incidents(console: Console, incidents: Sequence[IncidentLine]) -> None:
+def _incidents(console: Console, incidents: Sequence[layers.IncidentLine]) -> None:
     if not incidents:
         console.print("No incidents are recorded.\n")
         return
@@ -170,7 +159,7 @@ def _incidents(console: Console, incidents: Sequence[IncidentLine]) -> None:
     console.print(costs, "")
 
 
-def _checkpointing(console: Console, told: CheckpointThroughput) -> None:
+def _checkpointing(console: Console, told: layers.CheckpointThroughput) -> None:
     rows = []
     if told.actual is not None and told.healthy is not None:
         healthy = wording.resting(_per_day(told.healthy), told.basis)
@@ -186,7 +175,7 @@ def _checkpointing(console: Console, told: CheckpointThroughput) -> None:
     console.print(table(word(style="bold"), "", rows=rows), "")
 
 
-def _risk(told: CheckpointThroughput) -> str:
+def _risk(told: layers.CheckpointThroughput) -> str:
     if told.exposure_now is None:
         return "not known: no checkpoint is recorded"
     named = (("on average", told.exposure_mean), ("at worst", told.exposure_worst))
@@ -195,7 +184,7 @@ def _risk(told: CheckpointThroughput) -> str:
     return "; ".join([*parts, told.basis] if told.basis and told.exposure_worst else parts)
 
 
-def _per_day(per_day: PerDay) -> str:
+def _per_day(per_day: layers.PerDay) -> str:
     tokens = "" if per_day.tokens is None else f" ({wording.rough(per_day.tokens)} tokens)"
     return f"{_steps(per_day.steps)} a day{tokens}"
 
@@ -204,14 +193,14 @@ def _steps(steps: float) -> str:
     return f"{wording.rough(steps)} {'step' if steps == 1 else 'steps'}"
 
 
-def _exposure(exposure: Exposure) -> str:
+def _exposure(exposure: layers.Exposure) -> str:
     steps = _steps(exposure.steps)
     if not exposure.steps or exposure.gpu_hours is None or exposure.usd is None:
         return steps
     return f"{steps} ({wording.rough(exposure.gpu_hours)} GPU-h, {wording.usd(exposure.usd)})"
 
 
-def _inputs(console: Console, stack: Stack) -> None:
+def _inputs(console: Console, stack: layers.Stack) -> None:
     """Every input once: what it is, whether it is assumed, and who says so."""
     inputs = {one.name: one for layer in stack.layers for one in layer.inputs}.values()
     assumed = [one for one in inputs if one.assumed]
@@ -232,7 +221,7 @@ def _inputs(console: Console, stack: Stack) -> None:
     console.print()
 
 
-def _value(one: Input) -> str:
+def _value(one: layers.Input) -> str:
     return wording.with_unit(one.value, one.unit)
 
 
