@@ -1,6 +1,5 @@
 """A played scenario as a source of signals: what monitoring would have had at any moment of it."""
 
-import msgspec
 import numpy as np
 
 from holdfast.drills.telemetry import Telemetry
@@ -26,15 +25,4 @@ class Replay:
             self._kept[metric] = self._telemetry.sample(metric)
         whole = self._kept[metric]
         first, end = np.searchsorted(whole.times_ns, window_ns).tolist()
-        if first == end:
-            return None
-        return msgspec.structs.replace(
-            whole,
-            times_ns=whole.times_ns[first:end],
-            values=whole.values[first:end],
-            words=tuple(
-                msgspec.structs.replace(word, time=word.time - first)
-                for word in whole.words
-                if first <= word.time < end
-            ),
-        )
+        return None if first == end else whole.rows(first, end)

@@ -229,6 +229,6 @@ _BOARD = (
 def _board(telemetry: Telemetry) -> Iterator[BoardRow]:
     for gauge in _BOARD:
         if telemetry.has(gauge.metrics):
-            values = gauge.worst(*telemetry.samples(gauge.metrics)).tolist()
+            values = gauge.worst(*map(telemetry.sample, gauge.metrics)).tolist()
             seen = tuple(value if np.isfinite(value) else None for value in values)
             yield BoardRow(label=gauge.label, unit=gauge.unit, notable=gauge.notable, values=seen)

@@ -7,7 +7,7 @@ the run's name and its own, so a metric is the same whichever others are asked f
 """
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import msgspec
 import numpy as np
@@ -68,37 +68,25 @@ class Telemetry:
     def has(self, metrics: Iterable[str]) -> bool:
         return all(self._of(CATALOGUE[name].known.scope).subjects for name in metrics)
 
-    def samples(
-        self, metrics: Iterable[str] | None = None, window_ns: tuple[int, int] | None = None
-    ) -> Iterator[Frame]:
-        """One metric after the other. window_ns: from when, and until before when."""
-        for name in self.metrics if metrics is None else metrics:
-            yield self.sample(name, window_ns)
-
     def sample(self, name: str, window_ns: tuple[int, int] | None = None) -> Frame:
         """The samples of one metric; `InputError` where there is none of that name."""
         metric = CATALOGUE.get(name)
         if metric is None:
             raise InputError(f"The twin has no metric {name}.", hint="`CATALOGUE` has every name there is.")
-        times_ns = self._history.times_ns
-        first, end = (
-            (0, len(times_ns)) if window_ns is None else np.searchsorted(times_ns, window_ns).tolist()
-        )
         who = self._of(metric.known.scope)
         values, words = self._read(metric, who)
-        return Frame(
+        whole = Frame(
             metric=metric.known.name,
             kind=metric.known.kind,
             meaning=metric.known.meaning,
             subjects=who.subjects,
             labels=who.labels,
-            times_ns=times_ns[first:end],
-            values=values[first:end],
-            words=tuple(
-                msgspec.structs.replace(word, time=word.time - first)
-                for word in words
-                if first <= word.time < end
-            ),
+            times_ns=self._history.times_ns,
+            values=values,
+            words=tuple(words),
+        )
+        return (
+            whole if window_ns is None else whole.rows(*np.searchsorted(whole.times_ns, window_ns).tolist())
         )
 
     def _of(self, scope: Scope) -> Series:
