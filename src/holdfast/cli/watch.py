@@ -22,7 +22,7 @@ from holdfast.cli.xid_policy import load_xids
 from holdfast.diagnose.alertmanager import Alertmanager
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.lifecycle import Casebook, IncidentChange
-from holdfast.diagnose.outlets import AlertmanagerOutlet, RecordOutlet, WebhookOutlet
+from holdfast.diagnose.recorded import RecordOutlet
 from holdfast.diagnose.watch_metrics import WatchMetrics
 from holdfast.diagnose.watched import Looking, Scope
 from holdfast.diagnose.watching import AlertOutlet, Watch, go_on
@@ -39,8 +39,6 @@ from holdfast.signals.source import Source
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
-    """The command line, typed; None for what was not given."""
-
     runs: tuple[str, ...] = argument(nargs=-1, metavar="[RUN]...", callback=recorded_name)
     every_s: float = option("--every", type=some_seconds, default="10s", show_default=True, metavar="TIME")
     window_s: float = option(
@@ -172,12 +170,7 @@ def _outlets(given: _Flags, stack: ExitStack, clock: Clock) -> list[AlertOutlet]
     ]
     for stop in (*(one.stop for one in webhooks), *(one.stop for one in managers)):
         stack.callback(stop)  # all of them, before the first is waited for
-    return [
-        _Terminal(given.as_json),
-        RecordOutlet(recorder),
-        *map(WebhookOutlet, webhooks),
-        *map(AlertmanagerOutlet, managers),
-    ]
+    return [_Terminal(given.as_json), RecordOutlet(recorder), *webhooks, *managers]
 
 
 class _Terminal:
