@@ -117,9 +117,12 @@ def assess(
         since_ns=asked.since_ns,
         xids=known.xids,
     )
+    found_at = [(one, (*detected.machines, *detected.runs[one.run])) for one in scenes]
+    if asked.elsewhere:
+        nobodys = scene(CLUSTER, (), planned, now_ns=now_ns)
+        found_at.append((nobodys, _not_of(names, detected.machines, topology)))
     incidents: list[Incident] = []
-    for one in scenes:
-        findings = (*detected.machines, *detected.runs[one.run])
+    for one, findings in found_at:
         desk = _Desk(
             topology=topology,
             scene=one,
@@ -131,18 +134,6 @@ def assess(
             from_ns=detected.from_ns,
         )
         incidents += _incidents(findings, desk)
-    if asked.elsewhere:
-        desk = _Desk(
-            topology=topology,
-            scene=scene(CLUSTER, (), planned, now_ns=now_ns),
-            measured=detected.measured,
-            flaws=detected.flaws,
-            prices=prices,
-            now_ns=now_ns,
-            usual_s=None,
-            from_ns=detected.from_ns,
-        )
-        incidents += _incidents(_not_of(names, detected.machines, topology), desk)
     found = (*detected.machines, *(finding for of_run in detected.runs.values() for finding in of_run))
     return Assessment(
         at_ns=now_ns,
@@ -153,10 +144,10 @@ def assess(
     )
 
 
-def _not_of(runs: Iterable[str], findings: Iterable[Finding], topology: Topology) -> list[Finding]:
+def _not_of(runs: Iterable[str], findings: Iterable[Finding], topology: Topology) -> tuple[Finding, ...]:
     """What was found where none of these runs is."""
     theirs = {name for run in runs if run in topology for name in topology.causes(run)}
-    return [finding for finding in findings if finding.subject not in theirs]
+    return tuple(finding for finding in findings if finding.subject not in theirs)
 
 
 class _Desk(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -446,18 +437,11 @@ def _what(explained: Iterable[Finding], one: Scene) -> str:
     parts = []
     for sign in SYMPTOMS:
         if found := by_sign.get(sign):
-            worst = max(found, key=_effect)
-            who = (
-                ""
-                if worst.subject == one.run
-                else f"{_members(len({each.subject for each in found}))} late, the worst: "
-            )
+            worst, count = max(found, key=_effect), len({each.subject for each in found})
+            late = "1 member is" if count == 1 else f"{count} members are"
+            who = "" if worst.subject == one.run else f"{late} late, the worst: "
             parts.append(f"{who}{worst.note} ({worst.value:.3g} {worst.unit}, usually {worst.usual:.3g})")
     return "; ".join(parts) or "the run is not slower yet"
-
-
-def _members(count: int) -> str:
-    return "1 member is" if count == 1 else f"{count} members are"
 
 
 def _alternatives(
