@@ -44,8 +44,6 @@ UNPROVEN_HINT = "Read /dev/kmsg, the output of dmesg, or that of journalctl --dm
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
-    """The command line, typed; None for what was not given."""
-
     infiniband: str | None = option(
         f"Ports of InfiniBand and RoCE adapters.  [path: {SYSFS}]",
         is_flag=False,
@@ -159,16 +157,13 @@ def _outlets(given: _Flags, names: Callable[[], Names]) -> Iterator[AbstractCont
     if given.record:
         yield recording(_fault_record(given), names)
     if given.signals is not None:
-        yield storing(_signals_directory(given.signals), step_s=given.every_s, keep_s=given.keep_s)
+        place = Path(given.signals or os.environ.get("HOLDFAST_SIGNALS") or home() / SIGNALS_DIRECTORY)
+        yield storing(place, step_s=given.every_s, keep_s=given.keep_s)
     if given.listen is not None:
         yield serving(given.listen, every_s=given.every_s)
     kept = given.record or given.signals is not None or given.listen is not None
     if given.once or not kept:
         yield printing(as_json=given.as_json, once=given.once)
-
-
-def _signals_directory(given: str) -> Path:
-    return Path(given or os.environ.get("HOLDFAST_SIGNALS") or home() / SIGNALS_DIRECTORY)
 
 
 def _fault_record(given: _Flags) -> FaultRecord:

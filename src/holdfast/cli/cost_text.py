@@ -51,7 +51,8 @@ def _incident(console: Console, cost: layers.IncidentCost) -> None:
     console.print(f"{when}, {lasted}, {wording.many(cost.gpus, 'GPU')}\n")
     lost = wording.resting(f"{wording.rough(cost.stack.lost_gpu_hours)} GPU-hours", cost.stack.basis)
     console.print(f"It lost {lost}{_set_back(cost.stack)}.")
-    _stack(console, cost.stack, {"GPU-h": [_hours(layer.gpu_hours) for layer in cost.stack.layers]})
+    hours = [layer.gpu_hours for layer in cost.stack.layers]
+    _stack(console, cost.stack, {"GPU-h": ["" if one is None else wording.rough(one) for one in hours]})
     _inputs(console, cost.stack)
 
 
@@ -223,10 +224,6 @@ def _inputs(console: Console, stack: layers.Stack) -> None:
 
 def _value(one: layers.Input) -> str:
     return wording.with_unit(one.value, one.unit)
-
-
-def _hours(gpu_hours: float | None) -> str:
-    return "" if gpu_hours is None else wording.rough(gpu_hours)
 
 
 def _named(name: str) -> str:

@@ -50,8 +50,6 @@ that has ended as it was then.
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
-    """The command line, typed; None for what was not given."""
-
     run: str | None = argument(required=False)
     at_ns: int | None = option(
         "--at", "As of this time.  [default: now, or its end]", callback=past_moment_ns, metavar="TIME"

@@ -24,8 +24,6 @@ FINEST_S = 1.0
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
-    """The command line, typed; None for what was not given."""
-
     write: Path | None = option(
         "Write a topology file to start from.", type=click.Path(path_type=Path), metavar="FILE"
     )

@@ -27,8 +27,6 @@ _ENVELOPE = frozenset(ev.Event.__struct_fields__)
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
-    """The command line, typed; None for what was not given."""
-
     run: str | None = argument(required=False)
     kinds: tuple[str, ...] = option(
         "--kind", "Only this kind; may be given again.", multiple=True, metavar="KIND"

@@ -1,4 +1,4 @@
-"""A verb's flags, declared once: a structure whose fields are the options that fill them.
+"""A verb's flags, declared once: a structure whose fields are the options that fill them; None: not given.
 
 class Flags(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int = option("How often.", default=3)

@@ -210,13 +210,9 @@ def _show_evidence(console: Console, incident: Incident) -> None:
     for one in sorted(incident.evidence, key=lambda one: -one.weight):
         against = one.weight < 0
         weight = f"{'−' if against else '+'}{abs(one.weight):.1f}"
-        since = "" if one.since_ns is None else f" (since {_clock(one.since_ns)})"
+        since = "" if one.since_ns is None else f" (since {wording.stamp(one.since_ns)[-9:]})"
         rows.add_row(Text(weight, style="red" if against else "green"), printable(one.text) + since)
     console.print(rows, "")
-
-
-def _clock(at_ns: int) -> str:
-    return wording.stamp(at_ns)[-9:]
 
 
 def _show_alternatives(console: Console, incident: Incident) -> None:
@@ -268,7 +264,8 @@ def _column(heading: str, cells: Sequence[Text]) -> Column:
 
 def _row(state: IncidentState, incident: Incident) -> tuple[Text, ...]:
     lost = "–" if incident.cost is None else f"{incident.cost.lost_gpu_hours:,.1f}"
-    cause = "unknown" if incident.verdict == "unknown" else _cause(incident)
+    told = f"{incident.cause.mechanism} ({incident.cause.subject})"
+    cause = "unknown" if incident.verdict == "unknown" else told
     return (
         Text(printable(incident.name)),
         Text("over") if state == "resolved" else Text("open", style=_COLOURS[severity(incident)]),
@@ -278,10 +275,6 @@ def _row(state: IncidentState, incident: Incident) -> tuple[Text, ...]:
         Text(printable(incident.owner)),
         Text(printable(cause)),
     )
-
-
-def _cause(incident: Incident) -> str:
-    return f"{incident.cause.mechanism} ({incident.cause.subject})"
 
 
 def change_line(change: IncidentChange) -> str:

@@ -35,8 +35,6 @@ _RATE = number_between(RATE_MIN, RATE_MAX)
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
-    """The command line, typed; None for what was not given."""
-
     model: str | None = option(
         "A model by name, such as llama3-70b, in place of its dimensions.", metavar="NAME"
     )
@@ -310,22 +308,20 @@ def _throughput_flags(flags: _Flags) -> str:
 
 def _show(answer: _Answer) -> None:
     from rich.console import Console
-    from rich.table import Table
+
+    from holdfast.cli.tables import figure, table
 
     console = Console(highlight=False, markup=False)
     for line in _verdict(answer):
         click.echo(click.wrap_text(line, width=console.width))
-    table = Table("", "full attention", "causal attention", box=None, pad_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    both = answer.full, answer.causal
-    table.add_row("MFU", *(f"{counted.mfu_percent:.1f} %" for counted in both))
-    table.add_row(
-        f"HFU, recompute {answer.throughput.recompute:g}",
-        *(f"{counted.hfu_percent:.1f} %" for counted in both),
+    both, recomputed = (answer.full, answer.causal), f"HFU, recompute {answer.throughput.recompute:g}"
+    rows = (
+        ("MFU", *(f"{counted.mfu_percent:.1f} %" for counted in both)),
+        (recomputed, *(f"{counted.hfu_percent:.1f} %" for counted in both)),
+        ("model TFLOP/s per GPU", *(f"{counted.model_tflops_per_gpu:.1f}" for counted in both)),
     )
-    table.add_row("model TFLOP/s per GPU", *(f"{counted.model_tflops_per_gpu:.1f}" for counted in both))
-    console.print(table)
+    columns = ("", figure("full attention"), figure("causal attention"))
+    console.print(table(*columns, rows=rows))
     model, peak_tflops = answer.throughput.model, answer.throughput.peak_flops_per_s / 1e12
     click.echo(f"\npeak   {peak_tflops:,g} TFLOP/s per GPU, dense {answer.precision}")
     click.echo(

@@ -39,8 +39,6 @@ _RUN_NAME = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.\-]{{0,{RUN_CHARS_MAX - 1}}}")
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
-    """The command line, typed; None for what was not given."""
-
     script: str = argument()
     arguments: tuple[str, ...] = argument(nargs=-1, type=click.UNPROCESSED)
     nproc_per_node: str = torchrun.option(

@@ -19,7 +19,7 @@ from holdfast.record.events import encode
 from holdfast.twin.policies import Policy, policies, policy
 from holdfast.twin.presets import Preset, hazards_from, names, preset, resized
 from holdfast.twin.study import Study
-from holdfast.twin.sweep import Comparison, Figures, Summary, Task, expected_interruptions, summarise
+from holdfast.twin.sweep import Comparison, Task, expected_interruptions, summarise
 from holdfast.wording.units import DAY_NS
 
 RUNS_MAX = 100_000
@@ -40,8 +40,6 @@ def _moved(context: click.Context, option: click.Parameter, value: object) -> No
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
-    """The command line, typed; None for what was not given."""
-
     preset: str = option(
         f"A published cluster: {', '.join(names())}.",
         default=DEFAULT_PRESET,
@@ -142,7 +140,7 @@ def _simulate(asked: _Flags, prices: Prices) -> Comparison:
         usd_per_gpu_hour=price.value,
         price_source=price.source,
         is_exact=all(one.is_exact for one in figures),
-        policies=tuple(_summaries(played, groups)),
+        policies=tuple(summarise(*one, groups[0]) for one in zip(played, groups, strict=True)),
     )
 
 
@@ -201,10 +199,6 @@ def _policies(asked: _Flags, chosen: Preset) -> list[Policy]:
     if asked.spares is not None:
         own = msgspec.structs.replace(own, spare_nodes=asked.spares)
     return [own if name == own.name else policy(name, gpus, spares) for name in dict.fromkeys(chosen_names)]
-
-
-def _summaries(played: list[Policy], groups: list[list[Figures]]) -> list[Summary]:
-    return [summarise(one, group, groups[0]) for one, group in zip(played, groups, strict=True)]
 
 
 def _write_record(task: Task, path: Path) -> None:

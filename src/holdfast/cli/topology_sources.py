@@ -75,15 +75,11 @@ def known_topology(
 
 def remark_on_topology(path: Path | None) -> None:
     """Say on stderr that there is no file, where that is so: for after all that could go wrong went well."""
-    if _is_absent(path):
+    if path is None and not is_there(home() / TOPOLOGY_FILE):
         sentence = (
             "There is no topology file: what machines have in common is known only as far as labels tell."
         )
         click.echo(complaint(sentence, printable(_beginning(home() / TOPOLOGY_FILE))), err=True)
-
-
-def _is_absent(path: Path | None) -> bool:
-    return path is None and not is_there(home() / TOPOLOGY_FILE)
 
 
 def _read(path: Path | None, *, is_needed: bool) -> TopologyPage:

@@ -100,7 +100,7 @@ def render(compared: Comparison) -> str:
             [expected, *(one.interruptions for one in compared.policies)]
         ),
         bars=_bars(compared),
-        rows=_rows(compared),
+        rows=[_row(figure, compared.policies) for figure in _FIGURES],
         lost=[c for c in _LOSSES if any(one.partition_gpu_hours[c.key] for one in compared.policies)],
         inexact=[one.policy for one in compared.policies if not one.is_exact],
     )
@@ -157,10 +157,6 @@ def _gpu_ns(gpu_hours: float) -> int:
 # -- all figures -----------------------------------------------------------------------------------------
 
 
-def _rows(compared: Comparison) -> list[_Row]:
-    return [_row(figure, compared.policies) for figure in _FIGURES]
-
-
 def _row(figure: _Figure, summaries: Sequence[Summary]) -> _Row:
     """All in one unit, that of the largest, so that they can be compared at a glance."""
     cells = [(one, getattr(one, figure.field)) for one in summaries]
@@ -178,7 +174,7 @@ def _written(unit: str, largest: float) -> tuple[str, Callable[[float], str]]:
     if not unit:
         return "", _whole
     if unit == "%":
-        return unit, _points
+        return unit, lambda share: wording.percent(share).removesuffix(" %")
     if unit == MONEY:
         unit, words = _written(wording.currency(), wording.converted(largest))
         return unit, lambda usd: words(wording.converted(usd))
@@ -217,10 +213,6 @@ def _reach(spread: Spread, words: Callable[[float], str] = wording.rough) -> str
 
 def _money(usd: float) -> str:
     return wording.rough(wording.converted(usd))
-
-
-def _points(share: float) -> str:
-    return wording.percent(share).removesuffix(" %")
 
 
 def _in_units(value: float, size: float) -> str:

@@ -40,8 +40,6 @@ def _level(text: str) -> CheckpointLevel:
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
-    """The command line, typed; None for what was not given."""
-
     mtbf: float | None = option(
         "Mean time between failures that stop the run, such as 3.1h.", type=seconds_with_unit, metavar="TIME"
     )

@@ -44,8 +44,6 @@ _COUNT = click.IntRange(1, 10**7)
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
-    """The command line, typed; None for what was not given."""
-
     file: Path | None = argument(required=False, type=click.Path(path_type=Path))
     run: str | None = option("Only what is about this run.", metavar="RUN")
     nodes: int | None = option("How many nodes were watched, where the record does not say.", type=_COUNT)

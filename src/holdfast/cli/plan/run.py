@@ -18,8 +18,6 @@ from holdfast.twin.foresight import Depth, answer
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
-    """The command line, typed; None for what was not given."""
-
     preset: str | None = option(
         "A published cluster, such as llama3-405b; with --gpus, resized.", metavar="NAME"
     )

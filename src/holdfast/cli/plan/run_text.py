@@ -27,7 +27,8 @@ def show(told: Forecast) -> None:
 def _headline(console: Console, told: Forecast) -> None:
     best, days = told.best, _Days(told)
     console.print(printable(told.title))
-    work = f"{_short(told.work_days)} {'day' if told.work_days == 1 else 'days'} of training"
+    written = f"{told.work_days:,.2f}".rstrip("0").rstrip(".")
+    work = f"{written} {'day' if told.work_days == 1 else 'days'} of training"
     console.print(
         f"{work} {'takes' if told.work_days == 1 else 'take'} {days(best.p50_days)} (P50), "
         f"{days(best.p10_days)} to {days(best.p90_days)} (P10 to P90).",
@@ -125,10 +126,6 @@ def _assumed(console: Console, told: Forecast) -> None:
 
 def _table(first: str, *others: str) -> Table:
     return table(Column(first, min_width=LABEL_CHARS), *map(figure, others), header_style="dim")
-
-
-def _short(days: float) -> str:
-    return f"{days:,.2f}".rstrip("0").rstrip(".")
 
 
 class _Days:

@@ -20,8 +20,6 @@ ROWS_USUAL = 10
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
-    """The command line, typed; None for what was not given."""
-
     file: Path | None = argument(required=False, type=click.Path(path_type=Path))
     model: str | None = option("A model that `holdfast reference` lists, such as llama3-70b.", metavar="NAME")
     chip: str | None = option("Such as h100, or what nvidia-smi says.")
