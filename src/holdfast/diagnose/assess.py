@@ -219,7 +219,7 @@ def _does_harm(each: Hypothesis, case: RunFindings, named: Sequence[Incident]) -
     mechanism = each.mechanism
     if mechanism.name == STAGE and not any(case.has(sign) for sign in HELD_UP):
         return False
-    is_again = "mount" in mechanism.kinds and any(_is_same_mount(each, case, one) for one in named)
+    is_again = "mount" in mechanism.origin.kinds and any(_is_same_mount(each, case, one) for one in named)
     slower = any(case.has(sign) for sign in mechanism.slows if sign in HELD_UP)
     return slower or not (is_again or mechanism.reach == "stall")
 
@@ -257,7 +257,7 @@ def _rank(topology: Topology) -> Callable[[Hypothesis], tuple[float, int, str]]:
     """The likeliest first; of equals the kind of subject that its mechanism names first."""
 
     def key(each: Hypothesis) -> tuple[float, int, str]:
-        kinds = each.mechanism.kinds
+        kinds = each.mechanism.origin.kinds
         kind = topology.kind(each.subject) if each.subject in topology else kinds[-1]
         return -round(each.bans, 6), kinds.index(kind) if kind in kinds else len(kinds), each.subject
 
@@ -298,7 +298,7 @@ def _incident(
         cause=cause,
         domain=cause.domain,
         owner=cause.owner,
-        seam=mechanism.seam,
+        seam=mechanism.origin.seam,
         path=_path(best.subject, one.run, desk.topology),
         confidence=shares[0] * quality * (GROWN_CONFIDENCE if is_doubtful else 1.0),
         quality=quality,
@@ -365,7 +365,7 @@ def _calibrated(shares: Sequence[float], best: Hypothesis, desk: _Desk) -> list[
     is. The others divide what is left as before.
     """
     share = shares[0]
-    is_part = "run" in best.mechanism.kinds and best.subject != desk.scene.run
+    is_part = "run" in best.mechanism.origin.kinds and best.subject != desk.scene.run
     is_told_apart = is_part or all(sign in desk.measured for sign in best.mechanism.rivals)
     is_told_apart &= max(shares[1:], default=0.0) < ALIKE_SHARES * share
     if best.mechanism.name == UNKNOWN.name or not 0 < share < 1 or not is_told_apart:
@@ -378,13 +378,14 @@ def _calibrated(shares: Sequence[float], best: Hypothesis, desk: _Desk) -> list[
 def _cause(hypothesis: Hypothesis, topology: Topology) -> Cause:
     mechanism, subject = hypothesis.mechanism, hypothesis.subject
     known = subject in topology
+    own = topology.owner(subject) if known else ""
     return Cause(
         subject=subject,
         kind=topology.kind(subject) if known else "other",
         mechanism=mechanism.name,
         title=mechanism.title,
-        domain=mechanism.domain,
-        owner=(mechanism.owner or (topology.owner(subject) if known else "")) if mechanism.is_owned else "",
+        domain=mechanism.origin.domain,
+        owner=(mechanism.origin.owner or own) if mechanism.is_owned else "",
     )
 
 

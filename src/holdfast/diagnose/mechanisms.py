@@ -18,12 +18,24 @@ Reach = Literal["beneath", "everyone", "wandering", "stall"]
 nobody's step, but the time between steps."""
 
 
+class Origin(msgspec.Struct, frozen=True):
+    """Where a mechanism begins.
+
+    kinds  of subject that it begins at
+    seam   the border between teams that it crosses
+    owner  the team that can mend it; empty: the one that owns the subject
+    """
+
+    domain: Domain
+    kinds: tuple[Kind, ...]
+    seam: Seam = "gpu-fabric-pool"
+    owner: str = ""
+
+
 class Mechanism(msgspec.Struct, frozen=True, kw_only=True):
     """One way to be slow.
 
-    seam, reach, slows: as most have them unless it is said
-    owner     the team that can mend it; empty: whoever owns the subject
-    kinds     what kind of subject it begins at
+    reach, slows: as most have them unless it is said
     shows     signs at the cause, or at all of what it consists of
     follows   signs further down, at some of what depends on it
     uneven    of these, that only some of what depends on it shows them is the point
@@ -41,14 +53,11 @@ class Mechanism(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     title: str
-    domain: Domain
-    kinds: tuple[Kind, ...]
+    origin: Origin
     decides: str
     action: str
-    seam: Seam = "gpu-fabric-pool"
     reach: Reach = "beneath"
     slows: tuple[Sign, ...] = ("late-compute", "slow-step")
-    owner: str = ""
     verdict: Verdict = "cause"
     shows: dict[Sign, float] = {}
     follows: dict[Sign, float] = {}
@@ -66,9 +75,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="hang",
         title="the run makes no steps",
-        domain="software",
-        seam="none",
-        kinds=("run",),
+        origin=Origin("software", ("run",), seam="none"),
         reach="everyone",
         slows=("no-step",),
         shows={"no-step": 3.0, "stopped-first": 0.3},
@@ -79,9 +86,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="coolant-flow",
         title="coolant flow is lost, and its GPUs throttle",
-        domain="cooling",
-        seam="facilities-ml",
-        kinds=("loop",),
+        origin=Origin("cooling", ("loop",), seam="facilities-ml"),
         shows={"low-flow": 2.0, "pump-strained": 0.8, "leak": 1.5},
         follows={"thermal-throttle": 0.8, "hot-gpu": 0.4, "heating": 0.5, "low-clock": 0.3},
         against={"warm-supply": 0.7, "power-throttle": 0.5},
@@ -92,9 +97,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="coolant-supply",
         title="coolant comes in too warm, and GPUs throttle",
-        domain="cooling",
-        seam="facilities-ml",
-        kinds=("circuit", "loop"),
+        origin=Origin("cooling", ("circuit", "loop"), seam="facilities-ml"),
         shows={"warm-supply": 2.0},
         follows={"thermal-throttle": 0.8, "hot-gpu": 0.4, "heating": 0.5, "low-clock": 0.3},
         against={"low-flow": 0.7, "power-throttle": 0.5},
@@ -105,9 +108,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="power-brake",
         title="a power shelf has lost supplies, and its GPUs are braked",
-        domain="power",
-        seam="facilities-ml",
-        kinds=("shelf",),
+        origin=Origin("power", ("shelf",), seam="facilities-ml"),
         shows={"failed-supply": 2.0},
         follows={"power-throttle": 1.2, "low-power": 0.6, "low-clock": 0.3},
         against={"hot-gpu": 0.5, "thermal-throttle": 0.7},
@@ -118,8 +119,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="leaf-congestion",
         title="a leaf switch's uplinks are crowded",
-        domain="fabric",
-        kinds=("leaf", "spine"),
+        origin=Origin("fabric", ("leaf", "spine")),
         slows=("late-exchange", "slow-step"),
         shows={"uplink-waits": 1.5},
         follows={"port-waits": 0.8},
@@ -131,9 +131,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="link-errors",
         title="a link has errors, and the run waits for what is sent again",
-        domain="fabric",
-        kinds=("port", "node", "leaf", "spine"),
-        owner="network",
+        origin=Origin("fabric", ("port", "node", "leaf", "spine"), owner="network"),
         slows=("late-exchange", "slow-step"),
         shows={
             "symbol-errors": 1.5,
@@ -149,9 +147,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="pool-path",
         title="a path between inference pools is slow, and training waits for samples",
-        domain="fabric",
-        kinds=("port", "spine", "leaf", "node"),
-        owner="network",
+        origin=Origin("fabric", ("port", "spine", "leaf", "node"), owner="network"),
         reach="everyone",
         slows=("late-data", "slow-step"),
         shows={"symbol-errors": 1.0, "link-recoveries": 0.5, "link-down": 0.5, "slow-transfer": 1.8},
@@ -163,8 +159,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="gpu-throttle",
         title="one GPU throttles alone",
-        domain="gpu",
-        kinds=("gpu",),
+        origin=Origin("gpu", ("gpu",)),
         shows={
             "thermal-throttle": 1.0,
             "low-clock": 0.6,
@@ -181,9 +176,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="node-cooling",
         title="a node's own cooling fails, and its GPUs throttle",
-        domain="cooling",
-        kinds=("node",),
-        owner="hardware",
+        origin=Origin("cooling", ("node",), owner="hardware"),
         shows={"slow-fan": 1.5, "thermal-throttle": 0.9, "hot-gpu": 0.7, "low-clock": 0.4},
         against={"failed-supply": 0.7, "low-flow": 0.7, "warm-supply": 0.7, "warm-inlet": 0.3},
         needs=("hot-gpu", "thermal-throttle"),
@@ -193,10 +186,9 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="air-cooling",
         title="air comes in too warm, and GPUs throttle",
-        domain="cooling",
-        seam="facilities-ml",
-        kinds=("rack", "circuit", "loop", "run"),
-        owner="facilities",
+        origin=Origin(
+            "cooling", ("rack", "circuit", "loop", "run"), seam="facilities-ml", owner="facilities"
+        ),
         shows={"warm-inlet": 1.5, "thermal-throttle": 0.8, "hot-gpu": 0.6, "low-clock": 0.4},
         against={"low-flow": 1.0, "warm-supply": 1.0, "failed-supply": 0.7, "low-power": 0.5},
         needs=("hot-gpu", "thermal-throttle", "warm-inlet"),
@@ -206,10 +198,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="power-cap",
         title="the power of many GPUs is held down",
-        domain="power",
-        seam="facilities-ml",
-        kinds=("run", "rack", "other"),
-        owner="facilities",
+        origin=Origin("power", ("run", "rack", "other"), seam="facilities-ml", owner="facilities"),
         shows={"low-limit": 1.8, "low-power": 0.8, "low-clock": 0.4, "power-throttle": 0.2},
         against={"failed-supply": 1.0, "hot-gpu": 0.5, "thermal-throttle": 0.7},
         needs=("low-limit", "low-power"),
@@ -219,9 +208,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="node-power",
         title="a node has lost a power supply, and its GPUs are braked",
-        domain="power",
-        kinds=("node",),
-        owner="hardware",
+        origin=Origin("power", ("node",), owner="hardware"),
         shows={
             "failed-supply": 1.5,
             "low-power": 0.8,
@@ -237,9 +224,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="nvlink",
         title="an NVLink is down, has errors or is slow",
-        domain="gpu",
-        kinds=("gpu", "node"),
-        owner="hardware",
+        origin=Origin("gpu", ("gpu", "node"), owner="hardware"),
         slows=("late-compute", "late-exchange", "slow-step"),
         shows={"nvlink-errors": 1.8, "nvlink-xid": 1.5, "slow-nvlink": 1.2},
         decides="nvidia-smi nvlink -s and -e of the node: which link is down, or counts errors.",
@@ -248,9 +233,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="local-disk",
         title="a local disk is slow or full",
-        domain="storage",
-        kinds=("node",),
-        owner="platform",
+        origin=Origin("storage", ("node",), owner="platform"),
         slows=("late-data", "late-compute", "slow-step", "slow-checkpoint"),
         shows={"slow-disk": 1.5, "busy-disk": 0.8, "full-disk": 1.8, "io-pressure": 0.8},
         against={"swapping": 1.2, "resent-rpcs": 0.5},
@@ -261,9 +244,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="memory-pressure",
         title="a host is short of memory, and swaps or reclaims",
-        domain="host",
-        kinds=("node", "run"),
-        owner="platform",
+        origin=Origin("host", ("node", "run"), owner="platform"),
         slows=("late-compute", "late-data", "slow-step"),
         shows={
             "memory-pressure": 1.5,
@@ -279,10 +260,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="name-service",
         title="names or users take long to look up",
-        domain="host",
-        seam="runtime-schedule-finance",
-        kinds=("run",),
-        owner="platform",
+        origin=Origin("host", ("run",), seam="runtime-schedule-finance", owner="platform"),
         reach="everyone",
         slows=("late-data", "slow-step"),
         shows={"slow-names": 1.8, "full-table": 1.2},
@@ -292,9 +270,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="rollout",
         title="other software runs since a change",
-        domain="software",
-        seam="runtime-schedule-finance",
-        kinds=("run",),
+        origin=Origin("software", ("run",), seam="runtime-schedule-finance"),
         verdict="not-hardware",
         reach="everyone",
         slows=("late-compute", "late-exchange", "late-data", "slow-step"),
@@ -316,9 +292,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="fragmentation",
         title="the GPUs' memory is fragmented, and steps become longer and longer",
-        domain="software",
-        seam="runtime-schedule-finance",
-        kinds=("run",),
+        origin=Origin("software", ("run",), seam="runtime-schedule-finance"),
         verdict="not-hardware",
         reach="everyone",
         slows=("late-compute", "wandering", "slow-step", "creeping"),
@@ -330,8 +304,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="pcie-width",
         title="a GPU's PCIe link has trained down",
-        domain="host",
-        kinds=("gpu",),
+        origin=Origin("host", ("gpu",)),
         shows={"narrow-bus": 2.0, "bus-replays": 0.8},
         against={"thermal-throttle": 0.5, "power-throttle": 0.5},
         decides="The link's width against what the device has, and a replay counter that rises.",
@@ -340,8 +313,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="memory-errors",
         title="a GPU's memory degrades behind ECC",
-        domain="gpu",
-        kinds=("gpu",),
+        origin=Origin("gpu", ("gpu",)),
         shows={
             "memory-errors": 1.8,
             "uncorrected-errors": 1.5,
@@ -357,8 +329,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="gpu-fault",
         title="a GPU's driver reported an error",
-        domain="gpu",
-        kinds=("gpu",),
+        origin=Origin("gpu", ("gpu",)),
         shows={"xid": 1.5, "memory-xid": 0.7, "nvlink-xid": 0.7},
         against={"memory-errors": 0.5, "nvlink-errors": 0.5},
         decides="The XID in the kernel log, and whether it comes back after a reset.",
@@ -367,9 +338,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="cpu-contention",
         title="something else takes the hosts' processors",
-        domain="host",
-        kinds=("rack", "node", "run"),
-        owner="platform",
+        origin=Origin("host", ("rack", "node", "run"), owner="platform"),
         slows=("late-compute", "wandering", "slow-step"),
         shows={"cpu-pressure": 1.6},
         rivals=("late-data",),
@@ -380,9 +349,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="storage-slow",
         title="a filer is failing, and its clients wait for their data",
-        domain="storage",
-        seam="runtime-schedule-finance",
-        kinds=("mount",),
+        origin=Origin("storage", ("mount",), seam="runtime-schedule-finance"),
         slows=("late-data", "slow-step", "slow-checkpoint"),
         shows={"slow-reads": 1.6, "resent-calls": 0.8, "slow-writes": 0.3},
         follows={"resent-rpcs": 1.2, "slow-lustre": 1.5, "io-pressure": 0.8},
@@ -401,9 +368,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="storage-crowded",
         title="others write to the same filer, and checkpoints take longer",
-        domain="storage",
-        seam="runtime-schedule-finance",
-        kinds=("mount",),
+        origin=Origin("storage", ("mount",), seam="runtime-schedule-finance"),
         reach="stall",
         slows=("slow-checkpoint", "late-data", "slow-step"),
         shows={"slow-writes": 1.8, "slow-reads": 0.8, "busy-mount": 1.2},
@@ -415,10 +380,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="checkpoint-cadence",
         title="checkpoints are more frequent or larger than storage can take",
-        domain="runtime",
-        seam="runtime-schedule-finance",
-        kinds=("run",),
-        owner="scheduling",
+        origin=Origin("runtime", ("run",), seam="runtime-schedule-finance", owner="scheduling"),
         reach="stall",
         slows=("frequent-checkpoints", "slow-checkpoint"),
         shows={"frequent-checkpoints": 1.8},
@@ -430,9 +392,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="garbage-collection",
         title="members collect garbage each at its own time",
-        domain="software",
-        seam="runtime-schedule-finance",
-        kinds=("run",),
+        origin=Origin("software", ("run",), seam="runtime-schedule-finance"),
         verdict="not-hardware",
         reach="wandering",
         slows=("wandering", "slow-step"),
@@ -445,9 +405,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="sequence-length",
         title="batches differ in what they cost, and another member has the long ones each time",
-        domain="software",
-        seam="runtime-schedule-finance",
-        kinds=("run",),
+        origin=Origin("software", ("run",), seam="runtime-schedule-finance"),
         verdict="not-hardware",
         reach="wandering",
         slows=("wandering", "slow-step"),
@@ -462,9 +420,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="data-loader",
         title="the data loader does not keep up",
-        domain="software",
-        seam="runtime-schedule-finance",
-        kinds=("run",),
+        origin=Origin("software", ("run",), seam="runtime-schedule-finance"),
         verdict="not-hardware",
         reach="everyone",
         slows=("late-data", "slow-step"),
@@ -486,9 +442,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="pipeline-stage",
         title="one stage of the pipeline has more to do than the others",
-        domain="software",
-        seam="runtime-schedule-finance",
-        kinds=("run",),
+        origin=Origin("software", ("run",), seam="runtime-schedule-finance"),
         verdict="not-hardware",
         shows={"late-stage": 1.5},
         against={
@@ -507,9 +461,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="routing-imbalance",
         title="the router prefers some engines, and training waits for their samples",
-        domain="pool",
-        kinds=("router",),
-        owner="serving",
+        origin=Origin("pool", ("router",), owner="serving"),
         reach="everyone",
         slows=("late-data", "slow-step"),
         follows={"full-cache": 1.5, "slow-first-token": 0.5},
@@ -522,9 +474,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         name="slow-node",
         title="one member is late, and nothing beneath it shows why",
-        domain="host",
-        kinds=("node", "member"),
-        owner="hardware",
+        origin=Origin("host", ("node", "member"), owner="hardware"),
         slows=("late-compute", "late-exchange", "slow-step"),
         follows={"late-compute": 0.4, "late-exchange": 0.4},
         rivals=("low-clock", "cpu-pressure", "memory-pressure", "narrow-bus"),
