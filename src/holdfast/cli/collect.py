@@ -155,7 +155,9 @@ def _uninterrupted(ending: StopRequest) -> Iterator[None]:
 def _outlets(given: _Flags, names: Callable[[], Names]) -> Iterator[AbstractContextManager[Outlet]]:
     """Where the readings go: to stdout where nothing else was asked for, or they are read once."""
     if given.record:
-        yield recording(_fault_record(given), names)
+        overrides = load_xids(given.xid_policy)
+        faults = FaultRecord(given.store_url, home(), source=given.xid_source, overrides=overrides)
+        yield recording(faults, names)
     if given.signals is not None:
         place = Path(given.signals or os.environ.get("HOLDFAST_SIGNALS") or home() / SIGNALS_DIRECTORY)
         yield storing(place, step_s=given.every_s, keep_s=given.keep_s)
@@ -164,11 +166,6 @@ def _outlets(given: _Flags, names: Callable[[], Names]) -> Iterator[AbstractCont
     kept = given.record or given.signals is not None or given.listen is not None
     if given.once or not kept:
         yield printing(as_json=given.as_json, once=given.once)
-
-
-def _fault_record(given: _Flags) -> FaultRecord:
-    overrides = load_xids(given.xid_policy)
-    return FaultRecord(given.store_url, home(), source=given.xid_source, overrides=overrides)
 
 
 class _Sources:

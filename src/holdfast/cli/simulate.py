@@ -110,7 +110,10 @@ def command(given: _Flags) -> None:
 def _simulate(asked: _Flags, prices: Prices) -> Comparison:
     from holdfast.cli.sweeping import sweep
 
-    chosen = _preset(asked)
+    chosen = preset(asked.preset)
+    if asked.gpus not in (None, chosen.job.gpus):
+        chosen = resized(chosen, asked.gpus or 0)
+    own = f"failures: {click.format_filename(asked.rates)}; the rest: " if asked.rates else ""
     price = prices.planned(chosen.job.chip)
     days = chosen.duration_days if asked.days is None else asked.days
     study = _study(asked, chosen, days, price.value)
@@ -126,7 +129,7 @@ def _simulate(asked: _Flags, prices: Prices) -> Comparison:
     groups = [figures[at : at + asked.runs] for at in range(0, len(figures), asked.runs)]
     return Comparison(
         preset=chosen.title,
-        source=_source(asked, chosen),
+        source=f"{own}{chosen.source}",
         command=_command(asked),
         gpus=chosen.job.gpus,
         preset_gpus=preset(asked.preset).job.gpus,
@@ -144,11 +147,6 @@ def _simulate(asked: _Flags, prices: Prices) -> Comparison:
     )
 
 
-def _preset(asked: _Flags) -> Preset:
-    chosen = preset(asked.preset)
-    return chosen if asked.gpus in (None, chosen.job.gpus) else resized(chosen, asked.gpus or 0)
-
-
 def _study(asked: _Flags, chosen: Preset, days: float, usd_per_gpu_hour: float) -> Study:
     return Study(
         name=chosen.name,
@@ -159,12 +157,6 @@ def _study(asked: _Flags, chosen: Preset, days: float, usd_per_gpu_hour: float) 
         usd_per_gpu_hour=usd_per_gpu_hour,
         crews=asked.crews,
     )
-
-
-def _source(asked: _Flags, chosen: Preset) -> str:
-    if asked.rates is None:
-        return chosen.source
-    return f"failures: {click.format_filename(asked.rates)}; the rest: {chosen.source}"
 
 
 def _command(asked: _Flags) -> str:

@@ -99,7 +99,7 @@ def render(compared: Comparison) -> str:
         interrupted=simulation_charts.axis_of_counts(
             [expected, *(one.interruptions for one in compared.policies)]
         ),
-        bars=_bars(compared),
+        bars=[_bar(one, max(map(_lost_gpu_hours, compared.policies))) for one in compared.policies],
         rows=[_row(figure, compared.policies) for figure in _FIGURES],
         lost=[c for c in _LOSSES if any(one.partition_gpu_hours[c.key] for one in compared.policies)],
         inexact=[one.policy for one in compared.policies if not one.is_exact],
@@ -119,11 +119,6 @@ def _is_alike(one: Summary, other: Summary) -> bool:
 
 
 # -- where the losses go ---------------------------------------------------------------------------------
-
-
-def _bars(compared: Comparison) -> list[_Bar]:
-    whole = max(_lost_gpu_hours(one) for one in compared.policies)
-    return [_bar(one, whole) for one in compared.policies]
 
 
 def _bar(policy: Summary, whole_gpu_hours: float) -> _Bar:

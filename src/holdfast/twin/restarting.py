@@ -84,7 +84,7 @@ class RestartingRun:
     def _step_to(self, limit_ns: int) -> bool:
         """Every step that is done by then, or before the next checkpoint; whether that begins now."""
         while self._is_stepping and self._stall_begun_ns is None:
-            if self._is_save_due():
+            if self._since_ns >= self._next_save_ns and not self._is_first:
                 self._begin_save()
                 return True
             step_ns = self._step_ns()
@@ -97,7 +97,8 @@ class RestartingRun:
             self._is_first = False
             self.ground.commit(self._since_ns, steps, step_ns, excess)
             if self._is_complete:
-                self._complete()
+                self._is_stepping = False
+                self.ground.complete(self._since_ns)
         return False
 
     def _step_ns(self) -> int:
@@ -120,9 +121,6 @@ class RestartingRun:
         return steps
 
     # ---- checkpoints -------------------------------------------------------------------------------------
-
-    def _is_save_due(self) -> bool:
-        return self._since_ns >= self._next_save_ns and not self._is_first
 
     def _begin_save(self) -> None:
         step, begun_ns = self.truth.step, self._since_ns
@@ -301,10 +299,6 @@ class RestartingRun:
         self._ask_for_launch(now_ns)
 
     # ---- the end -----------------------------------------------------------------------------------------
-
-    def _complete(self) -> None:
-        self._is_stepping = False
-        self.ground.complete(self._since_ns)
 
     def _stop_at_horizon(self) -> None:
         """Whatever the run is in the middle of ends here."""

@@ -32,9 +32,12 @@ def show(played: Played, reveal: bool) -> None:
     console.print(f"{when}, {wording.many(shown.gpus, 'GPU')} on {nodes}\n\n{shown.told}\n")
     _print_story(console, shown)
     _print_board(console, shown)
-    _print_questions(console, shown)
+    console.print("Questions for the table", style="bold")
+    questions = ((f"{number}.", question) for number, question in enumerate(shown.questions, 1))
+    console.print(table(rows=questions), "")
     if shown.truth is not None:
-        _print_truth(console, shown.truth, played)
+        console.print("The truth", style="bold red")
+        console.print(table(word(style="bold"), "", rows=_truth_rows(shown.truth, played)))
 
 
 def show_list() -> None:
@@ -97,17 +100,6 @@ def _levels(row: BoardRow, cells: int) -> tuple[str, str]:
     decimals = 0 if max(usual, furthest) >= 100 else 1 if max(usual, furthest) >= 10 else 2
     told = f"{furthest:,.{decimals}f}" if abs(furthest - usual) >= row.notable else ""
     return f"{usual:,.{decimals}f}", told
-
-
-def _print_questions(console: Console, shown: Tabletop) -> None:
-    console.print("Questions for the table", style="bold")
-    rows = ((f"{number}.", question) for number, question in enumerate(shown.questions, 1))
-    console.print(table(rows=rows), "")
-
-
-def _print_truth(console: Console, truth: Truth, played: Played) -> None:
-    console.print("The truth", style="bold red")
-    console.print(table(word(style="bold"), "", rows=_truth_rows(truth, played)))
 
 
 def _truth_rows(truth: Truth, played: Played) -> Iterator[tuple[str, str]]:
