@@ -10,7 +10,7 @@ from holdfast import lazily
 if TYPE_CHECKING:
     from holdfast.detect.detector import Detector, FunctionDetector, Look, Sense
     from holdfast.detect.finding import Finding
-    from holdfast.detect.rule import Rule
+    from holdfast.detect.rules import Rule
     from holdfast.detect.signs import Sign
 
 __all__ = ["Detector", "Finding", "FunctionDetector", "Look", "Rule", "Sense", "Sign"]
@@ -18,7 +18,7 @@ __all__ = ["Detector", "Finding", "FunctionDetector", "Look", "Rule", "Sense", "
 _HOMES = {
     "detector": {"Detector", "FunctionDetector", "Look", "Sense"},
     "finding": {"Finding"},
-    "rule": {"Rule"},
+    "rules": {"Rule"},
     "signs": {"Sign"},
 }
 

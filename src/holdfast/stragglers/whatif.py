@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from holdfast.stragglers import operations as op
 from holdfast.stragglers.graph import Graph, build
 from holdfast.stragglers.pattern import Pattern, evened_s, pattern_of, without_pauses_s
-from holdfast.stragglers.simulate import step_times_s
 from holdfast.stragglers.trace import Floats, Ints, Trace
 
 SLOWEST_SHARE = 0.03
@@ -372,3 +371,22 @@ def _both(simulated: _Simulated, of_worker: Ints, count: int) -> Floats:
     """The mean step time with one of so many kept and the rest ideal; and with it alone ideal."""
     what_ifs = [[number] for number in range(count)] + [_others(count, [number]) for number in range(count)]
     return np.array(simulated.means_s(of_worker[simulated.worker], what_ifs)).reshape(2, count)
+
+
+def step_times_s(graph: Graph, durations_s: Floats) -> Floats:
+    """How long each step takes (rows) in each what-if (columns).
+
+    durations_s: of the graph's nodes in their order, a column a what-if; it is used up, as there may be much.
+    """
+    ended_s = durations_s
+    for level in graph.levels:
+        last_s = ended_s[level.places[0]]
+        for before in level.places[1:]:
+            some = last_s[: len(before)]
+            np.maximum(some, ended_s[before], out=some)
+        if len(level.crowd):
+            crowd_s = np.maximum.reduceat(ended_s[level.crowd], level.crowd_offsets, axis=0)
+            last_s[: len(crowd_s)] = crowd_s
+        ended_s[level.first : level.last] += last_s
+    times_s: Floats = np.maximum.reduceat(ended_s[graph.ends], graph.end_offsets, axis=0)
+    return times_s

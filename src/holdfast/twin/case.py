@@ -40,11 +40,9 @@ from holdfast.record.store import Store
 from holdfast.twin import outlook
 from holdfast.twin.cluster import Layout
 from holdfast.twin.failures import Hazards
-from holdfast.twin.interval import best_interval_s, mtbf_s
-from holdfast.twin.job import Checkpointing, Job
 from holdfast.twin.policies import Policy, policy
 from holdfast.twin.presets import hazards_from, preset, resized
-from holdfast.twin.study import Study
+from holdfast.twin.study import Checkpointing, Job, Study, best_interval_s, mtbf_s
 from holdfast.wording.units import DAY_S
 
 RATE_SPREAD = 0.45

@@ -13,9 +13,8 @@ from scipy import stats
 from holdfast.economics.cadence.expectation import Interruption, Prospect, Setting, spares_for
 from holdfast.run.waits import Observed
 from holdfast.twin.failures import FailureClass
-from holdfast.twin.interval import best_interval_s, interval_s
 from holdfast.twin.policies import Policy, hot_s, policy
-from holdfast.twin.study import Study
+from holdfast.twin.study import Study, best_interval_s, interval_s
 from holdfast.wording.units import DAY_NS
 
 DETECT_S = 15.0

@@ -14,7 +14,7 @@ from holdfast.twin.agenda import Agenda
 from holdfast.twin.cluster import name
 from holdfast.twin.failures import Failure
 from holdfast.twin.ground import Ground
-from holdfast.twin.interval import interval_s
+from holdfast.twin.study import interval_s
 from holdfast.wording.units import SECOND_NS
 
 PLACE = "storage"
