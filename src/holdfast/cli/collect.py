@@ -12,11 +12,11 @@ import click
 import msgspec
 
 from holdfast.cli.collect_outlets import Collected, Outlet, printing, recording, serving, storing, tell
-from holdfast.cli.durations import some_seconds
 from holdfast.cli.ending import StopRequest, interrupt, on_signal
 from holdfast.cli.flags import option, shared, takes
 from holdfast.cli.record import home, json_option, store_option
 from holdfast.cli.signal_sources import SIGNALS_DIRECTORY, url_option
+from holdfast.cli.values import some_seconds
 from holdfast.cli.xid_policy import load_xids
 from holdfast.detect.kernel_faults import FaultRecord, Names
 from holdfast.detect.xids import CATALOGUE, Source

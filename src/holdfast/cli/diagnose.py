@@ -9,15 +9,14 @@ from typing import NoReturn
 import click
 import msgspec
 
-from holdfast.cli.durations import WINDOW_S_MAX, window_seconds
 from holdfast.cli.flags import argument, option, shared, takes
 from holdfast.cli.incident_text import DiagnoseAnswer, show
-from holdfast.cli.moments import past_moment_ns
 from holdfast.cli.prices import load_prices, prices_option
 from holdfast.cli.record import home, json_option, open_record, shown_store, store_option
 from holdfast.cli.signal_sources import SignalFlags, open_signals, signals_options
 from holdfast.cli.terminal import print_json
 from holdfast.cli.topology_sources import known_topology, remark_on_topology, topology_option
+from holdfast.cli.values import WINDOW_S_MAX, past_moment_ns, window_seconds
 from holdfast.diagnose import recorded as diagnosed
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.lifecycle import Casebook, IncidentChange, Taken

@@ -7,11 +7,11 @@ import msgspec
 
 from holdfast.cli.doctor_text import show
 from holdfast.cli.flags import option, shared, takes
-from holdfast.cli.moments import past_moment_ns
 from holdfast.cli.record import json_option
 from holdfast.cli.signal_sources import SignalFlags, open_signals, signals_options
 from holdfast.cli.terminal import print_json
 from holdfast.cli.topology_sources import known_topology, topology_option
+from holdfast.cli.values import past_moment_ns
 from holdfast.diagnose.checkup import check_up
 from holdfast.record.clock import SystemClock
 from holdfast.record.errors import InputError

@@ -10,9 +10,9 @@ import click
 import msgspec
 
 from holdfast.cli.flags import argument, option, shared, takes
-from holdfast.cli.moments import moment_ns
 from holdfast.cli.record import home, home_journal, recorded_name, store_option
 from holdfast.cli.terminal import printable
+from holdfast.cli.values import moment_ns
 from holdfast.record import events as ev
 from holdfast.record.errors import InputError, StoreError
 from holdfast.record.home import HomeJournal

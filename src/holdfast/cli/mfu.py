@@ -4,7 +4,7 @@ import click
 import msgspec
 
 from holdfast.cli.flags import option, takes
-from holdfast.cli.numbers import count, number_between
+from holdfast.cli.values import count, number_between
 from holdfast.ledger import flops, references
 from holdfast.record.errors import InputError
 

@@ -6,7 +6,7 @@ from typing import TypeVar
 import click
 import msgspec
 
-from holdfast.cli.numbers import count
+from holdfast.cli.values import count
 from holdfast.ledger import references
 from holdfast.ledger.flops import Chip, chip_named
 

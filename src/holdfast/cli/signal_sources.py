@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 import msgspec
 
-from holdfast.cli.durations import some_seconds
 from holdfast.cli.flags import option, together
 from holdfast.cli.record import home
+from holdfast.cli.values import some_seconds
 from holdfast.record.errors import InputError, complaint
 from holdfast.record.files import is_directory
 

@@ -8,11 +8,11 @@ import click
 import msgspec
 
 from holdfast.cli.flags import option, shared, takes
-from holdfast.cli.numbers import number_between
 from holdfast.cli.pages import html_option, require_one_output, write_page
 from holdfast.cli.prices import in_currency, load_planning_prices, prices_option
 from holdfast.cli.record import json_option
 from holdfast.cli.terminal import print_json, printable
+from holdfast.cli.values import number_between
 from holdfast.economics.pricing.prices import Prices
 from holdfast.record.errors import InputError
 from holdfast.record.events import encode

@@ -7,17 +7,16 @@ from pathlib import Path
 import click
 import msgspec
 
-from holdfast.cli.durations import some_seconds, window_seconds
 from holdfast.cli.ending import StopRequest, interrupt, on_signal
 from holdfast.cli.flags import argument, option, shared, takes
 from holdfast.cli.incident_text import change_line
 from holdfast.cli.metrics_page import serving_metrics
-from holdfast.cli.moments import past_moment_ns
 from holdfast.cli.prices import load_prices, prices_option
 from holdfast.cli.record import home, home_journal, json_option, recorded_name, store_option
 from holdfast.cli.signal_sources import SignalFlags, open_signals, signals_options, url_option
 from holdfast.cli.terminal import printable
 from holdfast.cli.topology_sources import known_topology, remark_on_topology, topology_option
+from holdfast.cli.values import past_moment_ns, some_seconds, window_seconds
 from holdfast.cli.xid_policy import load_xids
 from holdfast.diagnose.alertmanager import Alertmanager
 from holdfast.diagnose.incident import Incident

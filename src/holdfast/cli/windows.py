@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast import wording
 from holdfast.cli.flags import option, together
-from holdfast.cli.moments import moment_ns
+from holdfast.cli.values import moment_ns
 from holdfast.economics.pricing.months import Month, month_of
 from holdfast.ledger.report import Report
 from holdfast.ledger.runs import AskedWindow

@@ -12,10 +12,9 @@ from holdfast.detect.detecting import detect
 from holdfast.detect.finding import Finding
 from holdfast.detect.scene import Healthy, PlannedWork, Scene, scene
 from holdfast.detect.xids import NO_OVERRIDES, Overrides
-from holdfast.diagnose.incident import Alternative, Cause, Incident
+from holdfast.diagnose.incident import Alternative, Cause, Incident, Price
 from holdfast.diagnose.mechanisms import Mechanism
 from holdfast.diagnose.own import own_signs
-from holdfast.diagnose.pricing import price
 from holdfast.diagnose.run_findings import LATE, STALLS, STOPPED, SYMPTOMS, RunFindings
 from holdfast.diagnose.weighing import TOGETHER_NS, UNKNOWN, Hypothesis, hypotheses, lost_because, unknown
 from holdfast.economics.pricing.prices import DEFAULTS, Prices
@@ -24,6 +23,7 @@ from holdfast.signals.once import OnceSource
 from holdfast.signals.quality import Flaw
 from holdfast.signals.source import Source
 from holdfast.topology.graph import Topology
+from holdfast.wording.units import HOUR_S
 
 WINDOW_S = 1_800.0
 INCIDENTS_MAX = 16
@@ -459,4 +459,20 @@ def _alternatives(
             lost_because=lost_because(ranked[0], each),
         )
         for each, share in islice(firsts.values(), ALTERNATIVES_MAX)
+    )
+
+
+def price(slowdown: float, lasted_s: float, gpus: int, prices: Prices) -> Price:
+    """Of a run that takes `slowdown` times as long for everything since `lasted_s` ago."""
+    lost_share = 1.0 - 1.0 / max(slowdown, 1.0)
+    lost_s = lost_share * lasted_s
+    usd = prices.usd_per_gpu_hour.value
+    return Price(
+        lost_gpu_hours=lost_s * gpus / HOUR_S,
+        usd=lost_s * gpus / HOUR_S * usd,
+        gpu_hours_per_hour=lost_share * gpus,
+        usd_per_hour=lost_share * gpus * usd,
+        lost_run_s=lost_s,
+        day_share_per_day=lost_share,
+        assumed=prices.usd_per_gpu_hour.assumed,
     )

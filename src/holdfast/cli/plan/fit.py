@@ -12,9 +12,9 @@ import click
 import msgspec
 
 from holdfast.cli.flags import argument, option, shared, takes
-from holdfast.cli.numbers import number_between
 from holdfast.cli.record import json_option, left_out, open_record, store_option
 from holdfast.cli.terminal import print_json, printable
+from holdfast.cli.values import number_between
 from holdfast.economics.fitting.outages import (
     KINDS,
     Observation,

@@ -5,14 +5,12 @@ from pathlib import Path
 import click
 import msgspec
 
-from holdfast.cli.durations import seconds, seconds_with_unit, some_seconds
 from holdfast.cli.flags import option, shared, takes
-from holdfast.cli.moments import moment_ns
-from holdfast.cli.numbers import count, number_between
 from holdfast.cli.prices import in_currency, load_planning_prices, prices_option
 from holdfast.cli.record import json_option, open_record, store_option
 from holdfast.cli.sweeping import sweep
 from holdfast.cli.terminal import print_json
+from holdfast.cli.values import count, moment_ns, number_between, seconds, seconds_with_unit, some_seconds
 from holdfast.twin.case import RunFlags, case
 from holdfast.twin.foresight import Depth, answer
 

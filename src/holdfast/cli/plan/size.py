@@ -6,10 +6,10 @@ import click
 import msgspec
 
 from holdfast.cli.flags import argument, option, shared, takes
-from holdfast.cli.numbers import count
 from holdfast.cli.prices import in_currency, load_planning_prices, prices_option
 from holdfast.cli.record import json_option
 from holdfast.cli.terminal import print_json
+from holdfast.cli.values import count
 from holdfast.economics.sizing import size_file
 from holdfast.economics.sizing.parallelism import Framework, Recompute
 from holdfast.economics.sizing.sizing import RANKED_BY, Wanted, answer
