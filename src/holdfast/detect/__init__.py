@@ -3,9 +3,8 @@
 These are the public names of the room. Each is imported when it is first asked for.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
-
-from holdfast import lazily
 
 if TYPE_CHECKING:
     from holdfast.detect.detector import Detector, FunctionDetector, Look, Sense
@@ -23,4 +22,9 @@ _HOMES = {
 }
 
 if not TYPE_CHECKING:
-    __getattr__ = lazily(__name__, _HOMES)
+
+    def __getattr__(name: str) -> object:
+        home = next((home for home, names in _HOMES.items() if name in names), None)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"holdfast.detect.{home}"), name)
