@@ -32,8 +32,6 @@ SILENT_NAMED_MAX = 5
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
-    """The command line, typed; None for what was not given."""
-
     runs: tuple[str, ...] = option(
         "--run", "Only this run; may be given again.", multiple=True, metavar="RUN"
     )

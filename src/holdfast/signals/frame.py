@@ -37,6 +37,16 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     values: Floats
     words: tuple[Word, ...] = ()
 
+    def rows(self, first: int, end: int) -> "Frame":
+        """Of its times, from one to before another."""
+        kept = (word for word in self.words if first <= word.time < end)
+        return msgspec.structs.replace(
+            self,
+            times_ns=self.times_ns[first:end],
+            values=self.values[first:end],
+            words=tuple(msgspec.structs.replace(word, time=word.time - first) for word in kept),
+        )
+
 
 def joined(one: Frame | None, other: Frame, *, is_again: bool = False) -> Frame | None:
     """Both, at the times of the first. Of a subject that both have, what the first says, unless `is_again`.
