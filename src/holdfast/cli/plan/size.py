@@ -33,7 +33,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     precision: Precision | None = option(
         "Of the arithmetic.  [default: bf16]", type=click.Choice(["bf16", "fp8"])
     )
-    seq: int | None = option("Tokens of a sequence.", type=count, metavar="N")
+    sequence_tokens: int | None = option("--seq", "Tokens of a sequence.", type=count, metavar="N")
     global_batch: int | None = option("Sequences of a step, all GPUs together.", type=count, metavar="N")
     tokens: int | None = option("To be trained on in all, such as 15t.", type=count)
     lanes: int | None = option("Lanes, for a script that joins Holdfast.", type=count, metavar="L")
@@ -98,20 +98,8 @@ def _request(given: _Flags) -> size_file.Request:
     """What the flags say."""
     return size_file.Request(
         model=size_file.ModelTable(name=given.model),
-        cluster=size_file.ClusterTable(
-            chip=given.chip,
-            gpus=given.gpus,
-            gpus_per_node=given.gpus_per_node,
-            spare_nodes=given.spare_nodes,
-            precision=given.precision,
-        ),
-        training=size_file.TrainingTable(
-            sequence_tokens=given.seq,
-            global_batch=given.global_batch,
-            tokens=given.tokens,
-            lanes=given.lanes,
-            framework=given.framework,
-        ),
+        cluster=msgspec.convert(given, size_file.ClusterTable, from_attributes=True),
+        training=msgspec.convert(given, size_file.TrainingTable, from_attributes=True),
         layout=_layout(given),
     )
 
