@@ -52,11 +52,7 @@ def _apply(rule: Rule, whole: Panel) -> Iterator[Finding]:
 
 def _columns(rule: Rule, panel: Panel) -> NDArray[np.int64]:
     """The series that the rule is about; of counters that nearly always stand still, those that moved."""
-    if rule.only is not None:
-        label, wanted = rule.only
-        chosen = np.array([labels.get(label) in wanted for labels in panel.labels], np.bool_)
-    else:
-        chosen = np.ones(len(panel.subjects), np.bool_)
+    chosen = np.ones(len(panel.subjects), np.bool_)
     if rule.named:
         chosen &= np.array([_is_named(rule.named, labels) for labels in panel.labels], np.bool_)
     if rule.against == "limit":
