@@ -60,6 +60,16 @@ def test_retries_of_the_allocator_tell_fragmentation_from_uneven_sequences(
     assert {each.cause.mechanism: each.confidence for each in one.alternatives}["sequence-length"] < 0.05
 
 
+@pytest.mark.parametrize(("per_s", "pause_s"), [(0.005, 0.4), (0.01, 0.3)])
+def test_retries_that_grew_before_the_window_began_are_fragmentation(per_s: float, pause_s: float) -> None:
+    """Steps show it so late that the window's first third has half of the retries already."""
+    field = by_turns(per_s, pause_s)
+    retried(field, per_s, 45)
+    one = the(field.look())
+    assert (one.cause.mechanism, one.cause.subject) == ("fragmentation", RUN)
+    assert one.confidence > 0.9
+
+
 def test_retries_that_there_always_were_leave_it_with_the_sequences() -> None:
     field = by_turns(0.02, 0.6)
     field.values[RETRIES] += field.dice.poisson(0.01 * EVERY_S, (field.rows, NODES)) / EVERY_S
