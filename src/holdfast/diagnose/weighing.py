@@ -349,8 +349,8 @@ class _Weighing:
             yield from self._alike()
 
     def _in_common(self, late: set[str]) -> Shared | None:
-        """The machine or switch that most of the late members depend on, of a node and its parts the node. What
-        all members have in common says nothing.
+        """The machine or switch that most of the late members depend on, of a node and its parts the node.
+        What all members have in common says nothing.
         """
         shared = self.case.topology.common_causes(late & set(self.case.members), self.case.members)
         told = [
