@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from holdfast.drills.scenarios import SCENARIOS, play
 from holdfast.drills.telemetry import CLEAN, Dirt
 from holdfast.signals.catalogue import describe
-from holdfast.signals.frame import Floats, Frame, Word
+from holdfast.signals.frame import Floats, Frame, Word, per_second
 from holdfast.signals.quality import FLAWS_PER_KIND_MAX, STUCK_SCRAPES_MIN, TRUST, Inspected, inspect
-from holdfast.signals.rates import per_second
 from holdfast.twin.cluster import Layout
 
 pytestmark = pytest.mark.slow

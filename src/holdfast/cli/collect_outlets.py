@@ -18,7 +18,7 @@ from holdfast.signals.collectors.kernel_log import KernelEvent
 from holdfast.signals.collectors.redfish import CoolingLink, is_facility_water
 from holdfast.signals.collectors.rounds import RoundOutcome
 from holdfast.signals.collectors.slurm import SlurmView
-from holdfast.signals.reading import Reading
+from holdfast.signals.frame import Reading
 
 WAITING_MAX = 100_000
 """Readings that wait for a store that cannot be written: some 100 MB. The oldest are let go, and counted."""

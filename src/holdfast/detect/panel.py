@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.detect import compare
-from holdfast.signals.frame import Floats, Frame, Labels, Word
+from holdfast.signals.frame import Floats, Frame, Labels, Word, per_second
 from holdfast.signals.quality import Flaw, inspect
-from holdfast.signals.rates import per_second
 from holdfast.signals.source import Source
 from holdfast.topology.names import member_name
 

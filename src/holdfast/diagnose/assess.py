@@ -19,9 +19,8 @@ from holdfast.diagnose.run_findings import LATE, STALLS, STOPPED, SYMPTOMS, RunF
 from holdfast.diagnose.weighing import TOGETHER_NS, UNKNOWN, Hypothesis, hypotheses, lost_because, unknown
 from holdfast.economics.pricing.prices import DEFAULTS, Prices
 from holdfast.record.events import KnownEvent
-from holdfast.signals.once import OnceSource
 from holdfast.signals.quality import Flaw
-from holdfast.signals.source import Source
+from holdfast.signals.source import OnceSource, Source
 from holdfast.topology.graph import Topology
 from holdfast.wording.units import HOUR_S
 

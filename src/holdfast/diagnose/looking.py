@@ -16,8 +16,7 @@ from holdfast.ledger.runs import fold_run
 from holdfast.record import events as ev
 from holdfast.record.store import Selection, Store
 from holdfast.signals.catalogue import describe
-from holdfast.signals.clocks import skewed
-from holdfast.signals.coverage import Coverage, coverage
+from holdfast.signals.coverage import Coverage, coverage, skewed
 from holdfast.signals.named import HOSTED, NamedSource, Namer
 from holdfast.signals.source import Source
 from holdfast.signals.translated import TranslatedSource

@@ -9,10 +9,11 @@ from rich.text import Text
 from holdfast import wording
 from holdfast.cli.tables import figure, table, word
 from holdfast.cli.terminal import printable
-from holdfast.economics.fitting.fitting import FailureFit, Interval
+from holdfast.economics.fitting.fitting import FailureFit
 from holdfast.economics.fitting.lemons import JOB_NODES, Removal
 from holdfast.economics.fitting.outages import Source
 from holdfast.economics.fitting.repairs import Repairs
+from holdfast.economics.fitting.verdict import Interval
 from holdfast.wording.units import DAY_NS
 
 CLASSES_SHOWN_MAX = 10
