@@ -14,9 +14,11 @@ from holdfast.cli.incident_text import DiagnoseAnswer, show
 from holdfast.cli.prices import load_prices, prices_option
 from holdfast.cli.record import home, json_option, open_record, shown_store, store_option
 from holdfast.cli.signal_sources import SignalFlags, open_signals, signals_options
+from holdfast.cli.standing_text import show_standing
 from holdfast.cli.terminal import print_json
 from holdfast.cli.topology_sources import known_topology, remark_on_topology, topology_option
 from holdfast.cli.values import WINDOW_S_MAX, past_moment_ns, window_seconds
+from holdfast.detect.standstill import Standing, standing
 from holdfast.diagnose import recorded as diagnosed
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.lifecycle import Casebook, IncidentChange, Taken
@@ -28,6 +30,7 @@ from holdfast.diagnose.looking import (
     recall,
     sees_machines,
 )
+from holdfast.diagnose.standing import as_json, is_of, is_open_hang, with_standing
 from holdfast.diagnose.weighing import not_measured
 from holdfast.diagnose.wording import known_runs
 from holdfast.record.clock import SystemClock
@@ -37,7 +40,9 @@ from holdfast.record.journal import JOURNAL_DIRECTORY
 from holdfast.record.recorder import Recorder
 from holdfast.record.runs import ends_ns, find_run
 from holdfast.record.store import Store
+from holdfast.signals.flight_dumps import read_dumps
 from holdfast.signals.source import Source
+from holdfast.signals.stack_files import read_stacks
 from holdfast.signals.stepped import last_step_ns, runs_in
 from holdfast.topology.discovery.prometheus import labelled_runs
 from holdfast.wording import stamp
@@ -64,6 +69,12 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int | None = option(
         "GPUs of the run, for its cost, where no record says.", type=click.IntRange(1, 10**7)
     )
+    flight_recorder: Path | None = option(
+        "Dumps of torch's flight recorder of a run that hangs: a folder, or DIR/PREFIX. Without RUN, only "
+        "these are looked at.",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+    )
     check: bool = option("Exit with code 1 if an incident is open, 2 if nothing can be said.", is_flag=True)
     record: bool = option("Write what is found into the record, for `holdfast runbook`.", is_flag=True)
     signals: SignalFlags = shared(signals_options)
@@ -80,19 +91,48 @@ def command(given: _Flags) -> int:
 
     Without RUN it is that of the step log, if one is named, else the one with the newest event.
     """
-    answer = _answered(given)
+    told = None if given.flight_recorder is None else _standing(given.flight_recorder)
+    if told is not None and given.run is None and not given.signals.logged_runs:
+        return _dumps_alone(told, given)
+    answer = _answered(given, told)
     remark_on_topology(given.topology_path)
     is_open = any(incident.ended_ns is None for incident in answer.incidents)
     if given.check and not is_open and not answer.sees_run:
         raise InputError(answer.blindness, hint="Look at another time with --at, or wider with --window.")
     if given.as_json:
-        print_json(_as_json(answer))
+        print_json(_as_json(answer, told))
     else:
         show(answer)
+        if told is not None:
+            show_standing(told, remark=_remark(answer, told))
     return int(given.check and is_open)
 
 
-def _answered(given: _Flags) -> DiagnoseAnswer:
+def _standing(place: Path) -> Standing:
+    told = standing(read_dumps(place))
+    return msgspec.structs.replace(told, stacks=read_stacks(place, told.holding))
+
+
+def _dumps_alone(told: Standing, given: _Flags) -> int:
+    """Without a run: dumps do not say which one they are of."""
+    if given.as_json:
+        print_json({"flight_recorder": as_json(told)})
+    else:
+        show_standing(told)
+    return int(given.check and bool(told.standstills or told.undumped))
+
+
+def _remark(answer: DiagnoseAnswer, told: Standing) -> str:
+    """Why the dumps are no evidence of a hang that is found, where they are not."""
+    hangs = list(filter(is_open_hang, answer.incidents))
+    if not hangs:
+        return f"The signals do not show that {answer.run} stands."
+    if told.standstills and not is_of(hangs[0], told, answer.at_ns):
+        return f"These dumps are of another time than {hangs[0].name}, and no evidence of it."
+    return ""
+
+
+def _answered(given: _Flags, recorder: Standing | None) -> DiagnoseAnswer:
     with ExitStack() as stack:
         store = stack.enter_context(open_record(given.store_url))
         run, at_ns = _asked_for(store, given)
@@ -119,7 +159,8 @@ def _answered(given: _Flags) -> DiagnoseAnswer:
         pace = setting.references.pace(run, at_ns)
         last_ns = None if run in seen else last_step_ns(source, run, at_ns)
         is_seen = sees_machines(source)
-        taken = book.take(assessment.incidents, at_ns, unseen={run} - seen, ends_ns=ended)
+        incidents = with_standing(assessment.incidents, recorder, at_ns)
+        taken = book.take(incidents, at_ns, unseen={run} - seen, ends_ns=ended)
     if given.record:
         _write(taken.changes)
         known += taken.changes
@@ -200,6 +241,7 @@ def _again(given: _Flags, run: str) -> tuple[str, ...]:
         "at_ns": None if given.at_ns is None else stamp(given.at_ns).replace(" ", "T"),
         "window_s": f"{given.window_s:g}s",
         "gpus": given.gpus,
+        "flight_recorder": given.flight_recorder,
         "step_s": f"{signals.step_s:g}s",
         "step_metric": signals.step_metric,
         "prometheus_url": signals.prometheus_url and place(signals.prometheus_url),
@@ -225,7 +267,7 @@ def _write(changes: Iterable[IncidentChange]) -> None:
             diagnosed.write(recorder, change)
 
 
-def _as_json(answer: DiagnoseAnswer) -> dict[str, object]:
+def _as_json(answer: DiagnoseAnswer, told: Standing | None) -> dict[str, object]:
     """An incident's cause, domain, owner and so on are its own keys."""
     return {
         "run": answer.run,
@@ -235,6 +277,7 @@ def _as_json(answer: DiagnoseAnswer) -> dict[str, object]:
         "incidents": answer.incidents,
         "unshown": [incident.name for incident in answer.unshown],
         "pace": answer.pace,
+        "flight_recorder": None if told is None else as_json(told),
         "quality": {
             "sees_run": answer.sees_run,
             "sees_machines": answer.sees_machines,
