@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from quantity import examples
 
-from holdfast.detect.compare import MANY, PAST_KNOWN_MIN, FindingStretch, lasting, onset, spread, usual
+from holdfast.detect.compare import (
+    MANY,
+    PAST_KNOWN_MIN,
+    FindingStretch,
+    change,
+    changes,
+    lasting,
+    onset,
+    spread,
+    usual,
+)
 from holdfast.signals.frame import Floats
 
 EVERY_S = 10
@@ -215,3 +225,16 @@ def test_the_onset_is_where_a_series_began_to_leave_what_is_usual() -> None:
     assert onset(away, 0.0, 5) == 5
     assert onset(np.ones(4), 1.0, 2) == 0
     assert onset(np.array([0.9, np.nan, 0.9, 1.1]), 1.0, 3) == 2
+
+
+def test_changes_of_many_series_are_those_of_each_alone() -> None:
+    dice = np.random.default_rng(3)
+    values = dice.normal(5, 1, (60, 40))
+    values[30:, ::2] += 4
+    values[dice.random(values.shape) < 0.1] = np.nan
+    rows, scores = changes(values, 2)
+    for series, (row, score) in enumerate(zip(rows.tolist(), scores.tolist(), strict=True)):
+        known = np.flatnonzero(np.isfinite(values[:, series]))
+        alone, sure = change(values[known, series], 2)
+        assert (row, score) == (known[alone], pytest.approx(sure))
+    assert all(28 <= row <= 33 for row in rows[::2].tolist())

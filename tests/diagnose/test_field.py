@@ -354,6 +354,47 @@ def hung(since_rows: int) -> Field:
     return field
 
 
+ROWS_PER_STEP = 4
+
+
+def long_steps() -> Field:
+    """A step takes a minute, so four scrapes show the same one."""
+    field = Field()
+    of_step = field.noise(60.0, 1, 0.02)[::ROWS_PER_STEP]
+    field.values[STEP] = np.repeat(of_step, ROWS_PER_STEP, axis=0)[: field.rows]
+    return field
+
+
+def stand(field: Field, rows: slice) -> None:
+    """All GPUs wait: their kernels spin, and tensor cores do not."""
+    field.values[TENSOR][rows] *= 0.01
+    field.values[POWER][rows] *= 0.4
+
+
+@pytest.mark.parametrize("without", [(), (TENSOR,)])
+def test_a_run_with_long_steps_stands_as_soon_as_all_of_its_gpus_do(without: tuple[str, ...]) -> None:
+    """Half a minute after they stopped, when the next step is not even due."""
+    field = long_steps()
+    end = field.rows - 1  # the last step was shown 45 s ago
+    assert answers(field.look(DEFAULT_ON, at_row=end, without=without)) == []
+    stand(field, slice(end - 2, None))
+    one = the(field.look(DEFAULT_ON, at_row=end, without=without))
+    assert (one.cause.mechanism, one.cause.subject) == ("hang", RUN)
+    assert one.confidence > 0.9
+
+
+def test_gpus_that_stand_as_they_did_before_are_no_hang() -> None:
+    """In the last half minute of every tenth step something is saved, and one scrape is no proof at all."""
+    field = long_steps()
+    for row in range(38, field.rows, 10 * ROWS_PER_STEP):
+        stand(field, slice(row, row + 2))
+    ends = range(field.rows - 10 * ROWS_PER_STEP, field.rows)
+    assert [answers(field.look(DEFAULT_ON, at_row=end)) for end in ends if end % 40 in (39, 0, 1)] == [[]] * 3
+    other = long_steps()
+    stand(other, slice(other.rows - 2, None))
+    assert answers(other.look(DEFAULT_ON, at_row=other.rows - 1)) == []
+
+
 @pytest.mark.parametrize("since_rows", [2, 3, 16, 120])
 def test_a_run_that_stands_is_the_gravest_incident(since_rows: int) -> None:
     """Two scrapes of 15 s after the last step it is said, and it is said for as long as it lasts."""

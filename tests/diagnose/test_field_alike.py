@@ -60,6 +60,16 @@ def test_retries_of_the_allocator_tell_fragmentation_from_uneven_sequences(
     assert {each.cause.mechanism: each.confidence for each in one.alternatives}["sequence-length"] < 0.05
 
 
+@pytest.mark.parametrize(("per_s", "pause_s"), [(0.005, 0.4), (0.01, 0.3)])
+def test_retries_that_grew_before_the_window_began_are_fragmentation(per_s: float, pause_s: float) -> None:
+    """Steps show it so late that the window's first third has half of the retries already."""
+    field = by_turns(per_s, pause_s)
+    retried(field, per_s, 45)
+    one = the(field.look())
+    assert (one.cause.mechanism, one.cause.subject) == ("fragmentation", RUN)
+    assert one.confidence > 0.9
+
+
 def test_retries_that_there_always_were_leave_it_with_the_sequences() -> None:
     field = by_turns(0.02, 0.6)
     field.values[RETRIES] += field.dice.poisson(0.01 * EVERY_S, (field.rows, NODES)) / EVERY_S
@@ -330,6 +340,25 @@ def test_a_node_that_all_others_wait_for_is_named_though_nothing_of_it_is_unusua
     assert len(one.affected) == (GPUS if a_member_per_gpu else 1)
     assert one.confidence > 0.7
     assert one.slowdown == pytest.approx(1.23, rel=0.02)
+
+
+@pytest.mark.parametrize("label", ["pp_size", "stage"])
+def test_a_node_is_a_node_though_the_pipeline_has_as_many_stages_as_there_are_nodes(label: str) -> None:
+    """A stage is on several nodes wherever there is more than one replica of the model."""
+    field = slow_node(a_member_per_gpu=True)
+    if label == "pp_size":
+        field.put("holdfast_run_info", np.ones((field.rows, 1)), [RUN], [{"run": RUN, label: str(NODES)}])
+    else:
+        compute = "holdfast_member_compute_seconds"
+        field.labels[compute] = [one | {label: one["node"]} for one in field.labels[compute]]
+    one = the(field.look())
+    assert (one.cause.mechanism, one.cause.subject) == ("slow-node", "gpu-005")
+    assert one.confidence > 0.7
+
+
+def test_a_node_that_only_waits_is_not_the_slow_one() -> None:
+    """Others pause by turns for 45 minutes, and it happens to wait at last; it computes as ever."""
+    assert answers(by_turns(0.005, 0.5).look()) == [("unknown", RUN)]
 
 
 def test_a_slow_node_whose_machine_is_not_measured_is_less_sure() -> None:

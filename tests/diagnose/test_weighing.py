@@ -257,6 +257,15 @@ def test_odd_findings_are_no_mistake(findings: list[Finding]) -> None:
     assert all(one.explains for one in found)
 
 
+def test_how_much_of_the_run_shows_a_sign_is_counted_once() -> None:
+    """Thousands of candidates ask for it, and thousands of subjects may show the sign."""
+    case = RunFindings([*late(range(4, 8)), SLOW], TOPOLOGY, SCENE)
+    fit = case.over_run("late-compute")
+    assert fit is not None
+    assert (fit.hit, fit.total) == (4, 4)
+    assert case.over_run("late-compute") is fit
+
+
 def test_unknown_explains_the_symptoms_and_says_what_the_late_have_in_common() -> None:
     case = RunFindings([*late(range(4, 8)), SLOW], TOPOLOGY, SCENE)
     nothing = unknown(case)

@@ -12,7 +12,8 @@ import numpy as np
 from holdfast.detect import compare
 from holdfast.detect.detector import FunctionDetector, Look, Sense
 from holdfast.detect.finding import Finding
-from holdfast.detect.panel import Panel
+from holdfast.detect.pace import Pace, margin_of, onset_of
+from holdfast.detect.panel import PAST_S, Panel
 from holdfast.detect.rules import SIGNS, Rule
 from holdfast.detect.stretches import findings
 from holdfast.signals.frame import Floats
@@ -34,8 +35,7 @@ def _retries(look: Look) -> Iterator[Finding]:
     if members is None:
         return
     every = _over_all(members, scene.run)
-    past = every.values[compare.past_rows(every.values)] if every.before is None else every.before
-    past = past[np.isfinite(past)]
+    past = _past(look, scene.run, pace, every)
     if len(past) < compare.PAST_KNOWN_MIN:
         return
     rows = compare.rows_in(every.times_ns, MEAN_S)
@@ -51,6 +51,20 @@ def _retries(look: Look) -> Iterator[Finding]:
         wrong = means.values - usual > least
     rule = Rule(sign="alloc-retries", metric=METRIC, unit="/s", note=SIGNS["alloc-retries"])
     yield from findings(rule, means, wrong, np.full(1, usual, np.float32), np.full(1, least, np.float32))
+
+
+def _past(look: Look, run: str, pace: Pace, every: Panel) -> Floats:
+    """What there was before steps became longer. They do bit by bit, so the window may begin in the middle of
+    that though it begins before it shows in the steps.
+    """
+    past = every.before
+    if past is None and (onset_ns := onset_of(pace, look.panels.window_ns)) is not None:
+        end_ns = onset_ns - round(margin_of(pace, onset_ns) * 1e9)
+        early = look.panels.of_run(METRIC, run, (end_ns - round(PAST_S * 1e9), end_ns), as_rate=True)
+        past = None if early is None else _sum(early.values)
+    if past is None:
+        past = every.values[compare.past_rows(every.values)]
+    return past[np.isfinite(past)]
 
 
 def _over_all(members: Panel, run: str) -> Panel:

@@ -4,6 +4,8 @@ Everything is a few passes over one array of time by series, in single precision
 hour take some milliseconds. Only series in which something was found are looked at one by one.
 """
 
+from itertools import repeat
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +28,6 @@ MAD_TO_SIGMA = 1.4826
 MEAN_SIGMAS = 5.0
 """Of a mean: among the 10^5 of a look hardly one is so far off by chance, and readings scatter as one."""
 BRIDGE_S = 60.0
-NEVER_NS = 2**63 - 1
 ONSET_SHARE = 0.4
 """Of the difference that matters: from there on it was on its way."""
 
@@ -46,7 +47,7 @@ def usual(values: Floats, rows: Rows | None = None) -> Floats:
     rows = past_rows(values) if rows is None else rows
     if not len(rows):
         return np.full(values.shape[1], np.nan, np.float32)
-    return _middle(values[rows])
+    return middle(values[rows])
 
 
 def past_rows(values: Floats) -> Rows:
@@ -65,7 +66,7 @@ def past_rows(values: Floats) -> Rows:
     return begun + np.unique(np.linspace(0, past - 1, taken).astype(np.int64))
 
 
-def _middle(values: Floats) -> Floats:
+def middle(values: Floats) -> Floats:
     """By column: the median of what is a number, where there is enough of it. Sorting puts NaN last."""
     ordered = np.sort(values, axis=0)
     counts = np.isfinite(ordered).sum(axis=0)
@@ -104,49 +105,47 @@ def lasting(
     chance, and is not when it began. One pass over the rows for all series together, so it does not matter
     how many are wrong at once.
     """
-    columns = np.flatnonzero(wrong.sum(axis=0) >= rows)
+    columns = np.flatnonzero(np.add.reduce(wrong, axis=0, dtype=np.int32) >= rows)
     if not len(columns):
         return []
-    wrong, known = wrong[:, columns], known[:, columns]
+    # As `take`, not by an index: rows are to lie together in memory.
+    wrong, known = wrong.take(columns, axis=1), known.take(columns, axis=1)
     right = known & ~wrong
-    count, first, noticed, last, more = np.zeros((5, len(columns)), np.int32)
-    noticed[:] = last[:] = -1
-    # By series: until when what was last seen to be wrong may be missing, and is not over.
-    until_ns = np.full(len(columns), NEVER_NS)
+    # By series: whether it is in a stretch, and whether that counts yet; for how many rows it has not been
+    # wrong, for how many observations it has been without a break, and how much more often than right.
+    is_in, counts = np.zeros((2, len(columns)), np.bool_)
+    quiet, row_count, more = np.zeros((3, len(columns)), np.int16)
+    first, noticed = np.zeros((2, len(columns)), np.int32)
     found: list[FindingStretch] = []
-    bridge_ns = round(bridge_s * 1e9)
+    # By row: what was last wrong at least so many rows ago is over.
+    gone = np.arange(len(times_ns)) - np.searchsorted(times_ns, times_ns - round(bridge_s * 1e9))
 
-    # Over is what has been seen to be right again for a while, however long it was not looked at.
-    seen = len(times_ns) - 1 - np.argmax(known[::-1], axis=0)
+    def close(which: NDArray[np.bool_], row: int, at_end: bool) -> None:
+        ended = np.flatnonzero(which & counts)
+        cells = (columns[ended], first[ended], noticed[ended], row - quiet[ended])
+        found.extend(map(FindingStretch, *(cell.tolist() for cell in cells), repeat(at_end)))
+        counts[which] = is_in[which] = False
+        row_count[which] = 0
 
-    def close(which: NDArray[np.bool_], at_end: bool) -> None:
-        ended = np.flatnonzero(which & (noticed >= 0))
-        is_lasting = at_end & (times_ns[seen[ended]] - times_ns[last[ended]] <= bridge_ns)
-        cells = (columns[ended], first[ended], noticed[ended], last[ended], is_lasting)
-        found.extend(map(FindingStretch, *(cell.tolist() for cell in cells)))
-        noticed[which] = last[which] = -1
-        until_ns[which] = NEVER_NS
-        count[which] = 0
-
-    for row, at_ns in enumerate(times_ns.tolist()):
-        is_over = until_ns < at_ns
-        if is_over.any():
-            close(is_over, False)
-        now = wrong[row]
-        is_first = now & (last < 0)
-        np.copyto(first, row, where=is_first)
-        np.copyto(more, 0, where=is_first)
-        np.copyto(last, row, where=now)
-        np.copyto(until_ns, at_ns + bridge_ns, where=now)
-        count += now
-        np.copyto(count, 0, where=right[row])
-        np.copyto(noticed, row, where=(noticed < 0) & (count >= rows))
+    for row in range(int(np.argmax(wrong.any(axis=1))), len(times_ns)):
+        now, not_now, is_right = wrong[row], ~wrong[row], right[row]
+        if (is_over := is_in & (quiet >= gone[row])).any():
+            close(is_over, row - 1, False)
+        if (is_first := now & ~is_in).any():
+            first[is_first] = row
+            more[is_first] = 0
+        is_in |= now
+        quiet += 1
+        quiet *= not_now
+        row_count += now
+        row_count *= ~is_right
+        if (is_new := is_in & ~counts & (row_count >= rows)).any():
+            noticed[is_new] = row
+            counts |= is_new
         more += now
-        more -= right[row]
-        is_stray = (noticed < 0) & (more < 0)
-        np.copyto(last, -1, where=is_stray)
-        np.copyto(until_ns, NEVER_NS, where=is_stray)
-    close(last >= 0, True)
+        more -= is_right
+        is_in &= counts | (more >= 0)
+    close(is_in, len(times_ns) - 1, True)
     return found
 
 
@@ -165,19 +164,32 @@ def change(taken: NDArray[np.float64], least: int) -> tuple[int, float]:
 
     least: so many rows there must be on either side.
     """
-    count = len(taken)
-    if count < 2 * least:
+    if len(taken) < 2 * least:
         return 0, 0.0
-    ahead = np.arange(least, count - least + 1)
-    sums, squares = np.cumsum(taken), np.cumsum(taken**2)
-    left, right = sums[ahead - 1], sums[-1] - sums[ahead - 1]
-    apart = right / (count - ahead) - left / ahead
-    within = squares[-1] - left**2 / ahead - right**2 / (count - ahead)
+    rows, scores = changes(taken[:, None], least)
+    return int(rows[0]), float(scores[0])
+
+
+def changes(values: Floats, least: int) -> tuple[Rows, NDArray[np.float64]]:
+    """The same by series, of what is known of each."""
+    known = np.isfinite(values)
+    taken = np.where(known, values, 0.0).astype(np.float64)
+    ahead = np.cumsum(known, axis=0) - known
+    count = known.sum(axis=0)
+    after = count - ahead
+    is_cut = known & (ahead >= least) & (after >= least)
+    ahead, after = np.maximum(ahead, 1), np.maximum(after, 1)
+    sums, total, squares = np.cumsum(taken, axis=0), taken.sum(axis=0), np.square(taken).sum(axis=0)
+    left = np.concatenate((np.zeros((1, len(count))), sums[:-1]))
+    right = sums[-1:] - left
+    within = squares - left**2 / ahead - right**2 / after
     # What hardly differs is told apart by thousandths: below that nothing is another level.
-    noise = np.maximum(within / max(1, count - 2), max(1e-12, (1e-3 * float(taken.mean())) ** 2))
-    scores = np.abs(apart) / np.sqrt(noise * (1 / ahead + 1 / (count - ahead)))
-    best = int(np.argmax(scores))
-    return int(ahead[best]), float(scores[best])
+    floor = np.maximum(1e-12, (1e-3 * total / np.maximum(count, 1)) ** 2)
+    noise = np.maximum(within / np.maximum(1, count - 2), floor)
+    scores = np.abs(right / after - left / ahead) / np.sqrt(noise * (1 / ahead + 1 / after))
+    scores = np.where(is_cut, scores, 0.0)
+    best = np.argmax(scores, axis=0)
+    return best, scores[best, np.arange(len(count))]
 
 
 def rows_in(times_ns: NDArray[np.int64], seconds: float) -> int:

@@ -40,7 +40,9 @@ PAUSES = frozenset({"launch", "init", "load", "eval", "check", "stop"})
 BROKEN_S = 60.0
 WORKING_SHARE = 0.6
 """Of what is usual: tensor cores of a hung run stand still, and its power is less than half."""
-ACTIVITY = ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "DCGM_FI_DEV_POWER_USAGE")
+ACTIVITY = {"DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": 0.1, "DCGM_FI_DEV_POWER_USAGE": WORKING_SHARE}
+"""With the share of what is usual below which a GPU stands still."""
+ALL_SHARE, IDLE_ROWS_MIN = 0.95, 2
 MEMBER_STEPS, MEMBER_COMPUTE = "holdfast_member_steps_total", "holdfast_member_compute_seconds"
 MEMBER_WAITING, MEMBER_IN_STEP = "holdfast_member_waiting", "holdfast_member_in_step"
 HOLDS_UP = "the others wait, and it does not"
@@ -69,7 +71,9 @@ def _hung(look: Look) -> Iterator[Finding]:
     least_s = _patience_s(pace, scene, working, look.panels.window_ns)
     is_usual = held_s <= USUAL_TIMES * _longest_pause_s(pace) or _is_repeated(held_s, pace)
     if elapsed_s < least_s or is_usual:
-        return
+        if working is None or working >= WORKING_SHARE or not _stands_still(look, pace, scene):
+            return
+        least_s = elapsed_s
     noticed_ns = min(now_ns - 1, last_ns + round(least_s * 1e9))
     yield Finding(
         sign="no-step",
@@ -103,6 +107,48 @@ def _patience_s(pace: Pace, scene: Scene, working: float | None, window_ns: tupl
     if working == 0.0 or any(one.until_ns is None for one in slow_steps(pace, window_ns)):
         return least_s  # what was wrong already has become worse
     return max(least_s, YOUNG_S * (1.0 - known_s / KNOWN_S))
+
+
+def _stands_still(look: Look, pace: Pace, scene: Scene) -> bool:
+    """Whether nearly all GPUs of the run went idle at once, for longer than they ever did and the run ever
+    paused: in a step of minutes that is seen long before the step is late.
+    """
+    known_s = (int(pace.shown_ns[-1]) - int(pace.shown_ns[0])) / 1e9
+    is_saving = bool(scene.checkpoints) and scene.checkpoints[-1].stall_s is None
+    is_pause = is_saving or scene.phase in PAUSES or _is_repeated(PAUSE_S_MAX, pace)
+    if known_s < KNOWN_S or is_pause or pace.step_s is None:
+        return False
+    pause_s = USUAL_TIMES * max(0.0, _longest_pause_s(pace) - pace.step_s)
+    for metric, idle_share in ACTIVITY.items():
+        if (share := _shares(look, metric, scene.run)) is not None:
+            times_ns, shares = share
+            known = np.isfinite(shares).sum(axis=1)
+            with np.errstate(invalid="ignore"):
+                idle = (shares < idle_share).sum(axis=1) >= ALL_SHARE * np.maximum(known, 1)
+            idle, times_ns = idle[known > 0], times_ns[known > 0]
+            busy = np.flatnonzero(~idle)
+            if not len(busy):
+                return False
+            lasted, before = len(idle) - 1 - int(busy[-1]), int(np.diff(busy).max(initial=1)) - 1
+            idle_s = (look.panels.window_ns[1] - int(times_ns[busy[-1]])) / 1e9
+            return (
+                lasted >= IDLE_ROWS_MIN
+                and lasted > USUAL_TIMES * before
+                and idle_s >= max(SHORTEST_S, pause_s)
+            )
+    return False
+
+
+def _shares(look: Look, metric: str, run: str) -> tuple[NDArray[np.int64], NDArray[np.floating]] | None:
+    """By reading and GPU of the run: how much of its usual work it does."""
+    panel = look.panels.value(metric)
+    columns = (
+        [] if panel is None else [n for n, name in enumerate(panel.subjects) if look.run_of(name) == run]
+    )
+    if panel is None or not columns:
+        return None
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return panel.times_ns, panel.values.take(columns, axis=1) / panel.usual[columns]
 
 
 def _held_s(pace: Pace) -> NDArray[np.float64]:
@@ -141,15 +187,10 @@ def _stands_in_step(look: Look, run: str) -> bool:
 def _working_share(look: Look, run: str) -> float | None:
     """How much of their usual work the run's GPUs do at the last readings; None where nobody knows."""
     for metric in ACTIVITY:
-        panel = look.panels.value(metric)
-        if panel is None:
-            continue
-        columns = [n for n, name in enumerate(panel.subjects) if look.run_of(name) == run]
-        if columns:
-            with np.errstate(invalid="ignore", divide="ignore"):
-                share = _last_known(panel.values[:, columns]) / panel.usual[columns]
-            if np.isfinite(share).any():
-                return float(np.nanmedian(share))
+        if (share := _shares(look, metric, run)) is not None:
+            last = _last_known(share[1])
+            if np.isfinite(last).any():
+                return float(np.nanmedian(last))
     return None
 
 

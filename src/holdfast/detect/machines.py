@@ -25,9 +25,13 @@ class RuleDetector(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(Sense(rule.sign, (self.metric,)) for rule in self.rules)
 
     def find(self, look: Look) -> Iterator[Finding]:
+        panels = look.panels
         for rule in self.rules:
-            panels = look.panels
-            panel = panels.value(self.metric) if rule.view == "value" else panels.rate(self.metric)
+            if rule.view == "value":
+                panel = panels.value(self.metric)
+            else:
+                is_growth = rule.against == "limit" and rule.limit >= 0
+                panel = panels.grown(self.metric) if is_growth else panels.rate(self.metric)
             if panel is not None:
                 yield from _apply(rule, panel)
 
@@ -51,7 +55,7 @@ def _apply(rule: Rule, whole: Panel) -> Iterator[Finding]:
 
 
 def _columns(rule: Rule, panel: Panel) -> NDArray[np.int64]:
-    """The series that the rule is about; of counters that nearly always stand still, those that moved."""
+    """The series that the rule is about; against a limit, those that are ever beyond it."""
     chosen = np.ones(len(panel.subjects), np.bool_)
     if rule.named:
         chosen &= np.array([_is_named(rule.named, labels) for labels in panel.labels], np.bool_)

@@ -6,6 +6,7 @@ telemetry lowers the confidence of whatever is found in it.
 
 from collections.abc import Iterable, Iterator
 from functools import cached_property
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -23,6 +24,7 @@ after it is worth knowing what came first.
 """
 EARLIER_SHARE = 0.2
 """Of what is read from before the onset: the labels of that time are those that something changed from."""
+View = Literal["value", "rate", "grown"]
 KEPT_MAX = 24
 """Panels that are kept for the next detector; some are read by several, one after the other."""
 
@@ -78,13 +80,14 @@ class Panel(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
         """These series of it."""
         if len(columns) == len(self.subjects):
             return self
+        chosen = columns.tolist()
         return msgspec.structs.replace(
             self,
-            subjects=tuple(self.subjects[column] for column in columns),
-            labels=tuple(self.labels[column] for column in columns) if self.labels else (),
-            values=self.values[:, columns],
+            subjects=tuple(map(self.subjects.__getitem__, chosen)),
+            labels=tuple(map(self.labels.__getitem__, chosen)) if self.labels else (),
+            values=self.values.take(columns, axis=1),
             trust=self.trust[columns],
-            before=None if self.before is None else self.before[:, columns],
+            before=None if self.before is None else self.before.take(columns, axis=1),
             words=(),
         )
 
@@ -116,7 +119,7 @@ class Panels:
         self.flaws: dict[str, tuple[Flaw, ...]] = {}
         self._source = source
         self._there = frozenset(source.metrics())
-        self._kept: dict[tuple[str, bool], Panel | None] = {}
+        self._kept: dict[tuple[str, View], Panel | None] = {}
 
     @property
     def from_ns(self) -> int:
@@ -131,11 +134,15 @@ class Panels:
 
     def value(self, metric: str) -> Panel | None:
         """The readings; None where there are none in the window."""
-        return self._panel(metric, False)
+        return self._panel(metric, "value")
 
     def rate(self, metric: str) -> Panel | None:
         """The growth of a counter by second."""
-        return self._panel(metric, True)
+        return self._panel(metric, "rate")
+
+    def grown(self, metric: str) -> Panel | None:
+        """The same of those series alone that did not stand still: of errors there are few."""
+        return self._panel(metric, "grown")
 
     def of_run(
         self, metric: str, run: str, window_ns: tuple[int, int] | None = None, *, as_rate: bool = False
@@ -144,18 +151,19 @@ class Panels:
 
         window_ns: another time than that of the look.
         """
-        panel = self._panel(metric, as_rate) if window_ns is None else self._read(metric, as_rate, window_ns)
+        view: View = "rate" if as_rate else "value"
+        panel = self._panel(metric, view) if window_ns is None else self._read(metric, view, window_ns)
         return None if panel is None or len(panel.times_ns) < 2 else _by_member(panel, run)
 
-    def _panel(self, metric: str, as_rate: bool) -> Panel | None:
-        key = (metric, as_rate)
+    def _panel(self, metric: str, view: View) -> Panel | None:
+        key = (metric, view)
         if key not in self._kept:
             while len(self._kept) >= KEPT_MAX:
                 del self._kept[next(iter(self._kept))]
-            self._kept[key] = self._read(metric, as_rate, self.window_ns)
+            self._kept[key] = self._read(metric, view, self.window_ns)
         return self._kept[key]
 
-    def _read(self, metric: str, as_rate: bool, window_ns: tuple[int, int]) -> Panel | None:
+    def _read(self, metric: str, view: View, window_ns: tuple[int, int]) -> Panel | None:
         frame = self._source.frame(metric, window_ns) if metric in self._there else None
         if frame is None or not len(frame.times_ns):
             return None
@@ -169,16 +177,23 @@ class Panels:
         inspected = inspect(frame, now_ns=window_ns[1])
         if is_own:
             self.flaws[metric] = inspected.flaws
-        clean = per_second(inspected.frame) if as_rate else inspected.frame
+        clean, trust, as_rate = inspected.frame, inspected.trust, view != "value"
+        if view == "grown":
+            moved = np.fmin.reduce(clean.values, axis=0) != np.fmax.reduce(clean.values, axis=0)
+            columns = np.flatnonzero(moved)
+            clean, trust = _some(clean, columns), trust[columns]
+            past = None if past is None else _some(past, columns)
+        if as_rate:
+            clean = per_second(clean)
         return Panel(
             metric=metric,
-            subjects=frame.subjects,
-            labels=frame.labels,
-            times_ns=frame.times_ns,
+            subjects=clean.subjects,
+            labels=clean.labels,
+            times_ns=clean.times_ns,
             values=clean.values,
-            trust=inspected.trust,
+            trust=trust,
             before=None if past is None else _before(past, as_rate),
-            words=frame.words,
+            words=() if view == "grown" else frame.words,
             gap=gap,
             earlier=earlier,
         )
@@ -227,6 +242,18 @@ def _before(past: Frame, as_rate: bool) -> Floats | None:
     return per_second(clean).values if as_rate else clean.values
 
 
+def _some(frame: Frame, columns: NDArray[np.int64]) -> Frame:
+    """These series of it."""
+    chosen = columns.tolist()
+    return msgspec.structs.replace(
+        frame,
+        subjects=tuple(map(frame.subjects.__getitem__, chosen)),
+        labels=tuple(map(frame.labels.__getitem__, chosen)),
+        values=frame.values.take(columns, axis=1),
+        words=(),
+    )
+
+
 def _like(frame: Frame, other: Frame) -> Frame:
     """The frame with the series of another one, in their order; empty where it has none of them."""
     if frame.subjects == other.subjects and frame.labels == other.labels:
@@ -266,6 +293,8 @@ def _by_member(panel: Panel, run: str) -> Panel | None:
             columns.setdefault(subject, []).append(column)
     if not columns:
         return None
+    if len(columns) == len(panel.labels) == sum(map(len, columns.values())):
+        return msgspec.structs.replace(panel, subjects=tuple(columns), labels=(), words=())
     groups = tuple(columns.values())
     return msgspec.structs.replace(
         panel,

@@ -123,7 +123,9 @@ def _slow_links(look: Look) -> Iterator[Finding]:
         sign="slow-link", metric=LINK_RATE, unit="B/s", note=SIGNS["slow-link"], against="peers", scrapes=2
     )
     usual = usual[columns]
-    yield from findings(rule, panel.some(columns), wrong[:, columns], usual, (1 - LINK_SHARE) * usual)
+    yield from findings(
+        rule, panel.some(columns), wrong.take(columns, axis=1), usual, (1 - LINK_SHARE) * usual
+    )
 
 
 BELOW_RATED = FunctionDetector((Sense("low-flow", (FLOW, RATED)),), _below_rated)

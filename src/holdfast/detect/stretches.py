@@ -1,6 +1,6 @@
 """From what is wrong, row by row, to findings: one for each stretch of a series that lasts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,18 +31,18 @@ def findings(
     if not stretches:
         return
     columns = np.unique([stretch.series for stretch in stretches])
-    counts = wrong[:, columns].sum(axis=0)
-    means = np.where(wrong[:, columns], values[:, columns], 0).sum(axis=0) / counts
+    own = wrong.take(columns, axis=1)
+    counts = own.sum(axis=0)
+    means = np.where(own, values.take(columns, axis=1), 0).sum(axis=0) / counts
     sure = _sure(np.abs(means - usual[columns]), least[columns], counts) * panel.trust[columns]
     told = zip(means.tolist(), usual[columns].tolist(), sure.tolist(), strict=True)
     told_of = dict(zip(columns.tolist(), told, strict=True))
     leasts, times = least.tolist(), times_ns.tolist()
-    for stretch in stretches:
-        series, first = stretch.series, stretch.first
+    firsts = [one.first for one in stretches] if panel.single is None else _changed(panel.single, stretches)
+    for stretch, first in zip(stretches, firsts, strict=True):
+        series = stretch.series
         value, expected, confidence = told_of[series]
-        if panel.single is not None:
-            first = _changed(panel.single[:, series], stretch)
-        elif len(stretches) <= ONSETS_MAX:
+        if panel.single is None and len(stretches) <= ONSETS_MAX:
             away = (values[:, series] - expected) * np.sign(value - expected)
             first = compare.onset(away, leasts[series], first)
         yield Finding(
@@ -70,11 +70,17 @@ def _sure(differences: Floats, least: Floats, observations: NDArray[np.int64]) -
     return np.asarray(CONFIDENCE_MAX * (1.0 - 0.5**halvings), np.float64)
 
 
-def _changed(single: Floats, stretch: compare.FindingStretch) -> int:
-    """The row at which single readings changed the most: their means are late. The first where they did not:
+def _changed(single: Floats, stretches: Sequence[compare.FindingStretch]) -> list[int]:
+    """The rows at which single readings changed the most: their means are late. The first where they did not:
     it was so before anybody looked.
     """
-    end = stretch.last + 1
-    known = np.flatnonzero(np.isfinite(single[:end]))
-    row, score = compare.change(single[known].astype(np.float64), CHANGED_ROWS_MIN)
-    return min(int(known[row]), stretch.first) if score > CHANGED_T_MIN else int(known[0])
+    firsts = np.array([one.first for one in stretches])
+    lasts = np.array([one.last for one in stretches])
+    series = np.array([one.series for one in stretches])
+    for last in np.unique(lasts).tolist():
+        same = np.flatnonzero(lasts == last)
+        readings = single[: last + 1, series[same]]
+        rows, scores = compare.changes(readings, CHANGED_ROWS_MIN)
+        known = np.argmax(np.isfinite(readings), axis=0)
+        firsts[same] = np.where(scores > CHANGED_T_MIN, np.minimum(rows, firsts[same]), known)
+    return list(map(int, firsts))

@@ -1,6 +1,6 @@
 """What is wrong with a run itself, by its own times: slow steps, late members, and who is late changing."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 import msgspec
@@ -92,12 +92,8 @@ def _late(part: Part, members: Panel, step_s: float, run: str) -> Iterator[Findi
 
 def _always_late(single: Iterable[Finding], members: Panel) -> set[str]:
     """Members that are late in most steps, by amounts that may scatter; none if most members are late."""
-    place = {name: column for column, name in enumerate(members.subjects)}
-    always = {
-        one.subject
-        for one in single
-        if one.until_ns is None and _is_mostly_late(one, members.values[:, place[one.subject]], members)
-    }
+    lasting = [one for one in single if one.until_ns is None]
+    always = {one.subject for one in _mostly_late(lasting, members)}
     return always if len(always) <= LATE_MEAN_SHARE * len(members.subjects) else set()
 
 
@@ -122,23 +118,25 @@ def _late_on_average(part: Part, members: Panel, usual: Floats, step_s: float) -
     )
     metric = f"holdfast_member_{part}_seconds"
     found = _found(LATE[part], metric, "past", means, usual.astype(np.float32), least)
-    place = {name: column for column, name in enumerate(members.subjects)}
-    lasting = [
-        one
-        for one in found
-        if one.until_ns is None and _is_mostly_late(one, members.values[:, place[one.subject]], members)
-    ]
+    lasting = _mostly_late([one for one in found if one.until_ns is None], members)
     if len(lasting) <= LATE_MEAN_SHARE * len(members.subjects):
         yield from lasting
 
 
-def _is_mostly_late(finding: Finding, taken: Floats, members: Panel) -> bool:
-    """Whether most of a member's steps since then were longer by about as much as their mean, and the last
+def _mostly_late(found: Sequence[Finding], members: Panel) -> list[Finding]:
+    """Those of them of whose steps since then most were longer by about as much as their mean, and the last
     ones are: a mean is late to say that it is over.
     """
-    own = taken[(members.times_ns >= finding.since_ns) & np.isfinite(taken)]
-    enough = finding.usual + MOSTLY * (finding.value - finding.usual)
-    return len(own) > 0 and min(float(np.median(own)), float(own[-LATE_LAST_STEPS:].mean())) > enough
+    place = {name: column for column, name in enumerate(members.subjects)}
+    own = members.values[:, [place[one.subject] for one in found]]
+    since = members.times_ns[:, None] >= np.array([one.since_ns for one in found], np.int64)
+    own = np.where(since, own, np.nan)
+    later = np.cumsum(np.isfinite(own)[::-1], axis=0)[::-1]
+    last = np.where(later <= LATE_LAST_STEPS, own, np.nan)
+    means = np.nansum(last, axis=0) / np.clip(later[:1].sum(axis=0), 1, LATE_LAST_STEPS)
+    least = np.minimum(compare.middle(own), means)
+    enough = [one.usual + MOSTLY * (one.value - one.usual) for one in found]
+    return [one for one, is_late in zip(found, least > np.array(enough), strict=True) if is_late]
 
 
 def _found(

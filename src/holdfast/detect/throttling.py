@@ -275,7 +275,7 @@ def _above(
     columns = np.flatnonzero(wrong.any(axis=0))
     if not len(columns):
         return
-    part, wrong = panel.some(columns), wrong[:, columns]
+    part, wrong = panel.some(columns), wrong.take(columns, axis=1)
     if clocks is not None and low is not None:
         rows = np.minimum(np.searchsorted(clocks.times_ns, part.times_ns), len(clocks.times_ns) - 1)
         column = {subject: number for number, subject in enumerate(clocks.subjects)}

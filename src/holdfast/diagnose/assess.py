@@ -180,9 +180,12 @@ def _incidents(findings: Iterable[Finding], desk: _Desk) -> list[Incident]:
         elif ranked[0].mechanism.name == BARE and not any(finding.sign in HELD_UP for finding in left):
             break
         explained = {(finding.sign, finding.subject) for finding in ranked[0].explains}
-        mine = [finding for finding in left if (finding.sign, finding.subject) in explained]
+        mine: list[Finding] = []
+        others: list[Finding] = []
+        for finding in left:
+            (mine if (finding.sign, finding.subject) in explained else others).append(finding)
         incidents.append(_incident(ranked, mine, case, desk))
-        left = [finding for finding in left if (finding.sign, finding.subject) not in explained]
+        left = others
     # What slows the run now comes first, and what has not done any harm yet last.
     incidents.sort(key=lambda each: (each.ended_ns is not None, -each.slowdown))
     return [

@@ -28,11 +28,13 @@ def own_signs(findings: Sequence[Finding]) -> list[Finding]:
         more = sorted((one.value - one.usual for one in shown), reverse=True)
         if len(shown) > 1 and more[0] >= DOMINATES * more[1]:
             dropped |= {(sign, metric, one.subject) for one in shown if one.value - one.usual < more[0]}
-    kept = [one for one in findings if (one.sign, one.metric, one.subject) not in dropped]
+    kept = findings
+    if dropped:
+        kept = [one for one in findings if (one.sign, one.metric, one.subject) not in dropped]
     if any(one.sign == "slow-step" and one.until_ns is None for one in kept):
         # Who is no longer late is not why the run still is.
         kept = [one for one in kept if one.sign not in LATE or one.until_ns is None]
-    return list(own_resends(kept))
+    return list(own_resends(kept) if any(one.sign == RESENT for one in kept) else kept)
 
 
 def own_resends(findings: Sequence[Finding]) -> Iterator[Finding]:

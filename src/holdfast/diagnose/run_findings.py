@@ -80,10 +80,11 @@ class RunFindings:
             at = self.by_sign.setdefault(finding.sign, {})
             if finding.subject not in at or finding.confidence > at[finding.subject].confidence:
                 at[finding.subject] = finding
-        self._shown_by: dict[str, dict[str, list[str]]] = {}
         self._radius: dict[str, frozenset[str]] = {}
         self._found: dict[tuple[str, str], list[Finding]] = {}
-        self.fits_by_kind = {sign: self._around(set(at)) for sign, at in self.by_sign.items()}
+        self._over_run: dict[str, SignFit | None] = {}
+        self._by_kind = {sign: topology.by_kind(at) for sign, at in self.by_sign.items()}
+        self.fits_by_kind = {sign: self._around(self._by_kind[sign]) for sign in self.by_sign}
 
     @cached_property
     def members(self) -> tuple[str, ...]:
@@ -132,9 +133,13 @@ class RunFindings:
 
     def over_run(self, sign: str) -> SignFit | None:
         """How many of the run's members, or of what of their kind it has, show a sign."""
-        shown = self.by_sign[sign]
-        total = len(shown)
-        kinds = {self.topology.kind(name) for name in shown if name in self.topology}
+        if sign not in self._over_run:
+            self._over_run[sign] = self._over_run_of(self._by_kind[sign])
+        return self._over_run[sign]
+
+    def _over_run_of(self, shown: Mapping[Kind | None, Sequence[str]]) -> SignFit | None:
+        total = sum(map(len, shown.values()))
+        kinds = {kind for kind in shown if kind is not None}
         if not kinds and self.scene.run in self.topology:
             # What the graph does not know, such as a name server, everybody may depend on.
             return SignFit(hit=total, reached=total, total=total)
@@ -240,13 +245,7 @@ class RunFindings:
         """Another subject of its kind that shows the sign."""
         if subject not in self.topology:
             return None
-        if sign not in self._shown_by:
-            kinds: dict[str, list[str]] = {}
-            for name in self.by_sign.get(sign, ()):
-                if name in self.topology and len(of := kinds.setdefault(self.topology.kind(name), [])) < 2:
-                    of.append(name)
-            self._shown_by[sign] = kinds
-        alike = self._shown_by[sign].get(self.topology.kind(subject), ())
+        alike = self._by_kind.get(sign, {}).get(self.topology.kind(subject), ())
         return next((name for name in alike if name != subject), None)
 
     @cached_property
@@ -304,19 +303,16 @@ class RunFindings:
             most[subject] = max(most[subject], count)
         return most
 
-    def _around(self, subjects: set[str]) -> dict[Kind | None, dict[str, SignFit]]:
+    def _around(self, by_kind: Mapping[Kind | None, Sequence[str]]) -> dict[Kind | None, dict[str, SignFit]]:
         """By kind, for every mechanism asks for a few kinds only; None: what the graph does not know."""
+        subjects = {name for of_kind in by_kind.values() for name in of_kind}
         total = len(subjects)
         alone = SignFit(hit=1, reached=1, total=total)
-        by_kind: dict[Kind | None, list[str]] = {}
-        for subject in subjects:
-            kind = self.topology.kind(subject) if subject in self.topology else None
-            by_kind.setdefault(kind, []).append(subject)
         fits = {kind: dict.fromkeys(of_kind, alone) for kind, of_kind in by_kind.items()}
         for kind, of_kind in by_kind.items():
             if kind is None:
                 continue
-            among = self.members if kind == "member" and self.members else self.topology.names(kind)
+            among = self.members if kind == "member" and self.members else None
             found = self.topology.common_causes(of_kind, among)
             if kind == "node" and (on_them := self._members_on(of_kind)):
                 # A mount is its clients' members', not their nodes'.

@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.detect.finding import Finding
 from holdfast.detect.rules import SIGNS
-from holdfast.detect.stages import StagePart, part_of
+from holdfast.detect.stages import part_of
 from holdfast.diagnose.cooled import cooling_of, shared_air
 from holdfast.diagnose.incident import Evidence
 from holdfast.diagnose.mechanisms import MECHANISMS, Mechanism, Origin
@@ -27,6 +27,8 @@ from holdfast.diagnose.run_findings import (
     RunFindings,
     SignFit,
 )
+from holdfast.diagnose.wording import figure, regular
+from holdfast.topology.graph import Shared
 
 PRIOR = -1.0
 """Of any one cause, against there being none that is known: one in ten."""
@@ -38,7 +40,7 @@ FOLLOWS_RECALL = 0.4
 """Of what depends on a cause so much need show a consequence: the hottest first."""
 UNEVEN_SHARE = 0.5
 """Where some have more than their share, it is at most half of them."""
-SYMPTOM_WEIGHT, WAITED_WEIGHT = 1.2, 0.3
+SYMPTOM_WEIGHT, WAITED_WEIGHT, WAITS_WEIGHT = 1.2, 0.3, -1.0
 EVERYONE_WEIGHT = 0.6
 TOGETHER_WEIGHT, FIRST_WEIGHT, AFTER_WEIGHT = 0.8, 0.2, -0.6
 TOGETHER_NS = 150 * 10**9
@@ -254,6 +256,8 @@ class _Weighing:
         """Whether nothing but its member's lateness is unusual about a node, where that would be seen."""
         near = self.case.near(node) - {self.case.scene.run}
         seen = [one for one in self.case.findings if one.subject in near and one.sign not in LATE]
+        if "late-compute" in self.case.measured and not self.case.at("late-compute", node):
+            yield Evidence(text="it computes as it ever did: it waits for others", weight=WAITS_WEIGHT)
         if seen:
             yield _seen(seen, 2 * NOTHING_SHOWS, None)
         elif set(self.case.measured) >= MACHINE_SIGNS:
@@ -331,30 +335,37 @@ class _Weighing:
         if len(late) < 2:
             yield Evidence(text="a single late member is not a stage", weight=-SYMPTOM_WEIGHT)
             return
-        part = part_of(late, self.case.members)
-        is_told = part is not None or self.case.has("late-stage")
-        yield self._in_common(late, is_told)
+        best = self._in_common(late)
+        # The members of a node are a regular part of the run by themselves, whatever is wrong with it.
+        is_node = best is not None and best.kind == "node" and best.likeness > 1 / 2
+        part = None if is_node else part_of(late, self.case.members)
+        is_told = part is not None or (self.case.has("late-stage") and not is_node)
+        yield self._machine(late, best, is_told)
         if part is not None:
-            yield Evidence(text=_regular(part, len(self.case.members)), weight=REGULAR_WEIGHT)
+            yield Evidence(text=regular(part, len(self.case.members)), weight=REGULAR_WEIGHT)
         if is_told:
             yield from self._alike()
 
-    def _in_common(self, late: set[str], is_told: bool) -> Evidence:
-        """Whether the late ones are those of one machine or switch. What all members have in common says
-        nothing. is_told: that they are a stage's, by themselves.
+    def _in_common(self, late: set[str]) -> Shared | None:
+        """The machine or switch that most of the late members depend on, of a node and its parts the node.
+        What all members have in common says nothing.
         """
         shared = self.case.topology.common_causes(late & set(self.case.members), self.case.members)
         told = [
             one for one in shared if one.kind not in ("run", "pool") and one.reached < len(self.case.members)
         ]
-        best = max(told, key=lambda one: one.likeness, default=None)
+        return max(told, key=lambda one: (one.likeness, one.kind == "node"), default=None)
+
+    def _machine(self, late: set[str], best: Shared | None, is_told: bool) -> Evidence:
+        """Whether the late ones are those of one machine or switch. is_told: that they are a stage's, by
+        themselves.
+        """
         likeness = 0.0 if best is None else best.likeness
         weight = SYMPTOM_WEIGHT * (1 - 2 * likeness)
         text = f"the {len(late)} late members have no machine in common that the others have not"
         if best is not None and weight < 0:
             text = f"the late members are {best.hit} of the {best.reached} that depend on {best.subject}"
-            is_node = best.kind == "node" and not self.case.has("late-stage")
-            if is_told and not is_node and self.case.is_clear(late):
+            if is_told and self.case.is_clear(late):
                 text += ", of which no reading is unusual, though it is measured"
                 weight = 0.0
         return Evidence(text=text, weight=weight, subjects=_some(late))
@@ -560,7 +571,7 @@ def _seen(findings: Sequence[Finding], weight: float, fit: SignFit | None) -> Ev
     first = min(findings, key=lambda finding: finding.since_ns)
     strongest = max(findings, key=lambda finding: finding.confidence)
     where = strongest.subject if len(findings) == 1 else f"{len(findings)} subjects"
-    text = f"{strongest.note}: {_figure(strongest)} at {where}"
+    text = f"{strongest.note}: {figure(strongest)} at {where}"
     if fit is not None and fit.total > fit.hit:
         text += f", and at {fit.total - fit.hit} elsewhere"
     return Evidence(
@@ -572,27 +583,5 @@ def _seen(findings: Sequence[Finding], weight: float, fit: SignFit | None) -> Ev
     )
 
 
-def _figure(finding: Finding) -> str:
-    unit = f" {finding.unit}" if finding.unit else ""
-    if finding.method == "event":
-        return f"{finding.value:g}"
-    against = "limit" if finding.method == "limit" else "usual"
-    return f"{_number(finding.value)}{unit} ({against} {_number(finding.usual)})"
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.3g}"
-
-
 def _some(subjects: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(subjects)[:SHOWN_MAX])
-
-
-def _regular(part: StagePart, count: int) -> str:
-    """What is regular about the late members, in words."""
-    as_stages = "as the stages of a pipeline are"
-    if not part.is_repeated:
-        return f"they are one of {count // part.size} equal parts of the {count} members, {as_stages}"
-    if part.size == 1:
-        return f"they are one in {part.period} members, evenly spaced, {as_stages}"
-    return f"they are {part.size} neighbours of every {part.period} members, {as_stages}"

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 
 from holdfast import wording
+from holdfast.detect.finding import Finding
+from holdfast.detect.stages import StagePart
 from holdfast.topology.hostlist import fold
 
 HOSTS_CHARS_MAX = 80
@@ -56,3 +58,26 @@ def stepless(last_ns: int | None, since_ns: int) -> str:
 def known_runs(runs: Sequence[str]) -> str:
     """A sentence for whoever asked for another run than these; none where there are none."""
     return f"The signals know {wording.listed(runs, RUNS_SHOWN_MAX)}." if runs else ""
+
+
+def figure(finding: Finding) -> str:
+    """`1,690 MHz (usual 1,980)`."""
+    unit = f" {finding.unit}" if finding.unit else ""
+    if finding.method == "event":
+        return f"{finding.value:g}"
+    against = "limit" if finding.method == "limit" else "usual"
+    return f"{_number(finding.value)}{unit} ({against} {_number(finding.usual)})"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.3g}"
+
+
+def regular(part: StagePart, count: int) -> str:
+    """What is regular about the late members, in words."""
+    as_stages = "as the stages of a pipeline are"
+    if not part.is_repeated:
+        return f"they are one of {count // part.size} equal parts of the {count} members, {as_stages}"
+    if part.size == 1:
+        return f"they are one in {part.period} members, evenly spaced, {as_stages}"
+    return f"they are {part.size} neighbours of every {part.period} members, {as_stages}"

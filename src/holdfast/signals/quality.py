@@ -220,7 +220,7 @@ def _mend_clocks(work: _Inspection) -> None:
         return
     subjects = [work.frame.subjects[series] for series in grown]
     part = msgspec.structs.replace(
-        work.frame, subjects=tuple(subjects), labels=(), values=work.values[:, grown]
+        work.frame, subjects=tuple(subjects), labels=(), values=work.values.take(grown, axis=1)
     )
     peaks = _highest(per_second(part).values)
     verdict = units.clocked(tuple(subject.rpartition(".")[0] for subject in subjects), peaks)

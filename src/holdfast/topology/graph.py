@@ -270,8 +270,19 @@ class Topology:
             for number, (begin, end) in zip(peers.tolist(), pairwise(ends), strict=True)
         }
 
-    def common_causes(self, symptoms: Collection[str], among: Collection[str]) -> tuple[Shared, ...]:
+    def by_kind(self, names: Iterable[str]) -> dict[Kind | None, list[str]]:
+        """These names by their kind; None: what the graph does not know."""
+        found: dict[Kind | None, list[str]] = {}
+        for name in names:
+            number = self._index.get(name)
+            found.setdefault(None if number is None else self._kind_of[number], []).append(name)
+        return found
+
+    def common_causes(
+        self, symptoms: Collection[str], among: Collection[str] | None = None
+    ) -> tuple[Shared, ...]:
         """What the symptoms have in common and the rest of `among` has not, the best explanation first.
+        Without `among`: the rest of their kinds.
 
         Each is a subject that at least two of the symptoms depend on (or one, where there is but one). They
         are ranked by `Shared.bans`, so that healthy subjects in a cause's blast radius count against it as
@@ -279,7 +290,10 @@ class Topology:
         the nearest to the symptoms comes first.
         """
         ill = self._numbers(symptoms)
-        peers = np.union1d(self._numbers(among), ill)
+        if among is None:
+            peers = np.flatnonzero(np.isin(self._kinds, self._kinds[ill]))
+        else:
+            peers = np.union1d(self._numbers(among), ill)
         reach = self._reach(peers)
         all_hit = np.bincount(reach.rows.gather(np.searchsorted(peers, ill))[1], minlength=len(self._names))
         found = np.flatnonzero(all_hit >= min(2, max(1, len(ill))))
