@@ -248,7 +248,7 @@ DECODERS: dict[str, Decoder] = {
 
 ELSEWHERE = {
     "cli": "opens files by the readers above; of benchmarks, reads what it has written itself",
-    "drills.scenarios.registry": "reads a file of the package",
+    "drills.scenarios.playing": "reads a file of the package",
     "ledger.references": "reads a file of the package",
     "record.importers": "is fuzzed as a whole, by the way in",
     "record.spool": "believes only what this user, or the owner of the journal, has written",
