@@ -4,7 +4,7 @@ import click
 import msgspec
 from click.testing import CliRunner
 
-from holdfast.cli.flags import argument, option, shared, takes
+from holdfast.cli.flags import argument, option, shared, takes, together
 
 loud = click.option("--loud", "is_loud", is_flag=True, help="Shout.")
 
@@ -43,3 +43,34 @@ def test_a_value_of_another_type_is_refused_as_ever() -> None:
     done = CliRunner().invoke(greet, ["--max-rounds", "many"])
     assert done.exit_code == 2
     assert "--max-rounds" in done.output
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    low: int = option("The least.", default=1)
+    high: int = option("The most.", default=9)
+
+
+class Counting(msgspec.Struct, frozen=True, kw_only=True):
+    what: str = argument()
+    within: range = shared(together(Bounds, "within", lambda asked: range(asked.low, asked.high + 1)))
+
+
+@click.command("count")
+@takes(Counting)
+def count(given: Counting) -> None:
+    """Count."""
+    click.echo(f"{given.what} {given.within}")
+
+
+@click.command("measure")
+@together(Bounds, "bounds")
+def measure(bounds: Bounds) -> None:
+    """Measure."""
+    click.echo(repr(bounds))
+
+
+def test_a_group_of_options_reaches_a_verb_as_one() -> None:
+    assert CliRunner().invoke(count, ["sheep", "--high", "3"]).output == "sheep range(1, 4)\n"
+    assert CliRunner().invoke(measure, ["--low", "4"]).output == f"{Bounds(low=4, high=9)!r}\n"
+    shown = CliRunner().invoke(count, ["--help"]).output
+    assert shown.index("--low") < shown.index("--high")

@@ -7,7 +7,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from holdfast import wording
-from holdfast.cli.tables import figure, table, word
+from holdfast.cli.tables import figure, print_bullets, table, word
 from holdfast.cli.terminal import printable
 from holdfast.economics.pricing import layers
 from holdfast.economics.pricing.cost import LEDGER
@@ -39,8 +39,7 @@ def show(cost: layers.RunCost | layers.IncidentCost) -> None:
         _incident(console, cost)
     else:
         _run(console, cost)
-    for remark in cost.remarks:
-        console.print(f"• {printable(remark)}")
+    print_bullets(console, cost.remarks)
 
 
 def _incident(console: Console, cost: layers.IncidentCost) -> None:

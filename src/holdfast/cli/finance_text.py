@@ -1,13 +1,13 @@
 """The finance view in the terminal: the answer in two lines, what it is made of, what was assumed."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
 from holdfast import wording
-from holdfast.cli.tables import figure, table, word
+from holdfast.cli.tables import figure, print_bullets, table, word
 from holdfast.cli.terminal import printable
 from holdfast.dashboard import finance_wording as said
 from holdfast.economics.finance.ownership import OwnOrRent
@@ -44,7 +44,7 @@ def show(told: Finance) -> None:
     if told.own_or_rent is not None:
         _own_or_rent(console, told.own_or_rent)
     _assumptions(console, told)
-    _bullets(console, told.remarks)
+    print_bullets(console, told.remarks)
 
 
 def _head(console: Console, told: Finance) -> None:
@@ -88,23 +88,21 @@ def _spent(told: Finance, label: str, amount: Amount) -> tuple[str, ...]:
 
 def _behind(console: Console, causes: Sequence[CauseSpend]) -> None:
     """The incidents behind the causes, the costliest of each."""
-    found = [cause for cause in causes if cause.incidents]
-    if not found:
-        return
-    console.print("The costliest incident behind each", style="bold")
-    for cause in found:
+    lines = []
+    for cause in causes:
         others = f"; {cause.incidents_count - 1:,} more" if cause.incidents_count > 1 else ""
-        console.print(f"• {cause.label}: {printable(said.incident(cause.incidents[0]))}{others}")
-    console.print()
+        lines += [f"{cause.label}: {said.incident(one)}{others}" for one in cause.incidents[:1]]
+    _print_listed(console, "The costliest incident behind each", lines)
 
 
 def _wastes(console: Console, told: Finance) -> None:
-    if not told.wastes:
-        return
-    console.print("What to do about it", style="bold")
-    for waste in told.wastes:
-        console.print(f"• {printable(said.waste(waste))}")
-    console.print()
+    _print_listed(console, "What to do about it", [said.waste(waste) for waste in told.wastes])
+
+
+def _print_listed(console: Console, heading: str, lines: Sequence[str]) -> None:
+    print_bullets(console, lines, heading)
+    if lines:
+        console.print()
 
 
 def _months(console: Console, told: Finance) -> None:
@@ -270,11 +268,6 @@ def _assumptions(console: Console, told: Finance) -> None:
     console.print("Assumed, because it was not given", style="bold")
     rows = ((what, printable(value.source)) for what, value in assumed)
     console.print(table(word(), Column(style="dim"), rows=rows))
-
-
-def _bullets(console: Console, remarks: Iterable[str]) -> None:
-    for remark in remarks:
-        console.print(f"• {printable(remark)}")
 
 
 def _table(*headings: str, left: tuple[str, ...] = ()) -> Table:

@@ -27,15 +27,15 @@ class FileResult(msgspec.Struct, frozen=True, kw_only=True):
 
     file: str
     format: str
-    lines: int | None
-    runs: int | None
+    lines: int | None = None
+    runs: int | None = None
     new: int
     known: int
     conflicting: int
-    replaced: int
+    replaced: int = 0
     skipped: int
     skipped_lines: tuple[str, ...]
-    summary: str
+    summary: str = ""
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,17 +152,13 @@ def _take_directory(store: Store, path: Path, options: Options) -> FileResult:
     return FileResult(
         file=printable(str(path)),
         format="journal",
-        lines=None,
-        runs=None,
         new=ingested.new,
         known=ingested.known,
         conflicting=ingested.conflicting,
-        replaced=0,
         skipped=len(damages),
         skipped_lines=tuple(
             printable(f"{damage.file}, line {damage.line}: {damage.reason}") for damage in shown
         ),
-        summary="",
     )
 
 

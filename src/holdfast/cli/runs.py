@@ -87,11 +87,8 @@ def _listed(store: Store, summary: RunSummary, prices: Prices, now_ns: int, simu
     gpu_ns = sum(charge.gpu_ns for charge in charges)
     usd = sum((charge.usd(charge.gpu_ns) for charge in charges), Fraction())
     return Listed(
-        run=summary.run,
+        **msgspec.structs.asdict(summary),
         team=told.team,
-        events=summary.events,
-        first_ns=summary.first_ns,
-        last_ns=summary.last_ns,
         ended=told.ended,
         gpus=told.gpus,
         gpu_hours=gpu_ns / HOUR_NS,

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 
-from rich.console import RenderableType
+from rich.console import Console, RenderableType
 from rich.table import Column, Table
+
+from holdfast.cli.terminal import printable
 
 GAP_CHARS = 2
 
@@ -40,3 +42,11 @@ def table(
     for row in rows:
         shown.add_row(*row)
     return shown
+
+
+def print_bullets(console: Console, lines: Iterable[str], heading: str = "") -> None:
+    """Each in a line of its own, under the heading if there is any."""
+    for number, line in enumerate(lines):
+        if heading and not number:
+            console.print(heading, style="bold")
+        console.print(f"• {printable(line)}")

@@ -132,12 +132,9 @@ def _finding(run: str, metric: str, at_ns: int, note: str) -> Finding:
         metric=metric,
         method="event",
         since_ns=at_ns,
-        until_ns=None,
         noticed_ns=at_ns,
         confidence=CONFIDENCE,
         value=1.0,
-        usual=0.0,
-        unit="",
         note=note,
     )
 

@@ -192,8 +192,6 @@ def _reported(decided: XidPolicy, panel: Panel, row: int, column: int) -> Findin
         noticed_ns=at_ns,
         confidence=XID_CONFIDENCE * float(panel.trust[column]),
         value=decided.code,
-        usual=0.0,
-        unit="",
         note=f"XID {decided.code}: {decided.text}" if decided.text else f"XID {decided.code}",
         grave=grave,
     )

@@ -31,12 +31,12 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     metric: str
     method: Method
     since_ns: int
-    until_ns: int | None
+    until_ns: int | None = None
     noticed_ns: int
     confidence: float
     value: float
-    usual: float
-    unit: str
+    usual: float = 0.0
+    unit: str = ""
     effect_s: float | None = None
     limit_s: float | None = None
     note: str = ""

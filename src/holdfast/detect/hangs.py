@@ -81,7 +81,6 @@ def _hung(look: Look) -> Iterator[Finding]:
         metric=STEP,
         method="past",
         since_ns=last_ns,
-        until_ns=None,
         noticed_ns=noticed_ns,
         confidence=CONFIRMED if working is not None else LIKELY,
         value=elapsed_s,
@@ -223,12 +222,10 @@ def _stopped_first(look: Look, run: str, since_ns: int) -> Iterator[Finding]:
             metric=panel.metric,
             method="peers",
             since_ns=since_ns,
-            until_ns=None,
             noticed_ns=since_ns,
             confidence=CONFIRMED * float(panel.trust[column]),
             value=float(made[column]),
             usual=most,
-            unit="",
             note=HOLDS_UP if metric == MEMBER_WAITING else SIGNS["stopped-first"],
         )
 

@@ -2,80 +2,29 @@
 
 from typing import Literal
 
-Sign = Literal[
-    "alloc-retries",
-    "bus-replays",
-    "busy-disk",
-    "busy-mount",
-    "changed",
-    "clock-off",
-    "collecting",
-    "cpu-pressure",
-    "creeping",
-    "damaged-packets",
-    "failed-supply",
-    "frequent-checkpoints",
-    "full-buffer",
-    "full-cache",
-    "full-disk",
-    "full-table",
-    "heating",
-    "hot-gpu",
-    "hung-tasks",
-    "io-pressure",
-    "killed",
-    "late-compute",
-    "late-data",
-    "late-exchange",
-    "late-stage",
-    "leak",
-    "link-down",
-    "link-recoveries",
-    "lost-rows",
-    "low-clock",
-    "low-flow",
-    "low-limit",
-    "low-memory",
-    "low-power",
-    "memory-errors",
-    "memory-pressure",
-    "memory-xid",
-    "narrow-bus",
-    "no-step",
-    "nvlink-errors",
-    "nvlink-xid",
-    "port-waits",
-    "power-throttle",
-    "pump-strained",
-    "remapped-rows",
-    "resent-calls",
-    "resent-packets",
-    "resent-rpcs",
-    "slow-checkpoint",
-    "slow-disk",
-    "slow-fan",
-    "slow-first-token",
-    "slow-link",
-    "slow-lustre",
-    "slow-names",
-    "slow-nvlink",
-    "slow-reads",
-    "slow-step",
-    "slow-transfer",
-    "slow-writes",
-    "stopped-first",
-    "swapping",
-    "symbol-errors",
-    "thermal-throttle",
-    "thrashing",
-    "uncorrected-errors",
-    "uplink-waits",
-    "wandering",
-    "warm-inlet",
-    "warm-supply",
-    "xid",
+_Cooling = Literal["leak", "low-flow", "pump-strained", "slow-fan", "warm-inlet", "warm-supply"]
+_Power = Literal["failed-supply", "low-limit", "low-power", "power-throttle"]
+_Heat = Literal["heating", "hot-gpu", "low-clock", "thermal-throttle"]
+_GpuMemory = Literal[
+    "alloc-retries", "full-buffer", "lost-rows", "memory-errors", "remapped-rows", "uncorrected-errors"
 ]
-"""In the order of the alphabet."""
+_GpuLink = Literal["bus-replays", "narrow-bus", "nvlink-errors", "slow-nvlink"]
+_Driver = Literal["memory-xid", "nvlink-xid", "xid"]
+_Link = Literal[
+    "damaged-packets", "link-down", "link-recoveries", "resent-packets", "slow-link", "symbol-errors"
+]
+_Congestion = Literal["port-waits", "uplink-waits"]
+_Memory = Literal["killed", "low-memory", "memory-pressure", "swapping", "thrashing"]
+_Disk = Literal["busy-disk", "full-disk", "io-pressure", "slow-disk"]
+_Host = Literal["changed", "clock-off", "cpu-pressure", "full-table", "hung-tasks", "slow-names"]
+_Storage = Literal["busy-mount", "resent-calls", "resent-rpcs", "slow-lustre", "slow-reads", "slow-writes"]
+_Pool = Literal["full-cache", "slow-first-token", "slow-transfer"]
+_Late = Literal["collecting", "late-compute", "late-data", "late-exchange", "late-stage", "wandering"]
+_Run = Literal["creeping", "frequent-checkpoints", "no-step", "slow-checkpoint", "slow-step", "stopped-first"]
+_Machine = Literal[
+    _Cooling, _Power, _Heat, _GpuMemory, _GpuLink, _Driver, _Link, _Congestion, _Memory, _Disk, _Host
+]
+Sign = Literal[_Machine, _Storage, _Pool, _Late, _Run]
 
 MEANINGS: dict[Sign, str] = {
     "slow-lustre": "Lustre takes long for each operation",

@@ -61,7 +61,6 @@ def _finding(mine: Sequence[Finding], run: str, stage: str) -> Finding:
         metric=METRIC,
         method="past",
         since_ns=round(median(one.since_ns for one in mine)),
-        until_ns=None,
         noticed_ns=round(median(one.noticed_ns for one in mine)),
         confidence=median(one.confidence for one in mine),
         value=median(one.value for one in mine),

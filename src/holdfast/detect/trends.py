@@ -46,7 +46,6 @@ def _heating(look: Look) -> Iterator[Finding]:
             metric=panel.metric,
             method="trend",
             since_ns=int(panel.times_ns[since]),
-            until_ns=None,
             noticed_ns=int(panel.times_ns[-1]),
             confidence=CONFIDENCE * float(panel.trust[series]),
             value=float(now_c[series]),

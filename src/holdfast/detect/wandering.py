@@ -129,7 +129,6 @@ def _finding(
         noticed_ns=noticed_ns,
         confidence=sure,
         value=value,
-        usual=0.0,
         unit="s",
         effect_s=value,
         note=SIGNS["wandering"],

@@ -28,19 +28,9 @@ REFERENCE_AGE_NS_MAX = 300 * 10**9
 REFERENCE_AGE_TIMES = 50
 """For so many times as long as it took, a reading is kept: a watch must not be busy with it."""
 CONTEXT_KINDS = (
-    "run.started",
-    "run.ended",
-    "generation.opened",
-    "member.joined",
-    "member.lost",
-    "checkpoint.begun",
-    "checkpoint.saved",
-    "checkpoint.failed",
-    "phase.entered",
-    "fault.observed",
-    "action.taken",
-    "cost.rate",
-    "reference.declared",
+    *("run.started", "run.ended", "generation.opened", "member.joined", "member.lost", "phase.entered"),
+    *("checkpoint.begun", "checkpoint.saved", "checkpoint.failed", "fault.observed", "action.taken"),
+    *("cost.rate", "reference.declared"),
 )
 """What an assessment wants of the record. Steps are left out: they are in the signals, and too many."""
 

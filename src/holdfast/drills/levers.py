@@ -20,28 +20,13 @@ POOL_ENGINES = 8
 """Engines in each of the two inference pools, where a scenario has pools; one engine a node."""
 PCIE_WIDTH = 16
 
-Lever = Literal[
-    "flow",
-    "supply",
-    "supplies",
-    "uplink",
-    "spine",
-    "symbols",
-    "recoveries",
-    "pcie_width",
-    "ecc",
-    "cpu",
-    "neighbours",
-    "capacity",
-    "work",
-    "loader",
-    "stray",
-    "pause",
-    "cadence",
-    "state",
-    "routing",
-    "down",
+_Hardware = Literal[
+    "flow", "supply", "supplies", "uplink", "spine", "symbols", "recoveries", "pcie_width", "ecc"
 ]
+_Software = Literal[
+    "cpu", "neighbours", "capacity", "work", "loader", "stray", "pause", "cadence", "state", "routing"
+]
+Lever = Literal[_Hardware, _Software, "down"]
 Scope = Literal["loop", "shelf", "leaf", "spine", "gpu", "node", "mount", "run", "engine"]
 
 

@@ -7,7 +7,7 @@ the run's name and its own, so a metric is the same whichever others are asked f
 """
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 import numpy as np
@@ -67,6 +67,13 @@ class Telemetry:
 
     def has(self, metrics: Iterable[str]) -> bool:
         return all(self._of(CATALOGUE[name].known.scope).subjects for name in metrics)
+
+    def samples(
+        self, metrics: Iterable[str] | None = None, window_ns: tuple[int, int] | None = None
+    ) -> Iterator[Frame]:
+        """One metric after the other. window_ns: from when, and until before when."""
+        for name in self.metrics if metrics is None else metrics:
+            yield self.sample(name, window_ns)
 
     def sample(self, name: str, window_ns: tuple[int, int] | None = None) -> Frame:
         """The samples of one metric; `InputError` where there is none of that name."""

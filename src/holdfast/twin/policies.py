@@ -110,7 +110,11 @@ shrinks."""
 
 def policies(gpus: int, spare_nodes: int) -> tuple[Policy, ...]:
     """Every policy, as it would be on a cluster of this size with so many spare nodes."""
-    hot, varied = hot_s(gpus), msgspec.structs.replace
+    hot, varied, holdfast = (
+        hot_s(gpus),
+        msgspec.structs.replace,
+        _holdfast(gpus, spare_nodes, rebalances=True),
+    )
     restart = Policy(
         name="restart",
         title="full restart from checkpoint (torchrun)",
@@ -170,8 +174,14 @@ def policies(gpus: int, spare_nodes: int) -> tuple[Policy, ...]:
             f"{group_s(gpus):.0f} s: {_META}",
         ),
         _holdfast(gpus, spare_nodes, rebalances=False),
-        _holdfast(gpus, spare_nodes, rebalances=True),
-        _holdfast_smaller(gpus, spare_nodes),
+        holdfast,
+        # Simulated only: `holdfast run` keeps the batch.
+        varied(
+            holdfast,
+            name="holdfast-smaller",
+            title="Holdfast, with a batch that shrinks where keeping it costs too much",
+            smaller_above_share=SAME_BITS_SHARE,
+        ),
     )
 
 
@@ -192,16 +202,6 @@ def _holdfast(gpus: int, spare_nodes: int, *, rebalances: bool) -> Policy:
         source=f"{RESHARD_S} s and {STANDBY_S} s: holdfast bench recovery and bench gpu; NCCL initialisation "
         f"{group_s(gpus):.0f} s at this size on top: {_META}; a spare is brought in {hot_s(gpus):.0f} s: "
         f"{_BYTEROBUST}; waits: the production membership's own",
-    )
-
-
-def _holdfast_smaller(gpus: int, spare_nodes: int) -> Policy:
-    """Simulated only: `holdfast run` keeps the batch."""
-    return msgspec.structs.replace(
-        _holdfast(gpus, spare_nodes, rebalances=True),
-        name="holdfast-smaller",
-        title="Holdfast, with a batch that shrinks where keeping it costs too much",
-        smaller_above_share=SAME_BITS_SHARE,
     )
 
 

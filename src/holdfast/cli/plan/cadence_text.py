@@ -5,7 +5,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from holdfast import wording
-from holdfast.cli.tables import figure, table, word
+from holdfast.cli.tables import figure, print_bullets, table, word
 from holdfast.cli.terminal import printable
 from holdfast.economics.cadence.advice import EXPONENTIAL, Advice, Choice, LevelAdvice, Rule
 from holdfast.economics.cadence.inputs import PRESENT_INTERVAL
@@ -38,8 +38,7 @@ def show(advice: Advice) -> None:
     if advice.levels is not None:
         _levels(console, advice.levels)
     _inputs(console, advice.inputs)
-    for remark in advice.remarks:
-        console.print(f"• {printable(remark)}")
+    print_bullets(console, advice.remarks)
 
 
 def _answer(console: Console, advice: Advice, choices: dict[Rule, Choice]) -> None:

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast import wording
-from holdfast.cli.tables import figure, table, word
+from holdfast.cli.tables import figure, print_bullets, table, word
 from holdfast.cli.terminal import printable
 from holdfast.economics.fitting.fitting import FailureFit
 from holdfast.economics.fitting.lemons import JOB_NODES, Removal
@@ -56,10 +56,7 @@ def show(told: FailureFit) -> None:
         console.print(_worst(told))
     if told.lemon_nodes and told.repeats is not None and told.repeats.removal is not None:
         console.print(_without(told, told.repeats.removal))
-    if told.assumptions:
-        console.print("\nAssumed", style="bold")
-    for assumption in told.assumptions:
-        console.print(f"• {printable(assumption)}")
+    print_bullets(console, told.assumptions, "\nAssumed")
 
 
 def _headline(told: FailureFit) -> str:
