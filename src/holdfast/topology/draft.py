@@ -6,25 +6,16 @@ from holdfast.topology.graph import Kind, in_order
 from holdfast.topology.hostlist import fold
 from holdfast.topology.survey import Survey
 
-SECTIONS: tuple[tuple[str, Kind, str], ...] = (
-    ("racks", "rack", "which nodes stand in it: nodes suffer with their rack"),
-    ("shelves", "shelf", "which racks a power shelf feeds"),
-    ("loops", "loop", "which racks a cooling unit cools"),
-    ("circuits", "circuit", "which cooling units share one facility water"),
-    ("leaves", "leaf", "which nodes, or which ports, are on a leaf switch"),
-    ("spines", "spine", "which leaves are on a spine"),
-    ("mounts", "mount", "which nodes mount a filer"),
+SECTIONS: tuple[tuple[str, Kind, str, str], ...] = (
+    ("racks", "rack", "which nodes stand in it: nodes suffer with their rack", '"rack-[00-15]": 4 each'),
+    ("shelves", "shelf", "which racks a power shelf feeds", '"shelf-[00-15]": 1 each'),
+    ("loops", "loop", "which racks a cooling unit cools", '"cdu-[0-1]": 8 each'),
+    ("circuits", "circuit", "which cooling units share one facility water", "water-0: all"),
+    ("leaves", "leaf", "which nodes, or which ports, are on a leaf switch", '"leaf-[0-3]": 16 each by rail'),
+    ("spines", "spine", "which leaves are on a spine", '"spine-[0-3]": all'),
+    ("mounts", "mount", "which nodes mount a filer", "fs-0: all"),
 )
-"""In the order of the file; what an entry says."""
-EXAMPLES: dict[str, str] = {
-    "racks": '"rack-[00-15]": 4 each',
-    "shelves": '"shelf-[00-15]": 1 each',
-    "loops": '"cdu-[0-1]": 8 each',
-    "circuits": "water-0: all",
-    "leaves": '"leaf-[0-3]": 16 each by rail',
-    "spines": '"spine-[0-3]": all',
-    "mounts": "fs-0: all",
-}
+"""In the order of the file; what an entry says, and an example."""
 
 
 def draft(survey: Survey) -> str:
@@ -47,14 +38,14 @@ def _lines(survey: Survey) -> Iterator[str]:
         parts = [f"gpus: {gpus}"] if gpus else []
         parts += [f'ports: "{ports}"'] if ports else []
         yield f"  {_quoted(fold(nodes))}: {{{', '.join(parts)}}}"
-    for section, kind, says in SECTIONS:
+    for section, kind, says, example in SECTIONS:
         placed = _placed(survey, kind)
         if placed:
             yield f"{section}:"
             yield from (f"  {_quoted(head)}: {_quoted(fold(in_order(names)))}" for head, names in placed)
         else:
             yield f"# {section}:  # {says}"
-            yield f"#   {EXAMPLES[section]}"
+            yield f"#   {example}"
     yield "# Runs are found by the labels of their series; name here what is not:"
     yield '# runs: {llama: {nodes: "n[000-063]"}}'
 

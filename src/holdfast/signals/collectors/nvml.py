@@ -37,11 +37,12 @@ _UNION_PARTS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 Library = Any
 """`pynvml`, which has no types, or what answers as it does."""
-Asked = tuple[str, Callable[[Library, Any], float | None]]
+Ask = Callable[[Library, Any], float | None]
+Asked = tuple[str, Ask]
 """A metric, and how the library is asked for it about one GPU."""
 
 
-def _field(identity: str) -> Callable[[Library, Any], float | None]:
+def _field(identity: str) -> Ask:
     """A value that has no function of its own."""
 
     def ask(nvml: Library, gpu: Any) -> float | None:
@@ -53,40 +54,31 @@ def _field(identity: str) -> Callable[[Library, Any], float | None]:
     return ask
 
 
-def _memory(part: str) -> Callable[[Library, Any], float | None]:
-    def ask(nvml: Library, gpu: Any) -> float | None:
-        memory = nvml.nvmlDeviceGetMemoryInfo(gpu, version=nvml.nvmlMemory_v2)
-        return float(getattr(memory, part)) / MEBIBYTE
-
-    return ask
+def _memory(part: str) -> Ask:
+    return lambda nvml, gpu: (
+        float(getattr(nvml.nvmlDeviceGetMemoryInfo(gpu, version=nvml.nvmlMemory_v2), part)) / MEBIBYTE
+    )
 
 
-def _ecc(error: str, counter: str) -> Callable[[Library, Any], float | None]:
-    def ask(nvml: Library, gpu: Any) -> float | None:
-        return float(nvml.nvmlDeviceGetTotalEccErrors(gpu, getattr(nvml, error), getattr(nvml, counter)))
+def _ecc(error: str, counter: str) -> Ask:
+    return lambda nvml, gpu: float(
+        nvml.nvmlDeviceGetTotalEccErrors(gpu, getattr(nvml, error), getattr(nvml, counter))
+    )
 
-    return ask
 
-
-def _remapped(index: int) -> Callable[[Library, Any], float | None]:
+def _remapped(index: int) -> Ask:
     """Of corrected errors, of others, whether some wait for a reset, whether one failed."""
-
-    def ask(nvml: Library, gpu: Any) -> float | None:
-        return float(nvml.nvmlDeviceGetRemappedRows(gpu)[index])
-
-    return ask
+    return lambda nvml, gpu: float(nvml.nvmlDeviceGetRemappedRows(gpu)[index])
 
 
-def _violation(policy: str) -> Callable[[Library, Any], float | None]:
+def _violation(policy: str) -> Ask:
     """Time with a low clock, in nanoseconds."""
-
-    def ask(nvml: Library, gpu: Any) -> float | None:
-        return float(nvml.nvmlDeviceGetViolationStatus(gpu, getattr(nvml, policy)).violationTime)
-
-    return ask
+    return lambda nvml, gpu: float(
+        nvml.nvmlDeviceGetViolationStatus(gpu, getattr(nvml, policy)).violationTime
+    )
 
 
-def _utilisation(part: str) -> Callable[[Library, Any], float | None]:
+def _utilisation(part: str) -> Ask:
     return lambda nvml, gpu: float(getattr(nvml.nvmlDeviceGetUtilizationRates(gpu), part))
 
 
@@ -251,7 +243,7 @@ def _link(nvml: Library, gpu: Any, address: str, host: str, at_ns: int) -> Itera
             yield _reading(f"node_pcidevice_{name}", labels, at_ns, value)
 
 
-def _answer(nvml: Library, gpu: Any, ask: Callable[[Library, Any], float | None]) -> float | None:
+def _answer(nvml: Library, gpu: Any, ask: Ask) -> float | None:
     """None where this GPU, its driver or this version of the binding does not know."""
     try:
         return ask(nvml, gpu)
